@@ -1,0 +1,38 @@
+"""holdfast keeps distributed PyTorch training running, and says why when it stops.
+
+Importing this package costs next to nothing and imports no torch. The names below are found in the rooms of
+``holdfast.runtime`` when they are first asked for::
+
+    holdfast.step(n)                      this rank begins step n
+    holdfast.phase(name, budget="10m")    with-block: what runs in it may take this long and is no hang meanwhile
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+#: Public name -> the module that holds it. Rooms to come are added here, one line each.
+_LAZY = {
+    "phase": "holdfast.runtime.recorder",
+    "step": "holdfast.runtime.recorder",
+}
+
+__all__ = ["__version__", "phase", "step"]  # noqa: F822 - found by __getattr__
+
+
+def __getattr__(name: str) -> Any:
+    """Find a public name in its room on first use."""
+    if name not in _LAZY:
+        message = f"module 'holdfast' has no attribute {name!r}; it offers {', '.join(sorted(_LAZY))}"
+        raise AttributeError(message)
+    value = getattr(import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the lazy names too."""
+    return sorted({*globals(), *_LAZY})

@@ -1,0 +1,167 @@
+"""Every error that holdfast raises on purpose, as one tree::
+
+    HoldfastError
+    ├── UsageError                 the user's mistakes: change the command or the input
+    │   ├── UnknownName            a preset, fault, command or cause that does not exist; says which ones are near
+    │   ├── BadValue               an option or variable whose value cannot be understood
+    │   ├── MissingFile            a script, folder or file that is not there
+    │   └── MissingExtra           a part of holdfast, or torch itself, that is not installed
+    ├── WorldError                 the world's: the command was right, the machine or the network did not play along
+    │   ├── RendezvousUnreachable  the store of the job cannot be reached
+    │   ├── ShmUnavailable         the shared memory (or any folder for boxes) is missing, full or closed to us
+    │   ├── StackRefused           the stack of a process cannot be taken
+    │   └── BoxUnreadable          a box that is no box, or not a whole one
+    │       ├── BoxTruncated       cut short
+    │       ├── BoxVersion         written by another version of holdfast
+    │       └── BoxNoise           does not begin as a box does, or contradicts itself
+    └── InternalError              our bugs: something that cannot happen did
+
+Each is given its subject (a name, a path, an address), and builds one sentence from it: what, why, and what to do next.
+The command line prints that sentence on stderr and ends with ``exit_status``; a traceback is for our bugs alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar
+
+
+class HoldfastError(Exception):
+    """Base of all errors of holdfast: ``what`` happened to ``subject``, ``why``, and what to do next (``next_step``).
+
+    A subclass sets the three texts as class attributes; ``{subject}`` in them is replaced. ``why`` and ``next_step``
+    given at the raise are more exact than those of the class and win over them.
+    """
+
+    what: ClassVar[str] = "{subject}"
+    why: str = ""
+    next_step: str = ""
+    exit_status: int = 3
+
+    def __init__(self, subject: object, *, why: str | None = None, next_step: str | None = None) -> None:
+        super().__init__(subject)
+        self.subject = str(subject)
+        if why is not None:
+            self.why = why
+        if next_step is not None:
+            self.next_step = next_step
+
+    def __str__(self) -> str:
+        sentence = self.what.replace("{subject}", self.subject)
+        for mark, part in ((": ", self.why), ("; ", self.next_step)):
+            if part:
+                sentence += mark + part.replace("{subject}", self.subject)
+        return " ".join(sentence.split())
+
+
+class UsageError(HoldfastError):
+    """The user's mistake: the command line, the environment or an input file has to be changed."""
+
+    exit_status = 2
+
+
+class UnknownName(UsageError):
+    """``name`` is no ``kind`` that holdfast knows. ``near`` holds the known names that look like it, best first."""
+
+    what = "{subject}"
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, next_step: str | None = None) -> None:
+        choices = sorted(known)
+        near = difflib.get_close_matches(name.casefold(), [choice.casefold() for choice in choices], n=3, cutoff=0.6)
+        self.near = [choice for match in near for choice in choices if choice.casefold() == match]
+        hint = f"did you mean {_listed(self.near, 'or')}?" if self.near else f"choose from {_listed(choices, 'and')}"
+        super().__init__(f"there is no {kind} {name!r}", next_step=next_step or hint)
+        self.args = (kind, name, tuple(choices))
+
+
+class BadValue(UsageError):
+    """The value of an option or variable (the subject) cannot be understood; ``why`` says what is wrong with it."""
+
+    what = "{subject} has a value that cannot be used"
+
+
+class MissingFile(UsageError):
+    """A file or folder that the user named is not there (or is a folder where a file is wanted, or the reverse)."""
+
+    what = "cannot open {subject}"
+    why = "there is no such file"
+    next_step = "check the path, which is taken relative to the current folder"
+
+
+class MissingExtra(UsageError):
+    """The subject, a package that this command needs, is not installed. torch is one: holdfast never installs it."""
+
+    what = "this needs {subject}"
+    why = "which is not installed in this environment"
+    next_step = "install it with: pip install {subject}"
+
+
+class WorldError(HoldfastError):
+    """The command was right, but the machine, the network or another process did not play along."""
+
+
+class RendezvousUnreachable(WorldError):
+    """The store through which the nodes of a job find each other does not answer at the subject, an address.
+
+    You do not get this when the store answers but too few nodes join: that is the rendezvous' own time-out.
+    """
+
+    what = "cannot reach the rendezvous at {subject}"
+    why = "nothing answers there"
+    next_step = "check --rdzv-endpoint (or --master-addr and --master-port), and that node 0 is up and its port open"
+
+
+class ShmUnavailable(WorldError):
+    """A box cannot be made at the subject, a path: the file system is missing, full, or does not let us write."""
+
+    what = "cannot make the box {subject}"
+    next_step = "give /dev/shm more room (containers: --shm-size), or let holdfast fall back to the run's folder"
+
+
+class StackRefused(WorldError):
+    """The stack of the subject, a process id, could not be read from outside.
+
+    You do not get this for a process that has ended: then there is no stack, and its exit status is known instead.
+    """
+
+    what = "cannot take the stack of process {subject}"
+    why = "this machine does not allow one process to inspect another"
+    next_step = "allow it (kernel.yama.ptrace_scope=0, or SYS_PTRACE for a container), or let the recorder write it"
+
+
+class BoxUnreadable(WorldError):
+    """The subject, a path, cannot be read as the box of a rank."""
+
+    what = "cannot read the box {subject}"
+    next_step = "take the boxes from the run's folder again; the other ranks' boxes can be read without this one"
+    exit_status = 2
+
+
+class BoxTruncated(BoxUnreadable):
+    """The box is cut short: copied while the disk was full, or only in part."""
+
+    why = "it is cut short"
+
+
+class BoxVersion(BoxUnreadable):
+    """The box has a layout that this version of holdfast does not know."""
+
+    why = "its layout is of another version"
+    next_step = "read it with the version of holdfast that wrote it"
+
+
+class BoxNoise(BoxUnreadable):
+    """The file is no box: it does not begin as one, or what it says of itself contradicts its size."""
+
+    why = "it is not a box, or it was overwritten"
+
+
+class InternalError(HoldfastError):
+    """A bug of holdfast: something that its own code rules out has happened."""
+
+    next_step = "this is a bug of holdfast; please report it with the lines above"
+
+
+def _listed(names: list[str], word: str) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}" if names else "nothing"

@@ -1,0 +1,144 @@
+"""What is known of each rank at one moment: the table that every judgement of a hang is made from.
+
+The live watcher fills it from boxes and /proc, ``diagnose`` from box files and dumps; the rules never know which.
+Times are Unix seconds, sequence numbers count from 1 within (group, kind of operation), ranks are global ranks.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """A line of source code."""
+
+    file: str
+    line: int
+    function: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" + (f" in {self.function}" if self.function else "")
+
+
+class Operation(msgspec.Struct, frozen=True, array_like=True):
+    """One collective or point-to-point call as a rank recorded it.
+
+    ``sequence`` counts the collectives of one group from 1; point-to-point calls have a count of their own for each
+    (peer, tag). ``completed`` is None while in flight. ``elements`` and ``shape`` are those of the first input tensor.
+    """
+
+    group: str
+    sequence: int
+    name: str
+    dtype: str = ""
+    elements: int = 0
+    shape: tuple[int, ...] = ()
+    peer: int | None = None
+    tag: int = 0
+    site: Place | None = None
+    entered: float = 0.0
+    completed: float | None = None
+    failed: bool = False
+    reduce: str = ""
+    tensors: int = 1
+
+    @property
+    def is_point_to_point(self) -> bool:
+        """True for send and recv in any form."""
+        return self.name in {"send", "recv", "recv_any_source"}
+
+
+class GroupProgress(msgspec.Struct, frozen=True, array_like=True):
+    """Sequence number of the last collective of a group that this rank entered, and of the last that completed."""
+
+    entered: int
+    completed: int
+
+
+class Group(msgspec.Struct, frozen=True, array_like=True):
+    """A process group: its name, its members (None where not known), its description and its backend."""
+
+    name: str
+    ranks: tuple[int, ...] | None = None
+    description: str = ""
+    backend: str = ""
+
+
+class Life(StrEnum):
+    """What the operating system says of the process."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+    DISK = "uninterruptible"
+    DEAD = "dead"
+    UNKNOWN = "unknown"
+
+
+class Stack(msgspec.Struct, frozen=True):
+    """The Python frames of one thread, innermost first."""
+
+    frames: tuple[Place, ...]
+    thread: str = "MainThread"
+    origin: str = "py-spy"
+    time: float = 0.0
+
+
+class Raised(msgspec.Struct, frozen=True):
+    """An exception that ended a rank's script: its type, its text, and the innermost frame of the user's code."""
+
+    type: str
+    text: str
+    place: Place | None = None
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How the script itself ended: ``end of script``, ``sys.exit`` or ``exception``, and where."""
+
+    how: str
+    place: Place | None = None
+    time: float = 0.0
+
+
+class Child(msgspec.Struct, frozen=True):
+    """A process that a rank started (a data-loader worker, mostly)."""
+
+    pid: int
+    name: str
+    alive: bool
+    exit_code: int | None = None
+
+
+class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One row: everything known of one rank. None means not looked at; ``unseen`` says what could not be looked at.
+
+    ``cpu_share`` is CPU seconds used a second of wall time by the whole process between the two stack samples.
+    ``io_bytes`` is what it read and wrote between them. ``blocked_on`` is the file or pipe that the main thread waits
+    for in a system call. ``stacks`` holds the samples of the main thread, oldest first.
+    """
+
+    rank: int
+    host: str = ""
+    pid: int = 0
+    life: Life = Life.UNKNOWN
+    exit_code: int | None = None
+    out_of_memory: bool = False
+    started: float = 0.0
+    progress: float = 0.0
+    step: int | None = None
+    phase: str | None = None
+    phase_budget_s: float | None = None
+    phase_since: float = 0.0
+    step_p99_s: float | None = None
+    groups: dict[str, GroupProgress] = {}
+    pending: tuple[Operation, ...] = ()
+    recent: tuple[Operation, ...] = ()
+    stacks: tuple[Stack, ...] = ()
+    cpu_share: float | None = None
+    io_bytes: int | None = None
+    blocked_on: str | None = None
+    children: tuple[Child, ...] = ()
+    raised: Raised | None = None
+    ended: Ended | None = None
+    unseen: tuple[str, ...] = ()
