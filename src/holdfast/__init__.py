@@ -20,7 +20,7 @@ _LAZY = {
     "step": "holdfast.runtime.recorder",
 }
 
-__all__ = ["__version__", "phase", "step"]  # noqa: F822 - found by __getattr__
+__all__ = ["__version__", "phase", "step"]
 
 
 def __getattr__(name: str) -> Any:
