@@ -87,7 +87,7 @@ def _row_of(template: Setting, name: str, effect: str, **different: Any) -> Sett
 
 
 _ROWS = (
-    _row_of(_PATIENCE, "HOLDFAST_STALL_S", "Least silence of a job that is looked into; ten times the p99 of its recent "
+    _row_of(_PATIENCE, "HOLDFAST_STALL_S", "Least silence of a job that is looked into; ten times the p99 of recent "
             "steps counts where that is longer.", default=5.0),
     _row_of(_PATIENCE, "HOLDFAST_FIRST_STEP_S", "Patience until a worker's first step is over.", default=60.0),
     _row_of(_PATIENCE, "HOLDFAST_COMPILE_S", "Patience while torch.compile or a kernel compiler works.", default=600.0),
@@ -101,7 +101,8 @@ _ROWS = (
             kind=Kind.PATH, default="holdfast-runs"),
     _row_of(_GIVEN, "HOLDFAST_BOX", "Box file of this rank; nothing is recorded where it is unset.", kind=Kind.PATH),
     _row_of(_GIVEN, "HOLDFAST_RECORDER", "Which recorder workers use; auto is the native one where it was compiled.",
-            kind=Kind.CHOICE, default="auto", choices=("auto", "native", "python", "off"), set_by="you, or holdfast run"),
+            kind=Kind.CHOICE, default="auto", choices=("auto", "native", "python", "off"),
+            set_by="you, or holdfast run"),
     _row_of(_GIVEN, "HOLDFAST_NATIVE", "The compiled recorder; empty where there is none.", kind=Kind.PATH),
     _row_of(_GIVEN, "HOLDFAST_INJECT", "Faults to inject, in the grammar of --inject; `holdfast chaos` lists them.",
             set_by="you, or holdfast run"),

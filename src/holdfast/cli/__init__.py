@@ -1,11 +1,80 @@
-"""The command line: one file a command, each a recipe of facts, rules and a report.
+"""The command line: one file a command, about fifty lines, readable as the recipe: these facts, these rules, this report.
 
-This file is the root command; a command's own module is imported when that command is called.
+This file is the root command. It imports a command's module when that command is called, so that ``holdfast --help``
+costs little and needs neither torch nor rich nor numpy. A command's module holds a click command named ``command``; what
+that returns is the exit status (nothing means 0).
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import NoReturn
 
-def main() -> None:
-    """Run the command line (filled in below, first commit)."""
-    raise SystemExit(0)
+import click
+
+from holdfast import __version__
+from holdfast.errors import HoldfastError, InternalError, MissingExtra, UnknownName
+
+INTERRUPTED = 130
+
+#: Command -> the module that holds it, and its line in ``holdfast --help``.
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "run": ("holdfast.cli.run", "Run a training job as torchrun does, watch it, name the stuck rank, restart it."),
+    "explain": ("holdfast.cli.explain", "Explain a cause of failure, given its code or its name."),
+    "chaos": ("holdfast.cli.chaos", "List the faults that `holdfast run --inject` can cause."),
+}
+
+
+class _Root(click.Group):
+    """Knows its commands from the table alone and imports the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:  # noqa: ARG002 - click's signature
+        if cmd_name not in COMMANDS:
+            raise UnknownName("command", cmd_name, COMMANDS)
+        found = import_module(COMMANDS[cmd_name][0]).command
+        if not isinstance(found, click.Command):
+            raise InternalError(f"{COMMANDS[cmd_name][0]}.command is no command")
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(cls=_Root, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="holdfast", message="%(prog)s %(version)s")
+def root() -> None:
+    """Keep distributed PyTorch training running, and say why when it stops."""
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line (``sys.argv`` without ``arguments``) and end the process with the command's exit status."""
+    try:
+        status = root.main(
+            args=None if arguments is None else list(arguments), prog_name="holdfast", standalone_mode=False
+        )
+    except click.ClickException as mistake:
+        mistake.show()
+        status = mistake.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        status = INTERRUPTED
+    except InternalError:
+        raise
+    except HoldfastError as error:
+        status = _say(error)
+    except ModuleNotFoundError as missing:
+        if missing.name != "torch":
+            raise
+        status = _say(MissingExtra("torch"))
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _say(error: HoldfastError) -> int:
+    """Print the error's one sentence on stderr; the exit status that goes with it."""
+    click.echo(f"holdfast: {error}", err=True)
+    return error.exit_status
