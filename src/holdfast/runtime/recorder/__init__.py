@@ -1,0 +1,64 @@
+"""The recorder: everything that runs inside a training process to leave a trace of it in the rank's box.
+
+May stand here: the two calls a script may make (:func:`step`, :func:`phase`), the pens that write collectives (C++ in
+``native/`` and ``native.py``, Python in ``operators.py``), and what hooks them into torch. Nothing here judges.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from holdfast.blackbox import BoxWriter
+from holdfast.errors import BadValue
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "ms": 0.001}
+
+_box: BoxWriter | None = None
+
+
+def use(box: BoxWriter | None) -> None:
+    """Make ``box`` the one that :func:`step` and :func:`phase` write to; None makes them do nothing."""
+    global _box  # noqa: PLW0603 - one process, one box
+    _box = box
+
+
+def step(number: int) -> None:
+    """Say that training step ``number`` begins. Optional: without it steps are inferred. Does nothing without a box."""
+    if _box is not None:
+        _box.step(number)
+
+
+@contextmanager
+def phase(name: str, budget: str | float = "10m") -> Iterator[None]:
+    """Say that what follows is not a training step and may take up to ``budget`` (``"90s"``, ``"10m"``, ``"2h"`` or seconds).
+
+    Until the budget is spent, a rank that is silent inside the phase is not taken for a hang.
+
+    Raises:
+        BadValue: the budget cannot be read as a time.
+    """
+    limit_s = seconds(budget)
+    if _box is None:
+        yield
+        return
+    _box.phase(name, limit_s)
+    try:
+        yield
+    finally:
+        _box.phase("", 0.0)
+
+
+def seconds(text: str | float) -> float:
+    """A time in seconds: a number, or a number with one of the units ms, s, m, h.
+
+    Raises:
+        BadValue: anything else, or a negative time.
+    """
+    if isinstance(text, int | float):
+        return float(text)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|)\s*", text)
+    if match is None:
+        raise BadValue("budget", why=f"{text!r} is not a time", next_step="write it as 90s, 10m, 2h or a number of seconds")
+    return float(match[1]) * _UNITS[match[2]]

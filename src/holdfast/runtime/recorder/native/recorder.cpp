@@ -1,0 +1,288 @@
+// The recorder in C++: sees every c10d operator, whoever calls it, and writes the box of blackbox.py.
+//
+// A boxed kernel stands in front of the backend's own kernel of each c10d operator (torch 2.9 and later: it calls the
+// kernel it replaced) or at the Autograd key (earlier: it redispatches below itself; collectives on inference-mode
+// tensors are then not seen). DistributedDataParallel's reducer, FSDP2 and functional collectives all end in these
+// operators. Completion: a callback on the future of gloo's work; send and recv have no future, their work is wrapped.
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/library.h>
+#include <torch/version.h>
+
+#include "box.hpp"
+#include "sites.hpp"
+
+#define HOLDFAST_AT_BACKEND (TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 9))
+
+namespace holdfast {
+
+using torch::jit::Stack;
+
+std::unordered_map<std::string, u32> group_numbers;
+
+u32 group_number(c10d::ProcessGroup& group, c10::DeviceType device) {
+  const std::string& name = group.getGroupName();
+  std::lock_guard<std::mutex> hold(tables);
+  auto known = group_numbers.find(name);
+  if (known != group_numbers.end()) return known->second;
+  u32 number = u32(std::min<u64>(group_numbers.size(), box.group_count - 1));
+  group_numbers.emplace(name, number);
+  std::string backend = "?";
+  try {
+    backend = group.getBackend(device)->getBackendName();
+  } catch (...) {  // a group without a backend for this device fails in the call itself, with torch's own words
+  }
+  note("G\t" + std::to_string(number) + "\t" + clean(backend.c_str()) + "\t" + clean(name.c_str()) + "\n");
+  return number;
+}
+
+// ---- completion ----------------------------------------------------------------------------------------------------
+
+// gloo's send and recv complete when somebody waits; everything else is the inner work's.
+struct WatchedWork : c10d::Work {
+  c10::intrusive_ptr<c10d::Work> inner;
+  u64 number;
+  WatchedWork(c10::intrusive_ptr<c10d::Work> work, u64 n)
+      : Work(-1, work->retrieveOpType()), inner(std::move(work)), number(n) {}
+  bool seen(bool done) {
+    if (done) finish_record(number, false);
+    return done;
+  }
+  bool isCompleted() override { return seen(inner->isCompleted()); }
+  bool isSuccess() const override { return inner->isSuccess(); }
+  std::exception_ptr exception() const override { return inner->exception(); }
+  int sourceRank() const override { return inner->sourceRank(); }
+  std::vector<at::Tensor> result() override { return inner->result(); }
+  void synchronize() override { inner->synchronize(); }
+  void abort() override { inner->abort(); }
+  float getDuration() const override { return inner->getDuration(); }
+  u64 getSequencenumber() const override { return inner->getSequencenumber(); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return inner->getFuture(); }
+  bool wait(std::chrono::milliseconds timeout) override {
+    try {
+      return seen(inner->wait(timeout));
+    } catch (...) {
+      finish_record(number, true);
+      throw;
+    }
+  }
+};
+
+void mark_no_completion(u64 number) { box.ring[(number - 1) % box.capacity].flags |= kNoCompletion; }
+
+void follow(c10::IValue& result, u64 number, bool point_to_point, bool on_host) {
+  auto work = result.toCustomClass<c10d::Work>();
+  if (!work) return finish_record(number, false);
+  if (!on_host) return mark_no_completion(number);  // a CUDA future completes when enqueued: it would tell a lie
+  if (point_to_point) {
+    result = c10::IValue(c10::static_intrusive_pointer_cast<c10d::Work>(c10::make_intrusive<WatchedWork>(work, number)));
+    return;
+  }
+  try {
+    work->getFuture()->addCallback(
+        [number](c10::ivalue::Future& done) { finish_record(number, done.hasError()); }, /*uses_future=*/false);
+  } catch (...) {
+    mark_no_completion(number);
+  }
+}
+
+// ---- the kernels ---------------------------------------------------------------------------------------------------
+
+struct Operator {
+  const char* name;
+  uint16_t operation;
+  int inputs;  // argument that holds the tensors sent
+  int group;   // argument that is the process group
+  int reduction, peer, tag;
+};
+
+// Positions follow the schemas of torch/csrc/distributed/c10d/Ops.cpp (the same from torch 2.4 to 2.13).
+constexpr Operator kOperators[] = {
+    {"allreduce_", 1, 0, 1, 2, -1, -1},          {"broadcast_", 2, 0, 1, -1, -1, 2},
+    {"allgather_", 3, 1, 2, -1, -1, -1},         {"_allgather_base_", 4, 1, 2, -1, -1, -1},
+    {"reduce_scatter_", 5, 1, 2, 3, -1, -1},     {"_reduce_scatter_base_", 6, 1, 2, 3, -1, -1},
+    {"reduce_", 7, 0, 1, 2, -1, 3},              {"gather_", 8, 1, 2, -1, -1, 3},
+    {"scatter_", 9, 0, 2, -1, -1, 3},            {"alltoall_", 10, 1, 2, -1, -1, -1},
+    {"alltoall_base_", 11, 1, 2, -1, -1, -1},    {"barrier", 12, -1, 1, -1, -1, -1},
+    {"monitored_barrier_", 13, -1, 1, -1, -1, -1}, {"send", 14, 0, 1, -1, 2, 3},
+    {"recv_", 15, 0, 1, -1, 2, 3},               {"recv_any_source_", 16, 0, 1, -1, -1, 2},
+    {"allreduce_coalesced_", 17, 0, 1, 2, -1, -1}, {"allgather_coalesced_", 18, 1, 2, -1, -1, -1},
+    {"allgather_into_tensor_coalesced_", 19, 1, 2, -1, -1, -1},
+    {"reduce_scatter_tensor_coalesced_", 20, 1, 2, 3, -1, -1},
+};
+constexpr size_t kCount = sizeof(kOperators) / sizeof(kOperators[0]);
+
+void describe(const c10::IValue& value, Record& record) {
+  at::Tensor first;
+  if (value.isTensor()) {
+    first = value.toTensor();
+    record.tensors = 1;
+  } else if (value.isTensorList()) {
+    auto list = value.toTensorList();
+    record.tensors = u32(list.size());
+    if (!list.empty()) first = list.get(0);
+  } else if (value.isList()) {
+    auto lists = value.toListRef();
+    record.tensors = u32(lists.size());
+    if (!lists.empty() && lists[0].isTensorList() && !lists[0].toTensorList().empty())
+      first = lists[0].toTensorList().get(0);
+  }
+  if (!first.defined()) return;
+  record.elements = u64(first.numel());
+  record.dtype = uint16_t(first.scalar_type());
+  record.ndim = u32(std::min<int64_t>(first.dim(), 8));
+  for (u32 i = 0; i < record.ndim; ++i) record.shape[i] = u32(first.size(i));
+}
+
+template <size_t N>
+Record read_arguments(const c10::IValue* arguments, c10::DeviceType device) {
+  constexpr const Operator& op = kOperators[N];
+  Record record{};
+  record.operation = op.operation;
+  record.peer = record.tag = -1;
+  record.reduction = kNoReduction;
+  auto group = arguments[op.group].toCustomClass<c10d::ProcessGroup>();
+  record.group = group_number(*group, device);
+  if (op.inputs >= 0) describe(arguments[op.inputs], record);
+  if (op.peer >= 0) record.peer = int32_t(arguments[op.peer].toInt());
+  if (op.tag >= 0) record.tag = int32_t(arguments[op.tag].toInt());  // the root, where the operation has one
+  if (op.reduction >= 0)
+    record.reduction = u32(c10d::ReduceOp::RedOpType(arguments[op.reduction].toCustomClass<c10d::ReduceOp>()->op_));
+  record.thread = u64(pthread_self());
+  record.site = call_site(&record.flags);
+  return record;
+}
+
+template <size_t N, typename Call>
+void recorded(const c10::OperatorHandle& handle, Stack* stack, c10::DeviceType device, Call&& call) {
+  constexpr const Operator& op = kOperators[N];
+  size_t count = handle.schema().arguments().size();
+  u64 number = begin_record(read_arguments<N>(stack->data() + stack->size() - count, device));
+  try {
+    call();
+  } catch (...) {
+    finish_record(number, true);
+    throw;
+  }
+  if (handle.schema().returns().empty()) return finish_record(number, false);
+  follow(stack->back(), number, op.operation >= 14 && op.operation <= 16, device == c10::DeviceType::CPU);
+}
+
+std::vector<torch::Library*> libraries;  // kept for good: destroying one would take its kernels out
+
+#if HOLDFAST_AT_BACKEND
+template <size_t N, c10::DispatchKey K>
+c10::SafeKernelFunction* replaced = nullptr;
+
+template <size_t N, c10::DispatchKey K>
+void kernel(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
+  constexpr auto device = K == c10::DispatchKey::CPU ? c10::DeviceType::CPU
+                          : K == c10::DispatchKey::CUDA ? c10::DeviceType::CUDA : c10::DeviceType::PrivateUse1;
+  recorded<N>(handle, stack, device, [&] { replaced<N, K>->callBoxed(handle, keys, stack); });
+}
+
+template <c10::DispatchKey K, size_t N>
+void stand_in_front(torch::Library& library) {
+  auto handle = c10::Dispatcher::singleton().findSchema({std::string("c10d::") + kOperators[N].name, ""});
+  if (!handle || !handle->hasKernelForDispatchKey(K)) return;
+  replaced<N, K> = new c10::SafeKernelFunction(handle->getComputedKernelForDispatchKey(K));
+  library.impl(kOperators[N].name, torch::CppFunction::makeFromBoxedFunction<&kernel<N, K>>());
+}
+#else
+template <size_t N, c10::DispatchKey K>
+void kernel(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
+  auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, K);
+  auto device = keys.has_backend(c10::BackendComponent::CPUBit) ? c10::DeviceType::CPU : c10::DeviceType::CUDA;
+  recorded<N>(handle, stack, device, [&] { handle.redispatchBoxed(below, stack); });
+}
+
+template <c10::DispatchKey K, size_t N>
+void stand_in_front(torch::Library& library) {
+  if (!c10::Dispatcher::singleton().findSchema({std::string("c10d::") + kOperators[N].name, ""})) return;
+  library.impl(kOperators[N].name, torch::CppFunction::makeFromBoxedFunction<&kernel<N, K>>());
+}
+#endif
+
+template <c10::DispatchKey K, size_t... N>
+void stand_in_front_of_all(std::index_sequence<N...>) {
+  auto* library = new torch::Library(torch::Library::IMPL, "c10d", K, __FILE__, __LINE__);
+  (stand_in_front<K, N>(*library), ...);
+  libraries.push_back(library);
+}
+
+struct Quiet : c10::WarningHandler {  // torch warns once that a kernel was replaced; that is what we are here for
+  void process(const c10::Warning&) override {}
+};
+
+}  // namespace holdfast
+
+using namespace holdfast;
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+// base: address of the mapped box. foreign_prefixes: newline-separated; torch's folder first, ours second.
+// Returns NULL, or what went wrong.
+const char* holdfast_install(void* base, u64 groups_at, u64 group_count, u64 notes_at, u64 notes_size, u64 ring_at,
+                             u64 capacity, const char* foreign_prefixes) {
+  static std::string trouble;
+  box.base = static_cast<char*>(base);
+  box.groups = reinterpret_cast<GroupSlot*>(box.base + groups_at);
+  box.notes = box.base + notes_at;
+  box.ring = reinterpret_cast<Record*>(box.base + ring_at);
+  box.group_count = group_count;
+  box.notes_size = notes_size;
+  box.capacity = capacity;
+  std::string all(foreign_prefixes);
+  for (size_t at = 0; at < all.size();) {
+    size_t end = std::min(all.find('\n', at), all.size());
+    if (end > at) foreign.push_back(all.substr(at, end - at));
+    at = end + 1;
+  }
+  try {
+    Quiet quiet;
+    c10::WarningUtils::WarningHandlerGuard guard(&quiet);
+    auto every = std::make_index_sequence<kCount>();
+#if HOLDFAST_AT_BACKEND
+    stand_in_front_of_all<c10::DispatchKey::CPU>(every);
+    stand_in_front_of_all<c10::DispatchKey::CUDA>(every);
+    stand_in_front_of_all<c10::DispatchKey::PrivateUse1>(every);
+#else
+    stand_in_front_of_all<c10::DispatchKey::Autograd>(every);
+#endif
+  } catch (const std::exception& error) {
+    trouble = error.what();
+    return trouble.c_str();
+  }
+  return nullptr;
+}
+
+// One line of notes from Python, so that both writers reserve room in the same way.
+void holdfast_note(const char* line, u64 size) { note(std::string(line, size)); }
+
+// For what Python wraps itself (init_process_group, new_group): a record begun and finished by hand.
+u64 holdfast_begin(const char* group, u32 operation, u64 elements) {
+  Record record{};
+  record.operation = uint16_t(operation);
+  record.peer = record.tag = -1;
+  record.reduction = kNoReduction;
+  record.elements = elements;
+  {
+    std::lock_guard<std::mutex> hold(tables);
+    auto known = group_numbers.find(group);
+    if (known == group_numbers.end()) {
+      u32 number = u32(std::min<u64>(group_numbers.size(), box.group_count - 1));
+      known = group_numbers.emplace(group, number).first;
+      note("G\t" + std::to_string(number) + "\t\t" + clean(group) + "\n");
+    }
+    record.group = known->second;
+  }
+  record.thread = u64(pthread_self());
+  record.site = call_site(&record.flags);
+  return begin_record(record);
+}
+
+void holdfast_finish(u64 number, u32 failed) { finish_record(number, failed != 0); }
+}
+#pragma GCC visibility pop

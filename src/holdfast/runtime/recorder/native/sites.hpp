@@ -1,0 +1,95 @@
+// Call sites: the first Python frame outside torch, holdfast and site-packages.
+#pragma once
+
+#include <Python.h>
+
+#include <unordered_map>
+#include <vector>
+
+#include "box.hpp"
+
+namespace holdfast {
+
+inline std::vector<std::string> foreign;  // prefixes of files that are not the user's; the first two are torch and holdfast
+inline std::unordered_map<PyCodeObject*, int> owners;  // 0 the user's, 1 a library's, 2 torch's or ours
+struct SiteKey {
+  PyCodeObject* code;
+  int line;
+  bool operator==(const SiteKey& o) const { return code == o.code && line == o.line; }
+};
+struct SiteHash {
+  size_t operator()(const SiteKey& k) const { return std::hash<void*>()(k.code) * 31 + size_t(k.line); }
+};
+inline std::unordered_map<SiteKey, u32, SiteHash> sites;
+
+inline const char* text_of(PyObject* text) {
+  const char* chars = PyUnicode_AsUTF8(text);
+  if (!chars) PyErr_Clear();
+  return chars ? chars : "?";
+}
+
+inline int owner_of(PyCodeObject* code) {
+  auto known = owners.find(code);
+  if (known != owners.end()) return known->second;
+  const char* file = text_of(code->co_filename);
+  int owner = file[0] == '<' ? 1 : 0;
+  for (size_t i = 0; i < foreign.size(); ++i)
+    if (std::strncmp(file, foreign[i].c_str(), foreign[i].size()) == 0) {
+      owner = i < 2 ? 2 : 1;
+      break;
+    }
+  Py_INCREF(code);  // kept for good: its address is a key
+  owners.emplace(code, owner);
+  return owner;
+}
+
+inline u32 site_of(PyFrameObject* frame, PyCodeObject* code) {
+  SiteKey key{code, PyFrame_GetLasti(frame)};
+  auto known = sites.find(key);
+  if (known != sites.end()) return known->second;
+  u32 number = u32(sites.size()) + 1;
+  sites.emplace(key, number);
+  note("S\t" + std::to_string(number) + "\t" + std::to_string(PyFrame_GetLineNumber(frame)) + "\t" +
+       clean(text_of(code->co_name)) + "\t" + clean(text_of(code->co_filename)) + "\n");
+  return number;
+}
+
+// Needs the GIL. Returns 0 where no frame of anybody's own is found within 64.
+inline u32 find_site(PyThreadState* state) {
+  PyFrameObject* frame = PyThreadState_GetFrame(state);
+  u32 best = 0;
+  bool best_is_library = false;
+  for (int depth = 0; frame && depth < 64; ++depth) {
+    PyCodeObject* code = PyFrame_GetCode(frame);
+    int owner;
+    {
+      std::lock_guard<std::mutex> hold(tables);
+      owner = owner_of(code);
+      if (owner == 0 || (owner == 1 && !best)) {
+        best = site_of(frame, code);
+        best_is_library = owner == 1;
+      }
+    }
+    Py_DECREF(code);
+    PyFrameObject* back = owner == 0 ? nullptr : PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = back;
+    if (best && !best_is_library) break;
+  }
+  return best;
+}
+
+inline u32 call_site(u32* flags) {
+  PyThreadState* state = PyGILState_GetThisThreadState();
+  if (!state) {  // a thread of the autograd engine on a GPU, say: it has no Python frames
+    *flags |= kNoPython;
+    return 0;
+  }
+  if (PyGILState_Check()) return find_site(state);
+  PyGILState_STATE held = PyGILState_Ensure();
+  u32 site = find_site(state);
+  PyGILState_Release(held);
+  return site;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,144 @@
+"""The recorder's kernels in Python, for machines without a C++ compiler: at the Autograd key of every c10d operator.
+
+They redispatch below themselves. Collectives on tensors of ``torch.inference_mode`` have no Autograd key and are not
+seen this way (the C++ recorder sees them). Completion is known from the work's future; send and recv of gloo have none
+and count as complete when somebody has waited for them.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from holdfast import blackbox
+from holdfast.blackbox import FLAG_NO_COMPLETION
+from holdfast.runtime.recorder.pens import PythonPen
+
+#: operator: (name in blackbox.OPERATIONS, argument of the tensors sent or None, argument of the group, of the peer,
+#: of the tag or root). The positions are those of torch/csrc/distributed/c10d/Ops.cpp.
+SCHEMAS: dict[str, tuple[str, int | None, int, int | None, int | None]] = {
+    "allreduce_": ("all_reduce", 0, 1, None, None),
+    "broadcast_": ("broadcast", 0, 1, None, 2),
+    "allgather_": ("all_gather", 1, 2, None, None),
+    "_allgather_base_": ("all_gather_into_tensor", 1, 2, None, None),
+    "reduce_scatter_": ("reduce_scatter", 1, 2, None, None),
+    "_reduce_scatter_base_": ("reduce_scatter_tensor", 1, 2, None, None),
+    "reduce_": ("reduce", 0, 1, None, 3),
+    "gather_": ("gather", 1, 2, None, 3),
+    "scatter_": ("scatter", 0, 2, None, 3),
+    "alltoall_": ("all_to_all", 1, 2, None, None),
+    "alltoall_base_": ("all_to_all_single", 1, 2, None, None),
+    "barrier": ("barrier", None, 1, None, None),
+    "monitored_barrier_": ("monitored_barrier", None, 1, None, None),
+    "send": ("send", 0, 1, 2, 3),
+    "recv_": ("recv", 0, 1, 2, 3),
+    "recv_any_source_": ("recv_any_source", 0, 1, None, 2),
+    "allreduce_coalesced_": ("all_reduce_coalesced", 0, 1, None, None),
+    "allgather_coalesced_": ("all_gather_coalesced", 1, 2, None, None),
+    "allgather_into_tensor_coalesced_": ("all_gather_into_tensor_coalesced", 1, 2, None, None),
+    "reduce_scatter_tensor_coalesced_": ("reduce_scatter_tensor_coalesced", 1, 2, None, None),
+}
+_NUMBER = {name: number for number, name in enumerate(blackbox.OPERATIONS)}
+_DTYPE = {name: number for number, name in enumerate(blackbox.DTYPES)}
+
+_library: list[Any] = []  # kept for good: collecting it would take its kernels out
+_blocking = threading.local()  # the last send or recv of this thread, for the blocking forms
+
+
+def register(pen: PythonPen) -> None:
+    """Put a recording kernel in front of every c10d operator that this torch has."""
+    library = torch.library.Library("c10d", "IMPL")
+    for name in SCHEMAS:
+        packet = getattr(torch.ops.c10d, name, None)
+        if packet is not None:
+            library.impl(name, _kernel(pen, name, packet.default), "Autograd", with_keyset=True)
+    _library.append(library)
+    _finish_blocking(pen)
+
+
+def _kernel(pen: PythonPen, name: str, operator: Any) -> Callable[..., Any]:
+    operation, inputs, group_at, peer_at, tag_at = SCHEMAS[name]
+    number_of = _NUMBER[operation]
+    below = torch._C._after_autograd_keyset
+
+    def recorded(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        group = dist.ProcessGroup.unbox(args[group_at])
+        shape, dtype, tensors, on_host = _describe(args[inputs] if inputs is not None else None)
+        number = pen.record(
+            group.group_name, number_of,
+            elements=_product(shape), dtype=dtype, shape=shape, tensors=tensors,
+            peer=-1 if peer_at is None else args[peer_at], tag=-1 if tag_at is None else args[tag_at],
+            flags=0 if on_host else FLAG_NO_COMPLETION, backend=group.name(),
+        )  # fmt: skip
+        try:
+            result = operator.redispatch(keys & below, *args, **kwargs)
+        except BaseException:
+            pen.finish(number, failed=True)
+            raise
+        _follow(pen, number, result, on_host=on_host)
+        return result
+
+    return recorded
+
+
+def _describe(value: Any) -> tuple[tuple[int, ...], int, int, bool]:
+    """Shape and dtype number of the first tensor, how many there are, and whether they lie in host memory."""
+    tensors = value if isinstance(value, list | tuple) else [] if value is None else [value]
+    first = tensors[0] if tensors else None
+    if isinstance(first, list | tuple):
+        first = first[0] if first else None
+    if first is None:
+        return (), 0, len(tensors), True
+    dtype = _DTYPE.get(str(first.dtype).removeprefix("torch."), 0)
+    return tuple(first.shape), dtype, len(tensors), first.device.type == "cpu"
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    total = 1
+    for size in shape:
+        total *= size
+    return total if shape else 0
+
+
+def _follow(pen: PythonPen, number: int, result: Any, *, on_host: bool) -> None:
+    boxed = result[-1] if isinstance(result, tuple) else result
+    if boxed is None:
+        pen.finish(number)
+        return
+    if not on_host:
+        return
+    try:
+        dist.Work.unbox(boxed).get_future().add_done_callback(lambda done: pen.finish(number, failed=_broke(done)))
+    except RuntimeError:  # gloo's send and recv
+        _blocking.number = number
+
+
+def _broke(done: Any) -> bool:
+    try:
+        done.value()
+    except RuntimeError:
+        return True
+    return False
+
+
+def _finish_blocking(pen: PythonPen) -> None:
+    """``dist.send`` and ``dist.recv`` return when they are complete; isend and irecv stay pending in the box."""
+    import torch.distributed.distributed_c10d as c10d
+
+    for name in ("send", "recv"):
+        original = getattr(c10d, name)
+
+        @functools.wraps(original)
+        def blocking(*args: Any, _original: Callable[..., Any] = original, **kwargs: Any) -> Any:
+            _blocking.number = 0
+            result = _original(*args, **kwargs)
+            if _blocking.number:
+                pen.finish(_blocking.number)
+            return result
+
+        for module in (c10d, dist):
+            setattr(module, name, blocking)

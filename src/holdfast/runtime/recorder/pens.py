@@ -1,0 +1,168 @@
+"""What writes one call into the box: the same two verbs in C++ and in Python.
+
+A pen's ``begin`` reserves a record and returns its number, ``finish`` says that the call has completed or failed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import sysconfig
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Protocol
+
+import holdfast
+from holdfast import blackbox
+from holdfast.blackbox import GROUP_BYTES, RECORD, RECORD_BYTES, BoxWriter, Note
+
+
+class Pen(Protocol):
+    """Writes records of calls; ``mode`` names it for people."""
+
+    mode: str
+
+    def begin(self, group: str, operation: int, elements: int = 0) -> int:
+        """Record that this process enters ``operation`` (a number of blackbox.OPERATIONS) of a group; its number."""
+        ...
+
+    def finish(self, number: int, *, failed: bool = False) -> None:
+        """Record that the call with this number completed or failed."""
+        ...
+
+
+def foreign_prefixes(torch_home: str) -> list[str]:
+    """Folders whose files are not the user's: torch's, ours, then libraries'. A call site is the first frame outside."""
+    paths = sysconfig.get_paths()
+    libraries = [paths["purelib"], paths["platlib"], paths["stdlib"], paths["platstdlib"]]
+    return [f"{torch_home}/", f"{Path(holdfast.__file__).parent}/", *dict.fromkeys(f"{path}/" for path in libraries)]
+
+
+class NativePen:
+    """The recorder in C++; once installed it sees every c10d operator by itself. See ``native/recorder.cpp``."""
+
+    mode = "native"
+
+    def __init__(self, library: Path, box: BoxWriter, torch_home: str) -> None:
+        self._library = ctypes.PyDLL(str(library))  # PyDLL: it may read Python frames, so it is entered with the GIL
+        self._library.holdfast_install.restype = ctypes.c_char_p
+        self._library.holdfast_begin.restype = ctypes.c_uint64
+        areas = [ctypes.c_uint64(value) for value in box.areas]
+        prefixes = "\n".join(foreign_prefixes(torch_home)).encode()
+        trouble = self._library.holdfast_install(ctypes.c_void_p(box.address()), *areas, ctypes.c_char_p(prefixes))
+        if trouble:
+            raise OSError(trouble.decode(errors="replace"))
+        box.append = self._append
+
+    def _append(self, line: bytes) -> None:
+        self._library.holdfast_note(line, ctypes.c_uint64(len(line)))
+
+    def begin(self, group: str, operation: int, elements: int = 0) -> int:
+        """See :class:`Pen`."""
+        number: int = self._library.holdfast_begin(group.encode(), ctypes.c_uint32(operation), ctypes.c_uint64(elements))
+        return number
+
+    def finish(self, number: int, *, failed: bool = False) -> None:
+        """See :class:`Pen`."""
+        self._library.holdfast_finish(ctypes.c_uint64(number), ctypes.c_uint32(failed))
+
+
+class PythonPen:
+    """The same records written by Python, for machines without a compiler: about 10 µs a call."""
+
+    mode = "python"
+
+    def __init__(self, box: BoxWriter, torch_home: str) -> None:
+        self._box = box
+        self._foreign = foreign_prefixes(torch_home)
+        self._lock = threading.Lock()
+        self._groups: dict[str, int] = {}
+        self._sites: dict[tuple[str, int], int] = {}
+        self._entered: Counter[object] = Counter()
+        self._number = 0
+
+    def begin(self, group: str, operation: int, elements: int = 0) -> int:
+        """See :class:`Pen`."""
+        return self.record(group, operation, elements=elements)
+
+    def record(
+        self, group: str, operation: int, *, elements: int = 0, dtype: int = 0, shape: tuple[int, ...] = (),
+        tensors: int = 0, peer: int = -1, tag: int = -1, reduction: int = 9, flags: int = 0, backend: str = "",
+    ) -> int:  # fmt: skip
+        """Write one whole record and return its number."""
+        site = self._site()
+        entered = time.monotonic_ns()
+        with self._lock:
+            self._number += 1
+            number = self._number
+            group_number = self._group(group, backend)
+            key = (group, operation, peer, tag) if 14 <= operation <= 16 else group  # noqa: PLR2004 - send, recv, any
+            self._entered[key] += 1
+            sequence = self._entered[key]
+        check = blackbox.check_word(
+            number, entered, sequence, elements, group_number << 32 | site,
+            operation | dtype << 16 | (peer & 0xFFFFFFFF) << 32,
+        )  # fmt: skip
+        dims = (*(min(size, 0xFFFFFFFF) for size in shape[:8]), *(0,) * (8 - len(shape[:8])))
+        at = self._box.ring_at + (number - 1) % self._box.records * RECORD_BYTES
+        fields = (
+            entered, 0, sequence, elements, group_number, site, operation, dtype, peer, tag, flags, tensors,
+            min(len(shape), 8), *dims, reduction, 0, threading.get_native_id(), check,
+        )  # fmt: skip
+        blackbox.HEADS.pack_into(self._box.map, at, 0)
+        RECORD.pack_into(self._box.map, at, 0, *fields)
+        blackbox.HEADS.pack_into(self._box.map, at, number)
+        blackbox.HEADS.pack_into(self._box.map, blackbox.RECORDS_HEAD, number)
+        if key is group:
+            self._group_slot(group_number, 0, sequence, entered)
+        return number
+
+    def finish(self, number: int, *, failed: bool = False) -> None:
+        """See :class:`Pen`."""
+        at = self._box.ring_at + (number - 1) % self._box.records * RECORD_BYTES
+        values = RECORD.unpack_from(self._box.map, at)
+        if values[0] != number:
+            return  # overwritten meanwhile
+        now = time.monotonic_ns()
+        if failed:
+            self._box.map[at + blackbox.OUTCOME_AT] = blackbox.FAILED
+        blackbox.HEADS.pack_into(self._box.map, at + blackbox.COMPLETED_AT, now)
+        if not failed and values[9] < 0:
+            self._group_slot(values[5], 8, values[3], now)
+
+    def _group_slot(self, group: int, which: int, sequence: int, at_ns: int) -> None:
+        begin = blackbox.HEADER_BYTES + group * GROUP_BYTES
+        blackbox.HEADS.pack_into(self._box.map, begin + which, sequence)
+        blackbox.HEADS.pack_into(self._box.map, begin + which + 16, at_ns)
+
+    def _group(self, name: str, backend: str) -> int:
+        known = self._groups.get(name)
+        if known is None:
+            known = self._groups[name] = min(len(self._groups), blackbox.GROUPS - 1)
+            self._box.note(Note.GROUP, known, backend, name)
+        return known
+
+    def _site(self) -> int:
+        frame = sys._getframe(2)  # noqa: SLF001 - there is no other way to one's callers
+        best = None
+        for _ in range(64):
+            file = frame.f_code.co_filename
+            owner = next((i for i, prefix in enumerate(self._foreign) if file.startswith(prefix)), -1)
+            if owner == -1 and not file.startswith("<"):
+                best = frame
+                break
+            if owner >= 2 and best is None:  # noqa: PLR2004 - the first two are torch and holdfast
+                best = frame
+            if frame.f_back is None:
+                break
+            frame = frame.f_back
+        if best is None:
+            return 0
+        place = (best.f_code.co_filename, best.f_lineno)
+        known = self._sites.get(place)
+        if known is None:
+            known = self._sites[place] = len(self._sites) + 1
+            self._box.note(Note.SITE, known, place[1], best.f_code.co_name, place[0])
+        return known
