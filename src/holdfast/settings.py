@@ -95,8 +95,8 @@ _ROWS = (
     _row_of(_PATIENCE, "HOLDFAST_EVALUATION_S", "Patience while an evaluation runs.", default=1800.0),
     _row_of(_OURS, "HOLDFAST_RING", "Collectives that each rank's box remembers, 128 bytes each; the oldest is "
             "overwritten.", kind=Kind.COUNT, default=4096, unit="records", minimum=64),
-    _row_of(_OURS, "HOLDFAST_CACHE", "Folder for what is compiled once and kept; a folder holdfast in the user's caches "
-            "where it is unset.", kind=Kind.PATH),
+    _row_of(_OURS, "HOLDFAST_CACHE", "Folder for what is compiled once and kept; where it is unset, one in the "
+            "user's caches.", kind=Kind.PATH),
     _row_of(_OURS, "HOLDFAST_RUN_DIR", "Folder in which every run makes a folder of its own, as --run-dir.",
             kind=Kind.PATH, default="holdfast-runs"),
     _row_of(_GIVEN, "HOLDFAST_BOX", "Box file of this rank; nothing is recorded where it is unset.", kind=Kind.PATH),
@@ -106,6 +106,7 @@ _ROWS = (
     _row_of(_GIVEN, "HOLDFAST_NATIVE", "The compiled recorder; empty where there is none.", kind=Kind.PATH),
     _row_of(_GIVEN, "HOLDFAST_INJECT", "Faults to inject, in the grammar of --inject; `holdfast chaos` lists them.",
             set_by="you, or holdfast run"),
+    _row_of(_GIVEN, "HOLDFAST_FACTS", "Facts of this host (JSON), which each rank keeps in its box.", kind=Kind.PATH),
     _row_of(_GIVEN, "HOLDFAST_WATCHER_PID", "Process that may take this worker's stacks.", kind=Kind.COUNT, minimum=1),
     _row_of(_ELASTIC, "RANK", "Global rank of this worker."),
     _row_of(_ELASTIC, "LOCAL_RANK", "Rank of this worker on its node."),
@@ -126,7 +127,7 @@ _ROWS = (
             "makes it several times dearer.", kind=Kind.CHOICE, choices=("OFF", "INFO", "DETAIL"),
             since="torch 2.1 or before", too_late=IMPORT),
     _row_of(_SWITCH, "TORCH_SHOW_CPP_STACKTRACES", "Appends the C++ stack to errors that C++ raises.", since="-"),
-    _row_of(_TORCH, "PYTORCH_CUDA_ALLOC_CONF", "Settings of the CUDA memory allocator; in torch 2.13 it still beats its "
+    _row_of(_TORCH, "PYTORCH_CUDA_ALLOC_CONF", "Settings of the CUDA allocator; in torch 2.13 it still beats the "
             "newer name PYTORCH_ALLOC_CONF.", since="torch 2.1 or before", too_late="the first use of CUDA",
             aliases=("PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")),
     _row_of(_TORCH, "NCCL_DEBUG", "What NCCL logs.", kind=Kind.CHOICE, owner="nccl", since="nccl 1.2 or before",
@@ -161,7 +162,7 @@ PRESETS: Mapping[str, Mapping[str, Default]] = {
     "prefetch": {
         **_BASIC,
         "OMP_NUM_THREADS": Default("{threads/2}", "Half of the cores are left to the data loader's processes."),
-        "HOLDFAST_FIRST_STEP_S": Default("180", "The first step waits until the loader's processes have filled queues."),
+        "HOLDFAST_FIRST_STEP_S": Default("180", "The first step waits until the loader's processes have begun."),
     },
     "conservative": {
         **_BASIC,

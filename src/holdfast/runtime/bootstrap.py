@@ -40,17 +40,17 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _open_box() -> BoxWriter | None:
-    path = settings.text("HOLDFAST_BOX")
-    if not path or settings.text("HOLDFAST_RECORDER") == "off":
-        return None
     try:
+        path = settings.path("HOLDFAST_BOX")
+        if path is None or settings.text("HOLDFAST_RECORDER") == "off":
+            return None
         return BoxWriter(
-            Path(path),
-            rank=settings.number("RANK"),
-            world_size=settings.number("WORLD_SIZE"),
-            local_rank=settings.number("LOCAL_RANK"),
-            generation=settings.number("TORCHELASTIC_RESTART_COUNT"),
-            records=settings.number("HOLDFAST_RING"),
+            path,
+            rank=settings.count("RANK"),
+            world_size=settings.count("WORLD_SIZE"),
+            local_rank=settings.count("LOCAL_RANK"),
+            generation=settings.count("TORCHELASTIC_RESTART_COUNT"),
+            records=settings.count("HOLDFAST_RING"),
         )
     except HoldfastError as error:
         print(f"holdfast: {error}; this rank runs without a recorder", file=sys.stderr)
@@ -59,16 +59,16 @@ def _open_box() -> BoxWriter | None:
 
 def _prepare(box: BoxWriter) -> None:
     recorder.use(box)
-    facts = settings.text("HOLDFAST_FACTS")
-    if facts:
+    facts = settings.path("HOLDFAST_FACTS")
+    if facts is not None:
         try:
-            box.note(Note.FACTS, Path(facts).read_text(encoding="utf-8").strip())
+            box.note(Note.FACTS, facts.read_text(encoding="utf-8").strip())
         except OSError as error:
             box.note(Note.WORD, f"no facts of the host: {error}")
     # A file of its own, opened now: the dump must need neither the GIL nor an allocation.
     stacks = open(f"{box.path}.stacks", "w")  # noqa: SIM115 - open as long as the process lives
     faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=True, chain=False)
-    _let_watcher_trace(settings.number("HOLDFAST_WATCHER_PID"))
+    _let_watcher_trace(int(settings.text("HOLDFAST_WATCHER_PID") or 0))
     os.register_at_fork(after_in_child=lambda: recorder.use(None))  # data-loader workers are no ranks
     after_import("torch", lambda: _attach(box))
 
@@ -85,13 +85,13 @@ def _let_watcher_trace(watcher: int) -> None:
 def _attach(box: BoxWriter) -> None:
     from holdfast.runtime.recorder.attach import attach
 
-    library = settings.text("HOLDFAST_NATIVE")
     try:
-        attach(box, settings.text("HOLDFAST_RECORDER"), Path(library) if library else None)
-        if settings.text("HOLDFAST_INJECT"):
+        attach(box, settings.text("HOLDFAST_RECORDER") or "auto", settings.path("HOLDFAST_NATIVE"))
+        injected = settings.text("HOLDFAST_INJECT")
+        if injected:
             from holdfast.runtime import faults
 
-            faults.arm(settings.text("HOLDFAST_INJECT"), box)
+            faults.arm(injected, box)
     except HoldfastError:
         raise
     except Exception as error:  # noqa: BLE001 - another torch may lack any of what is hooked; training goes on
@@ -140,6 +140,7 @@ def _run_script(target: str) -> None:
     if not Path(target).is_file():  # a folder or a zip file with a __main__.py: Python's own way
         runpy.run_path(target, run_name="__main__")
         return
+    target = os.path.abspath(target)  # as python itself has it since 3.9
     sys.path[0] = str(Path(target).resolve().parent)
     module = types.ModuleType("__main__")
     module.__dict__.update(__file__=target, __builtins__=builtins, __cached__=None)
@@ -192,7 +193,7 @@ _Hook = Callable[[type[BaseException], BaseException, types.TracebackType | None
 
 def _without_our_frames(show: _Hook) -> _Hook:
     def shown(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> object:
-        while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__):
+        while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
             trace = trace.tb_next
         return show(kind, error.with_traceback(trace), trace)
 
