@@ -1,13 +1,14 @@
-"""The command line: one file a command, about fifty lines, readable as the recipe: these facts, these rules, this report.
+"""The command line: one file a command, about fifty lines, readable as a recipe of facts, rules and a report.
 
 This file is the root command. It imports a command's module when that command is called, so that ``holdfast --help``
-costs little and needs neither torch nor rich nor numpy. A command's module holds a click command named ``command``; what
-that returns is the exit status (nothing means 0).
+costs little and needs neither torch nor rich nor numpy. A command's module holds a click command named ``command``;
+what that returns is the exit status (nothing means 0).
 """
 
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import NoReturn
@@ -15,7 +16,7 @@ from typing import NoReturn
 import click
 
 from holdfast import __version__
-from holdfast.errors import HoldfastError, InternalError, MissingExtra, UnknownName
+from holdfast.errors import HoldfastError, InternalError, MissingExtra, UnknownName, UsageError, WorldError
 
 INTERRUPTED = 130
 
@@ -63,14 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         status = mistake.exit_code
     except (click.Abort, KeyboardInterrupt):
         status = INTERRUPTED
-    except InternalError:
-        raise
-    except HoldfastError as error:
-        status = _say(error)
     except ModuleNotFoundError as missing:
-        if missing.name != "torch":
-            raise
-        status = _say(MissingExtra("torch"))
+        status = _say(MissingExtra("torch")) if missing.name == "torch" else _own_up(missing)
+    except (UsageError, WorldError) as error:
+        status = _say(error)
+    except Exception as bug:  # noqa: BLE001 - every other error is a bug of ours
+        status = _own_up(bug)
     sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -78,3 +77,9 @@ def _say(error: HoldfastError) -> int:
     """Print the error's one sentence on stderr; the exit status that goes with it."""
     click.echo(f"holdfast: {error}", err=True)
     return error.exit_status
+
+
+def _own_up(bug: Exception) -> int:
+    """Print the traceback of a bug of ours, and say what it is; status 1 would claim that something was found."""
+    traceback.print_exception(bug)
+    return _say(bug if isinstance(bug, InternalError) else InternalError(f"{type(bug).__name__}: {bug}"))

@@ -1,0 +1,72 @@
+# The doors to this project. Each target does the set-up that it needs, from nothing, and only once.
+
+PYTHON      ?= python3
+TORCH       ?= torch==2.13.0
+# Where no NVIDIA driver is loaded, torch without CUDA is a tenth of the download. `make TORCH_INDEX=` asks PyPI alone.
+TORCH_INDEX ?= $(if $(wildcard /proc/driver/nvidia/version),,https://download.pytorch.org/whl/cpu)
+ARGS        ?=
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+PIP   := $(BIN)/python -m pip --disable-pip-version-check
+READY := $(VENV)/.holdfast-dev
+PAGES := $(VENV)/.holdfast-docs
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test matrix lint fix docs bench clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(READY)  ## a real job of 4 processes: rank 2 hangs, is named, the job restarts and ends (CPU, a minute)
+	@checkpoints=$$(mktemp -d) && trap 'rm -rf "$$checkpoints"' EXIT && \
+	$(BIN)/holdfast run --standalone --nproc-per-node 4 --max-restarts 2 --inject 'hang@rank=2,step=30' $(ARGS) \
+	    examples/rvq/train.py --max-steps 120 --checkpoint-dir "$$checkpoints" --resume
+
+test: $(READY)  ## all tests but those for GPUs and the long matrices (ARGS="-k word" chooses)
+	@$(BIN)/python -m pytest -m 'not gpu and not matrix' $(ARGS)
+
+matrix: $(READY)  ## the long matrices: one thing, many times
+	@$(BIN)/python -m pytest -m matrix $(ARGS)
+
+lint: $(READY)  ## ruff, mypy --strict, and that imports point down
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy --strict src
+	@$(BIN)/lint-imports --no-logo
+
+fix: $(READY)  ## format, make the safe corrections, write the generated pages again
+	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet . ; $(BIN)/python docs/generate.py
+
+docs: $(PAGES)  ## the documentation, into site/ (broken links are errors)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+bench: $(READY)  ## measure, next to named peers; docs/benchmarks.md derives the figures
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+clean:  ## remove what was built and cached (not the virtual environment)
+	@rm -rf build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+	@find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+setup: $(READY)  ## the virtual environment in .venv, with torch and all tools
+
+# An environment that was made some other way is used as it is, and so is a torch that is already in it.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    echo "holdfast needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) -V 2>&1 | tail -n 1);" \
+	         "name another one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	    echo "$(PYTHON) cannot make a virtual environment (see above);" \
+	         "Debian and Ubuntu keep that in a package of its own: apt install python3-venv" >&2; exit 1; }
+
+$(READY): pyproject.toml | $(BIN)/python
+	@$(BIN)/python -c 'import torch' 2>/dev/null || { echo "installing $(TORCH) ..."; \
+	    $(PIP) install --quiet --retries 2 '$(TORCH)' $(if $(TORCH_INDEX),--extra-index-url '$(TORCH_INDEX)'); }
+	@echo "installing holdfast and its tools into $(VENV) ..."
+	@$(PIP) install --quiet -e '.[dev]'
+	@touch $@
+
+$(PAGES): $(READY)
+	@$(PIP) install --quiet -e '.[docs]'
+	@touch $@

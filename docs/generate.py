@@ -1,0 +1,95 @@
+"""Writes the pages that would otherwise drift from the code: ``python docs/generate.py``, or ``make fix``.
+
+Tests compare the pages with what this would write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from holdfast.cli import COMMANDS, root
+from holdfast.settings import PRESETS, SETTINGS, Setting
+
+HERE = Path(__file__).parent
+NOTE = "<!-- written by docs/generate.py: change the code, then `make fix` -->\n"
+FROM_WHERE = """A value comes from a flag, else from the environment, else from the preset, else it is the default.
+A variable that is set to nothing counts as unset.
+"""
+ON_PRESETS = """`--preset` fills gaps: a variable that you have set stays as it is, also where you set it under another
+name. No preset disables peer-to-peer transfers, forces an algorithm or makes the GPU synchronous, because that costs
+speed and mends nothing; none sets `NCCL_TIMEOUT`, because nothing reads it.
+"""
+HEAD = "| variable | default | what it does | whose, since | too late after |\n| --- | --- | --- | --- | --- |\n"
+WORKED_OUT = {"{threads}": "cores / workers", "{threads/2}": "cores / workers / 2"}
+
+
+def settings_page() -> str:
+    """The page of variables and presets, from the tables in holdfast.settings."""
+    ours = [row for row in SETTINGS.values() if row.name.startswith("HOLDFAST_")]
+    parts = [
+        "# Settings\n",
+        NOTE,
+        FROM_WHERE,
+        "## Variables that you may set\n",
+        _table(row for row in ours if "you" in row.set_by),
+        "## Variables that `holdfast run` sets for the workers\n",
+        _table(row for row in ours if "you" not in row.set_by),
+        "## Other programs' variables that holdfast reads or sets\n",
+        _table(row for row in SETTINGS.values() if row not in ours),
+        "## Presets\n",
+        ON_PRESETS,
+        *(_preset(name) for name in PRESETS),
+    ]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def commands_page() -> str:
+    """The page of commands: what each prints with --help."""
+    blocks = (_command(name, line) for name, (_, line) in COMMANDS.items())
+    return "\n".join(["# Commands\n", NOTE, *blocks]).rstrip() + "\n"
+
+
+PAGES: Mapping[str, Callable[[], str]] = {"settings.md": settings_page, "commands.md": commands_page}
+
+
+def _command(name: str, line: str) -> str:
+    command = import_module(COMMANDS[name][0]).command
+    parent = click.Context(root, info_name="holdfast", terminal_width=100, max_content_width=100)
+    context = command.make_context(name, [], parent=parent, resilient_parsing=True)
+    return f"## {name}\n\n{line}\n\n```text\n{command.get_help(context)}\n```\n"
+
+
+def _table(rows: Iterable[Setting]) -> str:
+    return HEAD + "".join(
+        f"| `{row.name}` | {_default(row)} | {row.effect}{_choices(row)} | {row.owner}, {row.since} | {row.too_late} |"
+        "\n"
+        for row in rows
+    )
+
+
+def _default(row: Setting) -> str:
+    return "" if row.default is None else f"{row.default} {row.unit}".strip()
+
+
+def _choices(row: Setting) -> str:
+    return f" One of {', '.join(f'`{choice}`' for choice in row.choices)}." if row.choices else ""
+
+
+def _preset(name: str) -> str:
+    basic = {} if name == "basic" else PRESETS["basic"]
+    rows = "".join(
+        f"| `{variable}` | `{WORKED_OUT.get(given.value, given.value)}` | {given.why} |\n"
+        for variable, given in PRESETS[name].items()
+        if basic.get(variable) != given
+    )
+    more = "As `basic`, and:\n\n" if basic else ""
+    return f"### {name}\n\n{more}| variable | value | why |\n| --- | --- | --- |\n{rows}"
+
+
+if __name__ == "__main__":
+    for page, write in PAGES.items():
+        (HERE / page).write_text(write())

@@ -1,0 +1,156 @@
+"""The root command: what it costs to import, what it lists, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+
+from docs.generate import PAGES
+from holdfast import cli
+from holdfast.errors import BoxNoise, InternalError
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("torch", "numpy", "rich")
+
+PROBE = """
+import json, sys
+try:
+    {code}
+except SystemExit as end:
+    assert not end.code, end.code
+print("\\n" + json.dumps([name for name in {heavy} if name in sys.modules]))
+"""
+
+
+def imported_by(code, heavy=HEAVY):
+    """The heavy packages that a fresh interpreter has imported after running ``code``."""
+    program = [sys.executable, "-c", PROBE.format(code=code, heavy=heavy)]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def ended(capsys, *arguments):
+    """Exit status, stdout and stderr of one call of the command line in this process."""
+    with pytest.raises(SystemExit) as end:
+        cli.main(list(arguments))
+    shown = capsys.readouterr()
+    return end.value.code or 0, shown.out, shown.err
+
+
+def test_importing_holdfast_imports_nothing_heavy():
+    assert imported_by("import holdfast; dir(holdfast)") == []
+
+
+def test_help_imports_nothing_heavy():
+    assert imported_by("from holdfast.cli import main; main(['--help'])") == []
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_help_of_a_command_imports_no_torch(command):
+    assert imported_by(f"from holdfast.cli import main; main([{command!r}, '--help'])", ("torch",)) == []
+
+
+def test_that_check_can_fail():
+    assert imported_by("import torch", ("torch",)) == ["torch"]
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_of_the_table_is_there_and_documents_itself(command):
+    found = import_module(cli.COMMANDS[command][0]).command
+    assert isinstance(found, click.Command)
+    assert found.help
+
+
+def test_every_command_that_is_there_is_in_the_table():
+    files = {path.stem for path in Path(cli.__file__).parent.glob("*.py")} - {"__init__"}
+    modules = {module.rpartition(".")[2] for module, _ in cli.COMMANDS.values()}
+    assert {file for file in files if hasattr(import_module(f"holdfast.cli.{file}"), "command")} == modules
+
+
+def test_the_page_of_commands_is_what_help_prints():
+    page = (ROOT / "docs" / "commands.md").read_text()
+    assert page.split() == PAGES["commands.md"]().split(), "run: make fix"
+
+
+def test_help_lists_every_command_with_its_line(capsys):
+    status, out, _ = ended(capsys, "--help")
+    assert status == 0
+    for name, (_, line) in cli.COMMANDS.items():
+        assert f"  {name} " in out
+        assert line.split()[0] in out
+
+
+def test_a_misspelt_command_gets_the_near_one(capsys):
+    assert ended(capsys, "rnu") == (2, "", "holdfast: there is no command 'rnu'; did you mean run?\n")
+
+
+def test_a_misspelt_option_is_a_usage_error(capsys):
+    status, out, err = ended(capsys, "--versoin")
+    assert (status, out) == (2, "")
+    assert "No such option" in err
+    assert "Traceback" not in err
+
+
+def test_no_command_at_all_shows_the_help(capsys):
+    status, _, err = ended(capsys)
+    assert status == 2
+    assert "Commands:" in err
+
+
+def test_python_minus_m_is_the_same_command():
+    done = subprocess.run([sys.executable, "-m", "holdfast", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("holdfast 0.")
+
+
+def raising(error):
+    def command():
+        raise error
+
+    return click.Command("explain", callback=command)
+
+
+@pytest.fixture
+def ending(monkeypatch, capsys):
+    """Let `holdfast explain` be a command that raises or returns what the test wants."""
+
+    def end(command):
+        monkeypatch.setattr(cli._Root, "get_command", lambda *_: command)
+        return ended(capsys, "explain")
+
+    return end
+
+
+def test_an_error_of_ours_is_its_sentence_and_status(ending):
+    status, out, err = ending(raising(BoxNoise("a.box")))
+    assert (status, out) == (2, "")
+    assert err == f"holdfast: {BoxNoise('a.box')}\n"
+
+
+@pytest.mark.parametrize("bug", [InternalError("two roots"), ZeroDivisionError("division by zero")])
+def test_a_bug_of_ours_shows_its_traceback_and_claims_no_finding(ending, bug):
+    status, _, err = ending(raising(bug))
+    assert status == 3
+    assert "Traceback" in err
+    assert "this is a bug of holdfast" in err.splitlines()[-1]
+
+
+def test_where_torch_is_missing_one_sentence_says_how_to_get_it(ending):
+    status, _, err = ending(raising(ModuleNotFoundError("No module named 'torch'", name="torch")))
+    assert status == 2
+    assert err.startswith("holdfast: this needs torch: which is not installed")
+
+
+@pytest.mark.parametrize(("returned", "status"), [(None, 0), (0, 0), (1, 1), (3, 3)])
+def test_what_a_command_returns_is_the_exit_status(ending, returned, status):
+    assert ending(click.Command("explain", callback=lambda: returned))[0] == status
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), click.Abort()])
+def test_an_interrupt_ends_with_130(ending, stop):
+    assert ending(raising(stop))[0] == cli.INTERRUPTED
