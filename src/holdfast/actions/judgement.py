@@ -1,0 +1,98 @@
+"""From silence to a verdict: suspect, look twice a second apart, judge, and be patient with what is only slow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from holdfast.facts import source
+from holdfast.facts.node import Summary
+from holdfast.facts.ranks import Life, RankState
+from holdfast.findings import Finding, Verdict
+from holdfast.rules import hang, stall
+from holdfast.rules.stall import Limits
+
+BETWEEN_SAMPLES_S = 1.0
+#: A rank that may simply need longer is looked at again after this many seconds.
+LOOK_AGAIN_S = 2.0
+#: After this much silence that is being waited out, one line says so.
+SAY_AFTER_S = 30.0
+
+#: Causes that a longer wait may still cure; all others are certain once seen.
+_MAY_CURE_ITSELF = frozenset({"rank-missing-collective", "file-io-blocked", "dataloader-worker-died", "network-fabric-fault"})
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one look: nothing, a line for people, or a verdict with the table it was made from."""
+
+    table: Summary
+    verdict: Verdict | None = None
+    note: str | None = None
+    silent_s: float = 0.0
+
+
+class Judgement:
+    """Follows one generation of the job from silence to silence."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._silent_since = 0.0
+        self._looked_at = 0.0
+        self._done = False
+        self._said = False
+
+    def consider(
+        self, table: Summary, look_closer: Callable[[], Summary], everybody: Callable[[Summary], Summary]
+    ) -> Outcome:
+        """Look at ``table``; when the job is silent for too long, look closer twice and judge. Blocks for about a second."""
+        now = time.time()
+        if table.silent_since > self._silent_since:  # somebody advanced
+            self._silent_since, self._looked_at, self._done, self._said = table.silent_since, 0.0, False, False
+        silent_s = now - table.silent_since
+        if self._done or silent_s < stall.threshold_s(table.ranks, self._limits) or now < self._looked_at + LOOK_AGAIN_S:
+            return Outcome(table)
+        self._looked_at = now
+        look_closer()
+        time.sleep(BETWEEN_SAMPLES_S)
+        closer = everybody(look_closer())
+        if closer.silent_since > table.silent_since:
+            return Outcome(closer)
+        return self._decide(closer, time.time() - table.silent_since)
+
+    def _decide(self, table: Summary, silent_s: float) -> Outcome:
+        verdict = self.judge(table)
+        if verdict.root is None:
+            return Outcome(table)
+        waiting = self._patience(verdict.root, table)
+        if waiting is not None and silent_s < waiting.until_s:
+            note = None
+            if silent_s > SAY_AFTER_S and not self._said:
+                self._said = True
+                note = f"silent for {silent_s:.0f} s: {verdict.root.message}; not called a hang, for {waiting.why}"
+            return Outcome(table, note=note)
+        self._done = True
+        return Outcome(table, verdict, silent_s=silent_s)
+
+    def _patience(self, root: Finding, table: Summary) -> stall.Patience | None:
+        state = next((state for state in table.ranks if state.rank == root.subject.rank), None)
+        if state is None or root.cause not in _MAY_CURE_ITSELF:
+            return None
+        return stall.patience(state, self._limits)
+
+    def judge(self, table: Summary) -> Verdict:
+        """The verdict over ``table``, with the source around every place that the ranks' calls and stacks name."""
+        return hang.judge(table.ranks, table.groups, world_size=table.world_size, source=_sources(table.ranks))
+
+
+def _sources(ranks: tuple[RankState, ...]) -> dict[source.Place, source.Surroundings]:
+    places = {call.site for state in ranks for call in (*state.pending, *state.recent[-64:]) if call.site is not None}
+    places |= {frame for state in ranks for stack in state.stacks[-1:] for frame in stack.frames[:8]}
+    found = {place: source.surroundings(place) for place in sorted(places, key=str)[:512]}
+    return {place: seen for place, seen in found.items() if isinstance(seen, source.Surroundings)}
+
+
+def alive(state: RankState) -> bool:
+    """True while the rank's process exists."""
+    return state.life not in (Life.DEAD, Life.UNKNOWN)

@@ -1,0 +1,168 @@
+"""The watcher: a process of its own beside each node's agent, which sees the ranks from outside and judges silence.
+
+``python -m holdfast.actions.watch`` reads orders (one JSON object a line) from the agent on stdin and answers on stdout.
+It reads the boxes twice a second, which costs the job nothing; stacks are taken only when the whole job is silent. The
+leader's watcher (beside the rendezvous) receives the others' summaries, judges, and writes the incident.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast import settings
+from holdfast.actions import incident
+from holdfast.actions.judgement import Judgement
+from holdfast.facts.node import Node, Summary, Worker, combine
+from holdfast.findings import verdict_to_json
+from holdfast.rules.stall import Limits
+
+TICK_S = 0.5
+#: A node whose summary is older than this is said to be silent.
+SUMMARY_AGE_S = 5.0
+
+
+class Watch:
+    """The state of one watcher: the node it looks at, the other nodes' summaries, and the judgement under way."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._node: Node | None = None
+        self._start: dict[str, Any] = {}
+        self._others: dict[str, Summary] = {}
+        self._judgement = Judgement(limits)
+        self._incidents = 0
+
+    def obey(self, order: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Carry out one order of the agent and yield the answers."""
+        kind = order.get("kind")
+        if kind == "start":
+            self._begin(order)
+        elif kind == "exits" and self._node is not None:
+            self._node.exits({int(rank): int(code) for rank, code in order["codes"].items()})
+        elif kind == "summaries":
+            for name, blob in order["blobs"].items():
+                if blob:
+                    self._others[name] = msgspec.msgpack.decode(base64.b85decode(blob), type=Summary)
+        elif kind == "stop":
+            self._node = None
+        elif kind == "judge":
+            yield self._judge_now()
+
+    def tick(self) -> Iterator[dict[str, Any]]:
+        """Look once, and yield what there is to say: a summary for the leader, a note, a verdict."""
+        if self._node is None:
+            return
+        summary = self._node.look()
+        if self._start["nodes"] > 1:
+            if time.time() - summary.silent_since > self._limits.stall_s:
+                summary = self._node.look_closer()
+            yield {"kind": "summary", "blob": base64.b85encode(msgspec.msgpack.encode(summary)).decode()}
+        if not self._start["leader"]:
+            return
+        outcome = self._judgement.consider(self._all(summary), self._node.look_closer, self._all)
+        if outcome.note:
+            yield {"kind": "note", "text": outcome.note}
+        if outcome.verdict is not None:
+            yield self._report(outcome.verdict, outcome.table, hang=True, silent_s=outcome.silent_s)
+
+    def _begin(self, order: dict[str, Any]) -> None:
+        self._start = order
+        self._others = {}
+        self._judgement = Judgement(self._limits)
+        workers = [Worker(each["rank"], each["pid"], Path(each["box"])) for each in order["workers"]]
+        self._node = Node(workers, order["world_size"])
+
+    def _all(self, mine: Summary) -> Summary:
+        now = time.time()
+        return combine([mine, *self._others.values()], now, SUMMARY_AGE_S)
+
+    def _judge_now(self) -> dict[str, Any]:
+        if self._node is None:
+            return {"kind": "note", "text": "asked to judge before any worker was started"}
+        table = self._all(self._node.look_closer(stacks=False))
+        return self._report(self._judgement.judge(table), table, hang=False, silent_s=time.time() - table.silent_since)
+
+    def _report(self, verdict: Any, table: Summary, *, hang: bool, silent_s: float) -> dict[str, Any]:
+        run = Path(self._start["run_dir"])
+        folder, page = incident.write(run / "incidents", verdict, table, self._start)
+        stuck = incident.stuck_ranks(verdict, table)
+        return {
+            "kind": "verdict",
+            "generation": self._start["generation"],
+            "hang": hang,
+            "verdict": verdict_to_json(verdict),
+            "stuck": stuck,
+            "stopped": [state.rank for state in table.ranks if state.life == "stopped"],
+            "html": str(page) if page else None,
+            "folder": str(folder),
+            "detected_s": round(silent_s, 3),
+        }
+
+
+def orders() -> queue.Queue[dict[str, Any] | None]:
+    """The agent's orders, read by a thread; None when the agent is gone."""
+    arrived: queue.Queue[dict[str, Any] | None] = queue.Queue()
+
+    def read() -> None:
+        for line in sys.stdin.buffer:
+            try:
+                arrived.put(msgspec.json.decode(line))
+            except msgspec.DecodeError:
+                print(f"holdfast watcher: an order that is no JSON was ignored: {line[:80]!r}", file=sys.stderr)
+        arrived.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    return arrived
+
+
+def say(answer: dict[str, Any]) -> None:
+    """One answer to the agent."""
+    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def limits() -> Limits:
+    """The patience that the environment asks for."""
+    return Limits(
+        stall_s=settings.seconds("HOLDFAST_STALL_S"),
+        first_step_s=settings.seconds("HOLDFAST_FIRST_STEP_S"),
+        compile_s=settings.seconds("HOLDFAST_COMPILE_S"),
+        checkpoint_s=settings.seconds("HOLDFAST_CHECKPOINT_S"),
+        evaluation_s=settings.seconds("HOLDFAST_EVALUATION_S"),
+    )
+
+
+def main() -> None:
+    """Watch until the agent says ``quit`` or is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole foreground group; the agent tells us when
+    os.nice(5)  # the job comes first
+    watch = Watch(limits())
+    arrived = orders()
+    due = time.monotonic()
+    while True:
+        try:
+            order = arrived.get(timeout=max(due - time.monotonic(), 0))
+        except queue.Empty:
+            due = time.monotonic() + TICK_S
+            answers = watch.tick()
+        else:
+            if order is None or order.get("kind") == "quit":
+                return
+            answers = watch.obey(order)
+        for answer in answers:
+            say(answer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""The ranks of one node, looked at from outside: cheaply all the time, closely when they are silent.
+
+A :class:`Summary` is what one node says of its ranks; the leader combines those of all nodes into one table.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from holdfast import blackbox
+from holdfast.errors import BoxUnreadable
+from holdfast.facts import processes, stacks
+from holdfast.facts.boxes import Box, step_seconds
+from holdfast.facts.processes import Process
+from holdfast.facts.ranks import Group, Life, RankState, Stack
+from holdfast.findings import Fact, Unknown
+
+RECENT_CALLS = 256
+STACK_LIMIT_S = 1.5
+STEPS_EVERY_S = 5.0
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A local rank: its process and where its box lies."""
+
+    rank: int
+    pid: int
+    box: Path
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What is known of some ranks at one moment. ``silent_since`` is when any of them last advanced (Unix s)."""
+
+    ranks: tuple[RankState, ...]
+    groups: dict[str, Group]
+    world_size: int
+    silent_since: float
+    time: float
+    facts: tuple[Fact, ...] = ()
+
+
+class Node:
+    """The local ranks of one generation."""
+
+    def __init__(self, workers: Sequence[Worker], world_size: int) -> None:
+        self._ranks = {worker.rank: _Rank(worker) for worker in workers}
+        self._world_size = world_size
+
+    def exits(self, codes: Mapping[int, int]) -> None:
+        """Take note of exit codes that the agent saw (negative: ended by that signal)."""
+        for rank, code in codes.items():
+            if rank in self._ranks:
+                self._ranks[rank].exit_code = code
+
+    def look(self) -> Summary:
+        """The cheap look: boxes and process states, no stacks."""
+        return self._summary([rank.state(()) for rank in self._ranks.values()])
+
+    def look_closer(self, *, stacks: bool = True) -> Summary:
+        """The close look: recent calls, and (unless told not to) one more stack sample of every rank, bounded in time."""
+        self._sample(stacks=stacks)
+        return self._summary([rank.closer_state() for rank in self._ranks.values()])
+
+    def _sample(self, *, stacks: bool) -> None:
+        living = [rank for rank in self._ranks.values() if rank.exit_code is None]
+        for rank in living:
+            rank.processes.append(processes.look(rank.worker.pid))
+            rank.children = processes.children(rank.worker.pid)
+        if stacks:
+            wanted = {rank.worker.pid: Path(f"{rank.worker.box}.stacks") for rank in living}
+            taken = _stacks(wanted)
+            for rank in living:
+                rank.samples.append(taken[rank.worker.pid])
+
+    def _summary(self, states: list[RankState]) -> Summary:
+        groups, states = agree_on_groups([(state, self._ranks[state.rank].groups()) for state in states])
+        facts = next((rank.facts() for rank in self._ranks.values() if rank.box is not None), ())
+        newest = max((state.progress for state in states), default=time.time())
+        return Summary(tuple(states), groups, self._world_size, newest, time.time(), facts)
+
+
+def _stacks(wanted: Mapping[int, Path]) -> Mapping[int, Stack | Unknown]:
+    taken = stacks.sample_many(wanted, timeout_s=STACK_LIMIT_S, fallback_signal=blackbox.STACK_SIGNAL)
+    found: dict[int, Stack | Unknown] = {}
+    for pid, threads in taken.items():
+        found[pid] = threads if isinstance(threads, Unknown) else stacks.main_thread(threads)
+    return found
+
+
+class _Rank:
+    """One local rank and what was seen of it so far."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.exit_code: int | None = None
+        self.box: Box | None = None
+        self.trouble = "its box is not there yet"
+        self.processes: list[Process | Unknown] = []
+        self.samples: list[Stack | Unknown] = []
+        self.children: tuple[processes.Child, ...] = ()
+        self._begun = time.time()
+        self._memory = processes.memory_kills(worker.pid)
+        self._steps_at = 0.0
+        self._p99: float | None = None
+
+    def open(self) -> Box | None:
+        """The box, once it can be opened."""
+        if self.box is None and self.worker.box.exists():
+            try:
+                self.box = Box(self.worker.box)
+            except BoxUnreadable as error:
+                self.trouble = str(error)
+        return self.box
+
+    def groups(self) -> dict[str, Group]:
+        """The process groups that this rank knows."""
+        return self.box.read_notes().groups() if self.box is not None else {}
+
+    def facts(self) -> tuple[Fact, ...]:
+        """The facts that the box keeps."""
+        notes = self.box.read_notes().facts if self.box is not None else []
+        return tuple(msgspec.convert(fact, Fact, strict=False) for fact in notes)
+
+    def state(self, recent: tuple[object, ...]) -> RankState:
+        """What is known now, without looking closer."""
+        box = self.open()
+        life = self._life()
+        base = RankState(rank=self.worker.rank, pid=self.worker.pid, life=life, exit_code=self.exit_code,
+                         started=self._begun, progress=self._begun)  # fmt: skip
+        if box is None:
+            return replace(base, unseen=(self.trouble,))
+        notes, step = box.read_notes(), box.step()
+        advanced = [box.last_change(), step.since if step.counted else 0.0]
+        advanced.append(notes.ended.time if notes.ended else 0.0)
+        return replace(
+            base, host=box.header.host, started=box.header.started, progress=max(advanced),
+            step=step.number if step.counted else None, phase=step.phase or None,
+            phase_budget_s=step.budget_s if step.phase else None, phase_since=step.phase_since if step.phase else 0.0,
+            step_p99_s=self._step_p99(box), groups=box.progress(), pending=tuple(box.pending()),
+            raised=notes.raised, ended=notes.ended,
+        )  # fmt: skip
+
+    def closer_state(self) -> RankState:
+        """All that is known, with recent calls, stacks and what passed between the last two looks."""
+        state = self.state(())
+        seen = [sample for sample in self.samples[-2:] if isinstance(sample, Stack)]
+        unseen = [sample.why for sample in self.samples[-1:] if isinstance(sample, Unknown)]
+        looks = [look for look in self.processes[-2:] if isinstance(look, Process)]
+        passed = processes.between(*looks) if len(looks) == 2 else None  # noqa: PLR2004
+        return replace(
+            state,
+            recent=tuple(self.box.recent(RECENT_CALLS)) if self.box is not None else (),
+            stacks=tuple(seen), children=self.children, unseen=(*state.unseen, *unseen),
+            cpu_share=passed.cpu_share if passed else None, io_bytes=passed.io_bytes if passed else None,
+            blocked_on=looks[-1].blocked_on if looks else None, out_of_memory=self._out_of_memory(),
+        )  # fmt: skip
+
+    def _life(self) -> Life:
+        if self.exit_code is not None:
+            return Life.DEAD
+        look = processes.look(self.worker.pid)
+        return look.life if isinstance(look, Process) else Life.UNKNOWN
+
+    def _out_of_memory(self) -> bool:
+        return self.exit_code == -9 and processes.memory_killed(self.worker.pid, self._memory) is True
+
+    def _step_p99(self, box: Box) -> float | None:
+        if time.monotonic() - self._steps_at > STEPS_EVERY_S:
+            self._steps_at = time.monotonic()
+            durations = step_seconds(box.table())
+            self._p99 = float(np.percentile(durations, 99)) if len(durations) else None
+        return self._p99
+
+
+def agree_on_groups(seen: Sequence[tuple[RankState, Mapping[str, Group]]]) -> tuple[dict[str, Group], list[RankState]]:
+    """One table of groups over ranks. A name that two ranks give to different members is told apart by them.
+
+    That happens after ``new_group`` was called by some ranks only: from then on their counters, and names, differ.
+    """
+    kinds: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+    for _, groups in seen:
+        for name, group in groups.items():
+            if group.ranks is not None:
+                kinds[name].add(group.ranks)
+    doubtful = {name for name, members in kinds.items() if len(members) > 1}
+    table: dict[str, Group] = {}
+    states = []
+    for state, groups in seen:
+        renamed = {name: f"{name} of {groups[name].ranks}" for name in doubtful if name in groups}
+        for name, group in groups.items():
+            key = renamed.get(name, name)
+            if key not in table or table[key].ranks is None:
+                table[key] = replace(group, name=key)
+        states.append(_rename(state, renamed) if renamed else state)
+    return table, states
+
+
+def _rename(state: RankState, names: Mapping[str, str]) -> RankState:
+    return replace(
+        state,
+        groups={names.get(name, name): progress for name, progress in state.groups.items()},
+        pending=tuple(replace(call, group=names.get(call.group, call.group)) for call in state.pending),
+        recent=tuple(replace(call, group=names.get(call.group, call.group)) for call in state.recent),
+    )
+
+
+def combine(summaries: Sequence[Summary], now: float, oldest_s: float) -> Summary:
+    """The table of the whole job from the summaries of its nodes; ranks of a node that fell silent are marked unseen."""
+    states: list[RankState] = []
+    groups: dict[str, Group] = {}
+    for summary in summaries:
+        late = now - summary.time
+        why = (f"its node last reported {late:.0f} s ago",) if late > oldest_s else ()
+        states += [replace(state, unseen=(*state.unseen, *why)) if why else state for state in summary.ranks]
+        groups |= {name: group for name, group in summary.groups.items() if name not in groups or groups[name].ranks is None}
+    first = summaries[0]
+    newest = max(summary.silent_since for summary in summaries)
+    states.sort(key=lambda state: state.rank)
+    return Summary(tuple(states), groups, first.world_size, newest, now, first.facts)

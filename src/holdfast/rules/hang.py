@@ -1,0 +1,233 @@
+"""From the table of ranks to the verdict: who is the root, what followed from it, what was ruled out, what is unseen.
+
+One judgement serves the live watcher, box files and dumps. It asks, in this order: did a rank die, did the ranks part
+(a mismatch explains everything after it), do they wait in a circle, does a send or receive lack its partner, and who is
+waited for without waiting.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast.facts.ranks import Group, Life, Operation, RankState
+from holdfast.findings import Cause, Fact, Finding, Level, RuledOut, Subject, Verdict, finding
+from holdfast.rules import divergence, mismatch, roots, waits
+from holdfast.rules.causes import by_name
+from holdfast.rules.places import Source
+from holdfast.report.ranksets import compress_ranks as ranks_text
+from holdfast.rules.waits import STORE_CALLS, Wait, WaitGraph
+
+QUESTION = "Why does the job stand still?"
+QUESTION_DEAD = "Why did the job die?"
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is judged: the table, the groups, the source around the places that matter, and what is derived from them."""
+
+    ranks: Mapping[int, RankState]
+    groups: Mapping[str, Group]
+    world_size: int
+    source: Source
+    graph: WaitGraph
+    parted: divergence.Divergence | None
+
+
+def judge(
+    ranks: Sequence[RankState], groups: Mapping[str, Group], *, world_size: int, source: Source | None = None
+) -> Verdict:
+    """The verdict over a job that stands still, or of which a rank died. ``root`` is None where neither shows."""
+    case = Case(
+        {state.rank: state for state in ranks}, groups, world_size, source or {},
+        waits.build(ranks, groups, world_size), divergence.find(ranks),
+    )  # fmt: skip
+    found = [item for rule in (_died, _parted, _new_group, _circle, _no_partner, _roots, _transport) for item in rule(case)]
+    dead = any(roots.died(state) for state in ranks)
+    root = found[0] if found else None
+    return Verdict(
+        question=QUESTION_DEAD if dead else QUESTION,
+        root=root,
+        consequences=_consequences(case, root) if root else (),
+        suspects=tuple(found[1:4]),
+        ruled_out=_ruled_out(case, root) if root else (),
+        unseen=_unseen(case),
+    )
+
+
+# ---- the rules, in the order in which they are believed ----------------------------------------------------------------
+
+
+def _died(case: Case) -> list[Finding]:
+    dead = [state for state in case.ranks.values() if roots.died(state)]
+    dead.sort(key=lambda state: (roots.severity(state), state.ended.time if state.ended else 0.0))
+    if not dead or (case.parted and all(roots.is_echo(state) or state.exit_code == -6 for state in dead)):  # noqa: PLR2004
+        return []  # they died of the mismatch (gloo aborts on it) or of each other
+    own = [state for state in dead if not roots.is_echo(state)]
+    if not own:
+        return []  # every death is an echo: somebody alive, or gone quietly, is the root
+    if len(own) == case.world_size > 1 and len({state.raised.type for state in own if state.raised}) == 1:
+        return [mismatch.all_ranks(own)]
+    return [roots.explain(state, case.source, _waited_text(case, state.rank)) for state in own]
+
+
+def _parted(case: Case) -> list[Finding]:
+    return [] if case.parted is None else [mismatch.explain(case.parted, case.ranks, case.source)]
+
+
+def _new_group(case: Case) -> list[Finding]:
+    for wait in case.graph.waits:
+        absent = [case.ranks[rank] for rank in wait.awaited if rank in case.ranks]
+        if wait.operation.group.startswith("new_group") and any(state.pending or state.ended for state in absent):
+            return [mismatch.new_group(wait, case.ranks, case.source)]
+    return []
+
+
+def _circle(case: Case) -> list[Finding]:
+    cycle = case.graph.cycle
+    if not cycle:
+        return []
+    calls = [f"rank {rank} in {call_text(wait.operation)}{_line(wait.operation)}" for rank, wait in cycle]
+    peers = [(rank, wait) for rank, wait in cycle if wait.operation.is_point_to_point]
+    facts = tuple(_call_fact(case, rank, wait.operation) for rank, wait in cycle)
+    if peers:
+        rank, wait = peers[0]
+        return [_without_partner(case, wait, rank, facts)]
+    first, wait = cycle[0]
+    message = f"ranks {ranks_text([rank for rank, _ in cycle])} wait in a circle: " + ", ".join(calls[:6])
+    return [finding(by_name("collective-order-inversion"), message, subject=_subject(case, first, wait.operation),
+                    evidence=facts, confidence=0.95)]  # fmt: skip
+
+
+def _no_partner(case: Case) -> list[Finding]:
+    found = []
+    for wait in case.graph.waits:
+        if not wait.operation.is_point_to_point or not wait.awaited:
+            continue
+        peer = case.ranks.get(wait.awaited[0])
+        if peer is not None and peer.life == Life.DEAD and not roots.died(peer):
+            facts = (_call_fact(case, wait.waiters[0], wait.operation),)
+            found.append(_without_partner(case, wait, wait.waiters[0], facts))
+    return found
+
+
+def _without_partner(case: Case, wait: Wait, rank: int, facts: tuple[Fact, ...]) -> Finding:
+    call = wait.operation
+    other = "recv" if call.name == "send" else "send"
+    message = f"rank {call.peer} never posts the {other} for rank {rank}'s {call.name}{_line(call)}"
+    return finding(by_name("p2p-without-partner"), message, subject=_subject(case, rank, call), evidence=facts, confidence=0.9)
+
+
+def _roots(case: Case) -> list[Finding]:
+    states = [case.ranks[rank] for rank in case.graph.roots if rank in case.ranks]
+    states.sort(key=lambda state: (roots.severity(state), -len(case.graph.waiting_for(state.rank)), state.rank))
+    found = [roots.explain(state, case.source, _waited_text(case, state.rank)) for state in states]
+    for rank in case.graph.roots:
+        if rank not in case.ranks:
+            text = f"rank {rank} never entered {_waited_text(case, rank)}, and nothing is known of it"
+            found.append(finding(by_name("peer-lost"), text, subject=Subject(rank=rank), confidence=0.5))
+    return found
+
+
+def _transport(case: Case) -> list[Finding]:
+    """Everybody is in the same call and it does not complete: the network, or the device, stands still."""
+    stuck = [wait for wait in case.graph.waits if not wait.awaited and not wait.operation.is_point_to_point]
+    if not stuck:
+        return []
+    call = stuck[0].operation
+    message = f"all ranks are in the same {call_text(call)}{_line(call)} and it does not complete: look at the network"
+    facts = tuple(_call_fact(case, rank, call) for rank in stuck[0].waiters[:4])
+    return [finding(by_name("network-fabric-fault"), message, evidence=facts, confidence=0.4)]
+
+
+# ---- what surrounds the root --------------------------------------------------------------------------------------------
+
+
+def _consequences(case: Case, root: Finding) -> tuple[Finding, ...]:
+    cause = by_name(root.cause)
+    found = [_waiting(case, cause, wait, root) for wait in case.graph.waits[:64]]
+    echoes = [state for state in case.ranks.values() if roots.died(state) and state.rank != root.subject.rank]
+    for state in echoes[:16]:
+        said = f"{state.raised.type}: {state.raised.text.splitlines()[0][:120]}" if state.raised and state.raised.text else (
+            f"exit status {state.exit_code}")  # fmt: skip
+        found.append(finding(cause, f"rank {state.rank} then failed: {said}", level=Level.NOTE,
+                             subject=Subject(rank=state.rank, host=state.host or None), remedies=root.remedies[:1]))  # fmt: skip
+    return tuple(item for item in found if item is not None)
+
+
+def _waiting(case: Case, cause: Cause, wait: Wait, root: Finding) -> Finding | None:
+    waiters = [rank for rank in wait.waiters if rank != root.subject.rank]
+    if not waiters:
+        return None
+    many = "ranks" if len(waiters) > 1 else "rank"
+    verb = "wait" if len(waiters) > 1 else "waits"
+    target = f" for rank{'s' if len(wait.awaited) > 1 else ''} {ranks_text(wait.awaited)}" if wait.awaited else ""
+    text = f"{many} {ranks_text(waiters)} {verb} in {call_text(wait.operation)}{_line(wait.operation)}{target}"
+    return finding(cause, text, level=Level.NOTE, subject=_subject(case, waiters[0], wait.operation),
+                   evidence=(_call_fact(case, waiters[0], wait.operation),), remedies=root.remedies[:1])  # fmt: skip
+
+
+def _ruled_out(case: Case, root: Finding) -> tuple[RuledOut, ...]:
+    states = list(case.ranks.values())
+    found = []
+    if all(state.life != Life.DEAD for state in states) and len(states) == case.world_size:
+        found.append(RuledOut("rank-killed", f"all {len(states)} processes are alive"))
+    if states and all(state.life not in (Life.STOPPED, Life.UNKNOWN) for state in states):
+        found.append(RuledOut("rank-stopped", "no process is stopped"))
+    compared = sum(bool(state.recent) for state in states)
+    if case.parted is None and compared > 1:
+        found.append(RuledOut("collective-mismatch", f"the calls that {compared} ranks remember agree in operation, dtype and size"))
+    if not case.graph.cycle and case.graph.waits:
+        found.append(RuledOut("collective-order-inversion", "the chains of waiting end; there is no circle"))
+    subject = case.ranks.get(root.subject.rank) if root.subject.rank is not None else None
+    if subject is not None and len(subject.stacks) > 1 and subject.cpu_share is not None and subject.cpu_share < 0.3:  # noqa: PLR2004
+        found.append(RuledOut("straggler", f"two stacks of rank {subject.rank} agree and it used {subject.cpu_share:.0%} of a core"))
+    if not any(state.out_of_memory for state in states):
+        found.append(RuledOut("host-oom-killed", "no memory cgroup of these ranks counts an out-of-memory kill"))
+    return tuple(item for item in found if item.cause != root.cause)
+
+
+def _unseen(case: Case) -> tuple[str, ...]:
+    found: dict[str, list[int]] = defaultdict(list)
+    for state in case.ranks.values():
+        for text in state.unseen:
+            found[text].append(state.rank)
+    missing = [rank for rank in range(case.world_size) if rank not in case.ranks]
+    if missing:
+        found["no box and no summary"] = missing
+    return tuple(f"ranks {ranks_text(ranks)}: {text}" for text, ranks in sorted(found.items()))
+
+
+# ---- words ---------------------------------------------------------------------------------------------------------------
+
+
+def call_text(call: Operation) -> str:
+    """A call in words: ``all_reduce #31 of group 0``."""
+    if call.group in STORE_CALLS or call.group.startswith("new_group"):
+        return f"{call.name} (the rendezvous store)"
+    peer = f" {'to' if call.name == 'send' else 'from'} rank {call.peer}" if call.is_point_to_point else ""
+    return f"{call.name}{peer} #{call.sequence} of group {call.group!r}"
+
+
+def _waited_text(case: Case, rank: int) -> str:
+    waiting = case.graph.waiting_for(rank)
+    return call_text(waiting[0].operation) if waiting else "the collective of the others"
+
+
+def _line(call: Operation) -> str:
+    return f" at {call.site.file.rsplit('/', 1)[-1]}:{call.site.line}" if call.site else ""
+
+
+def _subject(case: Case, rank: int, call: Operation) -> Subject:
+    state = case.ranks.get(rank)
+    mine = next((mine for mine in (state.pending if state else ()) if mine.group == call.group), call)
+    site = mine.site
+    return Subject(rank=rank, host=(state.host if state else None) or None, file=site.file if site else None,
+                   line=site.line if site else None)  # fmt: skip
+
+
+def _call_fact(case: Case, rank: int, call: Operation) -> Fact:
+    state = case.ranks.get(rank)
+    text = f"in {call_text(call)}, {call.dtype} {list(call.shape)}{_line(call)}, entered and not completed"
+    return Fact(text=text, origin=f"box of rank {rank}", rank=rank, host=(state.host if state else None) or None, time=call.entered)

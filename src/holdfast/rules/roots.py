@@ -1,0 +1,198 @@
+"""What is wrong with one rank that the others wait for, or that died: the most telling observation decides.
+
+In order: it was killed, it crashed, it ended early, it is stopped, its disk or file does not answer, its data-loader
+worker is dead, or it sits somewhere else in Python.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from holdfast.facts.ranks import Life, Place, RankState
+from holdfast.findings import Cause, Fact, Finding, Subject, finding
+from holdfast.rules.causes import by_name
+from holdfast.rules.places import Source, innermost_user, loop_swallows
+
+_LOADER_DEAD = re.compile(r"DataLoader worker \(pid(?:\(s\))?")
+_LOADER_FRAMES = re.compile(r"/torch/utils/data/dataloader\.py$")
+_OUT_OF_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError|can't allocate memory|MemoryError")
+#: What a survivor says when a peer is gone; such an exception is never the root.
+_ECHO = re.compile(
+    r"Connection (reset|closed|refused)|Broken pipe|Socket Timeout|Timed out waiting|recv|remote (peer|process)"
+    r"|peer closed|NCCL (remote|communicator was aborted)|DistNetworkError|DistStoreError|gloo",
+    re.IGNORECASE,
+)
+
+
+def is_echo(state: RankState) -> bool:
+    """True where the rank died of another's death: its exception is about the connection, not about its own work."""
+    raised = state.raised
+    return raised is not None and bool(_ECHO.search(f"{raised.type} {raised.text}"))
+
+
+def died(state: RankState) -> bool:
+    """True for a process that ended by a signal, a status other than 0, or an exception."""
+    return state.raised is not None or (state.exit_code is not None and state.exit_code != 0)
+
+
+def severity(state: RankState) -> int:
+    """Order of suspicion among several roots: the lower, the more likely the first cause."""
+    if died(state):
+        return 5 if is_echo(state) else 0
+    if state.life == Life.DEAD:
+        return 1
+    return {Life.STOPPED: 1, Life.DISK: 2}.get(state.life, 3 if not state.cpu_share or state.cpu_share < 0.3 else 4)  # noqa: PLR2004
+
+
+def explain(state: RankState, source: Source, waited: str) -> Finding:
+    """The finding about ``state``, which the others wait for in ``waited`` (words such as ``all_reduce #31``)."""
+    for rule in (_signalled, _crashed, _ended, _stopped, _loader, _file):
+        found = rule(state, source, waited)
+        if found is not None:
+            return found
+    return _elsewhere(state, waited)
+
+
+def _claim(
+    name: str, state: RankState, message: str, place: Place | None, *evidence: str, confidence: float = 0.9
+) -> Finding:
+    cause: Cause = by_name(name)
+    facts = [Fact(text=text, origin=origin, rank=state.rank, host=state.host or None)
+             for origin, _, text in (item.partition("|") for item in evidence)]  # fmt: skip
+    facts += [
+        Fact(text=" < ".join(_brief(frame) for frame in stack.frames[:6]), origin=stack.origin, rank=state.rank,
+             host=state.host or None, time=stack.time or None)
+        for stack in state.stacks[-2:]
+    ]  # fmt: skip
+    subject = Subject(rank=state.rank, host=state.host or None, file=place.file if place else None,
+                      line=place.line if place else None)  # fmt: skip
+    return finding(cause, message, subject=subject, evidence=tuple(facts), confidence=confidence)
+
+
+def _brief(frame: Place) -> str:
+    return f"{frame.file.rsplit('/', 1)[-1]}:{frame.line} {frame.function}"
+
+
+def _last_place(state: RankState) -> Place | None:
+    """The rank's last known place in the user's code: its stack, else its last call."""
+    if state.stacks:
+        return innermost_user(state.stacks[-1])
+    calls = (*state.recent, *state.pending)
+    return max(calls, key=lambda call: call.entered).site if calls else None
+
+
+def _signalled(state: RankState, _source: Source, _waited: str) -> Finding | None:
+    if state.exit_code is None or state.exit_code >= 0 or state.raised is not None:
+        return None
+    number = -state.exit_code
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    exit_fact = f"exit status of process {state.pid}|ended by {name}"
+    if state.out_of_memory:
+        return _claim("host-oom-killed", state, f"rank {state.rank} was killed because host memory ran out", None, exit_fact,
+                      "cgroup memory.events|the out-of-memory killer struck in this rank's memory cgroup")  # fmt: skip
+    place = _last_place(state)
+    if number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT):
+        return _claim("segfault-in-worker", state, f"rank {state.rank} crashed in native code ({name})", place, exit_fact,
+                      confidence=0.7)  # fmt: skip
+    if number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        return _claim("signal-sigterm-preempted", state, f"rank {state.rank} was ended by {name} from outside", place,
+                      exit_fact)  # fmt: skip
+    return _claim("rank-killed", state, f"rank {state.rank} was killed by {name}" + _at(place, " after "), place, exit_fact,
+                  confidence=0.85)  # fmt: skip
+
+
+def _crashed(state: RankState, _source: Source, _waited: str) -> Finding | None:
+    raised = state.raised
+    if raised is None:
+        if not state.exit_code:
+            return None
+        return _claim("exit-nonzero", state, f"rank {state.rank} ended with status {state.exit_code}",
+                      state.ended.place if state.ended else None,
+                      f"exit status of process {state.pid}|{state.exit_code}")  # fmt: skip
+    said = f"{raised.type}: {raised.text.splitlines()[0] if raised.text else ''}"
+    seen = f"exception recorded in the box of rank {state.rank}|{said[:300]}"
+    where = _at(raised.place, " at ")
+    if _LOADER_DEAD.search(raised.text):
+        return _claim("dataloader-worker-died", state, f"a data-loader worker of rank {state.rank} died", raised.place, seen)
+    if _OUT_OF_MEMORY.search(f"{raised.type} {raised.text}"):
+        return _claim("oom-on-one-rank-then-timeout", state, f"rank {state.rank} ran out of memory{where}", raised.place, seen)
+    if is_echo(state):
+        return _claim("peer-lost", state, f"rank {state.rank} lost its connection to a peer{where}", raised.place, seen,
+                      confidence=0.4)  # fmt: skip
+    return _claim("python-exception-on-one-rank", state, f"rank {state.rank} raised {said[:160]}{where}", raised.place, seen,
+                  confidence=0.95)  # fmt: skip
+
+
+def _ended(state: RankState, source: Source, waited: str) -> Finding | None:
+    if state.life != Life.DEAD and (state.ended is None or state.ended.how == "exception"):
+        return None
+    ended, last = state.ended, max(state.recent, key=lambda call: call.entered, default=None)
+    place = last.site if last else None
+    seen = f"box of rank {state.rank}|script ended: {ended.how}{_at(ended.place, ' at ')}" if ended else (
+        f"exit status of process {state.pid}|0, without reaching the end of the script")  # fmt: skip
+    if ended is None or ended.how == "sys.exit":
+        where = ended.place if ended else place
+        return _claim("rank-exits-early", state, f"rank {state.rank} left the program{_at(where, ' at ')} while the others "
+                      f"were in {waited}", where, seen)  # fmt: skip
+    handler = loop_swallows(place, source)
+    if handler is not None:
+        return _claim("rank-skips-collective", state, f"rank {state.rank} made fewer collectives than the others and ended: "
+                      f"an exception is swallowed{_at(handler, ' at ')}", handler, seen, confidence=0.75)  # fmt: skip
+    return _claim("uneven-inputs", state, f"rank {state.rank} ran out of work first and ended; its last call was{_at(place)}, "
+                  f"the others went on to {waited}", place, seen, confidence=0.85)  # fmt: skip
+
+
+def _stopped(state: RankState, _source: Source, waited: str) -> Finding | None:
+    place = _last_place(state)
+    if state.life == Life.STOPPED:
+        return _claim("rank-stopped", state, f"rank {state.rank} is stopped (SIGSTOP, a debugger or a frozen cgroup)"
+                      f"{_at(place, ' at ')}; the others wait in {waited}", place,
+                      f"/proc/{state.pid}/stat|state T: stopped")  # fmt: skip
+    if state.life == Life.DISK:
+        return _claim("rank-uninterruptible-io", state, f"rank {state.rank} is in uninterruptible I/O{_at(place, ' at ')}",
+                      place, f"/proc/{state.pid}/stat|state D: the kernel waits for a device or file system")  # fmt: skip
+    return None
+
+
+def _loader(state: RankState, _source: Source, _waited: str) -> Finding | None:
+    inside = any(_LOADER_FRAMES.search(frame.file) for stack in state.stacks[-1:] for frame in stack.frames)
+    dead = [child for child in state.children if not child.alive]
+    if not inside:
+        return None
+    place = _last_place(state)
+    if dead:
+        return _claim("dataloader-worker-died", state, f"rank {state.rank} waits{_at(place, ' at ')} for a data-loader worker "
+                      f"(pid {dead[0].pid}) that is gone", place,
+                      f"/proc|child process {dead[0].pid} ({dead[0].name}) has ended")  # fmt: skip
+    return _claim("dataloader-worker-died", state, f"rank {state.rank} waits{_at(place, ' at ')} for its data-loader workers, "
+                  "which deliver nothing", place, f"/proc|{len(state.children)} child processes live", confidence=0.6)  # fmt: skip
+
+
+def _file(state: RankState, _source: Source, waited: str) -> Finding | None:
+    if state.blocked_on is None:
+        return None
+    place = _last_place(state)
+    return _claim("file-io-blocked", state, f"rank {state.rank} is blocked on {state.blocked_on}{_at(place, ' at ')}; the "
+                  f"others wait in {waited}", place,
+                  f"/proc/{state.pid}/syscall|the main thread waits for {state.blocked_on}")  # fmt: skip
+
+
+def _elsewhere(state: RankState, waited: str) -> Finding:
+    place = _last_place(state)
+    if not state.stacks:
+        return _claim("rank-missing-collective", state, f"rank {state.rank} never entered {waited}; where it is could not "
+                      "be seen", place, confidence=0.6)  # fmt: skip
+    share = f"process {state.pid}|used {state.cpu_share:.0%} of a core between two samples" if state.cpu_share is not None else (
+        f"process {state.pid}|state {state.life}")  # fmt: skip
+    return _claim("rank-missing-collective", state, f"rank {state.rank} never entered {waited}: it sits{_at(place, ' at ')}",
+                  place, share, confidence=0.93)  # fmt: skip
+
+
+def _at(place: Place | None, before: str = " ") -> str:
+    return f"{before}{_brief_place(place)}" if place is not None else ""
+
+
+def _brief_place(place: Place) -> str:
+    name = place.file.rsplit("/", 1)[-1]
+    return f"{name}:{place.line}" + (f" in {place.function}()" if place.function and place.function[0] != "<" else "")

@@ -1,0 +1,99 @@
+"""When silence is worth looking into, and when what is then seen is patience rather than a hang.
+
+Stalled: no step, phase or collective of any rank advanced for longer than max(stall limit, 10 × p99 of recent steps),
+outside a phase's budget. Slow is not stuck: a root that burns CPU, moves data or changes its stack between two samples
+is waited for, as is one inside a phase (said by the script, or plain from its stack) until that phase's budget is spent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.facts.ranks import Life, Place, RankState, Stack
+
+STEPS_OF_SILENCE = 10.0
+BUSY_CPU_SHARE = 0.3
+MOVING_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Seconds of patience: without a phase, and for each phase that can be recognised."""
+
+    stall_s: float = 5.0
+    first_step_s: float = 60.0
+    compile_s: float = 600.0
+    checkpoint_s: float = 600.0
+    evaluation_s: float = 1800.0
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Why a silent rank is not yet called stuck, and for how many seconds of silence that holds."""
+
+    why: str
+    until_s: float
+
+
+#: What a frame on the stack says of the phase: pattern over ``file:function``, name of the phase, its limit.
+_PHASES = (
+    (re.compile(r"/torch/(_inductor|_dynamo|_functorch)/|/triton/|/torch/utils/cpp_extension"), "compiling", "compile_s"),
+    (re.compile(r"/torch/serialization\.py|/torch/distributed/checkpoint/|/safetensors/"), "checkpoint", "checkpoint_s"),
+    (re.compile(r":(\w+_)?(save|load|write|read|restore|resume)_(checkpoint|state|pretrained|model)\w*$"),
+     "checkpoint", "checkpoint_s"),
+    (re.compile(r"/huggingface_hub/|/urllib/request\.py|/http/client\.py|/requests/|/urllib3/"), "download", "checkpoint_s"),
+    (re.compile(r"/subprocess\.py:(wait|communicate|_wait|_communicate|run|call)$"), "another program", "checkpoint_s"),
+    (re.compile(r":(\w+_)?(eval|evaluate|evaluation|validate|validation)(_\w+)?$"), "evaluation", "evaluation_s"),
+)  # fmt: skip
+
+
+def threshold_s(ranks: Sequence[RankState], limits: Limits) -> float:
+    """Seconds of silence after which the job is looked into: the limit, or ten of the slowest rank's p99 steps."""
+    slowest = max((state.step_p99_s or 0.0 for state in ranks), default=0.0)
+    return max(limits.stall_s, STEPS_OF_SILENCE * slowest)
+
+
+def silence_s(ranks: Sequence[RankState], now: float) -> float:
+    """Seconds since any rank last advanced."""
+    return now - max((state.progress for state in ranks), default=now)
+
+
+def patience(root: RankState, limits: Limits) -> Patience | None:
+    """Why the rank that the others wait for may simply need longer; None where nothing speaks for it."""
+    if root.life != Life.RUNNING:
+        return None
+    if root.phase and root.phase_budget_s:
+        return Patience(f"it says it is in phase {root.phase!r}", root.phase_budget_s)
+    busy = _busy(root)
+    if busy:
+        return Patience(busy, float("inf"))
+    for stack in root.stacks[-1:]:
+        for frame in stack.frames:
+            for pattern, phase, limit in _PHASES:
+                if pattern.search(f"{frame.file}:{frame.function}"):
+                    return Patience(f"its stack shows {phase} ({_short(frame)})", getattr(limits, limit))
+    if root.step is None and root.step_p99_s is None:
+        return Patience("it has not finished its first step", limits.first_step_s)
+    return None
+
+
+def _busy(root: RankState) -> str | None:
+    """What a rank that is slow but alive does, in words."""
+    if root.cpu_share is not None and root.cpu_share >= BUSY_CPU_SHARE:
+        return f"it is computing ({root.cpu_share:.0%} of a core)"
+    if root.io_bytes is not None and root.io_bytes >= MOVING_BYTES:
+        return f"it moves data ({root.io_bytes / 1e6:.1f} MB between two looks)"
+    if len(root.stacks) > 1 and not same_stack(root.stacks[-2], root.stacks[-1]):
+        return "its stack changes from one sample to the next"
+    return None
+
+
+def same_stack(one: Stack, other: Stack) -> bool:
+    """True where two samples show the same frames at the same lines."""
+    return one.frames == other.frames
+
+
+def _short(place: Place) -> str:
+    return f"{place.file.rsplit('/', 1)[-1]}:{place.line} {place.function}"
