@@ -31,10 +31,12 @@ matrix: $(READY)  ## the long matrices: one thing, many times
 	@$(BIN)/python -m pytest -m matrix $(ARGS)
 
 lint: $(READY)  ## ruff, mypy --strict, and that imports point down
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy --strict src
-	@$(BIN)/lint-imports --no-logo
+	@status=0; \
+	$(BIN)/ruff check . || status=1; \
+	$(BIN)/ruff format --check . || status=1; \
+	$(BIN)/mypy --strict src || status=1; \
+	$(BIN)/lint-imports --no-logo || status=1; \
+	exit $$status
 
 fix: $(READY)  ## format, make the safe corrections, write the generated pages again
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet . ; $(BIN)/python docs/generate.py
@@ -60,9 +62,11 @@ $(BIN)/python:
 	    echo "$(PYTHON) cannot make a virtual environment (see above);" \
 	         "Debian and Ubuntu keep that in a package of its own: apt install python3-venv" >&2; exit 1; }
 
+# The extra index is asked for torch alone; where it cannot be reached, pip goes on with PyPI.
 $(READY): pyproject.toml | $(BIN)/python
 	@$(BIN)/python -c 'import torch' 2>/dev/null || { echo "installing $(TORCH) ..."; \
-	    $(PIP) install --quiet --retries 2 '$(TORCH)' $(if $(TORCH_INDEX),--extra-index-url '$(TORCH_INDEX)'); }
+	    $(PIP) install --quiet --no-deps --retries 0 '$(TORCH)' $(if $(TORCH_INDEX),--extra-index-url '$(TORCH_INDEX)') \
+	    && $(PIP) install --quiet '$(TORCH)'; }
 	@echo "installing holdfast and its tools into $(VENV) ..."
 	@$(PIP) install --quiet -e '.[dev]'
 	@touch $@
