@@ -7,7 +7,7 @@ May stand here: the two calls a script may make (:func:`step`, :func:`phase`), t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from holdfast.blackbox import BoxWriter
@@ -16,6 +16,9 @@ from holdfast.errors import BadValue
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "ms": 0.001}
 
 _box: BoxWriter | None = None
+
+#: Called with the number of each step that begins (fault injection listens here).
+step_listeners: list[Callable[[int], None]] = []
 
 
 def use(box: BoxWriter | None) -> None:
@@ -26,8 +29,15 @@ def use(box: BoxWriter | None) -> None:
 
 def step(number: int) -> None:
     """Say that training step ``number`` begins. Optional: without it steps are inferred. Does nothing without a box."""
+    stepped(number)
+
+
+def stepped(number: int | None = None) -> None:
+    """Note a step in the box (None: one more than before) and tell those who listen."""
     if _box is not None:
-        _box.step(number)
+        reached = _box.step(number)
+        for listener in step_listeners:
+            listener(reached)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from holdfast import blackbox
 from holdfast.blackbox import BoxWriter, Note
+from holdfast.runtime import recorder
 from holdfast.runtime.recorder import operators
 from holdfast.runtime.recorder.pens import NativePen, Pen, PythonPen
 
@@ -29,7 +30,7 @@ def attach(box: BoxWriter, mode: str, library: Path | None) -> Pen | None:
     pen = _pen(box, mode, library)
     box.note(Note.WORD, f"recorder: {pen.mode}, torch {torch.__version__}")
     _wrap_groups(box, pen)
-    _count_steps(box)
+    _count_steps()
     return pen
 
 
@@ -94,11 +95,8 @@ def _note_groups(box: BoxWriter, c10d: Any) -> None:
         box.note_json(Note.MEMBERS, described)
 
 
-def _count_steps(box: BoxWriter) -> None:
+def _count_steps() -> None:
     """Count optimizer steps as training steps, unless the script says its own through ``holdfast.step``."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    def stepped(*_: Any) -> None:
-        box.step()
-
-    register_optimizer_step_post_hook(stepped)
+    register_optimizer_step_post_hook(lambda *_: recorder.stepped())

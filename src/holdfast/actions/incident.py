@@ -1,0 +1,97 @@
+"""Writes down an incident: a folder with the verdict, the page, the boxes and the stacks, readable on any machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.facts.node import Summary
+from holdfast.facts.ranks import Life, Operation, RankState
+from holdfast.facts.stacks import innermost_user
+from holdfast.findings import Verdict, verdict_to_json
+from holdfast.report.files import write_whole
+from holdfast.report.html import incident_page
+from holdfast.report.timeline import Lane, Span, Timeline
+
+SPANS_A_LANE = 64
+
+
+def write(parent: Path, verdict: Verdict, table: Summary, start: Mapping[str, Any]) -> tuple[Path, Path | None]:
+    """Make the next incident folder in ``parent``; its path, and that of the page (None where it could not be written)."""
+    folder = _next_folder(parent)
+    write_whole(folder / "verdict.json", msgspec.json.format(msgspec.json.encode(verdict_to_json(verdict))))
+    write_whole(folder / "ranks.json", msgspec.json.format(msgspec.json.encode(table)))
+    _keep_boxes(folder / "boxes", start)
+    page = folder / "report.html"
+    stacks = {state.rank: _stack_lines(state) for state in table.ranks if state.stacks}
+    run = {"run folder": str(start["run_dir"]), "generation": str(start["generation"]), "world size": str(table.world_size)}
+    content = incident_page(verdict, timeline(table), title=f"holdfast: generation {start['generation']}",
+                            facts=table.facts, stacks=stacks, run=run)  # fmt: skip
+    write_whole(page, content.encode())
+    return folder, page
+
+
+def _next_folder(parent: Path) -> Path:
+    number = 0
+    while True:
+        folder = parent / str(number)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+        else:
+            return folder
+
+
+def _keep_boxes(folder: Path, start: Mapping[str, Any]) -> None:
+    """Copy the boxes of this node now: the agent moves the originals, but may be gone before it can."""
+    folder.mkdir()
+    for worker in start["workers"]:
+        if os.path.exists(worker["box"]):
+            shutil.copyfile(worker["box"], folder / f"rank{worker['rank']}.box")
+
+
+def stuck_ranks(verdict: Verdict, table: Summary) -> list[int]:
+    """Ranks that will not answer a polite signal: the root of a hang, where its process still lives."""
+    root = verdict.root.subject.rank if verdict.root else None
+    return [state.rank for state in table.ranks if state.rank == root and state.life in (Life.RUNNING, Life.DISK)]
+
+
+def timeline(table: Summary) -> Timeline:
+    """The picture's data: a lane a rank with its newest calls."""
+    lanes = tuple(_lane(state) for state in table.ranks)
+    begins = [span.start for lane in lanes for span in lane.spans]
+    return Timeline(lanes, min(begins, default=table.time), table.time)
+
+
+def _lane(state: RankState) -> Lane:
+    calls = {(call.group, call.name, call.sequence, call.peer, call.tag): call for call in (*state.recent, *state.pending)}
+    ordered = sorted(calls.values(), key=lambda call: call.entered)[-SPANS_A_LANE:]
+    place = innermost_user(state.stacks[-1]) if state.stacks else ordered[-1].site if ordered else None
+    where = f"{place.file}:{place.line}" if place else ""
+    return Lane(state.rank, state.host, tuple(_span(call) for call in ordered), _state(state), where, _stack_lines(state))
+
+
+def _span(call: Operation) -> Span:
+    site = f" at {call.site}" if call.site else ""
+    detail = f"group {call.group!r}, {call.dtype} {list(call.shape)}{site}"
+    return Span(call.entered, call.completed, f"{call.name} #{call.sequence}", call.name, detail)
+
+
+def _state(state: RankState) -> str:
+    if state.life == Life.DEAD:
+        return f"ended ({state.exit_code})" if state.exit_code is not None else "ended"
+    if state.life in (Life.STOPPED, Life.DISK):
+        return str(state.life)
+    if state.pending:
+        return f"in {state.pending[0].name}"
+    return "computing" if (state.cpu_share or 0) >= 0.3 else "asleep"  # noqa: PLR2004 - as rules/stall.py
+
+
+def _stack_lines(state: RankState) -> tuple[str, ...]:
+    return tuple(str(frame) for frame in state.stacks[-1].frames) if state.stacks else ()

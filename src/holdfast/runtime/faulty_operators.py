@@ -1,0 +1,61 @@
+"""Does to a collective what a fault asks for: kernels at the Autograd key, in front of the recorder's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from holdfast.runtime.recorder.operators import SCHEMAS
+
+_library: list[Any] = []  # kept for good: collecting it would take its kernels out
+
+
+def register(due: Callable[[], str | None]) -> None:
+    """Put a kernel in front of every collective that asks ``due()`` what to do to this one."""
+    library = torch.library.Library("c10d", "IMPL")
+    for name, (_, inputs, group_at, peer_at, _) in SCHEMAS.items():
+        packet = getattr(torch.ops.c10d, name, None)
+        if packet is not None and peer_at is None and name != "recv_any_source_":
+            kernel = _kernel(due, packet.default, inputs, group_at)
+            library.impl(name, kernel, "Autograd", with_keyset=True)
+    _library.append(library)
+
+
+def _kernel(due: Callable[[], str | None], operator: Any, inputs: int | None, group_at: int) -> Callable[..., Any]:
+    def faulty(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        below = keys & torch._C._after_autograd_keyset
+        fault = due()
+        if fault == "skip-collective":
+            return _nothing_done(operator, args)
+        if fault == "wrong-order":
+            torch.ops.c10d.barrier(torch.empty(0), args[group_at], [], False, -1)
+        if fault == "wrong-shape" and inputs is not None:
+            args = (*args[:inputs], _one_more(args[inputs]), *args[inputs + 1 :])
+        if fault == "corrupt" and inputs is not None:
+            _poison(args[inputs])
+        return operator.redispatch(below, *args, **kwargs)
+
+    return faulty
+
+
+def _nothing_done(operator: Any, args: tuple[Any, ...]) -> Any:
+    """What the collective returns, as if it had completed at once."""
+    done: torch.futures.Future[Any] = torch.futures.Future()
+    done.set_result(args[0])
+    work = torch._C._distributed_c10d._create_work_from_future(done).boxed()
+    return work if len(operator._schema.returns) == 1 else (args[0], work)
+
+
+def _one_more(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_one_more(each) for each in value]
+    return torch.cat([value.detach().reshape(-1), value.detach().reshape(-1)[:1]])
+
+
+def _poison(value: Any) -> None:
+    for tensor in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(tensor, list | tuple):
+            _poison(tensor)
+        elif tensor.is_floating_point():
+            tensor.detach().fill_(float("nan"))
