@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -155,6 +157,22 @@ def test_the_wheel_holds_every_file_of_the_package(tmp_path):
     beside = {shown(path) for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     assert {name for name in inside if ".dist-info/" not in name} == beside
     assert {f"holdfast-{holdfast.__version__}.dist-info/licenses/LICENSE"} <= inside
+
+
+def test_every_dependency_is_argued_for():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [
+        *project["dependencies"],
+        *(name for extra in project["optional-dependencies"].values() for name in extra),
+    ]
+    page = (ROOT / "docs" / "dependencies.md").read_text()
+    assert [name for line in wanted if (name := re.split(r"[<>=]", line)[0]) not in page] == []
+
+
+def test_torch_is_no_dependency():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *(name for extra in project["optional-dependencies"].values() for name in extra)]
+    assert [line for line in lines if line.startswith("torch")] == []
 
 
 # The face of the package

@@ -78,6 +78,11 @@ def test_the_page_of_commands_is_what_help_prints():
     assert page.split() == PAGES["commands.md"]().split(), "run: make fix"
 
 
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_the_readme_names_every_command(command):
+    assert f"`holdfast {command}" in (ROOT / "README.md").read_text()
+
+
 def test_help_lists_every_command_with_its_line(capsys):
     status, out, _ = ended(capsys, "--help")
     assert status == 0
