@@ -58,7 +58,8 @@ PAGES: Mapping[str, Callable[[], str]] = {"settings.md": settings_page, "command
 
 def _command(name: str, line: str) -> str:
     command = import_module(COMMANDS[name][0]).command
-    parent = click.Context(root, info_name="holdfast", terminal_width=100, max_content_width=100)
+    width = {"terminal_width": 100, "max_content_width": 100}
+    parent = click.Context(root, info_name="holdfast", **{**root.context_settings, **width})
     context = command.make_context(name, [], parent=parent, resilient_parsing=True)
     return f"## {name}\n\n{line}\n\n```text\n{command.get_help(context)}\n```\n"
 
