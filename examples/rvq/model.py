@@ -1,0 +1,112 @@
+"""A residual vector quantizer between a convolutional encoder and decoder.
+
+Each step of a sequence is encoded into one vector, which is then replaced by a sum of N code vectors: the first
+codebook takes the nearest code, the second the nearest to what is left, and so on. The codebooks are not trained by
+gradients: they follow the moving averages of the vectors that chose them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+
+DECAY = 0.97  # of the moving averages, each step
+DEAD_BELOW = 0.1  # a code that is chosen more rarely than this share of the average is restarted
+
+
+class Quantized(NamedTuple):
+    """What the codebooks made of a batch; ``residuals`` (N, vectors, D) is what each codebook was asked to match."""
+
+    vectors: Tensor
+    codes: Tensor
+    residuals: Tensor
+
+
+class Reconstruction(NamedTuple):
+    """A batch after the way through the codes, and what the commitment to them costs."""
+
+    rows: Tensor
+    commitment: Tensor
+    codes: Tensor
+    residuals: Tensor
+
+
+class ResidualQuantizer(nn.Module):
+    """N codebooks of K codes of D numbers, kept identical on all ranks by reducing what they learn from."""
+
+    codebooks: Tensor
+    counts: Tensor
+    sums: Tensor
+
+    def __init__(self, codebooks: int, codes: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("codebooks", torch.zeros(codebooks, codes, width))
+        self.register_buffer("counts", torch.zeros(codebooks, codes))
+        self.register_buffer("sums", torch.zeros(codebooks, codes, width))
+
+    def forward(self, latents: Tensor) -> Quantized:
+        """Replaces each vector of (batch, rows, D) by the sum of its codes; the gradient passes straight through."""
+        rest = latents.detach().reshape(-1, latents.shape[-1])
+        codes, residuals = [], []
+        for codebook in self.codebooks:
+            chosen = torch.cdist(rest, codebook).argmin(dim=1)
+            codes.append(chosen)
+            residuals.append(rest)
+            rest = rest - codebook[chosen]
+        quantized = latents - rest.view_as(latents)
+        return Quantized(quantized, torch.stack(codes), torch.stack(residuals))
+
+    @torch.no_grad()
+    def update(self, codes: Tensor, residuals: Tensor, draw: torch.Generator) -> None:
+        """Moves the codebooks towards the vectors that chose them, on all ranks of the job: every rank must call it."""
+        count, total, spare = self._reduced(codes, residuals, draw)
+        self.counts.lerp_(count, 1 - DECAY)
+        self.sums.lerp_(total, 1 - DECAY)
+        average = self.counts.mean(dim=1, keepdim=True)
+        dead = self.counts < DEAD_BELOW * average
+        self.counts.copy_(torch.where(dead, average, self.counts))
+        self.sums.copy_(torch.where(dead[..., None], spare * average[..., None], self.sums))
+        self.codebooks.copy_(self.sums / self.counts[..., None])
+
+    def _reduced(self, codes: Tensor, residuals: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """How often each code was chosen, the sum of what chose it, and a vector to restart it with: over all ranks.
+
+        The vectors to restart with must be the same everywhere, so each rank offers those for its own share of the
+        codes and leaves the others zero: one sum carries all three.
+        """
+        books, size, width = self.codebooks.shape
+        chosen = functional.one_hot(codes, size).to(residuals.dtype)
+        pick = torch.randint(residuals.shape[1], (books, size), generator=draw, device=residuals.device)
+        offer = torch.gather(residuals, 1, pick[..., None].expand(-1, -1, width))
+        mine = torch.arange(size, device=offer.device) % dist.get_world_size() == dist.get_rank()
+        packed = torch.cat(
+            [chosen.sum(dim=1)[..., None], chosen.transpose(1, 2) @ residuals, offer * mine[:, None]], dim=2
+        )
+        dist.all_reduce(packed)
+        return packed[..., 0], packed[..., 1 : 1 + width], packed[..., 1 + width :]
+
+
+class Autoencoder(nn.Module):
+    """Rows of pixels to vectors, vectors to codes, and back. It takes sequences of any length."""
+
+    def __init__(self, columns: int, *, hidden: int = 64, width: int = 16, codebooks: int = 4, codes: int = 64) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(
+            nn.Conv1d(columns, hidden, 3, padding=1), nn.GELU(), nn.Conv1d(hidden, width, 3, padding=1)
+        )
+        self.quantizer = ResidualQuantizer(codebooks, codes, width)
+        self.decoder = nn.Sequential(
+            nn.Conv1d(width, hidden, 3, padding=1), nn.GELU(), nn.Conv1d(hidden, columns, 3, padding=1)
+        )
+
+    def forward(self, rows: Tensor) -> Reconstruction:
+        """Encodes, quantizes and decodes (batch, rows, columns)."""
+        latents = self.encoder(rows.transpose(1, 2)).transpose(1, 2)
+        quantized = self.quantizer(latents)
+        decoded = self.decoder(quantized.vectors.transpose(1, 2)).transpose(1, 2)
+        commitment = functional.mse_loss(latents, quantized.vectors.detach())
+        return Reconstruction(decoded, commitment, quantized.codes, quantized.residuals)
