@@ -83,10 +83,14 @@ def _lane(rank: int, stuck: int, per_host: int) -> Lane:
         spans.append(
             Span(begin, finish, f"all_reduce #{number}", "all_reduce", f"default_pg, float32 x 26,640, {SCRIPT}:97")
         )
-        if number % 10 == 0:
+        if number % 10 == 5:
             spans.append(
                 Span(
-                    finish + 0.001, finish + 0.006, f"broadcast #{number // 10}", "broadcast", "default_pg, int64 x 256"
+                    finish + 0.001,
+                    finish + 0.006,
+                    f"broadcast #{number // 10 + 1}",
+                    "broadcast",
+                    "default_pg, int64 x 256",
                 )
             )
         moment += STEP_S
@@ -135,7 +139,7 @@ def _root(stuck: int, host: str, end: float) -> Finding:
             ),
         ),
         remedies=(
-            Remedy(text=f"Remove the wait at {SCRIPT}:141, or let all ranks wait there together", safety=Safety.BY_HAND),
+            Remedy(text=f"Remove the wait at {SCRIPT}:141, or let all ranks wait there", safety=Safety.BY_HAND),
             Remedy(
                 text="Restart from the last checkpoint",
                 command=f"holdfast run --max-restarts 3 --nproc-per-node 4 {SCRIPT} --resume --checkpoint-dir saved",

@@ -75,10 +75,11 @@ def _lay_out(document: Document, console: Console, *, fancy: bool) -> None:
 def _headline(document: Document, style: str) -> Table:
     """The sentence hangs beside its symbol, so that its second line does not look like a new one."""
     grid = Table.grid(padding=(0, 1, 0, 0))
+    headline = Text(visible(document.headline), style=style)
     if document.symbol:
-        grid.add_row(Text(document.symbol, style=style), _marked(document.headline, style))
+        grid.add_row(Text(document.symbol, style=style), headline)
     else:
-        grid.add_row(_marked(document.headline, style))
+        grid.add_row(headline)
     return grid
 
 

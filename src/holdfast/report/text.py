@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 #: Symbols of the reports, and what stands for each where the encoding lacks it: one character for one, so that
 #: columns stay aligned.
 ASCII_TWINS = str.maketrans(
@@ -54,6 +56,8 @@ def encodable(text: str, encoding: str) -> str:
 
 def duration(seconds: float) -> str:
     """A length of time for people, at most four digits: ``12 ms``, ``6.1 s``, ``4 min 10 s``, ``2 h 05 min``."""
+    if not math.isfinite(seconds):
+        return "an unknown time"
     size = abs(seconds)
     sign = "−" if seconds < 0 else ""
     if size < 1e-3:

@@ -1,0 +1,17 @@
+"""Expected outputs kept as files. ``HOLDFAST_UPDATE_SNAPSHOTS=1 pytest tests/report`` writes them anew, to be read
+before they are committed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "snapshots"
+
+
+def assert_same(name: str, shown: str) -> None:
+    """``shown`` is what the file ``name`` says."""
+    file = FOLDER / name
+    if os.environ.get("HOLDFAST_UPDATE_SNAPSHOTS") == "1":
+        file.write_text(shown, encoding="utf-8")
+    assert shown == file.read_text(encoding="utf-8")
