@@ -86,6 +86,22 @@ def test_the_page_says_everything_that_the_verdict_says(page):
         assert text in page.words, text
 
 
+@pytest.mark.parametrize(
+    ("message", "large", "small"),
+    [
+        ("rank 2 never entered all_reduce #31: it sits at x.py:4", "rank 2 never entered all_reduce #31", "it sits at x.py:4"),
+        ("rank 2 is stopped at train.py:41; the others wait", "rank 2 is stopped at train.py:41", "the others wait"),
+        ("rank 2 was killed by SIGKILL", "rank 2 was killed by SIGKILL", ""),
+    ],
+)  # fmt: skip
+def test_the_headline_is_short_and_the_rest_stands_below(message, large, small):
+    claim = Finding(code="SYNC002", cause="c", level=Level.ERROR, message=message)
+    source = incident_page(Verdict(question="", root=claim), Timeline((), 0.0, 0.0), title="t")
+    (headline,) = re.findall(r"</span> (.*?)</h1>", source)
+    assert re.sub("<.*?>", "", headline).strip() == f"{large} {small}".strip()
+    assert f"<title>{large} · holdfast t</title>" in source
+
+
 def test_one_file_that_loads_nothing(source, page):
     for tag, attributes in page.elements:
         assert tag not in {"iframe", "object", "embed", "base", "img", "form"}
@@ -104,7 +120,7 @@ def test_the_page_forbids_itself_every_other_script(source, page):
     (policy,) = [attributes["content"] for tag, attributes in page.elements if "http-equiv" in attributes]
     script = re.search(r"<script>(.*?)</script>", source, re.DOTALL).group(1)
     checksum = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{checksum}'"
+    assert policy == f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{checksum}'"
     assert page.count("script") == 1
     assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
 

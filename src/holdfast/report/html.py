@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -90,9 +91,14 @@ def incident_page(
 
 
 @cache
+def _templates() -> PackageLoader:
+    return PackageLoader("holdfast.report")
+
+
+@cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("holdfast.report"),
+        loader=_templates(),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -122,27 +128,30 @@ def _plain(value: Any) -> Any:
 
 @cache
 def _source(name: str) -> str:
-    loader = _environment().loader
-    if loader is None:  # cannot be: _environment gives it one
-        return ""
-    return loader.get_source(_environment(), name)[0]
+    return _templates().get_source(_environment(), name)[0]
 
 
 def _policy(script: str) -> str:
     """The page's own ban: it may load nothing, and run no script but the one whose checksum stands here."""
     checksum = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{checksum}'"
+    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{checksum}'"
 
 
 def _head(verdict: Verdict) -> dict[str, str]:
     """Symbol, tone and the headline in two parts: what happened, and where."""
     if verdict.root is not None:
-        what, _, where = one_line(verdict.root.message).partition(" — ")
+        what, where = _halves(one_line(verdict.root.message))
         return {"symbol": SYMBOLS[verdict.root.level], "tone": str(verdict.root.level), "what": what, "where": where}
     if verdict.suspects:
         return {"symbol": "?", "tone": "unknown", "what": "no root cause could be named", "where": ""}
     limits = "as far as could be seen" if verdict.unseen else ""
     return {"symbol": "✓", "tone": "fine", "what": "nothing failed", "where": limits}
+
+
+def _halves(sentence: str) -> tuple[str, str]:
+    """What happened, for the large type, and the rest, for the line below it: a sentence breaks at its first mark."""
+    broken = re.split(r" — |: |; ", sentence, maxsplit=1)
+    return broken[0], broken[1] if len(broken) > 1 else ""
 
 
 def _named(verdict: Verdict) -> set[int]:
