@@ -51,6 +51,7 @@ RECORD = struct.Struct("<QQQQQ II HHii III 8I II QQ")
 
 #: Offsets inside a record of what is written after the record itself.
 COMPLETED_AT = 16
+FLAGS_AT = 60
 OUTCOME_AT = 108
 
 #: The recorder answers this signal with a dump of every thread's Python stack (faulthandler: works while the GIL is held).

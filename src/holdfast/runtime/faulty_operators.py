@@ -1,4 +1,4 @@
-"""Does to a collective what a fault asks for: kernels at the Autograd key, in front of the recorder's."""
+"""Does to a collective what a fault asks for: kernels in front of c10d's operators, and of the recorder's."""
 
 from __future__ import annotations
 
@@ -6,25 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from holdfast.runtime.recorder.operators import SCHEMAS
-
-_library: list[Any] = []  # kept for good: collecting it would take its kernels out
+from holdfast.runtime.recorder.operators import SCHEMAS, Onward, put_in_front
 
 
 def register(due: Callable[[], str | None]) -> None:
     """Put a kernel in front of every collective that asks ``due()`` what to do to this one."""
-    library = torch.library.Library("c10d", "IMPL")
-    for name, (_, inputs, group_at, peer_at, _) in SCHEMAS.items():
-        packet = getattr(torch.ops.c10d, name, None)
-        if packet is not None and peer_at is None and name != "recv_any_source_":
-            kernel = _kernel(due, packet.default, inputs, group_at)
-            library.impl(name, kernel, "Autograd", with_keyset=True)
-    _library.append(library)
+    collectives = [name for name, (_, _, _, peer, _) in SCHEMAS.items() if peer is None and name != "recv_any_source_"]
+    put_in_front(collectives, lambda name, operator, onward: _faulty(due, name, operator, onward))
 
 
-def _kernel(due: Callable[[], str | None], operator: Any, inputs: int | None, group_at: int) -> Callable[..., Any]:
+def _faulty(due: Callable[[], str | None], name: str, operator: Any, onward: Onward) -> Callable[..., Any]:
+    _, inputs, group_at, _, _ = SCHEMAS[name]
+
     def faulty(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        below = keys & torch._C._after_autograd_keyset
         fault = due()
         if fault == "skip-collective":
             return _nothing_done(operator, args)
@@ -34,7 +28,7 @@ def _kernel(due: Callable[[], str | None], operator: Any, inputs: int | None, gr
             args = (*args[:inputs], _one_more(args[inputs]), *args[inputs + 1 :])
         if fault == "corrupt" and inputs is not None:
             _poison(args[inputs])
-        return operator.redispatch(below, *args, **kwargs)
+        return onward(keys, *args, **kwargs)
 
     return faulty
 

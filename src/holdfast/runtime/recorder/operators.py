@@ -1,21 +1,22 @@
-"""The recorder's kernels in Python, for machines without a C++ compiler: at the Autograd key of every c10d operator.
+"""Kernels in Python in front of c10d's operators: the recorder's, for machines without a C++ compiler, and faults'.
 
-They redispatch below themselves. Collectives on tensors of ``torch.inference_mode`` have no Autograd key and are not
-seen this way (the C++ recorder sees them). Completion is known from the work's future; send and recv of gloo have none
-and count as complete when somebody has waited for them.
+They stand at the Autograd key and redispatch below it, which releases the GIL. (At the backend's key, where the C++
+recorder stands, a Python kernel can only call the one it replaces with the GIL held, and gloo's threads take the GIL
+under gloo's own lock: that deadlocks.) Functional collectives and tensors of ``torch.inference_mode`` go past this key.
+Completion is known from the work's future, and where gloo has none, for ``dist.send`` and ``dist.recv``, which block; of
+isend, irecv and reduce_scatter it is not known.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from holdfast import blackbox
-from holdfast.blackbox import FLAG_NO_COMPLETION
 from holdfast.runtime.recorder.pens import PythonPen
 
 #: operator: (name in blackbox.OPERATIONS, argument of the tensors sent or None, argument of the group, of the peer,
@@ -49,21 +50,33 @@ _library: list[Any] = []  # kept for good: collecting it would take its kernels 
 _blocking = threading.local()  # the last send or recv of this thread, for the blocking forms
 
 
+#: Calls what stood there before: the rest of the operator's own work.
+Onward = Callable[..., Any]
+
+
 def register(pen: PythonPen) -> None:
     """Put a recording kernel in front of every c10d operator that this torch has."""
-    library = torch.library.Library("c10d", "IMPL")
-    for name in SCHEMAS:
-        packet = getattr(torch.ops.c10d, name, None)
-        if packet is not None:
-            library.impl(name, _kernel(pen, name, packet.default), "Autograd", with_keyset=True)
-    _library.append(library)
+    put_in_front(SCHEMAS, lambda name, _, onward: _recording(pen, name, onward))
     _finish_blocking(pen)
 
 
-def _kernel(pen: PythonPen, name: str, operator: Any) -> Callable[..., Any]:
+def put_in_front(names: Iterable[str], make: Callable[[str, Any, Onward], Callable[..., Any]]) -> None:
+    """For each operator install ``make(name, operator, onward)``; ``onward(keys, *args)`` does what it did before."""
+    library = torch.library.Library("c10d", "IMPL")
+    for name in names:
+        operator = getattr(getattr(torch.ops.c10d, name, None), "default", None)
+        if operator is not None:
+            library.impl(name, make(name, operator, _onward(operator)), "Autograd", with_keyset=True)
+    _library.append(library)
+
+
+def _onward(operator: Any) -> Onward:
+    return lambda keys, *args, **kwargs: operator.redispatch(keys & torch._C._after_autograd_keyset, *args, **kwargs)
+
+
+def _recording(pen: PythonPen, name: str, onward: Onward) -> Callable[..., Any]:
     operation, inputs, group_at, peer_at, tag_at = SCHEMAS[name]
     number_of = _NUMBER[operation]
-    below = torch._C._after_autograd_keyset
 
     def recorded(keys: Any, *args: Any, **kwargs: Any) -> Any:
         group = dist.ProcessGroup.unbox(args[group_at])
@@ -72,10 +85,10 @@ def _kernel(pen: PythonPen, name: str, operator: Any) -> Callable[..., Any]:
             group.group_name, number_of,
             elements=_product(shape), dtype=dtype, shape=shape, tensors=tensors,
             peer=-1 if peer_at is None else args[peer_at], tag=-1 if tag_at is None else args[tag_at],
-            flags=0 if on_host else FLAG_NO_COMPLETION, backend=group.name(),
+            backend=group.name(),
         )  # fmt: skip
         try:
-            result = operator.redispatch(keys & below, *args, **kwargs)
+            result = onward(keys, *args, **kwargs)
         except BaseException:
             pen.finish(number, failed=True)
             raise
@@ -110,11 +123,15 @@ def _follow(pen: PythonPen, number: int, result: Any, *, on_host: bool) -> None:
         pen.finish(number)
         return
     if not on_host:
+        pen.cannot_tell(number)  # a CUDA future completes when enqueued: it would tell a lie
         return
     try:
         dist.Work.unbox(boxed).get_future().add_done_callback(lambda done: pen.finish(number, failed=_broke(done)))
-    except RuntimeError:  # gloo's send and recv
-        _blocking.number = number
+    except RuntimeError:  # gloo's send, recv and reduce_scatter
+        if getattr(_blocking, "inside", False):
+            _blocking.number = number
+        else:
+            pen.cannot_tell(number)
 
 
 def _broke(done: Any) -> bool:
@@ -134,8 +151,11 @@ def _finish_blocking(pen: PythonPen) -> None:
 
         @functools.wraps(original)
         def blocking(*args: Any, _original: Callable[..., Any] = original, **kwargs: Any) -> Any:
-            _blocking.number = 0
-            result = _original(*args, **kwargs)
+            _blocking.number, _blocking.inside = 0, True
+            try:
+                result = _original(*args, **kwargs)
+            finally:
+                _blocking.inside = False
             if _blocking.number:
                 pen.finish(_blocking.number)
             return result

@@ -89,7 +89,7 @@ class PythonPen:
 
     def record(
         self, group: str, operation: int, *, elements: int = 0, dtype: int = 0, shape: tuple[int, ...] = (),
-        tensors: int = 0, peer: int = -1, tag: int = -1, reduction: int = 9, flags: int = 0, backend: str = "",
+        tensors: int = 0, peer: int = -1, tag: int = -1, reduction: int = 9, backend: str = "",
     ) -> int:  # fmt: skip
         """Write one whole record and return its number."""
         site = self._site()
@@ -108,7 +108,7 @@ class PythonPen:
         dims = (*(min(size, 0xFFFFFFFF) for size in shape[:8]), *(0,) * (8 - len(shape[:8])))
         at = self._box.ring_at + (number - 1) % self._box.records * RECORD_BYTES
         fields = (
-            entered, 0, sequence, elements, group_number, site, operation, dtype, peer, tag, flags, tensors,
+            entered, 0, sequence, elements, group_number, site, operation, dtype, peer, tag, 0, tensors,
             min(len(shape), 8), *dims, reduction, 0, threading.get_native_id(), check,
         )  # fmt: skip
         blackbox.HEADS.pack_into(self._box.map, at, 0)
@@ -131,6 +131,11 @@ class PythonPen:
         blackbox.HEADS.pack_into(self._box.map, at + blackbox.COMPLETED_AT, now)
         if not failed and values[9] < 0:
             self._group_slot(values[5], 8, values[3], now)
+
+    def cannot_tell(self, number: int) -> None:
+        """Say of a call that its completion will not be known."""
+        at = self._box.ring_at + (number - 1) % self._box.records * RECORD_BYTES
+        self._box.map[at + blackbox.FLAGS_AT] = blackbox.FLAG_NO_COMPLETION
 
     def _group_slot(self, group: int, which: int, sequence: int, at_ns: int) -> None:
         begin = blackbox.HEADER_BYTES + group * GROUP_BYTES

@@ -3,7 +3,7 @@
 // A boxed kernel stands in front of the backend's own kernel of each c10d operator (torch 2.9 and later: it calls the
 // kernel it replaced) or at the Autograd key (earlier: it redispatches below itself; collectives on inference-mode
 // tensors are then not seen). DistributedDataParallel's reducer, FSDP2 and functional collectives all end in these
-// operators. Completion: a callback on the future of gloo's work; send and recv have no future, their work is wrapped.
+// operators. Completion: a callback on the future of gloo's work; a work that has none (send, recv) is wrapped.
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -39,7 +39,7 @@ u32 group_number(c10d::ProcessGroup& group, c10::DeviceType device) {
 
 // ---- completion ----------------------------------------------------------------------------------------------------
 
-// gloo's send and recv complete when somebody waits; everything else is the inner work's.
+// A work that has no future completes when somebody has waited for it; everything else is the inner work's.
 struct WatchedWork : c10d::Work {
   c10::intrusive_ptr<c10d::Work> inner;
   u64 number;
@@ -71,19 +71,15 @@ struct WatchedWork : c10d::Work {
 
 void mark_no_completion(u64 number) { box.ring[(number - 1) % box.capacity].flags |= kNoCompletion; }
 
-void follow(c10::IValue& result, u64 number, bool point_to_point, bool on_host) {
+void follow(c10::IValue& result, u64 number, bool on_host) {
   auto work = result.toCustomClass<c10d::Work>();
   if (!work) return finish_record(number, false);
   if (!on_host) return mark_no_completion(number);  // a CUDA future completes when enqueued: it would tell a lie
-  if (point_to_point) {
-    result = c10::IValue(c10::static_intrusive_pointer_cast<c10d::Work>(c10::make_intrusive<WatchedWork>(work, number)));
-    return;
-  }
   try {
     work->getFuture()->addCallback(
         [number](c10::ivalue::Future& done) { finish_record(number, done.hasError()); }, /*uses_future=*/false);
-  } catch (...) {
-    mark_no_completion(number);
+  } catch (...) {  // gloo's send, recv and reduce_scatter have no future
+    result = c10::IValue(c10::static_intrusive_pointer_cast<c10d::Work>(c10::make_intrusive<WatchedWork>(work, number)));
   }
 }
 
@@ -166,7 +162,7 @@ void recorded(const c10::OperatorHandle& handle, Stack* stack, c10::DeviceType d
     throw;
   }
   if (handle.schema().returns().empty()) return finish_record(number, false);
-  follow(stack->back(), number, op.operation >= 14 && op.operation <= 16, device == c10::DeviceType::CPU);
+  follow(stack->back(), number, device == c10::DeviceType::CPU);
 }
 
 std::vector<torch::Library*> libraries;  // kept for good: destroying one would take its kernels out
