@@ -89,7 +89,7 @@ def test_the_page_says_everything_that_the_verdict_says(page):
 @pytest.mark.parametrize(
     ("message", "large", "small"),
     [
-        ("rank 2 never entered all_reduce #31: it sits at x.py:4", "rank 2 never entered all_reduce #31", "it sits at x.py:4"),
+        ("rank 2 missed all_reduce #31: it sits at x.py:4", "rank 2 missed all_reduce #31", "it sits at x.py:4"),
         ("rank 2 is stopped at train.py:41; the others wait", "rank 2 is stopped at train.py:41", "the others wait"),
         ("rank 2 was killed by SIGKILL", "rank 2 was killed by SIGKILL", ""),
     ],
