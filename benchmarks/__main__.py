@@ -1,0 +1,28 @@
+"""Runs the benchmarks named on the command line, or all: ``python -m benchmarks [recorder_cost …]``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+
+ALL = ("startup", "recorder_cost", "training_step", "judge_scale", "hang_to_verdict", "restart")
+
+
+def main(names: list[str]) -> int:
+    """Run each; a name that does not exist is said with those that do."""
+    unknown = [name for name in names if name not in ALL]
+    if unknown:
+        print(f"there is no benchmark {unknown[0]!r}; there are: {', '.join(ALL)}", file=sys.stderr)
+        return 2
+    for name in names or ALL:
+        module = importlib.import_module(f"benchmarks.{name}")
+        print(f"\n## {name}: {(module.__doc__ or '').splitlines()[0]}", flush=True)
+        began = time.monotonic()
+        module.main()
+        print(f"({time.monotonic() - began:.0f} s)", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,107 @@
+"""CPU time that recording adds to a collective: holdfast (C++, Python) next to torch's recorder, a bare ring and DETAIL.
+
+One process a configuration, one rank on gloo, an all-reduce of 4 floats; the processes take turns (so that drift of the
+machine hits all alike), and the median over the turns of CPU µs a call is shown with its difference to "no recorder".
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+TURNS = 15
+CALLS = 4000
+
+_CHILD = """
+import os, sys, time
+from pathlib import Path
+import torch, torch.distributed as dist
+torch.set_num_threads(1)
+mode, folder = sys.argv[1], Path(sys.argv[2])
+if mode in ("native", "python"):
+    from holdfast.blackbox import BoxWriter
+    from holdfast.runtime.recorder.attach import attach
+    from holdfast.runtime.recorder.build import ensure_built
+    box = BoxWriter(folder / f"{mode}.box", rank=0, world_size=1)
+    library = ensure_built(lambda text: print(text, file=sys.stderr)) if mode == "native" else None
+    pen = attach(box, mode, library)
+    assert pen is not None and pen.mode == mode
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+call = dist.all_reduce
+if mode == "ring":
+    import collections, threading
+    ring = collections.deque(maxlen=4096)
+    def call(tensor, _inner=dist.all_reduce):
+        frame = sys._getframe(1)
+        record = ["all_reduce", tuple(tensor.shape), frame.f_code.co_filename, frame.f_lineno, time.monotonic_ns(), 0]
+        ring.append(record)
+        result = _inner(tensor)
+        record[5] = time.monotonic_ns()
+        return result
+tensor = torch.ones(4)
+for line in sys.stdin:
+    count = int(line)
+    began = time.process_time_ns()
+    for _ in range(count):
+        call(tensor)
+    print((time.process_time_ns() - began) / count / 1000, flush=True)
+os._exit(0)
+"""
+
+#: name -> (recorder, torch's flight recorder on, TORCH_DISTRIBUTED_DEBUG)
+CONFIGURATIONS = {
+    "no recorder": ("off", False, "OFF"),
+    "bare Python ring": ("ring", False, "OFF"),
+    "torch's flight recorder (its default)": ("off", True, "OFF"),
+    "holdfast, C++": ("native", False, "OFF"),
+    "holdfast, Python (no compiler)": ("python", False, "OFF"),
+    "holdfast, C++, beside torch's": ("native", True, "OFF"),
+    "TORCH_DISTRIBUTED_DEBUG=DETAIL": ("off", False, "DETAIL"),
+}
+
+
+def _start(name: str, folder: Path) -> subprocess.Popen[str]:
+    mode, flight, debug = CONFIGURATIONS[name]
+    environment = os.environ | {
+        "TORCH_FR_BUFFER_SIZE": "2000" if flight else "0",
+        "TORCH_DISTRIBUTED_DEBUG": debug,
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-W", "ignore", "-c", _CHILD, mode, str(folder)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def _turn(process: subprocess.Popen[str], calls: int) -> float:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(f"{calls}\n")
+    process.stdin.flush()
+    return float(process.stdout.readline())
+
+
+def main() -> None:
+    """Print the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        running = {name: _start(name, Path(folder)) for name in CONFIGURATIONS}
+        for process in running.values():
+            _turn(process, 200)  # warm
+        taken: dict[str, list[float]] = {name: [] for name in running}
+        for _ in range(TURNS):
+            for name, process in running.items():
+                taken[name].append(_turn(process, CALLS))
+        for process in running.values():
+            process.communicate()
+    base = taken["no recorder"]
+    print(f"{'':42} {'µs CPU a call':>14} {'added':>8} {'ratio':>7}")
+    for name, values in taken.items():
+        added = statistics.median(value - zero for value, zero in zip(values, base, strict=True))
+        ratio = statistics.median(value / zero for value, zero in zip(values, base, strict=True))
+        print(f"{name:42} {statistics.median(values):14.2f} {added:+8.2f} {ratio:7.2f}")
+
+
+if __name__ == "__main__":
+    main()
