@@ -23,7 +23,9 @@ from holdfast.facts.processes import Process
 from holdfast.facts.ranks import Group, Life, RankState, Stack
 from holdfast.findings import Fact, Unknown
 
+#: Calls remembered a rank in a close look; fewer in a large job, so that the leader's table stays small.
 RECENT_CALLS = 256
+RECENT_CALLS_OF_ALL = 1 << 16
 STACK_LIMIT_S = 1.5
 STEPS_EVERY_S = 5.0
 
@@ -54,6 +56,7 @@ class Node:
     def __init__(self, workers: Sequence[Worker], world_size: int) -> None:
         self._ranks = {worker.rank: _Rank(worker) for worker in workers}
         self._world_size = world_size
+        self._recent = max(4, min(RECENT_CALLS, RECENT_CALLS_OF_ALL // max(world_size, 1)))
 
     def exits(self, codes: Mapping[int, int]) -> None:
         """Take note of exit codes that the agent saw (negative: ended by that signal)."""
@@ -63,12 +66,12 @@ class Node:
 
     def look(self) -> Summary:
         """The cheap look: boxes and process states, no stacks."""
-        return self._summary([rank.state(()) for rank in self._ranks.values()])
+        return self._summary([rank.state() for rank in self._ranks.values()])
 
     def look_closer(self, *, stacks: bool = True) -> Summary:
         """The close look: recent calls, and (unless told not to) one more stack sample of every rank, bounded in time."""
         self._sample(stacks=stacks)
-        return self._summary([rank.closer_state() for rank in self._ranks.values()])
+        return self._summary([rank.closer_state(self._recent) for rank in self._ranks.values()])
 
     def _sample(self, *, stacks: bool) -> None:
         living = [rank for rank in self._ranks.values() if rank.exit_code is None]
@@ -130,7 +133,7 @@ class _Rank:
         notes = self.box.read_notes().facts if self.box is not None else []
         return tuple(msgspec.convert(fact, Fact, strict=False) for fact in notes)
 
-    def state(self, recent: tuple[object, ...]) -> RankState:
+    def state(self) -> RankState:
         """What is known now, without looking closer."""
         box = self.open()
         life = self._life()
@@ -149,16 +152,16 @@ class _Rank:
             raised=notes.raised, ended=notes.ended,
         )  # fmt: skip
 
-    def closer_state(self) -> RankState:
-        """All that is known, with recent calls, stacks and what passed between the last two looks."""
-        state = self.state(())
+    def closer_state(self, calls: int) -> RankState:
+        """All that is known, with the newest ``calls``, stacks and what passed between the last two looks."""
+        state = self.state()
         seen = [sample for sample in self.samples[-2:] if isinstance(sample, Stack)]
         unseen = [sample.why for sample in self.samples[-1:] if isinstance(sample, Unknown)]
         looks = [look for look in self.processes[-2:] if isinstance(look, Process)]
-        passed = processes.between(*looks) if len(looks) == 2 else None  # noqa: PLR2004
+        passed = processes.between(*looks) if len(looks) == 2 else None
         return replace(
             state,
-            recent=tuple(self.box.recent(RECENT_CALLS)) if self.box is not None else (),
+            recent=tuple(self.box.recent(calls)) if self.box is not None else (),
             stacks=tuple(seen), children=self.children, unseen=(*state.unseen, *unseen),
             cpu_share=passed.cpu_share if passed else None, io_bytes=passed.io_bytes if passed else None,
             blocked_on=looks[-1].blocked_on if looks else None, out_of_memory=self._out_of_memory(),
@@ -221,7 +224,9 @@ def combine(summaries: Sequence[Summary], now: float, oldest_s: float) -> Summar
         late = now - summary.time
         why = (f"its node last reported {late:.0f} s ago",) if late > oldest_s else ()
         states += [replace(state, unseen=(*state.unseen, *why)) if why else state for state in summary.ranks]
-        groups |= {name: group for name, group in summary.groups.items() if name not in groups or groups[name].ranks is None}
+        groups |= {
+            name: group for name, group in summary.groups.items() if name not in groups or groups[name].ranks is None
+        }
     first = summaries[0]
     newest = max(summary.silent_since for summary in summaries)
     states.sort(key=lambda state: state.rank)

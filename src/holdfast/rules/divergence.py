@@ -10,10 +10,14 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.facts.ranks import Operation, Place, RankState
+from holdfast.facts.ranks import Operation, RankState
 
 #: Operations whose sizes may legally differ over ranks, or be unknown on some.
 UNEVEN = frozenset({"all_gather", "gather", "scatter", "all_to_all", "all_to_all_single", "reduce_scatter", "barrier"})
+
+
+_Row = Mapping[int, Operation]
+_Table = Mapping[int, _Row]
 
 
 @dataclass(frozen=True)
@@ -21,8 +25,8 @@ class Divergence:
     """The ranks of ``group`` disagree at ``sequence``.
 
     ``kind`` is what differs first: ``operation``, ``dtype`` or ``shape``. ``minority`` are the ranks that did something
-    else than most (all, sorted, on a tie), ``usual`` and ``odd`` one call of either side. ``skipped`` is the call that
-    the minority left out, where its further calls are the others' shifted by one.
+    else than most (on a tie, those who differ from the lowest rank), ``usual`` and ``odd`` one call of either side.
+    ``skipped`` is the call that the minority left out, where its own call is what always came after that one.
     """
 
     group: str
@@ -36,8 +40,9 @@ class Divergence:
 
 
 def find(ranks: Sequence[RankState]) -> Divergence | None:
-    """The earliest divergence in the calls that the ranks remember, over all groups; None where they agree."""
-    found = [_in_group(group, calls) for group, calls in _calls(ranks).items()]
+    """The earliest divergence in the remembered calls of the groups in which somebody waits; None where they agree."""
+    waited = {call.group for state in ranks for call in state.pending}
+    found = [_in_group(group, calls) for group, calls in _calls(ranks).items() if group in waited]
     return min((item for item in found if item is not None), key=lambda item: item.usual.entered, default=None)
 
 
@@ -59,10 +64,10 @@ def _signature(call: Operation, kind: str) -> Hashable:
     return () if call.name in UNEVEN else (call.elements, call.tensors)
 
 
-def _in_group(group: str, calls: Mapping[int, Mapping[int, Operation]]) -> Divergence | None:
+def _in_group(group: str, calls: _Table) -> Divergence | None:
     for sequence in sorted({number for mine in calls.values() for number in mine}):
         here = {rank: mine[sequence] for rank, mine in calls.items() if sequence in mine}
-        if len(here) < 2:  # noqa: PLR2004 - one rank cannot disagree
+        if len(here) < 2:
             continue
         for kind in ("operation", "dtype", "shape"):
             votes = Counter(_signature(call, kind) for call in here.values())
@@ -71,52 +76,41 @@ def _in_group(group: str, calls: Mapping[int, Mapping[int, Operation]]) -> Diver
     return None
 
 
-def _blame(
-    group: str,
-    sequence: int,
-    kind: str,
-    here: Mapping[int, Operation],
-    votes: Counter[Hashable],
-    calls: Mapping[int, Mapping[int, Operation]],
-) -> Divergence:
+def _blame(group: str, sequence: int, kind: str, here: _Row, votes: Counter[Hashable], calls: _Table) -> Divergence:
     (most, count), *rest = votes.most_common()
+    habit = _Habit(calls, sequence)
     tie = rest[0][1] == count
-    if tie:  # who is alone in never having made such a call before breaks it, below; else it stays a tie
-        most = _signature(here[min(here)], kind)
+    if tie:  # a side that goes on as it always did is the usual one; where both do, it stays a tie
+        keeping = [call for rank, call in sorted(here.items()) if habit.keeps(calls[rank], call)]
+        tie = len({_signature(call, kind) for call in keeping}) != 1
+        most = _signature(keeping[0] if keeping else here[min(here)], kind)
     odd_ranks = tuple(rank for rank, call in sorted(here.items()) if _signature(call, kind) != most)
     usual = next(call for call in here.values() if _signature(call, kind) == most)
     odd = here[odd_ranks[0]]
-    others = next(mine for rank, mine in calls.items() if rank not in odd_ranks)
-    skipped = _skipped(sequence, others, calls[odd_ranks[0]])
+    skipped = usual if habit.is_one_ahead(usual, odd) else None
     return Divergence(group, sequence, kind, odd_ranks, tie, usual, odd, skipped)
 
 
-def _skipped(sequence: int, others: Mapping[int, Operation], mine: Mapping[int, Operation]) -> Operation | None:
-    """The others' call that I left out: the last before ``sequence`` from which on my calls are theirs, one later.
+class _Habit:
+    """Which call used to follow which, over all ranks, before they parted. A call is known by its name and line."""
 
-    My call sites tell: where I am behind by one, my n-th call stands at the line of their (n+1)-th.
-    """
-    if sequence not in others or not _same_line(mine.get(sequence), others.get(sequence + 1)):
-        return None
-    first = sequence
-    while first - 1 in mine and first in others and _same_line(mine[first - 1], others[first]):
-        if _same_line(mine[first - 1], others.get(first - 1)):
-            break  # the same line twice in a row: from here on both readings fit
-        first -= 1
-    return others[first]
+    def __init__(self, calls: _Table, sequence: int) -> None:
+        self._next: dict[Hashable, Counter[Hashable]] = defaultdict(Counter)
+        for mine in calls.values():
+            for number, call in mine.items():
+                if number < sequence and number - 1 in mine:
+                    self._next[_key(mine[number - 1])][_key(call)] += 1
+
+    def keeps(self, mine: _Row, call: Operation) -> bool:
+        """True where ``call`` has followed its predecessor before."""
+        before = mine.get(call.sequence - 1)
+        return before is not None and _key(call) in self._next[_key(before)]
+
+    def is_one_ahead(self, usual: Operation, odd: Operation) -> bool:
+        """True where ``odd`` is what always came after ``usual``: whoever makes it now has left ``usual`` out."""
+        followers = self._next[_key(usual)]
+        return bool(followers) and followers.most_common(1)[0][0] == _key(odd) != _key(usual)
 
 
-def _same_line(mine: Operation | None, theirs: Operation | None) -> bool:
-    if mine is None or theirs is None:
-        return False
-    return mine.site == theirs.site and mine.name == theirs.name
-
-
-def last_common(ranks: Sequence[RankState], group: str) -> Mapping[int, Place | None]:
-    """For each rank, where its newest call of ``group`` stands."""
-    newest: dict[int, Operation] = {}
-    for state in ranks:
-        for call in (*state.recent, *state.pending):
-            if call.group == group and call.sequence >= newest.get(state.rank, call).sequence:
-                newest[state.rank] = call
-    return {rank: call.site for rank, call in newest.items()}
+def _key(call: Operation) -> Hashable:
+    return call.name, call.site

@@ -1,0 +1,89 @@
+"""Where ranks parted: minority, ties, what was left out, and what may legally differ."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.rules import divergence
+from tests.rules.tables import EVAL, TRAIN, call, history, row
+
+
+def test_agreement_is_no_divergence() -> None:
+    assert divergence.find([row(rank, *history(9), call(10)) for rank in range(4)]) is None
+
+
+@pytest.mark.parametrize(
+    ("odd", "kind"),
+    [
+        (call(10, "broadcast"), "operation"),
+        (call(10, dtype="float16"), "dtype"),
+        (call(10, elements=5), "shape"),
+    ],
+)
+@pytest.mark.parametrize("guilty", [0, 2])
+def test_the_minority_is_blamed_wherever_it_stands(odd: object, kind: str, guilty: int) -> None:
+    ranks = [row(rank, *history(9), odd if rank == guilty else call(10)) for rank in range(4)]  # type: ignore[arg-type]
+    found = divergence.find(ranks)
+    assert found is not None
+    assert (found.kind, found.minority, found.sequence, found.tie) == (kind, (guilty,), 10, False)
+
+
+def test_sizes_that_may_differ_are_left_alone() -> None:
+    ranks = [row(rank, *history(9), call(10, "all_to_all_single", elements=4 + rank)) for rank in range(4)]
+    assert divergence.find(ranks) is None
+
+
+def test_the_rank_that_left_a_call_out_is_known_by_what_used_to_follow() -> None:
+    pattern = (("all_reduce", TRAIN), ("all_gather", EVAL))
+    usual = [row(rank, *history(9, *pattern), call(10, "all_gather", site=EVAL)) for rank in (0, 1, 3)]
+    found = divergence.find([*usual, row(2, *history(9, *pattern), call(10, "all_reduce", site=TRAIN))])
+    assert found is not None
+    assert found.minority == (2,)
+    assert found.skipped is not None
+    assert found.skipped.site == EVAL
+
+
+def test_an_extra_call_is_not_a_skipped_one() -> None:
+    ranks = [row(rank, *history(9), call(10, "broadcast", site=EVAL) if rank == 0 else call(10)) for rank in range(4)]
+    found = divergence.find(ranks)
+    assert found is not None
+    assert found.minority == (0,)
+    assert found.skipped is None
+
+
+def test_between_two_ranks_the_one_that_breaks_its_habit_is_odd() -> None:
+    for guilty in (0, 1):
+        ranks = [row(rank, *history(9), call(10, "broadcast", site=EVAL) if rank == guilty else call(10)) for rank in (0, 1)]
+        found = divergence.find(ranks)
+        assert found is not None
+        assert (found.minority, found.tie) == ((guilty,), False)
+
+
+def test_without_a_habit_a_tie_is_called_a_tie() -> None:
+    found = divergence.find([row(0, call(1, elements=4)), row(1, call(1, elements=5))])
+    assert found is not None
+    assert found.tie
+
+
+def test_a_mismatch_that_completed_is_still_found() -> None:
+    """gloo lets an all-reduce of unequal sizes return, with wrong sums; the hang comes at the next one."""
+    done = [*history(9)]
+    ranks = [row(rank, *done, call(10, elements=5 if rank == 1 else 4, done=True), call(11)) for rank in range(3)]
+    found = divergence.find(ranks)
+    assert found is not None
+    assert (found.sequence, found.minority) == (10, (1,))
+
+
+@given(st.integers(3, 12), st.data())
+def test_the_first_of_several_divergences_counts(size: int, data: st.DataObject) -> None:
+    guilty = data.draw(st.integers(0, size - 1))
+    first = data.draw(st.integers(2, 8))
+    ranks = []
+    for rank in range(size):
+        calls = [call(n, "broadcast" if rank == guilty and n >= first else "all_reduce", done=True) for n in range(1, 12)]
+        ranks.append(row(rank, *calls, call(12)))
+    found = divergence.find(ranks)
+    assert found is not None
+    assert (found.sequence, found.minority) == (first, (guilty,))

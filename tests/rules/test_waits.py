@@ -1,0 +1,87 @@
+"""The wait-for graph: roots, cycles, partners of sends, and its size."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.facts.ranks import Group
+from holdfast.rules import waits
+from tests.rules.tables import call, history, row, world
+
+
+def test_the_rank_that_did_not_enter_is_the_root() -> None:
+    ranks = [row(rank, *history(30), call(31)) for rank in (0, 1, 3)] + [row(2, *history(30))]
+    graph = waits.build(ranks, world(4), 4)
+    (wait,) = graph.waits
+    assert wait.waiters == (0, 1, 3)
+    assert wait.awaited == (2,)
+    assert graph.roots == (2,)
+    assert graph.cycle == ()
+
+
+def test_chains_end_at_the_last_rank() -> None:
+    groups = world(4) | {"a": Group("a", (0, 1)), "b": Group("b", (1, 2))}
+    ranks = [row(0, call(1, group="a")), row(1, call(1, group="b")), row(2), row(3, call(1))]
+    graph = waits.build(ranks, groups, 4)
+    assert graph.roots == (2,)
+    assert graph.cycle == ()
+
+
+def test_two_groups_in_opposite_order_are_a_cycle() -> None:
+    groups = {"a": Group("a", (0, 1)), "b": Group("b", (0, 1))}
+    graph = waits.build([row(0, call(1, group="a")), row(1, call(1, group="b"))], groups, 2)
+    assert graph.roots == ()
+    assert sorted(rank for rank, _ in graph.cycle) == [0, 1]
+
+
+def test_a_cycle_beside_an_explained_chain_is_still_found() -> None:
+    groups = {"a": Group("a", (0, 1)), "b": Group("b", (0, 1)), "c": Group("c", (2, 3))}
+    ranks = [row(0, call(1, group="a")), row(1, call(1, group="b")), row(2, call(1, group="c")), row(3)]
+    graph = waits.build(ranks, groups, 4)
+    assert graph.roots == (3,)
+    assert sorted(rank for rank, _ in graph.cycle) == [0, 1]
+
+
+def test_a_send_waits_for_a_receive_that_was_not_posted() -> None:
+    graph = waits.build([row(0, call(1, "send", peer=1, tag=7)), row(1)], world(2), 2)
+    assert graph.roots == (1,)
+    met = waits.build([row(0, call(1, "send", peer=1, tag=7)), row(1, call(1, "recv", peer=0, tag=7))], world(2), 2)
+    assert met.roots == ()
+    other_tag = waits.build([row(0, call(1, "send", peer=1, tag=7)), row(1, call(1, "recv", peer=0, tag=8))], world(2), 2)
+    assert sorted(rank for rank, _ in other_tag.cycle) == [0, 1]
+
+
+def test_all_inside_the_same_call_wait_for_nobody() -> None:
+    graph = waits.build([row(rank, call(5)) for rank in range(4)], world(4), 4)
+    assert graph.roots == ()
+    assert graph.cycle == ()
+    assert graph.waits[0].awaited == ()
+
+
+def test_members_that_nobody_wrote_down_are_those_seen_inside() -> None:
+    ranks = [row(0, call(2, group="x")), row(1, call(1, group="x", done=True)), row(2)]
+    assert waits.build(ranks, {}, 3).roots == (1,)
+
+
+def test_new_group_waits_for_the_whole_world() -> None:
+    graph = waits.build([row(0, call(1, "new_group", group="new_group")), row(1), row(2)], {}, 3)
+    assert graph.roots == (1, 2)
+
+
+@given(st.integers(2, 40), st.data())
+def test_whoever_is_missing_is_the_root_and_nobody_else(size: int, data: st.DataObject) -> None:
+    missing = data.draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=size - 1))
+    ranks = [row(rank, *history(3), *([] if rank in missing else [call(4)])) for rank in range(size)]
+    graph = waits.build(ranks, world(size), size)
+    assert set(graph.roots) == missing
+    assert graph.cycle == ()
+
+
+@given(st.integers(2, 12))
+def test_a_ring_of_pair_groups_is_one_cycle(size: int) -> None:
+    groups = {str(i): Group(str(i), tuple(sorted((i, (i + 1) % size)))) for i in range(size)}
+    graph = waits.build([row(i, call(1, group=str(i))) for i in range(size)], groups, size)
+    if size == 2:  # both pairs are the same two ranks
+        assert len(graph.cycle) == 2
+    assert sorted(rank for rank, _ in graph.cycle) == list(range(size))
