@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,3 +86,21 @@ def test_a_ring_of_pair_groups_is_one_cycle(size: int) -> None:
     if size == 2:  # both pairs are the same two ranks
         assert len(graph.cycle) == 2
     assert sorted(rank for rank, _ in graph.cycle) == list(range(size))
+
+
+def untold(sequence: int) -> object:
+    """A call of a backend that does not tell when it completes."""
+    return replace(call(sequence), certain=False)
+
+
+def test_without_completion_the_rank_that_is_behind_is_still_the_root() -> None:
+    """NCCL: the hosts run ahead and enqueue; call 31 cannot complete while rank 2 has not entered it."""
+    ahead = [row(rank, *history(30), *(untold(number) for number in (31, 32, 33))) for rank in (0, 1, 3)]  # type: ignore[arg-type]
+    graph = waits.build([*ahead, row(2, *history(29), untold(30))], world(4), 4)  # type: ignore[arg-type]
+    assert graph.roots == (2,)
+    assert [wait.operation.sequence for wait in graph.waits] == [31]
+
+
+def test_without_completion_equal_counters_say_nothing() -> None:
+    graph = waits.build([row(rank, *history(30), untold(31)) for rank in range(4)], world(4), 4)  # type: ignore[arg-type]
+    assert graph.waits == ()

@@ -29,7 +29,11 @@ def write(parent: Path, verdict: Verdict, table: Summary, start: Mapping[str, An
     _keep_boxes(folder / "boxes", start)
     page = folder / "report.html"
     stacks = {state.rank: _stack_lines(state) for state in table.ranks if state.stacks}
-    run = {"run folder": str(start["run_dir"]), "generation": str(start["generation"]), "world size": str(table.world_size)}
+    run = {
+        "run folder": str(start["run_dir"]),
+        "generation": str(start["generation"]),
+        "world size": str(table.world_size),
+    }
     content = incident_page(verdict, timeline(table), title=f"holdfast: generation {start['generation']}",
                             facts=table.facts, stacks=stacks, run=run)  # fmt: skip
     write_whole(page, content.encode())
@@ -70,11 +74,15 @@ def timeline(table: Summary) -> Timeline:
 
 
 def _lane(state: RankState) -> Lane:
-    calls = {(call.group, call.name, call.sequence, call.peer, call.tag): call for call in (*state.recent, *state.pending)}
+    calls = {
+        (call.group, call.name, call.sequence, call.peer, call.tag): call for call in (*state.recent, *state.pending)
+    }
     ordered = sorted(calls.values(), key=lambda call: call.entered)[-SPANS_A_LANE:]
     place = innermost_user(state.stacks[-1]) if state.stacks else ordered[-1].site if ordered else None
     where = f"{place.file}:{place.line}" if place else ""
-    return Lane(state.rank, state.host, tuple(_span(call) for call in ordered), _state(state), where, _stack_lines(state))
+    return Lane(
+        state.rank, state.host, tuple(_span(call) for call in ordered), _state(state), where, _stack_lines(state)
+    )
 
 
 def _span(call: Operation) -> Span:
@@ -88,9 +96,10 @@ def _state(state: RankState) -> str:
         return f"ended ({state.exit_code})" if state.exit_code is not None else "ended"
     if state.life in (Life.STOPPED, Life.DISK):
         return str(state.life)
-    if state.pending:
-        return f"in {state.pending[0].name}"
-    return "computing" if (state.cpu_share or 0) >= 0.3 else "asleep"  # noqa: PLR2004 - as rules/stall.py
+    inside = next((call.name for call in state.pending if call.certain), None)
+    if inside is not None:
+        return f"in {inside}"
+    return "computing" if (state.cpu_share or 0) >= 0.3 else "asleep"
 
 
 def _stack_lines(state: RankState) -> tuple[str, ...]:

@@ -34,6 +34,8 @@ GROUP_DTYPE = np.dtype(
 )
 MOST_RECORDS = 1 << 22
 MOST_NOTES = 64 << 20
+#: Calls without known completion that are taken for possibly pending.
+MOST_UNCERTAIN = 32
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,8 @@ class Notes:
         """Every group that the rank made or met, by name; members are None where only the name is known."""
         met = {name: Group(name, None, "", self.backends.get(name, "")) for name in self.names.values()}
         return met | {
-            name: msgspec.structs.replace(group, backend=self.backends.get(name, "")) for name, group in self.members.items()
+            name: msgspec.structs.replace(group, backend=self.backends.get(name, ""))
+            for name, group in self.members.items()
         }
 
 
@@ -155,14 +158,19 @@ class Box:
         """All whole records, oldest first, as a numpy table with the columns of RECORD_DTYPE. Torn ones are left out."""
         rows = self._ring.copy()
         rows = rows[rows["number"] > 0]
-        return np.sort(rows[_whole(rows, len(self._ring))], order="number")
+        return np.sort(rows[_whole(rows)], order="number")
 
     def pending(self) -> list[Operation]:
-        """Calls entered and not completed, oldest first."""
+        """Calls entered and not completed, oldest first.
+
+        With them the newest calls of backends that do not tell (``certain`` is False), which may be in flight.
+        """
         rows = self._ring[(self._ring["completed"] == 0) & (self._ring["number"] > 0)].copy()
-        rows = rows[_whole(rows, len(self._ring))]
+        rows = np.sort(rows[_whole(rows)], order="number")
+        untold = (rows["flags"] & blackbox.FLAG_NO_COMPLETION) != 0
+        kept = np.concatenate([rows[~untold], rows[untold][-MOST_UNCERTAIN:]])
         self.read_notes()
-        return [self.operation(row) for row in np.sort(rows, order="number") if not row["flags"] & 1]
+        return [self.operation(row) for row in np.sort(kept, order="number")]
 
     def recent(self, count: int) -> list[Operation]:
         """The newest ``count`` calls, oldest first."""
@@ -201,6 +209,7 @@ class Box:
             entered=self.unix(row["entered"]), completed=self.unix(completed) if completed else None,
             failed=bool(row["outcome"] & blackbox.FAILED), reduce=_named(blackbox.REDUCTIONS, row["reduction"]),
             tensors=int(row["tensors"]),
+            certain=not row["flags"] & blackbox.FLAG_NO_COMPLETION,
         )  # fmt: skip
 
     def read_notes(self) -> Notes:
@@ -225,7 +234,7 @@ def _named(names: tuple[str, ...], number: Any) -> str:
     return names[int(number)] if int(number) < len(names) else f"#{int(number)}"
 
 
-def _whole(rows: np.ndarray[Any, Any], capacity: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _whole(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Which records are whole; the arithmetic of blackbox.check_word on columns (it wraps at 64 bits, as there)."""
     u64 = np.uint64
     place = rows["group"].astype(u64) << u64(32) | rows["site"].astype(u64)
@@ -274,10 +283,12 @@ def step_seconds(table: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.flo
     """
     rows = table[-1024:]
     count = len(rows)
-    kinds = rows["operation"].astype(np.uint64) * np.uint64(1_000_003) ^ rows["group"].astype(np.uint64) << np.uint64(20)
+    kinds = rows["operation"].astype(np.uint64) * np.uint64(1_000_003) ^ rows["group"].astype(np.uint64) << np.uint64(
+        20
+    )
     kinds = kinds ^ rows["elements"] * np.uint64(31) ^ rows["site"].astype(np.uint64) << np.uint64(40)
     for shift in range(1, count // 3 + 1):
-        if np.mean(kinds[shift:] == kinds[:-shift]) >= 0.95:  # noqa: PLR2004 - said in the docstring
+        if np.mean(kinds[shift:] == kinds[:-shift]) >= 0.95:
             begins = rows["entered"][count % shift :: shift].astype(np.float64)
             return np.diff(begins) / 1e9
     return np.empty(0)

@@ -27,6 +27,8 @@ class Operation(msgspec.Struct, frozen=True, array_like=True):
 
     ``sequence`` counts the collectives of one group from 1; point-to-point calls have a count of their own for each
     (peer, tag). ``completed`` is None while in flight. ``elements`` and ``shape`` are those of the first input tensor.
+    ``certain`` is False where the backend does not tell when a call completes (NCCL): such a call may be in flight, and
+    is known to be where a member has not entered it.
     """
 
     group: str
@@ -43,6 +45,7 @@ class Operation(msgspec.Struct, frozen=True, array_like=True):
     failed: bool = False
     reduce: str = ""
     tensors: int = 1
+    certain: bool = True
 
     @property
     def is_point_to_point(self) -> bool:

@@ -69,10 +69,16 @@ def _collectives(ranks: Sequence[RankState], groups: Mapping[str, Group], world_
         for operation in state.pending:
             if not operation.is_point_to_point and operation.name != "destroy_process_group":
                 inside[operation.group, operation.sequence].append((state.rank, operation))
+    behind: set[str] = set()
     for (name, sequence), calls in sorted(inside.items(), key=lambda item: item[0][1]):
         members = members_of(name, groups, world_size) or tuple(entered[name])
         reached = entered[name]
         awaited = tuple(rank for rank in members if reached.get(rank, 0) < sequence)
+        if not awaited and not calls[0][1].certain:
+            continue  # everybody entered, and this backend does not tell whether it completed
+        if awaited and name in behind and not calls[0][1].certain:
+            continue  # the host ran ahead: what it waits in is the first call that somebody lacks
+        behind.add(name)
         yield Wait(calls[0][1], tuple(rank for rank, _ in calls), awaited)
 
 
@@ -85,7 +91,7 @@ def _point_to_point(ranks: Sequence[RankState]) -> Iterable[Wait]:
     }
     for state in ranks:
         for call in state.pending:
-            if not call.is_point_to_point or call.peer is None:
+            if not call.is_point_to_point or call.peer is None or not call.certain:
                 continue
             other = "recv" if call.name == "send" else "send"
             met = (call.peer, other, state.rank, call.tag) in posted or (call.peer, other, None, call.tag) in posted
