@@ -12,6 +12,8 @@ from pathlib import Path
 import click
 
 from holdfast.cli import COMMANDS, root
+from holdfast.report import catalogue
+from holdfast.rules.causes import CAUSES, FAMILIES
 from holdfast.settings import PRESETS, SETTINGS, Setting
 
 HERE = Path(__file__).parent
@@ -53,7 +55,11 @@ def commands_page() -> str:
     return "\n".join(["# Commands\n", NOTE, *blocks]).rstrip() + "\n"
 
 
-PAGES: Mapping[str, Callable[[], str]] = {"settings.md": settings_page, "commands.md": commands_page}
+PAGES: Mapping[str, Callable[[], str]] = {
+    "settings.md": settings_page,
+    "commands.md": commands_page,
+    **{f"causes/{page}": write for page, write in catalogue.pages(CAUSES, FAMILIES, NOTE).items()},
+}
 
 
 def _command(name: str, line: str) -> str:
@@ -93,4 +99,5 @@ def _preset(name: str) -> str:
 
 if __name__ == "__main__":
     for page, write in PAGES.items():
+        (HERE / page).parent.mkdir(exist_ok=True)
         (HERE / page).write_text(write())

@@ -1,0 +1,89 @@
+"""NUM: the job runs, and its numbers are wrong."""
+
+from __future__ import annotations
+
+from holdfast.findings import Cause, Remedy, Safety
+from holdfast.rules.causes.remedies import COMPARE_SEQUENCES
+
+CAUSES = (
+    Cause(
+        code="NUM001",
+        name="mixed-precision-nan",
+        summary="NaN or Inf in the loss or the gradients stopped the training.",
+        what_happens="A float16 overflow, a learning rate that is too high, a division by a count of zero, bad data, "
+        "or one rank with damaged memory makes a NaN; the gradient all-reduce gives it to everybody. With a loss "
+        "scaler the scale falls until the program gives up; without one the parameters are NaN after one step.",
+        shows_before="float16 without a scaler, log or sqrt of unclamped values, losses averaged over zero tokens.",
+        shows_during="No hang, if all ranks decide alike. If a rank that saw a NaN skips the step alone, the others "
+        "wait for it: then rank-skips-collective is the verdict.",
+        shows_after="`loss is nan`, `Gradient overflow. Skipping step, loss scaler ... reducing loss scale`, `Current "
+        "loss scale already at minimum`, on all ranks from the same step on.",
+        known_misses="holdfast records sizes and types, not values: a NaN is known only if the program says so. On "
+        "which rank it arose cannot be seen after the all-reduce.",
+        remedies=(
+            Remedy(
+                text="Find the first operation that makes it: `torch.autograd.set_detect_anomaly(True)`.",
+                safety=Safety.DISRUPTIVE,
+            ),
+            Remedy(text="Use bfloat16, or float32 where it overflows; clip the gradient; lower the learning rate."),
+            Remedy(text="Check the local loss before the all-reduce, let all ranks learn of it, and skip together."),
+        ),
+        sources=("torch.amp.GradScaler", "pytorch/pytorch#136009"),
+    ),
+    Cause(
+        code="NUM002",
+        name="silent-corruption-by-misaligned-collectives",
+        summary="Ranks paired collectives that do not belong together, and got wrong values without an error.",
+        what_happens="Back ends pair calls by their number in the group and do not compare them. If a rank is one "
+        "behind and the next call has the same size, its gradients are added to another step's; SUM meets MAX; int32 "
+        "meets float32; 4 elements meet 5. gloo on torch 2.13 returned wrong sums in each of these, and everything "
+        "went on.",
+        shows_before="All that can make ranks part: exceptions swallowed in the loop, collectives under conditions on "
+        "local data, reduce operations chosen at run time.",
+        shows_during="The boxes show calls at one sequence whose sites, sizes or types differ while both completed. "
+        "Nothing stands still, so that nobody asks.",
+        shows_after="A loss that goes wrong from one step on, replicas that differ, and perhaps a time-out at the end "
+        "of the epoch, when one rank has a call left over.",
+        known_misses="The watcher compares the ranks when the job stands still or dies, not while it runs well. Calls "
+        "with equal signature and line cannot be told apart at all.",
+        remedies=(
+            COMPARE_SEQUENCES,
+            Remedy(
+                text="Compare the parameters of all ranks now and then: `dist.all_gather_object(sums, [float(p.sum()) "
+                "for p in model.parameters()])`."
+            ),
+            Remedy(
+                text="Go back to a checkpoint from before the ranks parted; later ones hold the damage.",
+                safety=Safety.DISRUPTIVE,
+            ),
+        ),
+        sources=("torch 2.13.0 with gloo, measured", "NVIDIA-NeMo/Automodel#2468"),
+    ),
+    Cause(
+        code="NUM003",
+        name="replicas-diverge",
+        summary="Ranks that should hold equal state (parameters, scale, step count, learning rate) no longer do.",
+        what_happens="State is updated from local data: a scaler that sees overflow on one rank, a schedule driven by "
+        "the local loader, buffers that are not broadcast, a random generator used for the model, a damaged value from "
+        "one device. No collective fails; each rank trains a slightly different model.",
+        shows_before="Decisions from local values that are not reduced; gradients unscaled or checked before they are "
+        "averaged; parameters changed outside the wrapper.",
+        shows_during="Nothing, until a decision taken from that state makes ranks part: then one of the SYNC causes is "
+        "named, and this stands behind it.",
+        shows_after="Checkpoints of two ranks that differ; an evaluation that depends on the rank; a jump of the loss "
+        "on resume.",
+        known_misses="holdfast does not compare values; only the program, or two checkpoints side by side, can.",
+        remedies=(
+            Remedy(
+                text="Compare a checksum of the state over the ranks every so many steps: "
+                "`dist.all_gather_object(sums, [float(p.sum()) for p in model.parameters()])`."
+            ),
+            Remedy(
+                text="Set all ranks to one state again, after mending the reason: `for p in model.parameters(): "
+                "dist.broadcast(p.data, src=0)`.",
+                safety=Safety.DISRUPTIVE,
+            ),
+        ),
+        sources=("pytorch/pytorch#136009", "karpathy/nanochat#857", "dylanyunlon/Neuron_SP#2"),
+    ),
+)

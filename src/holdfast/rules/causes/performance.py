@@ -1,0 +1,109 @@
+"""PERF: slow but alive. None of these is a hang by itself; two of them end as one when a time-out strikes."""
+
+from __future__ import annotations
+
+from holdfast.findings import Cause, Remedy, Safety
+from holdfast.rules.causes.remedies import DRAIN
+
+CAUSES = (
+    Cause(
+        code="PERF001",
+        name="straggler",
+        summary="One rank is slower than the others in every step; nobody hangs, everybody waits for it.",
+        what_happens="A collective is as fast as its slowest member. A throttled GPU, a busy core, a slow disk or more "
+        "work than the others makes one rank arrive last each time, and all GPUs run at its pace.",
+        shows_before="Clocks, temperatures, power limits or PCIe widths that differ from the neighbours'; other jobs "
+        "on the host; a rank 0 that logs and evaluates as well.",
+        shows_during="Steps advance. The boxes show the same rank entering each collective last, by about the same "
+        "time, and it computes in between with a changing stack. holdfast waits for it, and does not call it a hang.",
+        shows_after="Throughput below what it was or should be; no error. On the device, all others show high "
+        "utilisation, which is their waiting.",
+        known_misses="A rank that waits for a peer outside the boxes (storage, a lock) has the same picture. Pipeline "
+        "stages are late by design. A straggler that becomes slow enough to cross a time-out is "
+        "watchdog-timeout-straggler.",
+        remedies=(
+            Remedy(
+                text="Compare clocks, temperatures and throttle reasons over the hosts.",
+                command="nvidia-smi -q -d CLOCK,TEMPERATURE,PERFORMANCE",
+                safety=Safety.AUTOMATIC,
+            ),
+            Remedy(text="Look for work that this rank alone does, and move it behind the step or to another process."),
+            DRAIN,
+        ),
+        sources=("ByteRobust, arXiv 2509.16293", "NVIDIA/Megatron-LM#4662", "deepspeedai/DeepSpeed#1617"),
+    ),
+    Cause(
+        code="PERF002",
+        name="computing-long",
+        summary="A rank computes outside of collectives for long, while the others wait.",
+        what_happens="The rank burns CPU: it tokenises, sorts, compiles, builds an index, or runs an endless loop. The "
+        "others are in the next collective. If it ends, the job goes on; if not, no tool can know that for certain.",
+        shows_before="Heavy work on one rank between two collectives; the first step with torch.compile; data sets "
+        "that are prepared on first use.",
+        shows_during="The process uses a core or more, its stack changes between samples, or stays inside one native "
+        "call that uses CPU. holdfast says so in a line and goes on waiting; it does not call it a hang.",
+        shows_after="Nothing, if it ended in time. Otherwise a time-out on the others, which says nothing of the "
+        "reason.",
+        known_misses="A busy-wait or an endless loop is computing too, and is not called a hang however long it lasts: "
+        "the process group's time-out ends it.",
+        remedies=(
+            Remedy(
+                text="See what it computes.", command="py-spy dump --nonblocking --pid PID", safety=Safety.AUTOMATIC
+            ),
+            Remedy(
+                text="If it is meant to take long, say so with a budget: `with holdfast.phase('index', budget='1h'): "
+                "...`."
+            ),
+            Remedy(text="Do the work before the job, or in all ranks' shares."),
+        ),
+        sources=("pytorch/pytorch#46076", "intelligent-machine-learning/dlrover#1727"),
+    ),
+    Cause(
+        code="PERF003",
+        name="watchdog-timeout-straggler",
+        summary="A rank was healthy but too slow (slow GPU or host, a long stall), and the others' time-out struck.",
+        what_happens="The slow rank would have come. A garbage collection, a page cache that was emptied, a swapped "
+        "host, a throttled GPU or a busy file system made it late by more than the limit of the collective, and the "
+        "watchdog of the ranks that were in time ended the job.",
+        shows_before="A limit that was shortened to find hangs quickly; step times with a long tail.",
+        shows_during="The awaited rank computes or moves data, with a changing stack; its lateness grows.",
+        shows_after="Watchdog time-outs on the ranks that were in time; the late rank's log goes on after them, or its "
+        "box shows it entering the very collective that the others gave up. Before that, throughput falls.",
+        known_misses="If the late rank was killed before it could arrive, lateness and absence leave the same log: "
+        "only its box, or its log's time stamps, tell.",
+        remedies=(
+            Remedy(
+                text="Give the group more time than the longest healthy stall: `dist.init_process_group(backend, "
+                "timeout=timedelta(minutes=30))`."
+            ),
+            Remedy(text="Look for the reason of the stall on that host: throttling, swap, storage, other jobs."),
+            DRAIN,
+        ),
+        sources=("bigscience-workshop/bigscience: chronicles of tr11", "pytorch/torchtitan#2899"),
+    ),
+    Cause(
+        code="PERF004",
+        name="rank0-long-work-timeout",
+        summary="One rank, mostly 0, did long legitimate work while the others waited in a collective, until it timed "
+        "out.",
+        what_happens="Rank 0 evaluates, preprocesses, downloads or saves for longer than the collective may last, and "
+        "the others stand in the barrier behind it. Nothing is wrong but the limit, or the place of the work.",
+        shows_before="`if rank == 0:` with unbounded work in front of a barrier, under the default limit of 10 (NCCL) "
+        "or 30 minutes (gloo).",
+        shows_during="Rank 0 is outside of any collective, in the same function for long, with changing frames or "
+        "moving bytes; all others are in one barrier. The budgets for checkpoints, evaluation and compilation apply.",
+        shows_after="The barrier's time-out on all other ranks after 10 or 30 minutes to the second. Rank 0's log "
+        "shows work going on, or the end of it.",
+        known_misses="Work that sleeps (waits for a server) is not told from a rank that hangs, unless a phase says "
+        "what it is.",
+        remedies=(
+            Remedy(text="Give the work a phase with a budget: `with holdfast.phase('evaluation', budget='1h'): ...`."),
+            Remedy(
+                text="Let the others wait in a group whose limit fits: `waiting = dist.new_group(backend='gloo', "
+                "timeout=timedelta(hours=2))`."
+            ),
+            Remedy(text="Share the work over all ranks, or do it before the job starts."),
+        ),
+        sources=("intelligent-machine-learning/dlrover#1727", "ray-project/ray#22349"),
+    ),
+)
