@@ -175,8 +175,9 @@ CAUSES = (
         shows_after="`wait timeout after ...ms, keys: /default_pg/0//...` on the callers, a collective's time-out on "
         "the others. new_group ignores the default group's time-out: by default this takes 30 minutes with gloo, "
         "whatever init_process_group was given.",
-        known_misses="A group of the caller alone completes and hangs later. With NCCL, groups are made lazily: the "
-        "wait moves to the first collective in them, and rank-missing-collective may be named.",
+        known_misses="A group of the caller alone completes; only the next new_group, whose number then differs, "
+        "hangs. With NCCL, groups are made lazily: the wait moves to the first collective in them, and "
+        "rank-missing-collective may be named.",
         remedies=(
             Remedy(
                 text="Call new_group on all ranks, for all groups, in one order; keep the one that you are in: `groups "
