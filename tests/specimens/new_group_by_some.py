@@ -1,0 +1,38 @@
+"""Rank 0 alone makes a process group when it writes a checkpoint; its members, the other ranks, go on training."""
+
+import sys
+
+import torch
+import torch.distributed as dist
+
+HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+STEPS, CHECKPOINT_AT = 60, 30
+
+
+def train_step(weights: torch.Tensor) -> None:
+    for _ in range(15):
+        gradient = torch.tanh(weights @ weights)
+    dist.all_reduce(gradient)
+    weights -= 1e-4 * gradient
+
+
+def save_checkpoint() -> None:
+    group = dist.new_group(backend="gloo")  # GUILTY
+    dist.barrier(group=group)
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    weights = torch.eye(256)
+    for step in range(STEPS):
+        train_step(weights)
+        if rank == 0 and step % 10 == 0:
+            print("step", step, flush=True)
+        if step == CHECKPOINT_AT and (rank == 0 or HEALTHY):
+            save_checkpoint()  # ALSO
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Rank 3 reads its samples through a pipe; whoever fills it has stopped writing, and the read never returns."""
+
+import os
+import sys
+import tempfile
+from typing import IO
+
+import torch
+import torch.distributed as dist
+
+HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+STEPS, DRY_AT = 60, 30
+
+
+def open_samples() -> IO[bytes]:
+    """A named pipe with so many samples in it; its name is removed at once, so that nothing stays behind."""
+    place = tempfile.mktemp(prefix="samples-")
+    os.mkfifo(place)
+    pipe = open(place, "r+b", buffering=0)
+    os.unlink(place)
+    pipe.write(b"sample\n" * (STEPS if HEALTHY else DRY_AT))
+    return pipe
+
+
+def read_sample(samples: IO[bytes]) -> bytes:
+    return samples.read(7)  # GUILTY
+
+
+def train_step(weights: torch.Tensor) -> None:
+    for _ in range(15):
+        gradient = torch.tanh(weights @ weights)
+    dist.all_reduce(gradient)
+    weights -= 1e-4 * gradient
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    weights = torch.eye(256)
+    samples = open_samples() if rank == 3 else None
+    for step in range(STEPS):
+        if samples is not None:
+            read_sample(samples)
+        train_step(weights)
+        if rank == 0 and step % 10 == 0:
+            print("step", step, flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
