@@ -1,0 +1,322 @@
+"""What a node does at start, tick, failure and end: it keeps the watcher informed and acts on verdicts.
+
+:class:`NodeAgent` is the hooks that ``runtime/elastic.py`` calls. Nothing in it waits: there are workers to look after.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast import settings
+from holdfast.actions.channel import Channel
+from holdfast.actions.policy import Budget, Course, Decision, OnHang, decide
+from holdfast.actions.run_folder import RunFolder
+from holdfast.findings import Verdict
+from holdfast.report import json as json_report
+from holdfast.report.terminal import render_verdict
+from holdfast.report.text import one_line
+from holdfast.runtime.generation import Choice, End, Generation, Look, Order
+
+QUESTION = "What went wrong with this job?"
+#: How long the watcher may take to judge when workers died, and for a node that does not lead until an order arrives.
+JUDGE_LIMIT_S = 3.5
+LEADER_LIMIT_S = 8.0
+#: In a hang nobody saves anything: workers that are not stuck themselves have so long between SIGTERM and SIGKILL.
+HANG_PATIENCE_S = 3.0
+RELAY_EVERY_S = 1.0
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What was made of the wish: everything that the node needs to know before workers start.
+
+    ``gaps`` is what the preset adds to the environment of workers, ``environment`` that of the watcher.
+    """
+
+    workers: int
+    recorder: str
+    native: str
+    inject: str
+    on_hang: OnHang
+    preset: str | None
+    environment: Mapping[str, str]
+    gaps: Mapping[str, str]
+    json_report: Path | None
+
+
+class Incident(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of ``incidents`` in the JSON report."""
+
+    generation: int
+    verdict: Verdict
+    decision: str
+    html: str | None = None
+    folder: str | None = None
+    detected_s: float | None = None
+    judged: bool = True
+
+
+def say(text: str) -> None:
+    """One line for people, on stderr."""
+    sys.stderr.write(f"holdfast: {one_line(text)}\n")
+    sys.stderr.flush()
+
+
+class NodeAgent:
+    """The hooks of one node. The node that leads asks its watcher to judge; the others call the leader."""
+
+    def __init__(self, folder: RunFolder, plan: Plan, budget: Budget) -> None:
+        self._folder = folder
+        self._plan = plan
+        self._budget = budget
+        self._watcher = Channel(plan.environment, folder.path / "watcher.log")
+        self._watcher_missed = False
+        self._incidents: list[Incident] = []
+        self._generation: Generation | None = None
+        self._case = _Case()
+        self._note_run()
+
+    def _note_run(self) -> None:
+        preset = self._plan.preset
+        readings = settings.preset_readings(preset, workers=self._plan.workers) if preset else ()
+        facts = {
+            "schema": "holdfast/1", "run": self._folder.name, "begun": time.time(), "workers": self._plan.workers,
+            "recorder": self._plan.recorder, "native": self._plan.native, "inject": self._plan.inject,
+            "preset": preset, "settings": readings, "boxes": str(self._folder.boxes), "watcher": self._watcher.pid,
+        }  # fmt: skip
+        self._folder.write("run.json", msgspec.json.format(msgspec.json.encode(facts)))
+
+    # The hooks
+
+    def variables(self, rank: int, generation: int) -> Mapping[str, str]:  # noqa: ARG002 - a hook's arguments
+        """What worker ``rank`` gets in its environment."""
+        return {
+            **self._plan.gaps,
+            "HOLDFAST_BOX": str(self._folder.box(rank)),
+            "HOLDFAST_RECORDER": self._plan.recorder,
+            "HOLDFAST_NATIVE": self._plan.native,
+            "HOLDFAST_INJECT": self._plan.inject,
+            "HOLDFAST_WATCHER_PID": str(self._watcher.pid),
+        }
+
+    def started(self, generation: Generation) -> None:
+        """Tell the watcher whom to watch, and people where everything is."""
+        self._generation, self._case = generation, _Case()
+        self._budget = msgspec.structs.replace(self._budget, used=generation.number)
+        for _ in self._watcher.answers():
+            pass  # about the generation before
+        workers = [
+            {"rank": each.rank, "local_rank": each.local_rank, "pid": each.pid, "box": str(self._folder.box(each.rank))}
+            for each in generation.workers
+        ]
+        self._watcher.send(
+            "start", generation=generation.number, run_dir=str(self._folder.path.absolute()), node=generation.node,
+            nodes=generation.nodes, leader=generation.leader, world_size=generation.world_size,
+            on_hang=str(self._plan.on_hang), workers=workers,
+        )  # fmt: skip
+        say(self._introduction(generation))
+
+    def _introduction(self, generation: Generation) -> str:
+        recorder = self._plan.recorder
+        if recorder in ("auto", "native"):
+            recorder = "native" if self._plan.native else "python"
+        first, last = generation.workers[0].rank, generation.workers[-1].rank
+        ranks = f"ranks {first} to {last} of {generation.world_size}" if last > first else f"rank {first}"
+        preset = f", preset {self._plan.preset} sets {_pairs(self._plan.gaps)}" if self._plan.gaps else ""
+        return f"generation {generation.number}: {ranks}, recorder {recorder}{preset}, run folder {self._folder.path}"
+
+    def tick(self, look: Look) -> Order | None:
+        """Pass on what is new in both directions, and act on a verdict or on the death of workers."""
+        current, case = self._generation, self._case
+        if current is None:
+            return None
+        if look.codes != case.codes:
+            case.codes = dict(look.codes)
+            self._watcher.send("exits", codes={str(rank): code for rank, code in look.codes.items()})
+        self._relay(current, case)
+        for answer in self._watcher.answers():
+            order = self._hear(answer, current, case)
+            if order is not None:
+                return order
+        self._miss_watcher()
+        return self._look_after_failure(current, case)
+
+    def decided(self, order: Order) -> None:
+        """Note what all nodes do now; the node that proposed it has printed the verdict already."""
+        incident = msgspec.json.decode(order.payload, type=Incident)
+        self._incidents.append(incident)
+        if order.payload != self._case.payload:
+            message = incident.verdict.root.message if incident.verdict.root else "workers died"
+            say(f"another node decided: {message}; {order.reason}")
+
+    def ended(self, how: End) -> None:
+        """Bring the boxes where they belong."""
+        self._watcher.send("stop")
+        if how is End.FAILED:
+            place = self._case.folder or self._folder.new_incident()
+            trouble = self._folder.keep_boxes(place / "boxes")
+        elif how is End.INTERRUPTED:
+            trouble = self._folder.keep_boxes(self._folder.path / "interrupted")
+        else:
+            trouble = ""
+            self._folder.clear_boxes()
+        if trouble:
+            say(f"the boxes could not be kept: {trouble}")
+        self._generation = None
+
+    def note(self, text: str) -> None:
+        """One line for people."""
+        say(text)
+
+    def abandon(self) -> None:
+        """Leave no process and no box behind, without any wait."""
+        self._watcher.kill()
+        self._folder.close()
+
+    # Between watcher and nodes
+
+    def _relay(self, current: Generation, case: _Case) -> None:
+        if current.leader and current.nodes > 1 and time.monotonic() > case.relayed_at + RELAY_EVERY_S:
+            case.relayed_at = time.monotonic()
+            self._send_summaries(current)
+
+    def _send_summaries(self, current: Generation) -> None:
+        summaries = current.board.read("summary")
+        if summaries:
+            self._watcher.send("summaries", blobs={str(node): blob for node, blob in summaries.items()})
+
+    def _hear(self, answer: Mapping[str, Any], current: Generation, case: _Case) -> Order | None:
+        kind = answer.get("kind")
+        if kind == "note":
+            say(str(answer["text"]))
+        elif kind == "summary":
+            current.board.post("summary", str(answer["blob"]))
+            case.summaries += 1
+        elif kind == "verdict" and answer["generation"] == current.number:
+            verdict = msgspec.convert(answer["verdict"], Verdict)
+            return self._act(verdict, answer, current, case)
+        return None
+
+    def _miss_watcher(self) -> None:
+        if not self._watcher.alive and not self._watcher_missed:
+            self._watcher_missed = True
+            where = self._folder.path / "watcher.log"
+            say(f"the watcher ended (status {self._watcher.status}, see {where}); the job goes on without it")
+
+    def _look_after_failure(self, current: Generation, case: _Case) -> Order | None:
+        """Workers died here, or another node calls because some died there: ask for a verdict, but not for ever."""
+        failed = any(case.codes.values())
+        if not failed and not (current.leader and current.board.read("call")):
+            return None
+        now = time.monotonic()
+        case.failed_at = case.failed_at or now
+        if current.leader:
+            if not case.asked:
+                case.asked = True
+                self._send_summaries(current)
+                self._watcher.send("judge")
+        elif not case.asked and (case.summaries >= case.summaries_at_failure(2) or now > case.failed_at + 2):
+            case.asked = True
+            current.board.post("call", "1")
+        limit_s = JUDGE_LIMIT_S if current.leader else LEADER_LIMIT_S
+        if (current.leader and not self._watcher.alive) or now > case.failed_at + limit_s:
+            return self._act(None, {}, current, case)
+        return None
+
+    # Acting
+
+    def _act(
+        self, verdict: Verdict | None, answer: Mapping[str, Any], current: Generation, case: _Case
+    ) -> Order | None:
+        hang = bool(answer.get("hang", False))
+        history = [incident.verdict for incident in self._incidents]
+        decision = decide(verdict, hang=hang, on_hang=self._plan.on_hang, budget=self._budget, history=history)
+        incident = Incident(
+            generation=current.number, verdict=verdict or _unjudged(case), decision=str(decision.course),
+            html=answer.get("html"), folder=answer.get("folder"), detected_s=answer.get("detected_s"),
+            judged=verdict is not None,
+        )  # fmt: skip
+        self._show(incident, decision, hang=hang)
+        if decision.course is Course.REPORT:
+            self._incidents.append(incident)
+            return None
+        case.folder = Path(incident.folder) if incident.folder else None
+        case.payload = msgspec.json.encode(incident).decode()
+        return Order(
+            choice=Choice(decision.course.value), reason=decision.reason, payload=case.payload,
+            stuck=(*answer.get("stuck", ()), *answer.get("stopped", ())), patience_s=HANG_PATIENCE_S if hang else None,
+        )  # fmt: skip
+
+    def _show(self, incident: Incident, decision: Decision, *, hang: bool) -> None:
+        if not incident.judged:
+            say(f"{incident.verdict.unseen[0]}; {decision.reason}")
+            return
+        found_s = incident.detected_s if hang else None
+        render_verdict(incident.verdict, html=incident.html, decision=decision.reason, elapsed_s=found_s)
+
+    # The end
+
+    def close(self, status: int) -> None:
+        """End the watcher, clear shared memory, write the JSON report, and say in one line why the job failed."""
+        self._watcher.close()
+        self._folder.close()
+        if status != 0 and self._incidents:
+            last = self._incidents[-1]
+            sentence = last.verdict.root.message if last.verdict.root else "workers died"
+            say(f"the job failed: {sentence}" + (f"; {last.html}" if last.html else ""))
+        if self._plan.json_report is not None:
+            json_report.write(self._plan.json_report, self._report(status))
+
+    def _report(self, status: int) -> dict[str, Any]:
+        verdict = self._incidents[-1].verdict if self._incidents else Verdict(question=QUESTION)
+        findings = (verdict.root, *verdict.consequences) if verdict.root is not None else ()
+        return json_report.envelope(
+            "run", findings, verdict, incidents=self._incidents, status=status, restarts=self._budget.used,
+            run_dir=str(self._folder.path),
+        )  # fmt: skip
+
+
+class _Case:
+    """What this node knows and did about the generation that runs."""
+
+    def __init__(self) -> None:
+        self.codes: dict[int, int] = {}
+        self.summaries = 0
+        self.failed_at = 0.0
+        self.relayed_at = 0.0
+        self.asked = False
+        self.folder: Path | None = None
+        self.payload = ""
+        self._summaries_at_failure: int | None = None
+
+    def summaries_at_failure(self, more: int) -> int:
+        """The number of summaries when a failure was first seen, and so many more: then one tells of the failure."""
+        if self._summaries_at_failure is None:
+            self._summaries_at_failure = self.summaries
+        return self._summaries_at_failure + more
+
+
+def _unjudged(case: _Case) -> Verdict:
+    """Stands for the verdict that the watcher could not give: what the exit codes alone say."""
+    deaths = [f"rank {rank} {_death(code)}" for rank, code in sorted(case.codes.items()) if code != 0]
+    what = ", ".join(deaths) or "workers of another node died"
+    return Verdict(question=QUESTION, unseen=(f"{what}; the watcher gave no verdict in time",))
+
+
+def _death(code: int) -> str:
+    if code > 0:
+        return f"ended with status {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"
+
+
+def _pairs(variables: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in sorted(variables.items()))

@@ -1,0 +1,76 @@
+"""One run of ``holdfast run`` on this node: from what the user asked for to the exit status."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import msgspec
+
+from holdfast import settings
+from holdfast.actions.agent import NodeAgent, Plan, say
+from holdfast.actions.policy import Budget, OnHang
+from holdfast.actions.run_folder import RunFolder
+from holdfast.errors import BadValue, HoldfastError, MissingFile, UnknownName
+from holdfast.runtime import faults, torchrun
+from holdfast.runtime.launch import FAILED, launch
+from holdfast.runtime.recorder import build
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user asked for besides torchrun's arguments; None where a default applies."""
+
+    preset: str | None = None
+    on_hang: str = OnHang.RESTART
+    inject: tuple[str, ...] = ()
+    json_report: Path | None = None
+    run_dir: str | None = None
+    recorder: str | None = None
+
+
+def run(given: argparse.Namespace, wish: Wish) -> int:
+    """Run the job and return its exit status, which is torchrun's.
+
+    Raises:
+        UsageError: anything the user asked for that cannot be; nothing was started then.
+        WorldError: the rendezvous did not come about.
+    """
+    torchrun.check(given)
+    plan = _plan(given, wish)
+    base = Path(str(settings.read("HOLDFAST_RUN_DIR", flag=wish.run_dir).value))
+    folder = RunFolder(base, workers=plan.workers, records=settings.count("HOLDFAST_RING"))
+    for sentence in settings.advice():
+        say(sentence)
+    if folder.trouble and plan.recorder != "off":
+        say(f"the boxes lie in {folder.boxes}, where writing is slower: {folder.trouble}")
+    node = NodeAgent(folder, plan, Budget(0, int(given.max_restarts)))
+    status = FAILED
+    try:
+        status = launch(given, node, logs=folder.logs, quiet="LOGLEVEL" not in plan.environment)
+    except HoldfastError as error:
+        status = error.exit_status
+        raise
+    finally:
+        node.close(status)
+    return status
+
+
+def _plan(given: argparse.Namespace, wish: Wish) -> Plan:
+    workers = torchrun.local_world_size(given)
+    own = settings.environment()
+    environment = settings.worker_environment(wish.preset, workers=workers) if wish.preset else own
+    recorder = "off" if given.no_python else str(settings.read("HOLDFAST_RECORDER", flag=wish.recorder).value)
+    inject = ";".join(wish.inject) or settings.text("HOLDFAST_INJECT") or ""
+    if faults.parse(inject) and recorder == "off":
+        why = "faults are injected by the recorder, which is off"
+        raise BadValue("--inject", why=why, next_step="leave out --recorder off and --no-python")
+    if wish.on_hang not in set(OnHang):
+        raise UnknownName("answer to --on-hang", wish.on_hang, OnHang)
+    if wish.json_report is not None and not wish.json_report.absolute().parent.is_dir():
+        raise MissingFile(wish.json_report, why="its folder does not exist")
+    library = build.ensure_built(say) if recorder in ("auto", "native") else None
+    return Plan(
+        workers=workers, recorder=recorder, native=str(library or ""), inject=inject, on_hang=OnHang(wish.on_hang),
+        preset=wish.preset, environment=environment, json_report=wish.json_report,
+        gaps={name: value for name, value in environment.items() if own.get(name) != value},
+    )  # fmt: skip

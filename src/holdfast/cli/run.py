@@ -1,0 +1,77 @@
+"""``holdfast run``: torchrun's command line, and around the job a recorder, a watcher, verdicts and restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from holdfast import settings
+from holdfast.errors import BadValue
+
+#: Our options, beside those of torchrun: flag -> what argparse needs to know. `--help` prints this table.
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "--preset": {"metavar": "NAME", "help": f"Set what you left unset: {', '.join(settings.PRESETS)}; or help."},
+    "--on-hang": {
+        "metavar": "WHAT", "default": "restart",
+        "help": "report, restart or stop (restart: while --max-restarts allows, then stop).",
+    },
+    "--inject": {
+        "metavar": "FAULT", "action": "append", "default": [],
+        "help": "Cause a fault, such as hang@rank=2,step=30; may be repeated. `holdfast chaos` lists them.",
+    },
+    "--json-report": {"metavar": "FILE", "type": Path, "help": "Write the verdict there, for scripts, at the end."},
+    "--run-dir": {"metavar": "DIR", "help": "Folder for the run's folder (default: holdfast-runs)."},
+    "--recorder": {"metavar": "KIND", "help": "auto, native (compiled), python or off."},
+}  # fmt: skip
+
+
+class _Raw(click.Command):
+    """Leaves all arguments to torch's parser, which knows where the script's own begin."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.args = list(args)
+        return []
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        formatter.write_usage("holdfast run", "[OPTIONS, OURS AND TORCHRUN'S] SCRIPT [ARGUMENTS OF THE SCRIPT]")
+        formatter.write_paragraph()
+        formatter.write_text("Run a training job as torchrun does, watch it, name the stuck rank, restart it.")
+        formatter.write_paragraph()
+        formatter.write_text("Every argument of torchrun is accepted, because torch's own parser reads them.")
+        with formatter.section("Options in addition"):
+            formatter.write_dl([(f"{flag} {row['metavar']}", row["help"]) for flag, row in OPTIONS.items()])
+
+
+@click.command(cls=_Raw)
+@click.pass_context
+def command(ctx: click.Context) -> int:
+    """Run a training job as torchrun does, watch it, name the stuck rank, restart it."""
+    arguments = ctx.args
+    if arguments[:1] in ([], ["-h"], ["--help"]):
+        click.echo(ctx.get_help())
+        return 0 if arguments else BadValue.exit_status
+    if arguments[:1] == ["--preset=help"] or arguments[:2] == ["--preset", "help"]:
+        return _explain_presets()
+
+    from holdfast.actions.job import Wish, run
+    from holdfast.runtime import torchrun
+
+    given = torchrun.parse(arguments, OPTIONS)
+    if given.preset == "help":
+        return _explain_presets()
+    wish = Wish(preset=given.preset, on_hang=given.on_hang, inject=tuple(given.inject),
+                json_report=given.json_report, run_dir=given.run_dir, recorder=given.recorder)  # fmt: skip
+    return run(given, wish)
+
+
+def _explain_presets() -> int:
+    """Every preset with each variable's value, whence it would come here for one worker, and why."""
+    for preset in settings.PRESETS:
+        click.echo(f"{preset}")
+        for reading in settings.preset_readings(preset, workers=1):
+            origin = reading.why or f"stays as you set it ({reading.origin})"
+            click.echo(f"  {reading.name}={reading.value}\n      {origin}")
+    return 0

@@ -1,0 +1,249 @@
+"""The elastic agent of a node: torch's own, which calls hooks, opens a store a generation, and does not wait in vain.
+
+It knows the Protocol ``Hooks`` and nothing of verdicts: ``actions/agent.py`` supplies them, ``launch.py`` starts it. It
+overrides private steps of torch's agent, each for one purpose: tested with torch 2.13.0.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import time
+from typing import Any
+
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import LogsSpecs
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from holdfast.runtime import ending, generation
+from holdfast.runtime.generation import Board, Choice, End, Generation, Hooks, Look, Order, Worker
+from holdfast.runtime.patience import Signals, Waiting, in_thread
+from holdfast.runtime.torchrun import CompletedLogs
+
+LINE_PREFIX = "[rank${rank}]: "
+#: A worker failed and the hooks gave no order for so long: torch goes on without them.
+HOOKS_LIMIT_S = 15.0
+#: How long a proposal may take to become everybody's order, and the leader waits for the other nodes at the end.
+AGREE_LIMIT_S = 3.0
+
+
+class Agent(LocalElasticAgent):
+    """Starts, watches and ends the workers of one node."""
+
+    def __init__(self, spec: WorkerSpec, *, hooks: Hooks, signals: Signals, logs: LogsSpecs | None, **own: Any) -> None:
+        own["logs_specs"] = CompletedLogs(logs or own["logs_specs"], self._complete)
+        own["log_line_prefix_template"] = own.get("log_line_prefix_template") or LINE_PREFIX
+        super().__init__(spec, **own)
+        self._hooks = hooks
+        self._signals = signals
+        self._joined: list[generation.Joined] = []
+        self._attempts = 0
+        self._board = Board(None, 0, 1)
+        self._generation: Generation | None = None
+        self._order: Order | None = None
+        self._failed_at: float | None = None
+        self._proposed_at: float | None = None
+        signals.kill = self._kill
+
+    # Coming together
+
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        """In a thread: torch waits for the other nodes in C++, where no signal would reach us."""
+        self._board.leave(0)
+        waiting = Waiting(self._hooks.note, "the other nodes to join")
+        in_thread(functools.partial(self._join, worker_group), waiting.tick)
+
+    def _join(self, group: Any) -> None:  # WorkerGroup, whose attributes are declared to be None
+        super()._rendezvous(group)
+        spec = group.spec
+        # The store of a dynamic rendezvous has a prefix for each round; that of a static one has not.
+        static = spec.rdzv_handler.get_backend() == "static"
+        joined = generation.join(
+            group.store, f"holdfast/{self._attempts}" if static else "holdfast",
+            node=group.group_rank, nodes=group.group_world_size, address=group.master_addr,
+            restarts=spec.max_restarts - self._remaining_restarts,
+        )  # fmt: skip
+        self._attempts += 1
+        self._joined.append(joined)
+        group.master_addr, group.master_port = joined.address, joined.port
+        self._remaining_restarts = max(spec.max_restarts - joined.restarts, 0)
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        others = set(ending.children_of(os.getpid()))
+        try:
+            pids: dict[int, Any] = super()._start_workers(worker_group)
+        except BaseException:  # a signal came between the first worker and the last: torch knows of none
+            strays = set(ending.children_of(os.getpid())) - others
+            ending.kill_family([], ending.family(strays, ending.processes()))
+            raise
+        self._signals.listen()  # torch has just put its own handlers there
+        self._joined = self._joined[-1:]  # the store of the generation before this one goes
+        self._order = self._failed_at = self._proposed_at = None
+        self._generation = self._describe(worker_group, pids)
+        self._board = self._generation.board
+        self._hooks.started(self._generation)
+        return pids
+
+    def _describe(self, group: Any, pids: dict[int, Any]) -> Generation:
+        node, nodes = group.group_rank, group.group_world_size
+        return Generation(
+            number=group.spec.max_restarts - self._remaining_restarts,
+            node=node,
+            nodes=nodes,
+            world_size=group.workers[0].world_size,
+            restarts_left=self._remaining_restarts,
+            workers=tuple(Worker(each.global_rank, each.local_rank, pids[each.local_rank]) for each in group.workers),
+            board=Board(self._joined[-1].store if nodes > 1 else None, node, nodes),
+        )
+
+    def _complete(self, environment: dict[str, str]) -> None:
+        """Complete the environment of a worker that is about to start."""
+        restarts = int(environment["TORCHELASTIC_RESTART_COUNT"])
+        environment["TORCHELASTIC_USE_AGENT_STORE"] = str(True)
+        environment.update(self._hooks.variables(int(environment["RANK"]), restarts))
+
+    # Looking after the workers
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        codes = self._codes()
+        order = self._ask(codes)
+        if order is not None:
+            self._obey(order)
+            self._end_workers(signal.SIGTERM, End.FAILED)
+            if order.choice is Choice.STOP:
+                self._remaining_restarts = 0
+            return RunResult(state=WorkerState.FAILED, failures=self._failures())
+        if any(codes.values()):
+            # torch would now end the other workers, whose state is the evidence.
+            self._failed_at = self._failed_at or time.monotonic()
+            if time.monotonic() - self._failed_at < HOOKS_LIMIT_S:
+                return RunResult(state=WorkerState.HEALTHY)
+        result: RunResult = super()._monitor_workers(worker_group)
+        return result
+
+    def _ask(self, codes: dict[int, int]) -> Order | None:
+        """Ask the hooks, propose what they want, and return what the nodes agreed upon."""
+        if self._proposed_at is None and self._board.order() is None:
+            wanted = self._hooks.tick(Look(codes))
+            if wanted is not None:
+                self._proposed_at = time.monotonic()
+                self._board.propose(wanted)
+        elif self._proposed_at is not None and time.monotonic() - self._proposed_at > AGREE_LIMIT_S:
+            self._board.lost = True
+        return self._board.order()
+
+    def _obey(self, order: Order) -> None:
+        if self._order is None:
+            self._order = order
+            self._hooks.decided(order)
+
+    def _children(self) -> dict[int, ending.Child]:
+        """The workers' processes by local rank, dead or alive."""
+        handlers = getattr(self._pcontext, "subprocess_handlers", {})
+        return {local_rank: handler.proc for local_rank, handler in handlers.items()}
+
+    def _codes(self) -> dict[int, int]:
+        """Exit codes of the workers that ended, by rank."""
+        ranks = {worker.local_rank: worker.global_rank for worker in self._worker_group.workers}
+        polled = {ranks[local_rank]: child.poll() for local_rank, child in self._children().items()}
+        return {rank: code for rank, code in polled.items() if code is not None}
+
+    def _failures(self) -> dict[int, ProcessFailure]:
+        """The workers that did not end with 0. At least one, even if all did: torch takes none for success."""
+        files = self._pcontext.error_files if self._pcontext is not None else {}
+        codes = self._codes()
+        failed = {rank: code for rank, code in codes.items() if code != 0} or dict.fromkeys(codes, 1) or {0: 1}
+        return {
+            worker.global_rank: ProcessFailure(
+                local_rank=worker.local_rank, pid=int(worker.id or 0), exitcode=failed[worker.global_rank],
+                error_file=files.get(worker.local_rank, ""),
+            )
+            for worker in self._worker_group.workers if worker.global_rank in failed
+        }  # fmt: skip
+
+    # Ending
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, *rest: Any, **given: Any) -> None:
+        if self._generation is not None:
+            self._end_workers(death_sig, self._why_now(self._generation))
+        super()._shutdown(death_sig, *rest, **given)
+
+    def _why_now(self, current: Generation) -> End:
+        """Why the workers are to be ended although no order of ours said so."""
+        codes = self._codes()
+        if self._signals.received is not None:
+            return End.INTERRUPTED
+        if len(codes) == len(current.workers) and not any(codes.values()):
+            return End.CLEAN
+        until = time.monotonic() + (2 * generation.READ_EVERY_S if current.nodes > 1 else 0)
+        while (order := self._board.order()) is None and time.monotonic() < until:
+            time.sleep(0.02)  # a node that restarts because of a failure posts an order before it joins again
+        if order is not None:
+            self._obey(order)
+        return End.FAILED if order is not None or any(codes.values()) else End.REPLACED
+
+    def _end_workers(self, word: signal.Signals, how: End) -> None:
+        """End the workers of this generation and tell the hooks."""
+        current, order = self._generation, self._order
+        if current is None:
+            return
+        patience_s = float(getattr(self, "_shutdown_timeout", 30))
+        if how is End.INTERRUPTED:
+            self._hooks.note(f"{word.name}: the workers have {patience_s:g} s to end; once more ends them at once")
+        if how is not End.CLEAN:
+            stuck = order.stuck if order is not None else ()
+            ending.end(
+                list(self._children().values()), word=word,
+                patience_s=order.patience_s if order is not None and order.patience_s is not None else patience_s,
+                at_once={worker.pid for worker in current.workers if worker.rank in stuck},
+            )  # fmt: skip
+        if self._pcontext is not None:
+            self._pcontext.close()  # all are dead: this ends the threads that show their output
+        self._generation = None
+        self._hooks.ended(how)
+
+    def _kill(self) -> None:
+        """What the second signal does."""
+        children = list(self._children().values())
+        ending.kill_family(children, ending.family([child.pid for child in children], ending.processes()))
+
+    # The end of the job
+
+    def run(self, role: str = "default") -> RunResult:
+        """Run the job to its end on this node. A spare node that was never needed has succeeded."""
+        try:
+            return super().run(role) or RunResult(state=WorkerState.SUCCEEDED)
+        finally:
+            self._board.leave(AGREE_LIMIT_S)
+
+    def _invoke_run(self, role: str = "default") -> RunResult:
+        while True:
+            result = super()._invoke_run(role)
+            order = self._order
+            if result.state is not WorkerState.SUCCEEDED or order is None:
+                return result
+            if order.choice is Choice.STOP or self._remaining_restarts == 0:
+                return RunResult(state=WorkerState.FAILED, failures=self._failures())
+            self._remaining_restarts -= 1  # another node failed after the workers of this one had ended
+            self._stop_workers(self._worker_group)
+
+    def _exit_barrier(self) -> None:
+        """Wait for the other nodes as torch does, but go on watching: one of them may hang or fail yet."""
+        current = self._generation
+        if current is None or current.nodes == 1:
+            return
+        self._board.post("done", "1")
+        seen: dict[int, str] = {}
+        until = 0.0
+        while not self._board.lost and len(done := self._board.read("done")) < current.nodes - 1:
+            order = self._ask(self._codes())
+            if order is not None:
+                self._obey(order)
+                return
+            if (now := {**done, **self._board.read("summary")}) != seen or not until:
+                seen, until = now, time.monotonic() + self._exit_barrier_timeout
+            if time.monotonic() > until:
+                return
+            time.sleep(self._worker_group.spec.monitor_interval)

@@ -1,0 +1,137 @@
+"""Ends workers and all that they started: politely where that can work, at once where it cannot.
+
+A worker leads a session of its own, so that its data-loader processes are found after it has gone. A frozen process
+(SIGSTOP, a debugger) never sees SIGTERM, and waiting for it is wasted time: it gets SIGKILL, whose effect it cannot
+delay.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+#: How long we wait for processes that got SIGKILL; only one in uninterruptible I/O needs longer, and may have it.
+KILL_LIMIT_S = 5.0
+_POLL_S = 0.02
+_FROZEN = "tT"
+
+
+class Child(Protocol):
+    """A process that this one started: what of ``subprocess.Popen`` is needed here."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    def poll(self) -> int | None:
+        """Its exit code, None while it lives."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """One line of the process table. ``state`` as in /proc/pid/stat, ``start`` in clock ticks since boot."""
+
+    pid: int
+    state: str
+    parent: int
+    session: int
+    start: int
+
+
+def look(pid: int) -> Process | None:
+    """The process as it is now; None where there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return Process(pid, fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def processes() -> dict[int, Process]:
+    """Every process of this machine that can be seen."""
+    pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
+    return {found.pid: found for found in map(look, pids) if found is not None}
+
+
+def family(leaders: Collection[int], table: Mapping[int, Process]) -> dict[int, Process]:
+    """The processes in the sessions that ``leaders`` lead, living or not, and all that descend from those."""
+    found = {pid: each for pid, each in table.items() if pid in leaders or each.session in leaders}
+    while more := {pid: each for pid, each in table.items() if each.parent in found and pid not in found}:
+        found |= more
+    return found
+
+
+def end(
+    workers: Sequence[Child],
+    *,
+    word: signal.Signals,
+    patience_s: float,
+    at_once: Collection[int] = (),
+) -> None:
+    """Send ``word`` to the workers, after ``patience_s`` seconds SIGKILL to those that still live, and to their kin.
+
+    The processes ``at_once`` and all that are frozen get SIGKILL without any wait.
+    """
+    leaders = [worker.pid for worker in workers]
+    kin = family(leaders, processes())
+    for worker in _living(workers):
+        if worker.pid not in at_once:
+            _send(worker.pid, word)
+    deadline = time.monotonic() + patience_s
+    while (living := _living(workers)) and time.monotonic() < deadline:
+        for worker in living:
+            if worker.pid in at_once or _frozen(worker.pid):
+                kill_family([worker], family([worker.pid], kin))
+        time.sleep(_POLL_S)
+    kill_family(workers, kin)
+
+
+def kill_family(workers: Sequence[Child], kin: Mapping[int, Process]) -> None:
+    """SIGKILL for the workers, what descends from them now, and what of ``kin`` (seen before) still lives."""
+    leaders = [worker.pid for worker in workers]
+    deadline = time.monotonic() + KILL_LIMIT_S
+    while time.monotonic() < deadline:
+        for worker in workers:
+            worker.poll()  # a child that ended is a zombie until it is asked
+        table = processes()
+        left = {**family(leaders, table), **{pid: old for pid, old in kin.items() if _same(old, table.get(pid))}}
+        left = {pid: each for pid, each in left.items() if table[pid].state not in "ZX"}
+        if not left:
+            return
+        for pid in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_POLL_S)
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes whose parent is ``pid``."""
+    return [each.pid for each in processes().values() if each.parent == pid and each.state not in "ZX"]
+
+
+def _living(workers: Sequence[Child]) -> list[Child]:
+    return [worker for worker in workers if worker.poll() is None]
+
+
+def _frozen(pid: int) -> bool:
+    found = look(pid)
+    return found is not None and found.state in _FROZEN
+
+
+def _same(old: Process, new: Process | None) -> bool:
+    return new is not None and new.start == old.start
+
+
+def _send(pid: int, word: signal.Signals) -> None:
+    """To the worker's process group, as torchrun does it; to the worker alone where it leads none."""
+    with suppress(ProcessLookupError, PermissionError):
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, word)
+        else:
+            os.kill(pid, word)
