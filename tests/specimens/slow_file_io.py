@@ -3,6 +3,7 @@
 import os
 import sys
 import tempfile
+from pathlib import Path
 from typing import IO
 
 import torch
@@ -13,11 +14,12 @@ STEPS, DRY_AT = 60, 30
 
 
 def open_samples() -> IO[bytes]:
-    """A named pipe with so many samples in it; its name is removed at once, so that nothing stays behind."""
-    place = tempfile.mktemp(prefix="samples-")
+    """A named pipe with so many samples in it; its place is removed at once, so that nothing stays behind."""
+    place = Path(tempfile.mkdtemp()) / "samples"
     os.mkfifo(place)
-    pipe = open(place, "r+b", buffering=0)
-    os.unlink(place)
+    pipe = place.open("r+b", buffering=0)
+    place.unlink()
+    place.parent.rmdir()
     pipe.write(b"sample\n" * (STEPS if HEALTHY else DRY_AT))
     return pipe
 
