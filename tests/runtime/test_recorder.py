@@ -156,6 +156,8 @@ def test_spawned_children_find_the_script(tmp_path: Path) -> None:
     assert done.stdout == "[42]\n", done.stderr
 
 
-@pytest.mark.parametrize(("text", "expected"), [("90s", 90), ("10m", 600), ("1.5h", 5400), ("250ms", 0.25), (7, 7), ("3", 3)])
+@pytest.mark.parametrize(
+    ("text", "expected"), [("90s", 90), ("10m", 600), ("1.5h", 5400), ("250ms", 0.25), (7, 7), ("3", 3)]
+)
 def test_budgets_are_times(text: str | float, expected: float) -> None:
     assert seconds(text) == expected

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.facts.node import Summary
 from holdfast.facts.ranks import Life, Operation, RankState
-from holdfast.facts.stacks import innermost_user
+from holdfast.facts.user_code import innermost_user
 from holdfast.findings import Verdict, verdict_to_json
 from holdfast.report.files import write_whole
 from holdfast.report.html import incident_page

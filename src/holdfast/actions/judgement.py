@@ -20,7 +20,9 @@ LOOK_AGAIN_S = 2.0
 SAY_AFTER_S = 30.0
 
 #: Causes that a longer wait may still cure; all others are certain once seen.
-_MAY_CURE_ITSELF = frozenset({"rank-missing-collective", "file-io-blocked", "dataloader-worker-died", "network-fabric-fault"})
+_MAY_CURE_ITSELF = frozenset(
+    {"rank-missing-collective", "file-io-blocked", "dataloader-worker-died", "network-fabric-fault"}
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,11 @@ class Judgement:
         if table.silent_since > self._silent_since:  # somebody advanced
             self._silent_since, self._looked_at, self._done, self._said = table.silent_since, 0.0, False, False
         silent_s = now - table.silent_since
-        if self._done or silent_s < stall.threshold_s(table.ranks, self._limits) or now < self._looked_at + LOOK_AGAIN_S:
+        if (
+            self._done
+            or silent_s < stall.threshold_s(table.ranks, self._limits)
+            or now < self._looked_at + LOOK_AGAIN_S
+        ):
             return Outcome(table)
         self._looked_at = now
         look_closer()

@@ -19,4 +19,6 @@ def command(*, as_json: bool) -> None:
     width = max(map(len, KINDS))
     for name, effect in KINDS.items():
         click.echo(f"{name:<{width}}  {effect}")
-    click.echo("\nholdfast run --inject 'hang@rank=2,step=30' …   (or collective=N; generation=all: after restarts too)")
+    click.echo(
+        "\nholdfast run --inject 'hang@rank=2,step=30' …   (or collective=N; generation=all: after restarts too)"
+    )

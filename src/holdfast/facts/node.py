@@ -6,7 +6,7 @@ A :class:`Summary` is what one node says of its ranks; the leader combines those
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,11 @@ RECENT_CALLS = 256
 RECENT_CALLS_OF_ALL = 1 << 16
 STACK_LIMIT_S = 1.5
 STEPS_EVERY_S = 5.0
+CHILDREN_EVERY_S = 1.0
+#: A child that went this long before the rank fell silent may have to do with it; earlier ones were of another epoch.
+CHILD_MARGIN_S = 5.0
+#: A rank that advanced within this time is running: /proc need not be asked.
+TRUSTED_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,6 @@ class Node:
         living = [rank for rank in self._ranks.values() if rank.exit_code is None]
         for rank in living:
             rank.processes.append(processes.look(rank.worker.pid))
-            rank.children = processes.children(rank.worker.pid)
         if stacks:
             wanted = {rank.worker.pid: Path(f"{rank.worker.box}.stacks") for rank in living}
             taken = _stacks(wanted)
@@ -107,9 +111,10 @@ class _Rank:
         self.exit_code: int | None = None
         self.box: Box | None = None
         self.trouble = "its box is not there yet"
-        self.processes: list[Process | Unknown] = []
-        self.samples: list[Stack | Unknown] = []
-        self.children: tuple[processes.Child, ...] = ()
+        self.processes: deque[Process | Unknown] = deque(maxlen=2)
+        self.samples: deque[Stack | Unknown] = deque(maxlen=2)
+        self._children = processes.ChildrenWatch(worker.pid)
+        self._children_at = 0.0
         self._begun = time.time()
         self._memory = processes.memory_kills(worker.pid)
         self._steps_at = 0.0
@@ -136,40 +141,66 @@ class _Rank:
     def state(self) -> RankState:
         """What is known now, without looking closer."""
         box = self.open()
-        life = self._life()
-        base = RankState(rank=self.worker.rank, pid=self.worker.pid, life=life, exit_code=self.exit_code,
-                         started=self._begun, progress=self._begun)  # fmt: skip
+        self._remember_children()
         if box is None:
-            return replace(base, unseen=(self.trouble,))
+            return RankState(
+                rank=self.worker.rank,
+                pid=self.worker.pid,
+                life=self._life(0.0),
+                exit_code=self.exit_code,
+                started=self._begun,
+                progress=self._begun,
+                unseen=(self.trouble,),
+            )
         notes, step = box.read_notes(), box.step()
-        advanced = [box.last_change(), step.since if step.counted else 0.0]
-        advanced.append(notes.ended.time if notes.ended else 0.0)
-        return replace(
-            base, host=box.header.host, started=box.header.started, progress=max(advanced),
-            step=step.number if step.counted else None, phase=step.phase or None,
-            phase_budget_s=step.budget_s if step.phase else None, phase_since=step.phase_since if step.phase else 0.0,
-            step_p99_s=self._step_p99(box), groups=box.progress(), pending=tuple(box.pending()),
-            raised=notes.raised, ended=notes.ended,
-        )  # fmt: skip
+        progress = max(
+            box.last_change(), step.since if step.counted else 0.0, notes.ended.time if notes.ended else 0.0
+        )
+        return RankState(
+            rank=self.worker.rank,
+            host=box.header.host,
+            pid=self.worker.pid,
+            life=self._life(progress),
+            exit_code=self.exit_code,
+            started=box.header.started,
+            progress=progress,
+            step=step.number if step.counted else None,
+            phase=step.phase or None,
+            phase_budget_s=step.budget_s if step.phase else None,
+            phase_since=step.phase_since if step.phase else 0.0,
+            step_p99_s=self._step_p99(box),
+            groups=box.progress(),
+            pending=tuple(box.pending()),
+            raised=notes.raised,
+            ended=notes.ended,
+        )
 
     def closer_state(self, calls: int) -> RankState:
         """All that is known, with the newest ``calls``, stacks and what passed between the last two looks."""
         state = self.state()
-        seen = [sample for sample in self.samples[-2:] if isinstance(sample, Stack)]
-        unseen = [sample.why for sample in self.samples[-1:] if isinstance(sample, Unknown)]
-        looks = [look for look in self.processes[-2:] if isinstance(look, Process)]
+        seen = [sample for sample in self.samples if isinstance(sample, Stack)]
+        unseen = [sample.why for sample in list(self.samples)[-1:] if isinstance(sample, Unknown)]
+        looks = [look for look in self.processes if isinstance(look, Process)]
         passed = processes.between(*looks) if len(looks) == 2 else None
         return replace(
             state,
             recent=tuple(self.box.recent(calls)) if self.box is not None else (),
-            stacks=tuple(seen), children=self.children, unseen=(*state.unseen, *unseen),
+            stacks=tuple(seen), children=self._children.look(since=state.progress - CHILD_MARGIN_S), unseen=(*state.unseen, *unseen),
             cpu_share=passed.cpu_share if passed else None, io_bytes=passed.io_bytes if passed else None,
             blocked_on=looks[-1].blocked_on if looks else None, out_of_memory=self._out_of_memory(),
         )  # fmt: skip
 
-    def _life(self) -> Life:
+    def _remember_children(self) -> None:
+        """Now and then, so that a data-loader worker that died is known to have been there."""
+        if self.exit_code is None and time.monotonic() - self._children_at > CHILDREN_EVERY_S:
+            self._children_at = time.monotonic()
+            self._children.look()
+
+    def _life(self, advanced: float) -> Life:
         if self.exit_code is not None:
             return Life.DEAD
+        if time.time() - advanced < TRUSTED_S:
+            return Life.RUNNING  # it has just advanced; /proc need not be asked
         look = processes.look(self.worker.pid)
         return look.life if isinstance(look, Process) else Life.UNKNOWN
 

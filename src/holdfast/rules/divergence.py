@@ -16,6 +16,9 @@ from holdfast.facts.ranks import Operation, RankState
 UNEVEN = frozenset({"all_gather", "gather", "scatter", "all_to_all", "all_to_all_single", "reduce_scatter", "barrier"})
 
 
+#: Operations with a root, which all ranks must name alike (it stands in ``tag``).
+ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+
 _Row = Mapping[int, Operation]
 _Table = Mapping[int, _Row]
 
@@ -24,7 +27,7 @@ _Table = Mapping[int, _Row]
 class Divergence:
     """The ranks of ``group`` disagree at ``sequence``.
 
-    ``kind`` is what differs first: ``operation``, ``dtype`` or ``shape``. ``minority`` are the ranks that did something
+    ``kind`` is what differs first: ``operation``, ``dtype``, ``shape`` or ``arguments`` (the reduction, the root). ``minority`` are the ranks that did something
     else than most (on a tie, those who differ from the lowest rank), ``usual`` and ``odd`` one call of either side.
     ``skipped`` is the call that the minority left out, where its own call is what always came after that one.
     """
@@ -61,6 +64,8 @@ def _signature(call: Operation, kind: str) -> Hashable:
         return call.name
     if kind == "dtype":
         return call.dtype
+    if kind == "arguments":
+        return call.reduce, call.tag if call.name in ROOTED else None
     return () if call.name in UNEVEN else (call.elements, call.tensors)
 
 
@@ -69,7 +74,7 @@ def _in_group(group: str, calls: _Table) -> Divergence | None:
         here = {rank: mine[sequence] for rank, mine in calls.items() if sequence in mine}
         if len(here) < 2:
             continue
-        for kind in ("operation", "dtype", "shape"):
+        for kind in ("operation", "dtype", "shape", "arguments"):
             votes = Counter(_signature(call, kind) for call in here.values())
             if len(votes) > 1:
                 return _blame(group, sequence, kind, here, votes, calls)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from holdfast.facts.ranks import Group, Life, Operation, RankState
 from holdfast.findings import Cause, Fact, Finding, Level, RuledOut, Subject, Verdict, finding
+from holdfast.report.ranksets import compress_ranks as ranks_text
 from holdfast.rules import divergence, mismatch, roots, waits
 from holdfast.rules.causes import by_name
 from holdfast.rules.places import Source
-from holdfast.report.ranksets import compress_ranks as ranks_text
 from holdfast.rules.waits import STORE_CALLS, Wait, WaitGraph
 
 QUESTION = "Why does the job stand still?"
@@ -43,7 +43,9 @@ def judge(
         {state.rank: state for state in ranks}, groups, world_size, source or {},
         waits.build(ranks, groups, world_size), divergence.find(ranks),
     )  # fmt: skip
-    found = [item for rule in (_died, _parted, _new_group, _circle, _no_partner, _roots, _transport) for item in rule(case)]
+    found = [
+        item for rule in (_died, _parted, _new_group, _circle, _no_partner, _roots, _transport) for item in rule(case)
+    ]
     dead = any(roots.died(state) for state in ranks)
     root = found[0] if found else None
     return Verdict(
@@ -62,14 +64,21 @@ def judge(
 def _died(case: Case) -> list[Finding]:
     dead = [state for state in case.ranks.values() if roots.died(state)]
     dead.sort(key=lambda state: (roots.severity(state), state.ended.time if state.ended else 0.0))
-    if not dead or (case.parted and all(roots.is_echo(state) or state.exit_code == -6 for state in dead)):  # noqa: PLR2004
+    if not dead or (case.parted and all(roots.is_echo(state) or state.exit_code == -6 for state in dead)):
         return []  # they died of the mismatch (gloo aborts on it) or of each other
     own = [state for state in dead if not roots.is_echo(state)]
-    if not own:
-        return []  # every death is an echo: somebody alive, or gone quietly, is the root
+    if not own:  # every death is an echo: somebody who left quietly, or is still there, is the root
+        left = [state for state in case.ranks.values() if state.life == Life.DEAD and not roots.died(state)]
+        return [roots.explain(state, case.source, _failed_text(dead)) for state in left]
     if len(own) == case.world_size > 1 and len({state.raised.type for state in own if state.raised}) == 1:
         return [mismatch.all_ranks(own)]
     return [roots.explain(state, case.source, _waited_text(case, state.rank)) for state in own]
+
+
+def _failed_text(dead: Sequence[RankState]) -> str:
+    """The call in which those who lost their peer were."""
+    failed = [call for state in dead for call in (*state.recent, *state.pending) if call.failed or call.completed is None]
+    return call_text(failed[-1]) if failed else "a collective"
 
 
 def _parted(case: Case) -> list[Finding]:
@@ -94,7 +103,8 @@ def _circle(case: Case) -> list[Finding]:
     if peers:
         rank, wait = peers[0]
         return [_without_partner(case, wait, rank, facts)]
-    first, wait = cycle[0]
+    # Most ranks are on one side of the circle; a rank on the other side is the one that turned the order round.
+    first, wait = min(cycle, key=lambda edge: len(edge[1].waiters))
     message = f"ranks {ranks_text([rank for rank, _ in cycle])} wait in a circle: " + ", ".join(calls[:6])
     return [finding(by_name("collective-order-inversion"), message, subject=_subject(case, first, wait.operation),
                     evidence=facts, confidence=0.95)]  # fmt: skip
@@ -116,7 +126,9 @@ def _without_partner(case: Case, wait: Wait, rank: int, facts: tuple[Fact, ...])
     call = wait.operation
     other = "recv" if call.name == "send" else "send"
     message = f"rank {call.peer} never posts the {other} for rank {rank}'s {call.name}{_line(call)}"
-    return finding(by_name("p2p-without-partner"), message, subject=_subject(case, rank, call), evidence=facts, confidence=0.9)
+    return finding(
+        by_name("p2p-without-partner"), message, subject=_subject(case, rank, call), evidence=facts, confidence=0.9
+    )
 
 
 def _roots(case: Case) -> list[Finding]:
@@ -177,12 +189,20 @@ def _ruled_out(case: Case, root: Finding) -> tuple[RuledOut, ...]:
         found.append(RuledOut("rank-stopped", "no process is stopped"))
     compared = sum(bool(state.recent) for state in states)
     if case.parted is None and compared > 1:
-        found.append(RuledOut("collective-mismatch", f"the calls that {compared} ranks remember agree in operation, dtype and size"))
+        found.append(
+            RuledOut(
+                "collective-mismatch", f"the calls that {compared} ranks remember agree in operation, dtype and size"
+            )
+        )
     if not case.graph.cycle and case.graph.waits:
         found.append(RuledOut("collective-order-inversion", "the chains of waiting end; there is no circle"))
     subject = case.ranks.get(root.subject.rank) if root.subject.rank is not None else None
-    if subject is not None and len(subject.stacks) > 1 and subject.cpu_share is not None and subject.cpu_share < 0.3:  # noqa: PLR2004
-        found.append(RuledOut("straggler", f"two stacks of rank {subject.rank} agree and it used {subject.cpu_share:.0%} of a core"))
+    if subject is not None and len(subject.stacks) > 1 and subject.cpu_share is not None and subject.cpu_share < 0.3:
+        found.append(
+            RuledOut(
+                "straggler", f"two stacks of rank {subject.rank} agree and it used {subject.cpu_share:.0%} of a core"
+            )
+        )
     if not any(state.out_of_memory for state in states):
         found.append(RuledOut("host-oom-killed", "no memory cgroup of these ranks counts an out-of-memory kill"))
     return tuple(item for item in found if item.cause != root.cause)
@@ -230,4 +250,10 @@ def _subject(case: Case, rank: int, call: Operation) -> Subject:
 def _call_fact(case: Case, rank: int, call: Operation) -> Fact:
     state = case.ranks.get(rank)
     text = f"in {call_text(call)}, {call.dtype} {list(call.shape)}{_line(call)}, entered and not completed"
-    return Fact(text=text, origin=f"box of rank {rank}", rank=rank, host=(state.host if state else None) or None, time=call.entered)
+    return Fact(
+        text=text,
+        origin=f"box of rank {rank}",
+        rank=rank,
+        host=(state.host if state else None) or None,
+        time=call.entered,
+    )

@@ -16,7 +16,8 @@ from holdfast.rules.divergence import Divergence
 from holdfast.rules.places import Source, is_after_loop_of, loop_swallows, rank_guard
 from holdfast.rules.waits import Wait
 
-_BY_KIND = {"operation": "mismatched-operation", "dtype": "mismatched-dtype", "shape": "mismatched-shape"}
+_BY_KIND = {"operation": "mismatched-operation", "dtype": "mismatched-dtype", "shape": "mismatched-shape",
+            "arguments": "collective-mismatch"}
 
 
 def explain(parted: Divergence, ranks: Mapping[int, RankState], source: Source) -> Finding:
@@ -24,7 +25,7 @@ def explain(parted: Divergence, ranks: Mapping[int, RankState], source: Source) 
     ranks_of_odd, odd, usual = _sides(parted, ranks, source)
     who = ("rank " if len(ranks_of_odd) == 1 else "ranks ") + compress_ranks(ranks_of_odd)
     name, place, message, confidence = _cause(parted, odd, usual, who, source)
-    if parted.tie and confidence < 0.8:  # noqa: PLR2004 - nothing but the vote speaks, and the vote is even
+    if parted.tie and confidence < 0.8:
         message += " (a tie: as many ranks did the one as the other)"
     state = ranks.get(ranks_of_odd[0])
     subject = Subject(rank=ranks_of_odd[0], host=(state.host or None) if state else None,
@@ -59,14 +60,25 @@ def _cause(
         return "rank-guarded-collective", odd.site, text, 0.95
     if parted.skipped is not None:
         left_out = parted.skipped
-        return "rank-skips-collective", left_out.site, f"{who} left out {_said(left_out)} and is one call behind since", 0.85
+        return (
+            "rank-skips-collective",
+            left_out.site,
+            f"{who} left out {_said(left_out)} and is one call behind since",
+            0.85,
+        )
     if is_after_loop_of(odd.site, usual.site, source):
         handler = loop_swallows(usual.site, source)
         if handler is not None:
             text = f"{who} made fewer calls than the others: an exception is swallowed at {_short(handler)}"
             return "rank-skips-collective", handler, text, 0.8
-        return "uneven-inputs", odd.site, f"{who} left the loop first and is in {did}; the others are still in {theirs}", 0.9
-    differs = {"dtype": f"{odd.dtype} where the others send {usual.dtype}",
+        return (
+            "uneven-inputs",
+            odd.site,
+            f"{who} left the loop first and is in {did}; the others are still in {theirs}",
+            0.9,
+        )
+    differs = {"arguments": f"{odd.reduce} to root {odd.tag} where the others say {usual.reduce} to root {usual.tag}",
+               "dtype": f"{odd.dtype} where the others send {usual.dtype}",
                "shape": f"{_size(odd)} where the others send {_size(usual)}"}.get(parted.kind, f"the others make {theirs}")  # fmt: skip
     return _BY_KIND[parted.kind], odd.site, f"{who} makes {did}: {differs}", 0.9 if not parted.tie else 0.6
 

@@ -42,7 +42,7 @@ def severity(state: RankState) -> int:
         return 5 if is_echo(state) else 0
     if state.life == Life.DEAD:
         return 1
-    return {Life.STOPPED: 1, Life.DISK: 2}.get(state.life, 3 if not state.cpu_share or state.cpu_share < 0.3 else 4)  # noqa: PLR2004
+    return {Life.STOPPED: 1, Life.DISK: 2}.get(state.life, 3 if not state.cpu_share or state.cpu_share < 0.3 else 4)
 
 
 def explain(state: RankState, source: Source, waited: str) -> Finding:
@@ -114,9 +114,13 @@ def _crashed(state: RankState, _source: Source, _waited: str) -> Finding | None:
     seen = f"exception recorded in the box of rank {state.rank}|{said[:300]}"
     where = _at(raised.place, " at ")
     if _LOADER_DEAD.search(raised.text):
-        return _claim("dataloader-worker-died", state, f"a data-loader worker of rank {state.rank} died", raised.place, seen)
+        return _claim(
+            "dataloader-worker-died", state, f"a data-loader worker of rank {state.rank} died", raised.place, seen
+        )
     if _OUT_OF_MEMORY.search(f"{raised.type} {raised.text}"):
-        return _claim("oom-on-one-rank-then-timeout", state, f"rank {state.rank} ran out of memory{where}", raised.place, seen)
+        return _claim(
+            "oom-on-one-rank-then-timeout", state, f"rank {state.rank} ran out of memory{where}", raised.place, seen
+        )
     if is_echo(state):
         return _claim("peer-lost", state, f"rank {state.rank} lost its connection to a peer{where}", raised.place, seen,
                       confidence=0.4)  # fmt: skip

@@ -91,7 +91,9 @@ def _attach(box: BoxWriter) -> None:
         if injected:
             from holdfast.runtime import faults
 
-            faults.arm(injected, box, rank=settings.count("RANK"), generation=settings.count("TORCHELASTIC_RESTART_COUNT"))
+            faults.arm(
+                injected, box, rank=settings.count("RANK"), generation=settings.count("TORCHELASTIC_RESTART_COUNT")
+            )
     except HoldfastError:
         raise
     except Exception as error:  # noqa: BLE001 - another torch may lack any of what is hooked; training goes on

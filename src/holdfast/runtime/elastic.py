@@ -40,6 +40,7 @@ class Agent(LocalElasticAgent):
         self._signals = signals
         self._joined: list[generation.Joined] = []
         self._attempts = 0
+        self._others: frozenset[int] = frozenset()  # processes of ours that are no workers
         self._board = Board(None, 0, 1)
         self._generation: Generation | None = None
         self._order: Order | None = None
@@ -71,12 +72,11 @@ class Agent(LocalElasticAgent):
         self._remaining_restarts = max(spec.max_restarts - joined.restarts, 0)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        others = set(ending.children_of(os.getpid()))
+        self._others = ending.children_of(os.getpid())
         try:
             pids: dict[int, Any] = super()._start_workers(worker_group)
         except BaseException:  # a signal came between the first worker and the last: torch knows of none
-            strays = set(ending.children_of(os.getpid())) - others
-            ending.kill_family([], ending.family(strays, ending.processes()))
+            ending.end([], word=signal.SIGKILL, patience_s=0, spared=self._others)
             raise
         self._signals.listen()  # torch has just put its own handlers there
         self._joined = self._joined[-1:]  # the store of the generation before this one goes
@@ -197,7 +197,7 @@ class Agent(LocalElasticAgent):
             ending.end(
                 list(self._children().values()), word=word,
                 patience_s=order.patience_s if order is not None and order.patience_s is not None else patience_s,
-                at_once={worker.pid for worker in current.workers if worker.rank in stuck},
+                at_once={worker.pid for worker in current.workers if worker.rank in stuck}, spared=self._others,
             )  # fmt: skip
         if self._pcontext is not None:
             self._pcontext.close()  # all are dead: this ends the threads that show their output
@@ -206,8 +206,7 @@ class Agent(LocalElasticAgent):
 
     def _kill(self) -> None:
         """What the second signal does."""
-        children = list(self._children().values())
-        ending.kill_family(children, ending.family([child.pid for child in children], ending.processes()))
+        ending.end(list(self._children().values()), word=signal.SIGKILL, patience_s=0, spared=self._others)
 
     # The end of the job
 

@@ -1,12 +1,13 @@
 """Ends workers and all that they started: politely where that can work, at once where it cannot.
 
-A worker leads a session of its own, so that its data-loader processes are found after it has gone. A frozen process
-(SIGSTOP, a debugger) never sees SIGTERM, and waiting for it is wasted time: it gets SIGKILL, whose effect it cannot
-delay.
+A worker leads a session of its own, so that its data-loader processes are found after it has gone; what left that
+session too is found because this process adopts orphans. A frozen process (SIGSTOP, a debugger) never sees SIGTERM,
+and waiting for it is wasted time: it gets SIGKILL, whose effect it cannot delay.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
@@ -20,6 +21,7 @@ from typing import Protocol
 KILL_LIMIT_S = 5.0
 _POLL_S = 0.02
 _FROZEN = "tT"
+_PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 
 class Child(Protocol):
@@ -42,6 +44,11 @@ class Process:
     parent: int
     session: int
     start: int
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every process below this one that loses its own, so that none is lost sight of."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def look(pid: int) -> Process | None:
@@ -73,13 +80,15 @@ def end(
     word: signal.Signals,
     patience_s: float,
     at_once: Collection[int] = (),
+    spared: Collection[int] = (),
 ) -> None:
     """Send ``word`` to the workers, after ``patience_s`` seconds SIGKILL to those that still live, and to their kin.
 
-    The processes ``at_once`` and all that are frozen get SIGKILL without any wait.
+    The processes ``at_once`` and all that are frozen get SIGKILL without any wait. Kin are also this process's other
+    children, except those ``spared``: orphans of workers that have gone.
     """
-    leaders = [worker.pid for worker in workers]
-    kin = family(leaders, processes())
+    orphans = children_of(os.getpid()) - set(spared)
+    kin = family({worker.pid for worker in workers} | orphans, processes())
     for worker in _living(workers):
         if worker.pid not in at_once:
             _send(worker.pid, word)
@@ -90,6 +99,9 @@ def end(
                 kill_family([worker], family([worker.pid], kin))
         time.sleep(_POLL_S)
     kill_family(workers, kin)
+    for pid in orphans - {worker.pid for worker in workers}:
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
 
 
 def kill_family(workers: Sequence[Child], kin: Mapping[int, Process]) -> None:
@@ -110,9 +122,9 @@ def kill_family(workers: Sequence[Child], kin: Mapping[int, Process]) -> None:
         time.sleep(_POLL_S)
 
 
-def children_of(pid: int) -> list[int]:
+def children_of(pid: int) -> frozenset[int]:
     """The processes whose parent is ``pid``."""
-    return [each.pid for each in processes().values() if each.parent == pid and each.state not in "ZX"]
+    return frozenset(each.pid for each in processes().values() if each.parent == pid)
 
 
 def _living(workers: Sequence[Child]) -> list[Child]:

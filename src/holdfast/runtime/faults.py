@@ -74,7 +74,9 @@ def _parse_one(text: str) -> Fault:
             raise BadValue(f"the fault {text!r}", why=f"{key} has no value", next_step="write hang@rank=2,step=30")
         given[key] = value
     if ("step" in given) == ("collective" in given):
-        raise BadValue(f"the fault {text!r}", why="it needs one of step and collective", next_step=f"write {kind}@rank=2,step=30")
+        raise BadValue(
+            f"the fault {text!r}", why="it needs one of step and collective", next_step=f"write {kind}@rank=2,step=30"
+        )
     try:
         return Fault(
             kind=kind,

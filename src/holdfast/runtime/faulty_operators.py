@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
 from holdfast.runtime.recorder.operators import SCHEMAS, Onward, put_in_front
 
 

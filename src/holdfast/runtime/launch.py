@@ -21,6 +21,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, 
 from torch.distributed.launcher import api
 
 from holdfast.errors import MissingFile, RendezvousUnreachable, UsageError
+from holdfast.runtime import ending
 from holdfast.runtime.elastic import Agent
 from holdfast.runtime.generation import End, Generation, Hooks, Look, Order
 from holdfast.runtime.patience import SIGNALS, Signals, await_rendezvous, endpoint, unreachable
@@ -44,6 +45,7 @@ def launch(given: argparse.Namespace, hooks: Hooks, *, logs: Path, quiet: bool) 
         _silence()
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)  # the workers' lines pass through this process
+    ending.adopt_orphans()
     guarded = _Guarded(hooks)
     signals = Signals(getattr(given, "signals_to_handle", SIGNALS), hooks.abandon)
     with _own_agent(_agents(given, guarded, signals, logs)), _rendezvous_errors(given):

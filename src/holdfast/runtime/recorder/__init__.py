@@ -70,5 +70,7 @@ def seconds(text: str | float) -> float:
         return float(text)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|)\s*", text)
     if match is None:
-        raise BadValue("budget", why=f"{text!r} is not a time", next_step="write it as 90s, 10m, 2h or a number of seconds")
+        raise BadValue(
+            "budget", why=f"{text!r} is not a time", next_step="write it as 90s, 10m, 2h or a number of seconds"
+        )
     return float(match[1]) * _UNITS[match[2]]

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
 from holdfast import blackbox
 from holdfast.blackbox import BoxWriter, Note
 from holdfast.runtime import recorder

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+
 from holdfast import settings
 
 SOURCES = Path(__file__).parent / "native"
@@ -80,7 +81,9 @@ def _build(cxx: str, target: Path, progress: Callable[[str], None]) -> Path | No
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             made = Path(folder) / target.name
-            done = subprocess.run(command(cxx, made), capture_output=True, text=True, timeout=BUILD_LIMIT_S, check=False)
+            done = subprocess.run(
+                command(cxx, made), capture_output=True, text=True, timeout=BUILD_LIMIT_S, check=False
+            )
             if done.returncode == 0:
                 os.replace(made, target)  # another node may build at the same time into a shared home folder
                 return target

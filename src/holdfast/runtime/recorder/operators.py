@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
 from holdfast import blackbox
 from holdfast.runtime.recorder.pens import PythonPen
 

@@ -61,7 +61,9 @@ class NativePen:
 
     def begin(self, group: str, operation: int, elements: int = 0) -> int:
         """See :class:`Pen`."""
-        number: int = self._library.holdfast_begin(group.encode(), ctypes.c_uint32(operation), ctypes.c_uint64(elements))
+        number: int = self._library.holdfast_begin(
+            group.encode(), ctypes.c_uint32(operation), ctypes.c_uint64(elements)
+        )
         return number
 
     def finish(self, number: int, *, failed: bool = False) -> None:
@@ -98,7 +100,7 @@ class PythonPen:
             self._number += 1
             number = self._number
             group_number = self._group(group, backend)
-            key = (group, operation, peer, tag) if 14 <= operation <= 16 else group  # noqa: PLR2004 - send, recv, any
+            key = (group, operation, peer, tag) if 14 <= operation <= 16 else group
             self._entered[key] += 1
             sequence = self._entered[key]
         check = blackbox.check_word(
@@ -158,7 +160,7 @@ class PythonPen:
             if owner == -1 and not file.startswith("<"):
                 best = frame
                 break
-            if owner >= 2 and best is None:  # noqa: PLR2004 - the first two are torch and holdfast
+            if owner >= 2 and best is None:
                 best = frame
             if frame.f_back is None:
                 break
