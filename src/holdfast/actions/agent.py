@@ -28,6 +28,8 @@ QUESTION = "What went wrong with this job?"
 #: How long the watcher may take to judge when workers died, and for a node that does not lead until an order arrives.
 JUDGE_LIMIT_S = 3.5
 LEADER_LIMIT_S = 8.0
+#: With several nodes: how long until what one of them sees of a death has reached the leader's watcher.
+SETTLE_S = 1.5
 #: In a hang nobody saves anything: workers that are not stuck themselves have so long between SIGTERM and SIGKILL.
 HANG_PATIENCE_S = 3.0
 RELAY_EVERY_S = 1.0
@@ -59,7 +61,6 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     html: str | None = None
     folder: str | None = None
     detected_s: float | None = None
-    judged: bool = True
 
 
 def say(text: str) -> None:
@@ -197,7 +198,6 @@ class NodeAgent:
             say(str(answer["text"]))
         elif kind == "summary":
             current.board.post("summary", str(answer["blob"]))
-            case.summaries += 1
         elif kind == "verdict" and answer["generation"] == current.number:
             verdict = msgspec.convert(answer["verdict"], Verdict)
             return self._act(verdict, answer, current, case)
@@ -212,18 +212,18 @@ class NodeAgent:
     def _look_after_failure(self, current: Generation, case: _Case) -> Order | None:
         """Workers died here, or another node calls because some died there: ask for a verdict, but not for ever."""
         failed = any(case.codes.values())
-        if not failed and not (current.leader and current.board.read("call")):
+        called = current.leader and bool(current.board.read("call"))
+        if not failed and not called:
             return None
         now = time.monotonic()
         case.failed_at = case.failed_at or now
-        if current.leader:
-            if not case.asked:
-                case.asked = True
+        if not case.asked and (current.nodes == 1 or called or now > case.failed_at + SETTLE_S):
+            case.asked = True
+            if current.leader:
                 self._send_summaries(current)
                 self._watcher.send("judge")
-        elif not case.asked and (case.summaries >= case.summaries_at_failure(2) or now > case.failed_at + 2):
-            case.asked = True
-            current.board.post("call", "1")
+            else:
+                current.board.post("call", "1")
         limit_s = JUDGE_LIMIT_S if current.leader else LEADER_LIMIT_S
         if (current.leader and not self._watcher.alive) or now > case.failed_at + limit_s:
             return self._act(None, {}, current, case)
@@ -238,9 +238,8 @@ class NodeAgent:
         history = [incident.verdict for incident in self._incidents]
         decision = decide(verdict, hang=hang, on_hang=self._plan.on_hang, budget=self._budget, history=history)
         incident = Incident(
-            generation=current.number, verdict=verdict or _unjudged(case), decision=str(decision.course),
+            generation=current.number, verdict=verdict or UNJUDGED, decision=str(decision.course),
             html=answer.get("html"), folder=answer.get("folder"), detected_s=answer.get("detected_s"),
-            judged=verdict is not None,
         )  # fmt: skip
         self._show(incident, decision, hang=hang)
         if decision.course is Course.REPORT:
@@ -254,11 +253,13 @@ class NodeAgent:
         )  # fmt: skip
 
     def _show(self, incident: Incident, decision: Decision, *, hang: bool) -> None:
-        if not incident.judged:
-            say(f"{incident.verdict.unseen[0]}; {decision.reason}")
+        verdict = incident.verdict
+        if verdict.root is None and not verdict.suspects:
+            why = verdict.unseen[0] if verdict.unseen else "no cause could be named"
+            say(f"{_deaths(self._case)}; {why}; {decision.reason}" + (f"; {incident.html}" if incident.html else ""))
             return
         found_s = incident.detected_s if hang else None
-        render_verdict(incident.verdict, html=incident.html, decision=decision.reason, elapsed_s=found_s)
+        render_verdict(verdict, html=incident.html, decision=decision.reason, elapsed_s=found_s)
 
     # The end
 
@@ -287,26 +288,21 @@ class _Case:
 
     def __init__(self) -> None:
         self.codes: dict[int, int] = {}
-        self.summaries = 0
         self.failed_at = 0.0
         self.relayed_at = 0.0
         self.asked = False
         self.folder: Path | None = None
         self.payload = ""
-        self._summaries_at_failure: int | None = None
-
-    def summaries_at_failure(self, more: int) -> int:
-        """The number of summaries when a failure was first seen, and so many more: then one tells of the failure."""
-        if self._summaries_at_failure is None:
-            self._summaries_at_failure = self.summaries
-        return self._summaries_at_failure + more
 
 
-def _unjudged(case: _Case) -> Verdict:
-    """Stands for the verdict that the watcher could not give: what the exit codes alone say."""
+#: Stands for the verdict that the watcher could not give.
+UNJUDGED = Verdict(question=QUESTION, unseen=("the watcher gave no verdict in time",))
+
+
+def _deaths(case: _Case) -> str:
+    """What the exit codes alone say."""
     deaths = [f"rank {rank} {_death(code)}" for rank, code in sorted(case.codes.items()) if code != 0]
-    what = ", ".join(deaths) or "workers of another node died"
-    return Verdict(question=QUESTION, unseen=(f"{what}; the watcher gave no verdict in time",))
+    return ", ".join(deaths) or "workers of another node died"
 
 
 def _death(code: int) -> str:
