@@ -99,8 +99,9 @@ def new_group(wait: Wait, ranks: Mapping[int, RankState], source: Source) -> Fin
     under = f", under {guard.text!r}" if guard else ""
     absent = compress_ranks(wait.awaited)
     message = f"ranks {compress_ranks(wait.waiters)} call new_group{_at(site)}{under}; rank(s) {absent} never do"
-    state = ranks.get(wait.awaited[0])
-    subject = Subject(rank=wait.awaited[0], host=(state.host or None) if state else None,
+    blamed = wait.waiters[0] if len(wait.waiters) <= len(wait.awaited) else wait.awaited[0]  # the lesser side
+    state = ranks.get(blamed)
+    subject = Subject(rank=blamed, host=(state.host or None) if state else None,
                       file=site.file if site else None, line=site.line if site else None)  # fmt: skip
     fact = Fact(text=f"inside new_group{_at(site)}, waiting in the store", origin=f"box of rank {wait.waiters[0]}",
                 rank=wait.waiters[0], time=wait.operation.entered)  # fmt: skip
