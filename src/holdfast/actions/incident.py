@@ -34,7 +34,7 @@ def write(parent: Path, verdict: Verdict, table: Summary, start: Mapping[str, An
         "generation": str(start["generation"]),
         "world size": str(table.world_size),
     }
-    content = incident_page(verdict, timeline(table), title=f"holdfast: generation {start['generation']}",
+    content = incident_page(verdict, timeline(table), title=f"incident {folder.name}, generation {start['generation']}",
                             facts=table.facts, stacks=stacks, run=run)  # fmt: skip
     write_whole(page, content.encode())
     return folder, page
@@ -68,12 +68,13 @@ def stuck_ranks(verdict: Verdict, table: Summary) -> list[int]:
 
 def timeline(table: Summary) -> Timeline:
     """The picture's data: a lane a rank with its newest calls."""
-    lanes = tuple(_lane(state) for state in table.ranks)
+    described = {name: group.description for name, group in table.groups.items()}
+    lanes = tuple(_lane(state, described) for state in table.ranks)
     begins = [span.start for lane in lanes for span in lane.spans]
     return Timeline(lanes, min(begins, default=table.time), table.time)
 
 
-def _lane(state: RankState) -> Lane:
+def _lane(state: RankState, groups: Mapping[str, str]) -> Lane:
     calls = {
         (call.group, call.name, call.sequence, call.peer, call.tag): call for call in (*state.recent, *state.pending)
     }
@@ -81,14 +82,15 @@ def _lane(state: RankState) -> Lane:
     place = innermost_user(state.stacks[-1]) if state.stacks else ordered[-1].site if ordered else None
     where = f"{place.file}:{place.line}" if place else ""
     return Lane(
-        state.rank, state.host, tuple(_span(call) for call in ordered), _state(state), where, _stack_lines(state)
+        state.rank, state.host, tuple(_span(call, groups.get(call.group, "")) for call in ordered if call.entered), _state(state), where, _stack_lines(state)
     )
 
 
-def _span(call: Operation) -> Span:
+def _span(call: Operation, group: str) -> Span:
     site = f" at {call.site}" if call.site else ""
     detail = f"group {call.group!r}, {call.dtype} {list(call.shape)}{site}"
-    return Span(call.entered, call.completed, f"{call.name} #{call.sequence}", call.name, detail)
+    label = f"{call.name} #{call.sequence}" + ("" if group == "default_pg" else f" of {group or call.group}")
+    return Span(call.entered, call.completed, label, call.name, detail)
 
 
 def _state(state: RankState) -> str:

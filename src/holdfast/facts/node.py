@@ -27,6 +27,7 @@ from holdfast.findings import Fact, Unknown
 RECENT_CALLS = 256
 RECENT_CALLS_OF_ALL = 1 << 16
 STACK_LIMIT_S = 1.5
+BOOTSTRAP = "/holdfast/runtime/bootstrap.py"
 STEPS_EVERY_S = 5.0
 CHILDREN_EVERY_S = 1.0
 #: A child that went this long before the rank fell silent may have to do with it; earlier ones were of another epoch.
@@ -99,8 +100,16 @@ def _stacks(wanted: Mapping[int, Path]) -> Mapping[int, Stack | Unknown]:
     taken = stacks.sample_many(wanted, timeout_s=STACK_LIMIT_S, fallback_signal=blackbox.STACK_SIGNAL)
     found: dict[int, Stack | Unknown] = {}
     for pid, threads in taken.items():
-        found[pid] = threads if isinstance(threads, Unknown) else stacks.main_thread(threads)
+        found[pid] = threads if isinstance(threads, Unknown) else _without_launcher(stacks.main_thread(threads))
     return found
+
+
+def _without_launcher(stack: Stack | Unknown) -> Stack | Unknown:
+    """Cut off the outermost frames, which are our bootstrap's: the script begins above them."""
+    if isinstance(stack, Unknown):
+        return stack
+    cut = next((at for at, frame in enumerate(stack.frames) if frame.file.endswith(BOOTSTRAP)), len(stack.frames))
+    return replace(stack, frames=stack.frames[:cut] or stack.frames)
 
 
 class _Rank:

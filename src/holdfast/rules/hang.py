@@ -69,16 +69,16 @@ def _died(case: Case) -> list[Finding]:
     own = [state for state in dead if not roots.is_echo(state)]
     if not own:  # every death is an echo: somebody who left quietly, or is still there, is the root
         left = [state for state in case.ranks.values() if state.life == Life.DEAD and not roots.died(state)]
-        return [roots.explain(state, case.source, _failed_text(dead)) for state in left]
+        return [roots.explain(state, case.source, _failed_text(case, dead)) for state in left]
     if len(own) == case.world_size > 1 and len({state.raised.type for state in own if state.raised}) == 1:
         return [mismatch.all_ranks(own)]
     return [roots.explain(state, case.source, _waited_text(case, state.rank)) for state in own]
 
 
-def _failed_text(dead: Sequence[RankState]) -> str:
+def _failed_text(case: Case, dead: Sequence[RankState]) -> str:
     """The call in which those who lost their peer were."""
     failed = [call for state in dead for call in (*state.recent, *state.pending) if call.failed or call.completed is None]
-    return call_text(failed[-1]) if failed else "a collective"
+    return call_text(failed[-1], case.groups) if failed else "a collective"
 
 
 def _parted(case: Case) -> list[Finding]:
@@ -97,7 +97,7 @@ def _circle(case: Case) -> list[Finding]:
     cycle = case.graph.cycle
     if not cycle:
         return []
-    calls = [f"rank {rank} in {call_text(wait.operation)}{_line(wait.operation)}" for rank, wait in cycle]
+    calls = [f"rank {rank} in {call_text(wait.operation, case.groups)}{_line(wait.operation)}" for rank, wait in cycle]
     peers = [(rank, wait) for rank, wait in cycle if wait.operation.is_point_to_point]
     facts = tuple(_call_fact(case, rank, wait.operation) for rank, wait in cycle)
     if peers:
@@ -148,7 +148,7 @@ def _transport(case: Case) -> list[Finding]:
     if not stuck:
         return []
     call = stuck[0].operation
-    message = f"all ranks are in the same {call_text(call)}{_line(call)} and it does not complete: look at the network"
+    message = f"all ranks are in the same {call_text(call, case.groups)}{_line(call)} and it does not complete: look at the network"
     facts = tuple(_call_fact(case, rank, call) for rank in stuck[0].waiters[:4])
     return [finding(by_name("network-fabric-fault"), message, evidence=facts, confidence=0.4)]
 
@@ -175,7 +175,7 @@ def _waiting(case: Case, cause: Cause, wait: Wait, root: Finding) -> Finding | N
     many = "ranks" if len(waiters) > 1 else "rank"
     verb = "wait" if len(waiters) > 1 else "waits"
     target = f" for rank{'s' if len(wait.awaited) > 1 else ''} {ranks_text(wait.awaited)}" if wait.awaited else ""
-    text = f"{many} {ranks_text(waiters)} {verb} in {call_text(wait.operation)}{_line(wait.operation)}{target}"
+    text = f"{many} {ranks_text(waiters)} {verb} in {call_text(wait.operation, case.groups)}{_line(wait.operation)}{target}"
     return finding(cause, text, level=Level.NOTE, subject=_subject(case, waiters[0], wait.operation),
                    evidence=(_call_fact(case, waiters[0], wait.operation),), remedies=root.remedies[:1])  # fmt: skip
 
@@ -222,17 +222,24 @@ def _unseen(case: Case) -> tuple[str, ...]:
 # ---- words ---------------------------------------------------------------------------------------------------------------
 
 
-def call_text(call: Operation) -> str:
-    """A call in words: ``all_reduce #31 of group 0``."""
+def call_text(call: Operation, groups: Mapping[str, Group]) -> str:
+    """A call in words: ``all_reduce #31``, with the group where it is not the default one."""
     if call.group in STORE_CALLS or call.group.startswith("new_group"):
         return f"{call.name} (the rendezvous store)"
     peer = f" {'to' if call.name == 'send' else 'from'} rank {call.peer}" if call.is_point_to_point else ""
-    return f"{call.name}{peer} #{call.sequence} of group {call.group!r}"
+    return f"{call.name}{peer} #{call.sequence}{_group_text(groups.get(call.group), call.group)}"
+
+
+def _group_text(group: Group | None, name: str) -> str:
+    described = group.description if group is not None else ""
+    if described == "default_pg":
+        return ""
+    return f" of group {name!r}" + ("" if described in ("", "undefined") else f" ({described})")
 
 
 def _waited_text(case: Case, rank: int) -> str:
     waiting = case.graph.waiting_for(rank)
-    return call_text(waiting[0].operation) if waiting else "the collective of the others"
+    return call_text(waiting[0].operation, case.groups) if waiting else "the collective of the others"
 
 
 def _line(call: Operation) -> str:
@@ -249,7 +256,7 @@ def _subject(case: Case, rank: int, call: Operation) -> Subject:
 
 def _call_fact(case: Case, rank: int, call: Operation) -> Fact:
     state = case.ranks.get(rank)
-    text = f"in {call_text(call)}, {call.dtype} {list(call.shape)}{_line(call)}, entered and not completed"
+    text = f"in {call_text(call, case.groups)}, {call.dtype} {list(call.shape)}{_line(call)}, entered and not completed"
     return Fact(
         text=text,
         origin=f"box of rank {rank}",

@@ -12,7 +12,8 @@ import signal
 from holdfast.facts.ranks import Life, Place, RankState
 from holdfast.findings import Cause, Fact, Finding, Subject, finding
 from holdfast.rules.causes import by_name
-from holdfast.rules.places import Source, innermost_user, loop_swallows
+from holdfast.facts.user_code import innermost_user, is_machinery
+from holdfast.rules.places import Source, loop_swallows
 
 _LOADER_DEAD = re.compile(r"DataLoader worker \(pid(?:\(s\))?")
 _LOADER_FRAMES = re.compile(r"/torch/utils/data/dataloader\.py$")
@@ -60,14 +61,22 @@ def _claim(
     cause: Cause = by_name(name)
     facts = [Fact(text=text, origin=origin, rank=state.rank, host=state.host or None)
              for origin, _, text in (item.partition("|") for item in evidence)]  # fmt: skip
-    facts += [
-        Fact(text=" < ".join(_brief(frame) for frame in stack.frames[:6]), origin=stack.origin, rank=state.rank,
-             host=state.host or None, time=stack.time or None)
-        for stack in state.stacks[-2:]
-    ]  # fmt: skip
+    facts += _stack_facts(state)
     subject = Subject(rank=state.rank, host=state.host or None, file=place.file if place else None,
                       line=place.line if place else None)  # fmt: skip
     return finding(cause, message, subject=subject, evidence=tuple(facts), confidence=confidence)
+
+
+def _stack_facts(state: RankState) -> list[Fact]:
+    """The newest stack in short: where the main thread is, and the user's own frames around it."""
+    if not state.stacks:
+        return []
+    newest = state.stacks[-1]
+    own = [frame for frame in newest.frames[1:] if not is_machinery(frame.file)]
+    text = " < ".join(_brief(frame) for frame in (*newest.frames[:1], *own[:5]))
+    if len(state.stacks) > 1 and state.stacks[-2].frames == newest.frames:
+        text += ", the same in two samples"
+    return [Fact(text=text, origin=newest.origin, rank=state.rank, host=state.host or None, time=newest.time or None)]
 
 
 def _brief(frame: Place) -> str:
@@ -184,6 +193,8 @@ def _file(state: RankState, _source: Source, waited: str) -> Finding | None:
 
 def _elsewhere(state: RankState, waited: str) -> Finding:
     place = _last_place(state)
+    if waited.startswith("init_process_group"):
+        return _claim("store-wait", state, f"rank {state.rank} has not come to {waited}{_at(place, ': it is at ')}", place, confidence=0.8)
     if not state.stacks:
         return _claim("rank-missing-collective", state, f"rank {state.rank} never entered {waited}; where it is could not "
                       "be seen", place, confidence=0.6)  # fmt: skip
