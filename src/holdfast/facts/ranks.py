@@ -1,6 +1,7 @@
 """What is known of each rank at one moment: the table that every judgement of a hang is made from.
 
 The live watcher fills it from boxes and /proc, ``diagnose`` from box files and dumps; the rules never know which.
+No struct here can be part of a cycle, so the collector need not follow them (``gc=False``): a leader holds 16,384 rows.
 Times are Unix seconds, sequence numbers count from 1 within (group, kind of operation), ranks are global ranks.
 """
 
@@ -11,7 +12,7 @@ from enum import StrEnum
 import msgspec
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A line of source code."""
 
     file: str
@@ -22,7 +23,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
         return f"{self.file}:{self.line}" + (f" in {self.function}" if self.function else "")
 
 
-class Operation(msgspec.Struct, frozen=True, array_like=True):
+class Operation(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One collective or point-to-point call as a rank recorded it.
 
     ``sequence`` counts the collectives of one group from 1; point-to-point calls have a count of their own for each
@@ -53,14 +54,14 @@ class Operation(msgspec.Struct, frozen=True, array_like=True):
         return self.name in {"send", "recv", "recv_any_source"}
 
 
-class GroupProgress(msgspec.Struct, frozen=True, array_like=True):
+class GroupProgress(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Sequence number of the last collective of a group that this rank entered, and of the last that completed."""
 
     entered: int
     completed: int
 
 
-class Group(msgspec.Struct, frozen=True, array_like=True):
+class Group(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A process group: its name, its members (None where not known), its description and its backend."""
 
     name: str
@@ -79,7 +80,7 @@ class Life(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Stack(msgspec.Struct, frozen=True):
+class Stack(msgspec.Struct, frozen=True, gc=False):
     """The Python frames of one thread, innermost first."""
 
     frames: tuple[Place, ...]
@@ -88,7 +89,7 @@ class Stack(msgspec.Struct, frozen=True):
     time: float = 0.0
 
 
-class Raised(msgspec.Struct, frozen=True):
+class Raised(msgspec.Struct, frozen=True, gc=False):
     """An exception that ended a rank's script: its type, its text, and the innermost frame of the user's code."""
 
     type: str
@@ -96,7 +97,7 @@ class Raised(msgspec.Struct, frozen=True):
     place: Place | None = None
 
 
-class Ended(msgspec.Struct, frozen=True):
+class Ended(msgspec.Struct, frozen=True, gc=False):
     """How the script itself ended: ``end of script``, ``sys.exit`` or ``exception``, and where."""
 
     how: str
@@ -104,7 +105,7 @@ class Ended(msgspec.Struct, frozen=True):
     time: float = 0.0
 
 
-class Child(msgspec.Struct, frozen=True):
+class Child(msgspec.Struct, frozen=True, gc=False):
     """A process that a rank started (a data-loader worker, mostly)."""
 
     pid: int
@@ -113,7 +114,7 @@ class Child(msgspec.Struct, frozen=True):
     exit_code: int | None = None
 
 
-class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One row: everything known of one rank. None means not looked at; ``unseen`` says what could not be looked at.
 
     ``cpu_share`` is CPU seconds used a second of wall time by the whole process between the two stack samples.

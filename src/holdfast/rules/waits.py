@@ -35,8 +35,12 @@ class WaitGraph:
     cycle: tuple[tuple[int, Wait], ...]
 
     def waiting_for(self, rank: int) -> tuple[Wait, ...]:
-        """The waits in which others wait for ``rank``."""
-        return tuple(wait for wait in self.waits if rank in wait.awaited)
+        """The waits in which others wait for ``rank``, the oldest first."""
+        return tuple(sorted((wait for wait in self.waits if rank in wait.awaited), key=_age))
+
+
+def _age(wait: Wait) -> tuple[float, int]:
+    return wait.operation.entered, len(wait.awaited)
 
 
 def build(ranks: Sequence[RankState], groups: Mapping[str, Group], world_size: int) -> WaitGraph:
