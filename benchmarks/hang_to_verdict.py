@@ -1,0 +1,94 @@
+"""From the hang to the printed verdict, over every specimen that hangs: holdfast at default settings next to torchrun.
+
+The time is from the last progress of any rank to the verdict. torchrun runs one specimen as shipped (bounded by 180 s:
+gloo's own limit is 30 minutes) and one with a process group limit of 60 s, and is asked which rank it names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(sys.executable).parent
+SPECIMENS = Path(__file__).parent.parent / "tests" / "specimens"
+SHIPPED_LIMIT_S = float(os.environ.get("HOLDFAST_BENCH_SHIPPED_S", "180"))
+GROUP_LIMIT_S = 60
+
+_WITH_LIMIT = """
+import datetime, functools, runpy, sys
+import torch.distributed as dist
+limit = datetime.timedelta(seconds=float(sys.argv[1]))
+original = dist.init_process_group
+dist.init_process_group = functools.partial(original, timeout=limit)
+sys.argv = sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def holdfast(name: str) -> tuple[float | None, bool, str]:
+    """Seconds to the verdict, whether it names the right rank, and what it says."""
+    sys.path.insert(0, str(SPECIMENS.parent.parent))
+    from tests.specimens.expected import EXPECTED
+
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command = [str(HERE / "holdfast"), "run", "--standalone", "--nproc-per-node=4", "--max-restarts=0", "--run-dir", folder,
+                   "--json-report", str(report), str(SPECIMENS / f"{name}.py")]  # fmt: skip
+        subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, check=False, timeout=120)
+        found = json.loads(report.read_text())
+    root = found["verdict"]["root"]
+    right = root is not None and root["subject"]["rank"] in EXPECTED[name].ranks
+    seconds = found["incidents"][-1]["detected_s"] if found["incidents"] else None
+    return seconds, right, root["message"] if root else "nothing found"
+
+
+def torchrun(name: str, group_limit_s: float | None, limit_s: float) -> tuple[float | None, str]:
+    """Seconds until torchrun ended the job (None: not within the limit), and the rank that it names."""
+    script = [str(SPECIMENS / f"{name}.py")]
+    with tempfile.TemporaryDirectory() as folder:
+        if group_limit_s is not None:
+            wrapper = Path(folder) / "with_limit.py"
+            wrapper.write_text(_WITH_LIMIT)
+            script = [str(wrapper), str(group_limit_s), *script]
+        command = [str(HERE / "torchrun"), "--standalone", "--nproc-per-node=4", *script]
+        began = time.monotonic()
+        process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE,
+                                   stdout=subprocess.DEVNULL, text=True)  # fmt: skip
+        try:
+            _, errors = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            process.communicate()
+            return None, "nothing"
+    named = re.search(r"Root Cause.*?rank\s*:\s*(\d+)", errors, re.DOTALL)
+    return time.monotonic() - began, f"rank {named[1]}" if named else "nothing"
+
+
+def main() -> None:
+    """Print a line a specimen, the median, the share of right ranks, and torchrun's two."""
+    sys.path.insert(0, str(SPECIMENS.parent.parent))
+    from tests.specimens.expected import EXPECTED, Ending
+
+    names = [name for name, expected in EXPECTED.items() if expected.ending is Ending.HANG]
+    seconds, right = [], 0
+    for name in names:
+        taken, good, message = holdfast(name)
+        right += good
+        seconds.append(taken if taken is not None else float("inf"))
+        print(f"{name:28} {seconds[-1]:6.1f} s  {'right rank' if good else 'WRONG RANK':12} {message[:90]}", flush=True)
+    print(f"holdfast: median {statistics.median(seconds):.1f} s (target 10 s), right rank in {right} of {len(names)}")
+    shipped, named = torchrun("rank_sleeps", None, SHIPPED_LIMIT_S)
+    print(f"torchrun as shipped, rank_sleeps: {'ended' if shipped else 'nothing'} in {shipped or SHIPPED_LIMIT_S:.0f} s, names {named}")
+    limited, named = torchrun("rank_sleeps", GROUP_LIMIT_S, 180)
+    print(f"torchrun, group limit {GROUP_LIMIT_S} s, rank_sleeps (guilty: rank 2): {limited or 180:.0f} s after start, names {named}")
+
+
+if __name__ == "__main__":
+    main()
