@@ -9,7 +9,7 @@ import pytest
 from holdfast.rules import causes
 from tests.specimens.expected import EXPECTED, FOLDER, PROCESSES, Ending, guilty_line, lines_accepted, marked, place
 
-BESIDE = {"expected", "test_expected"}  # files here that are no specimens
+BESIDE = {"__init__", "expected", "test_expected"}  # files here that are no specimens
 
 
 def test_every_specimen_is_in_the_table_and_every_row_has_its_file():
