@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from holdfast.facts import source
 from holdfast.facts.node import Summary
-from holdfast.facts.ranks import Life, RankState
+from holdfast.facts.ranks import Place, RankState
+from holdfast.facts.source import Surroundings
 from holdfast.findings import Finding, Verdict
 from holdfast.rules import hang, stall
+from holdfast.rules.places import STEPS_UP
 from holdfast.rules.stall import Limits
 
 BETWEEN_SAMPLES_S = 1.0
@@ -18,6 +20,9 @@ BETWEEN_SAMPLES_S = 1.0
 LOOK_AGAIN_S = 2.0
 #: After this much silence that is being waited out, one line says so.
 SAY_AFTER_S = 30.0
+#: Calls a rank whose source is looked at, and places in all.
+SITES = 64
+MOST_PLACES = 256
 
 #: Causes that a longer wait may still cure; all others are certain once seen.
 _MAY_CURE_ITSELF = frozenset(
@@ -88,17 +93,17 @@ class Judgement:
         return stall.patience(state, self._limits)
 
     def judge(self, table: Summary) -> Verdict:
-        """The verdict over ``table``, with the source around every place that the ranks' calls and stacks name."""
+        """The verdict over ``table``, with the source around every place that the ranks' calls name."""
         return hang.judge(table.ranks, table.groups, world_size=table.world_size, source=_sources(table.ranks))
 
 
-def _sources(ranks: tuple[RankState, ...]) -> dict[source.Place, source.Surroundings]:
-    places = {call.site for state in ranks for call in (*state.pending, *state.recent[-64:]) if call.site is not None}
-    places |= {frame for state in ranks for stack in state.stacks[-1:] for frame in stack.frames[:8]}
-    found = {place: source.surroundings(place) for place in sorted(places, key=str)[:512]}
-    return {place: seen for place, seen in found.items() if isinstance(seen, source.Surroundings)}
-
-
-def alive(state: RankState) -> bool:
-    """True while the rank's process exists."""
-    return state.life not in (Life.DEAD, Life.UNKNOWN)
+def _sources(ranks: tuple[RankState, ...]) -> dict[Place, Surroundings]:
+    """The source around the calls that ranks are in or made last, and around what calls their functions."""
+    level = {call.site for state in ranks for call in (*state.pending, *state.recent[-SITES:]) if call.site is not None}
+    found: dict[Place, Surroundings] = {}
+    for _ in range(STEPS_UP + 1):
+        wanted = sorted(level - found.keys(), key=str)[:MOST_PLACES]
+        seen = {place: source.surroundings(place) for place in wanted}
+        found |= {place: around for place, around in seen.items() if isinstance(around, Surroundings)}
+        level = {caller for place in wanted if place in found for caller in found[place].callers}
+    return found
