@@ -1,0 +1,174 @@
+"""The verdict: every kind of root, its consequences, what was ruled out and what could not be seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.facts.ranks import Child, Ended, Group, Life, Place, Raised, RankState, Stack
+from holdfast.facts.source import Guard, Loop, Surroundings
+from holdfast.findings import Verdict
+from holdfast.rules import hang
+from tests.rules.tables import EVAL, LOADER, TRAIN, call, history, row, world
+
+
+def judge(ranks: list[RankState], **more: object) -> Verdict:
+    """The verdict over these ranks of one world."""
+    size = max(state.rank for state in ranks) + 1
+    return hang.judge(ranks, more.pop("groups", world(size)), world_size=size, **more)  # type: ignore[arg-type]
+
+
+def waiting(*ranks: int) -> list[RankState]:
+    """Ranks in all_reduce 31."""
+    return [row(rank, *history(30), call(31)) for rank in ranks]
+
+
+def root_of(verdict: Verdict) -> tuple[str, int | None, int | None]:
+    """Cause, rank and line of the root."""
+    assert verdict.root is not None
+    return verdict.root.cause, verdict.root.subject.rank, verdict.root.subject.line
+
+
+def test_a_job_in_which_nobody_waits_has_no_root() -> None:
+    verdict = judge([row(rank, *history(30)) for rank in range(4)])
+    assert verdict.root is None
+    assert verdict.consequences == ()
+
+
+def test_the_sleeping_rank_is_named_with_its_line_and_those_who_wait() -> None:
+    verdict = judge([*waiting(0, 1, 3), row(2, *history(30), at=LOADER)])
+    assert root_of(verdict) == ("rank-missing-collective", 2, 12)
+    said = [item.message for item in verdict.consequences]
+    assert said == ["ranks 0-1,3 wait in all_reduce #31 at train.py:41 for rank 2"]
+    assert {item.cause for item in verdict.ruled_out} >= {"rank-killed", "rank-stopped", "collective-mismatch", "straggler"}
+    assert verdict.root is not None
+    assert any("load" in fact.text for fact in verdict.root.evidence)
+
+
+@pytest.mark.parametrize(
+    ("state", "cause"),
+    [
+        (row(2, *history(30), at=TRAIN, life=Life.STOPPED), "rank-stopped"),
+        (row(2, *history(30), at=TRAIN, life=Life.DISK), "rank-uninterruptible-io"),
+        (row(2, *history(30), at=LOADER, blocked_on="FIFO /data/samples"), "file-io-blocked"),
+        (row(2, *history(30), life=Life.DEAD, exit_code=-9), "rank-killed"),
+        (row(2, *history(30), life=Life.DEAD, exit_code=-9, out_of_memory=True), "host-oom-killed"),
+        (row(2, *history(30), life=Life.DEAD, exit_code=-11), "segfault-in-worker"),
+        (row(2, *history(30), life=Life.DEAD, exit_code=-15), "signal-sigterm-preempted"),
+        (row(2, *history(30), life=Life.DEAD, exit_code=3), "exit-nonzero"),
+        (row(2, *history(30), life=Life.DEAD, exit_code=0), "rank-exits-early"),
+        (row(2, *history(30), life=Life.DEAD, exit_code=0, ended=Ended("sys.exit", EVAL)), "rank-exits-early"),
+        (row(2, *history(30), life=Life.DEAD, exit_code=0, ended=Ended("end of script")), "uneven-inputs"),
+        (row(2, *history(30), exit_code=1, life=Life.DEAD, raised=Raised("ValueError", "bad", EVAL)),
+         "python-exception-on-one-rank"),
+        (row(2, *history(30), exit_code=1, life=Life.DEAD, raised=Raised("RuntimeError", "CUDA out of memory.", EVAL)),
+         "oom-on-one-rank-then-timeout"),
+        (row(2, *history(30), exit_code=1, life=Life.DEAD,
+             raised=Raised("RuntimeError", "DataLoader worker (pid(s) 77) exited unexpectedly", EVAL)),
+         "dataloader-worker-died"),
+    ],
+)  # fmt: skip
+def test_what_the_system_says_of_a_rank_decides(state: RankState, cause: str) -> None:
+    assert root_of(judge([*waiting(0, 1, 3), state]))[:2] == (cause, 2)
+
+
+def test_a_dead_loader_worker_is_told_from_a_slow_one() -> None:
+    stack = (Stack((Place("/env/torch/utils/data/dataloader.py", 1, "_try_get_data"), LOADER)),) * 2
+    dead = row(2, *history(30), stacks=stack, children=(Child(77, "pt_data_worker", alive=False),))
+    assert root_of(judge([*waiting(0, 1, 3), dead]))[0] == "dataloader-worker-died"
+
+
+def test_survivors_that_lost_their_peer_are_not_the_root() -> None:
+    lost = Raised("RuntimeError", "[gloo] Connection closed by peer [127.0.0.1]:1234", TRAIN)
+    dead = [row(rank, *history(30), life=Life.DEAD, exit_code=1, raised=lost) for rank in (0, 1)]
+    verdict = judge([*dead, row(2, *history(30), life=Life.DEAD, exit_code=-9)])
+    assert root_of(verdict)[:2] == ("rank-killed", 2)
+    quiet = judge([*dead, row(2, *history(30), life=Life.DEAD, exit_code=0, ended=Ended("sys.exit", EVAL))])
+    assert root_of(quiet)[:2] == ("rank-exits-early", 2)
+
+
+def test_the_same_exception_everywhere_is_one_cause() -> None:
+    dead = [row(rank, life=Life.DEAD, exit_code=1, raised=Raised("FileNotFoundError", "config.yaml", EVAL)) for rank in range(4)]
+    assert root_of(judge(dead))[0] == "python-exception-all-ranks"
+
+
+def guarded(place: Place) -> dict[Place, Surroundings]:
+    """Source in which the place stands under a test of the rank."""
+    return {place: Surroundings("evaluate", 70, "", (Guard(75, "if rank == 0", "body", rank_dependent=True),))}
+
+
+def test_a_collective_under_a_test_of_the_rank() -> None:
+    odd = row(0, *history(30), call(31, "broadcast", site=EVAL))
+    verdict = judge([odd, *waiting(1, 2, 3)], source=guarded(EVAL))
+    assert root_of(verdict) == ("rank-guarded-collective", 0, EVAL.line)
+    assert verdict.root is not None
+    assert "if rank == 0" in verdict.root.message
+
+
+def test_a_tie_goes_to_the_side_under_the_test_of_the_rank() -> None:
+    for odd in (0, 1):
+        ranks = [row(rank, call(1, "broadcast", site=EVAL) if rank == odd else call(1)) for rank in (0, 1)]
+        assert root_of(judge(ranks, source=guarded(EVAL)))[:2] == ("rank-guarded-collective", odd)
+
+
+def test_a_tie_with_nothing_to_tell_it_is_called_a_tie() -> None:
+    verdict = judge([row(0, call(1, elements=4)), row(1, call(1, elements=5))])
+    assert verdict.root is not None
+    assert "a tie" in verdict.root.message
+
+
+def test_a_loop_left_early() -> None:
+    source = {
+        TRAIN: Surroundings("main", 30, "", (), (Loop(38, 50, "for batch in loader:", None),)),
+        EVAL: Surroundings("main", 30, ""),
+    }
+    odd = row(3, *history(30), call(31, "barrier", site=EVAL))
+    assert root_of(judge([*waiting(0, 1, 2), odd], source=source))[:2] == ("uneven-inputs", 3)
+
+
+def test_a_mismatch_explains_the_deaths_that_follow_from_it() -> None:
+    """gloo aborts every rank when the dtypes of an all-reduce differ."""
+    states = [
+        row(rank, *history(30), call(31, dtype="float16" if rank == 1 else "float32"), life=Life.DEAD, exit_code=-6)
+        for rank in range(4)
+    ]
+    assert root_of(judge(states))[:2] == ("mismatched-dtype", 1)
+
+
+def test_a_circle_is_named_with_both_calls() -> None:
+    groups = world(4) | {"a": Group("a", (0, 1, 2, 3)), "b": Group("b", (0, 1, 2, 3))}
+    ranks = [row(rank, call(9, group="b" if rank == 1 else "a", site=EVAL if rank == 1 else TRAIN)) for rank in range(4)]
+    verdict = judge(ranks, groups=groups)
+    assert root_of(verdict) == ("collective-order-inversion", 1, EVAL.line)
+
+
+def test_a_send_without_a_receive() -> None:
+    ranks = [row(0, *history(30), call(1, "send", peer=1, site=EVAL)), *waiting(1, 2)]
+    assert root_of(judge(ranks)) == ("p2p-without-partner", 0, EVAL.line)
+
+
+def test_new_group_by_some() -> None:
+    ranks = [row(0, *history(30), call(1, "new_group", group="new_group", site=EVAL)), *waiting(1, 2, 3)]
+    assert root_of(judge(ranks)) == ("new-group-by-some-ranks", 0, EVAL.line)
+
+
+def test_a_rank_that_has_not_come_to_the_rendezvous() -> None:
+    ranks = [row(rank, call(1, "init_process_group", group="init_process_group")) for rank in (0, 1)] + [row(2, at=LOADER)]
+    assert root_of(judge(ranks))[:2] == ("store-wait", 2)
+
+
+def test_everybody_inside_and_nothing_moves() -> None:
+    assert root_of(judge(waiting(0, 1, 2, 3)))[0] == "network-fabric-fault"
+
+
+def test_what_was_not_seen_is_said() -> None:
+    verdict = hang.judge([*waiting(0, 1), row(2, *history(30), unseen=("ptrace was refused",))], world(5), world_size=5)
+    assert any("ptrace was refused" in text and "2" in text for text in verdict.unseen)
+    assert any("3-4" in text for text in verdict.unseen)
+    assert not any(item.cause == "rank-killed" for item in verdict.ruled_out)
+
+
+def test_a_rank_of_which_nothing_is_known_is_still_named() -> None:
+    verdict = hang.judge(waiting(0, 1, 3), world(4), world_size=4)
+    assert verdict.root is not None
+    assert verdict.root.subject.rank == 2
+    assert verdict.root.confidence <= 0.5
