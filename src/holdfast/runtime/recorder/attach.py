@@ -7,7 +7,9 @@ What is wrapped in Python is called a few times in a job's life (making and dest
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +33,19 @@ def attach(box: BoxWriter, mode: str, library: Path | None) -> Pen | None:
     pen = _pen(box, mode, library)
     box.note(Note.WORD, f"recorder: {pen.mode}, torch {torch.__version__}")
     _wrap_groups(box, pen)
+    _import_early()
     _count_steps()
     return pen
+
+
+def _import_early() -> None:
+    """Import what DistributedDataParallel imports when it is made, now, before a process group exists.
+
+    Its default arguments keep the group that exists then, whose gloo threads outlive the interpreter: one finished job in
+    a few dozen aborts at its very end (torch 2.13), and would be restarted for nothing.
+    """
+    with suppress(ImportError):
+        importlib.import_module("torch.distributed.nn.functional")
 
 
 def _pen(box: BoxWriter, mode: str, library: Path | None) -> Pen:
