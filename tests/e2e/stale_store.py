@@ -1,7 +1,8 @@
+# ruff: noqa: T201 - a script that talks
 """A restart in which rank 1 is certain to ask for rank 0's address before rank 0 has announced the new one.
 
-In the first generation rank 1 fails once all are connected; afterwards rank 0 comes a second late. A launcher that keeps
-one store over restarts hands rank 1 the address at which the dead rank 0 listened. ``--late SECONDS`` (default 1).
+In the first generation rank 1 fails once all are connected; afterwards rank 0 comes a second late. A launcher that
+keeps one store over restarts hands rank 1 the address at which the dead rank 0 listened. ``--late SECONDS`` (1).
 """
 
 import os

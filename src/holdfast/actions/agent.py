@@ -72,11 +72,11 @@ def say(text: str) -> None:
 class NodeAgent:
     """The hooks of one node. The node that leads asks its watcher to judge; the others call the leader."""
 
-    def __init__(self, folder: RunFolder, plan: Plan, budget: Budget) -> None:
+    def __init__(self, folder: RunFolder, plan: Plan, budget: Budget, watcher: Channel) -> None:
         self._folder = folder
         self._plan = plan
         self._budget = budget
-        self._watcher = Channel(plan.environment, folder.path / "watcher.log")
+        self._watcher = watcher
         self._watcher_missed = False
         self._incidents: list[Incident] = []
         self._generation: Generation | None = None

@@ -66,8 +66,7 @@ class Channel:
                 yield self._answers.get_nowait()
 
     def close(self) -> None:
-        """Tell the watcher to go, and see to it that it does. May be called more than once."""
-        self.send("quit")
+        """Hang up, on which the watcher goes, and see to it that it does. May be called more than once."""
         self._orders.put(None)
         try:
             self._process.wait(LEAVE_LIMIT_S)
@@ -90,8 +89,8 @@ class Channel:
 
     def _read(self) -> None:
         assert self._process.stdout is not None  # noqa: S101 - it was opened above
-        with suppress(OSError, ValueError):
-            for line in self._process.stdout:
+        with suppress(OSError, ValueError), self._process.stdout as pipe:
+            for line in pipe:
                 with suppress(msgspec.DecodeError):
                     answer = msgspec.json.decode(line)
                     if isinstance(answer, dict):

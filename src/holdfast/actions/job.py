@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 from pathlib import Path
 
 import msgspec
 
 from holdfast import settings
 from holdfast.actions.agent import NodeAgent, Plan, say
+from holdfast.actions.channel import Channel
 from holdfast.actions.policy import Budget, OnHang
 from holdfast.actions.run_folder import RunFolder
 from holdfast.errors import BadValue, HoldfastError, MissingFile, UnknownName
@@ -37,13 +39,15 @@ def run(given: argparse.Namespace, wish: Wish) -> int:
     """
     torchrun.check(given)
     plan = _plan(given, wish)
-    base = Path(str(settings.read("HOLDFAST_RUN_DIR", flag=wish.run_dir).value))
+    base = Path(str(settings.read("HOLDFAST_RUN_DIR", flag=wish.run_dir).value)).expanduser()
     folder = RunFolder(base, workers=plan.workers, records=settings.count("HOLDFAST_RING"))
+    atexit.register(folder.close)
     for sentence in settings.advice():
         say(sentence)
     if folder.trouble and plan.recorder != "off":
         say(f"the boxes lie in {folder.boxes}, where writing is slower: {folder.trouble}")
-    node = NodeAgent(folder, plan, Budget(0, int(given.max_restarts)))
+    watcher = Channel(plan.environment, folder.path / "watcher.log")
+    node = NodeAgent(folder, plan, Budget(0, int(given.max_restarts)), watcher)
     status = FAILED
     try:
         status = launch(given, node, logs=folder.logs, quiet="LOGLEVEL" not in plan.environment)
@@ -59,6 +63,9 @@ def _plan(given: argparse.Namespace, wish: Wish) -> Plan:
     workers = torchrun.local_world_size(given)
     own = settings.environment()
     environment = settings.worker_environment(wish.preset, workers=workers) if wish.preset else own
+    for name in settings.SETTINGS:
+        if name.startswith("HOLDFAST_"):
+            settings.read(name, environ=environment)  # a value that cannot be read is said now, not by the watcher
     recorder = "off" if given.no_python else str(settings.read("HOLDFAST_RECORDER", flag=wish.recorder).value)
     inject = ";".join(wish.inject) or settings.text("HOLDFAST_INJECT") or ""
     if faults.parse(inject) and recorder == "off":

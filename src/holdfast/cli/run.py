@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,34 @@ import click
 from holdfast import settings
 from holdfast.errors import BadValue
 
+
+def _explain_presets() -> None:
+    """Every preset, with each variable's value (for one worker a node) and the reason, or what the user has instead."""
+    for preset in settings.PRESETS:
+        click.echo(preset)
+        for reading in settings.preset_readings(preset, workers=1):
+            reason = reading.why or f"stays as you set it ({reading.origin})"
+            click.echo(f"  {reading.name}={reading.value}\n      {reason}")
+
+
+class _Preset(argparse.Action):
+    """``--preset help`` explains, like ``--help``, whatever else is missing from the command line."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, _: Any = None
+    ) -> None:
+        if value == "help":
+            _explain_presets()
+            parser.exit()
+        setattr(given, self.dest, value)
+
+
 #: Our options, beside those of torchrun: flag -> what argparse needs to know. `--help` prints this table.
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    "--preset": {"metavar": "NAME", "help": f"Set what you left unset: {', '.join(settings.PRESETS)}; or help."},
+    "--preset": {
+        "metavar": "NAME", "action": _Preset,
+        "help": f"Set what you left unset: {', '.join(settings.PRESETS)}; help explains them.",
+    },
     "--on-hang": {
         "metavar": "WHAT", "default": "restart",
         "help": "report, restart or stop (restart: while --max-restarts allows, then stop).",
@@ -54,24 +80,13 @@ def command(ctx: click.Context) -> int:
         click.echo(ctx.get_help())
         return 0 if arguments else BadValue.exit_status
     if arguments[:1] == ["--preset=help"] or arguments[:2] == ["--preset", "help"]:
-        return _explain_presets()
+        _explain_presets()  # as _Preset does, but without torch
+        return 0
 
     from holdfast.actions.job import Wish, run
     from holdfast.runtime import torchrun
 
     given = torchrun.parse(arguments, OPTIONS)
-    if given.preset == "help":
-        return _explain_presets()
     wish = Wish(preset=given.preset, on_hang=given.on_hang, inject=tuple(given.inject),
                 json_report=given.json_report, run_dir=given.run_dir, recorder=given.recorder)  # fmt: skip
     return run(given, wish)
-
-
-def _explain_presets() -> int:
-    """Every preset with each variable's value, whence it would come here for one worker, and why."""
-    for preset in settings.PRESETS:
-        click.echo(f"{preset}")
-        for reading in settings.preset_readings(preset, workers=1):
-            origin = reading.why or f"stays as you set it ({reading.origin})"
-            click.echo(f"  {reading.name}={reading.value}\n      {origin}")
-    return 0

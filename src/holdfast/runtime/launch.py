@@ -48,8 +48,7 @@ def launch(given: argparse.Namespace, hooks: Hooks, *, logs: Path, quiet: bool) 
     ending.adopt_orphans()
     guarded = _Guarded(hooks)
     signals = Signals(getattr(given, "signals_to_handle", SIGNALS), hooks.abandon)
-    with _own_agent(_agents(given, guarded, signals, logs)), _rendezvous_errors(given):
-        signals.listen()
+    with signals, _own_agent(_agents(given, guarded, signals, logs)), _rendezvous_errors(given):
         try:
             await_rendezvous(given, hooks.note)
             record(torchrun.run)(given)

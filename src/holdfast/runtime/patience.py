@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType
+from typing import Any, Self
 
 from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing import SignalException
@@ -32,9 +33,21 @@ class Signals:
         known = (getattr(signal, name.strip(), None) for name in names.split(","))
         self._signals = [each for each in known if isinstance(each, signal.Signals)]
         self._abandon = abandon
+        self._before: dict[signal.Signals, Any] = {}
         self.received: signal.Signals | None = None
         #: Kills the workers, once there are any.
         self.kill: Callable[[], None] = lambda: None
+
+    def __enter__(self) -> Self:
+        """Listen, until the with-block is left."""
+        self._before = {each: signal.getsignal(each) for each in self._signals}
+        self.listen()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Put back what was there before."""
+        for each, handler in self._before.items():
+            signal.signal(each, handler if handler is not None else signal.SIG_DFL)
 
     def listen(self) -> None:
         """Put our handler in the place of whatever is there."""

@@ -79,6 +79,7 @@ def check(given: argparse.Namespace) -> None:
     for name, value, lowest in wanted:
         if value < lowest:
             raise BadValue(name, why=f"{value} is less than {lowest}", next_step="give a larger number")
+    shown_ranks(given)
     if most < least:
         raise BadValue("--nnodes", why=f"{given.nnodes} begins with the larger number", next_step="write MIN:MAX")
 
@@ -97,18 +98,23 @@ def behind_bootstrap(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def keep_logs(given: argparse.Namespace, folder: Path) -> RunLogs | None:
-    """The logs of a run under ``folder``; None where the user arranged them (``--tee``, ``--log-dir``, ...).
-
-    Raises:
-        BadValue: ``--local-ranks-filter`` is no list of numbers.
-    """
+    """The logs of a run under ``folder``; None where the user arranged them (``--tee``, ``--log-dir``, ...)."""
     own = given.log_dir is not None or given.tee != "0" or given.redirects != "0"
     if own or getattr(given, "logs_specs", None):
         return None
     given.log_dir = str(folder)  # torch would make a folder in /tmp that nobody uses
+    return RunLogs(folder, shown_ranks(given))
+
+
+def shown_ranks(given: argparse.Namespace) -> frozenset[int] | None:
+    """The local ranks whose output is shown on the terminal (``--local-ranks-filter``); None: all.
+
+    Raises:
+        BadValue: it is no list of numbers.
+    """
     chosen = str(getattr(given, "local_ranks_filter", "") or "")
     try:
-        return RunLogs(folder, frozenset(int(rank) for rank in chosen.split(",")) if chosen else None)
+        return frozenset(int(rank) for rank in chosen.split(",")) if chosen else None
     except ValueError as error:
         why = f"{chosen!r} is no list of numbers"
         raise BadValue("--local-ranks-filter", why=why, next_step="write 0,1,2") from error

@@ -1,0 +1,26 @@
+import socket
+
+import pytest
+
+from tests.e2e.launched import Launched
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """Starts `holdfast run`; whatever is still there at the end of the test is killed."""
+    started = []
+
+    def start(*arguments, folder=None, **variables):
+        started.append(Launched(tmp_path / folder if folder else tmp_path, *arguments, **variables))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()
+
+
+@pytest.fixture
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
