@@ -1,7 +1,6 @@
 """Stacks of real processes: asleep, busy, holding the GIL in C, stopped, dead, and closed to tracing."""
 
 import contextlib
-import ctypes
 import os
 import shutil
 import signal
@@ -109,7 +108,8 @@ def test_a_sleeper_is_seen_with_its_line_and_its_threads(start):
 
 
 @pytest.mark.slow
-def test_the_same_is_seen_by_the_signal(start, no_py_spy):
+@pytest.mark.usefixtures("no_py_spy")
+def test_the_same_is_seen_by_the_signal(start):
     child, script, dump = start(ASLEEP)
     settled(child.pid)
     for _ in range(2):  # the second dump stands behind the first in the same file
@@ -156,7 +156,8 @@ def test_a_stopped_process_is_seen_and_stays_stopped(start):
 
 
 @pytest.mark.slow
-def test_a_stopped_process_is_not_sent_the_signal(start, no_py_spy):
+@pytest.mark.usefixtures("no_py_spy")
+def test_a_stopped_process_is_not_sent_the_signal(start):
     child, _, dump = start(ASLEEP)
     child.send_signal(signal.SIGSTOP)
     os.waitpid(child.pid, os.WUNTRACED)
@@ -173,7 +174,7 @@ def test_a_process_that_a_tracer_left_stopped_is_continued(start, monkeypatch):
     child, _, _ = start(ASLEEP)
     settled(child.pid)
 
-    def clumsy(pid, timeout_s):
+    def clumsy(pid, _timeout_s):
         os.kill(pid, signal.SIGSTOP)
         os.waitpid(pid, os.WUNTRACED)
         return Unknown("cut short")
@@ -185,7 +186,8 @@ def test_a_process_that_a_tracer_left_stopped_is_continued(start, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_signal_is_kept_from_a_process_that_does_not_handle_it(start, no_py_spy, tmp_path):
+@pytest.mark.usefixtures("no_py_spy")
+def test_the_signal_is_kept_from_a_process_that_does_not_handle_it(start):
     child, _, dump = start(ASLEEP, answers=False)
     dump.touch()
     taken = stacks.sample(child.pid, 1.0, dump, STACK_SIGNAL)
@@ -220,19 +222,16 @@ def test_a_process_without_python_is_unknown():
     assert "py-spy could not read" in taken.why
 
 
-# A process that is not dumpable may be traced only with CAP_SYS_PTRACE, which this sampler gives up where it has it.
+# A process that is not dumpable may be traced only with CAP_SYS_PTRACE, which what this sampler starts will not have.
 SAMPLER = """
 import ctypes, sys
+PR_CAPBSET_DROP, CAP_SYS_PTRACE = 24, 19
+ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_SYS_PTRACE, 0, 0, 0)
 from pathlib import Path
 from holdfast.facts import stacks
 taken = stacks.sample(int(sys.argv[1]), 10.0, Path(sys.argv[2]) if sys.argv[2] else None, int(sys.argv[3]))
 print(taken[0].origin, taken[0].frames[0].function) if isinstance(taken, tuple) else print(taken.why)
 """
-
-
-def without_ptrace():
-    PR_CAPBSET_DROP, CAP_SYS_PTRACE = 24, 19  # noqa: N806
-    ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_SYS_PTRACE, 0, 0, 0)
 
 
 @pytest.mark.slow
@@ -243,7 +242,7 @@ def test_where_tracing_is_refused_the_signal_is_used(start, with_file):
     settled(child.pid)
     answer = subprocess.run(
         [sys.executable, "-c", SAMPLER, str(child.pid), str(dump) if with_file else "", str(STACK_SIGNAL)],
-        preexec_fn=without_ptrace, capture_output=True, text=True, check=True,
+        capture_output=True, text=True, check=True,
         env={**os.environ, "PYTHONPATH": str(Path(stacks.__file__).parents[2])},
     ).stdout.strip()  # fmt: skip
     expected = "faulthandler wait_for_ever" if with_file else (
@@ -270,7 +269,7 @@ def test_a_tracer_that_hangs_is_ended_in_time(start, monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_several_at_once(start):
-    first, script, dump = start(ASLEEP)
+    first, _, dump = start(ASLEEP)
     second, _, _ = start(HOLDS_THE_GIL)
     settled(first.pid)
     settled(second.pid)

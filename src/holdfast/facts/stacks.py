@@ -28,7 +28,6 @@ from holdfast.findings import Unknown
 
 __all__ = ["innermost_user", "main_thread", "sample", "sample_many"]
 
-
 MOST_AT_ONCE = 8
 #: py-spy's part of the time, where faulthandler may still be asked after it.
 _PY_SPY_SHARE = 0.65

@@ -1,0 +1,56 @@
+"""Whose frame is it: the user's, torch's, an installed package's, the standard library's, or ours."""
+
+import sysconfig
+import threading
+
+import pytest
+
+import holdfast
+from holdfast.facts.ranks import Place, Stack
+from holdfast.facts.user_code import innermost_user, is_installed, is_machinery
+
+SITE = "/opt/env/lib/python3.12/site-packages"
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "", "<frozen runpy>", "<string>", threading.__file__, f"{sysconfig.get_path('stdlib')}/json/decoder.py",
+        "/usr/lib/python3.12/queue.py", "/opt/conda/lib/python3.13t/queue.py", holdfast.__file__,
+        f"{SITE}/holdfast/runtime/bootstrap.py", f"{SITE}/torch/nn/modules/module.py", f"{SITE}/triton/compiler.py",
+        "/src/pytorch/torch/distributed/distributed_c10d.py", "/src/pytorch/torch/_ops.py",
+        "/src/pytorch/torch/serialization.py",
+    ],
+)  # fmt: skip
+def test_machinery(file):
+    assert is_machinery(file)
+
+
+@pytest.mark.parametrize(
+    "file", ["/job/train.py", "/home/u/torch/train.py", "/home/u/holdfast/tests/train.py", f"{SITE}/megatron/train.py"]
+)
+def test_not_machinery(file):
+    assert not is_machinery(file)
+    assert is_installed(file) == file.startswith(SITE)
+
+
+TORCH = Place(f"{SITE}/torch/distributed/distributed_c10d.py", 9, "all_reduce")
+INSTALLED = Place(f"{SITE}/lightning/loop.py", 3, "advance")
+OWN = Place("/job/train.py", 41, "main")
+TYPED_IN = Place("<stdin>", 1, "<module>")
+FROZEN = Place("<frozen runpy>", 88, "_run_code")
+
+
+@pytest.mark.parametrize(
+    ("frames", "found"),
+    [
+        ((TORCH, INSTALLED, OWN, FROZEN), OWN),
+        ((TORCH, INSTALLED, FROZEN), INSTALLED),
+        ((TORCH, TYPED_IN), TYPED_IN),
+        ((TYPED_IN, OWN), OWN),
+        ((TORCH, FROZEN), None),
+        ((), None),
+    ],
+)
+def test_innermost_user(frames, found):
+    assert innermost_user(Stack(frames)) == found
