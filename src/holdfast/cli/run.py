@@ -25,9 +25,7 @@ def _explain_presets() -> None:
 class _Preset(argparse.Action):
     """``--preset help`` explains, like ``--help``, whatever else is missing from the command line."""
 
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, _: Any = None
-    ) -> None:
+    def __call__(self, parser: argparse.ArgumentParser, given: argparse.Namespace, value: Any, _: Any = None) -> None:
         if value == "help":
             _explain_presets()
             parser.exit()
