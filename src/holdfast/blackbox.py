@@ -47,7 +47,7 @@ RECORDS_HEAD = 512
 NOTES_HEAD = 576
 STEP = 640
 STEP_SLOT = struct.Struct("<Qq QQ dQ 64s")  # lock, step, step's ns, steps counted, budget s, phase's ns, phase
-RECORD = struct.Struct("<QQQQQ II HHii III 8I II QQ")
+RECORD = struct.Struct("<QQQQQ II HHii III 8I HHI QQ")
 
 #: Offsets inside a record of what is written after the record itself.
 COMPLETED_AT = 16

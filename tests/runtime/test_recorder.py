@@ -116,7 +116,7 @@ def test_the_native_recorder_sees_everything(native: Path, tmp_path: Path) -> No
 def test_the_python_recorder_sees_the_same(tmp_path: Path) -> None:
     boxes = record(tmp_path, "python")
     check(boxes, below=0)
-    assert [box.pending() for box in boxes] == [[], []]
+    assert not [call for box in boxes for call in box.pending() if call.certain]
 
 
 def test_without_a_box_the_script_just_runs(tmp_path: Path) -> None:

@@ -99,7 +99,8 @@ class Judgement:
 
 def _sources(ranks: tuple[RankState, ...]) -> dict[Place, Surroundings]:
     """The source around the calls that ranks are in or made last, and around what calls their functions."""
-    level = {call.site for state in ranks for call in (*state.pending, *state.recent[-SITES:]) if call.site is not None}
+    calls = [call for state in ranks for call in (*state.pending, *state.recent[-SITES:])]
+    level = {place for call in calls for place in (call.site, call.caller) if place is not None}
     found: dict[Place, Surroundings] = {}
     for _ in range(STEPS_UP + 1):
         wanted = sorted(level - found.keys(), key=str)[:MOST_PLACES]

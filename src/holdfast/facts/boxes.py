@@ -24,7 +24,7 @@ RECORD_DTYPE = np.dtype(
     [
         ("number", "<u8"), ("entered", "<u8"), ("completed", "<u8"), ("sequence", "<u8"), ("elements", "<u8"),
         ("group", "<u4"), ("site", "<u4"), ("operation", "<u2"), ("dtype", "<u2"), ("peer", "<i4"), ("tag", "<i4"),
-        ("flags", "<u4"), ("tensors", "<u4"), ("ndim", "<u4"), ("shape", "<u4", (8,)), ("reduction", "<u4"),
+        ("flags", "<u4"), ("tensors", "<u4"), ("caller", "<u4"), ("shape", "<u4", (8,)), ("reduction", "<u2"), ("ndim", "<u2"),
         ("outcome", "<u4"), ("thread", "<u8"), ("check", "<u8"),
     ]
 )  # fmt: skip
@@ -209,6 +209,7 @@ class Box:
             entered=self.unix(row["entered"]), completed=self.unix(completed) if completed else None,
             failed=bool(row["outcome"] & blackbox.FAILED), reduce=_named(blackbox.REDUCTIONS, row["reduction"]),
             tensors=int(row["tensors"]),
+            caller=self.notes.sites.get(int(row["caller"])),
             certain=not row["flags"] & blackbox.FLAG_NO_COMPLETION,
         )  # fmt: skip
 

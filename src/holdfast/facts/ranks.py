@@ -28,6 +28,7 @@ class Operation(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     ``sequence`` counts the collectives of one group from 1; point-to-point calls have a count of their own for each
     (peer, tag). ``completed`` is None while in flight. ``elements`` and ``shape`` are those of the first input tensor.
+    ``site`` is the line of the call in the user's code, ``caller`` the line that called the function it stands in.
     ``certain`` is False where the backend does not tell when a call completes (NCCL): such a call may be in flight, and
     is known to be where a member has not entered it.
     """
@@ -47,6 +48,7 @@ class Operation(msgspec.Struct, frozen=True, array_like=True, gc=False):
     reduce: str = ""
     tensors: int = 1
     certain: bool = True
+    caller: Place | None = None
 
     @property
     def is_point_to_point(self) -> bool:

@@ -27,7 +27,7 @@ _Table = Mapping[int, _Row]
 class Divergence:
     """The ranks of ``group`` disagree at ``sequence``.
 
-    ``kind`` is what differs first: ``operation``, ``dtype``, ``shape`` or ``arguments`` (the reduction, the root). ``minority`` are the ranks that did something
+    ``kind`` is what differs first: ``operation``, ``dtype``, ``shape`` or ``arguments`` (the reduction, the root), ``line``. ``minority`` are the ranks that did something
     else than most (on a tie, those who differ from the lowest rank), ``usual`` and ``odd`` one call of either side.
     ``skipped`` is the call that the minority left out, where its own call is what always came after that one.
     """
@@ -44,8 +44,21 @@ class Divergence:
 
 def find(ranks: Sequence[RankState]) -> Divergence | None:
     """The earliest divergence in the remembered calls of the groups in which somebody waits; None where they agree."""
-    waited = {call.group for state in ranks for call in state.pending}
-    found = [_in_group(group, calls) for group, calls in _calls(ranks).items() if group in waited]
+    return _earliest(ranks, ("operation", "dtype", "shape", "arguments"))
+
+
+def find_line(ranks: Sequence[RankState]) -> Divergence | None:
+    """The first call that some ranks made from another line, and that most made where the others used to make it too.
+
+    Alone this is no fault: the two branches of a test may hold the same collective. It explains a mismatch or a missing
+    call that shows later: one more, or one less, of a collective that everybody makes.
+    """
+    return _earliest(ranks, ("line",))
+
+
+def _earliest(ranks: Sequence[RankState], kinds: Sequence[str]) -> Divergence | None:
+    waited = {call.group for state in ranks for call in state.pending if call.certain}
+    found = [_in_group(group, calls, kinds) for group, calls in _calls(ranks).items() if group in waited]
     return min((item for item in found if item is not None), key=lambda item: item.usual.entered, default=None)
 
 
@@ -60,6 +73,8 @@ def _calls(ranks: Sequence[RankState]) -> dict[str, dict[int, dict[int, Operatio
 
 
 def _signature(call: Operation, kind: str) -> Hashable:
+    if kind == "line":
+        return _key(call)
     if kind == "operation":
         return call.name
     if kind == "dtype":
@@ -69,16 +84,24 @@ def _signature(call: Operation, kind: str) -> Hashable:
     return () if call.name in UNEVEN else (call.elements, call.tensors)
 
 
-def _in_group(group: str, calls: _Table) -> Divergence | None:
+def _in_group(group: str, calls: _Table, kinds: Sequence[str]) -> Divergence | None:
     for sequence in sorted({number for mine in calls.values() for number in mine}):
         here = {rank: mine[sequence] for rank, mine in calls.items() if sequence in mine}
         if len(here) < 2:
             continue
-        for kind in ("operation", "dtype", "shape", "arguments"):
+        for kind in kinds:
             votes = Counter(_signature(call, kind) for call in here.values())
             if len(votes) > 1:
-                return _blame(group, sequence, kind, here, votes, calls)
+                parted = _blame(group, sequence, kind, here, votes, calls)
+                if kind != "line" or _made_before(parted, calls):
+                    return parted
     return None
+
+
+def _made_before(parted: Divergence, calls: _Table) -> bool:
+    """True where the odd rank makes the usual call too, at another time: then its own call is one too many, or one early."""
+    mine = calls[parted.minority[0]].values()
+    return any(_key(call) == _key(parted.usual) for call in mine)
 
 
 def _blame(group: str, sequence: int, kind: str, here: _Row, votes: Counter[Hashable], calls: _Table) -> Divergence:
@@ -118,4 +141,4 @@ class _Habit:
 
 
 def _key(call: Operation) -> Hashable:
-    return call.name, call.site
+    return call.name, call.site, call.caller

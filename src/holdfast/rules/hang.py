@@ -82,7 +82,17 @@ def _failed_text(case: Case, dead: Sequence[RankState]) -> str:
 
 
 def _parted(case: Case) -> list[Finding]:
-    return [] if case.parted is None else [mismatch.explain(case.parted, case.ranks, case.source)]
+    """A mismatch, or a wait for a rank that has left, is explained by the first call that was made from another line."""
+    waited = [case.ranks[rank] for rank in case.graph.roots if rank in case.ranks]
+    left = bool(waited) and all(state.life == Life.DEAD or state.ended is not None for state in waited)
+    parted = case.parted
+    if parted is not None or left:
+        line = divergence.find_line(list(case.ranks.values()))
+        if line is not None and (parted is None or line.usual.entered <= parted.usual.entered):
+            explained = mismatch.explain_line(line, case.ranks, case.source)
+            if explained is not None:
+                return [explained]
+    return [] if parted is None else [mismatch.explain(parted, case.ranks, case.source)]
 
 
 def _new_group(case: Case) -> list[Finding]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from holdfast.facts.ranks import Operation, Place, RankState
+from holdfast.facts.source import Guard
 from holdfast.findings import Fact, Finding, Subject, finding
 from holdfast.report.ranksets import compress_ranks
 from holdfast.rules.causes import by_name
 from holdfast.rules.divergence import Divergence
-from holdfast.rules.places import Source, is_after_loop_of, loop_swallows, rank_guard
+from holdfast.rules.places import Source, is_after_loop_of, loop_swallows, own_guard, rank_guard
 from holdfast.rules.waits import Wait
 
 _BY_KIND = {"operation": "mismatched-operation", "dtype": "mismatched-dtype", "shape": "mismatched-shape",
@@ -34,12 +35,19 @@ def explain(parted: Divergence, ranks: Mapping[int, RankState], source: Source) 
                    confidence=confidence)  # fmt: skip
 
 
+def explain_line(parted: Divergence, ranks: Mapping[int, RankState], source: Source) -> Finding | None:
+    """The finding about ranks that made the same collective from different lines, where the source tells why."""
+    odd_ranks, odd, _ = _sides(parted, ranks, source)
+    told = parted.skipped is not None or _guard(odd, source) is not None
+    return explain(parted, ranks, source) if told and not (parted.tie and len(odd_ranks) > 1) else None
+
+
 def _sides(
     parted: Divergence, ranks: Mapping[int, RankState], source: Source
 ) -> tuple[tuple[int, ...], Operation, Operation]:
     """Who is odd, with one call of either side. A tie goes to the side whose call stands under a test of the rank."""
     odd, usual = parted.odd, parted.usual
-    if not parted.tie or rank_guard(odd.site, source) or not rank_guard(usual.site, source):
+    if not parted.tie or _guard(odd, source) or not _guard(usual, source):
         return parted.minority, odd, usual
     others = tuple(
         rank
@@ -53,11 +61,12 @@ def _cause(
     parted: Divergence, odd: Operation, usual: Operation, who: str, source: Source
 ) -> tuple[str, Place | None, str, float]:
     """Name of the cause, the line to show, the sentence, the confidence."""
-    guard = rank_guard(odd.site, source)
+    guard = _guard(odd, source)
     did, theirs = _said(odd), _said(usual)
     if guard is not None:
-        text = f"only {who} enters {did}, under {guard.text!r}; the others are in {theirs}"
-        return "rank-guarded-collective", odd.site, text, 0.95
+        through = f" (called at {_short(odd.caller)})" if odd.caller and own_guard(odd.site, source) is None else ""
+        text = f"only {who} enters {did}{through}, under {guard.text!r}; the others are in {theirs}"
+        return "rank-guarded-collective", odd.caller if through else odd.site, text, 0.95
     if parted.skipped is not None:
         left_out = parted.skipped
         return (
@@ -81,6 +90,14 @@ def _cause(
                "dtype": f"{odd.dtype} where the others send {usual.dtype}",
                "shape": f"{_size(odd)} where the others send {_size(usual)}"}.get(parted.kind, f"the others make {theirs}")  # fmt: skip
     return _BY_KIND[parted.kind], odd.site, f"{who} makes {did}: {differs}", 0.9 if not parted.tie else 0.6
+
+
+def _guard(call: Operation, source: Source) -> Guard | None:
+    """The test of the rank under which a call was made: around its line, or around the line that called its function."""
+    own = own_guard(call.site, source)
+    if own is not None or call.caller is None:
+        return own or rank_guard(call.site, source)
+    return rank_guard(call.caller, source)
 
 
 def _evidence(parted: Divergence, odd_ranks: Sequence[int], odd: Operation, usual: Operation) -> tuple[Fact, ...]:

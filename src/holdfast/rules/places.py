@@ -24,13 +24,16 @@ def _upwards(place: Place | None, source: Source) -> Iterator[tuple[Place, Surro
         level = [caller for _, seen in known for caller in seen.callers]
 
 
+def own_guard(place: Place | None, source: Source) -> Guard | None:
+    """The nearest test of the rank around the place itself, in its own function."""
+    seen = source.get(place) if place is not None else None
+    return next((guard for guard in reversed(seen.guards) if guard.rank_dependent), None) if seen else None
+
+
 def rank_guard(place: Place | None, source: Source) -> Guard | None:
     """The nearest test of the rank that decides whether the place is reached; None where there is none."""
-    for _, seen in _upwards(place, source):
-        for guard in reversed(seen.guards):
-            if guard.rank_dependent:
-                return guard
-    return None
+    guards = (own_guard(each, source) for each, _ in _upwards(place, source))
+    return next((guard for guard in guards if guard is not None), None)
 
 
 def is_after_loop_of(odd: Place | None, usual: Place | None, source: Source) -> bool:

@@ -12,11 +12,18 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from types import FrameType
 from typing import Protocol
 
 import holdfast
 from holdfast import blackbox
 from holdfast.blackbox import GROUP_BYTES, RECORD, RECORD_BYTES, BoxWriter, Note
+
+
+#: Frames of the user's that a record names: where the call stands, and who called that function.
+CALL_LEVELS = 2
+#: In the list of foreign prefixes torch and holdfast come first, then libraries.
+FIRST_LIBRARY = 2
 
 
 class Pen(Protocol):
@@ -94,7 +101,7 @@ class PythonPen:
         tensors: int = 0, peer: int = -1, tag: int = -1, reduction: int = 9, backend: str = "",
     ) -> int:  # fmt: skip
         """Write one whole record and return its number."""
-        site = self._site()
+        site, caller = self._sites_of_call()
         entered = time.monotonic_ns()
         with self._lock:
             self._number += 1
@@ -111,7 +118,7 @@ class PythonPen:
         at = self._box.ring_at + (number - 1) % self._box.records * RECORD_BYTES
         fields = (
             entered, 0, sequence, elements, group_number, site, operation, dtype, peer, tag, 0, tensors,
-            min(len(shape), 8), *dims, reduction, 0, threading.get_native_id(), check,
+            caller, *dims, reduction, min(len(shape), 8), 0, threading.get_native_id(), check,
         )  # fmt: skip
         blackbox.HEADS.pack_into(self._box.map, at, 0)
         RECORD.pack_into(self._box.map, at, 0, *fields)
@@ -151,25 +158,28 @@ class PythonPen:
             self._box.note(Note.GROUP, known, backend, name)
         return known
 
-    def _site(self) -> int:
-        frame = sys._getframe(2)  # noqa: SLF001 - there is no other way to one's callers
-        best = None
+    def _sites_of_call(self) -> tuple[int, int]:
+        """Numbers of the call site (the first frame of the user's, else of a library's) and of the user's frame above."""
+        own: list[FrameType] = []
+        library: FrameType | None = None
+        frame: FrameType | None = sys._getframe(2)
         for _ in range(64):
+            if frame is None or len(own) == CALL_LEVELS:
+                break
             file = frame.f_code.co_filename
             owner = next((i for i, prefix in enumerate(self._foreign) if file.startswith(prefix)), -1)
             if owner == -1 and not file.startswith("<"):
-                best = frame
-                break
-            if owner >= 2 and best is None:
-                best = frame
-            if frame.f_back is None:
-                break
+                own.append(frame)
+            elif owner >= FIRST_LIBRARY and library is None:
+                library = frame
             frame = frame.f_back
-        if best is None:
-            return 0
-        place = (best.f_code.co_filename, best.f_lineno)
+        found = [self._number_of(each) for each in own or ([library] if library is not None else [])]
+        return (*found, 0, 0)[0], (*found, 0, 0)[1]
+
+    def _number_of(self, frame: FrameType) -> int:
+        place = (frame.f_code.co_filename, frame.f_lineno)
         known = self._sites.get(place)
         if known is None:
             known = self._sites[place] = len(self._sites) + 1
-            self._box.note(Note.SITE, known, place[1], best.f_code.co_name, place[0])
+            self._box.note(Note.SITE, known, place[1], frame.f_code.co_name, place[0])
         return known

@@ -21,7 +21,9 @@ struct Record {
   u32 group, site;
   uint16_t operation, dtype;
   int32_t peer, tag;
-  u32 flags, tensors, ndim, shape[8], reduction, outcome;
+  u32 flags, tensors, caller, shape[8];
+  uint16_t reduction, ndim;
+  u32 outcome;
   u64 thread, check;
 };
 static_assert(sizeof(Record) == 128, "one record is 128 bytes");

@@ -127,7 +127,7 @@ void describe(const c10::IValue& value, Record& record) {
   if (!first.defined()) return;
   record.elements = u64(first.numel());
   record.dtype = uint16_t(first.scalar_type());
-  record.ndim = u32(std::min<int64_t>(first.dim(), 8));
+  record.ndim = uint16_t(std::min<int64_t>(first.dim(), 8));
   for (u32 i = 0; i < record.ndim; ++i) record.shape[i] = u32(first.size(i));
 }
 
@@ -144,9 +144,9 @@ Record read_arguments(const c10::IValue* arguments, c10::DeviceType device) {
   if (op.peer >= 0) record.peer = int32_t(arguments[op.peer].toInt());
   if (op.tag >= 0) record.tag = int32_t(arguments[op.tag].toInt());  // the root, where the operation has one
   if (op.reduction >= 0)
-    record.reduction = u32(c10d::ReduceOp::RedOpType(arguments[op.reduction].toCustomClass<c10d::ReduceOp>()->op_));
+    record.reduction = uint16_t(c10d::ReduceOp::RedOpType(arguments[op.reduction].toCustomClass<c10d::ReduceOp>()->op_));
   record.thread = u64(pthread_self());
-  record.site = call_site(&record.flags);
+  find_call_site(record);
   return record;
 }
 
@@ -275,7 +275,7 @@ u64 holdfast_begin(const char* group, u32 operation, u64 elements) {
     record.group = known->second;
   }
   record.thread = u64(pthread_self());
-  record.site = call_site(&record.flags);
+  find_call_site(record);
   return begin_record(record);
 }
 

@@ -54,42 +54,45 @@ inline u32 site_of(PyFrameObject* frame, PyCodeObject* code) {
   return number;
 }
 
-// Needs the GIL. Returns 0 where no frame of anybody's own is found within 64.
-inline u32 find_site(PyThreadState* state) {
+// Needs the GIL. Fills in the site, which is the innermost frame of the user's (failing that, of a library's) within 64,
+// and the caller, the next frame of the user's within 16 above it.
+inline void walk_frames(PyThreadState* state, Record& record) {
   PyFrameObject* frame = PyThreadState_GetFrame(state);
-  u32 best = 0;
-  bool best_is_library = false;
-  for (int depth = 0; frame && depth < 64; ++depth) {
+  bool found = false;  // a frame of the user's
+  for (int depth = 0, most = 64; frame && depth < most; ++depth) {
     PyCodeObject* code = PyFrame_GetCode(frame);
-    int owner;
+    bool over = false;
     {
       std::lock_guard<std::mutex> hold(tables);
-      owner = owner_of(code);
-      if (owner == 0 || (owner == 1 && !best)) {
-        best = site_of(frame, code);
-        best_is_library = owner == 1;
+      int owner = owner_of(code);
+      if (owner == 0 && !found) {
+        record.site = site_of(frame, code);
+        found = true;
+        most = depth + 16;
+      } else if (owner == 0) {
+        record.caller = site_of(frame, code);
+        over = true;
+      } else if (owner == 1 && !record.site) {
+        record.site = site_of(frame, code);
       }
     }
     Py_DECREF(code);
-    PyFrameObject* back = owner == 0 ? nullptr : PyFrame_GetBack(frame);
+    PyFrameObject* back = over ? nullptr : PyFrame_GetBack(frame);
     Py_DECREF(frame);
     frame = back;
-    if (best && !best_is_library) break;
   }
-  return best;
 }
 
-inline u32 call_site(u32* flags) {
+inline void find_call_site(Record& record) {
   PyThreadState* state = PyGILState_GetThisThreadState();
   if (!state) {  // a thread of the autograd engine on a GPU, say: it has no Python frames
-    *flags |= kNoPython;
-    return 0;
+    record.flags |= kNoPython;
+    return;
   }
-  if (PyGILState_Check()) return find_site(state);
+  if (PyGILState_Check()) return walk_frames(state, record);
   PyGILState_STATE held = PyGILState_Ensure();
-  u32 site = find_site(state);
+  walk_frames(state, record);
   PyGILState_Release(held);
-  return site;
 }
 
 }  // namespace holdfast
