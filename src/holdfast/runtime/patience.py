@@ -24,6 +24,7 @@ SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 SAY_AFTER_S = 5.0
 SAY_EVERY_S = 60.0
 _TRY_EVERY_S = 0.5
+_TRUE = ("1", "true", "t", "yes", "y")  # as torch reads --rdzv-conf
 
 
 class Signals:
@@ -150,9 +151,10 @@ def _elsewhere(given: argparse.Namespace) -> tuple[str, int, float] | None:
         return None
     if given.rdzv_backend == "static" and int(given.node_rank) != 0:
         return *endpoint(given), float(conf.get("timeout", 900))
-    if given.rdzv_backend == "c10d" and conf.get("store_type", "tcp") == "tcp" and "is_host" not in conf:
+    if given.rdzv_backend == "c10d" and conf.get("store_type", "tcp") == "tcp":
         is_mine = getattr(utils, "_matches_machine_hostname", lambda _: True)
-        if not is_mine(endpoint(given)[0]):
+        hosts = conf["is_host"].lower() in _TRUE if "is_host" in conf else is_mine(endpoint(given)[0])
+        if not hosts:
             return *endpoint(given), float(conf.get("read_timeout", 60))
     return None
 
