@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from holdfast.facts.ranks import Place
 from holdfast.facts.source import Surroundings, surroundings
 from holdfast.findings import Unknown
 from holdfast.rules import places
+from tests.rules.tables import call
 
-PROGRAM = '''\
+PROGRAM = """\
 import torch.distributed as dist
 
 def validate(model):
@@ -39,7 +41,7 @@ def train(loader, rank, device):
             retry()                     # retry
         except OSError:
             raise
-'''
+"""
 
 
 @pytest.fixture
@@ -79,7 +81,7 @@ def test_function_loops_and_guards(at) -> None:  # type: ignore[no-untyped-def]
 
 def test_a_test_of_something_else_is_no_test_of_the_rank(at) -> None:  # type: ignore[no-untyped-def]
     assert [guard.rank_dependent for guard in around(at("device")).guards] == [False]
-    assert places.rank_guard(at("device"), source(at("device"))) is None
+    assert places.rank_guard(call(1, site=at("device")), None, source(at("device"))) is None
 
 
 def test_leaving_before_the_line_is_a_guard_too(at) -> None:  # type: ignore[no-untyped-def]
@@ -88,23 +90,25 @@ def test_leaving_before_the_line_is_a_guard_too(at) -> None:  # type: ignore[no-
 
 
 def test_the_guard_may_stand_around_the_caller(at) -> None:  # type: ignore[no-untyped-def]
-    guard = places.rank_guard(at("broadcast"), source(at("broadcast")))
-    assert guard is not None
-    assert guard.text.startswith("if main")
+    guarded = places.rank_guard(call(1, site=at("broadcast")), None, source(at("broadcast")))
+    assert guarded is not None
+    assert guarded[0].text.startswith("if main")
+    assert guarded[1] == at("call")
 
 
 def test_after_the_loop(at) -> None:  # type: ignore[no-untyped-def]
     known = source(at("loop"), at("after"), at("call"))
-    assert places.is_after_loop_of(at("after"), at("loop"), known)
-    assert not places.is_after_loop_of(at("loop"), at("after"), known)
-    assert not places.is_after_loop_of(at("call"), at("loop"), known)
+    after, loop, inside = (call(1, site=at(mark)) for mark in ("after", "loop", "call"))
+    assert places.is_after_loop_of(after, loop, known)
+    assert not places.is_after_loop_of(loop, after, known)
+    assert not places.is_after_loop_of(inside, loop, known)
 
 
 def test_a_handler_that_goes_on_swallows(at) -> None:  # type: ignore[no-untyped-def]
-    handler = places.loop_swallows(at("loop"), source(at("loop")))
+    handler = places.loop_swallows(call(1, site=at("loop")), source(at("loop")))
     assert handler is not None
     assert handler.line == 12
-    assert places.loop_swallows(at("retry"), source(at("retry"))) is None
+    assert places.loop_swallows(call(1, site=at("retry")), source(at("retry"))) is None
 
 
 @pytest.mark.parametrize("content", ["def broken(:\n", "\0", "x" * 10])
@@ -119,3 +123,121 @@ def test_deep_nesting_does_not_break_the_reader(tmp_path: Path) -> None:
     file = tmp_path / "deep.py"
     file.write_text("x = " + "(" * 5000 + ")" * 5000)
     assert isinstance(surroundings(Place(str(file), 1)), Unknown)
+
+
+MORE = """\
+import contextlib
+import queue
+
+@rank_zero_only
+def save(model):
+    dist.broadcast(model, 0)            # decorated
+
+def run(loader, rank):
+    for batch in loader:                # header
+        try:
+            step(batch)                 # tried
+        except StopIteration:
+            break
+        except (ValueError, RuntimeError):
+            print("left out")           # handler
+    else:
+        dist.barrier()                  # else
+    for batch in loader:
+        with contextlib.suppress(OSError):
+            read(batch)
+        dist.all_reduce(batch)          # suppressed
+    for batch in loader:
+        try:
+            read(batch)
+        except queue.Empty:
+            break
+        except OSError:
+            sys.exit(1)
+        def later():
+            try:
+                read(batch)
+            except ValueError:
+                pass
+        dist.all_reduce(batch)          # strict
+    if rank == 0:
+        dist.barrier()
+    elif batch:
+        dist.barrier()                  # elif
+    match rank:
+        case 0:
+            dist.barrier()              # case
+        case _:
+            pass
+    score = validate() if rank == 0 else None    # ternary
+    rank == 0 and validate()            # short
+    if (                                # spread
+        rank == 0
+    ):
+        def inner():
+            dist.barrier()              # inner
+"""
+
+
+@pytest.fixture
+def more(tmp_path: Path):  # type: ignore[no-untyped-def]
+    """What is known of the line with a mark in the second program."""
+    file = tmp_path / "more.py"
+    file.write_text(MORE)
+    lines = MORE.splitlines()
+    return lambda mark: around(
+        Place(str(file), next(n for n, text in enumerate(lines, 1) if text.endswith(f"# {mark}")))
+    )
+
+
+def guards(seen: Surroundings) -> list[tuple[str, str, bool]]:
+    return [(guard.text, guard.branch, guard.rank_dependent) for guard in seen.guards]
+
+
+def test_a_decorator_that_lets_one_rank_in_is_a_guard(more) -> None:  # type: ignore[no-untyped-def]
+    assert guards(more("decorated")) == [("@rank_zero_only", "body", True)]
+
+
+def test_the_loops_own_line_is_in_it_and_its_else_is_not(more) -> None:  # type: ignore[no-untyped-def]
+    assert [loop.header for loop in more("header").loops] == ["for batch in loader:                # header"]
+    assert more("else").loops == ()
+
+
+def test_what_swallows(more) -> None:  # type: ignore[no-untyped-def]
+    assert MORE.splitlines()[more("tried").swallowed_at - 1].strip().startswith("except (ValueError")
+    assert more("handler").swallowed_at is None
+    assert more("tried").loops[0].swallows == more("tried").swallowed_at
+    assert MORE.splitlines()[more("suppressed").loops[0].swallows - 1].strip().startswith("with contextlib")
+    assert more("strict").loops[0].swallows is None
+
+
+def test_other_branches(more) -> None:  # type: ignore[no-untyped-def]
+    assert guards(more("elif")) == [("if rank == 0", "orelse", True), ("if batch", "body", False)]
+    assert guards(more("case")) == [("match rank", "body", True)]
+    assert guards(more("ternary")) == [("... if rank == 0", "body", True)]
+    assert guards(more("short")) == [("rank == 0", "body", True)]
+
+
+def test_a_function_within_begins_anew(more) -> None:  # type: ignore[no-untyped-def]
+    assert (more("inner").function, more("inner").guards) == ("inner", ())
+    assert (more("spread").function, more("spread").guards) == ("run", ())
+
+
+def test_a_fifo_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.py")
+    assert isinstance(surroundings(Place(str(tmp_path / "fifo.py"), 1)), Unknown)
+
+
+def test_form_feeds_odd_escapes_and_other_encodings_do_not_shift_lines(tmp_path: Path) -> None:
+    file = tmp_path / "old.py"
+    file.write_bytes(b"# -*- coding: latin-1 -*-\r\nx = '\xe9\\d'\r\n\x0c\r\nif rank:\r\n    barrier()\r\n")
+    seen = around(Place(str(file), 5))
+    assert (seen.text, [guard.line for guard in seen.guards]) == ("barrier()", [4])
+
+
+def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    for stamp, text in enumerate(["first()\n", "second()\n"]):
+        file.write_text(text)
+        os.utime(file, ns=(stamp, stamp))
+        assert around(Place(str(file), 1)).text == text.strip()
