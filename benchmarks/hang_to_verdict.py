@@ -16,6 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.specimens.expected import EXPECTED, Ending
+
 HERE = Path(sys.executable).parent
 SPECIMENS = Path(__file__).parent.parent / "tests" / "specimens"
 SHIPPED_LIMIT_S = float(os.environ.get("HOLDFAST_BENCH_SHIPPED_S", "180"))
@@ -34,14 +36,14 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 def holdfast(name: str) -> tuple[float | None, bool, str]:
     """Seconds to the verdict, whether it names the right rank, and what it says."""
-    sys.path.insert(0, str(SPECIMENS.parent.parent))
-    from tests.specimens.expected import EXPECTED
-
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        command = [str(HERE / "holdfast"), "run", "--standalone", "--nproc-per-node=4", "--max-restarts=0", "--run-dir", folder,
-                   "--json-report", str(report), str(SPECIMENS / f"{name}.py")]  # fmt: skip
-        subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, check=False, timeout=120)
+        command = [
+            str(HERE / "holdfast"), "run", "--standalone", "--nproc-per-node=4", "--max-restarts=0",
+            "--run-dir", folder, "--json-report", str(report), str(SPECIMENS / f"{name}.py"),
+        ]  # fmt: skip
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        subprocess.run(command, env=environment, capture_output=True, check=False, timeout=120)
         found = json.loads(report.read_text())
     root = found["verdict"]["root"]
     right = root is not None and root["subject"]["rank"] in EXPECTED[name].ranks
@@ -59,8 +61,10 @@ def torchrun(name: str, group_limit_s: float | None, limit_s: float) -> tuple[fl
             script = [str(wrapper), str(group_limit_s), *script]
         command = [str(HERE / "torchrun"), "--standalone", "--nproc-per-node=4", *script]
         began = time.monotonic()
-        process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE,
-                                   stdout=subprocess.DEVNULL, text=True)  # fmt: skip
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(
+            command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        )
         try:
             _, errors = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
@@ -73,9 +77,6 @@ def torchrun(name: str, group_limit_s: float | None, limit_s: float) -> tuple[fl
 
 def main() -> None:
     """Print a line a specimen, the median, the share of right ranks, and torchrun's two."""
-    sys.path.insert(0, str(SPECIMENS.parent.parent))
-    from tests.specimens.expected import EXPECTED, Ending
-
     names = [name for name, expected in EXPECTED.items() if expected.ending is Ending.HANG]
     seconds, right = [], 0
     for name in names:
@@ -85,9 +86,11 @@ def main() -> None:
         print(f"{name:28} {seconds[-1]:6.1f} s  {'right rank' if good else 'WRONG RANK':12} {message[:90]}", flush=True)
     print(f"holdfast: median {statistics.median(seconds):.1f} s (target 10 s), right rank in {right} of {len(names)}")
     shipped, named = torchrun("rank_sleeps", None, SHIPPED_LIMIT_S)
-    print(f"torchrun as shipped, rank_sleeps: {'ended' if shipped else 'nothing'} in {shipped or SHIPPED_LIMIT_S:.0f} s, names {named}")
+    ended = f"{'ended' if shipped else 'nothing'} in {shipped or SHIPPED_LIMIT_S:.0f} s"
+    print(f"torchrun as shipped, rank_sleeps: {ended}, names {named}")
     limited, named = torchrun("rank_sleeps", GROUP_LIMIT_S, 180)
-    print(f"torchrun, group limit {GROUP_LIMIT_S} s, rank_sleeps (guilty: rank 2): {limited or 180:.0f} s after start, names {named}")
+    ended = f"{limited or 180:.0f} s after start"
+    print(f"torchrun, group limit {GROUP_LIMIT_S} s, rank_sleeps (guilty: rank 2): {ended}, names {named}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """16,384 simulated ranks judged: decoding every node's summary and finding the root, on one core.
 
-8 ranks a node; groups of 8 (tensor parallel), of 2,048 (data parallel) and the world, as in a real job; one rank is missing
-in its tensor-parallel group, so that its 7 peers wait for it, and everybody else waits for them. There is no peer that
-judges a live job of this size; the analyser that ships with torch needs 72 to 215 CPU seconds for 1,024 ranks' dumps.
+8 ranks a node; groups of 8 (tensor parallel), of 2,048 (data parallel) and the world, as in a real job; one rank is
+missing in its tensor-parallel group, so that its 7 peers wait for it, and everybody else waits for them. There is no
+peer that judges a live job of this size; the analyser that ships with torch needs 72 to 215 CPU seconds for 1,024
+ranks' dumps.
 """
 
 from __future__ import annotations
@@ -27,24 +28,31 @@ LAYER = Place("/job/model.py", 61, "forward")
 LOADER = Place("/job/data.py", 33, "read_shard")
 
 
+def _all_reduce(group: str, number: int, site: Place, size: int, entered: float, completed: float | None) -> Operation:
+    return Operation(
+        group, number, "all_reduce", "bfloat16", size, (size,), site=site, entered=entered, completed=completed
+    )
+
+
 def _rank(rank: int) -> RankState:
     node, lane = divmod(rank, TENSOR)
     mine, data = f"tp{node}", f"dp{lane}"
-    guilty_node = GUILTY // TENSOR == node
+    guilty_node = node == GUILTY // TENSOR
     entered = {mine: 900, data: 300, "world": 100}
-    pending: tuple[Operation, ...] = (Operation(data, 301, "all_reduce", "bfloat16", 1 << 24, (1 << 24,), site=STEP, entered=1.0),)
+    pending: tuple[Operation, ...] = (_all_reduce(data, 301, STEP, 1 << 24, 1.0, None),)
     if guilty_node and rank != GUILTY:
-        pending = (Operation(mine, 901, "all_reduce", "bfloat16", 1 << 20, (1 << 20,), site=LAYER, entered=1.0),)
+        pending = (_all_reduce(mine, 901, LAYER, 1 << 20, 1.0, None),)
     if rank == GUILTY:
         pending = ()
     for call in pending:
         entered[call.group] += 1
     frames = (LOADER,) if rank == GUILTY else (STEP, LAYER)
-    recent = tuple(Operation(mine, n, "all_reduce", "bfloat16", 1 << 20, (1 << 20,), site=LAYER, entered=0.1, completed=0.2) for n in range(897, 901))
+    recent = tuple(_all_reduce(mine, number, LAYER, 1 << 20, 0.1, 0.2) for number in range(897, 901))
+    stacks = (Stack(frames * 4, time=9.0), Stack(frames * 4, time=10.0))
     return RankState(
         rank=rank, host=f"node{node}", pid=1000 + lane, life=Life.RUNNING, progress=1.0, step=100, step_p99_s=0.5,
         groups={name: GroupProgress(count, count) for name, count in entered.items()},
-        pending=pending, recent=recent, stacks=(Stack(frames * 4, time=9.0), Stack(frames * 4, time=10.0)), cpu_share=0.0,
+        pending=pending, recent=recent, stacks=stacks, cpu_share=0.0,
     )  # fmt: skip
 
 
@@ -76,8 +84,11 @@ def main() -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     total = statistics.median(a + b for a, b in zip(decoding, judging, strict=True))
     size = sum(map(len, blobs)) / 1e6
-    print(f"{RANKS} ranks on {len(blobs)} nodes, {size:.0f} MB of summaries: decoded in {statistics.median(decoding):.2f} s, "
-          f"judged in {statistics.median(judging):.2f} s, together {total:.2f} s of one core (target 1 s)")  # fmt: skip
+    print(
+        f"{RANKS} ranks on {len(blobs)} nodes, {size:.0f} MB of summaries: "
+        f"decoded in {statistics.median(decoding):.2f} s, judged in {statistics.median(judging):.2f} s, "
+        f"together {total:.2f} s of one core (target 1 s)"
+    )
     print(f"peak memory {peak / 1024:.0f} MiB, of which {before / 1024:.0f} before (target 2048 MiB)")
     print(f"verdict: {verdict.root.message}")
 

@@ -1,4 +1,4 @@
-"""CPU time that recording adds to a collective: holdfast (C++, Python) next to torch's recorder, a bare ring and DETAIL.
+"""CPU time that recording adds to a collective: holdfast (C++, Python) beside torch's recorder, a bare ring and DETAIL.
 
 One process a configuration, one rank on gloo, an all-reduce of 4 floats; the processes take turns (so that drift of the
 machine hits all alike), and the median over the turns of CPU µs a call is shown with its difference to "no recorder".

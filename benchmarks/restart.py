@@ -2,8 +2,8 @@
 
 Two ranks; rank 1 is killed, hangs (sleeps), or is stopped in the middle of training. torchrun runs as shipped and with
 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 (without which a restart may read the dead generation's addresses), with a process
-group timeout of 10 s, without which it does not notice a hang for 30 minutes; holdfast runs at its default settings, and
-the group has torch's own timeout. ft_launcher (nvidia-resiliency-ext 0.4.1) takes part where it is installed.
+group timeout of 10 s, without which it does not notice a hang for 30 minutes; holdfast runs at its default settings,
+and the group has torch's own timeout. ft_launcher (nvidia-resiliency-ext 0.4.1) takes part where it is installed.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ def launchers() -> list[Launcher]:
     """Those that are installed here."""
     torchrun = (str(HERE / "torchrun"), "--standalone", "--nproc-per-node=2", "--max-restarts=3")
     own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    holdfast = (str(HERE / "holdfast"), "run", *torchrun[1:])
     found = [
-        Launcher("holdfast run", (str(HERE / "holdfast"), "run", "--standalone", "--nproc-per-node=2", "--max-restarts=3"), 0),
+        Launcher("holdfast run", holdfast, 0),
         Launcher("torchrun, own store, limit 10 s", torchrun, 10, own_store),
         Launcher("torchrun as shipped, limit 10 s", torchrun, 10),
     ]
@@ -56,7 +57,8 @@ def once(launcher: Launcher, fault: str) -> float | None:
         file = Path(folder) / "steps"
         environment = os.environ | launcher.environment | {"OMP_NUM_THREADS": "1"}
         command = [*launcher.command, str(STEPPER), str(file), fault, str(launcher.timeout_s)]
-        process = subprocess.Popen(command, env=environment, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        quiet = subprocess.DEVNULL
+        process = subprocess.Popen(command, env=environment, cwd=folder, stdout=quiet, stderr=quiet)
         try:
             process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:

@@ -1,16 +1,18 @@
 """The job of the benchmark `restart`: DDP steps, written down with their times; fails as told in its first generation.
 
-Arguments: FILE (one JSON line a step and rank), FAULT (none, sigkill, hang, sigstop), PG_TIMEOUT (seconds, 0: torch's own).
+Arguments: FILE (one JSON line a step and rank), FAULT (none, sigkill, hang, sigstop), PG_TIMEOUT (seconds, 0: torch's
+own).
 """
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
 import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -25,11 +27,11 @@ def main() -> None:
     file, fault, limit = sys.argv[1], sys.argv[2], float(sys.argv[3])
     generation = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=limit) if limit else None)
+    dist.init_process_group("gloo", timeout=dt.timedelta(seconds=limit) if limit else None)
     rank = dist.get_rank()
     model = DistributedDataParallel(torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(3)]))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    with open(file, "a", buffering=1) as out:
+    with Path(file).open("a", buffering=1) as out:
         for step in range(STEPS):
             if (generation, rank, step) == (0, GUILTY, FAULT_AT) and fault != "none":
                 out.write(json.dumps({"event": "fault", "time": time.time()}) + "\n")
@@ -37,7 +39,8 @@ def main() -> None:
             optimizer.zero_grad()
             model(torch.randn(64, 256)).square().mean().backward()
             optimizer.step()
-            out.write(json.dumps({"event": "step", "generation": generation, "rank": rank, "step": step, "time": time.time()}) + "\n")
+            done = {"event": "step", "generation": generation, "rank": rank, "step": step, "time": time.time()}
+            out.write(json.dumps(done) + "\n")
     dist.destroy_process_group()
 
 

@@ -10,17 +10,30 @@ EVAL = Place("/job/train.py", 77, "evaluate")
 LOADER = Place("/job/data.py", 12, "load")
 
 
-def call(sequence: int, name: str = "all_reduce", *, group: str = WORLD, site: Place = TRAIN, done: bool = False,
-         elements: int = 4, dtype: str = "float32", peer: int | None = None, tag: int = 0) -> Operation:  # fmt: skip
+def call(  # noqa: PLR0913 - a row of a table, whose columns are named and mostly left out
+    sequence: int,
+    name: str = "all_reduce",
+    *,
+    group: str = WORLD,
+    site: Place = TRAIN,
+    done: bool = False,
+    elements: int = 4,
+    dtype: str = "float32",
+    peer: int | None = None,
+    tag: int = 0,
+) -> Operation:
     """One call; entered at second ``sequence``."""
     return Operation(
-        group=group, sequence=sequence, name=name, dtype=dtype, elements=elements, shape=(elements,), peer=peer, tag=tag,
-        site=site, entered=float(sequence), completed=sequence + 0.5 if done else None, tensors=1,
+        group=group, sequence=sequence, name=name, dtype=dtype, elements=elements, shape=(elements,), peer=peer,
+        tag=tag, site=site, entered=float(sequence), completed=sequence + 0.5 if done else None, tensors=1,
     )  # fmt: skip
 
 
 def row(rank: int, *calls: Operation, at: Place | None = None, **more: object) -> RankState:
-    """A rank with these calls, oldest first; those not done are pending. ``at``: where its main thread sits, twice seen."""
+    """A rank with these calls, oldest first; those not done are pending.
+
+    ``at``: where its main thread sits, twice seen.
+    """
     entered: dict[str, int] = {}
     completed: dict[str, int] = {}
     for one in calls:

@@ -55,7 +55,8 @@ def test_an_extra_call_is_not_a_skipped_one() -> None:
 
 def test_between_two_ranks_the_one_that_breaks_its_habit_is_odd() -> None:
     for guilty in (0, 1):
-        ranks = [row(rank, *history(9), call(10, "broadcast", site=EVAL) if rank == guilty else call(10)) for rank in (0, 1)]
+        odd = call(10, "broadcast", site=EVAL)
+        ranks = [row(rank, *history(9), odd if rank == guilty else call(10)) for rank in (0, 1)]
         found = divergence.find(ranks)
         assert found is not None
         assert (found.minority, found.tie) == ((guilty,), False)
@@ -82,7 +83,8 @@ def test_the_first_of_several_divergences_counts(size: int, data: st.DataObject)
     first = data.draw(st.integers(2, 8))
     ranks = []
     for rank in range(size):
-        calls = [call(n, "broadcast" if rank == guilty and n >= first else "all_reduce", done=True) for n in range(1, 12)]
+        names = ["broadcast" if rank == guilty and n >= first else "all_reduce" for n in range(1, 12)]
+        calls = [call(n, name, done=True) for n, name in enumerate(names, 1)]
         ranks.append(row(rank, *calls, call(12)))
     found = divergence.find(ranks)
     assert found is not None

@@ -39,7 +39,8 @@ def test_the_sleeping_rank_is_named_with_its_line_and_those_who_wait() -> None:
     assert root_of(verdict) == ("rank-missing-collective", 2, 12)
     said = [item.message for item in verdict.consequences]
     assert said == ["ranks 0-1,3 wait in all_reduce #31 at train.py:41 for rank 2"]
-    assert {item.cause for item in verdict.ruled_out} >= {"rank-killed", "rank-stopped", "collective-mismatch", "straggler"}
+    ruled_out = {item.cause for item in verdict.ruled_out}
+    assert ruled_out >= {"rank-killed", "rank-stopped", "collective-mismatch", "straggler"}
     assert verdict.root is not None
     assert any("load" in fact.text for fact in verdict.root.evidence)
 
@@ -87,7 +88,8 @@ def test_survivors_that_lost_their_peer_are_not_the_root() -> None:
 
 
 def test_the_same_exception_everywhere_is_one_cause() -> None:
-    dead = [row(rank, life=Life.DEAD, exit_code=1, raised=Raised("FileNotFoundError", "config.yaml", EVAL)) for rank in range(4)]
+    raised = Raised("FileNotFoundError", "config.yaml", EVAL)
+    dead = [row(rank, life=Life.DEAD, exit_code=1, raised=raised) for rank in range(4)]
     assert root_of(judge(dead))[0] == "python-exception-all-ranks"
 
 
@@ -136,7 +138,8 @@ def test_a_mismatch_explains_the_deaths_that_follow_from_it() -> None:
 
 def test_a_circle_is_named_with_both_calls() -> None:
     groups = world(4) | {"a": Group("a", (0, 1, 2, 3)), "b": Group("b", (0, 1, 2, 3))}
-    ranks = [row(rank, call(9, group="b" if rank == 1 else "a", site=EVAL if rank == 1 else TRAIN)) for rank in range(4)]
+    turned = row(1, call(9, group="b", site=EVAL))
+    ranks = [turned if rank == 1 else row(rank, call(9, group="a", site=TRAIN)) for rank in range(4)]
     verdict = judge(ranks, groups=groups)
     assert root_of(verdict) == ("collective-order-inversion", 1, EVAL.line)
 
@@ -152,8 +155,8 @@ def test_new_group_by_some() -> None:
 
 
 def test_a_rank_that_has_not_come_to_the_rendezvous() -> None:
-    ranks = [row(rank, call(1, "init_process_group", group="init_process_group")) for rank in (0, 1)] + [row(2, at=LOADER)]
-    assert root_of(judge(ranks))[:2] == ("store-wait", 2)
+    entered = [row(rank, call(1, "init_process_group", group="init_process_group")) for rank in (0, 1)]
+    assert root_of(judge([*entered, row(2, at=LOADER)]))[:2] == ("store-wait", 2)
 
 
 def test_everybody_inside_and_nothing_moves() -> None:
