@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.facts.ranks import Operation, RankState
 
@@ -93,8 +93,11 @@ def _in_group(group: str, calls: _Table, kinds: Sequence[str]) -> Divergence | N
             votes = Counter(_signature(call, kind) for call in here.values())
             if len(votes) > 1:
                 parted = _blame(group, sequence, kind, here, votes, calls)
-                if kind != "line" or _made_before(parted, calls):
+                if kind != "line":
                     return parted
+                for side in (parted, _turned(parted, here)) if parted.tie else (parted,):
+                    if _made_before(side, calls):
+                        return replace(side, tie=False)
     return None
 
 
@@ -102,6 +105,12 @@ def _made_before(parted: Divergence, calls: _Table) -> bool:
     """True where the odd rank makes the usual call too, at another time: then its own call is one too many, or one early."""
     mine = calls[parted.minority[0]].values()
     return any(_key(call) == _key(parted.usual) for call in mine)
+
+
+def _turned(parted: Divergence, here: _Row) -> Divergence:
+    """The same seen from the other side."""
+    others = tuple(rank for rank in sorted(here) if rank not in parted.minority)
+    return replace(parted, minority=others, usual=parted.odd, odd=parted.usual, skipped=None)
 
 
 def _blame(group: str, sequence: int, kind: str, here: _Row, votes: Counter[Hashable], calls: _Table) -> Divergence:

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from holdfast.facts.ranks import Operation, Place, RankState
-from holdfast.facts.source import Guard
 from holdfast.findings import Fact, Finding, Subject, finding
 from holdfast.report.ranksets import compress_ranks
 from holdfast.rules.causes import by_name
 from holdfast.rules.divergence import Divergence
-from holdfast.rules.places import Source, is_after_loop_of, loop_swallows, own_guard, rank_guard
+from holdfast.rules.places import Source, is_after_loop_of, loop_swallows, rank_guard
 from holdfast.rules.waits import Wait
 
 _BY_KIND = {"operation": "mismatched-operation", "dtype": "mismatched-dtype", "shape": "mismatched-shape",
-            "arguments": "collective-mismatch"}
+            "arguments": "collective-mismatch", "line": "collective-mismatch"}
 
 
 def explain(parted: Divergence, ranks: Mapping[int, RankState], source: Source) -> Finding:
@@ -37,17 +36,22 @@ def explain(parted: Divergence, ranks: Mapping[int, RankState], source: Source) 
 
 def explain_line(parted: Divergence, ranks: Mapping[int, RankState], source: Source) -> Finding | None:
     """The finding about ranks that made the same collective from different lines, where the source tells why."""
-    odd_ranks, odd, _ = _sides(parted, ranks, source)
-    told = parted.skipped is not None or _guard(odd, source) is not None
+    odd_ranks, odd, usual = _sides(parted, ranks, source)
+    told = parted.skipped is not None or rank_guard(odd, usual, source) is not None
     return explain(parted, ranks, source) if told and not (parted.tie and len(odd_ranks) > 1) else None
 
 
 def _sides(
     parted: Divergence, ranks: Mapping[int, RankState], source: Source
 ) -> tuple[tuple[int, ...], Operation, Operation]:
-    """Who is odd, with one call of either side. A tie goes to the side whose call stands under a test of the rank."""
+    """Who is odd, with one call of either side.
+
+    A tie goes to the side whose call stands under a test of the rank, or else behind the loop that the other is in.
+    """
     odd, usual = parted.odd, parted.usual
-    if not parted.tie or _guard(odd, source) or not _guard(usual, source):
+    told = rank_guard(odd, usual, source) or is_after_loop_of(odd, usual, source)
+    told_of_others = rank_guard(usual, odd, source) or is_after_loop_of(usual, odd, source)
+    if not parted.tie or told or not told_of_others:
         return parted.minority, odd, usual
     others = tuple(
         rank
@@ -61,43 +65,35 @@ def _cause(
     parted: Divergence, odd: Operation, usual: Operation, who: str, source: Source
 ) -> tuple[str, Place | None, str, float]:
     """Name of the cause, the line to show, the sentence, the confidence."""
-    guard = _guard(odd, source)
+    guarded = rank_guard(odd, usual, source)
     did, theirs = _said(odd), _said(usual)
-    if guard is not None:
-        through = f" (called at {_short(odd.caller)})" if odd.caller and own_guard(odd.site, source) is None else ""
-        text = f"only {who} enters {did}{through}, under {guard.text!r}; the others are in {theirs}"
-        return "rank-guarded-collective", odd.caller if through else odd.site, text, 0.95
+    if guarded is not None:
+        guard, place = guarded
+        through = f", called at {_short(place)}," if place != odd.site else ""
+        text = f"only {who} enters {did}{through} under {guard.text!r}; the others are in {theirs}"
+        return "rank-guarded-collective", place, text, 0.95
     if parted.skipped is not None:
-        left_out = parted.skipped
-        return (
-            "rank-skips-collective",
-            left_out.site,
-            f"{who} left out {_said(left_out)} and is one call behind since",
-            0.85,
-        )
-    if is_after_loop_of(odd.site, usual.site, source):
-        handler = loop_swallows(usual.site, source)
+        text = f"{who} left out {_said(parted.skipped)} and is one call behind since"
+        return "rank-skips-collective", parted.skipped.site, text, 0.85
+    if is_after_loop_of(odd, usual, source):
+        handler = loop_swallows(usual, source)
         if handler is not None:
             text = f"{who} made fewer calls than the others: an exception is swallowed at {_short(handler)}"
             return "rank-skips-collective", handler, text, 0.8
-        return (
-            "uneven-inputs",
-            odd.site,
-            f"{who} left the loop first and is in {did}; the others are still in {theirs}",
-            0.9,
-        )
-    differs = {"arguments": f"{odd.reduce} to root {odd.tag} where the others say {usual.reduce} to root {usual.tag}",
-               "dtype": f"{odd.dtype} where the others send {usual.dtype}",
-               "shape": f"{_size(odd)} where the others send {_size(usual)}"}.get(parted.kind, f"the others make {theirs}")  # fmt: skip
-    return _BY_KIND[parted.kind], odd.site, f"{who} makes {did}: {differs}", 0.9 if not parted.tie else 0.6
+        text = f"{who} left the loop first and is in {did}; the others are still in {theirs}"
+        return "uneven-inputs", odd.site, text, 0.9
+    text = f"{who} makes {did}: {_difference(parted.kind, odd, usual)}"
+    return _BY_KIND[parted.kind], odd.site, text, 0.6 if parted.tie else 0.9
 
 
-def _guard(call: Operation, source: Source) -> Guard | None:
-    """The test of the rank under which a call was made: around its line, or around the line that called its function."""
-    own = own_guard(call.site, source)
-    if own is not None or call.caller is None:
-        return own or rank_guard(call.site, source)
-    return rank_guard(call.caller, source)
+def _difference(kind: str, odd: Operation, usual: Operation) -> str:
+    if kind == "arguments":
+        return f"{odd.reduce} to root {odd.tag} where the others say {usual.reduce} to root {usual.tag}"
+    if kind == "dtype":
+        return f"{odd.dtype} where the others send {usual.dtype}"
+    if kind == "shape":
+        return f"{_size(odd)} where the others send {_size(usual)}"
+    return f"the others make {_said(usual)}"
 
 
 def _evidence(parted: Divergence, odd_ranks: Sequence[int], odd: Operation, usual: Operation) -> tuple[Fact, ...]:
@@ -112,8 +108,8 @@ def _evidence(parted: Divergence, odd_ranks: Sequence[int], odd: Operation, usua
 def new_group(wait: Wait, ranks: Mapping[int, RankState], source: Source) -> Finding:
     """The finding about a ``new_group`` that some ranks never call."""
     site = wait.operation.site
-    guard = rank_guard(site, source)
-    under = f", under {guard.text!r}" if guard else ""
+    guarded = rank_guard(wait.operation, None, source)
+    under = f", under {guarded[0].text!r}" if guarded else ""
     absent = compress_ranks(wait.awaited)
     message = f"ranks {compress_ranks(wait.waiters)} call new_group{_at(site)}{under}; rank(s) {absent} never do"
     blamed = wait.waiters[0] if len(wait.waiters) <= len(wait.awaited) else wait.awaited[0]  # the lesser side

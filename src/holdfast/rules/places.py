@@ -1,13 +1,14 @@
-"""What the source around two calls says of them: under a test of the rank, behind a loop, beside a swallowed exception.
+"""What the source around calls says of them: under a test of the rank, behind a loop, beside a swallowed exception.
 
-A call's own line is asked first, then the lines in the same file that call its function, two steps up.
+A call's own line is asked first, then the line that called its function (as recorded, else any in the same file that
+does), then those that call that one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from holdfast.facts.ranks import Place
+from holdfast.facts.ranks import Operation, Place
 from holdfast.facts.source import Guard, Surroundings
 
 #: The source around every place that a judgement may ask for.
@@ -15,13 +16,15 @@ Source = Mapping[Place, Surroundings]
 STEPS_UP = 2
 
 
-def _upwards(place: Place | None, source: Source) -> Iterator[tuple[Place, Surroundings]]:
-    """The place and those that call its function, each with what surrounds it, nearest first."""
-    level = [place] if place is not None else []
-    for _ in range(STEPS_UP + 1):
+def upwards(call: Operation, source: Source) -> Iterator[tuple[int, Place, Surroundings]]:
+    """The call's line and those above it, each with how many steps up it is and what surrounds it, nearest first."""
+    level = [call.site] if call.site is not None else []
+    for steps in range(STEPS_UP + 1):
         known = [(each, source[each]) for each in level if each in source]
-        yield from known
-        level = [caller for _, seen in known for caller in seen.callers]
+        for place, seen in known:
+            yield steps, place, seen
+        recorded = [call.caller] if steps == 0 and call.caller is not None else []
+        level = recorded or [caller for _, seen in known for caller in seen.callers]
 
 
 def own_guard(place: Place | None, source: Source) -> Guard | None:
@@ -30,25 +33,39 @@ def own_guard(place: Place | None, source: Source) -> Guard | None:
     return next((guard for guard in reversed(seen.guards) if guard.rank_dependent), None) if seen else None
 
 
-def rank_guard(place: Place | None, source: Source) -> Guard | None:
-    """The nearest test of the rank that decides whether the place is reached; None where there is none."""
-    guards = (own_guard(each, source) for each, _ in _upwards(place, source))
-    return next((guard for guard in guards if guard is not None), None)
+def rank_guard(call: Operation, other: Operation | None, source: Source) -> tuple[Guard, Place] | None:
+    """The nearest test of the rank that decides whether the call is reached, and the line that stands under it.
+
+    A test that lets the ``other`` call through in the same way decides nothing between the two.
+    """
+    shared = {(place.file, guard) for _, place, seen in upwards(other, source) for guard in seen.guards} if other else set()
+    for _, place, _ in upwards(call, source):
+        guard = own_guard(place, source)
+        if guard is not None and (place.file, guard) not in shared:
+            return guard, place
+    return None
 
 
-def is_after_loop_of(odd: Place | None, usual: Place | None, source: Source) -> bool:
-    """True where ``odd`` comes after the end of a loop that ``usual`` is in."""
-    for here, around_usual in _upwards(usual, source):
-        for there, around_odd in _upwards(odd, source):
-            if here.file == there.file and around_usual.begin == around_odd.begin:
-                if any(loop.last < there.line for loop in around_usual.loops):
-                    return True
+def is_after_loop_of(odd: Operation, usual: Operation, source: Source) -> bool:
+    """True where ``odd`` comes after a loop that ``usual`` is in, in one function that both are called from.
+
+    The loop may stand in that function, or further down on the way to ``usual``, in what the function calls.
+    """
+    looping: set[int] = set()  # steps at which, or below which, the way to the usual call goes through a loop
+    for steps, here, around_usual in upwards(usual, source):
+        below = any(step < steps for step in looping)
+        if around_usual.loops:
+            looping.add(steps)
+        for _, there, around_odd in upwards(odd, source):
+            same = here.file == there.file and around_usual.begin == around_odd.begin
+            if same and (any(loop.last < there.line for loop in around_usual.loops) or (below and here.line < there.line)):
+                return True
     return False
 
 
-def loop_swallows(place: Place | None, source: Source) -> Place | None:
-    """The ``except`` that lets a loop around the place go on as if nothing had happened; None where there is none."""
-    for here, seen in _upwards(place, source):
+def loop_swallows(call: Operation | None, source: Source) -> Place | None:
+    """What lets a loop around the call go on as if nothing had been raised; None where there is nothing of that kind."""
+    for _, here, seen in upwards(call, source) if call is not None else ():
         for loop in reversed(seen.loops):
             if loop.swallows is not None:
                 return Place(here.file, loop.swallows, seen.function)

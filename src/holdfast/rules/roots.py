@@ -148,7 +148,7 @@ def _ended(state: RankState, source: Source, waited: str) -> Finding | None:
         where = ended.place if ended else place
         return _claim("rank-exits-early", state, f"rank {state.rank} left the program{_at(where, ' at ')} while the others "
                       f"were in {waited}", where, seen)  # fmt: skip
-    handler = loop_swallows(place, source)
+    handler = loop_swallows(last, source)
     if handler is not None:
         return _claim("rank-skips-collective", state, f"rank {state.rank} made fewer collectives than the others and ended: "
                       f"an exception is swallowed{_at(handler, ' at ')}", handler, seen, confidence=0.75)  # fmt: skip
