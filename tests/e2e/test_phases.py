@@ -1,0 +1,28 @@
+"""A phase that the script declares is waited out until its budget is spent."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "phases.py"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("budget", "cause"), [("1m", None), ("7s", "rank-missing-collective")])
+def test_the_budget_decides(tmp_path: Path, budget: str, cause: str | None) -> None:
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "holdfast", "run", "--standalone", "--nproc-per-node", "2", "--json-report", str(report)]
+    done = subprocess.run([*command, "--run-dir", str(tmp_path), str(SCRIPT), budget], capture_output=True, text=True,
+                          timeout=90, check=False, cwd=tmp_path)  # fmt: skip
+    found = json.loads(report.read_text())
+    root = found["verdict"]["root"]
+    assert (root["cause"] if root else None) == cause, done.stderr
+    assert done.returncode == (1 if cause else 0), done.stderr
+    if root is not None:
+        assert root["subject"]["rank"] == 1
+        assert found["incidents"][0]["detected_s"] >= 7
