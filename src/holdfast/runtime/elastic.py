@@ -201,6 +201,9 @@ class Agent(LocalElasticAgent):
             )  # fmt: skip
         if self._pcontext is not None:
             self._pcontext.close()  # all are dead: this ends the threads that show their output
+            for handler in getattr(self._pcontext, "subprocess_handlers", {}).values():
+                for log in filter(None, (getattr(handler, "_stdout", None), getattr(handler, "_stderr", None))):
+                    log.close()  # torch leaves them open
         self._generation = None
         self._hooks.ended(how)
 

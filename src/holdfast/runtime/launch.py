@@ -117,6 +117,7 @@ class _Guarded:
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
+        self._ticks = True
         self.note = hooks.note
         self.abandon = hooks.abandon
 
@@ -128,10 +129,12 @@ class _Guarded:
             self._hooks.started(generation)
 
     def tick(self, look: Look) -> Order | None:
-        order = None
-        with self._caught():
-            order = self._hooks.tick(look)
-        return order  # noqa: RET504 - what raises is swallowed above
+        order, ticks, self._ticks = None, self._ticks, False  # one that raised is not called again
+        if ticks:
+            with self._caught():
+                order = self._hooks.tick(look)
+                self._ticks = True
+        return order
 
     def decided(self, order: Order) -> None:
         with self._caught():
