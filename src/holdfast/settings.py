@@ -93,6 +93,8 @@ _ROWS = (
     _row_of(_PATIENCE, "HOLDFAST_COMPILE_S", "Patience while torch.compile or a kernel compiler works.", default=600.0),
     _row_of(_PATIENCE, "HOLDFAST_CHECKPOINT_S", "Patience while a checkpoint is written or read.", default=600.0),
     _row_of(_PATIENCE, "HOLDFAST_EVALUATION_S", "Patience while an evaluation runs.", default=1800.0),
+    _row_of(_PATIENCE, "HOLDFAST_GROUP_TIMEOUT_S", "Time limit of process groups for which the script names none, as "
+            "--group-timeout; torch's own (10 minutes for NCCL, 30 for gloo) where it is unset.", too_late=GROUP),
     _row_of(_OURS, "HOLDFAST_RING", "Collectives that each rank's box remembers, 128 bytes each; the oldest is "
             "overwritten.", kind=Kind.COUNT, default=4096, unit="records", minimum=64),
     _row_of(_OURS, "HOLDFAST_CACHE", "Folder for what is compiled once and kept; where it is unset, one in the "
@@ -182,7 +184,7 @@ PRESETS: Mapping[str, Mapping[str, Default]] = {
 
 _GROUP_TIMEOUT = (
     "{name}={value} has no effect: nothing in NCCL or torch reads it; the limit is the process group's own (10 minutes "
-    "for NCCL, 30 for gloo), so say init_process_group(timeout=timedelta(seconds={value}))"
+    "for NCCL, 30 for gloo), so say init_process_group(timeout=timedelta(seconds={value})), or holdfast run --group-timeout {value}"
 )
 _OLD_NAME = "{name} is an old name that torch still reads, with a warning; say {new}={value}"
 _OVERRULED = "{name} has no effect here: the elastic agent sets {new}=1 where it is unset; say {new}={value}"

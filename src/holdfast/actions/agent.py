@@ -18,6 +18,9 @@ from holdfast import settings
 from holdfast.actions.channel import Channel
 from holdfast.actions.policy import Budget, Course, Decision, OnHang, decide
 from holdfast.actions.run_folder import RunFolder
+from holdfast.facts.environment import environment_facts
+from holdfast.facts.host import host_facts
+from holdfast.facts.versions import versions
 from holdfast.findings import Verdict
 from holdfast.report import json as json_report
 from holdfast.report.terminal import render_verdict
@@ -33,6 +36,8 @@ SETTLE_S = 1.5
 #: In a hang nobody saves anything: workers that are not stuck themselves have so long between SIGTERM and SIGKILL.
 HANG_PATIENCE_S = 3.0
 RELAY_EVERY_S = 1.0
+#: File in the run's folder from which every rank copies the facts of its host into its box.
+FACTS = "facts.json"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +55,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str]
     gaps: Mapping[str, str]
     json_report: Path | None
+    group_timeout_s: float | None = None
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,12 +97,15 @@ class NodeAgent:
             "recorder": self._plan.recorder, "native": self._plan.native, "inject": self._plan.inject,
             "preset": preset, "settings": readings, "boxes": str(self._folder.boxes), "watcher": self._watcher.pid,
         }  # fmt: skip
+        seen = (*versions(), *host_facts(), *environment_facts(self._plan.environment))
+        self._folder.write(FACTS, msgspec.json.encode(seen))
         self._folder.write("run.json", msgspec.json.format(msgspec.json.encode(facts)))
 
     # The hooks
 
     def variables(self, rank: int, generation: int) -> Mapping[str, str]:  # noqa: ARG002 - a hook's arguments
         """What worker ``rank`` gets in its environment."""
+        limit_s = self._plan.group_timeout_s
         return {
             **self._plan.gaps,
             "HOLDFAST_BOX": str(self._folder.box(rank)),
@@ -104,6 +113,8 @@ class NodeAgent:
             "HOLDFAST_NATIVE": self._plan.native,
             "HOLDFAST_INJECT": self._plan.inject,
             "HOLDFAST_WATCHER_PID": str(self._watcher.pid),
+            "HOLDFAST_FACTS": str(self._folder.path.absolute() / FACTS),
+            **({} if limit_s is None else {"HOLDFAST_GROUP_TIMEOUT_S": f"{limit_s:g}"}),
         }
 
     def started(self, generation: Generation) -> None:

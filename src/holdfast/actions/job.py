@@ -17,6 +17,7 @@ from holdfast.errors import BadValue, HoldfastError, MissingFile, UnknownName
 from holdfast.runtime import faults, torchrun
 from holdfast.runtime.launch import FAILED, launch
 from holdfast.runtime.recorder import build
+from holdfast.runtime.recorder import seconds as recorder_seconds
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +29,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     json_report: Path | None = None
     run_dir: str | None = None
     recorder: str | None = None
+    group_timeout: str | None = None
 
 
 def run(given: argparse.Namespace, wish: Wish) -> int:
@@ -79,5 +81,14 @@ def _plan(given: argparse.Namespace, wish: Wish) -> Plan:
     return Plan(
         workers=workers, recorder=recorder, native=str(library or ""), inject=inject, on_hang=OnHang(wish.on_hang),
         preset=wish.preset, environment=environment, json_report=wish.json_report,
+        group_timeout_s=_group_timeout(wish.group_timeout),
         gaps={name: value for name, value in environment.items() if own.get(name) != value},
     )  # fmt: skip
+
+
+def _group_timeout(flag: str | None) -> float | None:
+    """The limit in seconds for process groups for which the script names none; None leaves torch's own."""
+    if flag is not None:
+        return recorder_seconds(flag)
+    value = settings.read("HOLDFAST_GROUP_TIMEOUT_S").value
+    return float(value) if isinstance(value, int | float) else None

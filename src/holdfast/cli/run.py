@@ -46,6 +46,10 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "metavar": "FAULT", "action": "append", "default": [],
         "help": "Cause a fault, such as hang@rank=2,step=30; may be repeated. `holdfast chaos` lists them.",
     },
+    "--group-timeout": {
+        "metavar": "TIME",
+        "help": "Time limit of process groups for which the script names none, such as 20m; new_group too.",
+    },
     "--json-report": {"metavar": "FILE", "type": Path, "help": "Write the verdict there, for scripts, at the end."},
     "--run-dir": {"metavar": "DIR", "help": "Folder for the run's folder (default: holdfast-runs)."},
     "--recorder": {"metavar": "KIND", "help": "auto, native (compiled), python or off."},
@@ -86,5 +90,6 @@ def command(ctx: click.Context) -> int:
 
     given = torchrun.parse(arguments, OPTIONS)
     wish = Wish(preset=given.preset, on_hang=given.on_hang, inject=tuple(given.inject),
-                json_report=given.json_report, run_dir=given.run_dir, recorder=given.recorder)  # fmt: skip
+                json_report=given.json_report, run_dir=given.run_dir, recorder=given.recorder,
+                group_timeout=given.group_timeout)  # fmt: skip
     return run(given, wish)

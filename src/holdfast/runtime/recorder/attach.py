@@ -6,8 +6,10 @@ What is wrapped in Python is called a few times in a job's life (making and dest
 
 from __future__ import annotations
 
+import datetime
 import functools
 import importlib
+import inspect
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,8 +17,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from holdfast import blackbox
+from holdfast import blackbox, settings
 from holdfast.blackbox import BoxWriter, Note
 from holdfast.runtime import recorder
 from holdfast.runtime.recorder import operators
@@ -41,8 +44,8 @@ def attach(box: BoxWriter, mode: str, library: Path | None) -> Pen | None:
 def _import_early() -> None:
     """Import what DistributedDataParallel imports when it is made, now, before a process group exists.
 
-    Its default arguments keep the group that exists then, whose gloo threads outlive the interpreter: one finished job in
-    a few dozen aborts at its very end (torch 2.13), and would be restarted for nothing.
+    Its default arguments keep the group that exists then, whose gloo threads outlive the interpreter: one finished job
+    in a few dozen aborts at its very end (torch 2.13), and would be restarted for nothing.
     """
     with suppress(ImportError):
         importlib.import_module("torch.distributed.nn.functional")
@@ -62,10 +65,10 @@ def _pen(box: BoxWriter, mode: str, library: Path | None) -> Pen:
 
 def _wrap_groups(box: BoxWriter, pen: Pen) -> None:
     """Record who makes which group: a rank that leaves out ``new_group`` blocks the others in the store."""
-    import torch.distributed.distributed_c10d as c10d
+    import torch.distributed.distributed_c10d as c10d  # noqa: PLC0415 - some builds of torch have none
 
     def wrap(name: str, members: Callable[..., str]) -> None:
-        original = getattr(c10d, name)
+        original = _with_timeout(getattr(c10d, name))
 
         @functools.wraps(original)
         def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -85,6 +88,26 @@ def _wrap_groups(box: BoxWriter, pen: Pen) -> None:
     wrap("init_process_group", lambda *_, **__: "init_process_group")
     wrap("new_group", _makers_of_group)
     wrap("destroy_process_group", lambda *_, **__: "destroy_process_group")
+
+
+def _with_timeout(make: Callable[..., Any]) -> Callable[..., Any]:
+    """``make``, with the time limit that the user asked for where the script names none.
+
+    ``new_group`` is given it too: by itself it ignores the default group's and takes torch's 10 or 30 minutes.
+    """
+    limit_s = settings.read("HOLDFAST_GROUP_TIMEOUT_S").value
+    signature = inspect.signature(make)
+    if not isinstance(limit_s, int | float) or "timeout" not in signature.parameters:
+        return make
+
+    @functools.wraps(make)
+    def limited(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind_partial(*args, **kwargs)
+        if given.arguments.get("timeout") is None:
+            given.arguments["timeout"] = datetime.timedelta(seconds=limit_s)
+        return make(*given.args, **given.kwargs)
+
+    return limited
 
 
 def _makers_of_group(ranks: Any = None, *_: Any, use_local_synchronization: bool = False, **__: Any) -> str:
@@ -111,6 +134,4 @@ def _note_groups(box: BoxWriter, c10d: Any) -> None:
 
 def _count_steps() -> None:
     """Count optimizer steps as training steps, unless the script says its own through ``holdfast.step``."""
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-
     register_optimizer_step_post_hook(lambda *_: recorder.stepped())
