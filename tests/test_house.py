@@ -156,6 +156,8 @@ def test_the_wheel_holds_every_file_of_the_package(tmp_path):
     inside = {name.removeprefix("holdfast/") for name in zipfile.ZipFile(wheel).namelist()}
     beside = {shown(path) for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     assert {name for name in inside if ".dist-info/" not in name} == beside
+    sources = {f"runtime/recorder/native/{name}" for name in ("box.hpp", "recorder.cpp", "sites.hpp")}
+    assert sources <= inside  # what the recorder is compiled from
     assert {f"holdfast-{holdfast.__version__}.dist-info/licenses/LICENSE"} <= inside
 
 

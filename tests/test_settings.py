@@ -15,7 +15,7 @@ from holdfast.errors import BadValue, InternalError, UnknownName
 from holdfast.settings import PRESETS, SETTINGS, Kind
 
 ROOT = Path(__file__).parents[1]
-SOURCES = [path for path in (ROOT / "src").rglob("*") if path.suffix in {".py", ".cpp", ".h"}]
+SOURCES = [path for path in (ROOT / "src").rglob("*") if path.suffix in {".py", ".cpp", ".hpp"}]
 NUMBERS = [row.name for row in SETTINGS.values() if row.kind in {Kind.SECONDS, Kind.COUNT}]
 
 

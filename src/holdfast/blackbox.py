@@ -12,7 +12,7 @@ Layout, version 1, little-endian (``docs/blackbox.md`` draws it)::
 One process writes, without locks or system calls: a slot is reserved by an atomic addition, filled, and only then
 given its number and a check word; a reader drops every record whose number or check word does not fit (torn). Times are
 nanoseconds of CLOCK_MONOTONIC; the header's clock offset makes Unix time of them. The C++ recorder
-(``runtime/recorder/native.cpp``) writes the same layout; a test holds the two together.
+(``runtime/recorder/native/``) writes the same layout; a test holds the two together.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ COMPLETED_AT = 16
 FLAGS_AT = 60
 OUTCOME_AT = 108
 
-#: The recorder answers this signal with a dump of every thread's Python stack (faulthandler: works while the GIL is held).
+#: The recorder answers this signal with a dump of every thread's Python stack (faulthandler: works while the GIL is
+#: held).
 STACK_SIGNAL = 34 + 7
 
 FLAG_NO_COMPLETION = 1  # this backend does not tell the recorder when the call completes
@@ -68,6 +69,8 @@ OPERATIONS = (
     "all_gather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced", "init_process_group", "new_group",
     "destroy_process_group",
 )  # fmt: skip
+#: Numbers of the operations that are counted for each peer, not for the group.
+POINT_TO_POINT = range(OPERATIONS.index("send"), OPERATIONS.index("recv_any_source") + 1)
 
 #: torch's ScalarType by number (c10/core/ScalarType.h).
 DTYPES = (
@@ -79,6 +82,7 @@ DTYPES = (
 
 #: c10d's ReduceOp by number (torch/csrc/distributed/c10d/Types.hpp).
 REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum", "")
+NO_REDUCTION = REDUCTIONS.index("")
 
 _MASK = (1 << 64) - 1
 
@@ -96,7 +100,10 @@ class Note:
 
 
 def check_word(number: int, entered: int, sequence: int, elements: int, place: int, kind: int) -> int:
-    """The word that proves a record whole; ``place`` is group << 32 | site, ``kind`` operation | dtype << 16 | peer << 32."""
+    """The word that proves a record whole.
+
+    ``place`` is group << 32 | site, ``kind`` is operation | dtype << 16 | peer << 32.
+    """
     mixed = number ^ (entered * 3) ^ (sequence * 5) ^ (elements * 7) ^ (place * 11) ^ (kind * 13)
     return ~mixed & _MASK
 

@@ -19,10 +19,11 @@ from holdfast.blackbox import RECORD_BYTES, BoxWriter, Note
 from holdfast.errors import BoxNoise, BoxTruncated, BoxUnreadable, BoxVersion, ShmUnavailable
 from holdfast.facts.boxes import RECORD_DTYPE, Box, step_seconds
 from holdfast.facts.ranks import Place
-from holdfast.runtime.recorder.pens import PythonPen
+from holdfast.runtime.recorder.pens import Call, PythonPen
 
 ALL_REDUCE = blackbox.OPERATIONS.index("all_reduce")
 FLOAT32 = blackbox.DTYPES.index("float32")
+CALL = Call(elements=12, dtype=FLOAT32, shape=(3, 4), tensors=1, reduction=0)
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def write(pen: PythonPen, count: int, *, finish: bool = True) -> list[int]:
     """Record ``count`` all-reduces of 12 float32 in group ``0``."""
     numbers = []
     for _ in range(count):
-        number = pen.record("0", ALL_REDUCE, elements=12, dtype=FLOAT32, shape=(3, 4), tensors=1, reduction=0)
+        number = pen.record("0", ALL_REDUCE, CALL)
         if finish:
             pen.finish(number)
         numbers.append(number)
@@ -51,7 +52,7 @@ def test_layout_sizes_match_the_reader() -> None:
 def test_what_is_written_is_read(box: BoxWriter) -> None:
     pen = PythonPen(box, "/nowhere/torch")
     write(pen, 2)
-    pending = pen.record("0", ALL_REDUCE, elements=12, dtype=FLOAT32, shape=(3, 4), tensors=1, reduction=0)
+    pending = pen.record("0", ALL_REDUCE, CALL)
     box.note_json(Note.MEMBERS, {"name": "0", "ranks": [0, 3], "description": "default"})
     read = Box(box.path)
     assert (read.header.rank, read.header.world_size, read.header.generation) == (3, 8, 2)

@@ -12,7 +12,13 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 one = torch.ones(4)
 
-dist.all_reduce(one)  # LINE all_reduce
+
+def reduce_from_a_function() -> None:
+    """A call that has a caller, and that no other call's numbers look like."""
+    dist.all_reduce(torch.ones(2, 5), dist.ReduceOp.MAX)  # LINE all_reduce
+
+
+reduce_from_a_function()  # LINE caller
 dist.broadcast(one, 0)
 dist.all_gather([torch.empty(4), torch.empty(4)], one)
 dist.all_gather_into_tensor(torch.empty(8), one)

@@ -30,7 +30,8 @@ def record(folder: Path, mode: str, *arguments: str, native: Path | None = None)
         environment = os.environ | {
             "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": "0",
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port(store)), "OMP_NUM_THREADS": "1",
-            "HOLDFAST_BOX": str(folder / f"rank{rank}.box"), "HOLDFAST_RECORDER": mode, "HOLDFAST_NATIVE": str(native or ""),
+            "HOLDFAST_BOX": str(folder / f"rank{rank}.box"), "HOLDFAST_RECORDER": mode,
+            "HOLDFAST_NATIVE": str(native or ""),
         }  # fmt: skip
         command = [sys.executable, "-m", "holdfast.runtime.bootstrap", str(SCRIPT), *arguments]
         ranks.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
@@ -85,6 +86,12 @@ def check(boxes: list[Box], *, below: int) -> None:
         assert box.step().number == 3
         assert box.read_notes().members["0"].ranks == (0, 1)
         assert not box.notes.dropped
+        (reduced,) = [call for call in calls if call.site and call.site.line == line_of("all_reduce")]
+        # Every part of a record that C++ and Python lay out by themselves.
+        assert (reduced.name, reduced.dtype, reduced.shape, reduced.elements) == ("all_reduce", "float32", (2, 5), 10)
+        assert (reduced.tensors, reduced.reduce, reduced.peer, reduced.tag) == (1, "max", None, -1)
+        assert reduced.caller is not None
+        assert (reduced.caller.line, reduced.group, reduced.failed) == (line_of("caller"), "0", False)
     backward = [call for call in boxes[0].recent(1000) if call.site and call.site.line == line_of("backward")]
     assert sum(call.name == "all_reduce" and call.elements == 72 for call in backward) == 3
     same = [collectives(box) for box in boxes]
@@ -149,7 +156,8 @@ def test_spawned_children_find_the_script(tmp_path: Path) -> None:
     script = tmp_path / "spawns.py"
     script.write_text(
         "import multiprocessing as mp\n\ndef work(x):\n    return x * 2\n\n"
-        "if __name__ == '__main__':\n    with mp.get_context('spawn').Pool(1) as pool:\n        print(pool.map(work, [21]))\n"
+        "if __name__ == '__main__':\n    with mp.get_context('spawn').Pool(1) as pool:\n"
+        "        print(pool.map(work, [21]))\n"
     )
     command = [sys.executable, "-m", "holdfast.runtime.bootstrap", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +21,7 @@ SPANS_A_LANE = 64
 
 
 def write(parent: Path, verdict: Verdict, table: Summary, start: Mapping[str, Any]) -> tuple[Path, Path | None]:
-    """Make the next incident folder in ``parent``; its path, and that of the page (None where it could not be written)."""
+    """Make the next incident folder in ``parent``; its path, and that of the page (None where there is none)."""
     folder = _next_folder(parent)
     write_whole(folder / "verdict.json", msgspec.json.format(msgspec.json.encode(verdict_to_json(verdict))))
     write_whole(folder / "ranks.json", msgspec.json.format(msgspec.json.encode(table)))
@@ -34,8 +33,8 @@ def write(parent: Path, verdict: Verdict, table: Summary, start: Mapping[str, An
         "generation": str(start["generation"]),
         "world size": str(table.world_size),
     }
-    content = incident_page(verdict, timeline(table), title=f"incident {folder.name}, generation {start['generation']}",
-                            facts=table.facts, stacks=stacks, run=run)  # fmt: skip
+    title = f"incident {folder.name}, generation {start['generation']}"
+    content = incident_page(verdict, timeline(table), title=title, facts=table.facts, stacks=stacks, run=run)
     write_whole(page, content.encode())
     return folder, page
 
@@ -56,7 +55,7 @@ def _keep_boxes(folder: Path, start: Mapping[str, Any]) -> None:
     """Copy the boxes of this node now: the agent moves the originals, but may be gone before it can."""
     folder.mkdir()
     for worker in start["workers"]:
-        if os.path.exists(worker["box"]):
+        if Path(worker["box"]).exists():
             shutil.copyfile(worker["box"], folder / f"rank{worker['rank']}.box")
 
 
@@ -81,9 +80,8 @@ def _lane(state: RankState, groups: Mapping[str, str]) -> Lane:
     ordered = sorted(calls.values(), key=lambda call: call.entered)[-SPANS_A_LANE:]
     place = innermost_user(state.stacks[-1]) if state.stacks else ordered[-1].site if ordered else None
     where = f"{place.file}:{place.line}" if place else ""
-    return Lane(
-        state.rank, state.host, tuple(_span(call, groups.get(call.group, "")) for call in ordered if call.entered), _state(state), where, _stack_lines(state)
-    )
+    spans = tuple(_span(call, groups.get(call.group, "")) for call in ordered if call.entered)
+    return Lane(state.rank, state.host, spans, _state(state), where, _stack_lines(state))
 
 
 def _span(call: Operation, group: str) -> Span:

@@ -53,7 +53,7 @@ class Judgement:
     def consider(
         self, table: Summary, look_closer: Callable[[], Summary], everybody: Callable[[Summary], Summary]
     ) -> Outcome:
-        """Look at ``table``; when the job is silent for too long, look closer twice and judge. Blocks for about a second."""
+        """Look at ``table``; when the job is silent for too long, look closer twice (about a second) and judge."""
         now = time.time()
         if table.silent_since > self._silent_since:  # somebody advanced
             self._silent_since, self._looked_at, self._done, self._said = table.silent_since, 0.0, False, False

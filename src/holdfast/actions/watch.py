@@ -1,8 +1,8 @@
 """The watcher: a process of its own beside each node's agent, which sees the ranks from outside and judges silence.
 
-``python -m holdfast.actions.watch`` reads orders (one JSON object a line) from the agent on stdin and answers on stdout.
-It reads the boxes twice a second, which costs the job nothing; stacks are taken only when the whole job is silent. The
-leader's watcher (beside the rendezvous) receives the others' summaries, judges, and writes the incident.
+``python -m holdfast.actions.watch`` reads orders (one JSON object a line) from the agent on stdin and answers on
+stdout. It reads the boxes twice a second, which costs the job nothing; stacks are taken only when the whole job is
+silent. The leader's watcher (beside the rendezvous) receives the others' summaries, judges, and writes the incident.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def orders() -> queue.Queue[dict[str, Any] | None]:
             try:
                 arrived.put(msgspec.json.decode(line))
             except msgspec.DecodeError:
-                print(f"holdfast watcher: an order that is no JSON was ignored: {line[:80]!r}", file=sys.stderr)
+                sys.stderr.write(f"holdfast watcher: an order that is no JSON was ignored: {line[:80]!r}\n")
         arrived.put(None)
 
     threading.Thread(target=read, daemon=True).start()

@@ -24,13 +24,13 @@ RECORD_DTYPE = np.dtype(
     [
         ("number", "<u8"), ("entered", "<u8"), ("completed", "<u8"), ("sequence", "<u8"), ("elements", "<u8"),
         ("group", "<u4"), ("site", "<u4"), ("operation", "<u2"), ("dtype", "<u2"), ("peer", "<i4"), ("tag", "<i4"),
-        ("flags", "<u4"), ("tensors", "<u4"), ("caller", "<u4"), ("shape", "<u4", (8,)), ("reduction", "<u2"), ("ndim", "<u2"),
-        ("outcome", "<u4"), ("thread", "<u8"), ("check", "<u8"),
+        ("flags", "<u4"), ("tensors", "<u4"), ("caller", "<u4"), ("shape", "<u4", (8,)), ("reduction", "<u2"),
+        ("ndim", "<u2"), ("outcome", "<u4"), ("thread", "<u8"), ("check", "<u8"),
     ]
 )  # fmt: skip
 GROUP_DTYPE = np.dtype(
     [(name, "<u8") for name in ("entered", "completed", "entered_ns", "completed_ns", "peer_entered", "peer_completed")]
-    + [("spare", "<u8", (2,))]  # type: ignore[list-item]
+    + [("spare", "<u8", (2,))]
 )
 MOST_RECORDS = 1 << 22
 MOST_NOTES = 64 << 20
@@ -55,7 +55,10 @@ class Header:
 
 @dataclass(frozen=True)
 class Step:
-    """The step slot: the step and when it began, how many were counted, the phase with its budget and begin (Unix s)."""
+    """The step slot: the step and when it began, how many were counted, the phase with its budget and begin.
+
+    Times are Unix seconds.
+    """
 
     number: int
     since: float
@@ -155,7 +158,7 @@ class Box:
         return lock, number, since, counted, budget, 0, phase_since, phase
 
     def table(self) -> np.ndarray[Any, Any]:
-        """All whole records, oldest first, as a numpy table with the columns of RECORD_DTYPE. Torn ones are left out."""
+        """All whole records, oldest first, as a numpy table with the columns of RECORD_DTYPE; without torn ones."""
         rows = self._ring.copy()
         rows = rows[rows["number"] > 0]
         return np.sort(rows[_whole(rows)], order="number")

@@ -75,7 +75,7 @@ class Node:
         return self._summary([rank.state() for rank in self._ranks.values()])
 
     def look_closer(self, *, stacks: bool = True) -> Summary:
-        """The close look: recent calls, and (unless told not to) one more stack sample of every rank, bounded in time."""
+        """The close look: recent calls, and, unless told not to, one more stack sample a rank, bounded in time."""
         self._sample(stacks=stacks)
         return self._summary([rank.closer_state(self._recent) for rank in self._ranks.values()])
 
@@ -162,9 +162,7 @@ class _Rank:
                 unseen=(self.trouble,),
             )
         notes, step = box.read_notes(), box.step()
-        progress = max(
-            box.last_change(), step.since if step.counted else 0.0, notes.ended.time if notes.ended else 0.0
-        )
+        progress = max(box.last_change(), step.since if step.counted else 0.0, notes.ended.time if notes.ended else 0.0)
         return RankState(
             rank=self.worker.rank,
             host=box.header.host,
@@ -194,7 +192,8 @@ class _Rank:
         return replace(
             state,
             recent=tuple(self.box.recent(calls)) if self.box is not None else (),
-            stacks=tuple(seen), children=self._children.look(since=state.progress - CHILD_MARGIN_S), unseen=(*state.unseen, *unseen),
+            stacks=tuple(seen), unseen=(*state.unseen, *unseen),
+            children=self._children.look(since=state.progress - CHILD_MARGIN_S),
             cpu_share=passed.cpu_share if passed else None, io_bytes=passed.io_bytes if passed else None,
             blocked_on=looks[-1].blocked_on if looks else None, out_of_memory=self._out_of_memory(),
         )  # fmt: skip
@@ -257,7 +256,7 @@ def _rename(state: RankState, names: Mapping[str, str]) -> RankState:
 
 
 def combine(summaries: Sequence[Summary], now: float, oldest_s: float) -> Summary:
-    """The table of the whole job from the summaries of its nodes; ranks of a node that fell silent are marked unseen."""
+    """The table of the whole job from its nodes' summaries; ranks of a node that fell silent are marked unseen."""
     states: list[RankState] = []
     groups: dict[str, Group] = {}
     for summary in summaries:

@@ -53,7 +53,7 @@ def _open_box() -> BoxWriter | None:
             records=settings.count("HOLDFAST_RING"),
         )
     except HoldfastError as error:
-        print(f"holdfast: {error}; this rank runs without a recorder", file=sys.stderr)
+        sys.stderr.write(f"holdfast: {error}; this rank runs without a recorder\n")
         return None
 
 
@@ -66,7 +66,7 @@ def _prepare(box: BoxWriter) -> None:
         except OSError as error:
             box.note(Note.WORD, f"no facts of the host: {error}")
     # A file of its own, opened now: the dump must need neither the GIL nor an allocation.
-    stacks = open(f"{box.path}.stacks", "w")  # noqa: SIM115 - open as long as the process lives
+    stacks = Path(f"{box.path}.stacks").open("w")  # noqa: SIM115 - open as long as the process lives
     faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=True, chain=False)
     _let_watcher_trace(int(settings.text("HOLDFAST_WATCHER_PID") or 0))
     os.register_at_fork(after_in_child=lambda: recorder.use(None))  # data-loader workers are no ranks
@@ -98,7 +98,7 @@ def _attach(box: BoxWriter) -> None:
         raise
     except Exception as error:  # noqa: BLE001 - another torch may lack any of what is hooked; training goes on
         box.note(Note.WORD, f"the recorder could not be attached: {error!r}")
-        print(f"holdfast: the recorder does not fit this torch ({error}); going on without it", file=sys.stderr)
+        sys.stderr.write(f"holdfast: the recorder does not fit this torch ({error}); going on without it\n")
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
@@ -108,7 +108,10 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         self._name, self._call, self._looking = name, call, False
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+        self,
+        name: str,
+        path: Sequence[str] | None = None,  # noqa: ARG002 - Python's signature
+        target: types.ModuleType | None = None,  # noqa: ARG002 - as above
     ) -> ModuleSpec | None:
         """The real spec, with a loader that calls back afterwards; None for every other module."""
         if name != self._name or self._looking:
@@ -142,7 +145,7 @@ def _run_script(target: str) -> None:
     if not Path(target).is_file():  # a folder or a zip file with a __main__.py: Python's own way
         runpy.run_path(target, run_name="__main__")
         return
-    target = os.path.abspath(target)  # as python itself has it since 3.9
+    target = os.path.abspath(target)  # noqa: PTH100 - as python itself since 3.9; resolve() would follow links
     sys.path[0] = str(Path(target).resolve().parent)
     module = types.ModuleType("__main__")
     module.__dict__.update(__file__=target, __builtins__=builtins, __cached__=None)
@@ -179,7 +182,8 @@ def _note_end(box: BoxWriter | None, how: str, error: BaseException | None) -> N
 
 def _user_place(error: BaseException | None) -> dict[str, object]:
     """The innermost frame of the traceback that is the user's: in no library and not ours."""
-    libraries = (str(Path(__file__).parent.parent), "site-packages", "dist-packages", os.path.dirname(os.__file__), "<")
+    ours, standard = Path(__file__).parent.parent, Path(os.__file__).parent
+    libraries = (str(ours), "site-packages", "dist-packages", str(standard), "<")
     found: dict[str, object] = {}
     trace = error.__traceback__ if error is not None else None
     while trace is not None:

@@ -3,7 +3,8 @@
 The grammar is ``KIND@key=value,…``; several faults are separated by ``;``. Keys: ``rank`` (a number, several as
 ``1|3``, or ``all``), one of ``step`` (after that optimizer step, or when the script says that step) and ``collective``
 (at the n-th collective of the process), ``generation`` (0: the first start only; ``all``: after every restart too),
-``seconds`` (of ``slow``) and ``code`` (of ``exit``). Faults happen for real: the signal is sent, the collective is left out.
+``seconds`` (of ``slow``) and ``code`` (of ``exit``). Faults happen for real: the signal is sent, the collective is left
+out.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from holdfast.blackbox import BoxWriter, Note
 from holdfast.errors import BadValue, UnknownName
@@ -176,8 +178,7 @@ def _take_all_memory() -> None:
 
     import torch
 
-    with open("/proc/self/statm") as statm:
-        size = int(statm.read().split()[0]) * resource.getpagesize()
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + _ROOM_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
     torch.empty(2 * _ROOM_BYTES, dtype=torch.uint8)
 

@@ -1,7 +1,7 @@
 """The recorder: everything that runs inside a training process to leave a trace of it in the rank's box.
 
 May stand here: the two calls a script may make (:func:`step`, :func:`phase`), the pens that write collectives (C++ in
-``native/`` and ``native.py``, Python in ``operators.py``), and what hooks them into torch. Nothing here judges.
+``native/``, Python in ``operators.py``), and what hooks them into torch. Nothing here judges.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ def stepped(number: int | None = None) -> None:
 
 @contextmanager
 def phase(name: str, budget: str | float = "10m") -> Iterator[None]:
-    """Say that what follows is not a training step and may take up to ``budget`` (``"90s"``, ``"10m"``, ``"2h"`` or seconds).
+    """Say that what follows is not a training step and may take up to ``budget``.
 
-    Until the budget is spent, a rank that is silent inside the phase is not taken for a hang.
+    The budget is ``"90s"``, ``"10m"``, ``"2h"`` or a number of seconds. Until it is spent, a rank that is silent inside
+    the phase is not taken for a hang.
 
     Raises:
         BadValue: the budget cannot be read as a time.

@@ -7,7 +7,6 @@ one of them is missing the recorder in Python takes over, which costs about five
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -64,7 +63,7 @@ def torch_release() -> tuple[int, int]:
 
 
 def ensure_built(progress: Callable[[str], None]) -> Path | None:
-    """The compiled recorder, built first where needed; None (and the reason through ``progress``) where it cannot be."""
+    """The compiled recorder, built first where needed; None where it cannot be (``progress`` is told why)."""
     target = cached()
     if target.is_file():
         return target
@@ -85,7 +84,7 @@ def _build(cxx: str, target: Path, progress: Callable[[str], None]) -> Path | No
                 command(cxx, made), capture_output=True, text=True, timeout=BUILD_LIMIT_S, check=False
             )
             if done.returncode == 0:
-                os.replace(made, target)  # another node may build at the same time into a shared home folder
+                made.replace(target)  # another node may build at the same time into a shared home folder
                 return target
             why = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[-200:])
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -95,4 +94,4 @@ def _build(cxx: str, target: Path, progress: Callable[[str], None]) -> Path | No
 
 
 if __name__ == "__main__":
-    print(ensure_built(lambda text: print(text, file=sys.stderr)))
+    print(ensure_built(lambda text: print(text, file=sys.stderr)))  # noqa: T201 - its whole purpose

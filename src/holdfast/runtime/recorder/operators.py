@@ -3,8 +3,8 @@
 They stand at the Autograd key and redispatch below it, which releases the GIL. (At the backend's key, where the C++
 recorder stands, a Python kernel can only call the one it replaces with the GIL held, and gloo's threads take the GIL
 under gloo's own lock: that deadlocks.) Functional collectives and tensors of ``torch.inference_mode`` go past this key.
-Completion is known from the work's future, and where gloo has none, for ``dist.send`` and ``dist.recv``, which block; of
-isend, irecv and reduce_scatter it is not known.
+Completion is known from the work's future, and where gloo has none, for ``dist.send`` and ``dist.recv``, which block;
+of isend, irecv and reduce_scatter it is not known.
 """
 
 from __future__ import annotations
@@ -12,37 +12,50 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from holdfast import blackbox
-from holdfast.runtime.recorder.pens import PythonPen
+from holdfast.runtime.recorder.pens import Call, PythonPen
 
-#: operator: (name in blackbox.OPERATIONS, argument of the tensors sent or None, argument of the group, of the peer,
-#: of the tag or root). The positions are those of torch/csrc/distributed/c10d/Ops.cpp.
-SCHEMAS: dict[str, tuple[str, int | None, int, int | None, int | None]] = {
-    "allreduce_": ("all_reduce", 0, 1, None, None),
-    "broadcast_": ("broadcast", 0, 1, None, 2),
-    "allgather_": ("all_gather", 1, 2, None, None),
-    "_allgather_base_": ("all_gather_into_tensor", 1, 2, None, None),
-    "reduce_scatter_": ("reduce_scatter", 1, 2, None, None),
-    "_reduce_scatter_base_": ("reduce_scatter_tensor", 1, 2, None, None),
-    "reduce_": ("reduce", 0, 1, None, 3),
-    "gather_": ("gather", 1, 2, None, 3),
-    "scatter_": ("scatter", 0, 2, None, 3),
-    "alltoall_": ("all_to_all", 1, 2, None, None),
-    "alltoall_base_": ("all_to_all_single", 1, 2, None, None),
-    "barrier": ("barrier", None, 1, None, None),
-    "monitored_barrier_": ("monitored_barrier", None, 1, None, None),
-    "send": ("send", 0, 1, 2, 3),
-    "recv_": ("recv", 0, 1, 2, 3),
-    "recv_any_source_": ("recv_any_source", 0, 1, None, 2),
-    "allreduce_coalesced_": ("all_reduce_coalesced", 0, 1, None, None),
-    "allgather_coalesced_": ("all_gather_coalesced", 1, 2, None, None),
-    "allgather_into_tensor_coalesced_": ("all_gather_into_tensor_coalesced", 1, 2, None, None),
-    "reduce_scatter_tensor_coalesced_": ("reduce_scatter_tensor_coalesced", 1, 2, None, None),
+
+class Schema(NamedTuple):
+    """Which argument of an operator is what; None: it has no such argument. ``tag`` is the root of rooted collectives.
+
+    ``operation`` is the name in blackbox.OPERATIONS; positions are those of torch/csrc/distributed/c10d/Ops.cpp.
+    """
+
+    operation: str
+    inputs: int | None
+    group: int
+    peer: int | None = None
+    tag: int | None = None
+    reduction: int | None = None
+
+
+SCHEMAS: dict[str, Schema] = {
+    "allreduce_": Schema("all_reduce", 0, 1, reduction=2),
+    "broadcast_": Schema("broadcast", 0, 1, tag=2),
+    "allgather_": Schema("all_gather", 1, 2),
+    "_allgather_base_": Schema("all_gather_into_tensor", 1, 2),
+    "reduce_scatter_": Schema("reduce_scatter", 1, 2, reduction=3),
+    "_reduce_scatter_base_": Schema("reduce_scatter_tensor", 1, 2, reduction=3),
+    "reduce_": Schema("reduce", 0, 1, tag=3, reduction=2),
+    "gather_": Schema("gather", 1, 2, tag=3),
+    "scatter_": Schema("scatter", 0, 2, tag=3),
+    "alltoall_": Schema("all_to_all", 1, 2),
+    "alltoall_base_": Schema("all_to_all_single", 1, 2),
+    "barrier": Schema("barrier", None, 1),
+    "monitored_barrier_": Schema("monitored_barrier", None, 1),
+    "send": Schema("send", 0, 1, 2, 3),
+    "recv_": Schema("recv", 0, 1, 2, 3),
+    "recv_any_source_": Schema("recv_any_source", 0, 1, tag=2),
+    "allreduce_coalesced_": Schema("all_reduce_coalesced", 0, 1, reduction=2),
+    "allgather_coalesced_": Schema("all_gather_coalesced", 1, 2),
+    "allgather_into_tensor_coalesced_": Schema("all_gather_into_tensor_coalesced", 1, 2),
+    "reduce_scatter_tensor_coalesced_": Schema("reduce_scatter_tensor_coalesced", 1, 2, reduction=3),
 }
 _NUMBER = {name: number for number, name in enumerate(blackbox.OPERATIONS)}
 _DTYPE = {name: number for number, name in enumerate(blackbox.DTYPES)}
@@ -76,18 +89,23 @@ def _onward(operator: Any) -> Onward:
 
 
 def _recording(pen: PythonPen, name: str, onward: Onward) -> Callable[..., Any]:
-    operation, inputs, group_at, peer_at, tag_at = SCHEMAS[name]
-    number_of = _NUMBER[operation]
+    operation, inputs, group_at, peer_at, tag_at, reduction_at = SCHEMAS[name]
+    operation_number = _NUMBER[operation]
 
     def recorded(keys: Any, *args: Any, **kwargs: Any) -> Any:
         group = dist.ProcessGroup.unbox(args[group_at])
         shape, dtype, tensors, on_host = _describe(args[inputs] if inputs is not None else None)
-        number = pen.record(
-            group.group_name, number_of,
-            elements=_product(shape), dtype=dtype, shape=shape, tensors=tensors,
-            peer=-1 if peer_at is None else args[peer_at], tag=-1 if tag_at is None else args[tag_at],
+        call = Call(
+            elements=_product(shape),
+            dtype=dtype,
+            shape=shape,
+            tensors=tensors,
+            peer=-1 if peer_at is None else args[peer_at],
+            tag=-1 if tag_at is None else args[tag_at],
+            reduction=blackbox.NO_REDUCTION if reduction_at is None else _reduction(args[reduction_at]),
             backend=group.name(),
-        )  # fmt: skip
+        )
+        number = pen.record(group.group_name, operation_number, call)
         try:
             result = onward(keys, *args, **kwargs)
         except BaseException:
@@ -109,6 +127,14 @@ def _describe(value: Any) -> tuple[tuple[int, ...], int, int, bool]:
         return (), 0, len(tensors), True
     dtype = _DTYPE.get(str(first.dtype).removeprefix("torch."), 0)
     return tuple(first.shape), dtype, len(tensors), first.device.type == "cpu"
+
+
+def _reduction(boxed: Any) -> int:
+    """The number in blackbox.REDUCTIONS; none where this torch does not show it to Python."""
+    try:
+        return int(boxed.op())
+    except (AttributeError, RuntimeError):
+        return blackbox.NO_REDUCTION
 
 
 def _product(shape: tuple[int, ...]) -> int:
@@ -145,7 +171,7 @@ def _broke(done: Any) -> bool:
 
 def _finish_blocking(pen: PythonPen) -> None:
     """``dist.send`` and ``dist.recv`` return when they are complete; isend and irecv stay pending in the box."""
-    import torch.distributed.distributed_c10d as c10d
+    import torch.distributed.distributed_c10d as c10d  # noqa: PLC0415 - some builds of torch have none
 
     for name in ("send", "recv"):
         original = getattr(c10d, name)

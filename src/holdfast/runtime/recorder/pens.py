@@ -15,10 +15,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
+import msgspec
+
 import holdfast
 from holdfast import blackbox
 from holdfast.blackbox import GROUP_BYTES, RECORD, RECORD_BYTES, BoxWriter, Note
-
 
 #: Frames of the user's that a record names: where the call stands, and who called that function.
 CALL_LEVELS = 2
@@ -41,7 +42,10 @@ class Pen(Protocol):
 
 
 def foreign_prefixes(torch_home: str) -> list[str]:
-    """Folders whose files are not the user's: torch's, ours, then libraries'. A call site is the first frame outside."""
+    """Folders whose files are not the user's: torch's, ours, then libraries'.
+
+    A call site is the first frame outside.
+    """
     paths = sysconfig.get_paths()
     libraries = [paths["purelib"], paths["platlib"], paths["stdlib"], paths["platstdlib"]]
     return [f"{torch_home}/", f"{Path(holdfast.__file__).parent}/", *dict.fromkeys(f"{path}/" for path in libraries)]
@@ -78,6 +82,22 @@ class NativePen:
         self._library.holdfast_finish(ctypes.c_uint64(number), ctypes.c_uint32(failed))
 
 
+class Call(msgspec.Struct, frozen=True, gc=False):
+    """What is known of a call beyond its group and operation; numbers as in blackbox. Defaults say "there is none"."""
+
+    elements: int = 0
+    dtype: int = 0
+    shape: tuple[int, ...] = ()
+    tensors: int = 0
+    peer: int = -1
+    tag: int = -1
+    reduction: int = blackbox.NO_REDUCTION
+    backend: str = ""
+
+
+_BARE = Call()
+
+
 class PythonPen:
     """The same records written by Python, for machines without a compiler: about 10 µs a call."""
 
@@ -94,20 +114,18 @@ class PythonPen:
 
     def begin(self, group: str, operation: int, elements: int = 0) -> int:
         """See :class:`Pen`."""
-        return self.record(group, operation, elements=elements)
+        return self.record(group, operation, Call(elements=elements) if elements else _BARE)
 
-    def record(
-        self, group: str, operation: int, *, elements: int = 0, dtype: int = 0, shape: tuple[int, ...] = (),
-        tensors: int = 0, peer: int = -1, tag: int = -1, reduction: int = 9, backend: str = "",
-    ) -> int:  # fmt: skip
+    def record(self, group: str, operation: int, call: Call) -> int:
         """Write one whole record and return its number."""
         site, caller = self._sites_of_call()
+        elements, dtype, shape, peer, tag = call.elements, call.dtype, call.shape, call.peer, call.tag
         entered = time.monotonic_ns()
         with self._lock:
             self._number += 1
             number = self._number
-            group_number = self._group(group, backend)
-            key = (group, operation, peer, tag) if 14 <= operation <= 16 else group
+            group_number = self._group(group, call.backend)
+            key = (group, operation, peer, tag) if operation in blackbox.POINT_TO_POINT else group
             self._entered[key] += 1
             sequence = self._entered[key]
         check = blackbox.check_word(
@@ -117,8 +135,8 @@ class PythonPen:
         dims = (*(min(size, 0xFFFFFFFF) for size in shape[:8]), *(0,) * (8 - len(shape[:8])))
         at = self._box.ring_at + (number - 1) % self._box.records * RECORD_BYTES
         fields = (
-            entered, 0, sequence, elements, group_number, site, operation, dtype, peer, tag, 0, tensors,
-            caller, *dims, reduction, min(len(shape), 8), 0, threading.get_native_id(), check,
+            entered, 0, sequence, elements, group_number, site, operation, dtype, peer, tag, 0, call.tensors,
+            caller, *dims, call.reduction, min(len(shape), 8), 0, threading.get_native_id(), check,
         )  # fmt: skip
         blackbox.HEADS.pack_into(self._box.map, at, 0)
         RECORD.pack_into(self._box.map, at, 0, *fields)
@@ -138,7 +156,7 @@ class PythonPen:
         if failed:
             self._box.map[at + blackbox.OUTCOME_AT] = blackbox.FAILED
         blackbox.HEADS.pack_into(self._box.map, at + blackbox.COMPLETED_AT, now)
-        if not failed and values[9] < 0:
+        if not failed and values[7] not in blackbox.POINT_TO_POINT:
             self._group_slot(values[5], 8, values[3], now)
 
     def cannot_tell(self, number: int) -> None:
@@ -159,7 +177,10 @@ class PythonPen:
         return known
 
     def _sites_of_call(self) -> tuple[int, int]:
-        """Numbers of the call site (the first frame of the user's, else of a library's) and of the user's frame above."""
+        """Numbers of the call site (the first frame of the user's, else of a library's) and of the user's frame above.
+
+        0 where there is none.
+        """
         own: list[FrameType] = []
         library: FrameType | None = None
         frame: FrameType | None = sys._getframe(2)

@@ -14,11 +14,11 @@ inline std::vector<std::string> foreign;  // prefixes of files that are not the 
 inline std::unordered_map<PyCodeObject*, int> owners;  // 0 the user's, 1 a library's, 2 torch's or ours
 struct SiteKey {
   PyCodeObject* code;
-  int line;
-  bool operator==(const SiteKey& o) const { return code == o.code && line == o.line; }
+  int instruction;  // cheaper to ask for than the line
+  bool operator==(const SiteKey& o) const { return code == o.code && instruction == o.instruction; }
 };
 struct SiteHash {
-  size_t operator()(const SiteKey& k) const { return std::hash<void*>()(k.code) * 31 + size_t(k.line); }
+  size_t operator()(const SiteKey& k) const { return std::hash<void*>()(k.code) * 31 + size_t(k.instruction); }
 };
 inline std::unordered_map<SiteKey, u32, SiteHash> sites;
 
@@ -55,7 +55,7 @@ inline u32 site_of(PyFrameObject* frame, PyCodeObject* code) {
 }
 
 // Needs the GIL. Fills in the site, which is the innermost frame of the user's (failing that, of a library's) within 64,
-// and the caller, the next frame of the user's within 16 above it.
+// and the caller, the next frame of the user's among the 15 above it.
 inline void walk_frames(PyThreadState* state, Record& record) {
   PyFrameObject* frame = PyThreadState_GetFrame(state);
   bool found = false;  // a frame of the user's
