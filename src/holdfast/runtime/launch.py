@@ -29,6 +29,7 @@ from holdfast.runtime.torchrun import behind_bootstrap, keep_logs
 
 #: torchrun ends with this status whenever the job fails, and when a signal ends it.
 FAILED = 1
+_ALIKE = "that each of them is started by holdfast run"
 
 
 def launch(given: argparse.Namespace, hooks: Hooks, *, logs: Path, quiet: bool) -> int:
@@ -48,7 +49,7 @@ def launch(given: argparse.Namespace, hooks: Hooks, *, logs: Path, quiet: bool) 
     ending.adopt_orphans()
     guarded = _Guarded(hooks)
     signals = Signals(getattr(given, "signals_to_handle", SIGNALS), hooks.abandon)
-    with signals, _own_agent(_agents(given, guarded, signals, logs)), _rendezvous_errors(given):
+    with signals, _own_agent(_agents(given, guarded, signals, logs)), _rendezvous_errors(given, guarded):
         try:
             await_rendezvous(given, hooks.note)
             record(torchrun.run)(given)
@@ -86,24 +87,29 @@ def _own_agent(make: Callable[..., Agent]) -> Iterator[None]:
 
 
 @contextmanager
-def _rendezvous_errors(given: argparse.Namespace) -> Iterator[None]:
+def _rendezvous_errors(given: argparse.Namespace, hooks: _Guarded) -> Iterator[None]:
     """Turn torch's errors of the rendezvous, which carry C++ stacks, into one sentence."""
     try:
         yield
     except RendezvousConnectionError as error:
-        raise _unreachable(given, error.__cause__ or error) from error
+        raise _unreachable(given, hooks, str(error.__cause__ or error)) from error
     except RendezvousError as error:
         why = str(error) or "the nodes did not come together in time"
-        step = "see that every node is started with the same --rdzv-id, --nnodes and endpoint"
-        raise _unreachable(given, RuntimeError(why), step) from error
+        raise _unreachable(
+            given, hooks, why, f"see that all nodes have the same --rdzv-id and endpoint, {_ALIKE}"
+        ) from error
     except DistError as error:
-        raise _unreachable(given, error) from error
+        raise _unreachable(given, hooks, str(error), f"check the address and ports of node 0, and {_ALIKE}") from error
 
 
-def _unreachable(given: argparse.Namespace, error: BaseException, step: str | None = None) -> RendezvousUnreachable:
+def _unreachable(
+    given: argparse.Namespace, hooks: _Guarded, why: str, step: str | None = None
+) -> RendezvousUnreachable:
     host, port = endpoint(given)
-    first = next(iter(str(error).splitlines()), "") or type(error).__name__
-    return unreachable(f"{host}:{port}", first.rstrip(". "), step)
+    error = unreachable(f"{host}:{port}", next(iter(why.splitlines()), "").rstrip(". "), step)
+    if hooks.began:
+        error.exit_status = FAILED
+    return error
 
 
 def _silence() -> None:
@@ -118,6 +124,7 @@ class _Guarded:
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
         self._ticks = True
+        self.began = False
         self.note = hooks.note
         self.abandon = hooks.abandon
 
@@ -125,6 +132,7 @@ class _Guarded:
         return self._hooks.variables(rank, generation)
 
     def started(self, generation: Generation) -> None:
+        self.began = True
         with self._caught():
             self._hooks.started(generation)
 
