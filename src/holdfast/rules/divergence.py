@@ -27,9 +27,10 @@ _Table = Mapping[int, _Row]
 class Divergence:
     """The ranks of ``group`` disagree at ``sequence``.
 
-    ``kind`` is what differs first: ``operation``, ``dtype``, ``shape`` or ``arguments`` (the reduction, the root), ``line``. ``minority`` are the ranks that did something
-    else than most (on a tie, those who differ from the lowest rank), ``usual`` and ``odd`` one call of either side.
-    ``skipped`` is the call that the minority left out, where its own call is what always came after that one.
+    ``kind`` is what differs first: ``operation``, ``dtype``, ``shape``, ``arguments`` (the reduction, the root) or
+    ``line``. ``minority`` are the ranks that did something else than most (on a tie, those who differ from the lowest
+    rank), ``usual`` and ``odd`` one call of either side. ``skipped`` is the call that the minority left out, where its
+    own call is what always came after that one.
     """
 
     group: str
@@ -102,7 +103,7 @@ def _in_group(group: str, calls: _Table, kinds: Sequence[str]) -> Divergence | N
 
 
 def _made_before(parted: Divergence, calls: _Table) -> bool:
-    """True where the odd rank makes the usual call too, at another time: then its own call is one too many, or one early."""
+    """True where the odd rank makes the usual call too, at another time: its own call is one too many, or one early."""
     mine = calls[parted.minority[0]].values()
     return any(_key(call) == _key(parted.usual) for call in mine)
 

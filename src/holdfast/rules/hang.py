@@ -25,7 +25,7 @@ QUESTION_DEAD = "Why did the job die?"
 
 @dataclass(frozen=True)
 class Case:
-    """What is judged: the table, the groups, the source around the places that matter, and what is derived from them."""
+    """What is judged: the table, the groups, the source around the places that matter, and what derives from them."""
 
     ranks: Mapping[int, RankState]
     groups: Mapping[str, Group]
@@ -58,7 +58,7 @@ def judge(
     )
 
 
-# ---- the rules, in the order in which they are believed ----------------------------------------------------------------
+# ---- the rules, in the order in which they are believed
 
 
 def _died(case: Case) -> list[Finding]:
@@ -77,12 +77,13 @@ def _died(case: Case) -> list[Finding]:
 
 def _failed_text(case: Case, dead: Sequence[RankState]) -> str:
     """The call in which those who lost their peer were."""
-    failed = [call for state in dead for call in (*state.recent, *state.pending) if call.failed or call.completed is None]
+    calls = [call for state in dead for call in (*state.recent, *state.pending)]
+    failed = [call for call in calls if call.failed or call.completed is None]
     return call_text(failed[-1], case.groups) if failed else "a collective"
 
 
 def _parted(case: Case) -> list[Finding]:
-    """A mismatch, or a wait for a rank that has left, is explained by the first call that was made from another line."""
+    """A mismatch, or a wait for a rank that has left, is explained by the first call made from another line."""
     waited = [case.ranks[rank] for rank in case.graph.roots if rank in case.ranks]
     left = bool(waited) and all(state.life == Life.DEAD or state.ended is not None for state in waited)
     parted = case.parted
@@ -116,8 +117,8 @@ def _circle(case: Case) -> list[Finding]:
     # Most ranks are on one side of the circle; a rank on the other side is the one that turned the order round.
     first, wait = min(cycle, key=lambda edge: len(edge[1].waiters))
     message = f"ranks {ranks_text([rank for rank, _ in cycle])} wait in a circle: " + ", ".join(calls[:6])
-    return [finding(by_name("collective-order-inversion"), message, subject=_subject(case, first, wait.operation),
-                    evidence=facts, confidence=0.95)]  # fmt: skip
+    subject = _subject(case, first, wait.operation)
+    return [finding(by_name("collective-order-inversion"), message, subject=subject, evidence=facts, confidence=0.95)]
 
 
 def _no_partner(case: Case) -> list[Finding]:
@@ -158,12 +159,13 @@ def _transport(case: Case) -> list[Finding]:
     if not stuck:
         return []
     call = stuck[0].operation
-    message = f"all ranks are in the same {call_text(call, case.groups)}{_line(call)} and it does not complete: look at the network"
+    where = f"{call_text(call, case.groups)}{_line(call)}"
+    message = f"all ranks are in the same {where} and it does not complete: look at the network"
     facts = tuple(_call_fact(case, rank, call) for rank in stuck[0].waiters[:4])
     return [finding(by_name("network-fabric-fault"), message, evidence=facts, confidence=0.4)]
 
 
-# ---- what surrounds the root --------------------------------------------------------------------------------------------
+# ---- what surrounds the root
 
 
 def _consequences(case: Case, root: Finding) -> tuple[Finding, ...]:
@@ -171,10 +173,12 @@ def _consequences(case: Case, root: Finding) -> tuple[Finding, ...]:
     found = [_waiting(case, cause, wait, root) for wait in case.graph.waits[:64]]
     echoes = [state for state in case.ranks.values() if roots.died(state) and state.rank != root.subject.rank]
     for state in echoes[:16]:
-        said = f"{state.raised.type}: {state.raised.text.splitlines()[0][:120]}" if state.raised and state.raised.text else (
-            f"exit status {state.exit_code}")  # fmt: skip
-        found.append(finding(cause, f"rank {state.rank} then failed: {said}", level=Level.NOTE,
-                             subject=Subject(rank=state.rank, host=state.host or None), remedies=root.remedies[:1]))  # fmt: skip
+        said = f"exit status {state.exit_code}"
+        if state.raised and state.raised.text:
+            said = f"{state.raised.type}: {state.raised.text.splitlines()[0][:120]}"
+        message = f"rank {state.rank} then failed: {said}"
+        subject = Subject(rank=state.rank, host=state.host or None)
+        found.append(finding(cause, message, level=Level.NOTE, subject=subject, remedies=root.remedies[:1]))
     return tuple(item for item in found if item is not None)
 
 
@@ -185,9 +189,11 @@ def _waiting(case: Case, cause: Cause, wait: Wait, root: Finding) -> Finding | N
     many = "ranks" if len(waiters) > 1 else "rank"
     verb = "wait" if len(waiters) > 1 else "waits"
     target = f" for rank{'s' if len(wait.awaited) > 1 else ''} {ranks_text(wait.awaited)}" if wait.awaited else ""
-    text = f"{many} {ranks_text(waiters)} {verb} in {call_text(wait.operation, case.groups)}{_line(wait.operation)}{target}"
-    return finding(cause, text, level=Level.NOTE, subject=_subject(case, waiters[0], wait.operation),
-                   evidence=(_call_fact(case, waiters[0], wait.operation),), remedies=root.remedies[:1])  # fmt: skip
+    where = f"{call_text(wait.operation, case.groups)}{_line(wait.operation)}"
+    text = f"{many} {ranks_text(waiters)} {verb} in {where}{target}"
+    subject = _subject(case, waiters[0], wait.operation)
+    facts = (_call_fact(case, waiters[0], wait.operation),)
+    return finding(cause, text, level=Level.NOTE, subject=subject, evidence=facts, remedies=root.remedies[:1])
 
 
 def _ruled_out(case: Case, root: Finding) -> tuple[RuledOut, ...]:
@@ -229,7 +235,7 @@ def _unseen(case: Case) -> tuple[str, ...]:
     return tuple(f"ranks {ranks_text(ranks)}: {text}" for text, ranks in sorted(found.items()))
 
 
-# ---- words ---------------------------------------------------------------------------------------------------------------
+# ---- words
 
 
 def call_text(call: Operation, groups: Mapping[str, Group]) -> str:
@@ -260,8 +266,8 @@ def _subject(case: Case, rank: int, call: Operation) -> Subject:
     state = case.ranks.get(rank)
     mine = next((mine for mine in (state.pending if state else ()) if mine.group == call.group), call)
     site = mine.site
-    return Subject(rank=rank, host=(state.host if state else None) or None, file=site.file if site else None,
-                   line=site.line if site else None)  # fmt: skip
+    host = (state.host if state else None) or None
+    return Subject(rank=rank, host=host, file=site.file if site else None, line=site.line if site else None)
 
 
 def _call_fact(case: Case, rank: int, call: Operation) -> Fact:

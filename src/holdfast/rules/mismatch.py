@@ -1,7 +1,7 @@
 """Which cause it is when ranks of one group did not make the same calls: the source around the two calls decides.
 
-``if rank == 0:`` around the odd call, a loop that the odd rank has left, an exception swallowed inside that loop: each is
-another bug with another remedy, although the communicator sees the same disagreement.
+``if rank == 0:`` around the odd call, a loop that the odd rank has left, an exception swallowed inside that loop: each
+is another bug with another remedy, although the communicator sees the same disagreement.
 """
 
 from __future__ import annotations
@@ -16,8 +16,13 @@ from holdfast.rules.divergence import Divergence
 from holdfast.rules.places import Source, is_after_loop_of, loop_swallows, rank_guard
 from holdfast.rules.waits import Wait
 
-_BY_KIND = {"operation": "mismatched-operation", "dtype": "mismatched-dtype", "shape": "mismatched-shape",
-            "arguments": "collective-mismatch", "line": "collective-mismatch"}
+_BY_KIND = {
+    "operation": "mismatched-operation",
+    "dtype": "mismatched-dtype",
+    "shape": "mismatched-shape",
+    "arguments": "collective-mismatch",
+    "line": "collective-mismatch",
+}
 
 
 def explain(parted: Divergence, ranks: Mapping[int, RankState], source: Source) -> Finding:
@@ -27,11 +32,15 @@ def explain(parted: Divergence, ranks: Mapping[int, RankState], source: Source) 
     name, place, message, confidence = _cause(parted, odd, usual, who, source)
     if parted.tie and confidence < 0.8:
         message += " (a tie: as many ranks did the one as the other)"
-    state = ranks.get(ranks_of_odd[0])
-    subject = Subject(rank=ranks_of_odd[0], host=(state.host or None) if state else None,
-                      file=place.file if place else None, line=place.line if place else None)  # fmt: skip
-    return finding(by_name(name), message, subject=subject, evidence=_evidence(parted, ranks_of_odd, odd, usual),
-                   confidence=confidence)  # fmt: skip
+    subject = _subject(ranks_of_odd[0], ranks, place)
+    evidence = _evidence(parted, ranks_of_odd, odd, usual)
+    return finding(by_name(name), message, subject=subject, evidence=evidence, confidence=confidence)
+
+
+def _subject(rank: int, ranks: Mapping[int, RankState], place: Place | None) -> Subject:
+    state = ranks.get(rank)
+    host = (state.host or None) if state else None
+    return Subject(rank=rank, host=host, file=place.file if place else None, line=place.line if place else None)
 
 
 def explain_line(parted: Divergence, ranks: Mapping[int, RankState], source: Source) -> Finding | None:
@@ -97,12 +106,13 @@ def _difference(kind: str, odd: Operation, usual: Operation) -> str:
 
 
 def _evidence(parted: Divergence, odd_ranks: Sequence[int], odd: Operation, usual: Operation) -> tuple[Fact, ...]:
+    which = f"call #{parted.sequence} of group {parted.group!r}"
+    mine = f"{which}: {_said(odd)}, {odd.dtype} {list(odd.shape)}"
+    theirs = f"{which}: {_said(usual)}, {usual.dtype} {list(usual.shape)}"
     return (
-        Fact(text=f"call #{parted.sequence} of group {parted.group!r}: {_said(odd)}, {odd.dtype} {list(odd.shape)}",
-             origin=f"box of rank {odd_ranks[0]}", rank=odd_ranks[0], time=odd.entered),
-        Fact(text=f"call #{parted.sequence} of group {parted.group!r}: {_said(usual)}, {usual.dtype} {list(usual.shape)}",
-             origin="boxes of the other ranks", time=usual.entered),
-    )  # fmt: skip
+        Fact(text=mine, origin=f"box of rank {odd_ranks[0]}", rank=odd_ranks[0], time=odd.entered),
+        Fact(text=theirs, origin="boxes of the other ranks", time=usual.entered),
+    )
 
 
 def new_group(wait: Wait, ranks: Mapping[int, RankState], source: Source) -> Finding:
@@ -113,11 +123,9 @@ def new_group(wait: Wait, ranks: Mapping[int, RankState], source: Source) -> Fin
     absent = compress_ranks(wait.awaited)
     message = f"ranks {compress_ranks(wait.waiters)} call new_group{_at(site)}{under}; rank(s) {absent} never do"
     blamed = wait.waiters[0] if len(wait.waiters) <= len(wait.awaited) else wait.awaited[0]  # the lesser side
-    state = ranks.get(blamed)
-    subject = Subject(rank=blamed, host=(state.host or None) if state else None,
-                      file=site.file if site else None, line=site.line if site else None)  # fmt: skip
-    fact = Fact(text=f"inside new_group{_at(site)}, waiting in the store", origin=f"box of rank {wait.waiters[0]}",
-                rank=wait.waiters[0], time=wait.operation.entered)  # fmt: skip
+    subject = _subject(blamed, ranks, site)
+    seen, first = f"inside new_group{_at(site)}, waiting in the store", wait.waiters[0]
+    fact = Fact(text=seen, origin=f"box of rank {first}", rank=first, time=wait.operation.entered)
     return finding(by_name("new-group-by-some-ranks"), message, subject=subject, evidence=(fact,), confidence=0.95)
 
 
@@ -128,8 +136,8 @@ def all_ranks(dead: Sequence[RankState]) -> Finding:
     said = f"{raised.type}: {raised.text.splitlines()[0][:160] if raised.text else ''}" if raised else "an exception"
     subject = Subject(rank=dead[0].rank, file=place.file if place else None, line=place.line if place else None)
     facts = tuple(Fact(text=said, origin=f"box of rank {state.rank}", rank=state.rank) for state in dead[:4])
-    return finding(by_name("python-exception-all-ranks"), f"all ranks raised {said}{_at(place)}", subject=subject,
-                   evidence=facts, confidence=0.95)  # fmt: skip
+    message = f"all ranks raised {said}{_at(place)}"
+    return finding(by_name("python-exception-all-ranks"), message, subject=subject, evidence=facts, confidence=0.95)
 
 
 def _said(call: Operation) -> str:

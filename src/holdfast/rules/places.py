@@ -38,7 +38,8 @@ def rank_guard(call: Operation, other: Operation | None, source: Source) -> tupl
 
     A test that lets the ``other`` call through in the same way decides nothing between the two.
     """
-    shared = {(place.file, guard) for _, place, seen in upwards(other, source) for guard in seen.guards} if other else set()
+    around_other = upwards(other, source) if other else ()
+    shared = {(place.file, guard) for _, place, seen in around_other for guard in seen.guards}
     for _, place, _ in upwards(call, source):
         guard = own_guard(place, source)
         if guard is not None and (place.file, guard) not in shared:
@@ -57,14 +58,15 @@ def is_after_loop_of(odd: Operation, usual: Operation, source: Source) -> bool:
         if around_usual.loops:
             looping.add(steps)
         for _, there, around_odd in upwards(odd, source):
-            same = here.file == there.file and around_usual.begin == around_odd.begin
-            if same and (any(loop.last < there.line for loop in around_usual.loops) or (below and here.line < there.line)):
+            if here.file != there.file or around_usual.begin != around_odd.begin:
+                continue
+            if any(loop.last < there.line for loop in around_usual.loops) or (below and here.line < there.line):
                 return True
     return False
 
 
 def loop_swallows(call: Operation | None, source: Source) -> Place | None:
-    """What lets a loop around the call go on as if nothing had been raised; None where there is nothing of that kind."""
+    """What lets a loop around the call go on as if nothing had been raised; None where nothing does."""
     for _, here, seen in upwards(call, source) if call is not None else ():
         for loop in reversed(seen.loops):
             if loop.swallows is not None:

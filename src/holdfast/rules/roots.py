@@ -10,9 +10,9 @@ import re
 import signal
 
 from holdfast.facts.ranks import Life, Place, RankState
+from holdfast.facts.user_code import innermost_user, is_machinery
 from holdfast.findings import Cause, Fact, Finding, Subject, finding
 from holdfast.rules.causes import by_name
-from holdfast.facts.user_code import innermost_user, is_machinery
 from holdfast.rules.places import Source, loop_swallows
 
 _LOADER_DEAD = re.compile(r"DataLoader worker \(pid(?:\(s\))?")
@@ -59,11 +59,12 @@ def _claim(
     name: str, state: RankState, message: str, place: Place | None, *evidence: str, confidence: float = 0.9
 ) -> Finding:
     cause: Cause = by_name(name)
-    facts = [Fact(text=text, origin=origin, rank=state.rank, host=state.host or None)
-             for origin, _, text in (item.partition("|") for item in evidence)]  # fmt: skip
+    host = state.host or None
+    parts = (item.partition("|") for item in evidence)
+    facts = [Fact(text=text, origin=origin, rank=state.rank, host=host) for origin, _, text in parts]
     facts += _stack_facts(state)
-    subject = Subject(rank=state.rank, host=state.host or None, file=place.file if place else None,
-                      line=place.line if place else None)  # fmt: skip
+    file, line = (place.file, place.line) if place else (None, None)
+    subject = Subject(rank=state.rank, host=host, file=file, line=line)
     return finding(cause, message, subject=subject, evidence=tuple(facts), confidence=confidence)
 
 
@@ -98,17 +99,18 @@ def _signalled(state: RankState, _source: Source, _waited: str) -> Finding | Non
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     exit_fact = f"exit status of process {state.pid}|ended by {name}"
     if state.out_of_memory:
-        return _claim("host-oom-killed", state, f"rank {state.rank} was killed because host memory ran out", None, exit_fact,
-                      "cgroup memory.events|the out-of-memory killer struck in this rank's memory cgroup")  # fmt: skip
+        message = f"rank {state.rank} was killed because host memory ran out"
+        struck = "cgroup memory.events|the out-of-memory killer struck in this rank's memory cgroup"
+        return _claim("host-oom-killed", state, message, None, exit_fact, struck)
     place = _last_place(state)
     if number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT):
-        return _claim("segfault-in-worker", state, f"rank {state.rank} crashed in native code ({name})", place, exit_fact,
-                      confidence=0.7)  # fmt: skip
+        message = f"rank {state.rank} crashed in native code ({name})"
+        return _claim("segfault-in-worker", state, message, place, exit_fact, confidence=0.7)
     if number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        return _claim("signal-sigterm-preempted", state, f"rank {state.rank} was ended by {name} from outside", place,
-                      exit_fact)  # fmt: skip
-    return _claim("rank-killed", state, f"rank {state.rank} was killed by {name}" + _at(place, " after "), place, exit_fact,
-                  confidence=0.85)  # fmt: skip
+        message = f"rank {state.rank} was ended by {name} from outside"
+        return _claim("signal-sigterm-preempted", state, message, place, exit_fact)
+    message = f"rank {state.rank} was killed by {name}{_at(place, ' after ')}"
+    return _claim("rank-killed", state, message, place, exit_fact, confidence=0.85)
 
 
 def _crashed(state: RankState, _source: Source, _waited: str) -> Finding | None:
@@ -116,25 +118,23 @@ def _crashed(state: RankState, _source: Source, _waited: str) -> Finding | None:
     if raised is None:
         if not state.exit_code:
             return None
-        return _claim("exit-nonzero", state, f"rank {state.rank} ended with status {state.exit_code}",
-                      state.ended.place if state.ended else None,
-                      f"exit status of process {state.pid}|{state.exit_code}")  # fmt: skip
+        message = f"rank {state.rank} ended with status {state.exit_code}"
+        exit_fact = f"exit status of process {state.pid}|{state.exit_code}"
+        return _claim("exit-nonzero", state, message, state.ended.place if state.ended else None, exit_fact)
     said = f"{raised.type}: {raised.text.splitlines()[0] if raised.text else ''}"
     seen = f"exception recorded in the box of rank {state.rank}|{said[:300]}"
     where = _at(raised.place, " at ")
     if _LOADER_DEAD.search(raised.text):
-        return _claim(
-            "dataloader-worker-died", state, f"a data-loader worker of rank {state.rank} died", raised.place, seen
-        )
+        message = f"a data-loader worker of rank {state.rank} died"
+        return _claim("dataloader-worker-died", state, message, raised.place, seen)
     if _OUT_OF_MEMORY.search(f"{raised.type} {raised.text}"):
-        return _claim(
-            "oom-on-one-rank-then-timeout", state, f"rank {state.rank} ran out of memory{where}", raised.place, seen
-        )
+        message = f"rank {state.rank} ran out of memory{where}"
+        return _claim("oom-on-one-rank-then-timeout", state, message, raised.place, seen)
     if is_echo(state):
-        return _claim("peer-lost", state, f"rank {state.rank} lost its connection to a peer{where}", raised.place, seen,
-                      confidence=0.4)  # fmt: skip
-    return _claim("python-exception-on-one-rank", state, f"rank {state.rank} raised {said[:160]}{where}", raised.place, seen,
-                  confidence=0.95)  # fmt: skip
+        message = f"rank {state.rank} lost its connection to a peer{where}"
+        return _claim("peer-lost", state, message, raised.place, seen, confidence=0.4)
+    message = f"rank {state.rank} raised {said[:160]}{where}"
+    return _claim("python-exception-on-one-rank", state, message, raised.place, seen, confidence=0.95)
 
 
 def _ended(state: RankState, source: Source, waited: str) -> Finding | None:
@@ -142,29 +142,39 @@ def _ended(state: RankState, source: Source, waited: str) -> Finding | None:
         return None
     ended, last = state.ended, max(state.recent, key=lambda call: call.entered, default=None)
     place = last.site if last else None
-    seen = f"box of rank {state.rank}|script ended: {ended.how}{_at(ended.place, ' at ')}" if ended else (
-        f"exit status of process {state.pid}|0, without reaching the end of the script")  # fmt: skip
+    seen = f"exit status of process {state.pid}|0, without reaching the end of the script"
+    if ended is not None:
+        seen = f"box of rank {state.rank}|script ended: {ended.how}{_at(ended.place, ' at ')}"
     if ended is None or ended.how == "sys.exit":
         where = ended.place if ended else place
-        return _claim("rank-exits-early", state, f"rank {state.rank} left the program{_at(where, ' at ')} while the others "
-                      f"were in {waited}", where, seen)  # fmt: skip
+        message = f"rank {state.rank} left the program{_at(where, ' at ')} while the others were in {waited}"
+        return _claim("rank-exits-early", state, message, where, seen)
     handler = loop_swallows(last, source)
     if handler is not None:
-        return _claim("rank-skips-collective", state, f"rank {state.rank} made fewer collectives than the others and ended: "
-                      f"an exception is swallowed{_at(handler, ' at ')}", handler, seen, confidence=0.75)  # fmt: skip
-    return _claim("uneven-inputs", state, f"rank {state.rank} ran out of work first and ended; its last call was{_at(place)}, "
-                  f"the others went on to {waited}", place, seen, confidence=0.85)  # fmt: skip
+        message = (
+            f"rank {state.rank} made fewer collectives than the others and ended: "
+            f"an exception is swallowed{_at(handler, ' at ')}"
+        )
+        return _claim("rank-skips-collective", state, message, handler, seen, confidence=0.75)
+    message = (
+        f"rank {state.rank} ran out of work first and ended; its last call was{_at(place)}, "
+        f"the others went on to {waited}"
+    )
+    return _claim("uneven-inputs", state, message, place, seen, confidence=0.85)
 
 
 def _stopped(state: RankState, _source: Source, waited: str) -> Finding | None:
     place = _last_place(state)
     if state.life == Life.STOPPED:
-        return _claim("rank-stopped", state, f"rank {state.rank} is stopped (SIGSTOP, a debugger or a frozen cgroup)"
-                      f"{_at(place, ' at ')}; the others wait in {waited}", place,
-                      f"/proc/{state.pid}/stat|state T: stopped")  # fmt: skip
+        message = (
+            f"rank {state.rank} is stopped (SIGSTOP, a debugger or a frozen cgroup){_at(place, ' at ')}; "
+            f"the others wait in {waited}"
+        )
+        return _claim("rank-stopped", state, message, place, f"/proc/{state.pid}/stat|state T: stopped")
     if state.life == Life.DISK:
-        return _claim("rank-uninterruptible-io", state, f"rank {state.rank} is in uninterruptible I/O{_at(place, ' at ')}",
-                      place, f"/proc/{state.pid}/stat|state D: the kernel waits for a device or file system")  # fmt: skip
+        message = f"rank {state.rank} is in uninterruptible I/O{_at(place, ' at ')}"
+        seen = f"/proc/{state.pid}/stat|state D: the kernel waits for a device or file system"
+        return _claim("rank-uninterruptible-io", state, message, place, seen)
     return None
 
 
@@ -174,34 +184,39 @@ def _loader(state: RankState, _source: Source, _waited: str) -> Finding | None:
     if not inside:
         return None
     place = _last_place(state)
+    waits = f"rank {state.rank} waits{_at(place, ' at ')}"
     if dead:
-        return _claim("dataloader-worker-died", state, f"rank {state.rank} waits{_at(place, ' at ')} for a data-loader worker "
-                      f"(pid {dead[0].pid}) that is gone", place,
-                      f"/proc|child process {dead[0].pid} ({dead[0].name}) has ended")  # fmt: skip
-    return _claim("dataloader-worker-died", state, f"rank {state.rank} waits{_at(place, ' at ')} for its data-loader workers, "
-                  "which deliver nothing", place, f"/proc|{len(state.children)} child processes live", confidence=0.6)  # fmt: skip
+        message = f"{waits} for a data-loader worker (pid {dead[0].pid}) that is gone"
+        seen = f"/proc|child process {dead[0].pid} ({dead[0].name}) has ended"
+        return _claim("dataloader-worker-died", state, message, place, seen)
+    message = f"{waits} for its data-loader workers, which deliver nothing"
+    seen = f"/proc|{len(state.children)} child processes live"
+    return _claim("dataloader-worker-died", state, message, place, seen, confidence=0.6)
 
 
 def _file(state: RankState, _source: Source, waited: str) -> Finding | None:
     if state.blocked_on is None:
         return None
     place = _last_place(state)
-    return _claim("file-io-blocked", state, f"rank {state.rank} is blocked on {state.blocked_on}{_at(place, ' at ')}; the "
-                  f"others wait in {waited}", place,
-                  f"/proc/{state.pid}/syscall|the main thread waits for {state.blocked_on}")  # fmt: skip
+    where = _at(place, " at ")
+    message = f"rank {state.rank} is blocked on {state.blocked_on}{where}; the others wait in {waited}"
+    seen = f"/proc/{state.pid}/syscall|the main thread waits for {state.blocked_on}"
+    return _claim("file-io-blocked", state, message, place, seen)
 
 
 def _elsewhere(state: RankState, waited: str) -> Finding:
     place = _last_place(state)
     if waited.startswith("init_process_group"):
-        return _claim("store-wait", state, f"rank {state.rank} has not come to {waited}{_at(place, ': it is at ')}", place, confidence=0.8)
+        message = f"rank {state.rank} has not come to {waited}{_at(place, ': it is at ')}"
+        return _claim("store-wait", state, message, place, confidence=0.8)
     if not state.stacks:
-        return _claim("rank-missing-collective", state, f"rank {state.rank} never entered {waited}; where it is could not "
-                      "be seen", place, confidence=0.6)  # fmt: skip
-    share = f"process {state.pid}|used {state.cpu_share:.0%} of a core between two samples" if state.cpu_share is not None else (
-        f"process {state.pid}|state {state.life}")  # fmt: skip
-    return _claim("rank-missing-collective", state, f"rank {state.rank} never entered {waited}: it sits{_at(place, ' at ')}",
-                  place, share, confidence=0.93)  # fmt: skip
+        message = f"rank {state.rank} never entered {waited}; where it is could not be seen"
+        return _claim("rank-missing-collective", state, message, place, confidence=0.6)
+    doing = f"state {state.life}"
+    if state.cpu_share is not None:
+        doing = f"used {state.cpu_share:.0%} of a core between two samples"
+    message = f"rank {state.rank} never entered {waited}: it sits{_at(place, ' at ')}"
+    return _claim("rank-missing-collective", state, message, place, f"process {state.pid}|{doing}", confidence=0.93)
 
 
 def _at(place: Place | None, before: str = " ") -> str:

@@ -1,8 +1,9 @@
 """When silence is worth looking into, and when what is then seen is patience rather than a hang.
 
-Stalled: no step, phase or collective of any rank advanced for longer than max(stall limit, 10 × p99 of recent steps),
-outside a phase's budget. Slow is not stuck: a root that burns CPU, moves data or changes its stack between two samples
-is waited for, as is one inside a phase (said by the script, or plain from its stack) until that phase's budget is spent.
+Stalled: no step, phase or collective of any rank advanced for longer than the stall limit, nor for ten times the p99
+of recent steps, outside a phase's budget. Slow is not stuck: a root that burns CPU, moves data or changes its stack
+between two samples is waited for, as is one inside a phase (said by the script, or plain from its stack) until that
+phase's budget is spent.
 """
 
 from __future__ import annotations
@@ -39,13 +40,18 @@ class Patience:
 
 #: What a frame on the stack says of the phase: pattern over ``file:function``, name of the phase, its limit.
 _PHASES = (
-    (re.compile(r"/torch/(_inductor|_dynamo|_functorch)/|/triton/|/torch/utils/cpp_extension"), "compiling", "compile_s"),
-    (re.compile(r"/torch/serialization\.py|/torch/distributed/checkpoint/|/safetensors/"), "checkpoint", "checkpoint_s"),
+    (re.compile(r"/torch/(_inductor|_dynamo|_functorch)/|/triton/|/torch/utils/cpp_extension"),
+     "compiling", "compile_s"),
+    (re.compile(r"/torch/serialization\.py|/torch/distributed/checkpoint/|/safetensors/"),
+     "checkpoint", "checkpoint_s"),
     (re.compile(r":(\w+_)?(save|load|write|read|restore|resume)_(checkpoint|state|pretrained|model)\w*$"),
      "checkpoint", "checkpoint_s"),
-    (re.compile(r"/huggingface_hub/|/urllib/request\.py|/http/client\.py|/requests/|/urllib3/"), "download", "checkpoint_s"),
-    (re.compile(r"/subprocess\.py:(wait|communicate|_wait|_communicate|run|call)$"), "another program", "checkpoint_s"),
-    (re.compile(r":(\w+_)?(eval|evaluate|evaluation|validate|validation)(_\w+)?$"), "evaluation", "evaluation_s"),
+    (re.compile(r"/huggingface_hub/|/urllib/request\.py|/http/client\.py|/requests/|/urllib3/"),
+     "download", "checkpoint_s"),
+    (re.compile(r"/subprocess\.py:(wait|communicate|_wait|_communicate|run|call)$"),
+     "another program", "checkpoint_s"),
+    (re.compile(r":(\w+_)?(eval|evaluate|evaluation|validate|validation)(_\w+)?$"),
+     "evaluation", "evaluation_s"),
 )  # fmt: skip
 
 

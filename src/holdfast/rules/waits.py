@@ -1,8 +1,9 @@
 """The wait-for graph: who waits in which call, for whom, and where every chain of waiting ends.
 
 A rank inside collective n of a group waits for each member that has not entered n; a receive waits for its sender, a
-send for its receiver. The graph has two kinds of nodes, ranks and calls, so that a group of 16,384 costs 16,384 edges and
-not their square. Ranks that are waited for and wait for nobody are the roots; a chain without a root ends in a cycle.
+send for its receiver. The graph has two kinds of nodes, ranks and calls, so that a group of 16,384 costs 16,384 edges
+and not their square. Ranks that are waited for and wait for nobody are the roots; a chain without a root ends in a
+cycle.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ STORE_CALLS = frozenset({"init_process_group", "new_group"})
 
 @dataclass(frozen=True)
 class Wait:
-    """One call that does not complete: the ranks inside it, those it waits for, and the call as the first of them sees it."""
+    """One call that does not complete: the ranks inside it, those it waits for, the call as the first rank sees it."""
 
     operation: Operation
     waiters: tuple[int, ...]
@@ -28,7 +29,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class WaitGraph:
-    """All waits, with the roots (best first is up to the caller) and one cycle (ranks and waits in order) where there is one."""
+    """All waits, with the roots (best first is up to the caller) and one cycle, its ranks and waits in order."""
 
     waits: tuple[Wait, ...]
     roots: tuple[int, ...]
