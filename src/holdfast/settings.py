@@ -184,7 +184,8 @@ PRESETS: Mapping[str, Mapping[str, Default]] = {
 
 _GROUP_TIMEOUT = (
     "{name}={value} has no effect: nothing in NCCL or torch reads it; the limit is the process group's own (10 minutes "
-    "for NCCL, 30 for gloo), so say init_process_group(timeout=timedelta(seconds={value})), or holdfast run --group-timeout {value}"
+    "for NCCL, 30 for gloo), so say init_process_group(timeout=timedelta(seconds={value})), "
+    "or holdfast run --group-timeout {value}"
 )
 _OLD_NAME = "{name} is an old name that torch still reads, with a warning; say {new}={value}"
 _OVERRULED = "{name} has no effect here: the elastic agent sets {new}=1 where it is unset; say {new}={value}"

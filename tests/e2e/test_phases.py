@@ -16,8 +16,8 @@ SCRIPT = Path(__file__).parent / "phases.py"
 @pytest.mark.parametrize(("budget", "cause"), [("1m", None), ("7s", "rank-missing-collective")])
 def test_the_budget_decides(tmp_path: Path, budget: str, cause: str | None) -> None:
     report = tmp_path / "report.json"
-    command = [sys.executable, "-m", "holdfast", "run", "--standalone", "--nproc-per-node", "2", "--json-report", str(report)]
-    done = subprocess.run([*command, "--run-dir", str(tmp_path), str(SCRIPT), budget], capture_output=True, text=True,
+    command = [sys.executable, "-m", "holdfast", "run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run([*command, "--json-report", str(report), "--run-dir", str(tmp_path), str(SCRIPT), budget], capture_output=True, text=True,
                           timeout=90, check=False, cwd=tmp_path)  # fmt: skip
     found = json.loads(report.read_text())
     root = found["verdict"]["root"]

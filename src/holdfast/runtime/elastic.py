@@ -57,8 +57,11 @@ class Agent(LocalElasticAgent):
         in_thread(functools.partial(self._join, worker_group), waiting.tick)
 
     def _join(self, group: Any) -> None:  # WorkerGroup, whose attributes are declared to be None
-        super()._rendezvous(group)
         spec = group.spec
+        if getattr(spec.rdzv_handler, "_bootstrap_store_info", None) is not None:
+            # torch 2.13 announces it in the first round only: a node that joins later would wait for it in vain.
+            spec.rdzv_handler._bootstrap_store_info = None  # noqa: SLF001
+        super()._rendezvous(group)
         # The store of a dynamic rendezvous has a prefix for each round; that of a static one has not.
         static = spec.rdzv_handler.get_backend() == "static"
         joined = generation.join(

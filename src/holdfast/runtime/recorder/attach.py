@@ -6,12 +6,12 @@ What is wrapped in Python is called a few times in a job's life (making and dest
 
 from __future__ import annotations
 
-import datetime
 import functools
 import importlib
 import inspect
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,7 @@ def _with_timeout(make: Callable[..., Any]) -> Callable[..., Any]:
     def limited(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind_partial(*args, **kwargs)
         if given.arguments.get("timeout") is None:
-            given.arguments["timeout"] = datetime.timedelta(seconds=limit_s)
+            given.arguments["timeout"] = timedelta(seconds=limit_s)
         return make(*given.args, **given.kwargs)
 
     return limited
