@@ -17,8 +17,10 @@ SCRIPT = Path(__file__).parent / "phases.py"
 def test_the_budget_decides(tmp_path: Path, budget: str, cause: str | None) -> None:
     report = tmp_path / "report.json"
     command = [sys.executable, "-m", "holdfast", "run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run([*command, "--json-report", str(report), "--run-dir", str(tmp_path), str(SCRIPT), budget], capture_output=True, text=True,
-                          timeout=90, check=False, cwd=tmp_path)  # fmt: skip
+    options = ["--json-report", str(report), "--run-dir", str(tmp_path)]
+    done = subprocess.run(
+        [*command, *options, str(SCRIPT), budget], capture_output=True, text=True, timeout=90, check=False, cwd=tmp_path
+    )
     found = json.loads(report.read_text())
     root = found["verdict"]["root"]
     assert (root["cause"] if root else None) == cause, done.stderr
