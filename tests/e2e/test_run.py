@@ -160,6 +160,43 @@ def test_a_node_that_has_finished_starts_again_when_another_fails_later(launch, 
     assert all("holdfast: generation 1" in node.output for node in nodes)
 
 
+def test_a_hang_on_another_node_is_found_and_all_nodes_restart(launch, free_port, tmp_path):
+    (tmp_path / "hangs.py").write_text(
+        "import os, time, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "for step in range(40):\n"
+        "    dist.all_reduce(torch.ones(1))\n"
+        "    if step == 20 and dist.get_rank() == 1 and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "        time.sleep(1000)\n"
+        "print('done', flush=True)\n"
+        "dist.destroy_process_group()\n"
+    )
+    common = ("--master-addr", "127.0.0.1", "--master-port", free_port, "--nnodes", 2, "--max-restarts", 1)
+    script = (*PYTHON_RECORDER, "--json-report", "report.json", tmp_path / "hangs.py")
+    nodes = [
+        launch(*common, "--node-rank", node, *script, folder=f"node{node}", HOLDFAST_FIRST_STEP_S="6")
+        for node in (0, 1)
+    ]
+    assert [node.end() for node in nodes] == [0, 0]
+    for node in nodes:
+        assert "done" in node.output
+        assert node.json("report.json")["verdict"]["root"]["subject"]["rank"] == 1
+
+
+def test_a_node_may_join_later(launch, free_port, tmp_path):
+    (tmp_path / "grows.py").write_text(
+        "import os, time\n"
+        "print('world', os.environ['WORLD_SIZE'], flush=True)\n"
+        "time.sleep(1000 if os.environ['WORLD_SIZE'] == '1' else 0)\n"
+    )
+    where = [text.format(port=free_port) for text in KINDS["c10d"]]
+    common = (*where, "--local-addr", "127.0.0.1", "--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=1")
+    first = launch(*common, *PYTHON_RECORDER, tmp_path / "grows.py", folder="first").wait_for("world 1")
+    second = launch(*common, *PYTHON_RECORDER, tmp_path / "grows.py", folder="second")
+    assert [first.end(), second.end()] == [0, 0]  # torchrun 2.13 never tells the second one where to go
+    assert ("world 2" in first.output, "world 2" in second.output) == (True, True)
+
+
 def test_all_nodes_stop_when_no_restart_is_left(launch, free_port):
     common = ("--master-addr", "127.0.0.1", "--master-port", free_port, "--nnodes", 2, *PYTHON_RECORDER)
     nodes = [launch(*common, "--node-rank", node, HERE / "stale_store.py", folder=f"node{node}") for node in (0, 1)]

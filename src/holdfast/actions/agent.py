@@ -139,9 +139,10 @@ class NodeAgent:
         if recorder in ("auto", "native"):
             recorder = "native" if self._plan.native else "python"
         first, last = generation.workers[0].rank, generation.workers[-1].rank
-        ranks = f"ranks {first} to {last} of {generation.world_size}" if last > first else f"rank {first}"
+        ranks = f"ranks {first} to {last}" if last > first else f"rank {first}"
         preset = f", preset {self._plan.preset} sets {_pairs(self._plan.gaps)}" if self._plan.gaps else ""
-        return f"generation {generation.number}: {ranks}, recorder {recorder}{preset}, run folder {self._folder.path}"
+        who = f"{ranks} of {generation.world_size}"
+        return f"generation {generation.number}: {who}, recorder {recorder}{preset}, run folder {self._folder.path}"
 
     def tick(self, look: Look) -> Order | None:
         """Pass on what is new in both directions, and act on a verdict or on the death of workers."""
