@@ -79,8 +79,9 @@ def test_help_of_the_script_is_the_scripts(run):
     [["--preset", "help"], ["--preset=help"], ["--nnodes", "1", "--preset", "help"], ["--preset", "help", "train.py"]],
 )
 def test_presets_are_explained(run, arguments, monkeypatch):
-    for name in {name for values in settings.PRESETS.values() for name in values}:
-        monkeypatch.delenv(name, raising=False)  # what is set is shown with its own value, without the reason
+    for row in (settings.SETTINGS[name] for values in settings.PRESETS.values() for name in values):
+        for name in (row.name, *row.aliases):
+            monkeypatch.delenv(name, raising=False)  # what is set is shown with its own value, without the reason
     status, out, _ = run(*arguments)
     assert status == 0
     for preset, values in settings.PRESETS.items():
