@@ -12,7 +12,7 @@ from holdfast.facts.ranks import Operation, Place, RankState
 from holdfast.findings import Fact, Finding, Subject, finding
 from holdfast.report.ranksets import compress_ranks
 from holdfast.rules.causes import by_name
-from holdfast.rules.divergence import Divergence
+from holdfast.rules.divergence import ROOTED, Divergence
 from holdfast.rules.places import Source, is_after_loop_of, loop_swallows, rank_guard
 from holdfast.rules.waits import Wait
 
@@ -97,12 +97,17 @@ def _cause(
 
 def _difference(kind: str, odd: Operation, usual: Operation) -> str:
     if kind == "arguments":
-        return f"{odd.reduce} to root {odd.tag} where the others say {usual.reduce} to root {usual.tag}"
+        return f"{_arguments(odd)} where the others say {_arguments(usual)}"
     if kind == "dtype":
         return f"{odd.dtype} where the others send {usual.dtype}"
     if kind == "shape":
         return f"{_size(odd)} where the others send {_size(usual)}"
     return f"the others make {_said(usual)}"
+
+
+def _arguments(call: Operation) -> str:
+    root = f"root {call.tag}" if call.name in ROOTED else ""
+    return ", ".join(part for part in (call.reduce, root) if part) or "nothing more"
 
 
 def _evidence(parted: Divergence, odd_ranks: Sequence[int], odd: Operation, usual: Operation) -> tuple[Fact, ...]:
