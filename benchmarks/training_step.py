@@ -19,7 +19,6 @@ STEPS = 300
 
 LAUNCHERS = {
     "torchrun": (str(HERE / "torchrun"),),
-    "torchrun, TORCH_DISTRIBUTED_DEBUG=DETAIL": (str(HERE / "torchrun"),),
     "holdfast run": (str(HERE / "holdfast"), "run"),
 }
 
@@ -28,8 +27,6 @@ def once(name: str) -> float:
     """Median milliseconds a step, as the example itself prints them every 20 steps."""
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        if "DETAIL" in name:
-            environment["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
         command = [*LAUNCHERS[name], "--standalone", "--nproc-per-node=2", str(EXAMPLE), "--max-steps", str(STEPS)]
         done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=True)
     printed = [line.split() for line in done.stdout.splitlines() if line.rstrip().endswith("ms a step")]
