@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from holdfast.facts import source
 from holdfast.facts.node import Summary
-from holdfast.facts.ranks import Place, RankState
+from holdfast.facts.ranks import Life, Place, RankState
 from holdfast.facts.source import Surroundings
 from holdfast.findings import Finding, Verdict
 from holdfast.rules import hang, stall
@@ -16,6 +16,9 @@ from holdfast.rules.places import STEPS_UP
 from holdfast.rules.stall import Limits
 
 BETWEEN_SAMPLES_S = 1.0
+#: How long after the first close look the other nodes' looks are waited for.
+OTHERS_LIMIT_S = 4.0
+AFTER_OTHERS_S = 0.4
 #: A rank that may simply need longer is looked at again after this many seconds.
 LOOK_AGAIN_S = 2.0
 #: After this much silence that is being waited out, one line says so.
@@ -46,28 +49,42 @@ class Judgement:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._silent_since = 0.0
-        self._looked_at = 0.0
+        self._suspected_at = 0.0
+        self._look_again_at = 0.0
         self._done = False
         self._said = False
+
+    @property
+    def suspects(self) -> bool:
+        """True between the first close look and the judgement: the next tick should come soon."""
+        return self._suspected_at > 0
 
     def consider(
         self, table: Summary, look_closer: Callable[[], Summary], everybody: Callable[[Summary], Summary]
     ) -> Outcome:
-        """Look at ``table``; when the job is silent for too long, look closer twice (about a second) and judge."""
+        """Look at ``table``; when the job is silent for too long, look closer, again a second later, and judge.
+
+        Called at every tick; never waits. Other nodes are given a moment to send their own close looks.
+        """
         now = time.time()
         if table.silent_since > self._silent_since:  # somebody advanced
-            self._silent_since, self._looked_at, self._done, self._said = table.silent_since, 0.0, False, False
+            self._silent_since, self._suspected_at, self._look_again_at = table.silent_since, 0.0, 0.0
+            self._done = self._said = False
         silent_s = now - table.silent_since
-        if (
-            self._done
-            or silent_s < stall.threshold_s(table.ranks, self._limits)
-            or now < self._looked_at + LOOK_AGAIN_S
-        ):
+        if self._done or silent_s < stall.threshold_s(table.ranks, self._limits) or now < self._look_again_at:
             return Outcome(table)
-        self._looked_at = now
-        look_closer()
-        time.sleep(BETWEEN_SAMPLES_S)
+        if not self.suspects:
+            self._suspected_at = now
+            look_closer()
+            return Outcome(table)
+        if now < self._suspected_at + BETWEEN_SAMPLES_S:
+            return Outcome(table)
         closer = everybody(look_closer())
+        late = closer.silent_since == table.silent_since and now < self._suspected_at + OTHERS_LIMIT_S
+        if late and any(_unlooked(state) for state in closer.ranks):
+            self._look_again_at = now + AFTER_OTHERS_S
+            return Outcome(closer)
+        self._suspected_at, self._look_again_at = 0.0, now + LOOK_AGAIN_S
         if closer.silent_since > table.silent_since:
             return Outcome(closer)
         return self._decide(closer, time.time() - table.silent_since)
@@ -95,6 +112,11 @@ class Judgement:
     def judge(self, table: Summary) -> Verdict:
         """The verdict over ``table``, with the source around every place that the ranks' calls name."""
         return hang.judge(table.ranks, table.groups, world_size=table.world_size, source=_sources(table.ranks))
+
+
+def _unlooked(state: RankState) -> bool:
+    """True where two stacks of a living rank are still to come (nothing says that they cannot be had)."""
+    return state.life not in (Life.DEAD, Life.UNKNOWN) and len(state.stacks) < 2 and not state.unseen
 
 
 def _sources(ranks: tuple[RankState, ...]) -> dict[Place, Surroundings]:

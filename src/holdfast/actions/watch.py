@@ -28,6 +28,8 @@ from holdfast.findings import verdict_to_json
 from holdfast.rules.stall import Limits
 
 TICK_S = 0.5
+#: Between the two close looks at a silent job.
+HURRY_S = 0.1
 #: A node whose summary is older than this is said to be silent.
 SUMMARY_AGE_S = 5.0
 
@@ -42,6 +44,11 @@ class Watch:
         self._others: dict[str, Summary] = {}
         self._judgement = Judgement(limits)
         self._incidents = 0
+
+    @property
+    def suspects(self) -> bool:
+        """True while a silent job is looked into."""
+        return self._judgement.suspects
 
     def obey(self, order: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Carry out one order of the agent and yield the answers."""
@@ -144,7 +151,7 @@ def limits() -> Limits:
 
 
 def main() -> None:
-    """Watch until the agent says ``quit`` or is gone."""
+    """Watch until the agent closes the pipe or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole foreground group; the agent tells us when
     os.nice(5)  # the job comes first
     watch = Watch(limits())
@@ -154,10 +161,10 @@ def main() -> None:
         try:
             order = arrived.get(timeout=max(due - time.monotonic(), 0))
         except queue.Empty:
-            due = time.monotonic() + TICK_S
+            due = time.monotonic() + (HURRY_S if watch.suspects else TICK_S)
             answers = watch.tick()
         else:
-            if order is None or order.get("kind") == "quit":
+            if order is None:
                 return
             answers = watch.obey(order)
         for answer in answers:
