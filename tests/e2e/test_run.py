@@ -181,7 +181,7 @@ def test_a_hang_on_another_node_is_found_and_all_nodes_restart(launch, free_port
     for node in nodes:
         assert "done" in node.output
         root = node.json("report.json")["verdict"]["root"]
-        assert (root["subject"]["rank"], root["subject"]["line"]) == (1, 6), root  # its own node's watcher took the stack
+        assert (root["subject"]["rank"], root["subject"]["line"]) == (1, 6), root  # its own watcher took the stack
 
 
 def test_a_node_may_join_later(launch, free_port, tmp_path):
