@@ -1,7 +1,7 @@
 """Compiles the C++ recorder for the torch that is installed, once, and keeps it in the cache folder.
 
 Needs g++ (or $CXX), Python's headers and the headers that every torch wheel carries; takes about half a minute. Where
-one of them is missing the recorder in Python takes over, which costs about five times as much a collective.
+one of them is missing the recorder in Python takes over, whose price docs/benchmarks.md tells.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def ensure_built(progress: Callable[[str], None]) -> Path | None:
         return target
     cxx = compiler()
     if cxx is None:
-        progress("no C++ compiler here: the recorder in Python is used, about 10 µs a collective instead of 1.")
+        progress("no C++ compiler here: the recorder in Python is used, as dear as TORCH_DISTRIBUTED_DEBUG=DETAIL.")
         return None
     progress(f"compiling the recorder for torch {torch.__version__} (once, about half a minute) …")
     return _build(cxx, target, progress)

@@ -99,7 +99,7 @@ _BARE = Call()
 
 
 class PythonPen:
-    """The same records written by Python, for machines without a compiler: about 10 µs a call."""
+    """The same records written by Python, for machines without a compiler; many times dearer."""
 
     mode = "python"
 
