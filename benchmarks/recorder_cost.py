@@ -1,7 +1,8 @@
 """CPU time that recording adds to a collective: holdfast (C++, Python) beside torch's recorder, a bare ring and DETAIL.
 
 One process a configuration, one rank on gloo, an all-reduce of 4 floats; the processes take turns (so that drift of the
-machine hits all alike), and the median over the turns of CPU µs a call is shown with its difference to "no recorder"; beside it the least of the turns, which is the least disturbed.
+machine hits all alike). Shown are the median over the turns of CPU µs a call with its difference to "no recorder", and
+the least of the turns, which is the least disturbed.
 """
 
 from __future__ import annotations
