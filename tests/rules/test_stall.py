@@ -18,10 +18,6 @@ def test_the_threshold_grows_with_the_steps() -> None:
     assert stall.threshold_s([row(0, step_p99_s=None)], LIMITS) == 5.0
 
 
-def test_silence_counts_from_whoever_advanced_last() -> None:
-    assert stall.silence_s([row(0, progress=90.0), row(1, progress=97.0)], 100.0) == 3.0
-
-
 def test_a_sleeping_rank_in_the_middle_of_training_has_no_excuse() -> None:
     assert stall.patience(row(2, *history(30), at=LOADER), LIMITS) is None
 

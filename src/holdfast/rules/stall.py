@@ -61,11 +61,6 @@ def threshold_s(ranks: Sequence[RankState], limits: Limits) -> float:
     return max(limits.stall_s, STEPS_OF_SILENCE * slowest)
 
 
-def silence_s(ranks: Sequence[RankState], now: float) -> float:
-    """Seconds since any rank last advanced."""
-    return now - max((state.progress for state in ranks), default=now)
-
-
 def patience(root: RankState, limits: Limits) -> Patience | None:
     """Why the rank that the others wait for may simply need longer; None where nothing speaks for it."""
     if root.life != Life.RUNNING:

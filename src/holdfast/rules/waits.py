@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.facts.ranks import Group, Life, Operation, RankState
+from holdfast.facts.ranks import Group, Operation, RankState
 
 #: Calls that wait in the rendezvous store for every rank of the job, not in a communicator.
 STORE_CALLS = frozenset({"init_process_group", "new_group"})
@@ -142,8 +142,3 @@ def _reaching(waits: Sequence[Wait], roots: Sequence[int]) -> set[int]:
                 grew = True
         open_waits = still_open
     return explained
-
-
-def gone(state: RankState) -> bool:
-    """True for a rank whose process has ended, whatever it left pending."""
-    return state.life == Life.DEAD
