@@ -93,6 +93,8 @@ _ROWS = (
     _row_of(_PATIENCE, "HOLDFAST_COMPILE_S", "Patience while torch.compile or a kernel compiler works.", default=600.0),
     _row_of(_PATIENCE, "HOLDFAST_CHECKPOINT_S", "Patience while a checkpoint is written or read.", default=600.0),
     _row_of(_PATIENCE, "HOLDFAST_EVALUATION_S", "Patience while an evaluation runs.", default=1800.0),
+    _row_of(_PATIENCE, "HOLDFAST_ALONE_S", "Patience with a rank that stands still while nobody waits for it in a "
+            "collective.", default=1800.0),
     _row_of(_PATIENCE, "HOLDFAST_GROUP_TIMEOUT_S", "Time limit of process groups for which the script names none, as "
             "--group-timeout; torch's own (10 minutes for NCCL, 30 for gloo) where it is unset.", too_late=GROUP),
     _row_of(_OURS, "HOLDFAST_RING", "Collectives that each rank's box remembers, 128 bytes each; the oldest is "

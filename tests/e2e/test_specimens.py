@@ -6,6 +6,7 @@ A few quick ones run in every test run, all of them in ``make matrix``.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,7 @@ def run(name: str, folder: Path) -> tuple[int, dict[str, Any], str]:
     done = subprocess.run(
         [*command, *options, str(place(name))],
         capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=folder,
+        env={**os.environ, **dict(EXPECTED[name].environment)},
     )  # fmt: skip
     said = done.stdout + done.stderr
     assert report.exists(), said

@@ -163,6 +163,21 @@ def test_everybody_inside_and_nothing_moves() -> None:
     assert root_of(judge(waiting(0, 1, 2, 3)))[0] == "network-fabric-fault"
 
 
+def test_a_rank_that_never_ends_is_named_though_nobody_waits_for_it() -> None:
+    gone = [row(rank, *history(9), life=Life.DEAD, exit_code=0) for rank in (0, 2)]
+    root = judge([*gone, row(1, *history(9), at=LOADER)]).root
+    assert root is not None
+    assert (root.cause, root.subject.rank, root.subject.line) == ("stalled-outside-collectives", 1, LOADER.line)
+    assert "ranks 0,2 have ended" in root.message
+
+
+def test_a_script_that_ended_in_a_process_that_did_not() -> None:
+    state = row(1, *history(9), at=LOADER, ended=Ended("end of script", time=50.0))
+    root = judge([row(0, *history(9), life=Life.DEAD, exit_code=0), state]).root
+    assert root is not None
+    assert root.message.startswith("the script of rank 1 has ended and its process has not")
+
+
 def test_what_was_not_seen_is_said() -> None:
     verdict = hang.judge([*waiting(0, 1), row(2, *history(30), unseen=("ptrace was refused",))], world(5), world_size=5)
     assert any("ptrace was refused" in text and "2" in text for text in verdict.unseen)

@@ -22,6 +22,12 @@ def test_a_sleeping_rank_in_the_middle_of_training_has_no_excuse() -> None:
     assert stall.patience(row(2, *history(30), at=LOADER), LIMITS) is None
 
 
+def test_a_sleeping_rank_for_which_nobody_waits_has_much_time() -> None:
+    found = stall.patience(row(2, *history(30), at=LOADER), LIMITS, awaited=False)
+    assert found is not None
+    assert found.until_s == LIMITS.alone_s
+
+
 def test_a_rank_that_computes_or_moves_data_is_slow_not_stuck() -> None:
     assert "computing" in stall.patience(row(0, at=TRAIN, cpu_share=0.9), LIMITS).why  # type: ignore[union-attr]
     assert "moves data" in stall.patience(row(0, at=TRAIN, io_bytes=10_000_000), LIMITS).why  # type: ignore[union-attr]

@@ -31,6 +31,7 @@ class Expected:
     causes: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
     names_line: bool = True  # False where no line can be known, or where it is an accident
+    environment: tuple[tuple[str, str], ...] = ()  # that the specimen is run with
 
 
 def hang(rank: int, *causes: str) -> Expected:
@@ -66,6 +67,9 @@ EXPECTED = {
     "dataloader_worker_hangs": hang(2, "dataloader-worker-died"),
     "new_group_by_some": hang(0, "new-group-by-some-ranks"),
     "new_group_shifts_names": Expected(Ending.HANG, ("new-group-by-some-ranks",), (0, 1)),
+    "never_ends": Expected(
+        Ending.HANG, ("stalled-outside-collectives",), (1,), environment=(("HOLDFAST_ALONE_S", "4"),)
+    ),
     "missing_recv": hang(0, "p2p-without-partner"),
     "straggler": Expected(Ending.WELL),
     "healthy": Expected(Ending.WELL),

@@ -29,7 +29,13 @@ MOST_PLACES = 256
 
 #: Causes that a longer wait may still cure; all others are certain once seen.
 _MAY_CURE_ITSELF = frozenset(
-    {"rank-missing-collective", "file-io-blocked", "dataloader-worker-died", "network-fabric-fault"}
+    {
+        "rank-missing-collective",
+        "file-io-blocked",
+        "dataloader-worker-died",
+        "network-fabric-fault",
+        "stalled-outside-collectives",
+    }
 )
 
 
@@ -107,7 +113,7 @@ class Judgement:
         state = next((state for state in table.ranks if state.rank == root.subject.rank), None)
         if state is None or root.cause not in _MAY_CURE_ITSELF:
             return None
-        return stall.patience(state, self._limits)
+        return stall.patience(state, self._limits, awaited=any(state.pending for state in table.ranks))
 
     def judge(self, table: Summary) -> Verdict:
         """The verdict over ``table``, with the source around every place that the ranks' calls name."""

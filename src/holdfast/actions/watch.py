@@ -147,6 +147,7 @@ def limits() -> Limits:
         compile_s=settings.seconds("HOLDFAST_COMPILE_S"),
         checkpoint_s=settings.seconds("HOLDFAST_CHECKPOINT_S"),
         evaluation_s=settings.seconds("HOLDFAST_EVALUATION_S"),
+        alone_s=settings.seconds("HOLDFAST_ALONE_S"),
     )
 
 

@@ -1,8 +1,8 @@
 """From the table of ranks to the verdict: who is the root, what followed from it, what was ruled out, what is unseen.
 
 One judgement serves the live watcher, box files and dumps. It asks, in this order: did a rank die, did the ranks part
-(a mismatch explains everything after it), do they wait in a circle, does a send or receive lack its partner, and who is
-waited for without waiting.
+(a mismatch explains everything after it), do they wait in a circle, does a send or receive lack its partner, who is
+waited for without waiting; and, where nobody waits at all, who is still there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def judge(
     )  # fmt: skip
     found = [
         item for rule in (_died, _parted, _new_group, _circle, _no_partner, _roots, _transport) for item in rule(case)
-    ]
+    ] or _alone(case)
     dead = any(roots.died(state) for state in ranks)
     root = found[0] if found else None
     return Verdict(
@@ -163,6 +163,18 @@ def _transport(case: Case) -> list[Finding]:
     message = f"all ranks are in the same {where} and it does not complete: look at the network"
     facts = tuple(_call_fact(case, rank, call) for rank in stuck[0].waiters[:4])
     return [finding(by_name("network-fabric-fault"), message, evidence=facts, confidence=0.4)]
+
+
+def _alone(case: Case) -> list[Finding]:
+    """Nobody waits in a collective and nobody advances: each rank that is still there stands by itself."""
+    states = list(case.ranks.values())
+    if any(state.pending for state in states):
+        return []
+    still = [state for state in states if state.stacks or state.life in (Life.STOPPED, Life.DISK)]
+    still.sort(key=lambda state: (roots.severity(state), state.rank))
+    ended = [state.rank for state in states if state.life == Life.DEAD]
+    others = f"; ranks {ranks_text(ended)} have ended" if ended else ""
+    return [roots.explain_alone(state, case.source, others) for state in still]
 
 
 # ---- what surrounds the root

@@ -55,6 +55,22 @@ def explain(state: RankState, source: Source, waited: str) -> Finding:
     return _elsewhere(state, waited)
 
 
+def explain_alone(state: RankState, source: Source, others: str) -> Finding:
+    """The finding about ``state``, for which nobody waits in a collective; ``others`` says what became of the rest."""
+    for rule in (_stopped, _loader, _file):
+        found = rule(state, source, "")
+        if found is not None:
+            return found
+    place = _last_place(state) if state.stacks else None
+    message = f"rank {state.rank} stands still outside of any collective{_at(place, ': it sits at ')}{others}"
+    if state.ended is not None:
+        message = (
+            f"the script of rank {state.rank} has ended and its process has not{_at(place, ': it is at ')}{others}"
+        )
+    doing = f"process {state.pid}|used {state.cpu_share or 0:.0%} of a core between two samples"
+    return _claim("stalled-outside-collectives", state, message, place, doing, confidence=0.8)
+
+
 def _claim(
     name: str, state: RankState, message: str, place: Place | None, *evidence: str, confidence: float = 0.9
 ) -> Finding:
@@ -167,8 +183,7 @@ def _stopped(state: RankState, _source: Source, waited: str) -> Finding | None:
     place = _last_place(state)
     if state.life == Life.STOPPED:
         message = (
-            f"rank {state.rank} is stopped (SIGSTOP, a debugger or a frozen cgroup){_at(place, ' at ')}; "
-            f"the others wait in {waited}"
+            f"rank {state.rank} is stopped (SIGSTOP, a debugger or a frozen cgroup){_at(place, ' at ')}{_tail(waited)}"
         )
         return _claim("rank-stopped", state, message, place, f"/proc/{state.pid}/stat|state T: stopped")
     if state.life == Life.DISK:
@@ -198,8 +213,7 @@ def _file(state: RankState, _source: Source, waited: str) -> Finding | None:
     if state.blocked_on is None:
         return None
     place = _last_place(state)
-    where = _at(place, " at ")
-    message = f"rank {state.rank} is blocked on {state.blocked_on}{where}; the others wait in {waited}"
+    message = f"rank {state.rank} is blocked on {state.blocked_on}{_at(place, ' at ')}{_tail(waited)}"
     seen = f"/proc/{state.pid}/syscall|the main thread waits for {state.blocked_on}"
     return _claim("file-io-blocked", state, message, place, seen)
 
@@ -217,6 +231,10 @@ def _elsewhere(state: RankState, waited: str) -> Finding:
         doing = f"used {state.cpu_share:.0%} of a core between two samples"
     message = f"rank {state.rank} never entered {waited}: it sits{_at(place, ' at ')}"
     return _claim("rank-missing-collective", state, message, place, f"process {state.pid}|{doing}", confidence=0.93)
+
+
+def _tail(waited: str) -> str:
+    return f"; the others wait in {waited}" if waited else ""
 
 
 def _at(place: Place | None, before: str = " ") -> str:

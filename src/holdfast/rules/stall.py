@@ -28,6 +28,7 @@ class Limits:
     compile_s: float = 600.0
     checkpoint_s: float = 600.0
     evaluation_s: float = 1800.0
+    alone_s: float = 1800.0
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,12 @@ def threshold_s(ranks: Sequence[RankState], limits: Limits) -> float:
     return max(limits.stall_s, STEPS_OF_SILENCE * slowest)
 
 
-def patience(root: RankState, limits: Limits) -> Patience | None:
-    """Why the rank that the others wait for may simply need longer; None where nothing speaks for it."""
+def patience(root: RankState, limits: Limits, *, awaited: bool = True) -> Patience | None:
+    """Why a silent rank may simply need longer; None where nothing speaks for it.
+
+    ``awaited``: the others wait for it in a collective. A rank for which nobody waits may sleep for good reasons (a
+    server, a last upload), and ending it would end sound work: it has more time.
+    """
     if root.life != Life.RUNNING:
         return None
     if root.phase and root.phase_budget_s:
@@ -76,8 +81,8 @@ def patience(root: RankState, limits: Limits) -> Patience | None:
                 if pattern.search(f"{frame.file}:{frame.function}"):
                     return Patience(f"its stack shows {phase} ({_short(frame)})", getattr(limits, limit))
     if root.step is None and root.step_p99_s is None:
-        return Patience("it has not finished its first step", limits.first_step_s)
-    return None
+        return Patience("it has not finished its first step", limits.first_step_s if awaited else limits.alone_s)
+    return None if awaited else Patience("nobody waits for it in a collective", limits.alone_s)
 
 
 def _busy(root: RankState) -> str | None:

@@ -266,4 +266,36 @@ CAUSES = (
         ),
         sources=("Python: sys.exit, os._exit",),
     ),
+    Cause(
+        code="PROC010",
+        name="stalled-outside-collectives",
+        summary="A rank stands still outside of any collective, and nobody waits for it in one.",
+        what_happens="A rank sits in Python, or in the end of its process, while the others have ended or stand still "
+        "as well: a metrics client that flushes to a server that is gone, an exit handler, a thread that is no daemon, "
+        "a lock, a queue, an input that never comes. No process group's time-out runs, so that nothing ever ends it: "
+        "the nodes stay booked.",
+        shows_before="Clients of trackers and object stores without a time-out; `thread.join()` and `queue.get()` "
+        "without one; threads started without `daemon=True`.",
+        shows_during="No call is in flight on any rank; two stacks of the rank agree and it uses no CPU. Where the "
+        "script has ended, the box says so, and the process is still there.",
+        shows_after="Nothing, or the scheduler's time limit hours later. torchrun waits for the process for ever.",
+        known_misses="A rank that serves requests, or waits for an upload that takes long, looks the same: it is given "
+        "half an hour (HOLDFAST_ALONE_S), and what uses CPU or moves data is never named. Only the main thread's stack "
+        "is shown; where the script has ended, that is the interpreter waiting for another thread.",
+        remedies=(
+            Remedy(text="Give the call at that line a time-out, and let it fail with a warning: training is over."),
+            Remedy(text="Mark helper threads as daemons, or end them before the script ends.", safety=Safety.BY_HAND),
+            Remedy(
+                text='If the wait is meant, allow for it: HOLDFAST_ALONE_S=7200, or `holdfast.phase("upload", '
+                'budget="2h")` around it.'
+            ),
+            WATCH,
+        ),
+        sources=(
+            "Python: threading, at exit every thread that is no daemon is joined",
+            "facebookresearch/fairseq#4619",
+            "ultralytics/yolov5#5160",
+            "wandb/wandb#4929",
+        ),
+    ),
 )

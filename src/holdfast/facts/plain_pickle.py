@@ -1,0 +1,113 @@
+"""Reads pickles that hold plain data and nothing else, from anybody: no pickle can run, import or build anything here.
+
+Two walls. Every opcode of the stream is looked at before one is carried out, and only those that make numbers, texts,
+lists, tuples and dicts are let through; what passes is read by an unpickler that resolves no name at all. The first
+wall also bounds what a small file can be made to grow into: its objects are counted, and the numbers of the memo, which
+the unpickler keeps in an array, stay small.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+from typing import Any, NoReturn
+
+#: Containers and texts in one stream. The widest takes 64 bytes or so.
+MOST_OBJECTS = 1 << 21
+#: Numbers of the memo are below this.
+MOST_REMEMBERED = 1 << 24
+
+# Opcodes of fixed length that make no container and no text (pickletools names them): MARK NONE NEWTRUE NEWFALSE APPEND
+# APPENDS SETITEM SETITEMS EMPTY_TUPLE MEMOIZE; then those with an argument. LONG1 has its length in front.
+_LONG1 = b"|".join(rb"\x8a\x%02x.{%d}" % (size, size) for size in range(10))
+_FIXED = re.compile(
+    rb"(?:[(N\x88\x89aesu)\x94]|[Khq\x80].|M..|[Jj]....|G.{8}|r...\x00|\x95.{8}|" + _LONG1 + rb")*+", re.DOTALL
+)
+#: EMPTY_LIST, EMPTY_DICT, TUPLE, TUPLE1, TUPLE2, TUPLE3.
+_CONTAINERS = frozenset(b"]}t\x85\x86\x87")
+#: BINUNICODE, SHORT_BINUNICODE and BINUNICODE8, with how many bytes their length takes.
+_TEXTS = {0x58: 4, 0x8C: 1, 0x8D: 8}
+_STOP = 0x2E
+_PROTOCOL = b"\x80"
+
+
+class Truncated(ValueError):
+    """The stream ends before its last opcode: it is still being written, or was cut."""
+
+
+class Refused(ValueError):
+    """The stream is no pickle, or one that holds more than plain data."""
+
+
+def looks_like_pickle(data: bytes) -> bool:
+    """True where the stream begins as a binary pickle does."""
+    return data[:1] == _PROTOCOL
+
+
+def loads(data: bytes) -> Any:
+    """What the pickle holds, made of dict, list, tuple, str, int, float, bool and None.
+
+    Raises:
+        Truncated: the stream ends too early.
+        Refused: it has any other opcode, more objects than MOST_OBJECTS, or does not fit together.
+    """
+    _inspect(data)
+    try:
+        return _Plain(io.BytesIO(data)).load()
+    except (pickle.UnpicklingError, TypeError, ValueError, LookupError, AttributeError, EOFError, MemoryError) as error:
+        raise Refused(f"it does not fit together ({type(error).__name__})") from error
+
+
+def _inspect(data: bytes) -> None:
+    """Go through all opcodes without carrying one out. Raises Truncated or Refused."""
+    at, objects = 0, 0
+    while True:
+        run = _FIXED.match(data, at)
+        at = run.end() if run is not None else at
+        if at >= len(data):
+            raise Truncated("it ends in the middle")
+        opcode = data[at]
+        if opcode == _STOP:
+            if at + 1 != len(data):
+                raise Refused("something follows its end")
+            return
+        objects += 1
+        if objects > MOST_OBJECTS:
+            raise Refused(f"it holds more than {MOST_OBJECTS} objects")
+        at = _beyond(data, at, opcode)
+
+
+def _beyond(data: bytes, at: int, opcode: int) -> int:
+    """Where the opcode at ``at``, a container or a text, ends."""
+    if opcode in _CONTAINERS:
+        return at + 1
+    width = _TEXTS.get(opcode)
+    if width is None:
+        _complain(data, at, opcode)
+    end = at + 1 + width
+    length = int.from_bytes(data[at + 1 : end], "little")
+    if end + length > len(data):
+        raise Truncated("it ends in the middle of a text")
+    return end + length
+
+
+def _complain(data: bytes, at: int, opcode: int) -> NoReturn:
+    """An opcode with a fixed argument that is not all there was cut off; any other is none of plain data."""
+    fixed = {**dict.fromkeys(b"Khq\x80", 1), **dict.fromkeys(b"Jjr", 4), ord("M"): 2, ord("G"): 8, 0x95: 8}
+    wanted = fixed.get(opcode, data[at + 1] if opcode == 0x8A and at + 1 < len(data) else None)
+    if (wanted is not None and at + 1 + wanted > len(data)) or (opcode == 0x8A and at + 1 == len(data)):
+        raise Truncated("it ends in the middle of a number")
+    raise Refused(f"it holds more than plain data (opcode {opcode:#04x} at byte {at})")
+
+
+class _Plain(pickle.Unpickler):
+    """The second wall: no name is resolved, no object is fetched from elsewhere."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        """Refuse."""
+        raise pickle.UnpicklingError(f"{module}.{name} is asked for")
+
+    def persistent_load(self, pid: object) -> NoReturn:
+        """Refuse."""
+        raise pickle.UnpicklingError(f"the object {pid!r} is asked for")
