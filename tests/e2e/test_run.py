@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from holdfast.actions import orphans
 from tests.e2e.launched import gone
 
 HERE = Path(__file__).parent
@@ -238,6 +239,18 @@ def test_a_signal_ends_every_process_and_leaves_no_box(launch, word):
     assert job.send(word).end() == 1
     assert (gone(family), job.boxes()) == ([], [])
     assert "Traceback" not in "".join(line for line in job.output.splitlines() if not line.startswith("[rank"))
+
+
+@pytest.mark.parametrize(
+    "how", [(), pytest.param(("--stubborn",), marks=pytest.mark.matrix)], ids=["polite", "stubborn"]
+)
+def test_nothing_outlives_an_agent_that_is_killed(launch, how):
+    job = launch("--nproc-per-node", 2, *PYTHON_RECORDER, HERE / "sleeper.py", *how).wait_for("ready", times=2)
+    time.sleep(orphans.LOOK_EVERY_S + 1)
+    family = job.family()
+    assert job.send(signal.SIGKILL).end() == -signal.SIGKILL
+    assert (gone(family, limit_s=orphans.PATIENCE_S + 10), job.boxes()) == ([], [])
+    assert len(list((job.run / "orphaned").glob("rank*.box"))) == 2
 
 
 def test_the_second_signal_ends_everything_at_once(launch):

@@ -96,27 +96,37 @@ class RunFolder:
 
     def keep_boxes(self, into: Path) -> str:
         """Move the boxes into a folder, unless copies lie there already. Returns why that failed, or nothing."""
-        trouble = ""
-        for box in sorted(self.boxes.glob("rank*.box")):
-            kept = into / box.name
-            try:
-                into.mkdir(parents=True, exist_ok=True)
-                if not kept.exists():
-                    shutil.move(box, kept)
-            except OSError as error:
-                trouble = f"{kept}: {(error.strerror or str(error)).lower()}"
-        self.clear_boxes()
-        return trouble
+        return keep_boxes(self.boxes, into)
 
     def clear_boxes(self) -> None:
         """Delete the boxes and what lies beside them."""
-        for leftover in self.boxes.glob("rank*"):
-            with suppress(OSError):
-                leftover.unlink()
+        clear_boxes(self.boxes)
 
     def close(self) -> None:
         """Leave nothing in shared memory. May be called more than once."""
         shutil.rmtree(self.boxes, ignore_errors=True)
+
+
+def keep_boxes(boxes: Path, into: Path) -> str:
+    """As :meth:`RunFolder.keep_boxes`, for whoever is left when the agent is not."""
+    trouble = ""
+    for box in sorted(boxes.glob("rank*.box")):
+        kept = into / box.name
+        try:
+            into.mkdir(parents=True, exist_ok=True)
+            if not kept.exists():
+                shutil.move(box, kept)
+        except OSError as error:
+            trouble = f"{kept}: {(error.strerror or str(error)).lower()}"
+    clear_boxes(boxes)
+    return trouble
+
+
+def clear_boxes(boxes: Path) -> None:
+    """Delete the boxes in a folder and what lies beside them."""
+    for leftover in boxes.glob("rank*"):
+        with suppress(OSError):
+            leftover.unlink()
 
 
 def box_bytes(records: int) -> int:

@@ -23,6 +23,8 @@ import msgspec
 from holdfast import settings
 from holdfast.actions import incident
 from holdfast.actions.judgement import Judgement
+from holdfast.actions.orphans import Family, clear_up
+from holdfast.facts.dump_requests import DumpPlace
 from holdfast.facts.node import Node, Summary, Worker, combine
 from holdfast.findings import verdict_to_json
 from holdfast.rules.stall import Limits
@@ -40,6 +42,7 @@ class Watch:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._node: Node | None = None
+        self._family = Family(())
         self._start: dict[str, Any] = {}
         self._others: dict[str, Summary] = {}
         self._judgement = Judgement(limits)
@@ -70,6 +73,7 @@ class Watch:
         """Look once, and yield what there is to say: a summary for the leader, a note, a verdict."""
         if self._node is None:
             return
+        self._family.look()
         summary = self._node.look()
         if self._start["nodes"] > 1:
             if time.time() - summary.silent_since > self._limits.stall_s:
@@ -87,8 +91,19 @@ class Watch:
         self._start = order
         self._others = {}
         self._judgement = Judgement(self._limits)
-        workers = [Worker(each["rank"], each["pid"], Path(each["box"])) for each in order["workers"]]
+        workers = [
+            Worker(each["rank"], each["pid"], Path(each["box"]), msgspec.convert(each.get("dumps"), DumpPlace | None))
+            for each in order["workers"]
+        ]
         self._node = Node(workers, order["world_size"])
+        self._family = Family([worker.pid for worker in workers])
+
+    def orphaned(self) -> None:
+        """The agent is gone. Unless it said before that its workers have ended, they are looked after now."""
+        if self._node is not None:
+            sys.stderr.write("holdfast watcher: the agent is gone; ending its workers\n")
+            run, boxes = Path(self._start["run_dir"]), Path(self._start["workers"][0]["box"]).parent
+            clear_up(self._family, boxes, run)
 
     def _all(self, mine: Summary) -> Summary:
         now = time.time()
@@ -152,7 +167,7 @@ def limits() -> Limits:
 
 
 def main() -> None:
-    """Watch until the agent closes the pipe or is gone."""
+    """Watch until the agent closes the pipe or is gone; then see to it that its workers are gone too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole foreground group; the agent tells us when
     os.nice(5)  # the job comes first
     watch = Watch(limits())
@@ -166,6 +181,7 @@ def main() -> None:
             answers = watch.tick()
         else:
             if order is None:
+                watch.orphaned()
                 return
             answers = watch.obey(order)
         for answer in answers:

@@ -8,11 +8,13 @@ down how it ended. Whatever fails here is said once and never stops the script.
 from __future__ import annotations
 
 import builtins
+import ctypes
 import faulthandler
 import importlib.abc
 import importlib.util
 import os
 import runpy
+import signal
 import sys
 import time
 import types
@@ -25,11 +27,13 @@ from holdfast.blackbox import STACK_SIGNAL, BoxWriter, Note
 from holdfast.errors import HoldfastError
 from holdfast.runtime import recorder
 
+PR_SET_PDEATHSIG = 1  # prctl(2): the signal that the kernel sends when the parent is gone
 PR_SET_PTRACER = 0x59616D61  # prctl(2): who may trace this process although it is no ancestor
 
 
 def main(arguments: Sequence[str]) -> None:
     """Record, then run ``[-m] target args…``."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     as_module = arguments[0] == "-m"
     target, *rest = arguments[1:] if as_module else arguments
     box = _open_box()
@@ -77,8 +81,6 @@ def _let_watcher_trace(watcher: int) -> None:
     """Where Yama lets only ancestors trace (ptrace_scope 1), name the watcher, which is a sibling."""
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
     if watcher and scope.exists() and scope.read_text().strip() == "1":
-        import ctypes
-
         ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(watcher), 0, 0, 0)
 
 
