@@ -219,6 +219,15 @@ def test_a_frozen_worker_does_not_delay_the_restart(launch):
     assert gone([each for each in first if each.pid != job.json(f"runs/{job.run.name}/run.json")["watcher"]]) == []
 
 
+def test_a_traceback_names_its_rank_once(launch, tmp_path):
+    script = tmp_path / "raises.py"
+    script.write_text("import torch.distributed as dist; dist.init_process_group('gloo'); raise ValueError('broken')")
+    job = launch("--nproc-per-node", 2, *PYTHON_RECORDER, script)
+    assert job.end() == 1
+    assert "[rank0]: ValueError: broken" in job.output
+    assert "]: [rank" not in job.output  # torch's own hook names it again
+
+
 def test_the_job_goes_on_without_its_watcher(launch, tmp_path):
     (tmp_path / "slow.py").write_text("import time; print('begun', flush=True); time.sleep(3); print('done')")
     job = launch(*PYTHON_RECORDER, "slow.py").wait_for("begun")

@@ -167,7 +167,7 @@ def _run_recorded(box: BoxWriter | None, run: Callable[[], None]) -> None:
         raise
     except BaseException as error:
         _note_end(box, "exception", error)
-        sys.excepthook = _without_our_frames(sys.excepthook)
+        sys.excepthook = _without_our_frames(_below_torchs(sys.excepthook))
         raise
     else:
         _note_end(box, "end of script", None)
@@ -197,6 +197,16 @@ def _user_place(error: BaseException | None) -> dict[str, object]:
 
 
 _Hook = Callable[[type[BaseException], BaseException, types.TracebackType | None], object]
+
+
+def _below_torchs(show: _Hook) -> _Hook:
+    """The hook that was there before torch's, which puts the rank before every line: the launcher does so already."""
+    import inspect
+
+    if getattr(show, "__name__", "") != "_distributed_excepthook":
+        return show
+    found = inspect.getclosurevars(show).nonlocals.get("old_hook")
+    return found if callable(found) else show
 
 
 def _without_our_frames(show: _Hook) -> _Hook:
