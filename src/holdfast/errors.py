@@ -10,10 +10,14 @@
     │   ├── RendezvousUnreachable  the store of the job cannot be reached
     │   ├── ShmUnavailable         the shared memory (or any folder for boxes) is missing, full or closed to us
     │   ├── StackRefused           the stack of a process cannot be taken
-    │   └── BoxUnreadable          a box that is no box, or not a whole one
-    │       ├── BoxTruncated       cut short
-    │       ├── BoxVersion         written by another version of holdfast
-    │       └── BoxNoise           does not begin as a box does, or contradicts itself
+    │   ├── BoxUnreadable          a box that is no box, or not a whole one
+    │   │   ├── BoxTruncated       cut short
+    │   │   ├── BoxVersion         written by another version of holdfast
+    │   │   └── BoxNoise           does not begin as a box does, or contradicts itself
+    │   └── DumpUnreadable         a dump of torch's flight recorder that is none, or not a whole one
+    │       ├── DumpTruncated      cut short, or still being written
+    │       ├── DumpVersion        of a form that holdfast does not know
+    │       └── DumpNoise          no dump, too large, or with more in it than plain data
     └── InternalError              our bugs: something that cannot happen did
 
 Each is given its subject (a name, a path, an address), and builds one sentence from it: what, why, and what to do next.
@@ -155,6 +159,33 @@ class BoxNoise(BoxUnreadable):
     """The file is no box: it does not begin as one, or what it says of itself contradicts its size."""
 
     why = "it is not a box, or it was overwritten"
+
+
+class DumpUnreadable(WorldError):
+    """The subject, a path, cannot be read as a dump of torch's flight recorder."""
+
+    what = "cannot read the flight recorder's dump {subject}"
+    next_step = "leave this file out; the other ranks' dumps can be read without it"
+    exit_status = 2
+
+
+class DumpTruncated(DumpUnreadable):
+    """The dump is cut short: its rank is still writing it, or died while it did."""
+
+    why = "it is cut short"
+
+
+class DumpVersion(DumpUnreadable):
+    """The dump has a form that this version of holdfast does not know."""
+
+    why = "its form is of another version"
+    next_step = "read it with the tools of the torch that wrote it (torchfrtrace)"
+
+
+class DumpNoise(DumpUnreadable):
+    """The file is no dump, or holds what torch never writes; nothing in it was carried out."""
+
+    why = "it is not a dump of torch's flight recorder"
 
 
 class InternalError(HoldfastError):

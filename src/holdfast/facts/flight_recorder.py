@@ -1,14 +1,15 @@
 r"""Reads the dumps of torch's flight recorder: which collectives a rank enqueued, and how far the device got with them.
 
-A dump is a pickle of plain data (``TORCH_FR_DUMP_TEMP_FILE``, ``_dump_fr_trace()``) or JSON (``_dump_fr_trace_json()``),
-written by ``c10d/FlightRecorderDetail.hpp``; versions 2.0 to 2.10 differ in keys that are missing, and later ones of the
-same major number add some. It is hostile input: nothing in it is run, sizes are bounded, an entry that is not what torch
-writes is dropped and counted, and what cannot be read at all raises one sentence.
+A dump is a pickle of plain data (``TORCH_FR_DUMP_TEMP_FILE``, ``_dump_fr_trace()``) or JSON
+(``_dump_fr_trace_json()``), written by torch's ``c10d/FlightRecorderDetail.hpp``. Versions 2.0 to 2.10 differ in keys
+that are missing, and later ones of the same major number add some. It is hostile input: nothing in it is run, sizes are
+bounded, an entry that is not what torch writes is dropped and counted, and what cannot be read at all raises one
+sentence.
 
-What to know of its contents. Group ids count the groups of one process and mean nothing elsewhere. Sequence numbers count
-from 1; calls made inside a coalescing block share one number and stay ``scheduled`` for ever, only the ``coalesced`` entry
-that closes the block has a state. ``started`` is seen with TORCH_NCCL_ENABLE_TIMING alone. On gloo the state never moves,
-and ``retired`` tells (also of a call that failed).
+What to know of its contents. Group ids count the groups of one process and mean nothing elsewhere. Sequence numbers
+count from 1; calls made inside a coalescing block share one number and stay ``scheduled`` for ever, only the
+``coalesced`` entry that closes the block has a state. ``started`` is seen with TORCH_NCCL_ENABLE_TIMING alone. On gloo
+the state never moves, and ``retired`` tells (also of a call that failed).
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -38,6 +39,7 @@ MOST_TENSORS = 64
 MOST_DIMENSIONS = 16
 MAJOR = 2
 
+_T = TypeVar("_T")
 _PEERS = re.compile(r" (\d+)(?:->|<-)(\d+)$")
 _RANK_IN_NAME = (re.compile(r"rank_?(\d+)"), re.compile(r"(\d+)(?:\.\w+)?$"))
 
@@ -62,7 +64,7 @@ class Status(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordedGroup(msgspec.Struct, frozen=True, gc=False):
-    """A process group as the dump knows it. ``id`` is None where no entry tells which it is, ``name`` empty likewise."""
+    """A process group as the dump knows it: ``id`` is None, or ``name`` empty, where no entry tells that."""
 
     name: str
     description: str = ""
@@ -72,8 +74,10 @@ class RecordedGroup(msgspec.Struct, frozen=True, gc=False):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One call, oldest first in the dump. Times are Unix seconds; ``started`` and ``completed`` are when a thread of
-    torch noticed. Sizes are those of each tensor, ``peer`` is the rank within the group that a send or receive names.
+    """One call; a dump holds them oldest first.
+
+    Times are Unix seconds; ``started`` and ``completed`` are when a thread of torch noticed. Sizes are those of each
+    tensor, ``peer`` is the rank within the group that a send or receive names.
     """
 
     number: int
@@ -124,23 +128,35 @@ def read(path: Path) -> Dump:
         DumpTruncated, DumpVersion, DumpNoise, DumpUnreadable: it is cut short, of another version, or no dump.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # what lies there may be a pipe
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise DumpNoise(path, why="it is no file")
-            data = file.read(MOST_BYTES + 1)
+        data = _content(path)
     except OSError as error:
         raise DumpUnreadable(path, why=(error.strerror or str(error)).lower()) from error
+    if data is None:
+        raise DumpNoise(path, why="it is no file")
     return parse(data, path)
 
 
+def _content(path: Path) -> bytes | None:
+    """The first bytes of a file, and one more than are read; None of anything else, which may never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(MOST_BYTES + 1)
+
+
 def parse(data: bytes, subject: Path | str = "(in memory)") -> Dump:
-    """The dump in ``data``, a pickle or JSON; ``subject`` is its name, which may tell the rank. Raises as :func:`read`."""
+    """The dump in ``data``, a pickle or JSON; ``subject`` names it, and may tell the rank. Raises as :func:`read`."""
     if len(data) > MOST_BYTES:
         raise DumpNoise(subject, why=f"it is larger than the {MOST_BYTES >> 20} MiB that are read")
     content = _decoded(data, subject)
     version = content.get("version") if isinstance(content, dict) else None
-    if not isinstance(content, dict) or not isinstance(version, str) or not re.fullmatch(r"\d{1,4}(\.\d{1,4})*", version):
+    if (
+        not isinstance(content, dict)
+        or not isinstance(version, str)
+        or not re.fullmatch(r"\d{1,4}(\.\d{1,4})*", version)
+    ):
         raise DumpNoise(subject, why="it does not say which version of a dump it is")
     if int(version.split(".")[0]) != MAJOR:
         raise DumpVersion(subject, why=f"its form is version {version}, this holdfast reads {MAJOR}.x")
@@ -191,7 +207,7 @@ def _dump(content: Mapping[Any, Any], version: str, rank: int | None) -> Dump:
     )  # fmt: skip
 
 
-def _or_none[T](make: Callable[[Any], T], value: Any) -> T | None:
+def _or_none(make: Callable[[Any], _T], value: Any) -> _T | None:
     try:
         return make(value)
     except _WRONG:
@@ -199,28 +215,29 @@ def _or_none[T](make: Callable[[Any], T], value: Any) -> T | None:
 
 
 def _groups(content: Mapping[Any, Any], entries: list[Entry]) -> tuple[RecordedGroup, ...]:
-    """The groups of ``pg_config`` with their status, which is kept by id; an id that no entry names has no name."""
-    configured, states = content.get("pg_config"), content.get("pg_status")
+    """The groups of ``pg_config`` and of entries, with their status; one whose id no entry names keeps that alone."""
     ids = {entry.group: entry.group_id for entry in entries}
-    described = {entry.group: entry.description for entry in entries}
-    status = {} if not isinstance(states, dict) else {
-        int(key): found
-        for key, each in list(states.items())[:MOST_GROUPS]
-        if (found := _or_none(_status, each)) is not None and isinstance(key, str) and key.isdecimal() and len(key) < 19
-    }  # fmt: skip
-    listed = configured.values() if isinstance(configured, dict) else ()
-    groups = [made for each in list(listed)[:MOST_GROUPS] if (made := _or_none(_group, each)) is not None]
-    named = {group.name for group in groups}
-    groups += [RecordedGroup(name, described[name]) for name in described if name not in named]
-    found = [
-        msgspec.structs.replace(group, id=ids.get(group.name), status=status.pop(ids.get(group.name, -1) or 0, None))
-        if ids.get(group.name) is not None else group
-        for group in groups
-    ]  # fmt: skip
-    return (*found, *(RecordedGroup("", id=key, status=each) for key, each in status.items()))
+    states = {int(key): status for key, status in _values(content, "pg_status", _status) if key.isdecimal()}
+    groups = {group.name: group for _, group in _values(content, "pg_config", _group) if group.name}  # gloo writes ""
+    groups = {entry.group: RecordedGroup(entry.group, entry.description) for entry in entries} | groups
+    found = []
+    for name, group in groups.items():
+        number = ids.get(name)
+        status = None if number is None else states.pop(number, None)
+        found.append(msgspec.structs.replace(group, id=number, status=status))
+    return (*found, *(RecordedGroup("", id=number, status=status) for number, status in states.items()))
 
 
-def _group(given: Mapping[str, str]) -> RecordedGroup:
+def _values(content: Mapping[Any, Any], name: str, make: Callable[[Any], _T]) -> Iterator[tuple[str, _T]]:
+    """The values of a dict in the dump that can be made, with their keys."""
+    given = content.get(name)
+    for key, value in list(given.items())[:MOST_GROUPS] if isinstance(given, dict) else ():
+        made = _or_none(make, value)
+        if made is not None and isinstance(key, str) and len(key) <= 4096:
+            yield key, made
+
+
+def _group(given: Mapping[str, Any]) -> RecordedGroup:
     ranks = given.get("ranks", "")
     numbers = re.findall(r"\d{1,9}", ranks) if isinstance(ranks, str) else [*ranks]
     return RecordedGroup(_text(given["name"]), _text(given.get("desc", "")), tuple(map(int, numbers)) or None)

@@ -15,19 +15,22 @@ from typing import Any, NoReturn
 
 #: Containers and texts in one stream. The widest takes 64 bytes or so.
 MOST_OBJECTS = 1 << 21
-#: Numbers of the memo are below this.
-MOST_REMEMBERED = 1 << 24
 
 # Opcodes of fixed length that make no container and no text (pickletools names them): MARK NONE NEWTRUE NEWFALSE APPEND
-# APPENDS SETITEM SETITEMS EMPTY_TUPLE MEMOIZE; then those with an argument. LONG1 has its length in front.
+# APPENDS SETITEM SETITEMS EMPTY_TUPLE MEMOIZE; then those with an argument. LONG1 has its length in front, and a number
+# of the memo in LONG_BINPUT is below 2**21.
 _LONG1 = b"|".join(rb"\x8a\x%02x.{%d}" % (size, size) for size in range(10))
 _FIXED = re.compile(
-    rb"(?:[(N\x88\x89aesu)\x94]|[Khq\x80].|M..|[Jj]....|G.{8}|r...\x00|\x95.{8}|" + _LONG1 + rb")*+", re.DOTALL
+    rb"(?:[(N\x88\x89aesu)\x94]|[Khq\x80].|M..|[Jj]....|G.{8}|r..[\x00-\x1f]\x00|\x95.{8}|" + _LONG1 + rb")*+",
+    re.DOTALL,
 )
 #: EMPTY_LIST, EMPTY_DICT, TUPLE, TUPLE1, TUPLE2, TUPLE3.
 _CONTAINERS = frozenset(b"]}t\x85\x86\x87")
 #: BINUNICODE, SHORT_BINUNICODE and BINUNICODE8, with how many bytes their length takes.
 _TEXTS = {0x58: 4, 0x8C: 1, 0x8D: 8}
+#: Those of the fixed ones that have an argument, with its bytes.
+_ARGUMENTS = {**dict.fromkeys(b"Khq\x80", 1), **dict.fromkeys(b"Jjr", 4), ord("M"): 2, ord("G"): 8, 0x95: 8}
+_LONG1_OPCODE = 0x8A
 _STOP = 0x2E
 _PROTOCOL = b"\x80"
 
@@ -93,10 +96,11 @@ def _beyond(data: bytes, at: int, opcode: int) -> int:
 
 
 def _complain(data: bytes, at: int, opcode: int) -> NoReturn:
-    """An opcode with a fixed argument that is not all there was cut off; any other is none of plain data."""
-    fixed = {**dict.fromkeys(b"Khq\x80", 1), **dict.fromkeys(b"Jjr", 4), ord("M"): 2, ord("G"): 8, 0x95: 8}
-    wanted = fixed.get(opcode, data[at + 1] if opcode == 0x8A and at + 1 < len(data) else None)
-    if (wanted is not None and at + 1 + wanted > len(data)) or (opcode == 0x8A and at + 1 == len(data)):
+    """An opcode with an argument that is not all there was cut off; any other is none of plain data."""
+    wanted = _ARGUMENTS.get(opcode, 0)
+    if opcode == _LONG1_OPCODE:
+        wanted = 1 + int.from_bytes(data[at + 1 : at + 2])
+    if at + 1 + wanted > len(data):
         raise Truncated("it ends in the middle of a number")
     raise Refused(f"it holds more than plain data (opcode {opcode:#04x} at byte {at})")
 
