@@ -78,6 +78,7 @@ _PATIENCE = replace(_OURS, kind=Kind.SECONDS, unit="s", minimum=0.1)
 _GIVEN = replace(_OURS, set_by="holdfast run", too_late=WORKER_START)
 _ELASTIC = replace(_GIVEN, kind=Kind.COUNT, minimum=0, owner="torchelastic", since="torch 1.9", set_by="elastic agent")
 _TORCH = replace(_OURS, owner="torch", since="torch 2.2", too_late=GROUP)
+_DUMPS = replace(_TORCH, since="torch 2.2 or 2.3", set_by="you, or holdfast run")
 _SWITCH = replace(_TORCH, kind=Kind.CHOICE, choices=("0", "1"))
 _DESKTOP = replace(_OURS, owner="your system", since="-")
 
@@ -125,6 +126,12 @@ _ROWS = (
             "group asks before it dumps; newer torch warns of it.", kind=Kind.COUNT, minimum=0,
             aliases=("TORCH_FR_BUFFER_SIZE",)),
     _row_of(_SWITCH, "TORCH_NCCL_DUMP_ON_TIMEOUT", "Writes the flight recorder to a file when a NCCL call times out."),
+    _row_of(_DUMPS, "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "Beginning of the name of the pipe at which an NCCL group takes "
+            "requests for a dump; torch appends the rank and .pipe."),
+    _row_of(_DUMPS, "TORCH_FR_DUMP_TEMP_FILE", "Beginning of the name of the flight recorder's dumps; torch appends "
+            "the rank.", since="torch 2.8 to 2.10", set_by="you", aliases=("TORCH_NCCL_DEBUG_INFO_TEMP_FILE",)),
+    _row_of(_DUMPS, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "Old name of TORCH_FR_DUMP_TEMP_FILE, still read where that is "
+            "unset.", aliases=("TORCH_FR_DUMP_TEMP_FILE",)),
     _row_of(_TORCH, "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "Time for that file before the process is torn down.",
             kind=Kind.COUNT, unit="ms", minimum=0, since="torch 2.3 to 2.5"),
     _row_of(_TORCH, "TORCH_DISTRIBUTED_DEBUG", "Debug level of torch.distributed; DETAIL checks every collective and "
@@ -308,6 +315,16 @@ def worker_environment(
     readings = preset_readings(preset, workers=workers, cores=cores, environ=variables)
     gaps = {given.name: str(given.value) for given in readings if given.origin.startswith("preset")}
     return {**variables, **gaps}
+
+
+def gaps(defaults: Mapping[str, str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Those of ``defaults`` that are the user's under no name."""
+    variables = os.environ if environ is None else environ
+    return {
+        name: value
+        for name, value in defaults.items()
+        if not any(variables.get(alias) for alias in (name, *_row(name).aliases))
+    }
 
 
 def advice(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from holdfast.actions import agent
 from holdfast.actions.agent import NodeAgent, Plan
 from holdfast.actions.policy import Budget, OnHang
 from holdfast.actions.run_folder import RunFolder
+from holdfast.facts.dump_requests import DumpPlace
 from holdfast.findings import Finding, Level, Subject, Verdict, verdict_to_json
 from holdfast.runtime.generation import Board, Choice, End, Generation, Look, Worker
 
@@ -99,7 +100,11 @@ def test_the_watcher_is_told_whom_to_watch(start, capfd):
     _, watcher, folder = start()
     (told,) = watcher.told
     assert (told["kind"], told["generation"], told["leader"], told["world_size"]) == ("start", 0, True, 2)
-    assert told["workers"][1] == {"rank": 1, "local_rank": 1, "pid": 101, "box": str(folder.box(1))}
+    dumps = f"{folder.path}/flight-recorder/generation0-rank1"
+    assert told["workers"][1] == {
+        "rank": 1, "local_rank": 1, "pid": 101, "box": str(folder.box(1)),
+        "dumps": DumpPlace(f"{dumps}-ask", f"{dumps}-dump"),
+    }  # fmt: skip
     assert told["run_dir"] == str(folder.path)
     preset = "preset basic sets SET=here"
     assert capfd.readouterr().err == (

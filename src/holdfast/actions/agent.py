@@ -17,6 +17,7 @@ import msgspec
 from holdfast import settings
 from holdfast.actions.channel import Channel
 from holdfast.actions.policy import Budget, Course, Decision, OnHang, decide
+from holdfast.actions.recordings import Recordings
 from holdfast.actions.run_folder import RunFolder
 from holdfast.facts.environment import environment_facts
 from holdfast.facts.host import host_facts
@@ -87,6 +88,7 @@ class NodeAgent:
         self._incidents: list[Incident] = []
         self._generation: Generation | None = None
         self._case = _Case()
+        self._recordings = Recordings(folder.path / "flight-recorder", plan.environment)
         self._note_run()
 
     def _note_run(self) -> None:
@@ -103,10 +105,11 @@ class NodeAgent:
 
     # The hooks
 
-    def variables(self, rank: int, generation: int) -> Mapping[str, str]:  # noqa: ARG002 - a hook's arguments
+    def variables(self, rank: int, generation: int) -> Mapping[str, str]:
         """What worker ``rank`` gets in its environment."""
         limit_s = self._plan.group_timeout_s
         return {
+            **(self._recordings.variables(rank, generation) if self._plan.recorder != "off" else {}),
             **self._plan.gaps,
             "HOLDFAST_BOX": str(self._folder.box(rank)),
             "HOLDFAST_RECORDER": self._plan.recorder,
@@ -124,9 +127,12 @@ class NodeAgent:
         for _ in self._watcher.answers():
             pass  # about the generation before
         workers = [
-            {"rank": each.rank, "local_rank": each.local_rank, "pid": each.pid, "box": str(self._folder.box(each.rank))}
+            {
+                "rank": each.rank, "local_rank": each.local_rank, "pid": each.pid,
+                "box": str(self._folder.box(each.rank)), "dumps": self._recordings.place(each.rank, generation.number),
+            }
             for each in generation.workers
-        ]
+        ]  # fmt: skip
         self._watcher.send(
             "start", generation=generation.number, run_dir=str(self._folder.path.absolute()), node=generation.node,
             nodes=generation.nodes, leader=generation.leader, world_size=generation.world_size,
@@ -190,6 +196,7 @@ class NodeAgent:
     def abandon(self) -> None:
         """Leave no process and no box behind, without any wait."""
         self._watcher.kill()
+        self._recordings.close()
         self._folder.close()
 
     # Between watcher and nodes
@@ -278,6 +285,7 @@ class NodeAgent:
     def close(self, status: int) -> None:
         """End the watcher, clear shared memory, write the JSON report, and say in one line why the job failed."""
         self._watcher.close()
+        self._recordings.close()
         self._folder.close()
         if status != 0 and self._incidents:
             last = self._incidents[-1]

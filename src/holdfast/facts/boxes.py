@@ -175,6 +175,14 @@ class Box:
         self.read_notes()
         return [self.operation(row) for row in np.sort(kept, order="number")]
 
+    def collective(self, group: str, sequence: int) -> Operation | None:
+        """The collective of that number in a group; None where the ring has lost it."""
+        rows = self._ring[(self._ring["sequence"] == sequence) & (self._ring["number"] > 0)].copy()
+        self.read_notes()
+        found = [self.operation(row) for row in np.sort(rows[_whole(rows)], order="number")]
+        here = (call for call in found if call.group == group and not call.is_point_to_point)
+        return next(here, None)
+
     def recent(self, count: int) -> list[Operation]:
         """The newest ``count`` calls, oldest first."""
         self.read_notes()

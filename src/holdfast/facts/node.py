@@ -17,10 +17,11 @@ from msgspec.structs import replace
 
 from holdfast import blackbox
 from holdfast.errors import BoxUnreadable
-from holdfast.facts import processes, stacks
+from holdfast.facts import completion, processes, stacks
 from holdfast.facts.boxes import Box, step_seconds
+from holdfast.facts.dump_requests import DumpPlace, DumpRequests
 from holdfast.facts.processes import Process
-from holdfast.facts.ranks import Group, Life, RankState, Stack
+from holdfast.facts.ranks import Group, Life, Operation, RankState, Stack
 from holdfast.findings import Fact, Unknown
 
 #: Calls remembered a rank in a close look; fewer in a large job, so that the leader's table stays small.
@@ -38,11 +39,12 @@ TRUSTED_S = 2.0
 
 @dataclass(frozen=True)
 class Worker:
-    """A local rank: its process and where its box lies."""
+    """A local rank: its process, where its box lies, and where its torch can be asked for a dump."""
 
     rank: int
     pid: int
     box: Path
+    dumps: DumpPlace | None = None
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -75,7 +77,10 @@ class Node:
         return self._summary([rank.state() for rank in self._ranks.values()])
 
     def look_closer(self, *, stacks: bool = True) -> Summary:
-        """The close look: recent calls, and, unless told not to, one more stack sample a rank, bounded in time."""
+        """The close look: recent calls, and, unless told not to, one more stack sample a rank, bounded in time.
+
+        With the samples, ranks whose backend does not say what is over are asked for a dump; a later look picks it up.
+        """
         self._sample(stacks=stacks)
         return self._summary([rank.closer_state(self._recent) for rank in self._ranks.values()])
 
@@ -84,6 +89,8 @@ class Node:
         for rank in living:
             rank.processes.append(processes.look(rank.worker.pid))
         if stacks:
+            for rank in living:
+                rank.ask_for_dump()
             wanted = {rank.worker.pid: Path(f"{rank.worker.box}.stacks") for rank in living}
             taken = _stacks(wanted)
             for rank in living:
@@ -128,6 +135,8 @@ class _Rank:
         self._memory = processes.memory_kills(worker.pid)
         self._steps_at = 0.0
         self._p99: float | None = None
+        self._dumps = DumpRequests(worker.pid, worker.dumps) if worker.dumps is not None else None
+        self._begun_calls = 0
 
     def open(self) -> Box | None:
         """The box, once it can be opened."""
@@ -162,7 +171,10 @@ class _Rank:
                 unseen=(self.trouble,),
             )
         notes, step = box.read_notes(), box.step()
-        progress = max(box.last_change(), step.since if step.counted else 0.0, notes.ended.time if notes.ended else 0.0)
+        progress = max(
+            box.last_change(), step.since if step.counted else 0.0, notes.ended.time if notes.ended else 0.0,
+            self._last_completion(box),
+        )  # fmt: skip
         return RankState(
             rank=self.worker.rank,
             host=box.header.host,
@@ -184,7 +196,9 @@ class _Rank:
 
     def closer_state(self, calls: int) -> RankState:
         """All that is known, with the newest ``calls``, stacks and what passed between the last two looks."""
-        state = self.state()
+        if self._dumps is not None:
+            self._dumps.read()
+        state = self._settled(self.state())
         seen = [sample for sample in self.samples if isinstance(sample, Stack)]
         unseen = [sample.why for sample in list(self.samples)[-1:] if isinstance(sample, Unknown)]
         looks = [look for look in self.processes if isinstance(look, Process)]
@@ -197,6 +211,37 @@ class _Rank:
             cpu_share=passed.cpu_share if passed else None, io_bytes=passed.io_bytes if passed else None,
             blocked_on=looks[-1].blocked_on if looks else None, out_of_memory=self._out_of_memory(),
         )  # fmt: skip
+
+    def ask_for_dump(self) -> None:
+        """Ask torch how far the device is, where the box has collectives of which it cannot tell."""
+        box = self.open()
+        if self._dumps is not None and box is not None and any(_is_doubtful(call) for call in box.pending()):
+            self._forget_old_dumps(box, self._dumps)
+            self._dumps.ask()
+
+    def _settled(self, state: RankState) -> RankState:
+        """``state``, with what torch's dump says of collectives whose completion the box does not know."""
+        if self.box is None or not any(_is_doubtful(call) for call in state.pending):
+            return state
+        if self._dumps is None or self._dumps.dump is None:
+            why = "its torch is not asked for dumps" if self._dumps is None else self._dumps.trouble
+            tried = why and len(self.samples) == self.samples.maxlen  # the first look has only just asked
+            return replace(state, unseen=(*state.unseen, f"completion on NCCL: {why}")) if tried else state
+        return completion.settle(state, self._dumps.dump, self.box.collective)
+
+    def _last_completion(self, box: Box) -> float:
+        """When the device last completed a call, as far as a dump told that is not out of date."""
+        if self._dumps is None:
+            return 0.0
+        self._forget_old_dumps(box, self._dumps)
+        return completion.newest(self._dumps.dump, time.time()) if self._dumps.dump is not None else 0.0
+
+    def _forget_old_dumps(self, box: Box, dumps: DumpRequests) -> None:
+        """Dumps, and requests, from before the newest call say nothing any more."""
+        begun = box.begun
+        if begun != self._begun_calls:
+            self._begun_calls = begun
+            dumps.advanced()
 
     def _remember_children(self) -> None:
         """Now and then, so that a data-loader worker that died is known to have been there."""
@@ -221,6 +266,11 @@ class _Rank:
             durations = step_seconds(box.table())
             self._p99 = float(np.percentile(durations, 99)) if len(durations) else None
         return self._p99
+
+
+def _is_doubtful(call: Operation) -> bool:
+    """True for a collective that is over or not, as far as the box knows."""
+    return not call.certain and not call.is_point_to_point
 
 
 def agree_on_groups(seen: Sequence[tuple[RankState, Mapping[str, Group]]]) -> tuple[dict[str, Group], list[RankState]]:

@@ -79,9 +79,10 @@ def _collectives(ranks: Sequence[RankState], groups: Mapping[str, Group], world_
         members = members_of(name, groups, world_size) or tuple(entered[name])
         reached = entered[name]
         awaited = tuple(rank for rank in members if reached.get(rank, 0) < sequence)
-        if not awaited and not calls[0][1].certain:
+        certain = any(call.certain for _, call in calls)  # one rank's flight recorder may have answered, another's not
+        if not awaited and not certain:
             continue  # everybody entered, and this backend does not tell whether it completed
-        if awaited and name in behind and not calls[0][1].certain:
+        if awaited and name in behind and not certain:
             continue  # the host ran ahead: what it waits in is the first call that somebody lacks
         behind.add(name)
         yield Wait(calls[0][1], tuple(rank for rank, _ in calls), awaited)
