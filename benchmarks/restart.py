@@ -3,7 +3,8 @@
 Two ranks; rank 1 is killed, hangs (sleeps), or is stopped in the middle of training. torchrun runs as shipped and with
 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 (without which a restart may read the dead generation's addresses), with a process
 group timeout of 10 s, without which it does not notice a hang for 30 minutes; holdfast runs at its default settings,
-and the group has torch's own timeout. ft_launcher (nvidia-resiliency-ext 0.4.1) takes part where it is installed.
+and the group has torch's own timeout. ft_launcher (nvidia-resiliency-ext 0.4.1) takes part where it is installed, with
+the heartbeats that it needs to notice a hang sent by the script.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def launchers() -> list[Launcher]:
     ]
     ft_launcher = shutil.which("ft_launcher", path=str(HERE)) or os.environ.get("HOLDFAST_BENCH_FT_LAUNCHER")
     if ft_launcher:
-        found.append(Launcher("ft_launcher", (ft_launcher, "--nproc-per-node=2", "--max-restarts=3"), 10))
+        heartbeats = ("--ft-initial-rank-heartbeat-timeout=60", "--ft-rank-heartbeat-timeout=5")
+        found.append(Launcher("ft_launcher, heartbeats of 5 s", (ft_launcher, *torchrun[1:], *heartbeats), 10))
     return found
 
 
