@@ -31,9 +31,8 @@ def by_group(entries: Iterable[Entry]) -> dict[str, GroupCompletion]:
     over: dict[str, dict[int, bool]] = {}
     for entry in entries:
         if not entry.is_point_to_point and entry.collective_sequence > 0:
-            numbers = over.setdefault(entry.group, {})
-            # Of the entries of a coalesced block, which share a number, only the one that closes it is ever over.
-            numbers[entry.collective_sequence] = numbers.get(entry.collective_sequence, False) or entry.finished
+            # The entries of a coalesced block share a number, and the last of them, which closes it, has the state.
+            over.setdefault(entry.group, {})[entry.collective_sequence] = entry.finished
     return {
         group: GroupCompletion(max(numbers), min((at for at, done in numbers.items() if not done), default=None))
         for group, numbers in over.items()
