@@ -1,8 +1,9 @@
 """From the hang to the printed verdict, over every specimen that hangs: holdfast at default settings next to torchrun.
 
 Left out are specimens that need settings of their own (``never_ends``: nobody waits for that rank in a collective, and
-the default patience with it is half an hour). The time is from the last progress of any rank to the verdict. torchrun runs one specimen as shipped (bounded by 180 s:
-gloo's own limit is 30 minutes) and one with a process group limit of 60 s, and is asked which rank it names.
+the default patience with it is half an hour). The time is from the last progress of any rank to the verdict. torchrun
+runs one specimen as shipped (bounded by 180 s: gloo's own limit is 30 minutes) and one with a process group limit of
+60 s, and is asked which rank it names.
 """
 
 from __future__ import annotations

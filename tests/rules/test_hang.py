@@ -163,6 +163,14 @@ def test_everybody_inside_and_nothing_moves() -> None:
     assert root_of(judge(waiting(0, 1, 2, 3)))[0] == "network-fabric-fault"
 
 
+def test_some_are_still_inside_what_the_others_have_left() -> None:
+    rows = [*waiting(0, 2), row(1, *history(31)), row(3, *history(31))]
+    root = judge(rows).root
+    assert root is not None
+    assert root.cause == "network-fabric-fault"
+    assert "ranks 0,2 are still in all_reduce #31" in root.message
+
+
 def test_a_rank_that_never_ends_is_named_though_nobody_waits_for_it() -> None:
     gone = [row(rank, *history(9), life=Life.DEAD, exit_code=0) for rank in (0, 2)]
     root = judge([*gone, row(1, *history(9), at=LOADER)]).root

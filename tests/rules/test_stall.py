@@ -78,3 +78,14 @@ def test_the_first_step_gets_more_time() -> None:
 @pytest.mark.parametrize("life", [Life.STOPPED, Life.DEAD, Life.DISK])
 def test_there_is_no_patience_with_a_process_that_does_not_run(life: Life) -> None:
     assert stall.patience(row(0, at=TRAIN, life=life, cpu_share=0.9), LIMITS) is None
+
+
+def test_a_call_that_all_are_in_has_the_time_of_a_first_step_or_a_phase() -> None:
+    new = [row(0, step=None, step_p99_s=None), row(1, step=None, step_p99_s=None)]
+    first = stall.patience_with_all(new, LIMITS)
+    assert first is not None
+    assert first.until_s == LIMITS.first_step_s
+    saving = stall.patience_with_all([row(0), row(1, phase="save", phase_budget_s=90.0)], LIMITS)
+    assert saving is not None
+    assert saving.until_s == 90.0
+    assert stall.patience_with_all([row(0), row(1)], LIMITS) is None

@@ -110,9 +110,11 @@ class Judgement:
         return Outcome(table, verdict, silent_s=silent_s)
 
     def _patience(self, root: Finding, table: Summary) -> stall.Patience | None:
-        state = next((state for state in table.ranks if state.rank == root.subject.rank), None)
-        if state is None or root.cause not in _MAY_CURE_ITSELF:
+        if root.cause not in _MAY_CURE_ITSELF:
             return None
+        state = next((state for state in table.ranks if state.rank == root.subject.rank), None)
+        if state is None:
+            return stall.patience_with_all(table.ranks, self._limits)
         return stall.patience(state, self._limits, awaited=any(state.pending for state in table.ranks))
 
     def judge(self, table: Summary) -> Verdict:

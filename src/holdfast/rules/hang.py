@@ -158,10 +158,12 @@ def _transport(case: Case) -> list[Finding]:
     stuck = [wait for wait in case.graph.waits if not wait.awaited and not wait.operation.is_point_to_point]
     if not stuck:
         return []
-    call = stuck[0].operation
-    where = f"{call_text(call, case.groups)}{_line(call)}"
-    message = f"all ranks are in the same {where} and it does not complete: look at the network"
-    facts = tuple(_call_fact(case, rank, call) for rank in stuck[0].waiters[:4])
+    call, waiters = stuck[0].operation, stuck[0].waiters
+    left = len(waiters) < len(waits.members_of(call.group, case.groups, case.world_size) or waiters)
+    who = f"ranks {ranks_text(waiters)} are still in" if left else "all ranks are in the same"
+    others = ", which the others have left" if left else " and it does not complete"
+    message = f"{who} {call_text(call, case.groups)}{_line(call)}{others}: look at the network"
+    facts = tuple(_call_fact(case, rank, call) for rank in waiters[:4])
     return [finding(by_name("network-fabric-fault"), message, evidence=facts, confidence=0.4)]
 
 

@@ -85,6 +85,17 @@ def patience(root: RankState, limits: Limits, *, awaited: bool = True) -> Patien
     return None if awaited else Patience("nobody waits for it in a collective", limits.alone_s)
 
 
+def patience_with_all(ranks: Sequence[RankState], limits: Limits) -> Patience | None:
+    """The same where no single rank is awaited: all are in one call, which a device may yet be at work for."""
+    phases = [state for state in ranks if state.phase and state.phase_budget_s]
+    if phases:
+        longest = max(phases, key=lambda state: state.phase_budget_s or 0.0)
+        return Patience(f"rank {longest.rank} says it is in phase {longest.phase!r}", longest.phase_budget_s or 0.0)
+    if all(state.step is None and state.step_p99_s is None for state in ranks):
+        return Patience("no rank has finished its first step", limits.first_step_s)
+    return None
+
+
 def _busy(root: RankState) -> str | None:
     """What a rank that is slow but alive does, in words."""
     if root.cpu_share is not None and root.cpu_share >= BUSY_CPU_SHARE:
