@@ -1,0 +1,47 @@
+"""Evidence as people hand it over: files, folders, archives, standard input. It looks for what is there, by content.
+
+``kinds.py`` tells what a file is from its first bytes, ``gather.py`` finds the files, ``archives.py`` looks into tar,
+zip and compressed files without unpacking them to disk and without following links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import BinaryIO
+
+import msgspec
+
+
+class Kind(StrEnum):
+    """What a file is, told from its content."""
+
+    LOG = "log"
+    DUMP = "flight-recorder dump"
+    BOX = "holdfast box"
+    STACKS = "py-spy stacks"
+    REPORT = "holdfast report"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One file, or one member of an archive.
+
+    ``name`` is as the user would write it; members are ``logs.tgz!rank3/stderr.log``. ``size`` is in bytes, None where
+    only reading tells (standard input, a compressed stream). ``open`` gives the decompressed bytes, and may be called
+    more than once.
+    """
+
+    name: str
+    kind: Kind
+    size: int | None
+    open: Callable[[], BinaryIO]
+
+
+class Ignored(msgspec.Struct, frozen=True):
+    """A file that was not read, and why, in one sentence."""
+
+    name: str
+    why: str

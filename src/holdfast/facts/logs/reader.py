@@ -1,0 +1,208 @@
+"""Puts a heap of logs together: signals and tracebacks in order, and how far each rank came.
+
+One pass over every file finds the lines that matter (``scan.py``); only those are taken apart. Of each file's end, a
+little more is looked at: what a rank said last is often all that it said of the failure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from holdfast.facts.evidence import Piece
+from holdfast.facts.logs import Line, LogFacts, LoggedRank, LoggedTraceback, Signal
+from holdfast.facts.logs.lines import parse
+from holdfast.facts.logs.scan import Hit, Scanner
+from holdfast.facts.logs.signals import ROWS, Row, fields
+from holdfast.facts.ranks import Place, Stack
+from holdfast.facts.user_code import innermost_user
+
+#: Of signals with one name and rank, so many are kept from the start and so many from the end.
+KEPT_FIRST, KEPT_LAST = 16, 48
+#: Tracebacks kept; a job of thousands of ranks prints thousands that are alike.
+MOST_TRACEBACKS = 256
+MOST_FRAMES = 64
+
+#: Ranks in names of files: torchrun's folders, and what people write.
+_FILE_RANKS = (
+    re.compile(r"attempt_\d+/(?P<rank>\d{1,6})/std(?:out|err)\.log$"),
+    re.compile(r"(?:^|[/!_.-])rank[_-]?(?P<rank>\d{1,6})(?:[/_.-]|$)", re.IGNORECASE),
+    re.compile(r"(?:^|[/!_.-])(?:task|worker|proc)[_-](?P<rank>\d{1,6})\.(?:log|out|err|txt)$"),
+)
+_FRAME_ROWS = frozenset({"traceback", "frame", "exception"})
+
+
+def rank_of(name: str) -> int | None:
+    """The rank that a file's name tells; None where it tells none."""
+    for expression in _FILE_RANKS:
+        found = expression.search(name)
+        if found is not None:
+            return int(found["rank"])
+    return None
+
+
+def read(pieces: Iterable[Piece]) -> LogFacts:
+    """Everything that the logs among ``pieces`` say. Raises OSError where one cannot be read to its end."""
+    heap = _Heap()
+    scanner = Scanner([(row.name, row.find or row.expression, row.ignore_case) for row in ROWS])
+    for piece in pieces:
+        with piece.open() as stream:
+            heap.begin(piece.name)
+            for hit in scanner.scan(stream):
+                heap.take(hit)
+            heap.end(scanner.lines, scanner.bytes, scanner.last)
+    return heap.facts()
+
+
+@dataclass
+class _Kept:
+    """Signals of one kind: the first and the last of them."""
+
+    first: list[Signal] = field(default_factory=list)
+    last: deque[Signal] = field(default_factory=lambda: deque(maxlen=KEPT_LAST))
+
+    def add(self, signal: Signal) -> None:
+        (self.first if len(self.first) < KEPT_FIRST else self.last).append(signal)
+
+
+@dataclass
+class _Open:
+    """A traceback whose exception has not come yet."""
+
+    begun: Line
+    frames: list[Place] = field(default_factory=list)
+
+
+class _Heap:
+    """What was gathered so far."""
+
+    def __init__(self) -> None:
+        self._source = ""
+        self._file_rank: int | None = None
+        self._year = 1970
+        self._order = 0
+        self._kept: dict[tuple[str, int | None], _Kept] = {}
+        self._places: dict[int, int] = {}
+        self._open: dict[tuple[str, int | None], _Open] = {}
+        self._tracebacks: list[LoggedTraceback] = []
+        self._ranks: dict[int, LoggedRank] = {}
+        self._processes: dict[str, int] = {}
+        self._hosts: set[str] = set()
+        self._world: int | None = None
+        self._last: Line | None = None
+        self._lines = self._bytes = 0
+        self._failed_rank: int | None = None
+        self._failed_host = ""
+
+    def begin(self, name: str) -> None:
+        """A new file."""
+        self._source, self._file_rank = name, rank_of(name)
+
+    def end(self, lines: int, size: int, last: tuple[int, bytes] | None) -> None:
+        """The file is at its end."""
+        self._lines += lines
+        self._bytes += size
+        if last is not None:
+            self._last = parse(last[1], self._source, last[0], rank=self._file_rank, year=self._year)
+            self._see(self._last)
+        self._open = {key: value for key, value in self._open.items() if key[0] != self._source}
+
+    def take(self, hit: Hit) -> None:
+        """One line in which something was found."""
+        line = parse(hit.line, self._source, hit.number, rank=self._file_rank, year=self._year)
+        process = _NCCL_PROCESS.match(hit.line)
+        if process is not None:
+            self._hosts.add(process[2].decode())
+        if line.rank is None and process is not None:
+            line = _with_rank(line, self._processes.get(process[1].decode()))
+        self._see(line)
+        for index in hit.rows:
+            row = ROWS[index]
+            said = fields(row, line.text)
+            if said is None:
+                said = fields(row, hit.line.decode("utf-8", errors="replace"))  # it stood in the prefix
+            if said is not None and process is not None:
+                said["device"] = int(process[3])
+            if said is not None:
+                self._hear(row, line, said, process[1].decode() if process else "")
+
+    def _see(self, line: Line) -> None:
+        if line.rank is None:
+            return
+        known = self._ranks.get(line.rank) or LoggedRank(rank=line.rank)
+        self._ranks[line.rank] = replace(known, host=line.host or known.host, lines=known.lines + 1, last=line)
+
+    def _hear(self, row: Row, line: Line, said: dict[str, str | int | float], process: str) -> None:
+        if row.name in _FRAME_ROWS:
+            self._trace(row.name, line, said)
+        if row.name == "nccl-rank":
+            self._processes[process] = int(said["rank"])
+            self._world = max(self._world or 0, int(said["world"]))
+        elif row.name == "work-status" and line.rank is not None:
+            self._progress(line.rank, _group_of(line.text), int(said["enqueued"]), int(said["completed"]))
+        elif row.name in ("failed-rank", "failed-code", "failed-host"):
+            self._table(row.name, said)
+        if row.name not in _FRAME_ROWS:
+            kept = self._kept.setdefault((row.name, line.rank), _Kept())
+            kept.add(Signal(row.name, line, said, self._order))
+            self._order += 1
+
+    def _progress(self, rank: int, group: str, enqueued: int, completed: int) -> None:
+        known = self._ranks[rank]
+        self._ranks[rank] = replace(
+            known, enqueued={**known.enqueued, group: enqueued}, completed={**known.completed, group: completed}
+        )
+
+    def _table(self, name: str, said: dict[str, str | int | float]) -> None:
+        """Of torchrun's table of failures, in which host, rank and exit code stand on lines of their own."""
+        if name == "failed-host":
+            self._failed_host = str(said["host"])
+        elif name == "failed-rank":
+            self._failed_rank = int(said["rank"])
+        elif self._failed_rank is not None:
+            known = self._ranks.get(self._failed_rank) or LoggedRank(rank=self._failed_rank)
+            host = known.host or self._failed_host
+            self._ranks[self._failed_rank] = replace(known, exit_code=int(said["code"]), host=host)
+            self._failed_rank = None
+
+    def _trace(self, name: str, line: Line, said: dict[str, str | int | float]) -> None:
+        key = (self._source, line.rank)
+        if name == "traceback":
+            self._open[key] = _Open(line)
+        elif name == "frame":
+            trace = self._open.setdefault(key, _Open(line))
+            if len(trace.frames) < MOST_FRAMES:
+                trace.frames.append(Place(str(said["file"]), int(said["line"]), str(said.get("function", ""))))
+        elif len(self._tracebacks) < MOST_TRACEBACKS:
+            trace = self._open.pop(key, _Open(line))
+            frames = tuple(reversed(trace.frames))
+            place = innermost_user(Stack(frames)) if frames else None
+            text = str(said.get("text", ""))
+            self._tracebacks.append(LoggedTraceback(str(said["type"]), text, line, frames, place))
+
+    def facts(self) -> LogFacts:
+        """All of it."""
+        signals = [signal for kept in self._kept.values() for signal in (*kept.first, *kept.last)]
+        signals.sort(key=lambda signal: signal.order)
+        return LogFacts(
+            signals=tuple(signals), tracebacks=tuple(self._tracebacks), ranks=self._ranks, world_size=self._world,
+            hosts=frozenset(self._hosts), last=self._last, lines=self._lines, bytes=self._bytes,
+        )  # fmt: skip
+
+
+#: Process (host and pid), host and CUDA device of a line of NCCL's.
+_NCCL_PROCESS = re.compile(rb"(([\w.-]{1,120}):\d{1,8}):\d{1,8} \[(\d{1,3})\]")
+_GROUP = re.compile(r"(?:PG GUID |PG ID )(\w+)")
+
+
+def _group_of(text: str) -> str:
+    found = _GROUP.search(text)
+    return found[1] if found else "0"
+
+
+def _with_rank(line: Line, rank: int | None) -> Line:
+    return line if rank is None else Line(line.text, line.source, line.number, rank, line.host, line.time)

@@ -1,0 +1,85 @@
+"""What a rule over logs is given, and what it offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from holdfast.facts.logs import Line, LogFacts, Signal
+from holdfast.facts.ranks import Place
+from holdfast.rules.logs.meanings import Tier
+
+#: Lines that say one of these make whatever else stands in them harmless.
+NOISE = "noise-"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One possible root: its cause by name, how near to the root, how sure, and what it rests on."""
+
+    cause: str
+    tier: Tier
+    confidence: float
+    message: str
+    lines: tuple[Line, ...] = ()
+    rank: int | None = None
+    host: str = ""
+    place: Place | None = None
+
+    @property
+    def order(self) -> tuple[int, float, float]:
+        """The smaller, the likelier the root."""
+        time = next((line.time for line in self.lines if line.time is not None), None)
+        return int(self.tier), -self.confidence, time if time is not None else float("inf")
+
+
+class Heard:
+    """The signals of a heap of logs, by name."""
+
+    def __init__(self, facts: LogFacts) -> None:
+        self.facts = facts
+        harmless = {place(signal) for signal in facts.signals if signal.name.startswith(NOISE)}
+        self._named: dict[str, list[Signal]] = {}
+        for signal in facts.signals:
+            if place(signal) not in harmless:
+                self._named.setdefault(signal.name, []).append(signal)
+
+    def all(self, *names: str) -> list[Signal]:
+        """The signals with one of these names, in the order in which they were read."""
+        found = [signal for name in names for signal in self._named.get(name, ())]
+        return sorted(found, key=lambda signal: signal.order)
+
+    def first(self, *names: str) -> Signal | None:
+        """The first of them."""
+        return next(iter(self.all(*names)), None)
+
+    def ranks(self, *names: str) -> set[int]:
+        """The ranks that said one of these."""
+        return {signal.line.rank for signal in self.all(*names) if signal.line.rank is not None}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._named
+
+    def after(self, signal: Signal, *names: str) -> list[Signal]:
+        """Those that came later in the same log."""
+        return [one for one in self.all(*names) if one.order > signal.order]
+
+    @property
+    def first_failed(self) -> int | None:
+        """The rank that torchrun lists as the one that failed first: a witness, no more."""
+        marker = self.first("root-marker")
+        found = self.after(marker, "failed-rank") if marker else []
+        return int(found[0].fields["rank"]) if found else None
+
+    @property
+    def failed_ranks(self) -> set[int]:
+        """The ranks that a launcher says ended with another status than 0."""
+        return {rank.rank for rank in self.facts.ranks.values() if rank.exit_code}
+
+
+def place(signal: Signal) -> tuple[str, int]:
+    """The line that a signal stands in."""
+    return signal.line.source, signal.line.number
+
+
+Rule = Callable[[Heard], Iterable[Candidate]]

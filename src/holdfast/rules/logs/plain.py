@@ -1,0 +1,90 @@
+"""Lines that mean by themselves what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from holdfast.facts.logs import Signal
+from holdfast.rules.logs.heard import Candidate, Heard
+from holdfast.rules.logs.meanings import MEANINGS, Meaning, Tier
+
+#: So many steps after a line, and it was no failure.
+_LEAST_AFTERWARDS = 3
+
+
+def machine(heard: Heard) -> Iterable[Candidate]:
+    """What the kernel and the driver say."""
+    return _of(heard, Tier.MACHINE)
+
+
+def named(heard: Heard) -> Iterable[Candidate]:
+    """Errors that name their own cause, and those of a device."""
+    return (*_of(heard, Tier.NAMED), *_of(heard, Tier.DEVICE))
+
+
+def crashed(heard: Heard) -> Iterable[Candidate]:
+    """Signals that ended a process, where nothing tells why."""
+    return _of(heard, Tier.CRASH)
+
+
+#: Said by those who are left about a peer that they do not name by its rank.
+OF_SURVIVORS = frozenset({"peer-closed", "store-lost", "connect-refused", "connect-timed-out", "no-route"})
+
+#: Weighed together with other lines, in the files beside this one.
+_ELSEWHERE = frozenset({"nan", "checkpoint-slow", "no-space"})
+
+
+def _of(heard: Heard, tier: Tier) -> list[Candidate]:
+    found = []
+    for name, meaning in MEANINGS.items():
+        if meaning.tier is not tier or name in _ELSEWHERE:
+            continue
+        signals = [signal for signal in heard.all(name) if not overcome(heard, signal)]
+        if signals:
+            found.append(candidate(heard, meaning, signals))
+    return found
+
+
+def candidate(heard: Heard, meaning: Meaning, signals: list[Signal]) -> Candidate:
+    """What signals of one meaning offer."""
+    first = signals[0]
+    rank = rank_of(heard, signals)
+    who = f"rank {rank}: " if rank is not None else ""
+    where = f" on {first.line.host}" if first.line.host and rank is None else ""
+    lines = tuple(signal.line for signal in signals)
+    return Candidate(
+        meaning.cause, meaning.tier, meaning.confidence, f"{who}{meaning.sentence}{where}", lines, rank,
+        first.line.host,
+    )  # fmt: skip
+
+
+def rank_of(heard: Heard, signals: list[Signal]) -> int | None:
+    """The rank that signals are about: what they name, whose lines they are, or whom the launcher lists first.
+
+    None where the lines are a survivor's: it tells of somebody else.
+    """
+    if signals[0].name in OF_SURVIVORS:
+        return None
+    for signal in signals:
+        said = signal.fields.get("rank")
+        if isinstance(said, int):
+            return said
+    ranks = sorted({signal.line.rank for signal in signals if signal.line.rank is not None})
+    first = heard.first_failed
+    if first is not None and (not ranks or first in ranks or len(heard.failed_ranks) > 1):
+        return first
+    if ranks:
+        return ranks[0]
+    spoken = heard.first("mpi-process", "failed-rank-json", "ddp-unused-rank")
+    if spoken is not None:
+        return int(spoken.fields["rank"])
+    devices = [int(signal.fields["device"]) for signal in signals if "device" in signal.fields]
+    return devices[0] if devices and len(heard.facts.hosts) == 1 else None
+
+
+def overcome(heard: Heard, signal: Signal) -> bool:
+    """True where the job went on well after ``signal``: it advanced, or finished, and nothing failed later."""
+    later = heard.after(signal, "finished")
+    advanced = heard.after(signal, "pace", "progress")
+    failed = heard.after(signal, "exit-code", "failed-code", "watchdog-timeout", "segfault", "killed", "terminated")
+    return not failed and (bool(later) or len(advanced) >= _LEAST_AFTERWARDS)

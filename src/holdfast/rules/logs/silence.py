@@ -1,0 +1,45 @@
+"""Logs without an error: the job stood still, or became slow."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+
+from holdfast.rules.logs.heard import Candidate, Heard
+from holdfast.rules.logs.meanings import Tier
+
+#: The scheduler's reports go on for so long (s) after the last word of the training.
+STILL_S = 1800.0
+#: The last steps are slower than the first ones by this factor, and all of them are.
+SLOWER, LEAST_STEPS = 1.04, 4
+
+
+def stood_still(heard: Heard) -> Iterable[Candidate]:
+    """The scheduler says that the job runs, and the job says nothing more."""
+    words = heard.all("progress", "pace", "evaluation", "finished")
+    if not words or "finished" in heard:
+        return
+    later = [signal for signal in heard.after(words[-1], "scheduler-status") if signal.line.time is not None]
+    if len(later) < 2 or (later[-1].line.time or 0.0) - (later[0].line.time or 0.0) < STILL_S:
+        return
+    after = "an evaluation" if words[-1].name == "evaluation" or "evaluation" in heard else "its last step"
+    hours = ((later[-1].line.time or 0.0) - (later[0].line.time or 0.0)) / 3600
+    message = f"the job stands still after {after}: {hours:.1f} hours of the scheduler's reports and no other line"
+    lines = (words[-1].line, later[-1].line)
+    yield Candidate("rank-missing-collective", Tier.SILENCE, 0.35, message, lines)
+    if after == "an evaluation":
+        yield Candidate("dataloader-worker-died", Tier.SILENCE, 0.34, message, lines)
+
+
+def slowed(heard: Heard) -> Iterable[Candidate]:
+    """The steps become slower and stay so."""
+    paces = [signal for signal in heard.all("pace") if signal.fields.get("seconds")]
+    if len(paces) < LEAST_STEPS:
+        return
+    seconds = [float(signal.fields["seconds"]) for signal in paces]
+    early = statistics.median(seconds[: len(seconds) // 2])
+    late = seconds[-max(2, len(seconds) // 3) :]
+    if min(late) < SLOWER * early:
+        return
+    message = f"the steps became slower: {early:.2f} s at first, {late[-1]:.2f} s in the end, without an error"
+    yield Candidate("watchdog-timeout-straggler", Tier.SILENCE, 0.5, message, (paces[0].line, paces[-1].line))

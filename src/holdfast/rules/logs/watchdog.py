@@ -1,0 +1,106 @@
+"""Time-outs of collectives: who waited, how far each rank had come, and who was not there.
+
+torch's watchdog prints of each group the last work that was enqueued and the last that completed. A rank that had not
+enqueued what the others waited in is the one they waited for; it is often the one that says least.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from holdfast.facts.logs import Line, Signal
+from holdfast.report.ranksets import compress_ranks as ranks_text
+from holdfast.rules.logs.heard import Candidate, Heard
+from holdfast.rules.logs.meanings import Tier
+
+#: A time-out this early is one of making the communicator or of the first step.
+EARLY_WORK = 10
+
+
+def waited(heard: Heard) -> Iterable[Candidate]:
+    """What the time-outs tell, compared over ranks."""
+    timeouts = [signal for signal in heard.all("watchdog-timeout") if "seq" in signal.fields]
+    yield from _sizes(heard)
+    if not timeouts:
+        others = heard.all("watchdog-timeout", "gloo-timeout", "watchdog-stuck")
+        if others:
+            message = "a collective timed out, and nothing tells which rank was not there"
+            rank = others[0].line.rank
+            yield Candidate("watchdog-timeout-straggler", Tier.WAITING, 0.35, message, _lines(others), rank)
+        return
+    yield from _mismatch(heard)
+    yield from _missing(heard, timeouts)
+
+
+def _mismatch(heard: Heard) -> Iterable[Candidate]:
+    """One number, two operations or sizes: the ranks did different things; the minority is blamed."""
+    works: dict[int, dict[tuple[str, int], set[int]]] = defaultdict(lambda: defaultdict(set))
+    sized = [signal for signal in heard.all("watchdog-size") if "seq" in signal.fields]
+    for signal in sized:
+        if signal.line.rank is not None:
+            kind = str(signal.fields["op"]), int(signal.fields["numel"])
+            works[int(signal.fields["seq"])][kind].add(signal.line.rank)
+    for number, kinds in works.items():
+        if len(kinds) < 2:
+            continue
+        by_size = sorted(kinds, key=lambda kind: len(kinds[kind]))
+        words = " and ".join(f"{op} of {numel} elements" for op, numel in (by_size[0], by_size[-1]))
+        few = sorted(kinds[by_size[0]])
+        tie = len(kinds[by_size[0]]) == len(kinds[by_size[-1]])
+        message = f"at work {number} ranks {ranks_text(few)} and the others differ: {words}{' (a tie)' if tie else ''}"
+        lines = _lines([signal for signal in sized if signal.fields["seq"] == number])
+        yield Candidate("collective-mismatch", Tier.WAITING, 0.6 if tie else 0.85, message, lines, few[0])
+        return
+
+
+def _missing(heard: Heard, timeouts: list[Signal]) -> Iterable[Candidate]:
+    """Who had not enqueued what the others waited in."""
+    number = Counter(int(signal.fields["seq"]) for signal in timeouts).most_common(1)[0][0]
+    inside = {signal.line.rank for signal in timeouts if signal.fields["seq"] == number} - {None}
+    behind = sorted(
+        rank.rank for rank in heard.facts.ranks.values()
+        if rank.rank not in inside and any(enqueued < number for enqueued in rank.enqueued.values())
+    )  # fmt: skip
+    lines = _lines(timeouts)
+    call = str(timeouts[0].fields.get("op", "work"))
+    if behind:
+        message = f"ranks {ranks_text(behind)} never enqueued work {number} ({call}), in which the others timed out"
+        yield Candidate("rank-missing-collective", Tier.WAITING, 0.8, message, lines, behind[0])
+        return
+    silent = sorted(heard.facts.ranks.keys() - inside)
+    who = f"ranks {ranks_text(sorted(rank for rank in inside if rank is not None))} timed out in work {number} ({call})"
+    first = next((signal.line.rank for signal in timeouts), None)
+    if number <= EARLY_WORK or (not silent and len(inside) > 1):
+        message = f"{who}; nobody was seen elsewhere: one of them was too slow, or the link stood still"
+        yield Candidate("watchdog-timeout-straggler", Tier.WAITING, 0.45, message, lines, first)
+        return
+    absent = silent[0] if silent else _other(heard, inside)
+    message = f"{who} in the middle of training; the others did not come to it"
+    yield Candidate("rank-missing-collective", Tier.WAITING, 0.5, message, lines, absent)
+
+
+def _other(heard: Heard, inside: set[int | None]) -> int | None:
+    """The one rank that is left in a job of two."""
+    left = set(range(heard.facts.world_size or 0)) - inside
+    return left.pop() if len(left) == 1 else None
+
+
+def _sizes(heard: Heard) -> Iterable[Candidate]:
+    """Ranks that tell of different sizes before a crash."""
+    told = {
+        int(signal.fields["rank"]): (int(signal.fields["elements"]), signal) for signal in heard.all("rank-elements")
+    }
+    counts = Counter(elements for elements, _ in told.values())
+    if len(counts) < 2 or not any(
+        name in heard for name in ("segfault", "watchdog-timeout", "aborted", "nccl-truncated")
+    ):
+        return
+    fewest = min(counts.values())
+    odd = max(rank for rank, (elements, _) in told.items() if counts[elements] == fewest)
+    message = f"ranks made tensors of different sizes: rank {odd} one of {told[odd][0]} elements"
+    yield Candidate("collective-mismatch", Tier.WAITING, 0.6, message, _lines([one for _, one in told.values()]), odd)
+
+
+def _lines(signals: list[Signal]) -> tuple[Line, ...]:
+    return tuple(signal.line for signal in signals[:8])

@@ -1,0 +1,154 @@
+"""What logs of failed jobs are judged to mean. The lines are written anew in the formats of torch and NCCL."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from holdfast.facts.evidence import Kind, Piece
+from holdfast.facts.logs import reader
+from holdfast.findings import Verdict
+from holdfast.rules.logs.judge import judge
+
+HEALTHY = "no-failure"
+LAUNCHER_ENDS = (
+    "W0203 04:05:06.000000 77 torch/distributed/elastic/multiprocessing/api.py:897] Sending process 81 closing signal "
+    "SIGTERM\nE0203 04:05:07.000000 77 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) "
+    "local_rank: 2 (pid: 82) of binary: /usr/bin/python\n"
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+)
+
+
+def table() -> list[tuple[str, str]]:
+    """Causes and logs of the file beside this one."""
+    rows = Path(__file__).with_name("log_lines.txt").read_text().splitlines()
+    pairs = [row.split(": ", 1) for row in rows if not row.startswith("#")]
+    return [(cause, log.replace("\\n", "\n") + "\n") for cause, log in pairs]
+
+
+TABLE = table()
+
+
+def verdict(*logs: str, names: tuple[str, ...] = ()) -> Verdict:
+    """The verdict over these logs."""
+    pieces = [
+        Piece(name, Kind.LOG, len(text), lambda text=text: io.BytesIO(text.encode()))
+        for name, text in zip(names or [f"log{number}.txt" for number in range(len(logs))], logs, strict=True)
+    ]
+    return judge(reader.read(pieces))
+
+
+def watchdog(rank: int, seq: int, op: str = "ALLREDUCE", numel: int = 1024) -> str:
+    """What torch's watchdog prints when a collective ran out of time."""
+    return (
+        f"[rank{rank}]:[E203 04:05:06.1 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective operation "
+        f"timeout: WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={numel}, NumelOut={numel}, Timeout(ms)=600000) ran for "
+        "600017 milliseconds before timing out.\n"
+    )
+
+
+def status(rank: int, enqueued: int, completed: int) -> str:
+    """How far a rank says it came."""
+    return (
+        f"[rank{rank}]:[E203 04:05:06.2 ProcessGroupNCCL.cpp:1746] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] "
+        f"Received a dump signal due to a collective timeout from rank 0 and we will try our best to dump the debug info. Last "
+        f"enqueued NCCL work: {enqueued}, last completed NCCL work: {completed}.\n"
+    )
+
+
+def raises(rank: int, error: str) -> str:
+    """A traceback of one rank."""
+    return "".join(
+        f"[rank{rank}]: {line}\n"
+        for line in (
+            "Traceback (most recent call last):",
+            '  File "/job/train.py", line 41, in step',
+            "    use(x)",
+            error,
+        )
+    )
+
+
+@pytest.mark.parametrize(("cause", "log"), [row for row in TABLE if row[0] != HEALTHY])
+def test_a_line_that_names_its_cause(cause: str, log: str) -> None:
+    root = verdict(log + LAUNCHER_ENDS).root
+    assert root is not None
+    assert root.cause == cause
+    assert root.evidence
+
+
+@pytest.mark.parametrize("log", [*(log for cause, log in TABLE if cause == HEALTHY), ""])
+def test_lines_that_only_look_grave_are_no_cause(log: str) -> None:
+    assert verdict(log).root is None
+
+
+def test_the_rank_that_enqueued_less_is_named_not_those_who_timed_out() -> None:
+    log = "".join(watchdog(rank, 167) + status(rank, 167, 166) for rank in (1, 2, 3)) + status(0, 166, 166)
+    root = verdict(log).root
+    assert root is not None
+    assert (root.cause, root.subject.rank) == ("rank-missing-collective", 0)
+
+
+def test_two_operations_under_one_number_are_a_mismatch_of_the_minority() -> None:
+    root = verdict(watchdog(0, 9) + watchdog(1, 9) + watchdog(2, 9, "BROADCAST")).root
+    assert root is not None
+    assert (root.cause, root.subject.rank) == ("collective-mismatch", 2)
+
+
+def test_an_exception_of_one_rank_and_the_echo_of_the_others() -> None:
+    echo = "".join(raises(rank, "RuntimeError: [3] Connection closed by peer [10.0.0.2]:4711") for rank in (0, 1, 3))
+    found = verdict(echo + raises(2, "KeyError: 'label'") + LAUNCHER_ENDS)
+    root = found.root
+    assert root is not None
+    assert (root.cause, root.subject.rank, root.subject.line) == ("python-exception-on-one-rank", 2, 41)
+
+
+def test_the_same_exception_of_all_ranks() -> None:
+    root = verdict("".join(raises(rank, "FileNotFoundError: [Errno 2] /data/x") for rank in range(4))).root
+    assert root is not None
+    assert root.cause == "python-exception-all-ranks"
+
+
+def test_one_rank_without_memory_for_which_the_others_waited() -> None:
+    out = raises(1, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
+    alone, everybody = verdict(out + watchdog(0, 400) + watchdog(2, 400)), verdict(out + out.replace("rank1", "rank0"))
+    assert alone.root is not None
+    assert (alone.root.cause, alone.root.subject.rank) == ("oom-on-one-rank-then-timeout", 1)
+    assert everybody.root is not None
+    assert everybody.root.cause == "gpu-oom-all-ranks"
+
+
+def test_blocked_ports_are_told_from_a_master_that_is_not_there() -> None:
+    away = "DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (m, 29500).\n"
+    waits = "torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined.\n"
+    blocked, absent = verdict(waits, away), verdict(away)
+    assert blocked.root is not None
+    assert blocked.root.cause == "firewall-blocked-ports"
+    assert absent.root is not None
+    assert absent.root.cause == "master-unreachable"
+
+
+def test_what_the_kernel_says_comes_before_what_the_ranks_say() -> None:
+    kernel = "[Tue Feb  3 04:05:00 2026] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
+    found = verdict("".join(watchdog(rank, 5000) for rank in range(4)), kernel)
+    assert found.root is not None
+    assert found.root.cause == "gpu-fell-off-bus-xid-ecc"
+    assert [one.cause for one in found.consequences] == ["watchdog-timeout-straggler"]
+
+
+def test_ranks_in_the_names_of_files() -> None:
+    names = tuple(f"run/none_x/attempt_0/{rank}/stderr.log" for rank in range(2))
+    root = verdict("all well\n", "Traceback (most recent call last):\nValueError: bad shard\n", names=names).root
+    assert root is not None
+    assert (root.cause, root.subject.rank) == ("python-exception-on-one-rank", 1)
+
+
+def test_steps_that_become_slower() -> None:
+    line = "iteration {0}/ 100 | elapsed time per iteration (s): {1:.2f} | lm loss: 2.1 |\n"
+    slow = "".join(line.format(step, 10.0 + max(0, step - 4)) for step in range(8))
+    found = verdict(slow).root
+    assert found is not None
+    assert found.cause == "watchdog-timeout-straggler"
+    assert verdict("".join(line.format(step, 10.0 + 0.1 * (step % 2)) for step in range(8))).root is None
