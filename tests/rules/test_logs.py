@@ -53,7 +53,7 @@ def status(rank: int, enqueued: int, completed: int) -> str:
     """How far a rank says it came."""
     return (
         f"[rank{rank}]:[E203 04:05:06.2 ProcessGroupNCCL.cpp:1746] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] "
-        f"Received a dump signal due to a collective timeout from rank 0 and we will try our best to dump the debug info. Last "
+        "Received a dump signal due to a collective timeout from rank 0 and we will try our best to dump it. Last "
         f"enqueued NCCL work: {enqueued}, last completed NCCL work: {completed}.\n"
     )
 
@@ -152,3 +152,18 @@ def test_steps_that_become_slower() -> None:
     assert found is not None
     assert found.cause == "watchdog-timeout-straggler"
     assert verdict("".join(line.format(step, 10.0 + 0.1 * (step % 2)) for step in range(8))).root is None
+
+
+def test_a_rank_that_prepared_data_while_the_others_waited() -> None:
+    bar = "Tokenizing prompts (num_proc=8):  92%|#########2| 4600/5000 [29:58<02:36, 2.6 examples/s]\n"
+    root = verdict(bar + watchdog(1, 1) + watchdog(2, 1)).root
+    assert root is not None
+    assert (root.cause, root.subject.rank) == ("rank0-long-work-timeout", 0)
+
+
+def test_gpus_of_one_host_that_connect_and_never_talk() -> None:
+    made = "n1:5:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\nn1:5:9 [0] NCCL INFO Connected all trees\n"
+    root = verdict(made).root
+    assert root is not None
+    assert root.cause == "iommu-acs-p2p-hang"
+    assert verdict(made + "step 1 / 10 loss 2.0\n").root is None

@@ -24,6 +24,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 #: A tqdm bar: ``12%|███ | 3/25 [00:08<01:00,  2.1it/s, loss=1]``, with or without a title in front.
 _BAR = re.compile(r"(?:[\w .:/-]{0,60}: )?\s{0,3}\d{1,3}%\|[^|]{0,200}\| *[\d.kMG]+/[\d.kMG?]+ \[[^\]]{0,120}\]")
 
+#: Behind what somebody else's prefix is.
+_NAMED_LATER = re.compile(r"\[rank[ :=]?(\d{1,6})\]", re.IGNORECASE)
+
 _MONTHS = {name: number for number, name in enumerate(calendar.month_abbr) if name}
 _CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?P<fraction>[.,]\d{1,9})?"
 _ZONE = r"(?: ?(?P<zone>Z|[+-]\d\d:?\d\d))?"
@@ -41,7 +44,9 @@ _PREFIXES = tuple(
         r"\[pod/(?P<host>[\w.-]{1,253})/[\w.-]{1,253}\] ?",
         r"\((?P<actor>[A-Za-z_][\w.:]{0,80}) pid=\d+(?:, ip=(?P<host>[\w.:]{1,60}))?\) ?",
         r"(?P<host>[A-Za-z][A-Za-z0-9_.-]{0,60}-?\d[\w.-]{0,60}): (?=\S)",
-        r"(?P<task>\d{1,5}): (?=[^\d\s])",
+        r" {0,4}(?P<task>\d{1,5}): (?=[^\d\s]| {2})",
+        r"\s{0,4}\| ",
+        r"\[\d{1,9}\] (?=\[)",
         r"(?P<host>[\w.-]{1,120}):\d{1,8}:\d{1,8} \[(?P<device>\d{1,3})\] ",
         rf"\[?(?P<year>\d{{4}})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T_ ]{_CLOCK}{_ZONE}\]?(?: - |[,:]? ?)",
         rf"\[?(?:[A-Z][a-z]{{2}} )?(?P<name>[A-Z][a-z]{{2}}) +(?P<day>\d{{1,2}}) {_CLOCK}(?: (?P<year>\d{{4}}))?\]? ",
@@ -59,7 +64,6 @@ class Reading:
 
     text: str
     rank: int | None = None
-    task: int | None = None
     host: str = ""
     time: float | None = None
 
@@ -83,7 +87,10 @@ def parse(raw: bytes, source: str, number: int, *, rank: int | None = None, year
 
 
 def take_off(text: str, *, year: int = NO_YEAR) -> Reading:
-    """Take the prefixes off; the innermost rank wins, the outermost time and host."""
+    """Take the prefixes off; the innermost rank wins, the outermost time and host.
+
+    The number that ``srun -l`` puts in front counts as the rank where nothing else names one.
+    """
     rank: int | None = None
     task: int | None = None
     host, time = "", None
@@ -97,7 +104,10 @@ def take_off(text: str, *, year: int = NO_YEAR) -> Reading:
         host = host or said.get("host") or ""
         time = time if time is not None else _time(said, year)
         text = text[found.end() :]
-    return Reading(text, rank, task, host, time)
+    if rank is None:
+        named = _NAMED_LATER.search(text, 0, 200)
+        rank = int(named[1]) if named else task
+    return Reading(text, rank, host, time)
 
 
 def _time(said: dict[str, str | None], year: int) -> float | None:

@@ -7,11 +7,14 @@ from collections.abc import Iterable
 
 from holdfast.rules.logs.heard import Candidate, Heard
 from holdfast.rules.logs.meanings import Tier
+from holdfast.rules.logs.watchdog import EARLY_WORK
 
 #: The scheduler's reports go on for so long (s) after the last word of the training.
 STILL_S = 1800.0
 #: The last steps are slower than the first ones by this factor, and all of them are.
 SLOWER, LEAST_STEPS = 1.04, 4
+#: Lines from the end within which NCCL's set-up is the last thing that a log tells.
+NEAR_END = 4
 
 
 def stood_still(heard: Heard) -> Iterable[Candidate]:
@@ -43,3 +46,23 @@ def slowed(heard: Heard) -> Iterable[Candidate]:
         return
     message = f"the steps became slower: {early:.2f} s at first, {late[-1]:.2f} s in the end, without an error"
     yield Candidate("watchdog-timeout-straggler", Tier.SILENCE, 0.5, message, (paces[0].line, paces[-1].line))
+
+
+#: NCCL's lines of a communicator between GPUs of one host that is being made, or was.
+_MADE = ("nccl-p2p", "nccl-made")
+
+
+def stuck_between_gpus(heard: Heard) -> Iterable[Candidate]:
+    """GPUs of one host connect to each other directly, and not one collective comes through."""
+    direct = heard.first("nccl-p2p")
+    if direct is None or len(heard.facts.hosts) != 1 or any(name in heard for name in ("finished", "progress", "pace")):
+        return
+    waits = [signal for signal in heard.all("watchdog-timeout") if int(signal.fields.get("seq", 0)) <= EARLY_WORK]
+    last = heard.facts.last
+    made = heard.all(*_MADE)
+    silent = last is not None and made[-1].line.source == last.source and last.number - made[-1].line.number < NEAR_END
+    if not waits and not silent:
+        return
+    message = "the GPUs of one host connect to each other directly, and no collective completes"
+    lines = (direct.line, *(signal.line for signal in waits[:2]))
+    yield Candidate("iommu-acs-p2p-hang", Tier.WAITING if waits else Tier.SILENCE, 0.5, message, lines)

@@ -22,8 +22,9 @@ def waited(heard: Heard) -> Iterable[Candidate]:
     """What the time-outs tell, compared over ranks."""
     timeouts = [signal for signal in heard.all("watchdog-timeout") if "seq" in signal.fields]
     yield from _sizes(heard)
+    yield from _prepared(heard, timeouts)
     if not timeouts:
-        others = heard.all("watchdog-timeout", "gloo-timeout", "watchdog-stuck")
+        others = heard.all("watchdog-timeout", "gloo-timeout", "watchdog-stuck", "socket-timeout")
         if others:
             message = "a collective timed out, and nothing tells which rank was not there"
             rank = others[0].line.rank
@@ -31,6 +32,20 @@ def waited(heard: Heard) -> Iterable[Candidate]:
         return
     yield from _mismatch(heard)
     yield from _missing(heard, timeouts)
+
+
+def _prepared(heard: Heard, timeouts: list[Signal]) -> Iterable[Candidate]:
+    """One rank prepared data, which took longer than the others' patience at the barrier."""
+    work, others = (
+        heard.first("preparing"),
+        [*timeouts, *heard.all("socket-timeout", "store-key-timeout", "gloo-timeout")],
+    )
+    early = all(int(signal.fields["seq"]) <= EARLY_WORK for signal in timeouts)
+    if work is None or not others or not early or heard.after(work, "pace"):
+        return
+    message = "a rank was still preparing data when the others, which waited for it, ran out of time"
+    rank = work.line.rank if work.line.rank is not None else 0  # it is the first that does such work, by custom
+    yield Candidate("rank0-long-work-timeout", Tier.WAITING, 0.7, message, (work.line, *_lines(others)), rank)
 
 
 def _mismatch(heard: Heard) -> Iterable[Candidate]:

@@ -1,0 +1,69 @@
+"""Signals of processes and launchers, and what only looks like a signal."""
+
+from __future__ import annotations
+
+from holdfast.facts.logs.signals.row import Row, any_case, rows
+
+PROCESSES = rows(
+    ("exit-code", r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local_rank>\d+) \(pid: (?P<pid>\d+)\)"),
+    ("root-marker", r"Root Cause \(first observed failure\)"),
+    ("no-other-failures", r"<NO_OTHER_FAILURES>"),
+    ("mpi-process", r"Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]"),
+    ("mpi-signal", r"(?:process rank (?P<rank>\d+).{0,60})?exited on signal (?P<signal>\d+)"),
+    ("slurm-task", r"srun: error: (?P<host>\S+?): tasks? (?P<tasks>[\d,\-\[\]]+): (?P<what>.+)"),
+    ("slurm-cancelled", r"(?:STEP|JOB) [\d.+_]+ ON \S+ CANCELLED AT \S+(?: DUE TO (?P<why>[A-Z ]+))?"),
+    ("time-limit", r"DUE TO TIME LIMIT|time limit (?:reached|exceeded)|DeadlineExceeded"),
+    ("node-failure", r"NODE FAILURE|NODE_FAIL|[Nn]ode failure|NodeNotReady|NodeLost"),
+    ("node-failure", r"node .{0,60}(?:marked dead|has died|unexpectedly|was terminated)"),
+    ("node-failure", r"missed too many heartbeats|kubelet stopped posting|ActorDiedError|WorkerCrashedError"),
+    ("node-failure", r"lost (?:contact|connection) (?:with|to) (?:node|worker|agent)"),
+    ("preempted", r"[Pp]reempt|[Ss]pot (?:instance )?(?:interruption|termination)|\bEvicted\b|scancel"),
+    ("preempted", r"TERMINATING|maintenance event"),
+    ("terminated", r"[Rr]eceived (?:signal )?(?:Signals\.)?(?:SIGTERM|SIGHUP|SIGINT|15|1|2)\b"),
+    ("terminated", r"got signal: (?:15|1|2)|death signal, shutting down"),
+    ("terminated", r"Received \d+ death signal|received SIGTERM|SIGHUP|SignalException|KeyboardInterrupt"),
+    ("terminated", r"Job step aborted"),
+    ("segfault", r"[Ss]egmentation fault|SIGSEGV|[Ss]ignal(?: code)?:? 11\b|exitcode: -11|exit code 139"),
+    ("killed", r"SIGKILL|exitcode\s*: -9|exit code:? 137|exitcode=-9|[Ss]ignal 9\b|: Killed\b"),
+    ("aborted", r"SIGABRT|exitcode\s*: -6|Signal 6|Aborted \(core dumped\)"),
+    ("traceback", r"Traceback \(most recent call last\)"),
+    ("frame", r'File "(?P<file>[^"\n]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?'),
+)  # fmt: skip
+
+ANCHORED = (
+    Row(
+        "exception",
+        r"^[\s^~|]*(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Failure))(?:\s*:\s*(?P<text>.*))?$",
+        find=r"(?:Error|Exception|Interrupt|Failure)\b",
+    ),
+    Row(
+        "failed-rank",
+        r"^\s*rank\s*: (?P<rank>\d+) \(local_rank: (?P<local_rank>\d+)\)",
+        find=r"rank\s*: \d+ \(local_rank",
+    ),
+    Row("failed-code", r"^\s*exitcode\s*: (?P<code>-?\d+) \(pid: (?P<pid>\d+)\)", find=r"exitcode\s*: -?\d+ \(pid"),
+    Row("failed-host", r"^\s*host\s*: (?P<host>\S+)", find=r"host\s+: "),
+    Row("failed-rank-json", r'^\s*"(?P<rank>\d+)": \{', find=r'"\d+": \{'),
+)
+
+NOISE = any_case(
+    ("noise-address-family", r"errno: 97|address family not supported by protocol"),
+    ("noise-omp", r"Setting OMP_NUM_THREADS"),
+    ("noise-verbs", r"failed to open libibverbs|libibverbs.{0,40}(?:not found|cannot open)"),
+    ("noise-plugin", r"no plugin found|net/ib : no device found|using internal implementation"),
+    (
+        "noise-plugin",
+        r"failed to find nccl\w*plugin\w*|plugin load .{0,40}returned|plugin: (?:failed to find|could not find)",
+    ),
+    ("noise-plugin", r"libfabric:.{0,200}<(?:warn|info)>"),
+    ("noise-ece", r"ibv_set_ece failed|ibv_query_ece"),
+    ("noise-destroy", r"destroy_process_group\(\) was not called|process group has not been destroyed"),
+    ("noise-device-id", r"no device id is provided|using gpu \d+ (?:to perform barrier|as device)"),
+    (
+        "noise-proxy",
+        r"connection closed by localrank|\[service thread\]|proxy service|could not receive type from localrank",
+    ),
+    ("noise-not-saved", r"did not save the model"),
+    ("noise-flight-recorder", r"stack trace of the failed collective not found"),
+    ("noise-deprecated", r"futurewarning|deprecationwarning|userwarning"),
+)
