@@ -1,0 +1,95 @@
+"""What is gathered from heaps of logs: signals with their fields, tracebacks, and how far each rank came."""
+
+from __future__ import annotations
+
+import io
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.facts.evidence import Kind, Piece
+from holdfast.facts.logs import LogFacts, reader
+from holdfast.facts.logs.reader import KEPT_FIRST, KEPT_LAST, rank_of
+from holdfast.facts.logs.signals import ROWS
+
+
+def facts(**logs: str | bytes) -> LogFacts:
+    """What these logs say; keywords are the names of files."""
+    pieces = []
+    for name, text in logs.items():
+        raw = text.encode() if isinstance(text, str) else text
+        pieces.append(Piece(name, Kind.LOG, len(raw), lambda raw=raw: io.BytesIO(raw)))
+    return reader.read(pieces)
+
+
+def test_signals_keep_their_line_and_fields() -> None:
+    found = facts(log="all well\n[rank2]: last enqueued NCCL work: 41, last completed NCCL work: 40.\n")
+    (signal,) = [one for one in found.signals if one.name == "work-status"]
+    assert (signal.line.rank, signal.line.number, signal.line.source) == (2, 2, "log")
+    assert signal.fields == {"enqueued": 41, "completed": 40}
+    assert found.ranks[2].enqueued == {"0": 41}
+    assert (found.lines, found.last.number if found.last else 0) == (2, 2)
+
+
+def test_tracebacks_of_two_ranks_spliced_into_each_other() -> None:
+    log = "".join(
+        f"[rank{rank}]: {line}\n"
+        for line in ("Traceback (most recent call last):", '  File "/job/a.py", line 3, in f', "KeyError: 'x'")
+        for rank in (0, 1)
+    )
+    found = facts(log=log).tracebacks
+    assert [(one.type, one.line.rank, one.place.line if one.place else 0) for one in found] == [
+        ("KeyError", 0, 3),
+        ("KeyError", 1, 3),
+    ]
+
+
+def test_the_innermost_frame_of_the_users_is_the_place() -> None:
+    log = (
+        'Traceback (most recent call last):\n  File "/job/a.py", line 3, in f\n'
+        '  File "/usr/lib/python3.11/site-packages/torch/nn/functional.py", line 9, in g\nValueError: no\n'
+    )
+    (found,) = facts(log=log).tracebacks
+    assert found.place is not None
+    assert (found.place.file, found.place.line) == ("/job/a.py", 3)
+
+
+def test_torchruns_table_of_failures() -> None:
+    log = "Failures:\n[1]:\n  host      : n1\n  rank      : 5 (local_rank: 1)\n  exitcode  : -9 (pid: 41)\n"
+    assert (facts(log=log).ranks[5].exit_code, facts(log=log).ranks[5].host) == (-9, "n1")
+
+
+def test_nccl_tells_which_process_is_which_rank() -> None:
+    log = (
+        "n1:5:9 [0] NCCL INFO comm 0x7f rank 6 nranks 8 cudaDev 0 busId 10 - Init COMPLETE\n"
+        "n1:5:9 [0] NCCL WARN Call to posix_fallocate failed : No space left on device\n"
+    )
+    found = facts(log=log)
+    assert found.world_size == 8
+    assert {one.line.rank for one in found.signals if one.name == "shm-full"} == {6}
+
+
+def test_of_many_alike_the_first_and_the_last_are_kept() -> None:
+    found = facts(log="".join(f"Connection closed by peer {number}\n" for number in range(500)))
+    kept = [one.line.number for one in found.signals if one.name == "peer-closed"]
+    assert len(kept) == KEPT_FIRST + KEPT_LAST
+    assert (kept[0], kept[-1]) == (1, 500)
+
+
+def test_ranks_in_names_of_files() -> None:
+    assert rank_of("run/none_abc/attempt_0/3/stderr.log") == 3
+    assert rank_of("logs/rank_12.txt") == 12
+    assert rank_of("logs.tgz!rank3/stderr.log") == 3
+    assert rank_of("slurm-811234.out") is None
+    assert rank_of("crank7x.log") is None
+
+
+def test_expressions_have_no_look_around() -> None:
+    for row in ROWS:
+        assert not any(mark in row.expression for mark in ("(?=", "(?!", "(?<=", "(?<!")), row.name
+
+
+@given(st.lists(st.binary(max_size=60), max_size=20))
+def test_no_bytes_make_the_reader_fail(lines: list[bytes]) -> None:
+    found = facts(noise=b"\n".join(lines), rank1=b"\r".join(lines))
+    assert found.lines <= sum(line.count(b"\n") + 1 for line in lines) + 2
