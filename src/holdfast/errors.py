@@ -5,6 +5,8 @@
     │   ├── UnknownName            a preset, fault, command or cause that does not exist; says which ones are near
     │   ├── BadValue               an option or variable whose value cannot be understood
     │   ├── MissingFile            a script, folder or file that is not there
+    │   ├── NoJob                  no training process that is meant is running
+    │   ├── SeveralJobs            several training jobs are meant, where one has to be
     │   └── MissingExtra           a part of holdfast, or torch itself, that is not installed
     ├── WorldError                 the world's: the command was right, the machine or the network did not play along
     │   ├── RendezvousUnreachable  the store of the job cannot be reached
@@ -91,6 +93,20 @@ class MissingFile(UsageError):
     what = "cannot open {subject}"
     why = "there is no such file"
     next_step = "check the path, which is taken relative to the current folder"
+
+
+class NoJob(UsageError):
+    """No training process is running that the subject (what was looked for) means."""
+
+    what = "found no training job by {subject}"
+    next_step = "run this on a host of the job, as its user or with sudo, and name a process with --pid if need be"
+
+
+class SeveralJobs(UsageError):
+    """The subject, a list of jobs, is more than the one that can be looked into."""
+
+    what = "several training jobs run here: {subject}"
+    next_step = "choose one with --pid, --name or --port"
 
 
 class MissingExtra(UsageError):

@@ -93,9 +93,10 @@ class Judgement:
         self._suspected_at, self._look_again_at = 0.0, now + LOOK_AGAIN_S
         if closer.silent_since > table.silent_since:
             return Outcome(closer)
-        return self._decide(closer, time.time() - table.silent_since)
+        return self.decide(closer, time.time() - table.silent_since)
 
-    def _decide(self, table: Summary, silent_s: float) -> Outcome:
+    def decide(self, table: Summary, silent_s: float) -> Outcome:
+        """Judge a close look at a job that has been silent for so long, or be patient and say why."""
         verdict = self.judge(table)
         if verdict.root is None:
             return Outcome(table)

@@ -89,12 +89,17 @@ class Node:
         for rank in living:
             rank.processes.append(processes.look(rank.worker.pid))
         if stacks:
-            for rank in living:
-                rank.ask_for_dump()
+            self.ask_for_dumps()
             wanted = {rank.worker.pid: Path(f"{rank.worker.box}.stacks") for rank in living}
             taken = _stacks(wanted)
             for rank in living:
                 rank.samples.append(taken[rank.worker.pid])
+
+    def ask_for_dumps(self) -> None:
+        """Ask the living ranks for dumps where they may help; a later look picks them up."""
+        for rank in self._ranks.values():
+            if rank.exit_code is None:
+                rank.ask_for_dump()
 
     def _summary(self, states: list[RankState]) -> Summary:
         groups, states = agree_on_groups([(state, self._ranks[state.rank].groups()) for state in states])

@@ -72,14 +72,12 @@ def patience(root: RankState, limits: Limits, *, awaited: bool = True) -> Patien
         return None
     if root.phase and root.phase_budget_s:
         return Patience(f"it says it is in phase {root.phase!r}", root.phase_budget_s)
-    busy = _busy(root)
+    busy = doing(root)
     if busy:
         return Patience(busy, float("inf"))
-    for stack in root.stacks[-1:]:
-        for frame in stack.frames:
-            for pattern, phase, limit in _PHASES:
-                if pattern.search(f"{frame.file}:{frame.function}"):
-                    return Patience(f"its stack shows {phase} ({_short(frame)})", getattr(limits, limit))
+    phase = visible_phase(root, limits)
+    if phase:
+        return phase
     if root.step is None and root.step_p99_s is None:
         return Patience("it has not finished its first step", limits.first_step_s if awaited else limits.alone_s)
     return None if awaited else Patience("nobody waits for it in a collective", limits.alone_s)
@@ -96,8 +94,18 @@ def patience_with_all(ranks: Sequence[RankState], limits: Limits) -> Patience | 
     return None
 
 
-def _busy(root: RankState) -> str | None:
-    """What a rank that is slow but alive does, in words."""
+def visible_phase(root: RankState, limits: Limits) -> Patience | None:
+    """A phase that takes long by nature (saving, compiling, evaluating), where the newest stack shows one."""
+    for stack in root.stacks[-1:]:
+        for frame in stack.frames:
+            for pattern, phase, limit in _PHASES:
+                if pattern.search(f"{frame.file}:{frame.function}"):
+                    return Patience(f"its stack shows {phase} ({_short(frame)})", getattr(limits, limit))
+    return None
+
+
+def doing(root: RankState) -> str | None:
+    """What a rank that is slow but alive does, in words; None where it shows no sign of advancing."""
     if root.cpu_share is not None and root.cpu_share >= BUSY_CPU_SHARE:
         return f"it is computing ({root.cpu_share:.0%} of a core)"
     if root.io_bytes is not None and root.io_bytes >= MOVING_BYTES:

@@ -1,0 +1,157 @@
+"""Looks into a job that hangs now, on this host and others: find it, sample it twice, judge, and change nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast import settings
+from holdfast.actions.judgement import Judgement
+from holdfast.errors import NoJob, SeveralJobs, StackRefused
+from holdfast.facts import jobs, proc, source
+from holdfast.facts.job_samples import Samples, combine, take
+from holdfast.facts.jobs import Job, Search
+from holdfast.facts.node import Summary
+from holdfast.facts.ranks import Life, Place
+from holdfast.facts.remote import Seen, ask
+from holdfast.facts.source import Surroundings
+from holdfast.findings import Level, RuledOut, Verdict
+from holdfast.rules import stacks, stall
+from holdfast.rules.stall import Limits
+
+COULD_NOT_JUDGE = 3
+MOST_HOSTS_AT_ONCE = 64
+#: Lines of the user's whose source is looked up.
+MOST_PLACES = 256
+
+
+class Attached(msgspec.Struct, frozen=True):
+    """What came of it: the job (as the first host shows it), what was seen, and the verdict."""
+
+    job: Job
+    samples: Samples
+    verdict: Verdict
+    elapsed_s: float
+
+    @property
+    def exit_status(self) -> int:
+        """0 nothing wrong, 1 an error was found, 3 could not judge."""
+        root = self.verdict.root
+        if root is None:
+            return 0 if any(state.stacks for state in self.samples.ranks) or self.samples.boxes else COULD_NOT_JUDGE
+        return {Level.ERROR: 1, Level.UNKNOWN: COULD_NOT_JUDGE}.get(root.level, 0)
+
+
+def choose(search: Search) -> Job:
+    """The one job of this host that is meant.
+
+    Raises:
+        NoJob, SeveralJobs: there is none, or more than one.
+    """
+    found = jobs.find(search)
+    if len(found) > 1:
+        raise SeveralJobs("; ".join(str(job) for job in found))
+    return found[0]
+
+
+def attach(search: Search, hosts: Sequence[str] = ()) -> Attached:
+    """Look into the job that is meant, here or on ``hosts``, and judge.
+
+    Raises:
+        NoJob, SeveralJobs: there is none, or more than one.
+        StackRefused: nothing of the job can be seen, because tracing is not allowed.
+    """
+    begun = time.monotonic()
+    job, samples = _everywhere(search, hosts) if hosts else _here(search)
+    if _is_closed(samples):
+        raise StackRefused(samples.ranks[0].pid, why=_refused(), next_step=_leave())
+    verdict = _judge(samples)
+    return Attached(job, samples, verdict, round(time.monotonic() - begun, 3))
+
+
+def _here(search: Search) -> tuple[Job, Samples]:
+    job = choose(search)
+    return job, take(job)
+
+
+def _everywhere(search: Search, hosts: Sequence[str]) -> tuple[Job, Samples]:
+    """What every host saw of the job that most ranks belong to; a host that fails is said to be unseen."""
+    with ThreadPoolExecutor(min(len(hosts), MOST_HOSTS_AT_ONCE), "holdfast-hosts") as pool:
+        answers = list(pool.map(lambda host: ask(host, search), hosts))
+    seen = [answer for answer in answers if isinstance(answer, Seen)]
+    silent = [answer.why for answer in answers if not isinstance(answer, Seen)]
+    if not seen:
+        raise NoJob("--hosts " + ",".join(hosts), why="; ".join(silent))
+    sizes: dict[tuple[str, str, int], int] = {}
+    for each in seen:
+        sizes[each.job.key] = sizes.get(each.job.key, 0) + len(each.job.ranks)
+    key = max(sizes, key=lambda each: sizes[each])
+    silent += [f"host {each.job.host} runs another job: {each.job}" for each in seen if each.job.key != key]
+    ours = [each for each in seen if each.job.key == key]
+    together = combine([each.samples for each in ours])
+    return ours[0].job, replace(together, unseen=(*together.unseen, *silent))
+
+
+def _judge(samples: Samples) -> Verdict:
+    verdict = _by_boxes(samples) if samples.boxes else _by_stacks(samples)
+    return replace(verdict, unseen=(*samples.unseen, *verdict.unseen))
+
+
+def _by_stacks(samples: Samples) -> Verdict:
+    return stacks.judge(
+        samples.ranks, samples.threads, world_size=samples.world_size, source=_sources(samples), gone=samples.gone
+    )
+
+
+def _by_boxes(samples: Samples) -> Verdict:
+    """As the watcher of ``holdfast run`` judges, with its patience."""
+    limits = Limits(alone_s=settings.seconds("HOLDFAST_ALONE_S"))
+    silent_s = samples.time - samples.silent_since
+    patience_s = stall.threshold_s(samples.ranks, limits)
+    if silent_s < patience_s:
+        why = f"a rank advanced {silent_s:.1f} s ago, and it is {patience_s:.0f} s of silence that count"
+        return Verdict(question=stacks.QUESTION, ruled_out=(RuledOut("rank-missing-collective", why),))
+    table = Summary(samples.ranks, samples.groups, samples.world_size, samples.silent_since, samples.time)
+    outcome = Judgement(limits).decide(table, silent_s)
+    if outcome.verdict is not None:
+        return outcome.verdict
+    notes = (RuledOut("rank-missing-collective", outcome.note),) if outcome.note else ()
+    return Verdict(question=stacks.QUESTION, ruled_out=notes)
+
+
+def _sources(samples: Samples) -> dict[Place, Surroundings]:
+    """The source around the user's lines on the stacks."""
+    places = {frame for state in samples.ranks for stack in state.stacks[-1:] for frame in stack.frames[:32]}
+    wanted = [place for place in sorted(places, key=str) if not place.file.startswith("<")][:MOST_PLACES]
+    seen = {place: source.surroundings(place) for place in wanted}
+    return {place: around for place, around in seen.items() if isinstance(around, Surroundings)}
+
+
+def _is_closed(samples: Samples) -> bool:
+    """True where nothing can be said because the system does not let us look."""
+    seen = any(state.stacks or state.life in (Life.STOPPED, Life.DISK) for state in samples.ranks)
+    refused = any("ptrace" in text for state in samples.ranks for text in state.unseen)
+    return not samples.boxes and not seen and refused
+
+
+def _refused() -> str:
+    scope = proc.number("/proc/sys/kernel/yama/ptrace_scope")
+    setting = f"kernel.yama.ptrace_scope is {scope}" if isinstance(scope, int) else "the processes are another user's"
+    return f"this machine does not allow it ({setting})"
+
+
+def _leave() -> str:
+    return (
+        "run it with sudo or as the user of the job; or allow it with: sysctl kernel.yama.ptrace_scope=0, "
+        "or CAP_SYS_PTRACE for the container"
+    )
+
+
+def document(found: Attached) -> dict[str, Any]:
+    """What ``--json`` has beside findings and verdict; enough for another host to judge over all of them."""
+    return {"job": found.job, "samples": found.samples, "elapsed_s": found.elapsed_s}
