@@ -123,12 +123,13 @@ class _Heap:
         for index in hit.rows:
             row = ROWS[index]
             said = fields(row, line.text)
-            if said is None:
-                said = fields(row, hit.line.decode("utf-8", errors="replace"))  # it stood in the prefix
+            owner = line
+            if said is None:  # it stood in a prefix, or in a progress bar, which may be another rank's
+                said, owner = fields(row, hit.line.decode("utf-8", errors="replace")), _with_rank(line, None)
             if said is not None and process is not None:
                 said["device"] = int(process[3])
             if said is not None:
-                self._hear(row, line, said, process[1].decode() if process else "")
+                self._hear(row, owner, said, process[1].decode() if process else "")
 
     def _see(self, line: Line) -> None:
         if line.rank is None:
@@ -205,4 +206,4 @@ def _group_of(text: str) -> str:
 
 
 def _with_rank(line: Line, rank: int | None) -> Line:
-    return line if rank is None else Line(line.text, line.source, line.number, rank, line.host, line.time)
+    return Line(line.text, line.source, line.number, rank, line.host, line.time)

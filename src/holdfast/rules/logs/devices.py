@@ -45,6 +45,8 @@ def storage(heard: Heard) -> Iterable[Candidate]:
     """A full or stuck disk: a checkpoint's where a checkpoint is spoken of, shared memory's where that is."""
     for name in ("no-space", "checkpoint-slow"):
         for signal in heard.all(name):
+            if overcome(heard, signal):
+                continue
             if "shm" in signal.line.text or "torch_" in signal.line.text or "shm-full" in heard:
                 continue
             full = name == "no-space"

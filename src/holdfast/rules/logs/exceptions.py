@@ -22,6 +22,7 @@ _ECHOES = re.compile(
 _ECHO_TYPES = re.compile(
     r"(?:Dist\w*Error|BrokenPipeError|ConnectionError|ConnectionResetError|TimeoutError|EOFError)$"
 )
+_WRAPPED = re.compile(r"Caught \w+ in (?:DataLoader worker process|replica|pin memory thread)")
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 
 
@@ -30,7 +31,7 @@ def raised(heard: Heard) -> Iterable[Candidate]:
     told = {place(signal) for signal in heard.facts.signals if signal.name in MEANINGS or signal.name == "xid"}
     told |= {place(signal) for signal in heard.facts.signals if signal.name in ("cuda-out-of-memory", "no-space")}
     own = [one for one in heard.facts.tracebacks if _is_own(one) and (one.line.source, one.line.number) not in told]
-    if not own:
+    if not own or _went_on(heard, own[-1]):
         return
     same = [one for one in own if _kind(one) == _kind(own[0])]
     ranks = {one.line.rank for one in same if one.line.rank is not None}
@@ -51,9 +52,20 @@ def raised(heard: Heard) -> Iterable[Candidate]:
         )  # fmt: skip
 
 
+def _went_on(heard: Heard, last: LoggedTraceback) -> bool:
+    """True where the job finished after the last exception, which somebody caught, and no launcher saw a failure."""
+    later = [
+        signal for signal in heard.all("finished")
+        if signal.line.source == last.line.source and signal.line.number > last.line.number
+    ]  # fmt: skip
+    return bool(later) and not heard.failed_ranks and "exit-code" not in heard
+
+
 def _is_own(one: LoggedTraceback) -> bool:
     if one.type.endswith("Warning") or _LAUNCHERS.search(one.type):
         return False
+    if _WRAPPED.match(one.text):
+        return False  # the exception itself is printed further down
     return not (_ECHO_TYPES.search(one.type) or _ECHOES.search(one.text))
 
 

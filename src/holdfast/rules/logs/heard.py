@@ -73,8 +73,8 @@ class Heard:
 
     @property
     def failed_ranks(self) -> set[int]:
-        """The ranks that a launcher says ended with another status than 0."""
-        return {rank.rank for rank in self.facts.ranks.values() if rank.exit_code}
+        """The ranks that a launcher says failed; those that it ended itself (SIGTERM) did not."""
+        return {rank.rank for rank in self.facts.ranks.values() if rank.exit_code not in (None, 0, -15)}
 
 
 def place(signal: Signal) -> tuple[str, int]:

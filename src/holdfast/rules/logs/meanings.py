@@ -1,7 +1,8 @@
 """What a signal means where nothing says otherwise: a cause, and how far it is to be believed.
 
 Believed in this order (``Tier``): what the kernel and the driver say of the machine; errors that name their own cause;
-exceptions; what the network says; who ended the job; who waited. A later tier is mostly the echo of an earlier one.
+exceptions; what the network says; who ended the job; crashes; what survivors say of a peer that is gone; who waited. A
+later tier is mostly the echo of an earlier one.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ class Tier(IntEnum):
     EXCEPTION = 3
     NETWORK = 4
     OUTSIDE = 5
-    WAITING = 6
-    CRASH = 7
-    SILENCE = 8
+    CRASH = 6
+    LOST = 7
+    WAITING = 8
+    SILENCE = 9
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,8 @@ MEANINGS = {
     "store-unreachable": Meaning("master-unreachable", Tier.NETWORK, 0.75, "the rendezvous store cannot be reached"),
     "clients-joined": Meaning("master-unreachable", Tier.NETWORK, 0.6, "ranks are missing at the rendezvous"),
     "store-key-timeout": Meaning("store-wait", Tier.NETWORK, 0.4, "a rank waited in the store in vain"),
-    "store-lost": Meaning("peer-lost", Tier.NETWORK, 0.35, "the rendezvous store went away"),
-    "peer-closed": Meaning("peer-lost", Tier.NETWORK, 0.5, "a peer closed its connection"),
+    "store-lost": Meaning("peer-lost", Tier.LOST, 0.35, "the rendezvous store went away"),
+    "peer-closed": Meaning("peer-lost", Tier.LOST, 0.5, "a peer closed its connection"),
     "node-failure": Meaning("peer-lost", Tier.OUTSIDE, 0.85, "a node or a process of the job was lost"),
     "slurm-cancelled": Meaning("signal-sigterm-preempted", Tier.OUTSIDE, 0.9, "the scheduler ended the job"),
     "time-limit": Meaning("signal-sigterm-preempted", Tier.OUTSIDE, 0.9, "the job's time was over"),
@@ -99,6 +101,7 @@ MEANINGS = {
     "terminated": Meaning("signal-sigterm-preempted", Tier.OUTSIDE, 0.6, "the job was told to end"),
     "segfault": Meaning("segfault-in-worker", Tier.CRASH, 0.7, "a process crashed in native code"),
     "bus-error": Meaning("shm-too-small", Tier.CRASH, 0.5, "a process got a bus error"),
+    "aborted": Meaning("segfault-in-worker", Tier.SILENCE, 0.4, "a process aborted in native code and gave no reason"),
     "killed": Meaning("host-oom-killed", Tier.CRASH, 0.5, "a process was killed by SIGKILL"),
 }  # fmt: skip
 

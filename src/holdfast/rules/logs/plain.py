@@ -23,8 +23,12 @@ def named(heard: Heard) -> Iterable[Candidate]:
 
 
 def crashed(heard: Heard) -> Iterable[Candidate]:
-    """Signals that ended a process, where nothing tells why."""
-    return _of(heard, Tier.CRASH)
+    """Signals that ended a process, where nothing tells why; what follows on a time-out is torch's own doing."""
+    if "watchdog-timeout" in heard:
+        return
+    yield from _of(heard, Tier.CRASH)
+    if "finished" not in heard:  # gloo sometimes aborts at the exit of a script whose work is done
+        yield from _of(heard, Tier.SILENCE)
 
 
 #: Said by those who are left about a peer that they do not name by its rank.
@@ -66,9 +70,9 @@ def rank_of(heard: Heard, signals: list[Signal]) -> int | None:
     if signals[0].name in OF_SURVIVORS:
         return None
     for signal in signals:
-        said = signal.fields.get("rank")
-        if isinstance(said, int):
-            return said
+        said = str(signal.fields.get("rank", signal.fields.get("missing", ""))).split(",")[0].strip()
+        if said.isdigit():
+            return int(said)
     ranks = sorted({signal.line.rank for signal in signals if signal.line.rank is not None})
     first = heard.first_failed
     if first is not None and (not ranks or first in ranks or len(heard.failed_ranks) > 1):

@@ -114,7 +114,7 @@ def _sizes(heard: Heard) -> Iterable[Candidate]:
     fewest = min(counts.values())
     odd = max(rank for rank, (elements, _) in told.items() if counts[elements] == fewest)
     message = f"ranks made tensors of different sizes: rank {odd} one of {told[odd][0]} elements"
-    yield Candidate("collective-mismatch", Tier.WAITING, 0.6, message, _lines([one for _, one in told.values()]), odd)
+    yield Candidate("collective-mismatch", Tier.EXCEPTION, 0.6, message, _lines([one for _, one in told.values()]), odd)
 
 
 def _lines(signals: list[Signal]) -> tuple[Line, ...]:

@@ -51,6 +51,7 @@ MEMORY = rows(
     ("host-memory", r"DefaultCPUAllocator: (?:can't|not enough)|Cannot allocate memory|std::bad_alloc"),
     ("host-memory", r"^MemoryError|: MemoryError"),
     ("bus-error", r"Bus error|bus error|SIGBUS"),
+    ("shm-full", r"unable to allocate shared memory|allocate shared memory\(shm\)"),
     ("shm-full", r"insufficient shared memory|out of shared memory|raise your shared memory limit"),
     ("shm-full", r"unable to write to file </torch_"),
     ("shm-full", r"creating shared memory segment|failed to extend \S*shm|posix_fallocate failed"),

@@ -1,0 +1,6 @@
+"""A package that is installed nowhere."""
+
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+import a_package_that_nobody_installed  # noqa: E402,F401

@@ -1,0 +1,1 @@
+"""Never runs: the port of the rendezvous is taken."""
