@@ -77,7 +77,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One call; a dump holds them oldest first.
 
     Times are Unix seconds; ``started`` and ``completed`` are when a thread of torch noticed. Sizes are those of each
-    tensor, ``peer`` is the rank within the group that a send or receive names.
+    tensor. ``peer`` is the rank within the group that a send or receive names, ``own`` the rank's own number there.
     """
 
     number: int
@@ -91,6 +91,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     backend: str = ""
     is_point_to_point: bool = False
     peer: int | None = None
+    own: int | None = None
     state: State = State.SCHEDULED
     retired: bool = False
     created: float = 0.0
@@ -264,6 +265,7 @@ class _EntryMaker:
             number=_number(given.get("record_id", 0)), group=group, description=description,
             group_id=None if group_id is None else _number(group_id), backend=backend,
             name=name[: peers.start()] if peers else name, peer=int(peers[2][:9]) if peers else None,
+            own=int(peers[1][:9]) if peers else None,
             collective_sequence=_number(given.get("collective_seq_id", given.get("seq_id", 0))),
             point_to_point_sequence=_number(given.get("p2p_seq_id", 0)),
             operation_sequence=_number(given.get("op_id", 0)),

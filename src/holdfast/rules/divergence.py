@@ -7,7 +7,7 @@ agree, size. A minority is blamed, a tie is called a tie: never whoever differs 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.facts.ranks import Operation, RankState
@@ -18,6 +18,9 @@ UNEVEN = frozenset({"all_gather", "gather", "scatter", "all_to_all", "all_to_all
 
 #: Operations with a root, which all ranks must name alike (it stands in ``tag``).
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+
+#: What of a call has to agree, for one kind of divergence.
+Signature = Callable[[Operation, str], Hashable]
 
 _Row = Mapping[int, Operation]
 _Table = Mapping[int, _Row]
@@ -59,7 +62,7 @@ def find_line(ranks: Sequence[RankState]) -> Divergence | None:
 
 def _earliest(ranks: Sequence[RankState], kinds: Sequence[str]) -> Divergence | None:
     waited = {call.group for state in ranks for call in state.pending if call.certain}
-    found = [_in_group(group, calls, kinds) for group, calls in _calls(ranks).items() if group in waited]
+    found = [in_group(group, calls, kinds) for group, calls in _calls(ranks).items() if group in waited]
     return min((item for item in found if item is not None), key=lambda item: item.usual.entered, default=None)
 
 
@@ -85,15 +88,16 @@ def _signature(call: Operation, kind: str) -> Hashable:
     return () if call.name in UNEVEN else (call.elements, call.tensors)
 
 
-def _in_group(group: str, calls: _Table, kinds: Sequence[str]) -> Divergence | None:
+def in_group(group: str, calls: _Table, kinds: Sequence[str], sign: Signature = _signature) -> Divergence | None:
+    """The first call of one group (rank -> sequence -> call) on which its ranks disagree; None where they agree."""
     for sequence in sorted({number for mine in calls.values() for number in mine}):
         here = {rank: mine[sequence] for rank, mine in calls.items() if sequence in mine}
         if len(here) < 2:
             continue
         for kind in kinds:
-            votes = Counter(_signature(call, kind) for call in here.values())
+            votes = Counter(sign(call, kind) for call in here.values())
             if len(votes) > 1:
-                parted = _blame(group, sequence, kind, here, votes, calls)
+                parted = _Vote(group, sequence, kind, sign).blame(here, votes, calls)
                 if kind != "line":
                     return parted
                 for side in (parted, _turned(parted, here)) if parted.tie else (parted,):
@@ -114,19 +118,28 @@ def _turned(parted: Divergence, here: _Row) -> Divergence:
     return replace(parted, minority=others, usual=parted.odd, odd=parted.usual, skipped=None)
 
 
-def _blame(group: str, sequence: int, kind: str, here: _Row, votes: Counter[Hashable], calls: _Table) -> Divergence:
-    (most, count), *rest = votes.most_common()
-    habit = _Habit(calls, sequence)
-    tie = rest[0][1] == count
-    if tie:  # a side that goes on as it always did is the usual one; where both do, it stays a tie
-        keeping = [call for rank, call in sorted(here.items()) if habit.keeps(calls[rank], call)]
-        tie = len({_signature(call, kind) for call in keeping}) != 1
-        most = _signature(keeping[0] if keeping else here[min(here)], kind)
-    odd_ranks = tuple(rank for rank, call in sorted(here.items()) if _signature(call, kind) != most)
-    usual = next(call for call in here.values() if _signature(call, kind) == most)
-    odd = here[odd_ranks[0]]
-    skipped = usual if habit.is_one_ahead(usual, odd) else None
-    return Divergence(group, sequence, kind, odd_ranks, tie, usual, odd, skipped)
+@dataclass(frozen=True)
+class _Vote:
+    """The place at which ranks disagree, and what is compared there."""
+
+    group: str
+    sequence: int
+    kind: str
+    sign: Signature
+
+    def blame(self, here: _Row, votes: Counter[Hashable], calls: _Table) -> Divergence:
+        (most, count), *rest = votes.most_common()
+        habit = _Habit(calls, self.sequence)
+        tie = rest[0][1] == count
+        if tie:  # a side that goes on as it always did is the usual one; where both do, it stays a tie
+            keeping = [call for rank, call in sorted(here.items()) if habit.keeps(calls[rank], call)]
+            tie = len({self.sign(call, self.kind) for call in keeping}) != 1
+            most = self.sign(keeping[0] if keeping else here[min(here)], self.kind)
+        odd_ranks = tuple(rank for rank, call in sorted(here.items()) if self.sign(call, self.kind) != most)
+        usual = next(call for call in here.values() if self.sign(call, self.kind) == most)
+        odd = here[odd_ranks[0]]
+        skipped = usual if habit.is_one_ahead(usual, odd) else None
+        return Divergence(self.group, self.sequence, self.kind, odd_ranks, tie, usual, odd, skipped)
 
 
 class _Habit:

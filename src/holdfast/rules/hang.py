@@ -44,14 +44,14 @@ def judge(
         waits.build(ranks, groups, world_size), divergence.find(ranks),
     )  # fmt: skip
     found = [
-        item for rule in (_died, _parted, _new_group, _circle, _no_partner, _roots, _transport) for item in rule(case)
+        item for rule in (_died, _parted, _new_group, circle, _no_partner, _roots, transport) for item in rule(case)
     ] or _alone(case)
     dead = any(roots.died(state) for state in ranks)
     root = found[0] if found else None
     return Verdict(
         question=QUESTION_DEAD if dead else QUESTION,
         root=root,
-        consequences=_consequences(case, root) if root else (),
+        consequences=consequences(case, root) if root else (),
         suspects=tuple(found[1:4]),
         ruled_out=_ruled_out(case, root) if root else (),
         unseen=_unseen(case),
@@ -104,11 +104,14 @@ def _new_group(case: Case) -> list[Finding]:
     return []
 
 
-def _circle(case: Case) -> list[Finding]:
+def circle(case: Case) -> list[Finding]:
+    """The ranks that wait for each other in a circle."""
     cycle = case.graph.cycle
     if not cycle:
         return []
-    calls = [f"rank {rank} in {call_text(wait.operation, case.groups)}{_line(wait.operation)}" for rank, wait in cycle]
+    calls = [
+        f"rank {rank} in {call_text(wait.operation, case.groups)}{line_text(wait.operation)}" for rank, wait in cycle
+    ]
     peers = [(rank, wait) for rank, wait in cycle if wait.operation.is_point_to_point]
     facts = tuple(_call_fact(case, rank, wait.operation) for rank, wait in cycle)
     if peers:
@@ -117,7 +120,7 @@ def _circle(case: Case) -> list[Finding]:
     # Most ranks are on one side of the circle; a rank on the other side is the one that turned the order round.
     first, wait = min(cycle, key=lambda edge: len(edge[1].waiters))
     message = f"ranks {ranks_text([rank for rank, _ in cycle])} wait in a circle: " + ", ".join(calls[:6])
-    subject = _subject(case, first, wait.operation)
+    subject = subject_of(case, first, wait.operation)
     return [finding(by_name("collective-order-inversion"), message, subject=subject, evidence=facts, confidence=0.95)]
 
 
@@ -136,9 +139,9 @@ def _no_partner(case: Case) -> list[Finding]:
 def _without_partner(case: Case, wait: Wait, rank: int, facts: tuple[Fact, ...]) -> Finding:
     call = wait.operation
     other = "recv" if call.name == "send" else "send"
-    message = f"rank {call.peer} never posts the {other} for rank {rank}'s {call.name}{_line(call)}"
+    message = f"rank {call.peer} never posts the {other} for rank {rank}'s {call.name}{line_text(call)}"
     return finding(
-        by_name("p2p-without-partner"), message, subject=_subject(case, rank, call), evidence=facts, confidence=0.9
+        by_name("p2p-without-partner"), message, subject=subject_of(case, rank, call), evidence=facts, confidence=0.9
     )
 
 
@@ -153,7 +156,7 @@ def _roots(case: Case) -> list[Finding]:
     return found
 
 
-def _transport(case: Case) -> list[Finding]:
+def transport(case: Case) -> list[Finding]:
     """Everybody is in the same call and it does not complete: the network, or the device, stands still."""
     stuck = [wait for wait in case.graph.waits if not wait.awaited and not wait.operation.is_point_to_point]
     if not stuck:
@@ -162,7 +165,7 @@ def _transport(case: Case) -> list[Finding]:
     left = len(waiters) < len(waits.members_of(call.group, case.groups, case.world_size) or waiters)
     who = f"ranks {ranks_text(waiters)} are still in" if left else "all ranks are in the same"
     others = ", which the others have left" if left else " and it does not complete"
-    message = f"{who} {call_text(call, case.groups)}{_line(call)}{others}: look at the network"
+    message = f"{who} {call_text(call, case.groups)}{line_text(call)}{others}: look at the network"
     facts = tuple(_call_fact(case, rank, call) for rank in waiters[:4])
     return [finding(by_name("network-fabric-fault"), message, evidence=facts, confidence=0.4)]
 
@@ -182,7 +185,8 @@ def _alone(case: Case) -> list[Finding]:
 # ---- what surrounds the root
 
 
-def _consequences(case: Case, root: Finding) -> tuple[Finding, ...]:
+def consequences(case: Case, root: Finding) -> tuple[Finding, ...]:
+    """What followed from the root: who waits where, and who failed after it."""
     cause = by_name(root.cause)
     found = [_waiting(case, cause, wait, root) for wait in case.graph.waits[:64]]
     echoes = [state for state in case.ranks.values() if roots.died(state) and state.rank != root.subject.rank]
@@ -203,9 +207,9 @@ def _waiting(case: Case, cause: Cause, wait: Wait, root: Finding) -> Finding | N
     many = "ranks" if len(waiters) > 1 else "rank"
     verb = "wait" if len(waiters) > 1 else "waits"
     target = f" for rank{'s' if len(wait.awaited) > 1 else ''} {ranks_text(wait.awaited)}" if wait.awaited else ""
-    where = f"{call_text(wait.operation, case.groups)}{_line(wait.operation)}"
+    where = f"{call_text(wait.operation, case.groups)}{line_text(wait.operation)}"
     text = f"{many} {ranks_text(waiters)} {verb} in {where}{target}"
-    subject = _subject(case, waiters[0], wait.operation)
+    subject = subject_of(case, waiters[0], wait.operation)
     facts = (_call_fact(case, waiters[0], wait.operation),)
     return finding(cause, text, level=Level.NOTE, subject=subject, evidence=facts, remedies=root.remedies[:1])
 
@@ -272,11 +276,13 @@ def _waited_text(case: Case, rank: int) -> str:
     return call_text(waiting[0].operation, case.groups) if waiting else "the collective of the others"
 
 
-def _line(call: Operation) -> str:
+def line_text(call: Operation) -> str:
+    """Where the call stands in the source, in words; nothing where that is not known."""
     return f" at {call.site.file.rsplit('/', 1)[-1]}:{call.site.line}" if call.site else ""
 
 
-def _subject(case: Case, rank: int, call: Operation) -> Subject:
+def subject_of(case: Case, rank: int, call: Operation) -> Subject:
+    """The rank, with the line at which it is in a call of that group."""
     state = case.ranks.get(rank)
     mine = next((mine for mine in (state.pending if state else ()) if mine.group == call.group), call)
     site = mine.site
@@ -286,7 +292,8 @@ def _subject(case: Case, rank: int, call: Operation) -> Subject:
 
 def _call_fact(case: Case, rank: int, call: Operation) -> Fact:
     state = case.ranks.get(rank)
-    text = f"in {call_text(call, case.groups)}, {call.dtype} {list(call.shape)}{_line(call)}, entered and not completed"
+    what = f"{call_text(call, case.groups)}, {call.dtype} {list(call.shape)}{line_text(call)}"
+    text = f"in {what}, entered and not completed"
     return Fact(
         text=text,
         origin=f"box of rank {rank}",

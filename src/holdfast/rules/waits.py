@@ -46,11 +46,15 @@ def _age(wait: Wait) -> tuple[float, int]:
 
 def build(ranks: Sequence[RankState], groups: Mapping[str, Group], world_size: int) -> WaitGraph:
     """The wait-for graph of the pending calls of ``ranks``."""
-    waits = (*_collectives(ranks, groups, world_size), *_point_to_point(ranks))
+    return graph((*_collectives(ranks, groups, world_size), *_point_to_point(ranks)))
+
+
+def graph(waits: Sequence[Wait]) -> WaitGraph:
+    """The wait-for graph of these waits."""
     waiting = {rank for wait in waits for rank in wait.waiters}
     awaited = {rank for wait in waits for rank in wait.awaited}
     roots = tuple(sorted(awaited - waiting))
-    return WaitGraph(waits, roots, _cycle(waits, roots))
+    return WaitGraph(tuple(waits), roots, _cycle(waits, roots))
 
 
 def members_of(name: str, groups: Mapping[str, Group], world_size: int) -> tuple[int, ...] | None:

@@ -1,0 +1,287 @@
+"""From the table of flight-recorder dumps to the verdict, over the same wait-for graph as that of a live job.
+
+Dumps are taken one after the other and are no picture of one moment: before anybody is said to wait, calls are taken
+away that a peer's dump proves to be over, and sends and receives are set against each other. Then it is asked who
+parted from the others, who waits in a circle, who is waited for without waiting, and whose device no longer reports
+what its peers have completed. Where all are in the same call nobody is blamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from holdfast.facts.dumps import DumpTable
+from holdfast.facts.ranks import Operation, Place
+from holdfast.findings import Fact, Finding, Level, RuledOut, Subject, Verdict, finding
+from holdfast.report.ranksets import compress_ranks as ranks_text
+from holdfast.rules import hang, mismatch, recorded_calls, waits
+from holdfast.rules.causes import by_name
+from holdfast.rules.meetings import Settled, settle
+from holdfast.rules.waits import Wait
+
+QUESTION = "Why does the job stand still?"
+#: Calls that all peers have completed and one rank's dump has open: fewer are a matter of when the dump was made.
+SILENT_CALLS = 3
+#: Above this share of ranks without a dump, their absence tells of how the dumps were collected, not of the job.
+MOST_ABSENT = 0.5
+
+
+@dataclass(frozen=True)
+class _Picture:
+    """The case as all rules know it, with what was found out about the dumps themselves."""
+
+    table: DumpTable
+    settled: Settled
+    case: hang.Case
+    stuck: tuple[Wait, ...]
+
+
+def judge(table: DumpTable) -> Verdict:
+    """The verdict over these dumps; ``root`` is None where nothing is wrong in them."""
+    picture = _picture(table)
+    found = [item for rule in (_parted, _circle, _roots, _silent, _stuck) for item in rule(picture)]
+    found = _once(found)
+    root = found[0] if found else None
+    verdict = Verdict(
+        question=QUESTION,
+        root=root,
+        consequences=hang.consequences(picture.case, root) if root else (),
+        suspects=tuple(found[1:]),
+        ruled_out=_ruled_out(picture, root) if root else (),
+        unseen=(*table.unseen, *_untold(picture)),
+    )
+    return _of_dumps(verdict, table.files)
+
+
+def _picture(table: DumpTable) -> _Picture:
+    settled = settle(table)
+    absent = set(range(table.world_size)) - {state.rank for state in table.ranks}
+    built = waits.build(settled.ranks, table.groups, table.world_size).waits
+    if len(absent) > MOST_ABSENT * table.world_size:
+        built = tuple(_without(wait, absent) for wait in built if not wait.awaited or set(wait.awaited) - absent)
+    graph = waits.graph([wait for wait in built if wait.awaited])
+    case = hang.Case(
+        {state.rank: state for state in settled.ranks}, table.groups, table.world_size, {}, graph,
+        recorded_calls.parted(table),
+    )  # fmt: skip
+    return _Picture(table, settled, case, tuple(wait for wait in built if not wait.awaited))
+
+
+def _without(wait: Wait, absent: set[int]) -> Wait:
+    return Wait(wait.operation, wait.waiters, tuple(rank for rank in wait.awaited if rank not in absent))
+
+
+def _once(found: Sequence[Finding]) -> list[Finding]:
+    """The findings without those that say less of a rank that one before them is about."""
+    kept: list[Finding] = []
+    for item in found:
+        if item.subject.rank is None or item.subject.rank not in {each.subject.rank for each in kept}:
+            kept.append(item)
+    return kept
+
+
+# ---- the rules, in the order in which they are believed
+
+
+def _parted(picture: _Picture) -> list[Finding]:
+    parted = picture.case.parted
+    if parted is not None:
+        return [mismatch.explain(parted, picture.case.ranks, {})]
+    wrong = recorded_calls.malformed(picture.table)
+    return [wrong] if wrong is not None else []
+
+
+def _circle(picture: _Picture) -> list[Finding]:
+    return hang.circle(picture.case) if picture.case.parted is None else []
+
+
+def _roots(picture: _Picture) -> list[Finding]:
+    """Ranks that others wait for and that wait for nobody; one without a dump comes last, as less is known of it."""
+    case = picture.case
+    if case.parted is not None or case.graph.cycle:
+        return []
+    known = [rank for rank in case.graph.roots if rank in case.ranks]
+    known.sort(key=lambda rank: (rank not in picture.settled.silent, -len(case.graph.waiting_for(rank)), rank))
+    absent = [rank for rank in case.graph.roots if rank not in case.ranks]
+    return [*(_behind(picture, rank) for rank in known), *(_without_dump(picture, rank) for rank in absent)]
+
+
+def _silent(picture: _Picture) -> list[Finding]:
+    """Ranks that wait for others as well, but whose own device stopped reporting before that."""
+    if not picture.case.graph.waits:
+        return []
+    return [_device(picture, rank, "") for rank, calls in picture.settled.silent.items() if len(calls) >= SILENT_CALLS]
+
+
+def _stuck(picture: _Picture) -> list[Finding]:
+    """Everybody has entered, and it does not complete: no rank is to blame."""
+    if picture.case.graph.waits or picture.case.parted is not None or not picture.stuck:
+        return []
+    case = _with_waits(picture.case, picture.stuck)
+    found = hang.transport(case)
+    calls = " and ".join(hang.call_text(wait.operation, case.groups) for wait in picture.stuck[:2])
+    if any(case.groups[wait.operation.group].ranks is None for wait in picture.stuck):
+        return [_who_is_missing(picture, calls)]
+    if len({wait.operation.group for wait in picture.stuck}) < 2 or not found:
+        return found
+    message = (
+        f"every member has entered {calls}, in one order, and none completes: no rank is to blame; the network stands "
+        "still, or the two communicators block each other on the device"
+    )
+    return [msgspec.structs.replace(found[0], message=message)]
+
+
+def _who_is_missing(picture: _Picture, calls: str) -> Finding:
+    """Ranks stand in a call of a group whose members no dump tells."""
+    wait = picture.stuck[0]
+    who = "; ".join(
+        f"ranks {ranks_text(wait.waiters)} in {_named(picture, wait.operation)}" for wait in picture.stuck[:4]
+    )
+    message = f"{calls} do not complete ({who}), and the dumps do not say whom that group waits for"
+    cause = "collective-order-inversion" if len(picture.stuck) > 1 else "rank-missing-collective"
+    if len(picture.stuck) > 1:
+        message += ": ranks stand in different groups, which is how a circle looks"
+    fact = Fact(
+        text=f"in {_named(picture, wait.operation)}", origin=f"box of rank {wait.waiters[0]}", rank=wait.waiters[0]
+    )
+    return finding(by_name(cause), message, level=Level.UNKNOWN, evidence=(fact,), confidence=0.3)
+
+
+def _with_waits(case: hang.Case, stuck: tuple[Wait, ...]) -> hang.Case:
+    """The case with the waits in which nobody is missing."""
+    return hang.Case(case.ranks, case.groups, case.world_size, case.source, waits.graph(stuck), case.parted)
+
+
+# ---- one rank
+
+
+def _behind(picture: _Picture, rank: int) -> Finding:
+    """A rank that did not enter what the others are in: slow where its dump is behind what they completed."""
+    wait = _waited(picture.case, rank)
+    text = hang.call_text(wait.operation, picture.case.groups) + hang.line_text(wait.operation)
+    if len(picture.settled.silent.get(rank, ())) >= SILENT_CALLS:
+        return _device(picture, rank, f"; it has not entered {text}")
+    last = _last_call(picture, rank)
+    so_far = f": its last known call is {_named(picture, last)}" if last else _count(picture, rank, wait)
+    lag = picture.settled.lag.get(rank)
+    if lag is not None:
+        group, own, others = lag
+        message = (
+            f"rank {rank} is {others - own + 1} calls behind in group {group!r}: the others have completed "
+            f"#{others} and wait in {text}{so_far}"
+        )
+        return _claim(picture, "straggler", rank, message, last, wait, 0.6)
+    message = f"rank {rank} never entered {text}{so_far}"
+    return _claim(picture, "rank-missing-collective", rank, message, last, wait, 0.85)
+
+
+def _count(picture: _Picture, rank: int, wait: Wait) -> str:
+    """How far a rank is of which no call is left in its dump."""
+    group = wait.operation.group
+    progress = picture.case.ranks[rank].groups.get(group)
+    if progress is None or wait.operation.is_point_to_point:
+        return "; no call of it is left in its dump"
+    return f": its last call there is #{progress.entered}, and no call of it is open"
+
+
+def _device(picture: _Picture, rank: int, more: str) -> Finding:
+    calls = picture.settled.silent[rank]
+    first = calls[0]
+    text = hang.call_text(first, picture.case.groups) + hang.line_text(first)
+    message = (
+        f"the device of rank {rank} stopped reporting at {text}: {len(calls)} calls that its peers have completed are "
+        f"open in its dump{more}"
+    )
+    return _claim(picture, "gpu-hw-fault", rank, message, first, _waited_or_none(picture.case, rank), 0.6)
+
+
+def _without_dump(picture: _Picture, rank: int) -> Finding:
+    wait = _waited(picture.case, rank)
+    text = hang.call_text(wait.operation, picture.case.groups) + hang.line_text(wait.operation)
+    message = f"rank {rank} left no dump, and the others wait for it in {text}: it died, or could not write one"
+    return _claim(picture, "peer-lost", rank, message, None, wait, 0.6)
+
+
+def _claim(
+    picture: _Picture, cause: str, rank: int, message: str, last: Operation | None, wait: Wait | None, confidence: float
+) -> Finding:
+    place: Place | None = last.site if last else None
+    facts = []
+    if last is not None:
+        facts.append(Fact(text=f"last known call: {_named(picture, last)}", origin=f"box of rank {rank}", rank=rank))
+    if wait is not None:
+        waiter = wait.waiters[0]
+        text = f"in {_named(picture, wait.operation)}, entered and not completed"
+        facts.append(Fact(text=text, origin=f"box of rank {waiter}", rank=waiter, time=wait.operation.entered))
+    subject = Subject(rank=rank, file=place.file if place else None, line=place.line if place else None)
+    return finding(by_name(cause), message, subject=subject, evidence=tuple(facts), confidence=confidence)
+
+
+def _waited(case: hang.Case, rank: int) -> Wait:
+    """The oldest wait for the rank; a collective before a send or receive, as it tells more."""
+    return min(case.graph.waiting_for(rank), key=lambda wait: wait.operation.is_point_to_point)
+
+
+def _waited_or_none(case: hang.Case, rank: int) -> Wait | None:
+    return next(iter(case.graph.waiting_for(rank)), None)
+
+
+def _last_call(picture: _Picture, rank: int) -> Operation | None:
+    state = next(state for state in picture.table.ranks if state.rank == rank)
+    transfers = (call for each in picture.table.transfers.get(rank, ()) for call in each.open)
+    return max((*state.recent, *state.pending, *transfers), key=lambda call: call.entered, default=None)
+
+
+def _named(picture: _Picture, call: Operation) -> str:
+    return hang.call_text(call, picture.case.groups) + hang.line_text(call)
+
+
+# ---- what surrounds the root
+
+
+def _ruled_out(picture: _Picture, root: Finding) -> tuple[RuledOut, ...]:
+    found = []
+    if picture.case.parted is None and len(picture.table.ranks) > 1:
+        why = f"the calls in the dumps of {len(picture.table.ranks)} ranks agree in operation, dtype and size"
+        found.append(RuledOut("collective-mismatch", why))
+    if not picture.case.graph.cycle and picture.case.graph.waits:
+        found.append(RuledOut("collective-order-inversion", "the chains of waiting end; there is no circle"))
+    return tuple(item for item in found if item.cause != root.cause)
+
+
+def _untold(picture: _Picture) -> list[str]:
+    """What keeps the verdict from being sure."""
+    found = []
+    late = picture.settled.late
+    if late:
+        whose = "ranks" if len(late) > 1 else "rank"
+        found.append(f"{whose} {ranks_text(sorted(late))}: calls that peers completed are still open in the dump")
+    if picture.table.ranks and not any(call.site for call in picture.table.calls):
+        found.append("the dumps have no stacks (JSON, or TORCH_INCLUDE_STACK_TRACE=0): no lines of source are known")
+    return found
+
+
+def _of_dumps(verdict: Verdict, files: Mapping[int, str]) -> Verdict:
+    """The verdict with the names of the files that its facts were read from."""
+
+    def renamed(item: Finding) -> Finding:
+        facts = tuple(
+            msgspec.structs.replace(fact, origin=_origin(fact, files)) for fact in item.evidence
+        )  # fmt: skip
+        return msgspec.structs.replace(item, evidence=facts)
+
+    return msgspec.structs.replace(
+        verdict,
+        root=renamed(verdict.root) if verdict.root else None,
+        consequences=tuple(map(renamed, verdict.consequences)),
+        suspects=tuple(map(renamed, verdict.suspects)),
+    )
+
+
+def _origin(fact: Fact, files: Mapping[int, str]) -> str:
+    if fact.rank is not None and fact.rank in files and fact.origin.startswith("box of"):
+        return files[fact.rank]
+    return fact.origin.replace("boxes of", "dumps of").replace("box of", "dump of")

@@ -1,0 +1,168 @@
+"""Which calls in the dumps of several ranks met, and which only look open: what one dump proves about another.
+
+torch notices a completion some time after it happened, and the dumps of a job are not made at one moment. Where a
+member completed a collective that none can complete alone, all members were in it and it is over for all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from holdfast.facts.dumps import DumpTable, Transfer
+from holdfast.facts.ranks import GroupProgress, Operation, RankState
+
+#: Collectives that no member can complete before all have entered.
+_TOGETHER = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|barrier", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The ranks with the calls that are truly open.
+
+    ``silent``: open calls of a rank, the oldest first, that its peers completed, of ranks whose dump is not older than
+    theirs. ``late``: ranks of which at least one call was such. ``lag``: group, own number and the others' of ranks
+    whose dump ends before calls that the others have completed.
+    """
+
+    ranks: tuple[RankState, ...]
+    silent: Mapping[int, tuple[Operation, ...]]
+    late: frozenset[int]
+    lag: Mapping[int, tuple[str, int, int]]
+
+
+def settle(table: DumpTable) -> Settled:
+    """Set the dumps against each other."""
+    failed = _timed_out(table)
+    over, together = _over(table, {call.group for calls in failed.values() for call in calls})
+    unmet = _unmet(table)
+    ranks: list[RankState] = []
+    silent: dict[int, tuple[Operation, ...]] = {}
+    late: set[int] = set()
+    lag: dict[int, tuple[str, int, int]] = {}
+    for state in table.ranks:
+        done = [call for call in state.pending if call.sequence <= over.get(call.group, {}).get(state.rank, 0)]
+        groups = dict(state.groups)
+        for group, number in together.items():
+            progress = groups.get(group)
+            if progress is not None and progress.entered < number:
+                lag.setdefault(state.rank, (group, progress.entered, number))
+                groups[group] = GroupProgress(number, progress.completed)
+        if done:
+            late.add(state.rank)
+            if state.rank not in lag:
+                silent[state.rank] = tuple(done)
+        left = [call for call in state.pending if call not in done]
+        pending = (*_with_heads(left), *unmet.get(state.rank, ()), *failed.get(state.rank, ()))
+        ranks.append(replace(state, pending=pending, groups=groups))
+    return Settled(tuple(ranks), silent, frozenset(late), lag)
+
+
+def _with_heads(calls: list[Operation]) -> Iterator[Operation]:
+    """The first open call of each group is certain, what is enqueued behind it is not."""
+    seen: set[str] = set()
+    for call in calls:
+        yield replace(call, certain=call.group not in seen)
+        seen.add(call.group)
+
+
+def _over(table: DumpTable, failed: Container[str]) -> tuple[dict[str, dict[int, int]], dict[str, int]]:
+    """For each group, up to which number its calls are over for a rank; and up to which all members have entered.
+
+    Groups whose last call ``failed`` prove nothing.
+    """
+    mixed = {transfer.group for mine in table.transfers.values() for transfer in mine}
+    over: dict[str, dict[int, int]] = defaultdict(dict)
+    together: dict[str, int] = {}
+    completed: dict[str, dict[int, int]] = defaultdict(dict)
+    for state in table.ranks:
+        for group, progress in state.groups.items():
+            # Where a group has sends and receives, its status counts both: only the calls themselves can be believed.
+            if group not in failed and (group not in mixed or state.rank in table.histories.get(group, {})):
+                completed[group][state.rank] = progress.completed
+    for group, numbers in completed.items():
+        known = table.groups[group].ranks
+        proven = _proven(table, group, max(numbers.values(), default=0))
+        if proven:
+            together[group] = proven
+        for rank in numbers:
+            others = [number for other, number in numbers.items() if other != rank]
+            all_done = min(others, default=0) if known is not None and len(others) >= len(known) - 1 else 0
+            over[group][rank] = max(proven, all_done)
+    return over, together
+
+
+def _proven(table: DumpTable, group: str, number: int) -> int:
+    """``number`` where that call completes for all members or none, else the last one before it that does."""
+    for at in range(number, max(0, number - 64), -1):
+        for history in table.histories.get(group, {}).values():
+            place = at - history.first
+            if 0 <= place < len(history.calls) and history.calls[place]:
+                if _TOGETHER.search(table.calls[history.calls[place]].name):
+                    return at
+                break
+    return 0
+
+
+def _unmet(table: DumpTable) -> dict[int, tuple[Operation, ...]]:
+    """The open sends and receives of each rank that its peer has not posted the other side of."""
+    sides = {(rank, each.group, each.name, each.peer): each for rank, mine in table.transfers.items() for each in mine}
+    present = {state.rank for state in table.ranks}
+    last = {(rank, each.group): each.last for rank, mine in table.transfers.items() for each in mine}
+    found: dict[int, tuple[Operation, ...]] = defaultdict(tuple)
+    for (rank, group, name, peer), mine in sides.items():
+        theirs = sides.get((peer, group, "recv" if name == "send" else "send", rank))
+        members = table.groups[group].ranks or ()
+        reached = last.get((peer, group), 0) if len(members) == 2 else None
+        if mine.open and peer in present:
+            found[rank] += _without_partner(mine, theirs, reached)
+        elif mine.open:
+            found[rank] += mine.open
+    return found
+
+
+def _without_partner(mine: Transfer, theirs: Transfer | None, reached: int | None) -> tuple[Operation, ...]:
+    """The last of the open calls, as many as the peer lacks.
+
+    Both rings whole: the calls are counted. A group of two: each call has the same number on both sides, and the peer
+    has ``reached`` one. Otherwise the open ones of either side are set against each other.
+    """
+    if theirs is not None and mine.whole and theirs.whole:
+        lacking = mine.count - theirs.count
+    elif theirs is None and mine.whole:
+        lacking = len(mine.open)
+    elif reached is not None and reached:
+        return tuple(call for call in mine.open if call.sequence > reached)
+    else:
+        lacking = len(mine.open) - (len(theirs.open) if theirs else 0)
+    return mine.open[max(len(mine.open) - lacking, 0) :] if lacking > 0 else ()
+
+
+def _timed_out(table: DumpTable) -> dict[int, tuple[Operation, ...]]:
+    """On gloo, calls that look finished and cannot be: a member never entered them, and nobody went on afterwards."""
+    if any(state.pending for state in table.ranks):
+        return {}
+    found: dict[int, tuple[Operation, ...]] = defaultdict(tuple)
+    for name, group in table.groups.items():
+        entered = {state.rank: state.groups[name].entered for state in table.ranks if name in state.groups}
+        newest = max(entered.values(), default=0)
+        members = group.ranks or tuple(entered)
+        lacking = [rank for rank in members if entered.get(rank, 0) == newest - 1]
+        inside = [rank for rank in members if entered.get(rank, 0) == newest]
+        if group.backend != "gloo" or not lacking or len(lacking) + len(inside) != len(members):
+            continue
+        calls = [(rank, _recent(table, rank, name, newest)) for rank in inside]
+        if all(call is not None and _TOGETHER.search(call.name) for _, call in calls):
+            for rank, call in calls:
+                if call is not None:
+                    found[rank] += (replace(call, completed=None, failed=True),)
+    return found
+
+
+def _recent(table: DumpTable, rank: int, group: str, number: int) -> Operation | None:
+    recent = next(state.recent for state in table.ranks if state.rank == rank)
+    return next((call for call in recent if (call.group, call.sequence) == (group, number)), None)
