@@ -11,14 +11,15 @@ from holdfast.rules.logs.plain import candidate, overcome
 _RENDEZVOUS = ("store-unreachable", "clients-joined", "rendezvous-timeout", "store-key-timeout")
 _PEERS = (
     "ib-completion", "ib-verb", "ib-event", "no-interface", "docker-interface", "no-route", "connect-timed-out",
-    "connect-refused", "gloo-connect", "nccl-system-error", "store-lost", "peer-closed",
+    "connect-refused", "gloo-connect", "nccl-system-error", "nccl-cuda-error", "nccl-internal-error",
+    "store-lost", "peer-closed",
 )  # fmt: skip
 
 
 def rendezvous(heard: Heard) -> Iterable[Candidate]:
     """The store: the master waits for clients that time out on their way to it (blocked), or it is not there."""
     joined, lost = heard.first("clients-joined"), heard.first("store-unreachable")
-    if joined is not None and lost is not None and "ms" in lost.fields:
+    if joined is not None and lost is not None and "port" in lost.fields:
         message = (
             f"the master is up ({joined.fields['joined']} of {joined.fields['wanted']} joined), and connections to "
             f"port {lost.fields['port']} time out instead of being refused: something on the way drops them"
