@@ -167,3 +167,9 @@ def test_gpus_of_one_host_that_connect_and_never_talk() -> None:
     assert root is not None
     assert root.cause == "iommu-acs-p2p-hang"
     assert verdict(made + "step 1 / 10 loss 2.0\n").root is None
+
+
+def test_slurm_names_the_task() -> None:
+    root = verdict("srun: error: node17: task 11: Out Of Memory\nsrun: error: node18: tasks 0-7: Terminated\n").root
+    assert root is not None
+    assert (root.cause, root.subject.rank, root.subject.host) == ("host-oom-killed", 11, "node17")

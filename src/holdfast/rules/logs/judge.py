@@ -19,7 +19,7 @@ MOST_CONSEQUENCES = 6
 
 RULES: tuple[Rule, ...] = (
     plain.machine, plain.named, devices.memory, devices.xid, devices.storage, devices.numbers, exceptions.raised,
-    network.rendezvous, network.peers, outside.ended, watchdog.waited, plain.crashed, silence.stood_still,
+    network.rendezvous, network.peers, outside.ended, outside.tasks, watchdog.waited, plain.crashed, silence.stood_still,
     silence.slowed, silence.stuck_between_gpus,
 )  # fmt: skip
 

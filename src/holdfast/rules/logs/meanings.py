@@ -45,6 +45,7 @@ MEANINGS = {
     "rocm-hardware": Meaning("gpu-hw-fault", Tier.MACHINE, 0.8, "the driver reset a GPU"),
     "iommu-fault": Meaning("iommu-acs-p2p-hang", Tier.NAMED, 0.85,
         "the path between GPUs is broken by IOMMU or PCIe ACS"),
+    "p2p-access": Meaning("iommu-acs-p2p-hang", Tier.DEVICE, 0.6, "GPUs cannot reach each other's memory directly"),
     "oom-killer": Meaning("host-oom-killed", Tier.MACHINE, 0.95, "the kernel killed a process for lack of host memory"),
     "host-memory": Meaning("host-oom-killed", Tier.DEVICE, 0.6, "host memory could not be allocated"),
     "shm-full": Meaning("shm-too-small", Tier.NAMED, 0.95, "shared memory (/dev/shm) is too small"),

@@ -39,6 +39,8 @@ DEVICES = rows(
     ("driver-mismatch", r"nv-fabricmanager"),
     ("iommu-fault", r"DMAR:.{0,40}fault|IO_PAGE_FAULT|AMD-Vi: Event|ACS is enabled|PCIe ACS"),
     ("iommu-fault", r"virtual(?:iz|is)ation.{0,40}P2P"),
+    ("driver-mismatch", r"CUDA unknown error - this may be due to|cudaGetDeviceCount\(\)|[Ff]abric ?[Mm]anager"),
+    ("cuda-launch-failure", r"the launch timed out and was terminated"),
     ("p2p-access", r"peer access is not supported|CUDA-P2P.{0,40}fail"),
     ("p2p-access", r"P2P.{0,40}(?:mapping|access).{0,40}(?:fail|timed)"),
 )  # fmt: skip
@@ -86,6 +88,7 @@ NETWORK = rows(
     ("no-interface", r"[Cc]ould not find (?:any )?interface|invalid interface"),
     ("no-interface", r"No such (?:network )?(?:interface|device).{0,30}(?:eth|ib|en)"),
     ("no-interface", r"[Nn]o usable .{0,20}interface"),
+    ("no-interface", r"Software caused connection abort"),
     ("loopback-used", r"NET/Socket : Using \[0\]lo:127|Bootstrap : Using lo:127"),
     ("loopback-used", r"connect to (?:address )?\[?127\.\d+\.\d+\.\d+"),
     ("docker-interface", r"(?:NET/Socket|Bootstrap) ?: Using (?:\[0\])?(?:docker|virbr|br-[0-9a-f]|cni|tun|tailscale)"),
