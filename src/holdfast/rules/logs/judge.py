@@ -18,9 +18,9 @@ MOST_SUSPECTS = 3
 MOST_CONSEQUENCES = 6
 
 RULES: tuple[Rule, ...] = (
-    plain.machine, plain.named, devices.memory, devices.xid, devices.storage, devices.numbers, exceptions.raised,
-    network.rendezvous, network.peers, outside.ended, outside.tasks, watchdog.waited, plain.crashed, silence.stood_still,
-    silence.slowed, silence.stuck_between_gpus,
+    plain.machine, plain.named, plain.crashed, devices.memory, devices.xid, devices.storage, devices.numbers,
+    exceptions.raised, network.rendezvous, network.peers, outside.ended, outside.tasks, watchdog.waited,
+    silence.stood_still, silence.slowed, silence.stuck_between_gpus,
 )  # fmt: skip
 
 
