@@ -7,7 +7,7 @@ zip and compressed files without unpacking them to disk and without following li
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import BinaryIO
 
@@ -30,14 +30,16 @@ class Piece:
     """One file, or one member of an archive.
 
     ``name`` is as the user would write it; members are ``logs.tgz!rank3/stderr.log``. ``size`` is in bytes, None where
-    only reading tells (standard input, a compressed stream). ``open`` gives the decompressed bytes, and may be called
-    more than once.
+    only reading tells (standard input, a compressed stream). ``open`` gives the decompressed bytes, text as UTF-8, and
+    may be called more than once (except on standard input). A stream that cannot be read to its end simply ends;
+    ``troubles`` then says why, once it was read.
     """
 
     name: str
     kind: Kind
     size: int | None
     open: Callable[[], BinaryIO]
+    troubles: list[str] = field(default_factory=list, compare=False)
 
 
 class Ignored(msgspec.Struct, frozen=True):

@@ -1,0 +1,81 @@
+"""``holdfast diagnose``: from any heap of evidence (logs, dumps, boxes, archives of them) to the root cause."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from holdfast.actions.diagnose import Diagnosis
+
+
+@click.command()
+@click.argument("paths", metavar="PATH…", nargs=-1, required=True, type=click.Path(allow_dash=True))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option("--html", metavar="FILE", type=Path, help="Write the report as a page there.")
+@click.option("--follow", is_flag=True, help="Go on while logs grow, and say when the verdict changes.")
+def command(*, paths: tuple[str, ...], as_json: bool, html: Path | None, follow: bool) -> int:
+    """Find the root cause in whatever is left of a job.
+
+    Takes logs, dumps of torch's flight recorder, boxes, folders and archives of them, and standard input (-); what a
+    file is, its content tells. Ends with 0 where nothing is wrong, 1 where something is, 2 where nothing could be read,
+    and 3 where it could not be judged.
+    """
+    from holdfast.actions.diagnose import diagnose
+    from holdfast.cli.progress import Progress
+
+    if follow and "-" in paths:
+        raise click.UsageError("--follow takes files and folders; standard input is read to its end without it")
+    with Progress(sys.stderr) as progress:
+        found = diagnose(paths, watch=progress.tell)
+    if follow:
+        found = _follow(found, paths, quiet=as_json)
+    return _show(found, as_json=as_json, html=html, again=follow)
+
+
+def _follow(found: Diagnosis, paths: tuple[str, ...], *, quiet: bool) -> Diagnosis:
+    """Print every verdict that is another than the one before, until Ctrl-C; the last one."""
+    from holdfast.actions.follow import changes
+    from holdfast.report.terminal import render_verdict
+
+    try:
+        if not quiet:
+            render_verdict(found.verdict, file=sys.stdout)
+            click.echo("holdfast: following; Ctrl-C ends it", err=True)
+        for later in changes(paths, found):
+            if later.is_news and not quiet:
+                render_verdict(later.diagnosis.verdict, file=sys.stdout)
+            found = later.diagnosis
+    except KeyboardInterrupt:
+        pass
+    return found
+
+
+def _show(found: Diagnosis, *, as_json: bool, html: Path | None, again: bool) -> int:
+    """Print the verdict and what it rests on; the exit status."""
+    if html is not None:
+        from holdfast.actions.diagnose import page
+        from holdfast.report.files import write_whole
+
+        write_whole(html, page(found).encode(errors="replace"))
+    verdict = found.verdict
+    if as_json:
+        from holdfast.report.json import envelope, write
+
+        findings = (*([verdict.root] if verdict.root else []), *verdict.suspects)
+        write(sys.stdout, envelope("diagnose", findings, verdict, read=found.read, ignored=found.ignored))
+        return found.exit_status
+    from holdfast.report.evidence import render_evidence
+    from holdfast.report.terminal import render_verdict
+
+    if found.read and not again:
+        render_verdict(verdict, file=sys.stdout, html=str(html) if html else None)
+    read = [(str(item.kind), item.name, item.bytes) for item in found.read]
+    ignored = [(item.name, item.why) for item in found.ignored]
+    render_evidence(read, ignored, file=sys.stdout, elapsed_s=found.elapsed_s)
+    if not found.read:
+        click.echo("holdfast: nothing could be read; name logs, dumps, boxes, or a folder or archive of them", err=True)
+    return found.exit_status
