@@ -40,6 +40,8 @@ MOST_DIMENSIONS = 16
 MAJOR = 2
 
 _T = TypeVar("_T")
+#: Backend, name, own number and peer's number of a call.
+_Title = tuple[str, str, int | None, int | None]
 _PEERS = re.compile(r" (\d+)(?:->|<-)(\d+)$")
 _RANK_IN_NAME = (re.compile(r"rank_?(\d+)"), re.compile(r"(\d+)(?:\.\w+)?$"))
 
@@ -50,6 +52,9 @@ class State(StrEnum):
     SCHEDULED = "scheduled"
     STARTED = "started"
     COMPLETED = "completed"
+
+
+_STATES = {state.value: state for state in State}
 
 
 class Status(msgspec.Struct, frozen=True, gc=False):
@@ -249,44 +254,64 @@ def _status(given: Mapping[str, Any]) -> Status:
 
 
 class _EntryMaker:
-    """Makes entries; frames are shared between the entries of a dump, and each is looked at once."""
+    """Makes entries. What entries share is worked out once: frames, titles, groups, sizes and types."""
 
     def __init__(self) -> None:
         self._places: dict[int, Place] = {}
-        self._sites: dict[tuple[Place, ...], Place | None] = {}
+        self._sites: dict[tuple[int, ...], Place | None] = {}
+        self._titles: dict[str, _Title] = {}
+        self._sizes: dict[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]] = {}
 
     def __call__(self, given: Mapping[str, Any]) -> Entry:
-        title = _text(given["profiling_name"])
-        backend, _, name = title.rpartition(":") if ":" in title else ("", "", title)
-        peers = _PEERS.search(name)
+        backend, name, own, peer = self._title(given["profiling_name"])
         group, description = _group_of(given)
         group_id = given.get("pg_id")
+        get = given.get
         return Entry(
-            number=_number(given.get("record_id", 0)), group=group, description=description,
-            group_id=None if group_id is None else _number(group_id), backend=backend,
-            name=name[: peers.start()] if peers else name, peer=int(peers[2][:9]) if peers else None,
-            own=int(peers[1][:9]) if peers else None,
-            collective_sequence=_number(given.get("collective_seq_id", given.get("seq_id", 0))),
-            point_to_point_sequence=_number(given.get("p2p_seq_id", 0)),
-            operation_sequence=_number(given.get("op_id", 0)),
-            is_point_to_point=given.get("is_p2p") is True or peers is not None,
-            state=State(given.get("state", State.SCHEDULED)), retired=given.get("retired") is True,
-            created=_number(given.get("time_created_ns", 0)) / 1e9,
-            started=_moment(given.get("time_discovered_started_ns")),
-            completed=_moment(given.get("time_discovered_completed_ns")),
-            timeout_s=_scaled(given.get("timeout_ms")), duration_s=_scaled(given.get("duration_ms")),
-            input_sizes=_sizes(given.get("input_sizes")), output_sizes=_sizes(given.get("output_sizes")),
-            input_dtypes=_dtypes(given.get("input_dtypes")), output_dtypes=_dtypes(given.get("output_dtypes")),
-            site=self._site(given.get("frames")),
+            number=_number(get("record_id", 0)), group=group, description=description,
+            group_id=None if group_id is None else _number(group_id), backend=backend, name=name, peer=peer, own=own,
+            collective_sequence=_number(get("collective_seq_id", get("seq_id", 0))),
+            point_to_point_sequence=_number(get("p2p_seq_id", 0)),
+            operation_sequence=_number(get("op_id", 0)),
+            is_point_to_point=get("is_p2p") is True or peer is not None,
+            state=_STATES[get("state", "scheduled")], retired=get("retired") is True,
+            created=_number(get("time_created_ns", 0)) / 1e9,
+            started=_moment(get("time_discovered_started_ns")),
+            completed=_moment(get("time_discovered_completed_ns")),
+            timeout_s=_scaled(get("timeout_ms")), duration_s=_scaled(get("duration_ms")),
+            input_sizes=self._sizes_of(get("input_sizes")), output_sizes=self._sizes_of(get("output_sizes")),
+            input_dtypes=_dtypes(get("input_dtypes")), output_dtypes=_dtypes(get("output_dtypes")),
+            site=self._site(get("frames")),
         )  # fmt: skip
+
+    def _title(self, given: Any) -> _Title:
+        found = self._titles.get(given)
+        if found is None:
+            title = _text(given)
+            backend, _, name = title.rpartition(":") if ":" in title else ("", "", title)
+            peers = _PEERS.search(name)
+            if peers:
+                found = (backend, name[: peers.start()], int(peers[1][:9]), int(peers[2][:9]))
+            else:
+                found = (backend, name, None, None)
+            self._titles[given] = found
+        return found
+
+    def _sizes_of(self, given: Any) -> tuple[tuple[int, ...], ...]:
+        key = tuple(map(tuple, given or ()))
+        found = self._sizes.get(key)
+        if found is None:
+            found = self._sizes[key] = _sizes(given)
+        return found
 
     def _site(self, frames: Any) -> Place | None:
         if not isinstance(frames, list):
             return None
-        places = tuple(self._place(frame) for frame in frames[:MOST_FRAMES])
-        if places not in self._sites:
-            self._sites[places] = innermost_user(Stack(places))
-        return self._sites[places]
+        key = tuple(map(id, frames))
+        if key not in self._sites:
+            places = tuple(self._place(frame) for frame in frames[:MOST_FRAMES])
+            self._sites[key] = innermost_user(Stack(places))
+        return self._sites[key]
 
     def _place(self, frame: Mapping[str, Any]) -> Place:
         known = self._places.get(id(frame))
@@ -313,6 +338,8 @@ def _text(value: Any) -> str:
 
 def _number(value: Any) -> int:
     """A number, which some versions write as text."""
+    if type(value) is int and -1 <= value < 1 << 63:
+        return value
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise TypeError(type(value))
     number = int(value[:20]) if isinstance(value, str) else value

@@ -20,14 +20,17 @@ MOST_OBJECTS = 1 << 21
 # APPENDS SETITEM SETITEMS EMPTY_TUPLE MEMOIZE; then those with an argument. LONG1 has its length in front, and a number
 # of the memo in LONG_BINPUT is below 2**21.
 _LONG1 = b"|".join(rb"\x8a\x%02x.{%d}" % (size, size) for size in range(10))
-_FIXED = re.compile(
-    rb"(?:[(N\x88\x89aesu)\x94]|[Khq\x80].|M..|[Jj]....|G.{8}|r..[\x00-\x1f]\x00|\x95.{8}|" + _LONG1 + rb")*+",
-    re.DOTALL,
-)
+_PLAIN = rb"[(N\x88\x89aesu)\x94]|[Khq\x80].|M..|[Jj]....|r..[\x00-\x1f]\x00|G.{8}|\x95.{8}|" + _LONG1
+_FIXED = re.compile(rb"(?:" + _PLAIN + rb")*+", re.DOTALL)
+#: The same with containers and with texts of less than 64 bytes, for a first run that counts nothing.
+_SHORT_TEXT = b"|".join(re.escape(bytes([size])) + rb"\x00\x00\x00.{%d}" % size for size in range(64))
+_COMMON = re.compile(rb"(?:" + _PLAIN + rb"|[]}t\x85\x86\x87]|X(?:" + _SHORT_TEXT + rb"))*+", re.DOTALL)
 #: EMPTY_LIST, EMPTY_DICT, TUPLE, TUPLE1, TUPLE2, TUPLE3.
 _CONTAINERS = frozenset(b"]}t\x85\x86\x87")
 #: BINUNICODE, SHORT_BINUNICODE and BINUNICODE8, with how many bytes their length takes.
 _TEXTS = {0x58: 4, 0x8C: 1, 0x8D: 8}
+#: All of them, as bytes to look for.
+_OBJECTS = [bytes([opcode]) for opcode in (*_CONTAINERS, *_TEXTS)]
 #: Those of the fixed ones that have an argument, with its bytes.
 _ARGUMENTS = {**dict.fromkeys(b"Khq\x80", 1), **dict.fromkeys(b"Jjr", 4), ord("M"): 2, ord("G"): 8, 0x95: 8}
 _LONG1_OPCODE = 0x8A
@@ -57,7 +60,8 @@ def loads(data: bytes) -> Any:
     """
     _inspect(data)
     try:
-        return _Plain(io.BytesIO(data)).load()
+        # A buffered reader lets the unpickler look ahead; without one it asks for each opcode alone.
+        return _Plain(io.BufferedReader(io.BytesIO(data), 1 << 17)).load()
     except (pickle.UnpicklingError, TypeError, ValueError, LookupError, AttributeError, EOFError, MemoryError) as error:
         raise Refused(f"it does not fit together ({type(error).__name__})") from error
 
@@ -65,8 +69,11 @@ def loads(data: bytes) -> Any:
 def _inspect(data: bytes) -> None:
     """Go through all opcodes without carrying one out. Raises Truncated or Refused."""
     at, objects = 0, 0
+    # Where there are not even as many bytes that could make an object, those of the common opcodes need no count.
+    few = sum(map(data.count, _OBJECTS)) <= MOST_OBJECTS
+    harmless = _COMMON if few else _FIXED
     while True:
-        run = _FIXED.match(data, at)
+        run = harmless.match(data, at)
         at = run.end() if run is not None else at
         if at >= len(data):
             raise Truncated("it ends in the middle")
