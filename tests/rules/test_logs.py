@@ -89,6 +89,7 @@ def test_the_rank_that_enqueued_less_is_named_not_those_who_timed_out() -> None:
     root = verdict(log).root
     assert root is not None
     assert (root.cause, root.subject.rank) == ("rank-missing-collective", 0)
+    assert "never enqueued work 167" in root.message
 
 
 def test_two_operations_under_one_number_are_a_mismatch_of_the_minority() -> None:

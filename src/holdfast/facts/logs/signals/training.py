@@ -34,7 +34,7 @@ WATCHDOG = rows(
     ("watchdog-timeout", r"(?:Timeout at NCCL work|detected by watchdog at work): (?P<seq>\d+)"),
     (
         "work-status",
-        r"last enqueued(?: NCCL)? work: (?P<enqueued>-?\d+), last completed(?: NCCL)? work: (?P<completed>-?\d+)",
+        r"[Ll]ast enqueued(?: NCCL)? work: (?P<enqueued>-?\d+), last completed(?: NCCL)? work: (?P<completed>-?\d+)",
     ),
     ("dump-signal", r"Received a dump signal due to a collective timeout from .{0,20}rank (?P<origin>\d+)"),
     ("watchdog-stuck", r"watchdog got stuck for|Could not acquire GIL|heartbeat monitor.{0,40}(?:timed out|timeout)"),
