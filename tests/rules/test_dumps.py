@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -252,3 +255,29 @@ def test_on_gloo_it_is_said_that_members_are_not_known() -> None:
     verdict = rules.judge(dumps.read(piece(f"fr_rank_{each.rank}", as_gloo(each, failed=False)) for each in recorders))
     assert verdict.root is not None
     assert (verdict.root.level, verdict.root.subject.rank) == (Level.UNKNOWN, None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "causes"),
+    [
+        ("none", {None}),
+        ("away", {"rank-missing-collective"}),
+        ("operation", {"mismatched-operation"}),
+        ("shape", {"mismatched-shape"}),
+    ],
+)
+def test_what_really_hangs_on_gloo_is_named(fault: str, causes: set[str | None], tmp_path: Path) -> None:
+    script = Path(__file__).with_name("hang_on_gloo.py")
+    command = [sys.executable, str(script)]
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(tmp_path / "store"), str(tmp_path), fault], stderr=subprocess.PIPE)
+        for rank in range(3)
+    ]
+    for each in ranks:
+        _, said = each.communicate(timeout=100)
+        assert each.returncode == 0, said.decode()
+    verdict = rules.judge(dumps.read(piece(each.name, each.read_bytes()) for each in tmp_path.glob("trace_rank_?")))
+    found = blamed(verdict)
+    assert (found[0] if found else None) in causes
+    assert fault == "none" or (found is not None and found[1] == 1)
