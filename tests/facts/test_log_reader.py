@@ -76,6 +76,13 @@ def test_of_many_alike_the_first_and_the_last_are_kept() -> None:
     assert (kept[0], kept[-1]) == (1, 500)
 
 
+def test_ten_thousand_ranks_do_not_fill_the_memory() -> None:
+    lines = "".join(f"[rank{rank}]: Connection closed by peer\n" for rank in range(10_000) for _ in range(8))
+    kept = [one for one in facts(log=lines).signals if one.name == "peer-closed"]
+    assert len({one.line.rank for one in kept}) == 10_000
+    assert len(kept) < 60_000
+
+
 def test_ranks_in_names_of_files() -> None:
     assert rank_of("run/none_abc/attempt_0/3/stderr.log") == 3
     assert rank_of("logs/rank_12.txt") == 12

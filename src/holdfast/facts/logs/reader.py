@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -23,6 +23,8 @@ from holdfast.facts.user_code import innermost_user
 
 #: Of signals with one name and rank, so many are kept from the start and so many from the end.
 KEPT_FIRST, KEPT_LAST = 16, 48
+#: After so many pairs of name and rank only this many of each: memory does not grow with the number of ranks for long.
+MANY_PAIRS, KEPT_FIRST_OF_MANY, KEPT_LAST_OF_MANY = 2048, 1, 3
 #: Tracebacks kept; a job of thousands of ranks prints thousands that are alike.
 MOST_TRACEBACKS = 256
 MOST_FRAMES = 64
@@ -58,15 +60,21 @@ def read(pieces: Iterable[Piece]) -> LogFacts:
     return heap.facts()
 
 
-@dataclass
 class _Kept:
-    """Signals of one kind: the first and the last of them."""
+    """Signals of one name and rank: the first and the last of them."""
 
-    first: list[Signal] = field(default_factory=list)
-    last: deque[Signal] = field(default_factory=lambda: deque(maxlen=KEPT_LAST))
+    def __init__(self, *, many: bool) -> None:
+        self._most = KEPT_FIRST_OF_MANY if many else KEPT_FIRST
+        self._first: list[Signal] = []
+        self._last: deque[Signal] = deque(maxlen=KEPT_LAST_OF_MANY if many else KEPT_LAST)
 
     def add(self, signal: Signal) -> None:
-        (self.first if len(self.first) < KEPT_FIRST else self.last).append(signal)
+        (self._first if len(self._first) < self._most else self._last).append(signal)
+
+    def all(self) -> Iterator[Signal]:
+        """In the order in which they came."""
+        yield from self._first
+        yield from self._last
 
 
 @dataclass
@@ -148,8 +156,10 @@ class _Heap:
         elif row.name in ("failed-rank", "failed-code", "failed-host"):
             self._table(row.name, said)
         if row.name not in _FRAME_ROWS:
-            kept = self._kept.setdefault((row.name, line.rank), _Kept())
-            kept.add(Signal(row.name, line, said, self._order))
+            key = (row.name, line.rank)
+            if key not in self._kept:
+                self._kept[key] = _Kept(many=len(self._kept) > MANY_PAIRS)
+            self._kept[key].add(Signal(row.name, line, said, self._order))
             self._order += 1
 
     def _progress(self, rank: int, group: str, enqueued: int, completed: int) -> None:
@@ -187,7 +197,7 @@ class _Heap:
 
     def facts(self) -> LogFacts:
         """All of it."""
-        signals = [signal for kept in self._kept.values() for signal in (*kept.first, *kept.last)]
+        signals = [signal for kept in self._kept.values() for signal in kept.all()]
         signals.sort(key=lambda signal: signal.order)
         return LogFacts(
             signals=tuple(signals), tracebacks=tuple(self._tracebacks), ranks=self._ranks, world_size=self._world,
