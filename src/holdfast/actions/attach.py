@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast import settings
+from holdfast.actions.incident import timeline
 from holdfast.actions.judgement import Judgement
 from holdfast.errors import NoJob, SeveralJobs, StackRefused
-from holdfast.facts import jobs, proc, source
+from holdfast.facts import jobs, proc, source, stack_tree
 from holdfast.facts.job_samples import Samples, combine, take
 from holdfast.facts.jobs import Job, Search
 from holdfast.facts.node import Summary
@@ -21,6 +23,10 @@ from holdfast.facts.ranks import Life, Place
 from holdfast.facts.remote import Seen, ask
 from holdfast.facts.source import Surroundings
 from holdfast.findings import Level, RuledOut, Verdict
+from holdfast.report.files import write_whole
+from holdfast.report.html import incident_page
+from holdfast.report.ranksets import say_ranks
+from holdfast.report.stacks import Branch, ThreadTree
 from holdfast.rules import stacks, stall
 from holdfast.rules.stall import Limits
 
@@ -152,6 +158,49 @@ def _leave() -> str:
     )
 
 
+# ---- for the reports
+
+
+def tree(found: Attached, *, everything: bool = True) -> tuple[ThreadTree, ...]:
+    """The stacks merged over ranks; without ``everything`` only threads in which code of the user's runs."""
+    changing = [
+        state.rank
+        for state in found.samples.ranks
+        if len(state.stacks) > 1 and not stall.same_stack(state.stacks[-2], state.stacks[-1])
+    ]
+    trees = stack_tree.merge(found.samples.threads, changing)
+    return trees if everything else tuple(each for each in trees if any(_has_own(one) for one in each.branches))
+
+
+def _has_own(branch: Branch) -> bool:
+    return any(frame.own for frame in branch.frames) or any(_has_own(each) for each in branch.branches)
+
+
 def document(found: Attached) -> dict[str, Any]:
     """What ``--json`` has beside findings and verdict; enough for another host to judge over all of them."""
-    return {"job": found.job, "samples": found.samples, "elapsed_s": found.elapsed_s}
+    return {"job": found.job, "stacks": tree(found), "samples": found.samples, "elapsed_s": found.elapsed_s}
+
+
+def write_page(found: Attached, file: Path) -> None:
+    """The report as one page.
+
+    Raises:
+        MissingFile: the page cannot be written there.
+    """
+    samples, job = found.samples, found.job
+    table = Summary(samples.ranks, samples.groups, samples.world_size, samples.silent_since, samples.time)
+    run = {
+        "job": job.script,
+        "started by": f"{job.launcher}, process {job.launcher_pid}" if job.launcher else "",
+        "world size": str(samples.world_size),
+        "looked at": say_ranks(state.rank for state in samples.ranks),
+    }
+    page = incident_page(
+        found.verdict,
+        timeline(table),
+        title=f"attach to {job.script}",
+        facts=job.facts,
+        run={name: text for name, text in run.items() if text},
+        tree=tree(found),
+    )
+    write_whole(file, page.encode(errors="backslashreplace"))

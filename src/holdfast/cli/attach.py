@@ -21,12 +21,14 @@ def command(*, pids: tuple[int, ...], name: str, port: int | None, hosts: str, a
     Finds the training processes of this host, or those that are named; takes the stacks of all their threads twice, a
     second apart, from outside, and changes nothing in the job.
     """
-    from holdfast.actions.attach import attach, document
+    from holdfast.actions.attach import attach, document, tree, write_page
     from holdfast.facts.jobs import Search
 
     if not as_json and sys.stderr.isatty():
         click.echo("holdfast: looking twice, a second apart …", err=True)
     found = attach(Search(pids, name, port), tuple(host.strip() for host in hosts.split(",") if host.strip()))
+    if html is not None:
+        write_page(found, html)
     verdict = found.verdict
     if as_json:
         from holdfast.report.json import envelope, write
@@ -34,8 +36,9 @@ def command(*, pids: tuple[int, ...], name: str, port: int | None, hosts: str, a
         findings = (*([verdict.root] if verdict.root else []), *verdict.suspects)
         write(sys.stdout, envelope("attach", findings, verdict, **document(found)))
     else:
-        from holdfast.report.terminal import render_verdict
+        from holdfast.report.terminal import render_stacks, render_verdict
 
         page = str(html) if html else None
         render_verdict(verdict, file=sys.stdout, html=page, elapsed_s=found.elapsed_s)
+        render_stacks(tree(found, everything=False), file=sys.stdout)
     return found.exit_status

@@ -19,6 +19,7 @@ from holdfast.findings import Fact, Level, Verdict
 from holdfast.report.lanes import in_flight
 from holdfast.report.picture import draw
 from holdfast.report.ranksets import compress_ranks, fold_findings, rank_label, say_ranks
+from holdfast.report.stacks import ThreadTree
 from holdfast.report.text import duration, one_line, percent, visible
 from holdfast.report.timeline import Lane, Timeline
 
@@ -57,12 +58,14 @@ def incident_page(
     facts: Sequence[Fact] = (),
     stacks: Mapping[int, Sequence[str]] | None = None,
     run: Mapping[str, str] | None = None,
+    tree: Sequence[ThreadTree] = (),
 ) -> str:
     """The whole page as text, to be written as UTF-8.
 
     ``title`` names the incident (``incident 0``), ``facts`` are those of hosts, versions and environment, ``stacks``
     holds each rank's Python frames, innermost first (without them those of the lanes are shown), ``run`` is shown as
-    it is, key by key. Everything is escaped; the size is bounded for any number of ranks.
+    it is, key by key, and ``tree`` holds stacks merged over ranks. Everything is escaped; the size is bounded for any
+    number of ranks.
     """
     script = _source("incident.js")
     page = (
@@ -83,6 +86,7 @@ def incident_page(
             facts=_fact_rows(facts),
             stacks=_share_stacks(stacks or _stacks_of(timeline.lanes)),
             run=run or {},
+            tree=tree,
             rows=ROWS,
             stacks_shown=STACKS,
         )

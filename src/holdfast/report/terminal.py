@@ -23,13 +23,18 @@ from holdfast.report.ranksets import (
     rank_label,
     say_ranks,
 )
+from holdfast.report.stacks import ThreadTree
+from holdfast.report.stacks import rows as tree_rows
 from holdfast.report.text import duration, one_line, percent, plural
 
-__all__ = ["RankGroup", "compress_ranks", "rank_label", "render_findings", "render_verdict", "say_ranks"]
+__all__ = [
+    "RankGroup", "compress_ranks", "rank_label", "render_findings", "render_stacks", "render_verdict", "say_ranks",
+]  # fmt: skip
 
 #: How many lines of one kind are printed; the HTML report and the JSON have all of them.
 SHOWN = 6
 SHOWN_REMEDIES = 3
+SHOWN_BRANCHES = 24
 
 MARKS = {Level.ERROR: "✗", Level.WARNING: "⚠", Level.NOTE: "•", Level.UNKNOWN: "?"}
 _GRAVEST_FIRST = (Level.ERROR, Level.UNKNOWN, Level.WARNING, Level.NOTE)
@@ -68,6 +73,14 @@ def render_findings(findings: Sequence[Finding], *, file: TextIO | None = None, 
         level = fold.claim.level
         _draw(Document(MARKS[level], fold.sentence, str(level), tuple(_about(fold.claim)), framed=False), file, width)
     _draw(_tally(findings), file, width)
+
+
+def render_stacks(trees: Sequence[ThreadTree], *, file: TextIO | None = None, width: int | None = None) -> None:
+    """Print the stacks of many ranks, merged; nothing where there are none. ``file`` and ``width`` as above."""
+    section = _words("stacks", _cut(tree_rows(trees), SHOWN_BRANCHES))
+    if section.rows:
+        headline = "where the ranks are, outermost frame first"
+        _draw(Document("", headline, "plain", (section,), framed=False), file, width)
 
 
 def _draw(document: Document, file: TextIO | None, width: int | None) -> None:

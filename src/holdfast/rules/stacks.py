@@ -192,33 +192,42 @@ def _parted(scene: Scene, groups: Mapping[Wait, Sequence[int]]) -> list[Finding]
     """Ranks stand in different calls: the fewer are suspected, or those whose call stands under a test of the rank."""
     ordered = sorted(groups.items(), key=lambda group: (len(group[1]), group[1][0]))
     (odd, few), (usual, most) = ordered[0], ordered[-1]
-    tie = len(few) == len(most)
-    for mine, ranks, other in ((odd, few, usual), (usual, most, odd))[: 2 if tie else 1]:
-        guarded = rank_guard(_call(mine), _call(other), scene.source)
-        if guarded is not None:
-            guard, place = guarded
-            message = (
-                f"{say_ranks(ranks)} alone can enter {mine}: it stands under a test of the rank in line {guard.line}"
-            )
-            subject = _subject(scene, ranks[0], mine, place.line)
-            facts = _facts(scene, (*few[:2], *most[:2]))
-            return [
-                finding(by_name("rank-guarded-collective"), message, subject=subject, evidence=facts, confidence=0.7)
-            ]
-    message = f"{say_ranks(few)} wait in {odd}, {say_ranks(most)} in {usual}: they have parted"
-    message += " (a tie: neither side is in the minority)" if tie else ""
-    exchange = any(wait.kind != Kind.COLLECTIVE for wait in groups)
     facts = _facts(scene, (*few[:2], *most[:2]))
-    return [
-        finding(
-            by_name("collective-mismatch"),
-            message,
-            level=Level.UNKNOWN if exchange else Level.ERROR,
-            subject=_subject(scene, few[0], odd),
-            evidence=facts,
-            confidence=0.2 if exchange or tie else 0.45,
+    message = f"{_in(few, odd)}, {_in(most, usual)}: they have parted"
+    if odd.kind == Kind.POINT_TO_POINT and usual.kind == Kind.COLLECTIVE:
+        message = f"{_in(few, odd)}, and nobody is in the other side of it: {_in(most, usual)}"
+        return [_claim(scene, "p2p-without-partner", message, few[0], odd, facts, 0.6)]
+    if any(wait.kind != Kind.COLLECTIVE for wait in groups):
+        claim = _claim(scene, "collective-mismatch", message, few[0], odd, facts, 0.2)
+        return [replace(claim, level=Level.UNKNOWN)]
+    guarded = rank_guard(_call(odd), _call(usual), scene.source)
+    if guarded is not None and rank_guard(_call(usual), _call(odd), scene.source) is not None:
+        message = (
+            f"{_in(few, odd)}, {_in(most, usual)}: the two branches of a test of the rank in line {guarded[0].line}"
         )
-    ]
+        return [_claim(scene, "collective-order-inversion", message, few[0], odd, facts, 0.5)]
+    tie = len(few) == len(most)
+    if guarded is None and tie:
+        guarded = rank_guard(_call(usual), _call(odd), scene.source)
+        odd, few = (usual, most) if guarded is not None else (odd, few)
+    if guarded is not None:
+        message = (
+            f"{say_ranks(few)} alone can enter {odd}: it stands under a test of the rank in line {guarded[0].line}"
+        )
+        return [_claim(scene, "rank-guarded-collective", message, few[0], odd, facts, 0.7)]
+    message += " (a tie: neither side is in the minority)" if tie else ""
+    return [_claim(scene, "collective-mismatch", message, few[0], odd, facts, 0.25 if tie else 0.45)]
+
+
+def _in(ranks: Sequence[int], wait: Wait) -> str:
+    return f"{say_ranks(ranks)} {'wait' if len(ranks) > 1 else 'waits'} in {wait}"
+
+
+def _claim(
+    scene: Scene, cause: str, message: str, rank: int, wait: Wait, facts: tuple[Fact, ...], confidence: float
+) -> Finding:
+    subject = _subject(scene, rank, wait)
+    return finding(by_name(cause), message, subject=subject, evidence=facts, confidence=confidence)
 
 
 def _alone(scene: Scene) -> list[Finding]:
@@ -256,8 +265,7 @@ def _waiting(scene: Scene, root: Finding) -> Iterable[Finding]:
     for wait, ranks in _groups(scene).items():
         others = [rank for rank in ranks if rank != root.subject.rank]
         if others:
-            verb = "wait" if len(others) > 1 else "waits"
-            message = f"{say_ranks(others)} {verb} in {wait}"
+            message = _in(others, wait)
             subject, facts = _subject(scene, others[0], wait), _facts(scene, others[:1])
             yield finding(by_name(root.cause), message, level=Level.NOTE, subject=subject, evidence=facts,
                           remedies=root.remedies[:1])  # fmt: skip
@@ -306,11 +314,9 @@ def _call(wait: Wait) -> Operation:
     return Operation(group="", sequence=1, name=wait.call, site=wait.place)
 
 
-def _subject(scene: Scene, rank: int, wait: Wait, line: int | None = None) -> Subject:
-    host = scene.ranks[rank].host or None
-    place = wait.place
-    at = line if line is not None else place.line if place else None
-    return Subject(rank=rank, host=host, file=place.file if place else None, line=at)
+def _subject(scene: Scene, rank: int, wait: Wait) -> Subject:
+    host, place = scene.ranks[rank].host or None, wait.place
+    return Subject(rank=rank, host=host, file=place.file if place else None, line=place.line if place else None)
 
 
 def _facts(scene: Scene, ranks: Iterable[int]) -> tuple[Fact, ...]:
