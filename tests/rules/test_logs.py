@@ -174,3 +174,8 @@ def test_slurm_names_the_task() -> None:
     root = verdict("srun: error: node17: task 11: Out Of Memory\nsrun: error: node18: tasks 0-7: Terminated\n").root
     assert root is not None
     assert (root.cause, root.subject.rank, root.subject.host) == ("host-oom-killed", 11, "node17")
+
+
+def test_a_log_that_tells_nothing_is_not_called_well() -> None:
+    assert verdict("some words\n").unseen
+    assert not verdict("step 3 / 10\ntraining finished\n").unseen

@@ -39,7 +39,7 @@ def judge(facts: LogFacts) -> Verdict:
         consequences=tuple(_consequence(one) for one in best[1:] if _follows(one, best[0]))[:MOST_CONSEQUENCES],
         suspects=tuple(others[:MOST_SUSPECTS]),
         ruled_out=_ruled_out(heard, root),
-        unseen=_unseen(facts),
+        unseen=_unseen(heard, root),
     )
 
 
@@ -95,9 +95,11 @@ def _ruled_out(heard: Heard, root: Finding | None) -> tuple[RuledOut, ...]:
     return tuple(found)
 
 
-def _unseen(facts: LogFacts) -> tuple[str, ...]:
-    silent = []
+def _unseen(heard: Heard, root: Finding | None) -> tuple[str, ...]:
+    facts, found = heard.facts, list(heard.facts.unseen)
     if facts.world_size and len(facts.ranks) < facts.world_size:
-        missing = sorted(set(range(facts.world_size)) - facts.ranks.keys())
-        silent.append(f"no line of {len(missing)} of {facts.world_size} ranks")
-    return (*facts.unseen, *silent)
+        missing = set(range(facts.world_size)) - facts.ranks.keys()
+        found.append(f"no line of {len(missing)} of {facts.world_size} ranks")
+    if root is None and not any(name in heard for name in ("finished", "progress", "pace")):
+        found.append("no line tells of a failure, and none of steps or of an end: nothing says that the job went well")
+    return tuple(found)
