@@ -6,7 +6,7 @@ import importlib
 import sys
 import time
 
-ALL = ("startup", "recorder_cost", "training_step", "judge_scale", "hang_to_verdict", "restart")
+ALL = ("startup", "recorder_cost", "training_step", "judge_scale", "hang_to_verdict", "restart", "dumps")
 
 
 def main(names: list[str]) -> int:

@@ -20,7 +20,7 @@ from holdfast.facts import flight_recorder
 from holdfast.facts.dump_blocks import Blocks
 from holdfast.facts.dump_identity import rank_of, status_by_name
 from holdfast.facts.evidence import Piece
-from holdfast.facts.flight_recorder import Dump, Entry
+from holdfast.facts.flight_recorder import Dump, Entry, State
 from holdfast.facts.ranks import Group, GroupProgress, Operation, Place, RankState
 from holdfast.report.ranksets import compress_ranks
 
@@ -207,7 +207,9 @@ class _Reducer:
             made.pending.append((key, operation))
         if done:
             block = calls[done]
-            made.recent.append((key, _operation(block, done, certain=True)))
+            # On gloo a call that timed out is retired too: only a state is certain.
+            certain = block[-1].state is State.COMPLETED
+            made.recent.append((key, _operation(block, done, certain=certain)))
 
     def _call(self, block: list[Entry]) -> Call:
         entry = block[-1]

@@ -97,7 +97,14 @@ def _over(table: DumpTable, failed: Container[str]) -> tuple[dict[str, dict[int,
 
 
 def _proven(table: DumpTable, group: str, number: int) -> int:
-    """``number`` where that call completes for all members or none, else the last one before it that does."""
+    """``number`` where that call completes for all members or none, else the last one before it that does.
+
+    Of dumps of open calls alone, that call is gone; a group of which all known calls are such is believed to make no
+    others.
+    """
+    made = set[int]().union(*(history.calls for history in table.histories.get(group, {}).values())) - {0}
+    if made and all(_TOGETHER.search(table.calls[place].name) for place in made):
+        return number
     for at in range(number, max(0, number - 64), -1):
         for history in table.histories.get(group, {}).values():
             place = at - history.first
@@ -156,10 +163,10 @@ def _timed_out(table: DumpTable) -> dict[int, tuple[Operation, ...]]:
         if group.backend != "gloo" or not lacking or len(lacking) + len(inside) != len(members):
             continue
         calls = [(rank, _recent(table, rank, name, newest)) for rank in inside]
-        if all(call is not None and _TOGETHER.search(call.name) for _, call in calls):
+        if all(call is not None and not call.certain and _TOGETHER.search(call.name) for _, call in calls):
             for rank, call in calls:
                 if call is not None:
-                    found[rank] += (replace(call, completed=None, failed=True),)
+                    found[rank] += (replace(call, completed=None, failed=True, certain=True),)
     return found
 
 
