@@ -24,6 +24,7 @@ INTERRUPTED = 130
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("holdfast.cli.run", "Run a training job as torchrun does, watch it, name the stuck rank, restart it."),
     "attach": ("holdfast.cli.attach", "Look into a job that hangs now: who waits, who does not, and at which line."),
+    "report": ("holdfast.cli.report", "Put all evidence of a run into one archive, without secrets, to hand on."),
     "diagnose": ("holdfast.cli.diagnose", "Find the root cause in logs, dumps, boxes, or archives of them."),
     "explain": ("holdfast.cli.explain", "Explain a cause of failure, given its code or its name."),
     "chaos": ("holdfast.cli.chaos", "List the faults that `holdfast run --inject` can cause."),
