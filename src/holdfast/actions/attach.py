@@ -19,7 +19,7 @@ from holdfast.facts import jobs, proc, source, stack_tree
 from holdfast.facts.job_samples import Samples, combine, take
 from holdfast.facts.jobs import Job, Search
 from holdfast.facts.node import Summary
-from holdfast.facts.ranks import Life, Place
+from holdfast.facts.ranks import Life, Place, RankState
 from holdfast.facts.remote import Seen, ask
 from holdfast.facts.source import Surroundings
 from holdfast.findings import Level, RuledOut, Verdict
@@ -74,8 +74,10 @@ def attach(search: Search, hosts: Sequence[str] = ()) -> Attached:
     """
     begun = time.monotonic()
     job, samples = _everywhere(search, hosts) if hosts else _here(search)
-    if _is_closed(samples):
-        raise StackRefused(samples.ranks[0].pid, why=_refused(), next_step=_leave())
+    if _refused_ranks(samples):
+        if not samples.boxes and not any(_is_seen(state) for state in samples.ranks):
+            raise StackRefused(samples.ranks[0].pid, why=_refused(), next_step=_leave())
+        samples = replace(samples, unseen=(*samples.unseen, f"to see all stacks, {_leave()}"))
     verdict = _judge(samples)
     return Attached(job, samples, verdict, round(time.monotonic() - begun, 3))
 
@@ -138,11 +140,13 @@ def _sources(samples: Samples) -> dict[Place, Surroundings]:
     return {place: around for place, around in seen.items() if isinstance(around, Surroundings)}
 
 
-def _is_closed(samples: Samples) -> bool:
-    """True where nothing can be said because the system does not let us look."""
-    seen = any(state.stacks or state.life in (Life.STOPPED, Life.DISK) for state in samples.ranks)
-    refused = any("ptrace" in text for state in samples.ranks for text in state.unseen)
-    return not samples.boxes and not seen and refused
+def _is_seen(state: RankState) -> bool:
+    return bool(state.stacks) or state.life in (Life.STOPPED, Life.DISK)
+
+
+def _refused_ranks(samples: Samples) -> list[int]:
+    """Ranks whose stack the system does not let us read."""
+    return [state.rank for state in samples.ranks if any("(ptrace)" in text for text in state.unseen)]
 
 
 def _refused() -> str:

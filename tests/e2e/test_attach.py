@@ -1,0 +1,147 @@
+"""`holdfast attach` beside real jobs that plain torchrun started: it names rank and line, and leaves the job alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.specimens.expected import EXPECTED, guilty_line, place
+
+pytestmark = pytest.mark.slow
+LIMIT_S = 90
+
+
+class Job:
+    """A specimen under plain torchrun; ended, with all its processes, at the end."""
+
+    def __init__(self, folder: Path, name: str, *arguments: str, processes: int = 4) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self._output = folder / "output.txt"
+        launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+        given = [word for word in os.environ if word.startswith(("HOLDFAST_", "PET_"))]
+        environment = {word: text for word, text in os.environ.items() if word not in given} | {"OMP_NUM_THREADS": "1"}
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*launch, "--master-port", str(self.port), str(place(name)), *arguments],
+                cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        family = psutil.Process(self.process.pid).children(recursive=True) if self.process.poll() is None else []
+        for each in [*family, self.process]:
+            each.kill()
+        self.process.wait()
+
+    def ranks(self):
+        return [each for each in psutil.Process(self.process.pid).children() if "specimens" in " ".join(each.cmdline())]
+
+    def wait_for(self, text):
+        until = time.monotonic() + LIMIT_S
+        while text not in self._output.read_text(errors="replace"):
+            assert time.monotonic() < until, self._output.read_text()
+            assert self.process.poll() is None, self._output.read_text()
+            time.sleep(0.1)
+        return self
+
+    def wait_until_still(self):
+        """Wait until no rank has used the processor for a while: then the job hangs."""
+        until, before = time.monotonic() + LIMIT_S, None
+        while time.monotonic() < until:
+            used = [sum(each.cpu_times()[:2]) for each in self.ranks()]
+            if before is not None and len(used) == len(before) and sum(used) - sum(before) <= 0.05:
+                return self
+            before = used
+            time.sleep(1.5)
+        raise AssertionError("it never stood still")
+
+    def state(self):
+        """What attach must not change: who is there, stopped or not, with which files open and signals caught."""
+        found = {}
+        for each in self.ranks():
+            status = Path(f"/proc/{each.pid}/status").read_text().splitlines()
+            kept = [line for line in status if line.startswith(("SigCgt", "SigIgn", "TracerPid", "Threads"))]
+            stopped = each.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+            found[each.pid] = (kept, stopped, each.num_fds())
+        return found
+
+
+def attach(*arguments, **variables):
+    """Run `holdfast attach --json`; the exit status, the document (None without one), and what stood on stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "attach", "--json", *map(str, arguments)],
+        env={**os.environ, **variables}, capture_output=True, text=True, check=False, timeout=LIMIT_S,
+    )  # fmt: skip
+    return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
+
+
+@pytest.mark.parametrize("name", ["rank_sleeps", "ddp_rank_sleeps", "sigstopped", "rank0_validates"])
+def test_the_guilty_rank_and_line_are_named_and_nothing_is_changed(name, tmp_path):
+    with Job(tmp_path, name).wait_for("step 20" if name != "rank0_validates" else "step 0").wait_until_still() as job:
+        before = job.state()
+        status, said, errors = attach("--pid", job.process.pid)
+        assert job.state() == before
+        assert errors == ""
+    root, expected = said["verdict"]["root"], EXPECTED[name]
+    assert (status, root["cause"], root["subject"]["rank"]) == (1, expected.causes[0], expected.ranks[0])
+    assert root["subject"]["line"] == guilty_line(name)
+    assert said["findings"][0] == root
+    assert said["job"]["launcher"] == "torchrun"
+    assert len(said["samples"]["ranks"]) == 4
+    assert said["stacks"][0]["branches"][0]["ranks"] == [0, 1, 2, 3]
+
+
+def test_a_healthy_job_gives_no_finding_and_goes_on(tmp_path):
+    with Job(tmp_path, "straggler").wait_for("step 0") as job:
+        status, said, _ = attach("--port", job.port)
+        assert (status, said["findings"], said["verdict"]["root"]) == (0, [], None)
+        assert not any(stopped for _, stopped, _ in job.state().values())
+
+
+def test_hosts_are_merged_and_one_that_fails_is_unseen(tmp_path):
+    """ssh is a program that runs the command here, or fails, by the name of the host."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text(
+        '#!/bin/sh\nwhile [ "$1" = -o ]; do shift 2; done\n'
+        '[ "$1" = dead ] && { echo "ssh: connect to host dead port 22: No route to host" >&2; exit 255; }\n'
+        'shift\necho Welcome to this cluster\neval exec "$*"\n'
+    )
+    ssh.chmod(0o755)
+    with Job(tmp_path, "rank_sleeps").wait_for("step 20").wait_until_still() as job:
+        path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        status, said, _ = attach("--port", job.port, "--hosts", "here,dead", PATH=path)
+    assert (status, said["verdict"]["root"]["subject"]["rank"]) == (1, 2)
+    assert any("dead" in text and "No route" in text for text in said["verdict"]["unseen"])
+
+
+def test_several_jobs_are_listed_and_the_choice_is_asked_for(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with (
+        Job(tmp_path / "a", "sigstopped", processes=2).wait_for("step 20") as one,
+        Job(tmp_path / "b", "sigstopped", processes=2).wait_for("step 20") as other,
+    ):
+        status, said, errors = attach("--pid", one.process.pid, "--pid", other.process.pid)
+        assert (status, said) == (2, None)
+        assert errors.count("\n") == 1
+        assert f"--pid {one.process.pid}" in errors
+        assert f"--pid {other.process.pid}" in errors
+
+
+@pytest.mark.parametrize("wish", [("--pid", 2**22 - 1), ("--name", "no such job anywhere"), ("--port", 1)])
+def test_what_is_not_there_is_one_sentence(wish):
+    status, said, errors = attach(*wish)
+    assert (status, said, errors.count("\n")) == (2, None, 1)
+    assert "found no training job" in errors
