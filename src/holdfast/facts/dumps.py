@@ -197,7 +197,7 @@ class _Reducer:
         )
         for number, block in calls.items():
             if places:
-                places[number - first] = self._place(self._call(block))
+                places[number - first] = self._call(block)
         counted.history = History(first, places) if places else None
         counted.entered, counted.completed = last, done
         counted.backend = calls[last][-1].backend
@@ -211,10 +211,11 @@ class _Reducer:
             certain = block[-1].state is State.COMPLETED
             made.recent.append((key, _operation(block, done, certain=certain)))
 
-    def _call(self, block: list[Entry]) -> Call:
-        entry = block[-1]
+    def _call(self, block: list[Entry]) -> int:
+        if len(block) == 1:
+            return self._place(_call(block[0]))
         parts = tuple(self._place(_call(part)) for part in block[:-1][:64])
-        return msgspec.structs.replace(_call(entry), parts=parts) if parts else _call(entry)
+        return self._place(msgspec.structs.replace(_call(block[-1]), parts=parts))
 
     def _transfers(
         self, made: _Rank, key: Key, entries: list[Entry], finished: Mapping[int, bool], *, whole: bool

@@ -27,7 +27,7 @@ import msgspec
 from holdfast.errors import DumpNoise, DumpTruncated, DumpUnreadable, DumpVersion
 from holdfast.facts import plain_pickle
 from holdfast.facts.ranks import Place, Stack
-from holdfast.facts.user_code import innermost_user
+from holdfast.facts.user_code import innermost_user, is_own
 
 #: A dump of 2,000 calls with 30 frames each has 0.4 MB as a pickle and 0.9 MB as JSON.
 MOST_BYTES = 32 << 20
@@ -257,8 +257,8 @@ class _EntryMaker:
     """Makes entries. What entries share is worked out once: frames, titles, groups, sizes and types."""
 
     def __init__(self) -> None:
-        self._places: dict[int, Place] = {}
-        self._sites: dict[tuple[int, ...], Place | None] = {}
+        self._places: dict[int, tuple[Place, bool]] = {}
+        self._dtypes: dict[str | tuple[str, ...], tuple[str, ...]] = {}
         self._titles: dict[str, _Title] = {}
         self._sizes: dict[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]] = {}
 
@@ -280,7 +280,8 @@ class _EntryMaker:
             completed=_moment(get("time_discovered_completed_ns")),
             timeout_s=_scaled(get("timeout_ms")), duration_s=_scaled(get("duration_ms")),
             input_sizes=self._sizes_of(get("input_sizes")), output_sizes=self._sizes_of(get("output_sizes")),
-            input_dtypes=_dtypes(get("input_dtypes")), output_dtypes=_dtypes(get("output_dtypes")),
+            input_dtypes=self._dtypes_of(get("input_dtypes")),
+            output_dtypes=self._dtypes_of(get("output_dtypes")),
             site=self._site(get("frames")),
         )  # fmt: skip
 
@@ -304,21 +305,27 @@ class _EntryMaker:
             found = self._sizes[key] = _sizes(given)
         return found
 
+    def _dtypes_of(self, given: Any) -> tuple[str, ...]:
+        key = given if isinstance(given, str) else tuple(given or ())
+        found = self._dtypes.get(key)
+        if found is None:
+            found = self._dtypes[key] = _dtypes(given)
+        return found
+
     def _site(self, frames: Any) -> Place | None:
+        """The innermost frame of the user's own; only where there is none are the others looked at together."""
         if not isinstance(frames, list):
             return None
-        key = tuple(map(id, frames))
-        if key not in self._sites:
-            places = tuple(self._place(frame) for frame in frames[:MOST_FRAMES])
-            self._sites[key] = innermost_user(Stack(places))
-        return self._sites[key]
+        for frame in frames[:MOST_FRAMES]:
+            place, own = self._places.get(id(frame)) or self._place(frame)
+            if own:
+                return place
+        return innermost_user(Stack(tuple(self._places[id(frame)][0] for frame in frames[:MOST_FRAMES])))
 
-    def _place(self, frame: Mapping[str, Any]) -> Place:
-        known = self._places.get(id(frame))
-        if known is None:
-            place = Place(_text(frame["filename"]), _number(frame["line"]), _text(frame["name"]))
-            known = self._places[id(frame)] = place
-        return known
+    def _place(self, frame: Mapping[str, Any]) -> tuple[Place, bool]:
+        place = Place(_text(frame["filename"]), _number(frame["line"]), _text(frame["name"]))
+        made = self._places[id(frame)] = (place, is_own(place.file))
+        return made
 
 
 def _group_of(given: Mapping[str, Any]) -> tuple[str, str]:

@@ -37,14 +37,15 @@ def is_machinery(file: str) -> bool:
 
 def innermost_user(stack: Stack) -> Place | None:
     """The first frame in the user's own files; failing that, in another installed package, or in typed-in code."""
-    for wanted in (_is_own, _is_third_party, _is_typed_in):
+    for wanted in (is_own, _is_third_party, _is_typed_in):
         for frame in stack.frames:
             if wanted(frame.file):
                 return frame
     return None
 
 
-def _is_own(file: str) -> bool:
+def is_own(file: str) -> bool:
+    """True for a file of the user's own: neither machinery nor installed."""
     return not is_machinery(file) and not is_installed(file)
 
 
