@@ -91,17 +91,20 @@ def _jobs(table: ProcessTable) -> list[Job]:
         seen = table.seen(pid)
         key = (*(seen.variable(name) for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")),)
         groups[*key, str(identity.world_size)].append((seen, identity))
-    return [_job(members, table) for group in groups.values() for members in _apart(group)]
+    return [_job(members, table) for group in groups.values() for members in _apart(group, table)]
 
 
-def _apart(group: list[tuple[Seen, Identity]]) -> list[list[tuple[Seen, Identity]]]:
-    """A rank that is there twice belongs to two jobs that look alike: their launchers tell them apart."""
+def _apart(group: list[tuple[Seen, Identity]], table: ProcessTable) -> list[list[tuple[Seen, Identity]]]:
+    """A rank that is there twice belongs to two jobs that look alike: their launchers tell them apart.
+
+    Under one launcher (a container, whose variables all processes in it have) the one that has loaded torch is the rank.
+    """
     if len({identity.rank for _, identity in group}) == len(group):
         return [group]
-    by_parent: dict[int, list[tuple[Seen, Identity]]] = defaultdict(list)
-    for member in group:
-        by_parent[member[0].stat.parent].append(member)
-    return list(by_parent.values())
+    by_parent: dict[int, dict[int, tuple[Seen, Identity]]] = defaultdict(dict)
+    for seen, identity in sorted(group, key=lambda member: not table.has_torch(member[0].pid)):
+        by_parent[seen.stat.parent].setdefault(identity.rank, (seen, identity))
+    return [list(members.values()) for members in by_parent.values()]
 
 
 def _job(members: Sequence[tuple[Seen, Identity]], table: ProcessTable, unseen: tuple[str, ...] = ()) -> Job:

@@ -1,0 +1,135 @@
+"""Finding the training jobs of this host among real processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from holdfast.errors import NoJob
+from holdfast.facts import jobs
+from holdfast.facts.jobs import Search
+from holdfast.facts.training_processes import identify, launcher_name
+
+#: A rank that starts a worker, which inherits its environment, says so, and waits until it is told to end.
+WITH_WORKER = """
+import subprocess, sys
+worker = subprocess.Popen([sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"],
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+worker.stdout.readline()
+print("worker", worker.pid, flush=True)
+sys.stdin.read()
+worker.stdin.close()
+worker.wait()
+"""
+
+
+@contextmanager
+def ranks(count, world_size=None, **variables):
+    """So many processes with the environment of ranks; yields (pid of the rank, pid of its worker) of each."""
+    kept = {name: text for name, text in os.environ.items() if name not in {"RANK", "WORLD_SIZE", "LOCAL_RANK"}}
+    started = []
+    try:
+        for rank in range(count):
+            named = {"RANK": str(rank), "WORLD_SIZE": str(world_size or count), "LOCAL_RANK": str(rank)} | variables
+            process = subprocess.Popen(
+                [sys.executable, "-c", WITH_WORKER, "holdfast-test-train.py"],
+                env=kept | named, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            started.append(process)
+        yield [(each.pid, int(each.stdout.readline().split()[1])) for each in started]
+    finally:
+        for each in started:
+            each.stdin.close()
+            each.wait(20)
+            each.stdout.close()
+
+
+PLACE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "41234", "LOCAL_WORLD_SIZE": "3"}
+
+
+def test_ranks_are_put_together_and_their_workers_left_out():
+    with ranks(3, **PLACE) as started:
+        for search in (Search(port=41234), Search(pids=(started[1][0],)), Search(pids=(started[2][1],))):
+            (job,) = jobs.find(search)
+            assert [(rank.rank, rank.pid) for rank in job.ranks] == [(at, pid) for at, (pid, _) in enumerate(started)]
+        assert (job.world_size, job.local_size, job.key) == (3, 3, ("127.0.0.1", "41234", 3))
+        assert job.script == "holdfast-test-train.py"
+        pid = started[0][0]
+        assert (job.facts[0].text, job.facts[0].origin) == (
+            f"rank 0 of 3 is process {pid}", f"RANK in /proc/{pid}/environ",
+        )  # fmt: skip
+
+
+def test_two_jobs_are_told_apart_by_their_port():
+    with ranks(2, **PLACE) as one, ranks(2, **(PLACE | {"MASTER_PORT": "41235"})) as other:
+        found = jobs.find(Search(pids=(one[0][0], other[0][0])))
+        assert sorted(job.port for job in found) == ["41234", "41235"]
+        assert all(re.fullmatch(r"\S+ with 2 ranks at port \d+ \(--pid \d+\)", str(job)) for job in found)
+
+
+def test_a_rank_that_is_there_twice_under_one_launcher_counts_once():
+    with ranks(2, **PLACE) as one, ranks(2, **PLACE):
+        (job,) = jobs.find(Search(port=41234))
+        assert [rank.pid for rank in job.ranks] == [pid for pid, _ in one]
+
+
+def test_processes_without_a_number_are_numbered_in_the_order_of_their_starts():
+    with ranks(2, RANK="", WORLD_SIZE="") as started:
+        (job,) = jobs.find(Search(pids=(started[1][0], started[0][0])))
+    assert [rank.pid for rank in job.ranks] == [pid for pid, _ in started]
+    assert "numbered in the order" in job.unseen[0]
+
+
+def test_what_is_not_there_is_said():
+    with pytest.raises(NoJob, match="process 4194303: there is no such process"):
+        jobs.find(Search(pids=(2**22 - 1,)))
+    with pytest.raises(NoJob, match="--name no-such-program --port 1"):
+        jobs.find(Search(name="no-such-program", port=1))
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}, (3, 8, 1, "RANK")),
+        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "16"}, (5, 16, None, "SLURM_PROCID")),
+        ({"RANK": "3", "WORLD_SIZE": "8", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, (3, 8, None, "RANK")),
+        ({"RANK": "8", "WORLD_SIZE": "8"}, None),
+        ({"RANK": "x", "WORLD_SIZE": "8"}, None),
+        ({"RANK": "1"}, None),
+        ({}, None),
+    ],
+)
+def test_the_number_of_a_rank_comes_from_its_launcher(environ, found):
+    said = identify(environ)
+    assert (None if said is None else (said.rank, said.world_size, said.local_rank, said.origin)) == found
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("/usr/bin/python3 /opt/bin/torchrun --nproc-per-node 8 train.py", "torchrun"),
+        ("python -m torch.distributed.run train.py", "torchrun"),
+        ("python -u -m deepspeed.launcher.launch train.py", "deepspeed"),
+        ("/usr/bin/python /opt/bin/accelerate launch train.py", "accelerate"),
+        ("srun -N 2 python train.py", "srun"),
+        ("slurmstepd: [1234.0]", "srun"),
+        ("python -m holdfast run train.py", "holdfast run"),
+        ("python train.py --launcher torchrun", ""),
+        ("python -m trainer torchrun", ""),
+        ("", ""),
+    ],
+)
+def test_launchers_are_known_by_their_command_line(line, name):
+    assert launcher_name(tuple(line.split())) == name
+
+
+def test_the_program_is_shown_in_short():
+    assert jobs.script(("python", "-u", "/job/src/train.py", "--lr", "1")) == "train.py"
+    assert jobs.script(("python", "-m", "trainer.main")) == "trainer.main"
+    assert jobs.script(("python", "-m", "holdfast.runtime.bootstrap", "train.py")) == "train.py"
+    assert jobs.script(()) == "a process without a command line"
