@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from holdfast.facts import dumps
 from holdfast.facts.ranks import Group, GroupProgress
+from holdfast.rules.dumps import judge
 from tests.facts.dumps import written
 from tests.facts.many_dumps import Recorder, job, piece, table
 
@@ -135,3 +140,31 @@ def test_a_dump_without_entries_is_a_rank_without_calls() -> None:
     del data["entries"]
     (state,) = dumps.read([piece("fr_rank_0.json", json.dumps(data).encode())]).ranks
     assert (state.rank, state.pending) == (0, ())
+
+
+NUMBERS = st.integers(-3, 5) | st.integers(-(1 << 63), 1 << 63)
+WRONG = st.none() | NUMBERS | st.text(max_size=5) | st.lists(NUMBERS, max_size=3) | st.booleans()
+RANKS = st.lists(NUMBERS, max_size=4).map(str) | st.lists(NUMBERS, max_size=4) | WRONG
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_whatever_stands_in_a_dump_there_is_a_verdict(data: Any) -> None:
+    """No value of any key makes it fail, or makes it believe in a job of a thousand million ranks."""
+
+    def program(recorder: Recorder) -> None:
+        recorder.call().transfer("send", 1 - recorder.rank, state="scheduled").call(state="scheduled")
+        recorder.call("coalesced", state="scheduled")
+
+    contents = [each.dump() for each in job(2, program)]
+    for content in contents:
+        for each in content["entries"]:
+            key = data.draw(st.sampled_from(sorted(each)))
+            each[key] = data.draw(WRONG | st.just(each[key]))
+        content["pg_config"]["0"]["ranks"] = data.draw(RANKS)
+        content["pg_status"]["0"]["last_completed_collective"] = data.draw(WRONG)
+    pieces = [piece(f"rank_{rank}", written(content)) for rank, content in enumerate(contents)]
+    pieces.append(piece("trace_rank_99999999999", written(contents[0])))
+    found = dumps.read(pieces)
+    assert found.world_size <= 1 << 17
+    judge(found)

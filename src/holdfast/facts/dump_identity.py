@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import re
+from typing import TypeGuard
 
 from holdfast.facts.flight_recorder import Dump, Status
+
+
+#: Ranks of a job; whoever names more is not believed.
+MOST_RANKS = 1 << 17
 
 
 def rank_of(dump: Dump) -> int | None:
     """The rank that the name says, unless the dump's groups rule it out; else the one member of all its groups."""
     everywhere: set[int] | None = None
-    members = {group.name: group.ranks for group in dump.groups if group.ranks is not None}
+    members = {group.name: group.ranks for group in dump.groups if believable(group.ranks)}
     for ranks in members.values():
         everywhere = set(ranks) if everywhere is None else everywhere & set(ranks)
     for entry in reversed(dump.entries):
         ranks_here = members.get(entry.group)
         if entry.own is not None and ranks_here is not None and entry.own < len(ranks_here):
             return ranks_here[entry.own]
-    if dump.rank is not None and (everywhere is None or dump.rank in everywhere):
+    if dump.rank is not None and dump.rank < MOST_RANKS and (everywhere is None or dump.rank in everywhere):
         return dump.rank
     return next(iter(everywhere)) if everywhere is not None and len(everywhere) == 1 else None
+
+
+def believable(ranks: tuple[int, ...] | None) -> TypeGuard[tuple[int, ...]]:
+    """True for the members of a group that a job can have."""
+    return ranks is not None and len(ranks) <= MOST_RANKS and 0 <= min(ranks) <= max(ranks) < MOST_RANKS
 
 
 def status_by_name(dump: Dump) -> dict[str, Status]:

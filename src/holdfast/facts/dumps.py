@@ -18,7 +18,7 @@ import msgspec
 from holdfast.errors import DumpUnreadable
 from holdfast.facts import flight_recorder
 from holdfast.facts.dump_blocks import Blocks
-from holdfast.facts.dump_identity import rank_of, status_by_name
+from holdfast.facts.dump_identity import believable, rank_of, status_by_name
 from holdfast.facts.evidence import Piece
 from holdfast.facts.flight_recorder import Dump, Entry, State
 from holdfast.facts.ranks import Group, GroupProgress, Operation, Place, RankState
@@ -165,7 +165,7 @@ class _Reducer:
         groups: dict[Key, _Counted] = {}
         for group in dump.groups:
             if group.name:
-                members = self._members.setdefault(group.ranks, group.ranks) if group.ranks else None
+                members = self._members.setdefault(group.ranks, group.ranks) if believable(group.ranks) else None
                 key = keys[group.name] = (group.name, members)
                 groups[key] = _Counted(group.description)
         blocks = Blocks()

@@ -20,7 +20,7 @@ MOST_OBJECTS = 1 << 21
 # APPENDS SETITEM SETITEMS EMPTY_TUPLE MEMOIZE; then those with an argument. LONG1 has its length in front, and a number
 # of the memo in LONG_BINPUT is below 2**21.
 _LONG1 = b"|".join(rb"\x8a\x%02x.{%d}" % (size, size) for size in range(10))
-_PLAIN = rb"[(N\x88\x89aesu)\x94]|[Khq\x80].|M..|[Jj]....|r..[\x00-\x1f]\x00|G.{8}|\x95.{8}|" + _LONG1
+_PLAIN = rb"[hKq\x80].|j....|[(N\x88\x89aesu)\x94]|M..|J....|r..[\x00-\x1f]\x00|G.{8}|\x95.{8}|" + _LONG1
 _FIXED = re.compile(rb"(?:" + _PLAIN + rb")*+", re.DOTALL)
 #: The same with containers and with texts of less than 64 bytes, for a first run that counts nothing.
 _SHORT_TEXT = b"|".join(re.escape(bytes([size])) + rb"\x00\x00\x00.{%d}" % size for size in range(64))
@@ -70,7 +70,7 @@ def _inspect(data: bytes) -> None:
     """Go through all opcodes without carrying one out. Raises Truncated or Refused."""
     at, objects = 0, 0
     # Where there are not even as many bytes that could make an object, those of the common opcodes need no count.
-    few = sum(map(data.count, _OBJECTS)) <= MOST_OBJECTS
+    few = len(data) <= MOST_OBJECTS or sum(map(data.count, _OBJECTS)) <= MOST_OBJECTS
     harmless = _COMMON if few else _FIXED
     while True:
         run = harmless.match(data, at)
