@@ -96,7 +96,7 @@ def diagnose(paths: Sequence[str], *, limits: Limits | None = None, watch: Watch
     verdicts += [rules_of_dumps.judge(dumped)] if dumped is not None else []
     said = judge_logs(logs) if heap.has(Kind.LOG) else None
     read = tuple(item for item in heap.read if item.name not in heap.refused)
-    if not read and all(_is_missing(item, paths) for item in heap.ignored):
+    if heap.ignored and not read and all(_is_missing(item, paths) for item in heap.ignored):
         raise MissingFile(", ".join(paths[:4]) or "nothing")
     verdict = merge(verdicts, said) if verdicts or said else heap.earlier or Verdict(question=QUESTION)
     verdict = msgspec.structs.replace(verdict, unseen=(*verdict.unseen, *_unseen(read)))
@@ -209,8 +209,10 @@ class _Heap:
             told = box_files.told(content)
             if told is not None and told.ranks:
                 return told
-        self.earlier = _verdict_in(content) or self.earlier
-        self._refuse([Ignored(piece.name, "it is holdfast's own; the evidence beside it is judged anew")])
+        verdict = _verdict_in(content)
+        if verdict is None or len(self._begun) > 1:
+            self._refuse([Ignored(piece.name, "it is holdfast's own; the evidence beside it is judged anew")])
+        self.earlier = verdict or self.earlier
         return None
 
     def dumps(self) -> DumpTable | None:

@@ -12,6 +12,7 @@ import gzip
 import lzma
 import stat
 import tarfile
+import weakref
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -133,14 +134,14 @@ def _decompressed(opener: Opener, packed: Container) -> BinaryIO:
 
 
 class _Closing:
-    """A decompressor and the file under it, closed together; reads only."""
+    """A stream and the file under it, closed together; reads only."""
 
-    def __init__(self, outer: gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile, under: BinaryIO) -> None:
+    def __init__(self, outer: gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile | BinaryIO, under: BinaryIO) -> None:
         self._outer, self._under = outer, under
 
     def read(self, size: int = -1) -> bytes:
-        """At most ``size`` bytes; fewer only at the end."""
-        return self._outer.read(size)
+        """At most ``size`` bytes; none only at the end."""
+        return self._outer.read1(size)  # type: ignore[union-attr]  # all that stand here are buffered
 
     def close(self) -> None:
         self._outer.close()
@@ -197,7 +198,13 @@ def _nested(place: Place) -> Iterator[Piece | Ignored]:
 
 
 def _zip(place: Place) -> Iterator[Piece | Ignored]:
-    archive = zipfile.ZipFile(place.open())
+    file = place.open()
+    try:
+        archive = zipfile.ZipFile(file)
+    except FAULTS:
+        file.close()
+        raise
+    weakref.finalize(archive, file.close)  # whoever holds a member holds the archive
     members = archive.infolist()
     names = [member.filename for member in members]
     if all(any(name.endswith(end) for name in names) for end in _CHECKPOINT):
@@ -315,14 +322,18 @@ def _tar_stream(place: Place, opener: Opener) -> Iterator[Piece | Ignored]:
     """A compressed tar: read once, from the front; its logs while they come by."""
     troubles: list[str] = []
     stream = cast(BinaryIO, Forgiving(opener(), partial(_note, troubles), place.budget))
-    with stream, tarfile.open(fileobj=stream, mode="r|", tarinfo=_Careful) as archive:
-        for number, member in enumerate(archive):
-            inner = place.inner(member.name, member.size, partial(_again, opener, number))
-            why = _odd(member)
-            if why:
-                yield Ignored(inner.name, why)
-            elif member.isfile():
-                yield from _passing(inner, cast(BinaryIO, archive.extractfile(member)))
+    try:
+        with stream, tarfile.open(fileobj=stream, mode="r|", tarinfo=_Careful) as archive:
+            for number, member in enumerate(archive):
+                inner = place.inner(member.name, member.size, partial(_again, opener, number))
+                why = _odd(member)
+                if why:
+                    yield Ignored(inner.name, why)
+                elif member.isfile():
+                    yield from _passing(inner, cast(BinaryIO, archive.extractfile(member)))
+    except FAULTS:
+        if not troubles:
+            raise
     yield from (Ignored(place.name, trouble) for trouble in troubles)
 
 
@@ -345,8 +356,14 @@ def _passing(place: Place, stream: BinaryIO) -> Iterator[Piece | Ignored]:
 
 def _again(opener: Opener, number: int) -> BinaryIO:
     """Member ``number`` of a compressed tar that has gone by: the archive is read again up to there."""
-    archive = tarfile.open(fileobj=opener(), mode="r|", tarinfo=_Careful)  # noqa: SIM115 - as long as its member is read
-    for count, member in enumerate(archive):
-        if count == number:
-            return cast(BinaryIO, archive.extractfile(member))
+    file = opener()
+    try:
+        archive = tarfile.open(fileobj=file, mode="r|", tarinfo=_Careful)  # noqa: SIM115 - as long as its member is read
+        for count, member in enumerate(archive):
+            if count == number:
+                return cast(BinaryIO, _Closing(cast(BinaryIO, archive.extractfile(member)), file))
+    except FAULTS:
+        file.close()
+        raise
+    file.close()
     raise EOFError("the archive ends first")

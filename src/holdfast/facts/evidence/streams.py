@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import BinaryIO, cast
+from typing import BinaryIO, Protocol, cast
 
 CHUNK_BYTES = 1 << 20
 
@@ -67,6 +67,8 @@ class Forgiving(io.RawIOBase):
     def __init__(self, inner: BinaryIO, complain: Callable[[str], None], budget: Budget | None = None) -> None:
         super().__init__()
         self._inner = inner
+        #: As much as there is, where that can be asked for: a fault then loses nothing that came before it.
+        self._read = getattr(inner, "read1", inner.read)
         self._complain = complain
         self._budget = budget
         self._over = False
@@ -81,7 +83,7 @@ class Forgiving(io.RawIOBase):
         if self._over:
             return 0
         try:
-            data = self._inner.read(len(view)) or b""
+            data: bytes = self._read(len(view)) or b""
             if self._budget is not None:
                 self._budget.spend(len(data))
         except FAULTS as fault:
@@ -154,7 +156,7 @@ class Recoded(io.RawIOBase):
 class Slice(io.RawIOBase):
     """A stretch of an open file, read by place; the file's own position is left alone."""
 
-    def __init__(self, file: BinaryIO, begin: int, size: int) -> None:
+    def __init__(self, file: HasFileno, begin: int, size: int) -> None:
         super().__init__()
         self._file = file  # kept open by whoever holds a slice of it
         self._begin, self._size, self._at = begin, size, 0
@@ -182,18 +184,41 @@ class Slice(io.RawIOBase):
         return len(data)
 
 
+class HasFileno(Protocol):
+    """An open file, or what stands for one."""
+
+    def fileno(self) -> int:
+        """Its descriptor."""
+        ...
+
+
+class _Nameless:
+    """A temporary file without a name, closed when nobody refers to it any more."""
+
+    def __init__(self) -> None:
+        with tempfile.TemporaryFile() as file:
+            self._descriptor = os.dup(file.fileno())
+
+    def fileno(self) -> int:
+        """Its descriptor."""
+        return self._descriptor
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+
 @dataclass
 class Spool:
     """One bounded temporary file, without a name, for what has to be read out of order."""
 
     room: int
-    _file: BinaryIO | None = field(default=None, repr=False)
+    _file: _Nameless | None = field(default=None, repr=False)
     _end: int = 0
 
     def add(self, stream: BinaryIO) -> tuple[Callable[[], BinaryIO], int]:
         """Keep all of ``stream``; how to open it again, and its size. Raises TooMuch where the room ends."""
         if self._file is None:
-            self._file = cast(BinaryIO, tempfile.TemporaryFile(buffering=0))  # noqa: SIM115 - lives as long as its slices
+            self._file = _Nameless()
         file, begin = self._file, self._end
         at = begin
         while data := stream.read(CHUNK_BYTES):

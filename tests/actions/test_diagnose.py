@@ -1,0 +1,215 @@
+"""Pieces of every kind, one verdict: boxes of the dead, dumps and logs together, and damage."""
+
+import gzip
+import json
+import pickle
+import shutil
+import struct
+import tarfile
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast import blackbox
+from holdfast.actions.diagnose import diagnose, page
+from holdfast.actions.follow import changes
+from holdfast.blackbox import BoxWriter, Note
+from holdfast.errors import MissingFile
+from holdfast.facts.evidence import Kind
+from holdfast.runtime.recorder.pens import Call, PythonPen
+from tests.facts import dumps
+
+ALL_REDUCE = blackbox.OPERATIONS.index("all_reduce")
+CALL = Call(elements=12, dtype=blackbox.DTYPES.index("float32"), shape=(3, 4), tensors=1, reduction=0)
+START_TICKS_AT, STARTED_AT = 40, 48
+HEALTHY = "".join(f"step {step} loss 1.0\n" for step in range(30))
+OOM_KILL = "Out of memory: Killed process 4711 (python) total-vm:9000kB, anon-rss:8000kB, file-rss:0kB\n"
+
+
+def box(folder, rank, calls, *, stuck, world=3, generation=0, started=None):
+    """The box of a rank that made so many all-reduces, is in one more (or not), and whose process is gone."""
+    folder.mkdir(exist_ok=True)
+    path = folder / f"rank{rank}.box"
+    writer = BoxWriter(path, rank=rank, world_size=world, generation=generation, records=64)
+    writer.note_json(Note.MEMBERS, {"name": "0", "ranks": list(range(world)), "description": "default_pg"})
+    pen = PythonPen(writer, "/nowhere/torch")
+    for _ in range(calls):
+        pen.finish(pen.record("0", ALL_REDUCE, CALL))
+    if stuck:
+        pen.record("0", ALL_REDUCE, CALL)
+    writer.map[START_TICKS_AT : START_TICKS_AT + 8] = struct.pack("<Q", 1)  # a process that is there no more
+    if started is not None:
+        writer.map[STARTED_AT : STARTED_AT + 8] = struct.pack("<d", started)
+    return path
+
+
+def hang(folder):
+    """Three boxes: rank 1 does not come to the sixth all-reduce."""
+    for rank in range(3):
+        box(folder, rank, 5, stuck=rank != 1)
+    return folder
+
+
+def about(found):
+    root = found.verdict.root
+    return None if root is None else (root.cause, root.subject.rank)
+
+
+def test_boxes_of_the_dead_name_the_rank_that_did_not_come(tmp_path):
+    found = diagnose([str(hang(tmp_path / "boxes"))])
+    assert (about(found), found.exit_status) == (("rank-missing-collective", 1), 1)
+    assert {item.kind for item in found.read} == {Kind.BOX}
+    assert not {out.cause for out in found.verdict.ruled_out} & {"rank-killed", "rank-stopped", "host-oom-killed"}
+    assert any("only their boxes" in text for text in found.verdict.unseen)
+
+
+def test_boxes_in_an_archive_are_read_as_well(tmp_path):
+    hang(tmp_path / "boxes")
+    with tarfile.open(tmp_path / "x.tgz", "w:gz") as archive:
+        archive.add(tmp_path / "boxes", "boxes")
+    assert about(diagnose([str(tmp_path / "x.tgz")])) == ("rank-missing-collective", 1)
+
+
+def test_boxes_of_an_earlier_generation_are_left_out(tmp_path):
+    box(tmp_path / "old", 1, 50, stuck=True, generation=0, started=1_000.0)
+    hang(tmp_path / "boxes")
+    box(tmp_path / "copy", 0, 3, stuck=False)
+    shutil.copy2(tmp_path / "boxes" / "rank0.box", tmp_path / "copy" / "rank0.box")
+    found = diagnose([str(tmp_path)])
+    assert about(found) == ("rank-missing-collective", 1)
+    why = {item.name.removeprefix(f"{tmp_path}/"): item.why for item in found.ignored}
+    assert "earlier generation" in why["old/rank1.box"]
+    assert len(why) == 2
+    assert len(found.read) == 3
+
+
+def test_a_job_that_lives_and_advances_does_not_stand_still(tmp_path):
+    for rank in range(3):
+        writer = BoxWriter(tmp_path / f"rank{rank}.box", rank=rank, world_size=3, records=64)
+        if rank != 1:
+            PythonPen(writer, "/nowhere/torch").record("0", ALL_REDUCE, CALL)
+    found = diagnose([str(tmp_path)])
+    assert (about(found), found.exit_status) == (None, 0)
+    assert "the job runs" in found.verdict.unseen[0]
+
+
+def test_a_log_that_says_why_comes_before_the_boxes(tmp_path):
+    hang(tmp_path / "boxes")
+    (tmp_path / "dmesg.txt").write_text(OOM_KILL)
+    found = diagnose([str(tmp_path)])
+    assert about(found)[0] == "host-oom-killed"
+    assert any(claim.cause == "rank-missing-collective" for claim in found.verdict.consequences)
+    assert {item.kind for item in found.read} == {Kind.BOX, Kind.LOG}
+
+
+def test_dumps_name_the_rank_that_did_not_come(tmp_path):
+    for rank, enqueued in enumerate((6, 5)):
+        (tmp_path / f"trace_rank_{rank}").write_bytes(pickle.dumps(dumps.until(enqueued, 5)))
+    (tmp_path / "trace_rank_7.cut").write_bytes(pickle.dumps(dumps.until(6, 5))[:700])
+    found = diagnose([str(tmp_path)])
+    assert about(found) == ("rank-missing-collective", 1)
+    assert [(item.name, "ends in the middle" in item.why) for item in found.ignored] == [
+        (f"{tmp_path}/trace_rank_7.cut", True)
+    ]
+    assert len(found.read) == 2
+
+
+def test_an_incident_is_judged_by_its_own_table(tmp_path):
+    hang(tmp_path / "boxes")
+    summary = diagnose([str(tmp_path / "boxes")]).summary
+    killed = msgspec.structs.replace(summary.ranks[1], exit_code=-9, life="dead")
+    table = msgspec.structs.replace(summary, ranks=(summary.ranks[0], killed, summary.ranks[2]), time=summary.time + 9)
+    (tmp_path / "ranks.json").write_bytes(msgspec.json.format(msgspec.json.encode(table)))
+    found = diagnose([str(tmp_path)])
+    assert about(found) == ("rank-killed", 1)
+
+
+def test_a_verdict_alone_is_shown_again(tmp_path):
+    verdict = diagnose([str(hang(tmp_path / "boxes"))]).verdict
+    (tmp_path / "verdict.json").write_bytes(msgspec.json.encode(verdict))
+    found = diagnose([str(tmp_path / "verdict.json")])
+    assert found.verdict.root == verdict.root
+    assert found.exit_status == 1
+
+
+def test_what_breaks_in_the_middle_is_read_to_there_and_said(tmp_path):
+    text = "".join(f"step {number} {hash(str(number))}\n" for number in range(40_000)).encode()
+    packed = gzip.compress(text)
+    (tmp_path / "rank0.log.gz").write_bytes(packed[: len(packed) // 2])
+    found = diagnose([str(tmp_path)])
+    assert "cut short" in found.read[0].trouble
+    assert "cut short" in found.verdict.unseen[-1]
+    assert 0 < found.read[0].bytes < len(text)
+
+
+def test_only_stacks_cannot_be_judged(tmp_path):
+    (tmp_path / "a").write_text('Process 4: python train.py\nPython v3.11\n\nThread 4 (idle): "MainThread"\n')
+    assert diagnose([str(tmp_path)]).exit_status == 3
+
+
+def test_nothing_to_read(tmp_path):
+    with pytest.raises(MissingFile):
+        diagnose([str(tmp_path / "missing")])
+    assert diagnose([str(tmp_path)]).exit_status == 2
+
+
+def test_many_files_are_a_matter_of_seconds(tmp_path):
+    for number in range(3_000):
+        (tmp_path / f"rank{number}.log").write_text(HEALTHY if number % 2 else "")
+    calls = []
+    found = diagnose([str(tmp_path)], watch=lambda files, size, name: calls.append((files, size, name)))
+    assert (len(found.read), len(found.ignored), found.exit_status) == (1_500, 1_500, 0)
+    assert calls[-1][:2] == (1_500, 1_500 * len(HEALTHY))
+
+
+def test_the_page_has_the_picture_and_the_files(tmp_path):
+    hang(tmp_path / "boxes")
+    (tmp_path / "<b>.log").write_text(HEALTHY)
+    text = page(diagnose([str(tmp_path)]))
+    assert "all_reduce" in text
+    assert "rank1.box" in text
+    assert "<b>.log" not in text
+
+
+def test_following_reports_growth_and_whether_the_verdict_changed(tmp_path, monkeypatch):
+    path = tmp_path / "train.log"
+    path.write_text(HEALTHY)
+    monkeypatch.setattr("holdfast.actions.follow.EVERY_S", 0.01)
+    first = diagnose([str(path)])
+    coming = changes([str(path)], first)
+    added = iter([HEALTHY, OOM_KILL])
+
+    def grow(seconds):
+        assert seconds >= 0.01
+        with path.open("a") as file:
+            file.write(next(added))
+
+    monkeypatch.setattr("time.sleep", grow)
+    assert not next(coming).is_news
+    news = next(coming)
+    assert news.is_news
+    assert about(news.diagnosis)[0] == "host-oom-killed"
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(8, 4095), st.binary(min_size=1, max_size=12)), max_size=5), st.data())
+def test_no_damage_to_a_box_makes_it_fail(tmp_path, changes, data):
+    if not (tmp_path / "boxes").exists():
+        hang(tmp_path / "boxes")
+    whole = bytearray((tmp_path / "boxes" / "rank0.box").read_bytes())
+    notes_at = blackbox.HEADER_BYTES + blackbox.GROUPS * blackbox.GROUP_BYTES
+    areas = (0, blackbox.HEADER_BYTES, notes_at, notes_at + blackbox.NOTES_BYTES)
+    for place, value in changes:
+        begin = data.draw(st.sampled_from(areas)) + place
+        whole[begin : begin + len(value)] = value
+    bad = tmp_path / "bad"
+    bad.mkdir(exist_ok=True)
+    (bad / "rank0.box").write_bytes(whole)
+    for rank in (1, 2):
+        shutil.copyfile(tmp_path / "boxes" / f"rank{rank}.box", bad / f"rank{rank}.box")
+    found = diagnose([str(bad)])
+    page(found)
+    json.dumps(msgspec.to_builtins(found.verdict))
+    assert found.exit_status in {0, 1, 3}

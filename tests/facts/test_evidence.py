@@ -1,0 +1,379 @@
+"""Files, folders and archives as people hand them over: told by content, attacks named, and nothing ever raised."""
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+import pickle
+import socket
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast.blackbox import BoxWriter
+from holdfast.facts.evidence import Ignored, Kind, Piece
+from holdfast.facts.evidence.gather import gather, sizes
+from holdfast.facts.evidence.streams import Limits
+
+LOG = b"[rank0]: step 1\n[rank1]: step 1\n" * 20
+
+
+def look(*paths, limits=None):
+    """What is found: name -> kind and content, and what is ignored: name -> why; pieces are read as they come."""
+    pieces, ignored = {}, {}
+    for item in gather([str(path) for path in paths], limits):
+        if isinstance(item, Ignored):
+            ignored[item.name] = item.why
+        else:
+            with item.open() as stream:
+                pieces[item.name] = (item.kind, stream.read())
+    return pieces, ignored
+
+
+def tar(path, members, mode="w:gz"):
+    with tarfile.open(path, mode) as archive:
+        for member, content in members:
+            header = tarfile.TarInfo(member) if isinstance(member, str) else member
+            if content is not None:
+                header.size = len(content)
+            archive.addfile(header, io.BytesIO(content) if content is not None else None)
+    return path
+
+
+def link(name, target, kind=tarfile.SYMTYPE):
+    header = tarfile.TarInfo(name)
+    header.type, header.linkname = kind, target
+    return header
+
+
+# Kinds
+
+
+def dump_json():
+    return json.dumps({"entries": [{"record_id": 0, "collective_seq_id": 1}], "pg_config": {}, "version": "2.10"})
+
+
+CONTENTS = {
+    "log": (LOG, Kind.LOG),
+    "utf-16": ("rank 0: Übung\n".encode("utf-16"), Kind.LOG),
+    "utf-16 without a mark": ("rank 0 waits\n".encode("utf-16-le"), Kind.LOG),
+    "utf-32": ("rank 0 waits\n".encode("utf-32"), Kind.LOG),
+    "latin-1": ("Größe überschritten\n" * 5).encode("latin-1"),
+    "shift-jis": ("エラーが発生しました rank 3\n" * 5).encode("shift-jis"),
+    "hole": b"\0" * 4000 + LOG,
+    "colours": b"\x1b[31merror\x1b[0m\r\n" * 9,
+    "json lines": b'{"log": "a", "stream": "stderr"}\n{"log": "b", "stream": "stderr"}\n',
+    "one json line": b'{"message": "lost"}\n',
+    "configuration, then a log": b'{\n "lr": 1\n}\nTraceback (most recent call last):\n',
+    "dump": (pickle.dumps({"version": "2.4", "entries": []}), Kind.DUMP),
+    "dump in json": (dump_json().encode(), Kind.DUMP),
+    "dump in json, indented": (json.dumps(json.loads(dump_json()), indent=1).encode(), Kind.DUMP),
+    "py-spy": (b'Process 41: python train.py\nPython v3.11.7 (/usr/bin/python3)\n\nThread 41 (idle): "MainThread"\n',
+               Kind.STACKS),
+    "py-spy in json": (b'[{"pid": 41, "thread_id": 7, "frames": []}]', Kind.STACKS),
+    "faulthandler": (b'Thread 0x00007f01 (most recent call first):\n  File "a.py", line 1 in f\n', Kind.STACKS),
+    "incident": (b'{\n  "ranks": [],\n  "groups": {}\n}', Kind.REPORT),
+    "envelope": (b'{"schema":"holdfast/1","command":"diagnose"}', Kind.REPORT),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_the_content_tells_the_kind_whatever_the_name(tmp_path, name):
+    given = CONTENTS[name]
+    content, kind = given if isinstance(given, tuple) else (given, Kind.LOG)
+    (tmp_path / "core.bin").write_bytes(content)
+    pieces, ignored = look(tmp_path)
+    assert ignored == {}
+    assert [found for found, _ in pieces.values()] == [kind]
+
+
+def test_text_in_two_bytes_a_character_is_given_as_utf8(tmp_path):
+    (tmp_path / "a.log").write_bytes("rank 0: Übung\n".encode("utf-16") * 2)
+    pieces, _ = look(tmp_path)
+    assert pieces[f"{tmp_path}/a.log"][1].decode().startswith("rank 0: Übung\n")
+
+
+def test_a_box_is_told_from_its_first_bytes(tmp_path):
+    BoxWriter(tmp_path / "log.txt", rank=0, world_size=1, records=8)
+    pieces, _ = look(tmp_path)
+    assert pieces[f"{tmp_path}/log.txt"][0] is Kind.BOX
+
+
+NO_EVIDENCE = {
+    "junk": (bytes(range(256)) * 64, "no text"),
+    "empty": (b"", "empty"),
+    "zeros": (bytes(5000), "no text"),
+    "program": (b"\x7fELF" + bytes(100), "program"),
+    "zstd": (b"\x28\xb5\x2f\xfd" + bytes(100), "zstd"),
+    "configuration": (b'{"learning_rate": 3}', "no text"),
+}
+
+
+@pytest.mark.parametrize("name", NO_EVIDENCE)
+def test_what_is_no_evidence_is_named_with_the_reason(tmp_path, name):
+    content, why = NO_EVIDENCE[name]
+    path = tmp_path / "rank0.log"
+    path.write_bytes(content)
+    pieces, ignored = look(path)
+    assert pieces == {}
+    assert why in ignored[str(path)]
+
+
+# Folders
+
+
+def test_a_folder_is_read_in_the_order_in_which_people_count(tmp_path):
+    for rank in (10, 2, 1):
+        (tmp_path / f"rank{rank}").mkdir()
+        (tmp_path / f"rank{rank}" / "stderr.log").write_bytes(LOG)
+    assert [Path(name).parent.name for name in look(tmp_path)[0]] == ["rank1", "rank2", "rank10"]
+
+
+def test_links_pipes_sockets_and_devices_are_not_opened(tmp_path):
+    (tmp_path / "a.log").write_bytes(LOG)
+    (tmp_path / "out").symlink_to("/etc/hosts")
+    (tmp_path / "around").symlink_to(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+        pieces, ignored = look(tmp_path, "/dev/zero", tmp_path / "missing")
+    assert list(pieces) == [f"{tmp_path}/a.log"]
+    words = {"out": "link", "around": "link", "pipe": "pipe", "socket": "socket", "missing": "no such file"}
+    assert all(word in ignored[f"{tmp_path}/{name}"] for name, word in words.items())
+    assert "device" in ignored["/dev/zero"]
+    assert len(ignored) == len(words) + 1
+
+
+def test_a_link_that_is_named_is_followed_and_a_file_is_read_once(tmp_path):
+    (tmp_path / "a.log").write_bytes(LOG)
+    (tmp_path / "b.log").symlink_to(tmp_path / "a.log")
+    pieces, ignored = look(tmp_path / "b.log", tmp_path / "a.log")
+    assert list(pieces) == [f"{tmp_path}/b.log"]
+    assert "under another name" in ignored[f"{tmp_path}/a.log"]
+
+
+def test_source_code_is_passed_over_in_a_folder_and_read_where_it_is_named(tmp_path):
+    (tmp_path / "train.py").write_text("raise RuntimeError('CUDA out of memory')\n")
+    assert "source code" in look(tmp_path)[1][f"{tmp_path}/train.py"]
+    assert list(look(tmp_path / "train.py")[0]) == [f"{tmp_path}/train.py"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_is_closed_to_us_is_named(tmp_path):
+    (tmp_path / "a.log").write_bytes(LOG)
+    (tmp_path / "a.log").chmod(0)
+    assert "permission" in look(tmp_path)[1][f"{tmp_path}/a.log"]
+
+
+def test_files_beyond_the_limit_are_not_looked_at(tmp_path):
+    for number in range(5):
+        (tmp_path / f"{number}.log").write_bytes(LOG)
+    pieces, ignored = look(tmp_path, limits=Limits(files=3))
+    assert len(pieces) == 3
+    assert "more than 3 files" in ignored[str(tmp_path)]
+
+
+def test_growth_shows_in_the_sizes(tmp_path):
+    (tmp_path / "a.log").write_bytes(LOG)
+    before = sizes([str(tmp_path), str(tmp_path / "missing")])
+    with (tmp_path / "a.log").open("ab") as file:
+        file.write(b"more\n")
+    assert sizes([str(tmp_path)]) != before
+
+
+# Archives
+
+PACKERS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+def test_a_compressed_file_is_one_piece(tmp_path, packer):
+    (tmp_path / "a.log").write_bytes(PACKERS[packer](LOG))
+    assert look(tmp_path)[0] == {f"{tmp_path}/a.log": (Kind.LOG, LOG)}
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
+def test_members_of_a_tar_are_pieces(tmp_path, mode):
+    dump = pickle.dumps({"version": "2.4", "entries": []})
+    path = tar(tmp_path / "x", [("a/1.log", LOG), ("a/dump_0", dump), ("a/2.log", LOG * 3), ("a/no", b"")], mode)
+    pieces, ignored = look(path)
+    assert pieces == {f"{path}!a/1.log": (Kind.LOG, LOG), f"{path}!a/dump_0": (Kind.DUMP, dump),
+                      f"{path}!a/2.log": (Kind.LOG, LOG * 3)}  # fmt: skip
+    assert ignored == {f"{path}!a/no": "it is empty"}
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_members_of_a_tar_can_be_opened_again_and_later(tmp_path, mode):
+    dump = pickle.dumps({"version": "2.4", "entries": []})
+    path = tar(tmp_path / "x", [("1.log", LOG), ("dump_0", dump), ("2.log", LOG * 3)], mode)
+    found = [item for item in gather([str(path)]) if isinstance(item, Piece)]
+    assert [[piece.open().read() for _ in range(2)] for piece in found] == [[LOG] * 2, [dump] * 2, [LOG * 3] * 2]
+
+
+def test_members_of_a_zip_are_pieces(tmp_path):
+    path = tmp_path / "x"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/1.log", LOG)
+        archive.writestr("../../evil.log", LOG)
+        archive.writestr("/etc/passwd", LOG)
+        odd = zipfile.ZipInfo("link")
+        odd.external_attr = 0o120777 << 16
+        archive.writestr(odd, "/etc/passwd")
+    pieces, ignored = look(path)
+    assert pieces == {f"{path}!a/1.log": (Kind.LOG, LOG)}
+    assert {name.partition("!")[2]: why.split()[0:2] for name, why in ignored.items()} == {
+        "../../evil.log": ["its", "name"], "/etc/passwd": ["its", "name"], "link": ["it", "is"],
+    }  # fmt: skip
+
+
+def test_a_checkpoint_of_torch_is_no_evidence(tmp_path):
+    with zipfile.ZipFile(tmp_path / "model.pt", "w") as archive:
+        for name in ("data.pkl", "version", "data/0"):
+            archive.writestr(f"archive/{name}", b"\x80\x02}.")
+    assert "checkpoint" in look(tmp_path)[1][f"{tmp_path}/model.pt"]
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_links_devices_and_names_that_lead_out_are_not_read(tmp_path, mode):
+    members = [
+        (link("soft", "/etc/passwd"), None), (link("hard", "a.log", tarfile.LNKTYPE), None),
+        (link("null", "", tarfile.CHRTYPE), None), (link("pipe", "", tarfile.FIFOTYPE), None),
+        ("/etc/shadow", LOG), ("a/../../b", LOG), ("a.log", LOG),
+    ]  # fmt: skip
+    path = tar(tmp_path / "x", members, mode)
+    pieces, ignored = look(path)
+    assert list(pieces) == [f"{path}!a.log"]
+    assert len(ignored) == len(members) - 1
+
+
+def test_archives_in_archives_are_opened_to_a_depth(tmp_path):
+    inner = tar(tmp_path / "1", [("a.log", LOG)])
+    for number in (2, 3):
+        inner = tar(tmp_path / str(number), [("in", inner.read_bytes())], "w")
+    pieces, ignored = look(tmp_path / "2")
+    assert list(pieces) == [f"{tmp_path}/2!in!a.log"]
+    assert ignored == {}
+    pieces, ignored = look(tmp_path / "3")
+    assert pieces == {}
+    assert "inside 2 others" in ignored[f"{tmp_path}/3!in!in"]
+
+
+def test_a_bomb_is_read_no_further_than_allowed(tmp_path):
+    limits = Limits(free_bytes=1 << 20, ratio=10)
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"rank 0 says nothing\n" * 500_000))
+    (tmp_path / "b.xz").write_bytes(lzma.compress(gzip.compress(bytes(10 << 20))))
+    found = list(gather([str(tmp_path)], limits))
+    (piece,) = [item for item in found if isinstance(item, Piece)]
+    assert len(piece.open().read()) <= (1 << 20) + (1 << 20)
+    assert "bomb" in piece.troubles[0]
+
+
+def test_all_members_of_an_archive_share_what_it_may_unpack_to(tmp_path):
+    path = tar(tmp_path / "x", [(f"{number}.log", LOG * 400) for number in range(20)])
+    pieces, ignored = look(path, limits=Limits(free_bytes=1 << 20, ratio=1))
+    assert 0 < sum(len(content) for _, content in pieces.values()) <= 1 << 20
+    assert "bomb" in ignored[str(path)]
+
+
+def test_a_header_of_a_tar_may_not_take_up_memory(tmp_path):
+    header = link("x", "", tarfile.XHDTYPE)
+    header.size = 1 << 40
+    (tmp_path / "x").write_bytes(header.tobuf() + bytes(4096))
+    assert look(tmp_path)[0] == {}
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+def test_a_stream_that_is_cut_short_is_read_to_there_and_named(tmp_path, packer):
+    content = os.urandom(1 << 20).hex().encode()
+    packed = PACKERS[packer](content)
+    (tmp_path / "a.log").write_bytes(packed[: len(packed) * 3 // 4])
+    (piece,) = gather([str(tmp_path)])
+    part = piece.open().read()
+    assert content.startswith(part)
+    assert len(part) > len(content) // 4
+    assert "cut short" in piece.troubles[0]
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_an_archive_that_is_cut_short_gives_what_it_has(tmp_path, mode):
+    content = os.urandom(30_000).hex().encode()
+    path = tar(tmp_path / "x", [("1.log", content), ("2.log", content), ("3.log", content)], mode)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    found = list(gather([str(path)]))
+    pieces = [item for item in found if isinstance(item, Piece)]
+    assert [piece.name for piece in pieces] == [f"{path}!1.log", f"{path}!2.log"]
+    assert pieces[0].open().read() == content
+    assert content.startswith(pieces[1].open().read())
+    assert any(isinstance(item, Ignored) for item in found) or pieces[1].troubles
+
+
+def test_a_zip_whose_end_is_missing_is_named(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x", "w") as archive:
+        archive.writestr("a.log", LOG)
+    (tmp_path / "x").write_bytes((tmp_path / "x").read_bytes()[:-40])
+    assert "cannot be read" in look(tmp_path)[1][f"{tmp_path}/x"]
+
+
+# Standard input
+
+
+@pytest.mark.parametrize("content", [LOG, gzip.compress(LOG), "Ü\n".encode("utf-16") * 9])
+def test_standard_input_is_a_piece_too(monkeypatch, content):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    pieces, ignored = look("-")
+    assert (list(pieces), ignored) == (["standard input"], {})
+    assert pieces["standard input"][0] is Kind.LOG
+
+
+def test_an_archive_on_standard_input_is_looked_into(monkeypatch, tmp_path):
+    path = tar(tmp_path / "x", [("a.log", LOG)])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
+    assert look("-")[0] == {"standard input!a.log": (Kind.LOG, LOG)}
+
+
+# Anything at all
+
+BEGINNINGS = [b"", b"\x1f\x8b\x08\x00", b"BZh91AY&SY", b"\xfd7zXZ\x00", b"PK\x03\x04", b"PK\x05\x06", b"HOLDFAST",
+              b"\x80\x04", b"\xff\xfe", b"{", b"[{", tarfile.TarInfo("a").tobuf(), b"PK\x05\x06" * 9]  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(BEGINNINGS), st.binary(max_size=2000), st.sampled_from([None, *PACKERS]))
+def test_no_bytes_make_it_raise(tmp_path, beginning, rest, packer):
+    content = beginning + rest
+    (tmp_path / "x").write_bytes(PACKERS[packer](content) if packer else content)
+    pieces, ignored = look(tmp_path / "x")
+    assert pieces or ignored
+
+
+WHOLE = io.BytesIO()
+with zipfile.ZipFile(WHOLE, "w", zipfile.ZIP_DEFLATED) as _archive:
+    _archive.writestr("a.log", LOG)
+    _archive.writestr("b.log", LOG)
+_TAR = io.BytesIO()
+with tarfile.open(fileobj=_TAR, mode="w") as _tar:
+    for _name in ("a.log", "b.log"):
+        _header = tarfile.TarInfo(_name)
+        _header.size = len(LOG)
+        _tar.addfile(_header, io.BytesIO(LOG))
+REAL = [WHOLE.getvalue(), _TAR.getvalue(), gzip.compress(_TAR.getvalue()), lzma.compress(_TAR.getvalue()),
+        bz2.compress(WHOLE.getvalue())]  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(REAL), st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 255)), max_size=6), st.data())
+def test_no_damage_to_an_archive_makes_it_raise(tmp_path, whole, changes, data):
+    damaged = bytearray(whole)
+    for place, value in changes:
+        damaged[place % len(damaged)] = value
+    (tmp_path / "x").write_bytes(damaged[: data.draw(st.integers(1, len(damaged)))])
+    pieces, ignored = look(tmp_path / "x")
+    assert pieces or ignored
