@@ -7,7 +7,6 @@ from typing import TypeGuard
 
 from holdfast.facts.flight_recorder import Dump, Status
 
-
 #: Ranks of a job; whoever names more is not believed.
 MOST_RANKS = 1 << 17
 
