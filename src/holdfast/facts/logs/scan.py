@@ -1,15 +1,42 @@
-"""Finds the lines of a log in which one of many expressions stands: one pass, constant memory."""
+"""Finds the lines of a log in which one of many expressions stands: one pass, constant memory.
+
+A stream is read in blocks of whole lines, which ``engines.py`` searches. What bounds the memory bounds what is found,
+too: a line longer than ``MOST_LINE_BYTES`` is cut into pieces that are searched one by one, each a hit of its own with
+the line's number and the piece's offset. It is cut behind a carriage return where there is one (the pictures of a
+progress bar are one line), and behind a run of NUL bytes, which is what a truncated log begins with. Text in UTF-16 or
+UTF-32 that begins with a byte-order mark is searched as UTF-8, and lengths and offsets are then those of the UTF-8.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+import codecs
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-CHUNK_BYTES = 1 << 20
+from holdfast.facts.logs.engines import Pattern, Search, by_hyperscan, by_re
+
+CHUNK_BYTES = 1 << 18
 #: A line that never ends is cut here.
 MOST_LINE_BYTES = 1 << 16
+#: So much is searched with ``re`` before Hyperscan is asked to compile the table, which takes as long.
+SMALL_BYTES = 1 << 17
+
+#: Rows that are heard too often are searched in so much of a stream's start and end, and between in one block of
+#: about SAMPLE_BYTES every SAMPLE_EVERY_BYTES.
+FIRST_BYTES = 1 << 18
+LAST_BYTES = 2 << 20
+SAMPLE_BYTES = 1 << 14
+SAMPLE_EVERY_BYTES = 8 << 20
+
+#: UTF-32 first: its mark begins as that of UTF-16 does.
+_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
 
 
 @dataclass(frozen=True)
@@ -23,24 +50,163 @@ class Hit:
 
 
 class Scanner:
-    """Looks for ``patterns``, each a name, an expression, and whether case is ignored."""
+    """Looks for ``patterns``, each a name, an expression, and whether case is ignored.
 
-    def __init__(self, patterns: Sequence[tuple[str, str, bool]]) -> None:
-        self._each = [
-            re.compile(expression.encode(), re.IGNORECASE if ignore else 0) for _, expression, ignore in patterns
-        ]
+    ``sparse`` names rows that stand in nearly every line of a healthy log, such as a step's number. They are searched
+    in full in the first FIRST_BYTES and the last LAST_BYTES of a stream, rounded up to whole blocks (of CHUNK_BYTES or
+    a little more), and between those only in the first SAMPLE_BYTES, rounded up to a whole line, of a block every
+    SAMPLE_EVERY_BYTES. All other rows are searched everywhere; a line found for one of them may lack its sparse
+    rows. Nothing is sparse unless it is named. One scanner scans one stream at a time.
+    """
+
+    def __init__(self, patterns: Sequence[Pattern], *, sparse: Collection[str] = ()) -> None:
+        quiet = [row for row, (name, *_) in enumerate(patterns) if name not in sparse]
+        self._all = _Table(patterns, range(len(patterns)))
+        self._quiet = _Table([patterns[row] for row in quiet], quiet) if len(quiet) < len(patterns) else None
+        self._searched = 0
         self.lines = self.bytes = 0
         self.last: tuple[int, bytes] | None = None
 
     def scan(self, stream: BinaryIO) -> Iterator[Hit]:
-        """The hits in ``stream``, in order. ``lines``, ``bytes`` and ``last`` (the last line) are of this stream."""
+        """The hits in ``stream``, in order.
+
+        ``lines``, ``bytes`` and ``last`` (number and bytes of the last line that is not blank, or of its last piece)
+        are of this stream, and complete when it is at its end.
+        """
         self.lines = self.bytes = 0
         self.last = None
-        for line in iter(lambda: stream.readline(MOST_LINE_BYTES), b""):
-            self.lines += 1
-            if line.strip():
-                self.last = (self.lines, line)
-            rows = tuple(index for index, expression in enumerate(self._each) if expression.search(line))
-            if rows:
-                yield Hit(self.lines, self.bytes, line, rows)
-            self.bytes += len(line)
+        newlines, final, block = 0, (0, b""), b"\n"
+        for block, table in self._planned(_blocks(_chunks(stream))):
+            yield from self._hits(table, block, newlines)
+            if not block.isspace():
+                final = (newlines, block)
+            newlines += block.count(b"\n")
+            self.bytes += len(block)
+        self.lines = newlines + (not block.endswith(b"\n"))
+        self.last = _last(*final)
+
+    def _hits(self, table: _Table, block: bytes, newlines: int) -> Iterator[Hit]:
+        self._searched += len(block)
+        counted = 0
+        for begin, end, rows in table.search(fast=self._searched > SMALL_BYTES)(block):
+            newlines += block.count(b"\n", counted, begin)
+            counted = begin
+            yield Hit(newlines + 1, self.bytes + begin, block[begin:end], tuple(table.rows[row] for row in rows))
+
+    def _planned(self, blocks: Iterator[bytes]) -> Iterator[tuple[bytes, _Table]]:
+        """Each block with what to search it for; the stream's end is known when as much is held back."""
+        if self._quiet is None:
+            yield from ((block, self._all) for block in blocks)
+            return
+        held: deque[bytes] = deque()
+        held_bytes = at = sampled = 0
+        for one in blocks:
+            held.append(one)
+            held_bytes += len(one)
+            while held_bytes - len(held[0]) >= LAST_BYTES:
+                block = held.popleft()
+                held_bytes -= len(block)
+                cut = len(block) if at < FIRST_BYTES else 0
+                if at - sampled >= SAMPLE_EVERY_BYTES:
+                    sampled = at
+                    cut = block.find(b"\n", SAMPLE_BYTES - 1) + 1 or len(block)
+                if cut:
+                    yield block[:cut], self._all
+                if cut < len(block):
+                    yield block[cut:], self._quiet
+                at += len(block)
+        yield from ((block, self._all) for block in held)
+
+
+class _Table:
+    """Patterns, the rows that they have in the scanner's own table, and the engines that search for them."""
+
+    def __init__(self, patterns: Sequence[Pattern], rows: Sequence[int]) -> None:
+        self._patterns = tuple(patterns)
+        self.rows = rows
+        self._slow: Search | None = None
+        self._fast: Search | None = None
+
+    def search(self, *, fast: bool) -> Search:
+        """The engine: ``fast`` is worth the time that compiling takes."""
+        if fast:
+            self._fast = self._fast or by_hyperscan(self._patterns) or by_re(self._patterns)
+            return self._fast
+        self._slow = self._slow or by_re(self._patterns)
+        return self._slow
+
+
+def _last(newlines: int, block: bytes) -> tuple[int, bytes] | None:
+    """Number and bytes of the last line of ``block`` that is not blank; ``newlines`` are before the block."""
+    text = block.rstrip()
+    if not text:
+        return None
+    begin = text.rfind(b"\n") + 1
+    end = block.find(b"\n", len(text)) + 1 or len(block)
+    return newlines + block.count(b"\n", 0, begin) + 1, block[begin:end]
+
+
+def _blocks(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Whole lines; of a line that is too long, every piece is a block. Its cuts do not depend on the chunks."""
+    rest = b""
+    for chunk in chunks:
+        data = rest + chunk
+        begin = 0
+        for end in _ends(data):
+            yield data[begin:end]
+            begin = end
+        rest = data[begin:]
+    if rest:
+        yield rest
+
+
+def _ends(data: bytes) -> Iterator[int]:
+    """Where the blocks end in ``data``, which begins with a line or a piece; what is behind the last one must wait."""
+    begin = at = 0
+    whole = data.rfind(b"\n") + 1
+    while len(data) - at > MOST_LINE_BYTES:
+        newline = data.rfind(b"\n", at, at + MOST_LINE_BYTES)
+        if newline >= 0:
+            at = newline + 1
+            continue
+        if begin < at:
+            yield at
+        begin = at = _cut(data, at)
+        yield at
+    if begin < whole:
+        yield whole
+
+
+def _cut(data: bytes, begin: int) -> int:
+    """Where the first piece of the line ends that begins at ``begin`` and is too long."""
+    window = data[begin : begin + MOST_LINE_BYTES]
+    nuls = len(window) - len(window.lstrip(b"\0"))
+    return begin + (nuls or window.rfind(b"\r") + 1 or len(window))
+
+
+def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+    """What is in ``stream``, as UTF-8 where a mark says that it is in a wider encoding."""
+    chunk = _filled(stream)
+    encoding = next((name for mark, name in _MARKS if chunk.startswith(mark)), None)
+    if encoding is None:
+        while chunk:
+            yield chunk
+            chunk = _filled(stream)
+        return
+    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+    while chunk:
+        yield decoder.decode(chunk).encode()
+        chunk = _filled(stream)
+    yield decoder.decode(b"", final=True).encode()
+
+
+def _filled(stream: BinaryIO) -> bytes:
+    """The next CHUNK_BYTES, less only at the end: pipes and archives give what they have just now."""
+    chunk = stream.read(CHUNK_BYTES)
+    if not chunk or len(chunk) == CHUNK_BYTES:
+        return chunk or b""
+    parts, size = [chunk], len(chunk)
+    while size < CHUNK_BYTES and (chunk := stream.read(CHUNK_BYTES - size)):
+        parts.append(chunk)
+        size += len(chunk)
+    return b"".join(parts)
