@@ -78,6 +78,15 @@ def test_a_block_of_transfers_is_no_collective_and_is_over_when_it_closes() -> N
     assert [each.open for each in found.transfers[0]] == [(), ()]
 
 
+def test_the_end_of_a_block_of_transfers_that_the_ring_has_lost_is_no_collective() -> None:
+    def exchange(recorder: Recorder) -> None:
+        recorder.call(state="scheduled")
+        closing = {"profiling_name": "nccl:coalesced", "p2p_seq_id": 1, "record_id": 3, "state": "completed"}
+        recorder.entries.append(recorder.entries[-1] | closing)
+
+    assert table(job(2, exchange)).ranks[0].groups == {"0": GroupProgress(1, 0)}
+
+
 def test_peers_are_turned_into_ranks_of_the_job() -> None:
     def send(recorder: Recorder) -> None:
         if recorder.rank == 5:

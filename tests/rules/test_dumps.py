@@ -213,6 +213,20 @@ def test_a_completion_that_was_not_yet_noticed_is_no_finding() -> None:
     assert any("rank 2" in text for text in verdict.unseen)
 
 
+def test_a_dump_that_was_made_earlier_than_the_others_is_no_finding() -> None:
+    """Rank 1 had not come to the last two calls when its dump was made; all calls of all are over."""
+    verdict = judged(job(4, lambda each: trained(each, 6 if each.rank == 1 else 8)))
+    assert verdict.root is None
+
+
+def test_a_rank_that_is_behind_is_told_from_dumps_of_open_calls_alone() -> None:
+    def program(recorder: Recorder) -> None:
+        calls = 5 if recorder.rank == 1 else 8
+        trained(recorder, calls).call(line=50 if calls == 8 else 42, state="scheduled")
+
+    assert blamed(judged(job(4, program), active_only=True)) == ("straggler", 1)
+
+
 def test_the_last_call_in_flight_everywhere_blames_nobody() -> None:
     verdict = judged(job(4, lambda each: trained(each).call(line=50, state="scheduled")))
     assert blamed(verdict) == ("network-fabric-fault", None)

@@ -34,14 +34,10 @@ class Blocks:
         if entry.peer is not None:
             self.finished[entry.number] = entry.finished
             self.transfers[group].append(entry)
-        elif entry.is_point_to_point or (_closes(entry) and before is not None and before.peer is not None):
+        elif entry.is_point_to_point or _closes_transfers(entry, before):
             self._close(entry)
         elif number > 0:
-            mine = self.collectives[group]
-            if number not in mine or not _closes(entry) or before is None or before.collective_sequence != number:
-                mine.setdefault(number, []).append(entry)
-            else:
-                mine[number].append(entry)
+            self.collectives[group].setdefault(number, []).append(entry)
 
     def _close(self, entry: Entry) -> None:
         """The end of a block of sends and receives: they are over when it is."""
@@ -53,3 +49,10 @@ class Blocks:
 
 def _closes(entry: Entry) -> bool:
     return entry.name.endswith("coalesced") and not _NO_BLOCK.match(entry.name)
+
+
+def _closes_transfers(entry: Entry, before: Entry | None) -> bool:
+    """True for the end of a block of sends and receives, whether or not the ring still holds these."""
+    if not _closes(entry) or before is None:
+        return False
+    return before.peer is not None or entry.point_to_point_sequence > before.point_to_point_sequence
