@@ -21,7 +21,7 @@ from holdfast.facts import box_files, dumps
 from holdfast.facts.dumps import DumpTable
 from holdfast.facts.evidence import Ignored, Kind, Piece
 from holdfast.facts.evidence.gather import STANDARD_INPUT, gather
-from holdfast.facts.evidence.streams import CHUNK_BYTES, Limits
+from holdfast.facts.evidence.streams import Limits, buffered
 from holdfast.facts.logs import LogFacts
 from holdfast.facts.logs.reader import read as read_logs
 from holdfast.facts.node import Summary
@@ -167,7 +167,7 @@ class _Heap:
                 piece.troubles.append((error.strerror or str(error)).lower())
                 return io.BytesIO()
             count[0] = 0
-            return cast(BinaryIO, io.BufferedReader(_Counting(inner, add), CHUNK_BYTES))
+            return buffered(_Counting(inner, add), piece.size)
 
         return replace(piece, open=open_counted)
 

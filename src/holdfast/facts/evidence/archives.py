@@ -97,7 +97,7 @@ def _piece(place: Place, head: bytes, opener: Opener) -> Piece | Ignored:
     troubles: list[str] = []
 
     def open_safely() -> BinaryIO:
-        stream = buffered(Forgiving(opener(), partial(_note, troubles), place.budget))
+        stream = buffered(Forgiving(opener(), partial(_note, troubles), place.budget), place.size)
         return buffered(Recoded(stream, encoding)) if encoding not in (None, "utf-8") else stream
 
     return Piece(place.name, kind, place.size, open_safely, troubles)

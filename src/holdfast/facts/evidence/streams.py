@@ -230,6 +230,6 @@ class Spool:
         return lambda: buffered(Slice(file, begin, size)), size
 
 
-def buffered(raw: io.RawIOBase) -> BinaryIO:
-    """``raw`` with a buffer."""
-    return cast(BinaryIO, io.BufferedReader(raw, CHUNK_BYTES))
+def buffered(raw: io.RawIOBase, size: int | None = None) -> BinaryIO:
+    """``raw`` with a buffer, no larger than what there is of ``size`` bytes to read."""
+    return cast(BinaryIO, io.BufferedReader(raw, CHUNK_BYTES if size is None else max(4096, min(size, CHUNK_BYTES))))
