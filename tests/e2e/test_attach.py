@@ -22,7 +22,7 @@ LIMIT_S = 90
 class Job:
     """A specimen under plain torchrun; ended, with all its processes, at the end."""
 
-    def __init__(self, folder: Path, name: str, *arguments: str, processes: int = 4) -> None:
+    def __init__(self, folder: Path, program: str | Path, *, processes: int = 4, **variables: str) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -30,10 +30,12 @@ class Job:
         launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
         given = [word for word in os.environ if word.startswith(("HOLDFAST_", "PET_"))]
         environment = {word: text for word, text in os.environ.items() if word not in given} | {"OMP_NUM_THREADS": "1"}
+        script = str(place(program) if isinstance(program, str) else program)
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
-                [*launch, "--master-port", str(self.port), str(place(name)), *arguments],
-                cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                [*launch, "--master-port", str(self.port), script],
+                cwd=folder, env=environment | variables,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
             )  # fmt: skip
 
     def __enter__(self):
@@ -46,11 +48,11 @@ class Job:
         self.process.wait()
 
     def ranks(self):
-        return [each for each in psutil.Process(self.process.pid).children() if "specimens" in " ".join(each.cmdline())]
+        return [each for each in psutil.Process(self.process.pid).children() if ".py" in " ".join(each.cmdline())]
 
-    def wait_for(self, text):
+    def wait_for(self, text, times=1):
         until = time.monotonic() + LIMIT_S
-        while text not in self._output.read_text(errors="replace"):
+        while self._output.read_text(errors="replace").count(text) < times:
             assert time.monotonic() < until, self._output.read_text()
             assert self.process.poll() is None, self._output.read_text()
             time.sleep(0.1)
@@ -108,6 +110,21 @@ def test_a_healthy_job_gives_no_finding_and_goes_on(tmp_path):
         status, said, _ = attach("--port", job.port)
         assert (status, said["findings"], said["verdict"]["root"]) == (0, [], None)
         assert not any(stopped for _, stopped, _ in job.state().values())
+
+
+def test_the_flight_recorder_is_asked_where_it_listens(tmp_path):
+    variables = {
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/pipe",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{tmp_path}/d",
+    }
+    program = Path(__file__).with_name("listens.py")
+    with Job(tmp_path, program, processes=3, **variables).wait_for("listens", times=3) as job:
+        status, said, _ = attach("--pid", job.process.pid)
+    root = said["verdict"]["root"]
+    assert (status, root["cause"], root["subject"]["rank"]) == (1, "rank-missing-collective", 1)
+    assert "all_reduce #31" in root["message"]
+    (line,) = (at for at, text in enumerate(program.read_text().splitlines(), 1) if text.endswith("# GUILTY"))
+    assert root["subject"]["line"] == line
 
 
 def test_hosts_are_merged_and_one_that_fails_is_unseen(tmp_path):

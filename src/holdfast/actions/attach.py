@@ -15,7 +15,8 @@ from holdfast import settings
 from holdfast.actions.incident import timeline
 from holdfast.actions.judgement import Judgement
 from holdfast.errors import NoJob, SeveralJobs, StackRefused
-from holdfast.facts import jobs, proc, source, stack_tree
+from holdfast.facts import job_dumps, jobs, proc, source, stack_tree
+from holdfast.facts.dumps import DumpTable
 from holdfast.facts.job_samples import Samples, combine, take
 from holdfast.facts.jobs import Job, Search
 from holdfast.facts.node import Summary
@@ -27,11 +28,15 @@ from holdfast.report.files import write_whole
 from holdfast.report.html import incident_page
 from holdfast.report.ranksets import say_ranks
 from holdfast.report.stacks import Branch, ThreadTree
-from holdfast.rules import stacks, stall
+from holdfast.rules import dumps as dump_rules
+from holdfast.rules import hang, stacks, stall
+from holdfast.rules.meetings import settle
 from holdfast.rules.stall import Limits
 
 COULD_NOT_JUDGE = 3
 MOST_HOSTS_AT_ONCE = 64
+#: What the flight recorder cannot tell better.
+_CERTAIN = frozenset({"rank-stopped", "rank-uninterruptible-io", "dataloader-worker-died", "file-io-blocked"})
 #: Lines of the user's whose source is looked up.
 MOST_PLACES = 256
 
@@ -73,18 +78,20 @@ def attach(search: Search, hosts: Sequence[str] = ()) -> Attached:
         StackRefused: nothing of the job can be seen, because tracing is not allowed.
     """
     begun = time.monotonic()
-    job, samples = _everywhere(search, hosts) if hosts else _here(search)
+    job, samples, dumps = (*_everywhere(search, hosts), None) if hosts else _here(search)
     if _refused_ranks(samples):
         if not samples.boxes and not any(_is_seen(state) for state in samples.ranks):
             raise StackRefused(samples.ranks[0].pid, why=_refused(), next_step=_leave())
         samples = replace(samples, unseen=(*samples.unseen, f"to see all stacks, {_leave()}"))
-    verdict = _judge(samples)
+    verdict = _judge(samples, dumps)
     return Attached(job, samples, verdict, round(time.monotonic() - begun, 3))
 
 
-def _here(search: Search) -> tuple[Job, Samples]:
+def _here(search: Search) -> tuple[Job, Samples, DumpTable | None]:
     job = choose(search)
-    return job, take(job)
+    with ThreadPoolExecutor(1, "holdfast-dumps") as pool:
+        dumps = pool.submit(job_dumps.take, job)
+        return job, take(job), dumps.result()
 
 
 def _everywhere(search: Search, hosts: Sequence[str]) -> tuple[Job, Samples]:
@@ -105,9 +112,29 @@ def _everywhere(search: Search, hosts: Sequence[str]) -> tuple[Job, Samples]:
     return ours[0].job, replace(together, unseen=(*together.unseen, *silent))
 
 
-def _judge(samples: Samples) -> Verdict:
+def _judge(samples: Samples, dumps: DumpTable | None) -> Verdict:
     verdict = _by_boxes(samples) if samples.boxes else _by_stacks(samples)
+    if dumps is not None and verdict.root is not None and verdict.root.cause not in _CERTAIN:
+        told = _by_dumps(samples, dumps)
+        verdict = told if told.root is not None else verdict
     return replace(verdict, unseen=(*samples.unseen, *verdict.unseen))
+
+
+def _by_dumps(samples: Samples, dumps: DumpTable) -> Verdict:
+    """What the flight recorder knows of the collectives, together with what was seen of the processes."""
+    seen = {state.rank: state for state in samples.ranks}
+    names = ("host", "pid", "life", "stacks", "cpu_share", "io_bytes", "blocked_on", "children")
+    rows = (
+        replace(row, **{name: getattr(seen[row.rank], name) for name in names}) if row.rank in seen else row
+        for row in dumps.ranks
+    )
+    table = replace(dumps, ranks=tuple(rows))
+    told = dump_rules.judge(table)
+    if told.root is None or told.root.cause != "rank-missing-collective":
+        return told
+    living = hang.judge(settle(table).ranks, table.groups, world_size=table.world_size, source=_sources(samples))
+    same = living.root is not None and living.root.subject.rank == told.root.subject.rank
+    return living if same else told  # the stack of a living rank says where it is instead
 
 
 def _by_stacks(samples: Samples) -> Verdict:

@@ -44,7 +44,7 @@ class _Request(msgspec.Struct, frozen=True):
 
 
 class DumpRequests:
-    """Requests to one rank, one at a time. ``dump`` is the newest answer, ``trouble`` why there is none."""
+    """Requests to one rank, one at a time. ``dump`` is the newest answer (in ``file``), ``trouble`` why none."""
 
     def __init__(self, pid: int, place: DumpPlace) -> None:
         self._pid = pid
@@ -53,6 +53,7 @@ class DumpRequests:
         self._pause_s = FIRST_PAUSE_S
         self._next_s = 0.0
         self.dump: Dump | None = None
+        self.file: Path | None = None
         self.trouble = ""
 
     def ask(self) -> None:
@@ -82,6 +83,7 @@ class DumpRequests:
         if identity is not None and identity != request.before:
             try:
                 self.dump, self.trouble, self._request = flight_recorder.read(request.dump), "", None
+                self.file = request.dump
             except DumpTruncated:
                 pass  # it is still being written
             except DumpUnreadable as error:

@@ -97,7 +97,7 @@ def _jobs(table: ProcessTable) -> list[Job]:
 def _apart(group: list[tuple[Seen, Identity]], table: ProcessTable) -> list[list[tuple[Seen, Identity]]]:
     """A rank that is there twice belongs to two jobs that look alike: their launchers tell them apart.
 
-    Under one launcher (a container, whose variables all processes in it have) the one that has loaded torch is the rank.
+    Under one launcher (a container, whose variables all its processes have) the one that has loaded torch is the rank.
     """
     if len({identity.rank for _, identity in group}) == len(group):
         return [group]
