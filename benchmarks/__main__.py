@@ -6,7 +6,7 @@ import importlib
 import sys
 import time
 
-ALL = ("startup", "recorder_cost", "training_step", "judge_scale", "hang_to_verdict", "restart", "dumps")
+ALL = ("startup", "recorder_cost", "training_step", "judge_scale", "log_scan", "hang_to_verdict", "restart", "dumps")
 
 
 def main(names: list[str]) -> int:

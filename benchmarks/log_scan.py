@@ -1,0 +1,176 @@
+"""How fast a large log is searched for all signals at once, next to ``rg`` and ``grep -E`` with the same alternation.
+
+The log is what a job of 64 ranks writes in one file: steps, NCCL's lines when it starts, notes on data and memory, and
+at its end one rank that fails and the others that notice. HOLDFAST_BENCH_LOG_MB sets its size (1000). Every program is
+held to one core, the file has been written just before, and what is compared is CPU time. The peers look for the same
+expressions but count lines alone: they do not tell which expression stood where.
+
+Two figures of holdfast's own: with the rows that a healthy log is full of (a step's number) searched sparsely, and
+searched everywhere. The target is the former.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast.facts.logs.scan import Scanner
+from holdfast.facts.logs.signals import ROWS
+
+RANKS = 64
+TARGET_MB_S = 150
+MOST_MIB = 512
+#: Rows that stand in many lines of a healthy log.
+SPARSE = frozenset({"progress", "pace", "evaluation", "checkpoint-word", "preparing", "rank-elements"})
+PATTERNS = [(row.name, row.find or row.expression, row.ignore_case) for row in ROWS]
+#: grep is faster where a character is a byte.
+PLAIN = {**os.environ, "LC_ALL": "C"}
+_UNIT_LINES = 40_000
+#: The peers search a shorter log of the same kind: grep needs minutes for a gigabyte.
+PEERS_BYTES = 50_000_000
+
+
+def _line(rng: random.Random, number: int) -> str:
+    rank, step = rng.randrange(RANKS), number // RANKS
+    at = f"2026-03-01 {step // 3600 % 24:02d}:{step // 60 % 60:02d}:{step % 60:02d},{rng.randrange(1000):03d}"
+    kind = rng.random()
+    if kind < 0.70:
+        text = (
+            f"step {step}/200000 | loss {2 + rng.random():.4f} | lr 3.00e-04 | norm {rng.random():.3f} | {at[-3:]} ms"
+        )
+    elif kind < 0.80:
+        text = (
+            f"shard {rng.randrange(4096):05d}.tar: {rng.randrange(9000)} samples, waited {rng.random():.3f} s for data"
+        )
+    elif kind < 0.90:
+        text = f"memory: allocated {60 + rng.random():.2f} GiB, reserved {70 + rng.random():.2f} GiB, no retries"
+    elif kind < 0.9995:
+        text = f"NCCL INFO Channel {rank % 24:02d}/0 : {rank}[{rank % 8}] -> {(rank + 1) % RANKS}[{rank % 8}] [send]"
+    else:
+        text = f"saving checkpoint to /checkpoints/run/step-{step} ..."
+    return f"[rank{rank}]: {at} - trainer - INFO - {text}"
+
+
+def _end() -> str:
+    """Rank 17 fails, the others wait until their watchdogs have enough."""
+    lines = [
+        "[rank17]: Traceback (most recent call last):",
+        '[rank17]:   File "/job/train.py", line 212, in train',
+        "[rank17]: KeyError: 'input_ids'",
+    ]
+    lines += [
+        f"[rank{rank}]:[E301 12:00:00.1 ProcessGroupNCCL.cpp:683] [Rank {rank}] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=9001, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000)"
+        for rank in range(RANKS)
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def write_log(path: Path, size_bytes: int) -> int:
+    """Write the log; gives its size. One stretch of lines is repeated until it is long enough."""
+    rng = random.Random(64)  # noqa: S311 - a log that is the same every time
+    unit = "".join(_line(rng, number) + "\n" for number in range(_UNIT_LINES)).encode()
+    written = 0
+    with path.open("wb") as file:
+        while written < size_bytes:
+            written += file.write(unit[: size_bytes - written])
+        written += file.write(b"\n" + _end().encode())
+    return written
+
+
+def scan(path: Path, sparse: Sequence[str]) -> None:
+    """What the child process does: search, and print hits, lines and CPU seconds."""
+    began = time.process_time()
+    scanner = Scanner(PATTERNS, sparse=frozenset(sparse))
+    with path.open("rb", buffering=0) as stream:
+        hits = sum(1 for _ in scanner.scan(stream))
+    print(hits, scanner.lines, time.process_time() - began)
+
+
+def _cpu_seconds(command: list[str]) -> tuple[float, str]:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=PLAIN)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode in (0, 1), done.stderr
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
+
+
+def _ours(path: Path, sparse: Sequence[str]) -> tuple[float, int, float]:
+    """CPU seconds (compiling counts, Python's start does not), hits, and peak memory in MiB."""
+    call = f"scan(Path({str(path)!r}), {sorted(sparse)!r})"
+    peak = "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
+    script = f"from pathlib import Path; from benchmarks.log_scan import scan; {call}; {peak}"
+    _, said = _cpu_seconds([sys.executable, "-c", script])
+    hits, _lines, seconds, mebibytes = said.split()
+    return float(seconds), int(hits), float(mebibytes)
+
+
+def alternation(*, posix: bool) -> str:
+    """All rows in one expression, without names of groups; ``posix`` for grep, which is then told to ignore no case."""
+    each = []
+    for _, expression, ignore in PATTERNS:
+        plain = re.sub(r"\(\?P<\w+>", "(?:", expression)
+        if posix:
+            plain = _BRACKET.sub(_posix_bracket, plain).replace("(?:", "(").replace(r"\d", "[0-9]")
+            plain = re.sub(r"([}*+])\?", r"\1", plain)
+        elif ignore:
+            plain = f"(?i:{plain})"
+        each.append(plain)
+    return "|".join(each)
+
+
+_BRACKET = re.compile(r"(?<!\\)\[(\^?)((?:\\.|[^\]\\])+)\]")
+_CLASSES = {r"\d": "0-9", r"\w": "A-Za-z0-9_", r"\s": "[:space:]", r"\n": ""}
+
+
+def _posix_bracket(found: re.Match[str]) -> str:
+    """A set in which a backslash stands for itself, ``]`` comes first and ``-`` last."""
+    inside = re.sub(r"\\.", lambda part: _CLASSES.get(part[0], part[0][1:]), found[2])
+    closing = "]" if r"\]" in found[2] else ""
+    dash = "-" if r"\-" in found[2] else ""
+    return f"[{found[1]}{closing}{inside.replace(']', '') if closing else inside}{dash}]"
+
+
+def _peers(path: Path) -> dict[str, float]:
+    """CPU seconds of those that are installed."""
+    commands = {"grep -E": ["grep", "-c", "-a", "-E", "-e", alternation(posix=True), str(path)]}
+    if shutil.which("rg"):
+        commands["rg"] = ["rg", "-c", "-a", "-j1", "--no-config", "-e", alternation(posix=False), str(path)]
+    else:
+        print("rg: not installed, left out")
+    return {name: _cpu_seconds(command)[0] for name, command in commands.items()}
+
+
+def main() -> None:
+    """Print speed, memory and the ratios."""
+    size = int(os.environ.get("HOLDFAST_BENCH_LOG_MB", "1000")) * 1_000_000
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "job.log"
+        written = write_log(path, size) / 1e6
+        seconds, hits, peak = _ours(path, sorted(SPARSE))
+        print(f"{written:.0f} MB of {RANKS} ranks, {len(PATTERNS)} expressions, one core, CPU time")
+        print(
+            f"holdfast: {written / seconds:.0f} MB/s, {hits} hits (target {TARGET_MB_S} MB/s); "
+            f"peak memory {peak:.0f} MiB (target {MOST_MIB})"
+        )
+        everywhere, hits, peak = _ours(path, ())
+        print(f"holdfast, no row sparse: {written / everywhere:.0f} MB/s, {hits} hits, peak memory {peak:.0f} MiB")
+        part = Path(folder) / "part.log"
+        portion = write_log(part, min(size, PEERS_BYTES)) / 1e6
+        for name, other in _peers(part).items():
+            ratio = (written / seconds) / (portion / other)
+            print(f"{name}: {portion / other:.0f} MB/s (over {portion:.0f} MB); holdfast is {ratio:.1f} times as fast")
+
+
+if __name__ == "__main__":
+    main()
