@@ -50,6 +50,13 @@ def test_a_rank_that_never_enters_is_named_with_its_line_and_that_of_the_waiters
     assert verdict.consequences[0].message.startswith("ranks 0-1,3 wait in broadcast #7")
 
 
+def test_many_ranks_that_are_awaited_are_counted() -> None:
+    verdict = judged(job(60, lambda each: trained(each).call(line=50, state="scheduled") if each.rank < 35 else None))
+    assert verdict.root is not None
+    assert len(verdict.suspects) == 15
+    assert any(text.startswith("ranks 51-59: awaited as well") for text in verdict.unseen)
+
+
 @pytest.mark.parametrize("guilty", [0, 3])
 @pytest.mark.parametrize(
     ("odd", "cause"),

@@ -191,13 +191,14 @@ class _Reducer:
     def _fill(self, made: _Rank, key: Key, counted: _Counted, calls: Mapping[int, list[Entry]]) -> None:
         """History, progress and open calls of one group; in a block, the last entry has the state."""
         first, last = min(calls), max(calls)
-        done = max((number for number, block in calls.items() if block[-1].finished), default=0)
+        done = next((number for number in sorted(calls, reverse=True) if calls[number][-1].finished), 0)
         places = (
             array("I", bytes(4 * (last - first + 1))) if last - first < flight_recorder.MOST_ENTRIES else array("I")
         )
+        seen: dict[tuple[object, ...], int] = {}
         for number, block in calls.items():
             if places:
-                places[number - first] = self._call(block)
+                places[number - first] = self._call(block, seen)
         counted.history = History(first, places) if places else None
         counted.entered, counted.completed = last, done
         counted.backend = calls[last][-1].backend
@@ -211,11 +212,18 @@ class _Reducer:
             certain = block[-1].state is State.COMPLETED
             made.recent.append((key, _operation(block, done, certain=certain)))
 
-    def _call(self, block: list[Entry]) -> int:
-        if len(block) == 1:
-            return self._place(_call(block[0]))
-        parts = tuple(self._place(_call(part)) for part in block[:-1][:64])
-        return self._place(msgspec.structs.replace(_call(block[-1]), parts=parts))
+    def _call(self, block: list[Entry], seen: dict[tuple[object, ...], int]) -> int:
+        """The place of a call in the table; ``seen`` are those of this dump, whose entries share equal values."""
+        entry = block[-1]
+        if len(block) > 1:
+            parts = tuple(self._place(_call(part)) for part in block[:-1][:64])
+            return self._place(msgspec.structs.replace(_call(entry), parts=parts))
+        key = (entry.name, id(entry.input_sizes), id(entry.output_sizes), id(entry.input_dtypes),
+               id(entry.output_dtypes), id(entry.site))  # fmt: skip
+        place = seen.get(key)
+        if place is None:
+            place = seen[key] = self._place(_call(entry))
+        return place
 
     def _transfers(
         self, made: _Rank, key: Key, entries: list[Entry], finished: Mapping[int, bool], *, whole: bool

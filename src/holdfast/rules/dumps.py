@@ -29,6 +29,10 @@ SILENT_CALLS = 3
 MOST_ABSENT = 0.5
 
 
+#: Ranks that a verdict names one by one.
+MOST_NAMED = 16
+
+
 @dataclass(frozen=True)
 class _Picture:
     """The case as all rules know it, with what was found out about the dumps themselves."""
@@ -49,9 +53,9 @@ def judge(table: DumpTable) -> Verdict:
         question=QUESTION,
         root=root,
         consequences=hang.consequences(picture.case, root) if root else (),
-        suspects=tuple(found[1:]),
+        suspects=tuple(found[1:MOST_NAMED]),
         ruled_out=_ruled_out(picture, root) if root else (),
-        unseen=(*table.unseen, *_untold(picture)),
+        unseen=(*table.unseen, *_untold(picture, found[MOST_NAMED:])),
     )
     return _of_dumps(verdict, table.files)
 
@@ -252,9 +256,12 @@ def _ruled_out(picture: _Picture, root: Finding) -> tuple[RuledOut, ...]:
     return tuple(item for item in found if item.cause != root.cause)
 
 
-def _untold(picture: _Picture) -> list[str]:
-    """What keeps the verdict from being sure."""
+def _untold(picture: _Picture, left_out: Sequence[Finding]) -> list[str]:
+    """What keeps the verdict from being sure, and whom it does not name."""
     found = []
+    if left_out:
+        ranks = sorted({item.subject.rank for item in left_out if item.subject.rank is not None})
+        found.append(f"ranks {ranks_text(ranks)}: awaited as well, and not shown one by one")
     late = picture.settled.late
     if late:
         whose = "ranks" if len(late) > 1 else "rank"
