@@ -163,6 +163,8 @@ def test_source_code_is_passed_over_in_a_folder_and_read_where_it_is_named(tmp_p
     (tmp_path / "train.py").write_text("raise RuntimeError('CUDA out of memory')\n")
     assert "source code" in look(tmp_path)[1][f"{tmp_path}/train.py"]
     assert list(look(tmp_path / "train.py")[0]) == [f"{tmp_path}/train.py"]
+    path = tar(tmp_path / "x", [("a/README.md", LOG)])
+    assert "source code" in look(path)[1][f"{path}!a/README.md"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

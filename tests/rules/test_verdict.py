@@ -75,7 +75,9 @@ def test_two_who_say_the_same_are_surer_than_one():
 
 def test_what_one_claims_is_not_ruled_out_by_another():
     out = (RuledOut("host-oom-killed", "nothing"), RuledOut("rank-stopped", "no process is stopped"))
-    merged = merge([verdict("rank-missing-collective", 2, ruled_out=out)], verdict("host-oom-killed", 2))
+    merged = merge([verdict("rank-missing-collective", 2, ruled_out=out)], verdict("host-oom-killed"))
+    assert merged.root.cause == "rank-missing-collective"  # the kernel killed something else on that host
+    assert causes(merged.suspects) == ["host-oom-killed"]
     assert [each.cause for each in merged.ruled_out] == ["rank-stopped"]
 
 

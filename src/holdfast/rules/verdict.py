@@ -68,7 +68,10 @@ def _believed(tables: Sequence[Verdict], logs: Verdict | None) -> Verdict | None
         return table
     if table is None or table.root is None:
         return logs
-    return logs if table.root.cause in _ENDS and _begins(logs.root, table.root) else table
+    disproved = {out.cause for verdict in tables for out in verdict.ruled_out}  # a kernel's log is that of a whole host
+    if logs.root.cause in disproved or table.root.cause not in _ENDS:
+        return table
+    return logs if _begins(logs.root, table.root) else table
 
 
 def _begins(said: Finding, seen: Finding) -> bool:

@@ -212,7 +212,7 @@ def _zip(place: Place) -> Iterator[Piece | Ignored]:
         return
     for member in members:
         inner = place.inner(member.filename, member.file_size, partial(_open_zipped, archive, member))
-        why = _unsafe(member.filename) or _odd_zipped(member)
+        why = _unwanted(member.filename) or _odd_zipped(member)
         if why:
             yield Ignored(inner.name, why)
         elif not member.is_dir():
@@ -265,12 +265,14 @@ def _odd(member: tarfile.TarInfo) -> str:
         return f"it is a link to {member.linkname}, and links in archives are not followed"
     if member.isdev():
         return "it is a device or a pipe"
-    return _unsafe(member.name)
+    return _unwanted(member.name)
 
 
-def _unsafe(name: str) -> str:
+def _unwanted(name: str) -> str:
     parts = name.replace("\\", "/").split("/")
-    return "its name leads out of the archive" if name.startswith("/") or ".." in parts else ""
+    if name.startswith("/") or ".." in parts:
+        return "its name leads out of the archive"
+    return kinds.passed_over(name)
 
 
 def _tar(place: Place) -> Iterator[Piece | Ignored]:

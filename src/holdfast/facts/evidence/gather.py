@@ -12,7 +12,6 @@ import stat
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import BinaryIO, cast
 
 from holdfast.facts.evidence import Ignored, Kind, Piece, kinds
@@ -23,13 +22,6 @@ from holdfast.facts.evidence.streams import FAULTS, Chained, Forgiving, Limits, 
 STANDARD_INPUT = "-"
 STANDARD_INPUT_NAME = "standard input"
 
-#: Text that is no log, where it is found in a folder; whoever names it has it read.
-_SOURCES = frozenset(
-    {".py", ".pyi", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h",
-     ".hpp", ".rs", ".go", ".js", ".ts", ".css", ".html", ".md",
-     ".rst", ".toml", ".ipynb", ".svg", ".tex"}
-)  # fmt: skip
-_SOURCE_WHY = "its name is that of source code or a document; name the file itself to have it read"
 _ODD = (
     (stat.S_ISFIFO, "it is a pipe"),
     (stat.S_ISSOCK, "it is a socket"),
@@ -130,9 +122,8 @@ def _walk(folder: str) -> Iterator[tuple[str, os.stat_result | Ignored]]:
 def _passed_over(entry: os.DirEntry[str], status: os.stat_result) -> Ignored | None:
     if stat.S_ISLNK(status.st_mode):
         return Ignored(entry.path, "it is a link; links found in a folder are not followed")
-    if Path(entry.name).suffix.lower() in _SOURCES:
-        return Ignored(entry.path, _SOURCE_WHY)
-    return None
+    why = kinds.passed_over(entry.name)
+    return Ignored(entry.path, why) if why else None
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:

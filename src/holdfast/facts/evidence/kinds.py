@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import re
 from enum import StrEnum
+from pathlib import PurePosixPath
 
 import msgspec
 
@@ -44,6 +45,14 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+
+#: Text that is no log, where it is found in a folder or an archive; whoever names it has it read.
+_SOURCES = frozenset(
+    {".py", ".pyi", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h",
+     ".hpp", ".rs", ".go", ".js", ".ts", ".css", ".html", ".md",
+     ".rst", ".toml", ".ipynb", ".svg", ".tex"}
+)  # fmt: skip
+_SOURCE_WHY = "its name is that of source code or a document; name the file itself to have it read"
 
 
 class Container(StrEnum):
@@ -97,6 +106,11 @@ def _is_tar(head: bytes) -> bool:
 def foreign(head: bytes) -> str:
     """Why a file that is recognised is none of ours; empty for all others."""
     return next((why for magic, why in _FOREIGN if head.startswith(magic)), "")
+
+
+def passed_over(name: str) -> str:
+    """Why a file of this name is not read unless somebody names it; empty for all others."""
+    return _SOURCE_WHY if PurePosixPath(name).suffix.lower() in _SOURCES else ""
 
 
 def kind(head: bytes) -> Kind:
