@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.actions import run_folder
-from holdfast.actions.run_folder import Owner, RunFolder, box_bytes
+from holdfast.actions.run_folder import Owner, RunFolder, box_bytes, take_over
 from holdfast.blackbox import BoxWriter
 from holdfast.errors import BadValue
 
@@ -126,3 +126,12 @@ def test_what_a_killed_agent_left_is_removed_and_nothing_else(shm, tmp_path):
     assert not reused.exists()
     assert all(path.exists() for path in kept)
     assert (shm / "holdfast-unowned").exists()
+
+
+def test_what_somebody_took_over_stays(shm, tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    orphaned = leftover(shm, "holdfast-orphaned", msgspec.structs.replace(Owner.me(), pid=ended.pid))
+    take_over(orphaned)
+    RunFolder(tmp_path / "runs", workers=1, records=64, shm=shm)
+    assert (orphaned / "rank0.box").exists()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from holdfast.actions.run_folder import keep_boxes
+from holdfast.actions.run_folder import keep_boxes, take_over
 from holdfast.facts.children import children
 
 #: How long workers may take to save and end, as long as torchrun gives them.
@@ -52,6 +52,8 @@ class Family:
 
 def clear_up(family: Family, boxes: Path, run: Path) -> None:
     """End what the agent left, and move its boxes from shared memory to ``orphaned`` in the run's folder."""
+    with suppress(OSError):
+        take_over(boxes)  # another run that starts meanwhile would take them for leftovers
     family.end()
     keep_boxes(boxes, run / "orphaned")
     shutil.rmtree(boxes, ignore_errors=True)

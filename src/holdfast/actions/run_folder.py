@@ -71,7 +71,7 @@ class RunFolder:
     def _take(self, folder: Path) -> None:
         try:
             folder.mkdir(mode=0o700)
-            (folder / "agent").write_bytes(msgspec.json.encode(Owner.me()))
+            take_over(folder)
             self.boxes = folder
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
@@ -105,6 +105,11 @@ class RunFolder:
     def close(self) -> None:
         """Leave nothing in shared memory. May be called more than once."""
         shutil.rmtree(self.boxes, ignore_errors=True)
+
+
+def take_over(folder: Path) -> None:
+    """Make this process the owner of a folder in shared memory, which is removed once its owner is gone."""
+    (folder / "agent").write_bytes(msgspec.json.encode(Owner.me()))
 
 
 def keep_boxes(boxes: Path, into: Path) -> str:
