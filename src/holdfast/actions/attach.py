@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -81,7 +82,7 @@ def attach(search: Search, hosts: Sequence[str] = ()) -> Attached:
     job, samples, dumps = (*_everywhere(search, hosts), None) if hosts else _here(search)
     if _refused_ranks(samples):
         if not samples.boxes and not any(_is_seen(state) for state in samples.ranks):
-            raise StackRefused(samples.ranks[0].pid, why=_refused(), next_step=_leave())
+            raise StackRefused(samples.ranks[0].pid, why=_refused(samples.ranks[0].pid), next_step=_leave())
         samples = replace(samples, unseen=(*samples.unseen, f"to see all stacks, {_leave()}"))
     verdict = _judge(samples, dumps)
     return Attached(job, samples, verdict, round(time.monotonic() - begun, 3))
@@ -176,16 +177,19 @@ def _refused_ranks(samples: Samples) -> list[int]:
     return [state.rank for state in samples.ranks if any("(ptrace)" in text for text in state.unseen)]
 
 
-def _refused() -> str:
+def _refused(pid: int) -> str:
     scope = proc.number("/proc/sys/kernel/yama/ptrace_scope")
-    setting = f"kernel.yama.ptrace_scope is {scope}" if isinstance(scope, int) else "the processes are another user's"
-    return f"this machine does not allow it ({setting})"
+    if isinstance(scope, int) and scope > 0:
+        return f"kernel.yama.ptrace_scope is {scope} on this machine"
+    owner = proc.fields(f"/proc/{pid}/status")
+    same = isinstance(owner, dict) and owner.get("Uid", "").split()[:1] == [str(os.geteuid())]
+    return "the capability SYS_PTRACE is missing here" if same else "it belongs to another user"
 
 
 def _leave() -> str:
     return (
-        "run it with sudo or as the user of the job; or allow it with: sysctl kernel.yama.ptrace_scope=0, "
-        "or CAP_SYS_PTRACE for the container"
+        "run it with sudo or as the user of the job, with kernel.yama.ptrace_scope=0 (sysctl), and in a container with "
+        "the capability SYS_PTRACE"
     )
 
 
