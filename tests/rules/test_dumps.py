@@ -80,6 +80,7 @@ def test_a_tie_is_called_a_tie() -> None:
     verdict = judged(job(4, lambda each: trained(each).call(size=4 + each.rank // 2, line=50, state="scheduled")))
     assert verdict.root is not None
     assert (verdict.root.cause, "a tie" in verdict.root.message) == ("mismatched-shape", True)
+    assert (verdict.root.subject.rank, verdict.root.subject.line) == (None, 50)
 
 
 def test_a_rank_that_leaves_a_call_out_is_named() -> None:

@@ -93,7 +93,10 @@ def _once(found: Sequence[Finding]) -> list[Finding]:
 def _parted(picture: _Picture) -> list[Finding]:
     parted = picture.case.parted
     if parted is not None:
-        return [mismatch.explain(parted, picture.case.ranks, {})]
+        found = mismatch.explain(parted, picture.case.ranks, {})
+        if parted.tie:  # either side may be right: the line is shown, and no rank is accused
+            found = msgspec.structs.replace(found, subject=msgspec.structs.replace(found.subject, rank=None))
+        return [found]
     wrong = recorded_calls.malformed(picture.table)
     return [wrong] if wrong is not None else []
 
