@@ -40,6 +40,7 @@ forward pass: 12.3 ms, backward_pass=0.145, first_pass=True; secret sauce; the p
 wandb: Run data is saved locally in /workspace/wandb/run-20260101_100000-a1b2c3d4; git commit unknown
 100%|██████████| 500/500 [00:10<00:00, 48.01it/s]\r 50%|#####     | 1/2
 python train.py --tokenizer gpt2 --max-tokens 2048 --text-key text --image_token '<image>' --keys a b
+valid_tokens=4096 invalid_token_rate: 0.1 access_tokens: 17 cache_key=layers/12 sort_key: loss
 x@self.weight.T, a @ b; user@node1 ssh git@host; train.py:41:12 Signature: (x, y) author: nobody
 """
 

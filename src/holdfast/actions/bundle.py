@@ -2,7 +2,7 @@
 
     NAME/README.md, manifest.json      what it is; what is in it, what was left out and why, what was redacted
     NAME/system/...                    versions, host, limits, environment, devices, kernel messages of this machine
-    NAME/evidence/...                  logs, dumps, boxes, verdicts and pages, in the folders in which they lay
+    NAME/evidence/...                  logs, dumps, boxes and verdicts, in the folders in which they lay
 
 Every member is first written, clean, into a folder beside the archive; the archive is made of those and renamed into
 place. A file in which secrets could not be looked for (a binary one of unknown form) is left out.
@@ -28,7 +28,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 import holdfast
-from holdfast.actions.evidence_files import MOST_DOCUMENT_BYTES, Excerpt, Found, LeftOut, find, opened
+from holdfast.actions.evidence_files import MOST_DOCUMENT_BYTES, Excerpt, Found, LeftOut, began, find, opened
 from holdfast.actions.redact import Redactor
 from holdfast.actions.redact_records import box, document, dump, plain
 from holdfast.errors import BoxUnreadable, DumpUnreadable, MissingFile
@@ -38,7 +38,7 @@ from holdfast.facts.environment import environment_facts
 from holdfast.facts.evidence import Kind
 from holdfast.facts.host import host_facts
 from holdfast.facts.versions import versions
-from holdfast.findings import SCHEMA, Fact, Unknown
+from holdfast.findings import SCHEMA, Unknown
 
 #: The archive holds so much before it is packed; what comes later is left out, and said.
 MOST_BYTES = 2 << 30
@@ -47,9 +47,9 @@ _README = """# What holdfast collected
 Made by `holdfast report` (holdfast {version}) on {when}.
 
 - `holdfast diagnose {name}.tar.gz` reads the archive as it is and says what went wrong.
-- `evidence/` holds what the user handed in: logs, flight-recorder dumps, boxes, verdicts, pages.
-- `system/` describes the machine on which the report was made, at that time: `facts.txt` for people, `facts.json` for
-  programs, the kernel's messages in `kernel.log`, and what `nvidia-smi` and other programs said.
+- `evidence/` holds what the user handed in: logs, flight-recorder dumps, boxes, verdicts.
+- `system/` describes the machine on which the report was made, at that time: `facts.json`, what `nvidia-smi` and other
+  programs said in `programs.json`, and in `kernel.log` what its kernel has said since the evidence began.
 - `manifest.json` lists every member with its size and SHA-256, what was left out and why, and what was redacted how
   often.
 
@@ -103,7 +103,7 @@ def bundle(
         with tempfile.TemporaryDirectory(prefix=".holdfast-", dir=output.absolute().parent) as folder:
             packer = _Packer(Path(folder), redactor, say)
             packer.add_all(find(given, besides={output.absolute(), Path(folder).absolute()}))
-            packer.add_machine(environ)
+            packer.add_machine(environ, began(given))
             return packer.write(output)
     except OSError as error:
         why = "its folder does not exist" if not output.absolute().parent.is_dir() else (error.strerror or str(error))
@@ -166,27 +166,31 @@ class _Packer:
                 yield b"\n<left out: %d bytes>\n" % excerpt.left_out
             yield from self._redactor.stream(part, begins_inside=number > 0)
 
-    def add_machine(self, environ: Mapping[str, str]) -> None:
-        """What this machine is, as seen now."""
+    def add_machine(self, environ: Mapping[str, str], since: float | None) -> None:
+        """What this machine is, as seen now, and what its kernel has said ``since`` the evidence began.
+
+        Facts and answers go in as JSON, which nobody takes for the log of a job.
+        """
         self._say("this machine")
         facts = (*versions(), *host_facts(), *machine.limits(), *machine.interfaces(), *machine.infiniband(),
                  *machine.nodes(), *environment_facts(environ))  # fmt: skip
-        clean = plain(msgspec.to_builtins(facts), self._redactor)
-        self._add_bytes("system/facts.json", "facts", msgspec.json.format(msgspec.json.encode(clean)))
-        lines = (f"{msgspec.convert(each, Fact).text}\n" for each in clean)
-        self._add_bytes("system/facts.txt", "facts", "".join(lines).encode(errors="replace"))
+        self._add_json("system/facts.json", "facts", {"facts": facts})
+        answers = {}
         for name, answer in machine.answers():
-            self._add_answer(f"system/{name}", "program's output", answer)
-        self._add_answer("system/kernel.log", "kernel log", machine.kernel_messages())
-
-    def _add_answer(self, name: str, kind: str, answer: bytes | Unknown) -> None:
-        if isinstance(answer, Unknown):
-            self._leave_out(name, answer.why)
+            if isinstance(answer, Unknown):
+                self._leave_out(f"system/programs.json: {name}", answer.why)
+            else:
+                answers[name] = answer.decode(errors="replace").splitlines()
+        self._add_json("system/programs.json", "what programs said", answers)
+        messages = machine.kernel_messages(since)
+        if isinstance(messages, Unknown):
+            self._leave_out("system/kernel.log", messages.why)
         else:
-            self._add(name, kind, self._redactor.stream(io.BytesIO(answer)), None)
+            self._add("system/kernel.log", "kernel log", self._redactor.stream(io.BytesIO(messages)), None)
 
-    def _add_bytes(self, name: str, kind: str, content: bytes) -> None:
-        self._add(name, kind, iter([content]), None)
+    def _add_json(self, name: str, kind: str, content: Mapping[str, Any]) -> None:
+        clean = plain(msgspec.to_builtins({"schema": SCHEMA, **content}), self._redactor)
+        self._add(name, kind, iter([msgspec.json.format(msgspec.json.encode(clean))]), None)
 
     def _add(self, name: str, kind: str, blocks: Iterator[bytes], excerpt: Excerpt | None) -> None:
         before = Counter(self._redactor.counts)

@@ -27,6 +27,7 @@ MOST_RECORD_BYTES = 128 << 20
 MOST_DOCUMENT_BYTES = 32 << 20
 MOST_UNPACKED_BYTES = 1 << 30
 MOST_FILES = 20_000
+_DAY_S = 86_400.0
 
 
 class LeftOut(msgspec.Struct, frozen=True):
@@ -160,6 +161,9 @@ def _look(path: Path, name: str) -> Iterator[Found | LeftOut]:
             why = "it is a folder that cannot be read" if stat.S_ISDIR(mode) else "it is no file"
             yield LeftOut(name, "it is a link, and links are not followed" if stat.S_ISLNK(mode) else why)
             return
+        if path.name == "report.html" and (path.parent / "verdict.json").exists():
+            yield LeftOut(name, "this page says what verdict.json beside it says; a reader may take it for a log")
+            return
         with path.open("rb") as file:
             head = file.read(kinds.HEAD_BYTES)
     except OSError as error:
@@ -203,3 +207,17 @@ def verdict_of(paths: Iterable[Path]) -> Verdict | None:
         with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
             return msgspec.json.decode(file.read_bytes(), type=Verdict)
     return None
+
+
+def began(paths: Iterable[Path]) -> float | None:
+    """Unix time at which the oldest evidence may have begun.
+
+    A run says so; the beginning of anything else is taken to lie within a day before it was last written to.
+    """
+    return min((_began(path) for path in paths), default=None)
+
+
+def _began(path: Path) -> float:
+    with suppress(OSError, msgspec.DecodeError, KeyError, TypeError, ValueError, UnicodeDecodeError):
+        return float(msgspec.json.decode((path / "run.json").read_bytes())["begun"])
+    return path.stat().st_mtime - _DAY_S

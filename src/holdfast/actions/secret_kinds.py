@@ -12,7 +12,7 @@ import binascii
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -39,22 +39,31 @@ _REST = rb"(?![A-Za-z_.-]{0,24}(?:file|path|dir|size|len|count|type|timeout|expi
 _STRONG = (
     rb"(?:passw(?:or)?d|passphrase|secret|credential|api[_-]?key|access[_-]?key|private[_-]?key|account[_-]?key"
     rb"|signing[_-]?key|encryption[_-]?key|auth[_-]?key|subscription[_-]?key|shared[_-]?key|client[_-]?key|[_-]pwd"
-    rb"|(?:auth|access|refresh|session|bearer|api|id)[_-]?token|authtoken|connection[_-]?string)"
+    rb"|(?:auth|access|refresh|session|bearer|api|(?<![A-Za-z])id)[_-]?token(?!s|iz)|connection[_-]?string)"
 )
+
+_KEYS = "api access private account signing encryption auth subscription shared client"
+_TOKENS = "auth access refresh session bearer api id"
+_STRONG_NEEDS = " ".join((
+    "passwd password passphrase secret credential _pwd -pwd",
+    *(f"{word}{between}key" for word in _KEYS.split() for between in ("", "_", "-")),
+    *(f"{word}{between}token" for word in _TOKENS.split() for between in ("", "_", "-")),
+    *(f"connection{between}string" for between in ("", "_", "-")),
+))  # fmt: skip
 
 
 @dataclass(frozen=True)
 class SecretKind:
-    """One kind: its name as the archive shows it, the texts of which one must occur, and how it looks."""
+    """One kind: its name as the archive shows it, texts of which one must occur, by a part of them, and its form."""
 
     name: str
-    needs: tuple[bytes, ...]
+    needs: Mapping[bytes, tuple[bytes, ...]]
     pattern: re.Pattern[bytes]
     check: Callable[[bytes], bool] = lambda _: True
 
     def spans(self, block: bytes, lowered: bytes) -> Iterator[tuple[int, int]]:
         """Where secrets of this kind lie in ``block``, from the front; ``lowered`` is its lower case."""
-        if not any(word in lowered for word in self.needs):
+        if not any(root in lowered and any(word in lowered for word in words) for root, words in self.needs.items()):
             return
         for match in self.pattern.finditer(block):
             begin, end = _secret(match)
@@ -167,7 +176,11 @@ _WEAK_NAME = re.compile(rb"(?i)token(?!s|iz)|key(?!s)|auth|session|signature|jwt
 def _kind(
     name: str, needs: str, pattern: bytes, check: Callable[[bytes], bool] = lambda _: True, flags: int = 0
 ) -> SecretKind:
-    return SecretKind(name, tuple(needs.encode().split()), re.compile(pattern, flags), check)
+    grouped: dict[bytes, tuple[bytes, ...]] = {}
+    for word in needs.encode().split():
+        root = next((root for root in _ROOTS if root in word), word)
+        grouped[root] = (*grouped.get(root, ()), word)
+    return SecretKind(name, grouped, re.compile(pattern, flags), check)
 
 
 def _token(name: str, needs: str, pattern: bytes, check: Callable[[bytes], bool] = lambda _: True) -> SecretKind:
@@ -177,6 +190,8 @@ def _token(name: str, needs: str, pattern: bytes, check: Callable[[bytes], bool]
 
 _I = re.IGNORECASE
 _LINES = re.MULTILINE
+#: Texts that many others hold, and that are looked for first.
+_ROOTS = (b"token", b"key", b"pass", b"_v1_")
 #: In the order in which they are looked for: the most telling first, so that the archive says what was there.
 KINDS = (
     _token("aws-access-key-id", "akia asia aroa aida agpa anpa abia acca",
@@ -237,8 +252,8 @@ KINDS = (
     _kind("netrc-password", "password",
           rb"(?:^|\blogin\s+\S+\s+)\s*password[ \t]+(?P<secret>[^\s\"']+)(?=\s*$|\s+machine|[\"'])",
           is_value, _I | _LINES),
-    _kind("pgpass-password", ":",
-          rb"(?:^|[\s\"'=])(?![\w.-]+\.(?:py|cu|cpp|cc|h|hpp|pyx|c|js|rs|go):)[\w.*-]+:(?:5432|[1-9]\d{3,4}|\*):(?!\d+:)[^:\s]+:[^:\s]+:"
+    _kind("pgpass-password", ":5432: :5433: :6432: :*:",
+          rb"(?:^|[\s\"'=])(?![\w.-]+\.(?:py|cu|cpp|cc|h|hpp|pyx|c|js|rs|go):)[\w.*-]+:(?:543[23]|6432|\*):(?!\d+:)[^:\s]+:[^:\s]+:"
           rb"(?P<secret>[^\s:\"'][^\s\"']*)(?=\s*$|[\"'])", flags=_LINES),
     _kind("bearer-token", "bearer", rb"bearer[ \t]+(?P<secret>[A-Za-z0-9._~+/=-]{8,})", has_digit, _I),
     _kind("basic-authorization", "basic", rb"basic[ \t]+(?P<secret>[A-Za-z0-9+/=_-]{6,})", is_basic, _I),
@@ -257,7 +272,7 @@ KINDS = (
     _kind("kubernetes-variable", "value",
           rb"name\\*[\"']?\s*:\s*\\*[\"']?[\w-]*(?:" + _STRONG + rb"|token)[\w-]*\\*[\"']?\s*,?\s*"
           rb"\\*[\"']?value\\*[\"']?\s*:\s*" + _VALUE, is_value, _I),
-    _kind("password", "passw secret credential key pwd token passphrase string",
+    _kind("password", _STRONG_NEEDS,
           _STRONG + _REST + _IS + _VALUE, is_value, _I),
     _kind("password", "_pass pass=", rb"(?:_pass|(?<![\w ])pass(?==))" + _IS + _VALUE, is_no_number, _I),
     _kind("token", "token auth jwt webhook",

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 from holdfast.facts import cgroups, proc, programs
@@ -19,14 +21,14 @@ SYS = Path("/sys")
 MOST_DEVICES = 128
 #: What is asked of programs: name of the answer -> the command.
 PROGRAMS: Mapping[str, Sequence[str]] = {
-    "nvidia-smi.txt": ("nvidia-smi",),
-    "nvidia-smi-topology.txt": ("nvidia-smi", "topo", "-m"),
-    "nvidia-smi-errors.txt": ("nvidia-smi", "-q", "-d", "ECC,PAGE_RETIREMENT,ROW_REMAPPER,PERFORMANCE,POWER"),
-    "rocm-smi.txt": ("rocm-smi",),
-    "ibstat.txt": ("ibstat",),
-    "ip-link.txt": ("ip", "-statistics", "link"),
-    "ip-address.txt": ("ip", "address"),
-    "ip-route.txt": ("ip", "route"),
+    "nvidia-smi": ("nvidia-smi",),
+    "nvidia-smi-topology": ("nvidia-smi", "topo", "-m"),
+    "nvidia-smi-errors": ("nvidia-smi", "-q", "-d", "ECC,PAGE_RETIREMENT,ROW_REMAPPER,PERFORMANCE,POWER"),
+    "rocm-smi": ("rocm-smi",),
+    "ibstat": ("ibstat",),
+    "ip-link": ("ip", "-statistics", "link"),
+    "ip-address": ("ip", "address"),
+    "ip-route": ("ip", "route"),
 }
 _KERNEL = (
     ("dmesg", "--time-format", "iso"),
@@ -102,15 +104,27 @@ def answers() -> Iterator[tuple[str, bytes | Unknown]]:
         yield name, answer
 
 
-def kernel_messages(lines: int = 5000) -> bytes | Unknown:
-    """The last lines of the kernel's log, or why they are closed to us."""
+def kernel_messages(since: float | None = None, lines: int = 5000) -> bytes | Unknown:
+    """The last lines of the kernel's log, from ``since`` (Unix seconds) on, or why they are closed to us."""
     reasons = []
     for form in _KERNEL:
         answer = programs.said([word.format(lines=lines) for word in form])
         if isinstance(answer, bytes) and answer.strip():
-            return b"".join(answer.splitlines(keepends=True)[-lines:])
+            recent = list(_since(answer.splitlines(keepends=True), since))[-lines:]
+            return b"".join(recent) or Unknown("the kernel has said nothing since the evidence began")
         reasons.append(answer.why if isinstance(answer, Unknown) else f"{form[0]} says nothing")
     return Unknown("; ".join(dict.fromkeys(reasons)))
+
+
+def _since(lines: Sequence[bytes], since: float | None) -> Iterator[bytes]:
+    """Lines from that time on; one without a time belongs to the one before it."""
+    recent = True
+    for line in lines:
+        if since is not None:
+            with suppress(ValueError):
+                recent = datetime.fromisoformat(line.split(b" ", 1)[0].decode(errors="replace")).timestamp() >= since
+        if recent:
+            yield line
 
 
 def _listed(folder: Path) -> list[Path]:
