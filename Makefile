@@ -5,6 +5,7 @@ TORCH       ?= torch==2.13.0
 # Where no NVIDIA driver is loaded, torch without CUDA is a tenth of the download. `make TORCH_INDEX=` asks PyPI alone.
 TORCH_INDEX ?= $(if $(wildcard /proc/driver/nvidia/version),,https://download.pytorch.org/whl/cpu)
 ARGS        ?=
+FUZZ_SECONDS ?= 60
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -14,7 +15,7 @@ PAGES := $(VENV)/.holdfast-docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test matrix lint fix docs bench clean
+.PHONY: help setup demo test matrix fuzz lint fix docs bench clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +30,12 @@ test: $(READY)  ## all tests but those for GPUs and the long matrices (ARGS="-k 
 
 matrix: $(READY)  ## the long matrices: one thing, many times
 	@$(BIN)/python -m pytest -m matrix $(ARGS)
+
+fuzz: $(READY)  ## every parser against bytes that atheris makes up, FUZZ_SECONDS each (60)
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(PIP) install --quiet -e '.[fuzz]'
+	@status=0; for target in log-line log-scan plain-pickle dump; do echo "## $$target"; \
+	    $(BIN)/python tests/fuzz/fuzz.py $$target .fuzz/$$target -max_total_time=$(FUZZ_SECONDS) -timeout=10 \
+	    -rss_limit_mb=1024 -max_len=8192 -verbosity=0 -print_final_stats=1 $(ARGS) || status=1; done; exit $$status
 
 lint: $(READY)  ## ruff, mypy --strict, and that imports point down
 	@status=0; \

@@ -1,0 +1,31 @@
+"""Runs one target under atheris: ``python tests/fuzz/fuzz.py TARGET FOLDER [an option of libFuzzer …]``.
+
+Inputs that reach new code are kept in FOLDER. An input that fails is written beside it, under its name. ``make fuzz``
+runs all targets for a bounded time.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import atheris
+
+ROOT = Path(__file__).parents[2]
+
+
+def main(name: str, folder: Path, options: list[str]) -> None:
+    """Fuzz until an option of libFuzzer ends it, or an input fails."""
+    sys.path.insert(0, str(ROOT))
+    with atheris.instrument_imports(include=["holdfast"]):
+        from tests.fuzz.targets import TARGETS  # not before the instrumentation has begun
+    target, seeds = TARGETS[name]
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, seed in enumerate(seeds):
+        (folder / f"seed-{number}").write_bytes(seed)
+    atheris.Setup([sys.argv[0], str(folder), f"-artifact_prefix={folder.parent}/failed-{name}-", *options], target)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])

@@ -1,0 +1,19 @@
+"""The targets of the fuzzer hold for their own seeds, and for what hypothesis makes of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fuzz.targets import TARGETS
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@given(data=st.data())
+def test_a_target_takes_any_bytes(name: str, data: st.DataObject) -> None:
+    target, seeds = TARGETS[name]
+    seed = data.draw(st.sampled_from(seeds))
+    at, until = sorted(data.draw(st.tuples(st.integers(0, len(seed)), st.integers(0, len(seed)))))
+    target(seed)
+    target(seed[:at] + data.draw(st.binary(max_size=20)) + seed[until:])
