@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.facts.logs import engines, scan
@@ -79,6 +79,7 @@ def by_hand(data: bytes, table: tuple[engines.Pattern, ...] = SMALL_TABLE) -> li
 
 
 @pytest.mark.parametrize("small", [1 << 60, -1])
+@settings(deadline=None)  # the first example compiles the table
 @given(data=LOGS, chunk=st.integers(1, 40), seed=st.integers(0, 9))
 def test_any_bytes_in_any_chunks(small: int, data: bytes, chunk: int, seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -94,6 +95,7 @@ def test_any_bytes_in_any_chunks(small: int, data: bytes, chunk: int, seed: int)
 
 
 @pytest.mark.parametrize("small", [1 << 60, -1])
+@settings(deadline=None)  # the first example compiles the table
 @given(data=LOGS, chunk=st.integers(1, 40), most=st.integers(1, 12))
 def test_cut_lines_do_not_depend_on_the_chunks(small: int, data: bytes, chunk: int, most: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

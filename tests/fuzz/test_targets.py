@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.targets import TARGETS
 
 
 @pytest.mark.parametrize("name", TARGETS)
+@settings(deadline=None)  # the first example compiles the table
 @given(data=st.data())
 def test_a_target_takes_any_bytes(name: str, data: st.DataObject) -> None:
     target, seeds = TARGETS[name]
