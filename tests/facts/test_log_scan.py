@@ -132,6 +132,7 @@ def test_both_engines_find_the_same_with_the_real_table(seed: int, monkeypatch: 
     assert len({row for hit in slowly for row in hit.rows}) > 15
 
 
+@pytest.mark.slow
 def test_hyperscan_knows_every_expression_of_the_table() -> None:
     pytest.importorskip("hyperscan")
     unknown = [expression for name, expression, case in TABLE if engines._database(((name, expression, case),)) is None]
@@ -226,6 +227,7 @@ def test_sparse_rows_are_searched_at_both_ends_and_now_and_then(monkeypatch: pyt
     assert (scanner.lines, scanner.bytes) == (data.count(b"\n"), len(data))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("engine")
 def test_memory_does_not_grow_with_the_log() -> None:
     script = (
