@@ -31,7 +31,8 @@ _VALUE = (
 )
 #: Between a name and its value: `=`, `: `, `"] = `, `: str = `, `', '`.
 _IS = (
-    rb"(?:\\*[\"'])?\]?[ \t]{0,4}(?:(?::[ \t]?(?:str|bytes|Optional\[str\]|str \| None)[ \t]?=)|=>|:=|=|:|(?<=[\"']),)"
+    rb"(?:\\*[\"'])?\]?[ \t]{0,4}(?:(?::[ \t]?(?:str|bytes|Optional\[str\]|str \| None)[ \t]?=)|=>|:=|=|:"
+    rb"|%3[Dd]|&quot;\s?:\s?&quot;|>(?=[^<>\s=(]+</)|(?<=[\"']),)"
     rb"[ \t]{0,16}(?:[rbf](?=[\"']))?"
 )
 #: What may follow the word in a name, unless the name is that of a file, a size or the like.
@@ -275,6 +276,10 @@ KINDS = (
     _kind("password", _STRONG_NEEDS,
           _STRONG + _REST + _IS + _VALUE, is_value, _I),
     _kind("password", "_pass pass=", rb"(?:_pass|(?<![\w ])pass(?==))" + _IS + _VALUE, is_no_number, _I),
+    _kind("token-variable", "_token= _pat=",
+          rb"(?<![A-Za-z0-9])[A-Z0-9_]{0,40}_(?:TOKEN|PAT)=(?P<secret>[^\s\"'<\[&][^\s\"'&]{5,})", is_no_number),
+    _kind("token-in-address", "token= key= pwd=",
+          rb"[?&](?:[a-z]+[_-])?(?:token|key|pwd)=(?P<secret>[^\s\"'&<>\\]{4,})", is_no_number, _I),
     _kind("token", "token auth jwt webhook",
           rb"(?:token|_auth|jwt|webhook)(?!s|iz)[\w.-]{0,40}" + _IS + _VALUE, is_token, _I),
     _kind("key", "key session signature dsn",
