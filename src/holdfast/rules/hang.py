@@ -217,7 +217,7 @@ def _waiting(case: Case, cause: Cause, wait: Wait, root: Finding) -> Finding | N
 def _ruled_out(case: Case, root: Finding) -> tuple[RuledOut, ...]:
     states = list(case.ranks.values())
     found = []
-    if all(state.life != Life.DEAD for state in states) and len(states) == case.world_size:
+    if all(state.life not in (Life.DEAD, Life.UNKNOWN) for state in states) and len(states) == case.world_size:
         found.append(RuledOut("rank-killed", f"all {len(states)} processes are alive"))
     if states and all(state.life not in (Life.STOPPED, Life.UNKNOWN) for state in states):
         found.append(RuledOut("rank-stopped", "no process is stopped"))
