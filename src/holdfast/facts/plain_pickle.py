@@ -62,7 +62,16 @@ def loads(data: bytes) -> Any:
     try:
         # A buffered reader lets the unpickler look ahead; without one it asks for each opcode alone.
         return _Plain(io.BufferedReader(io.BytesIO(data), 1 << 17)).load()
-    except (pickle.UnpicklingError, TypeError, ValueError, LookupError, AttributeError, EOFError, MemoryError) as error:
+    except (
+        pickle.UnpicklingError,
+        TypeError,
+        ValueError,
+        OverflowError,
+        LookupError,
+        AttributeError,
+        EOFError,
+        MemoryError,
+    ) as error:
         raise Refused(f"it does not fit together ({type(error).__name__})") from error
 
 

@@ -70,7 +70,7 @@ class Reading:
 
 def clean(raw: bytes) -> str:
     """The line as a person sees it: decoded, without colours and bars, the last that a carriage return left."""
-    text = _ESCAPES.sub("", raw[: 4 * MOST_CHARACTERS].decode("utf-8", errors="replace"))
+    text = _ESCAPES.sub("", raw.lstrip(b"\0")[: 4 * MOST_CHARACTERS].decode("utf-8", errors="replace"))
     if "\r" in text:
         parts = [part for part in text.split("\r") if part.strip()]
         text = next((part for part in reversed(parts) if not _BAR.fullmatch(part.strip())), parts[-1] if parts else "")

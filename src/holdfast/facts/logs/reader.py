@@ -29,6 +29,9 @@ MANY_PAIRS, KEPT_FIRST_OF_MANY, KEPT_LAST_OF_MANY = 2048, 1, 3
 MOST_TRACEBACKS = 256
 MOST_FRAMES = 64
 
+#: What a healthy log says on nearly every line: searched for fully at both ends of a long log, and in samples between.
+CHATTY = frozenset({"progress", "pace", "evaluation", "checkpoint-word", "preparing", "rank-elements"})
+
 #: Ranks in names of files: torchrun's folders, and what people write.
 _FILE_RANKS = (
     re.compile(r"attempt_\d+/(?P<rank>\d{1,6})/std(?:out|err)\.log$"),
@@ -50,7 +53,7 @@ def rank_of(name: str) -> int | None:
 def read(pieces: Iterable[Piece]) -> LogFacts:
     """Everything that the logs among ``pieces`` say. Raises OSError where one cannot be read to its end."""
     heap = _Heap()
-    scanner = Scanner([(row.name, row.find or row.expression, row.ignore_case) for row in ROWS])
+    scanner = Scanner([(row.name, row.find or row.expression, row.ignore_case) for row in ROWS], sparse=CHATTY)
     for piece in pieces:
         with piece.open() as stream:
             heap.begin(piece.name)

@@ -56,10 +56,11 @@ MEMORY = rows(
     ("shm-full", r"unable to allocate shared memory|allocate shared memory\(shm\)"),
     ("shm-full", r"insufficient shared memory|out of shared memory|raise your shared memory limit"),
     ("shm-full", r"unable to write to file </torch_"),
-    ("shm-full", r"creating shared memory segment|failed to extend \S*shm|posix_fallocate failed"),
+    ("shm-full", r"creating shared memory segment|failed to extend \S{0,200}shm|posix_fallocate failed"),
     ("shm-full", r"unable to open shared memory object"),
     ("shm-full", r"No space left on device.{0,80}/dev/shm|/dev/shm.{0,80}No space left"),
-    ("memlock", r"RLIMIT_MEMLOCK|max locked memory|memlock|ibv_reg_mr\w* failed"),
+    ("memlock", r"RLIMIT_MEMLOCK is|max locked memory|ibv_reg_mr\w* failed"),
+    ("memlock", r"memlock.{0,40}(?:too (?:low|small)|exceeded|is not unlimited)"),
     ("memlock", r"ibv_create_cq\w* failed.{0,40}Cannot allocate"),
     ("fd-limit", r"Too many open files|received 0 items of ancdata|Too many open file descriptors"),
 )  # fmt: skip
