@@ -77,5 +77,6 @@ def percent(share: float) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """``1 rank``, ``1,021 ranks``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    """``1 rank``, ``1,021 ranks``, ``2 boxes``."""
+    ending = "" if number == 1 else "es" if noun.endswith(("x", "s", "ch", "sh")) else "s"
+    return f"{number:,} {noun}{ending}"
