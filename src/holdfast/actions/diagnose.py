@@ -273,10 +273,11 @@ def _verdict_in(content: Any) -> Verdict | None:
 
 
 def _judge_table(table: Summary) -> Verdict:
-    """The verdict over a table of ranks; a job that lives and advances is none that stands still."""
+    """The verdict over a table of ranks; a job that lives and advances, and in which none failed, is no case."""
     living = [state for state in table.ranks if state.life == Life.RUNNING]
     advanced_s = time.time() - table.silent_since
-    if living and advanced_s < ALIVE_S:
+    failed = any(state.raised is not None for state in table.ranks)
+    if living and not failed and advanced_s < ALIVE_S:
         return Verdict(question=QUESTION, unseen=(f"the job runs; it advanced {max(advanced_s, 0):.1f} s ago",))
     verdict = Judgement(stall.Limits()).judge(table)
     if all(state.life in (Life.UNKNOWN, Life.DEAD) and state.exit_code is None for state in table.ranks):
