@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from holdfast.facts.evidence import Kind, Piece
 from holdfast.facts.logs import LogFacts, reader
-from holdfast.facts.logs.reader import KEPT_FIRST, KEPT_LAST, rank_of
+from holdfast.facts.logs.kept import KEPT_FIRST, KEPT_LAST, merge
+from holdfast.facts.logs.reader import Reader, rank_of
 from holdfast.facts.logs.signals import ROWS
 
 
@@ -101,3 +102,39 @@ def test_no_bytes_make_the_reader_fail(lines: list[bytes]) -> None:
     heaps = b"\n".join(lines), b"\r".join(lines)
     found = facts(noise=heaps[0], rank1=heaps[1])
     assert found.lines == sum(heap.count(b"\n") + (bool(heap) and not heap.endswith(b"\n")) for heap in heaps)
+
+
+LINES = (
+    "[rank2]: step 7 loss 1.0\n", "all well\n", "[rank1]: Traceback (most recent call last):\n",
+    '[rank1]:   File "/job/a.py", line 3, in f\n', "[rank1]: KeyError: 'x'\n", "  exitcode  : -9 (pid: 41)\n",
+    "  rank      : 5 (local_rank: 1)\n", "n1:5:9 [0] NCCL INFO comm 0x7f rank 6 nranks 8 cudaDev 0 busId 10 - Init\n",
+    "n1:5:9 [0] NCCL WARN Call to posix_fallocate failed : No space left on device\n",
+    "[rank2]: last enqueued NCCL work: 41, last completed NCCL work: 40.\n",
+)  # fmt: skip
+
+
+@given(st.lists(st.lists(st.sampled_from(LINES), min_size=1, max_size=12), min_size=1, max_size=4))
+def test_logs_read_one_by_one_make_the_same_facts(logs: list[list[str]]) -> None:
+    processes: dict[str, int] = {}
+    parts = []
+    for number, lines in enumerate(logs):
+        reader = Reader(processes=processes)
+        reader.add(f"log{number}", io.BytesIO("".join(lines).encode()))
+        parts.append(reader.facts())
+    assert merge(parts) == facts(**{f"log{number}": "".join(lines) for number, lines in enumerate(logs)})
+
+
+@given(st.lists(st.sampled_from(LINES), min_size=1, max_size=30), st.data())
+def test_a_log_read_as_it_grows_makes_the_same_facts(lines: list[str], data: st.DataObject) -> None:
+    reader, at = Reader(), 0
+    while at < len(lines):
+        until = data.draw(st.integers(at + 1, len(lines)))
+        assert reader.add("log", io.BytesIO("".join(lines[at:until]).encode()), after_lines=at) == until - at
+        at = until
+    grown, whole = reader.facts(), facts(log="".join(lines))
+    assert [(one.name, one.line, one.fields) for one in grown.signals] == [
+        (one.name, one.line, one.fields) for one in whole.signals
+    ]
+    assert (grown.tracebacks, grown.last, grown.lines, grown.bytes) == (
+        whole.tracebacks, whole.last, whole.lines, whole.bytes,
+    )  # fmt: skip

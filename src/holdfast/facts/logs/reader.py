@@ -7,26 +7,21 @@ little more is looked at: what a rank said last is often all that it said of the
 from __future__ import annotations
 
 import re
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import BinaryIO
 
 from msgspec.structs import replace
 
 from holdfast.facts.evidence import Piece
 from holdfast.facts.logs import Line, LogFacts, LoggedRank, LoggedTraceback, Signal
+from holdfast.facts.logs.kept import MOST_TRACEBACKS, KeptSignals
 from holdfast.facts.logs.lines import parse
 from holdfast.facts.logs.scan import Hit, Scanner
 from holdfast.facts.logs.signals import ROWS, Row, fields
 from holdfast.facts.ranks import Place, Stack
 from holdfast.facts.user_code import innermost_user
 
-#: Of signals with one name and rank, so many are kept from the start and so many from the end.
-KEPT_FIRST, KEPT_LAST = 16, 48
-#: After so many pairs of name and rank only this many of each: memory does not grow with the number of ranks for long.
-MANY_PAIRS, KEPT_FIRST_OF_MANY, KEPT_LAST_OF_MANY = 2048, 1, 3
-#: Tracebacks kept; a job of thousands of ranks prints thousands that are alike.
-MOST_TRACEBACKS = 256
 MOST_FRAMES = 64
 
 #: What a healthy log says on nearly every line: searched for fully at both ends of a long log, and in samples between.
@@ -52,32 +47,45 @@ def rank_of(name: str) -> int | None:
 
 def read(pieces: Iterable[Piece]) -> LogFacts:
     """Everything that the logs among ``pieces`` say. Raises OSError where one cannot be read to its end."""
-    heap = _Heap()
-    scanner = Scanner([(row.name, row.find or row.expression, row.ignore_case) for row in ROWS], sparse=CHATTY)
+    reader = Reader()
     for piece in pieces:
         with piece.open() as stream:
-            heap.begin(piece.name)
-            for hit in scanner.scan(stream):
-                heap.take(hit)
-            heap.end(scanner.lines, scanner.bytes, scanner.last)
-    return heap.facts()
+            reader.add(piece.name, stream)
+    return reader.facts()
 
 
-class _Kept:
-    """Signals of one name and rank: the first and the last of them."""
+class Reader:
+    """Takes log after log, or one log that grows; ``facts`` tells what they have said so far.
 
-    def __init__(self, *, many: bool) -> None:
-        self._most = KEPT_FIRST_OF_MANY if many else KEPT_FIRST
-        self._first: list[Signal] = []
-        self._last: deque[Signal] = deque(maxlen=KEPT_LAST_OF_MANY if many else KEPT_LAST)
+    Readers of logs of one job may share ``processes`` (which process of NCCL's is which rank) and a ``scanner``.
+    """
 
-    def add(self, signal: Signal) -> None:
-        (self._first if len(self._first) < self._most else self._last).append(signal)
+    def __init__(self, scanner: Scanner | None = None, processes: dict[str, int] | None = None) -> None:
+        self._scanner = scanner or new_scanner()
+        self._heap = _Heap({} if processes is None else processes)
 
-    def all(self) -> Iterator[Signal]:
-        """In the order in which they came."""
-        yield from self._first
-        yield from self._last
+    def add(self, name: str, stream: BinaryIO, *, after_lines: int = 0) -> int:
+        """Read ``stream`` to its end; how many lines it has.
+
+        With ``after_lines`` the stream is what was added behind so many lines of the log that was read last.
+        """
+        scanner = self._scanner
+        if not after_lines:
+            self._heap.begin(name)
+        for hit in scanner.scan(stream):
+            self._heap.take(hit, after_lines)
+        last = scanner.last
+        self._heap.end(scanner.lines, scanner.bytes, last and (last[0] + after_lines, last[1]))
+        return scanner.lines
+
+    def facts(self) -> LogFacts:
+        """All of it."""
+        return self._heap.facts()
+
+
+def new_scanner() -> Scanner:
+    """A scanner for all that logs may say; it scans one stream at a time."""
+    return Scanner([(row.name, row.find or row.expression, row.ignore_case) for row in ROWS], sparse=CHATTY)
 
 
 @dataclass
@@ -91,17 +99,16 @@ class _Open:
 class _Heap:
     """What was gathered so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, processes: dict[str, int]) -> None:
         self._source = ""
         self._file_rank: int | None = None
         self._year = 1970
-        self._order = 0
-        self._kept: dict[tuple[str, int | None], _Kept] = {}
+        self._kept = KeptSignals()
         self._places: dict[int, int] = {}
         self._open: dict[tuple[str, int | None], _Open] = {}
         self._tracebacks: list[LoggedTraceback] = []
         self._ranks: dict[int, LoggedRank] = {}
-        self._processes: dict[str, int] = {}
+        self._processes = processes
         self._hosts: set[str] = set()
         self._world: int | None = None
         self._last: Line | None = None
@@ -112,6 +119,8 @@ class _Heap:
     def begin(self, name: str) -> None:
         """A new file."""
         self._source, self._file_rank = name, rank_of(name)
+        self._failed_rank, self._failed_host = None, ""
+        self._open.clear()
 
     def end(self, lines: int, size: int, last: tuple[int, bytes] | None) -> None:
         """The file is at its end."""
@@ -120,11 +129,11 @@ class _Heap:
         if last is not None:
             self._last = parse(last[1], self._source, last[0], rank=self._file_rank, year=self._year)
             self._see(self._last)
-        self._open = {key: value for key, value in self._open.items() if key[0] != self._source}
 
-    def take(self, hit: Hit) -> None:
-        """One line in which something was found."""
-        line = parse(hit.line, self._source, hit.number, rank=self._file_rank, year=self._year)
+    def take(self, hit: Hit, after_lines: int) -> None:
+        """One line in which something was found; ``after_lines`` stand in front of what is being read."""
+        number = hit.number + after_lines
+        line = parse(hit.line, self._source, number, rank=self._file_rank, year=self._year)
         process = _NCCL_PROCESS.match(hit.line)
         if process is not None:
             self._hosts.add(process[2].decode())
@@ -159,11 +168,7 @@ class _Heap:
         elif row.name in ("failed-rank", "failed-code", "failed-host"):
             self._table(row.name, said)
         if row.name not in _FRAME_ROWS:
-            key = (row.name, line.rank)
-            if key not in self._kept:
-                self._kept[key] = _Kept(many=len(self._kept) > MANY_PAIRS)
-            self._kept[key].add(Signal(row.name, line, said, self._order))
-            self._order += 1
+            self._kept.add(Signal(row.name, line, said))
 
     def _progress(self, rank: int, group: str, enqueued: int, completed: int) -> None:
         known = self._ranks[rank]
@@ -200,11 +205,10 @@ class _Heap:
 
     def facts(self) -> LogFacts:
         """All of it."""
-        signals = [signal for kept in self._kept.values() for signal in kept.all()]
-        signals.sort(key=lambda signal: signal.order)
         return LogFacts(
-            signals=tuple(signals), tracebacks=tuple(self._tracebacks), ranks=self._ranks, world_size=self._world,
-            hosts=frozenset(self._hosts), last=self._last, lines=self._lines, bytes=self._bytes,
+            signals=self._kept.all(), tracebacks=tuple(self._tracebacks), ranks=dict(self._ranks),
+            world_size=self._world, hosts=frozenset(self._hosts), last=self._last, lines=self._lines,
+            bytes=self._bytes,
         )  # fmt: skip
 
 
