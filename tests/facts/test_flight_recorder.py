@@ -81,7 +81,7 @@ def test_a_dump_of_nccl_is_read() -> None:
     assert (done.created, done.completed) == (BEGAN_NS / 1e9 + 30, BEGAN_NS / 1e9 + 30.5)
     assert (stuck.state, stuck.completed, stuck.finished) == (State.SCHEDULED, None, False)
     assert (stuck.name, stuck.backend, stuck.collective_sequence) == ("all_reduce", "nccl", 31)
-    assert (stuck.input_sizes, stuck.input_dtypes, stuck.timeout_s) == (((4096, 8),), ("BFloat16",), 600.0)
+    assert (stuck.input_sizes, stuck.input_dtypes, stuck.timeout_ms) == (((4096, 8),), ("BFloat16",), 600_000)
     assert stuck.site == Place("/job/train.py", 41, "train_step")
 
 

@@ -3,56 +3,79 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from functools import lru_cache
 
-from holdfast.facts.flight_recorder import Entry
+from holdfast.facts.flight_recorder import Entry, title_of
 
 #: One call although its name ends as that of a call that closes a block does.
 _NO_BLOCK = re.compile(r"^_?(all_?reduce|reduce_scatter_tensor|all_?gather_into_tensor)_coalesced$", re.IGNORECASE)
 
 
-class Blocks:
-    """The entries of a dump: collectives by group and number, sends and receives by group.
+class GroupBlocks:
+    """The calls of one group: collectives by number, sends and receives in order, how far either is."""
 
-    Calls inside a coalescing block never get a state, and the one that closes it has no peer and no sizes. It carries
-    the number of the block, and, where that held sends and receives, also that of the last collective before.
-    """
+    __slots__ = ("collectives", "finished", "mixed", "previous", "reached", "transfers")
 
     def __init__(self) -> None:
-        self.collectives: dict[str, dict[int, list[Entry]]] = defaultdict(dict)
-        self.transfers: dict[str, list[Entry]] = defaultdict(list)
-        self.reached: dict[str, int] = {}
+        self.collectives: dict[int, list[Entry]] = {}
+        self.transfers: list[Entry] = []
+        self.reached = 0
+        #: True where the group has sends and receives, even if the ring has lost them.
+        self.mixed = False
+        #: By record number, for sends and receives: those in a block are over when the block is.
         self.finished: dict[int, bool] = {}
-        self._previous: dict[str, Entry] = {}
+        self.previous: Entry | None = None
 
     def add(self, entry: Entry) -> None:
-        """The next entry of the dump."""
-        group, number = entry.group, entry.collective_sequence
-        self.reached[group] = max(self.reached.get(group, 0), number)
-        before = self._previous.get(group)
-        self._previous[group] = entry
-        if entry.peer is not None:
+        """The next entry of the group.
+
+        Calls inside a coalescing block never get a state, and the one that closes it has no peer and no sizes. It has
+        the number of the block, and, where that held sends and receives, also that of the last collective before.
+        """
+        title = title_of(entry.title)
+        number = entry.collective_sequence
+        self.reached = max(self.reached, number)
+        before, self.previous = self.previous, entry
+        if title.peer is not None:
+            self.mixed = True
             self.finished[entry.number] = entry.finished
-            self.transfers[group].append(entry)
-        elif entry.is_point_to_point or _closes_transfers(entry, before):
+            self.transfers.append(entry)
+        elif entry.marked_p2p or (_closes(title.name) and _closes_transfers(entry, before)):
             self._close(entry)
         elif number > 0:
-            self.collectives[group].setdefault(number, []).append(entry)
+            block = self.collectives.get(number)
+            if block is None:
+                self.collectives[number] = [entry]
+            else:
+                block.append(entry)
 
     def _close(self, entry: Entry) -> None:
         """The end of a block of sends and receives: they are over when it is."""
-        for part in reversed(self.transfers[entry.group]):
+        self.mixed = True
+        for part in reversed(self.transfers):
             if part.point_to_point_sequence != entry.point_to_point_sequence:
                 return
             self.finished[part.number] = entry.finished
 
 
-def _closes(entry: Entry) -> bool:
-    return entry.name.endswith("coalesced") and not _NO_BLOCK.match(entry.name)
+def by_group(entries: tuple[Entry, ...]) -> dict[str, GroupBlocks]:
+    """The entries of a dump, sorted by group."""
+    groups: dict[str, GroupBlocks] = {}
+    for entry in entries:
+        group = groups.get(entry.process_group[0])
+        if group is None:
+            group = groups[entry.process_group[0]] = GroupBlocks()
+        group.add(entry)
+    return groups
+
+
+@lru_cache(maxsize=1024)
+def _closes(name: str) -> bool:
+    return name.endswith("coalesced") and not _NO_BLOCK.match(name)
 
 
 def _closes_transfers(entry: Entry, before: Entry | None) -> bool:
-    """True for the end of a block of sends and receives, whether or not the ring still holds these."""
-    if not _closes(entry) or before is None:
+    """True where the block held sends and receives, whether or not the ring still holds these."""
+    if before is None:
         return False
     return before.peer is not None or entry.point_to_point_sequence > before.point_to_point_sequence

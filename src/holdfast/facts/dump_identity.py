@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TypeGuard
 
-from holdfast.facts.flight_recorder import Dump, Status
+from holdfast.facts.flight_recorder import Dump, Status, title_of
 
 #: Ranks of a job; whoever names more is not believed.
 MOST_RANKS = 1 << 17
@@ -17,10 +17,10 @@ def rank_of(dump: Dump) -> int | None:
     members = {group.name: group.ranks for group in dump.groups if believable(group.ranks)}
     for ranks in members.values():
         everywhere = set(ranks) if everywhere is None else everywhere & set(ranks)
-    for entry in reversed(dump.entries):
-        ranks_here = members.get(entry.group)
-        if entry.own is not None and ranks_here is not None and entry.own < len(ranks_here):
-            return ranks_here[entry.own]
+    for title, (group, _) in {(entry.title, entry.process_group) for entry in dump.entries}:
+        own, ranks_here = title_of(title).own, members.get(group)
+        if own is not None and ranks_here is not None and own < len(ranks_here):
+            return ranks_here[own]
     if dump.rank is not None and dump.rank < MOST_RANKS and (everywhere is None or dump.rank in everywhere):
         return dump.rank
     return next(iter(everywhere)) if everywhere is not None and len(everywhere) == 1 else None

@@ -7,20 +7,22 @@ count the groups of one process and ``split_group`` gives one name to several gr
 
 from __future__ import annotations
 
+import gc
 import re
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from math import prod
 
 import msgspec
 
 from holdfast.errors import DumpUnreadable
 from holdfast.facts import flight_recorder
-from holdfast.facts.dump_blocks import Blocks
+from holdfast.facts.dump_blocks import GroupBlocks, by_group
 from holdfast.facts.dump_identity import believable, rank_of, status_by_name
 from holdfast.facts.evidence import Piece
-from holdfast.facts.flight_recorder import Dump, Entry, State
+from holdfast.facts.flight_recorder import Dump, Entry, Sites, State
 from holdfast.facts.ranks import Group, GroupProgress, Operation, Place, RankState
 from holdfast.report.ranksets import compress_ranks
 
@@ -119,6 +121,18 @@ def read(pieces: Iterable[Piece], known: Mapping[str, Group] | None = None) -> D
     return reducer.table()
 
 
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """Keeps the garbage collector from following a dump's ten thousands of dicts, which hold no cycle."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 class _Reducer:
     """Takes one dump after the other and keeps little of each."""
 
@@ -126,12 +140,17 @@ class _Reducer:
         self._known = known
         self._calls: dict[Call, int] = {Call(""): 0}
         self._listed: list[Call] = [Call("")]
+        self._seen: dict[tuple[object, ...], int] = {}
         self._ranks: dict[int, _Rank] = {}
         self._members: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._unseen: list[str] = []
 
     def add(self, piece: Piece) -> None:
         """Read a dump and keep what the judgement needs."""
+        with _collector_off():
+            self._add(piece)
+
+    def _add(self, piece: Piece) -> None:
         try:
             with piece.open() as file:
                 dump = flight_recorder.parse(file.read(flight_recorder.MOST_BYTES + 1), piece.name)
@@ -154,12 +173,6 @@ class _Reducer:
         if known is None or (made.newest, made.has_sites) > (known.newest, known.has_sites):
             self._ranks[rank] = made
 
-    def _place(self, call: Call) -> int:
-        place = self._calls.setdefault(call, len(self._listed))
-        if place == len(self._listed):
-            self._listed.append(call)
-        return place
-
     def _reduced(self, rank: int, file: str, dump: Dump) -> _Rank:
         keys: dict[str, Key] = {}
         groups: dict[Key, _Counted] = {}
@@ -168,38 +181,33 @@ class _Reducer:
                 members = self._members.setdefault(group.ranks, group.ranks) if believable(group.ranks) else None
                 key = keys[group.name] = (group.name, members)
                 groups[key] = _Counted(group.description)
-        blocks = Blocks()
-        for entry in dump.entries:
-            blocks.add(entry)
-        made = _Rank(
-            rank, file, max((entry.created for entry in dump.entries), default=0.0),
-            any(entry.site for entry in dump.entries[-8:]), groups, [], [], [],
-        )  # fmt: skip
+        newest = max((entry.created_ns for entry in dump.entries), default=0) / 1e9
+        made = _Rank(rank, file, newest, any(entry.site for entry in dump.entries[-8:]), groups, [], [], [])
         whole = bool(dump.entries) and dump.entries[0].number == 0
-        for name, calls in blocks.collectives.items():
-            self._fill(made, keys[name], groups[keys[name]], calls)
-        for name, entries in blocks.transfers.items():
-            self._transfers(made, keys[name], entries, blocks.finished, whole=whole)
-        for name, reached in blocks.reached.items():
-            groups[keys[name]].entered = max(groups[keys[name]].entered, reached)
-        _from_status(dump, keys, groups, blocks)
+        sorted_out, sites = by_group(dump.entries), Sites()
+        for name, blocks in sorted_out.items():
+            key = keys[name]
+            if blocks.collectives:
+                self._fill(made, key, blocks.collectives, sites)
+            if blocks.transfers:
+                _transfers(made, key, blocks, whole=whole)
+            groups[key].entered = max(groups[key].entered, blocks.reached)
+        _from_status(dump, keys, groups, sorted_out)
         made.pending.sort(key=lambda item: item[1].entered)
         del made.pending[MOST_OPEN:]
         made.recent = sorted(made.recent, key=lambda item: item[1].entered)[-RECENT:]
         return made
 
-    def _fill(self, made: _Rank, key: Key, counted: _Counted, calls: Mapping[int, list[Entry]]) -> None:
+    def _fill(self, made: _Rank, key: Key, calls: Mapping[int, list[Entry]], sites: Sites) -> None:
         """History, progress and open calls of one group; in a block, the last entry has the state."""
+        counted = made.groups[key]
         first, last = min(calls), max(calls)
         done = next((number for number in sorted(calls, reverse=True) if calls[number][-1].finished), 0)
-        places = (
-            array("I", bytes(4 * (last - first + 1))) if last - first < flight_recorder.MOST_ENTRIES else array("I")
-        )
-        seen: dict[tuple[object, ...], int] = {}
-        for number, block in calls.items():
-            if places:
-                places[number - first] = self._call(block, seen)
-        counted.history = History(first, places) if places else None
+        if last - first < flight_recorder.MOST_ENTRIES:
+            places = array("I", bytes(4 * (last - first + 1)))
+            for number, block in calls.items():
+                places[number - first] = self._place(block, sites)
+            counted.history = History(first, places)
         counted.entered, counted.completed = last, done
         counted.backend = calls[last][-1].backend
         open_calls = sorted(number for number in calls if number > done)
@@ -212,34 +220,19 @@ class _Reducer:
             certain = block[-1].state is State.COMPLETED
             made.recent.append((key, _operation(block, done, certain=certain)))
 
-    def _call(self, block: list[Entry], seen: dict[tuple[object, ...], int]) -> int:
-        """The place of a call in the table; ``seen`` are those of this dump, whose entries share equal values."""
+    def _place(self, block: list[Entry], sites: Sites) -> int:
+        """The place in the table of the call that these entries are."""
+        parts = tuple(self._place([part], sites) for part in block[:-1][:64]) if len(block) > 1 else ()
         entry = block[-1]
-        if len(block) > 1:
-            parts = tuple(self._place(_call(part)) for part in block[:-1][:64])
-            return self._place(msgspec.structs.replace(_call(entry), parts=parts))
-        key = (entry.name, id(entry.input_sizes), id(entry.output_sizes), id(entry.input_dtypes),
-               id(entry.output_dtypes), id(entry.site))  # fmt: skip
-        place = seen.get(key)
+        same = (entry.title, entry.input_sizes, entry.output_sizes, entry.input_dtypes, entry.output_dtypes,
+                sites.of(entry.frames), parts)  # fmt: skip
+        place = self._seen.get(same)
         if place is None:
-            place = seen[key] = self._place(_call(entry))
+            call = _call(entry, parts)
+            place = self._seen[same] = self._calls.setdefault(call, len(self._listed))
+            if place == len(self._listed):
+                self._listed.append(call)
         return place
-
-    def _transfers(
-        self, made: _Rank, key: Key, entries: list[Entry], finished: Mapping[int, bool], *, whole: bool
-    ) -> None:
-        members = key[1]
-        sorted_out: dict[tuple[str, int], list[Entry]] = defaultdict(list)
-        for entry in entries:
-            if entry.peer is not None and members is not None and entry.peer < len(members):
-                sorted_out[entry.name, members[entry.peer]].append(entry)
-        last = max((entry.point_to_point_sequence for entry in entries), default=0)
-        for (name, peer), mine in sorted_out.items():
-            still = [entry for entry in mine if not finished[entry.number]][:MOST_OPEN]
-            open_calls = tuple(
-                _operation([entry], entry.point_to_point_sequence, certain=True, peer=peer) for entry in still
-            )
-            made.transfers.append((key, Transfer("", name, peer, len(mine), last, whole, open_calls)))
 
     def _members_of(self, name: str, counted: _Counted, size: int) -> tuple[int, ...] | None:
         """The members of a group of which the dumps do not say them, as on gloo."""
@@ -274,13 +267,28 @@ class _Reducer:
         )  # fmt: skip
 
 
-def _call(entry: Entry) -> Call:
+def _call(entry: Entry, parts: tuple[int, ...]) -> Call:
     if _ANY_SIZE.search(entry.name):
-        return Call(entry.name, entry.backend, site=entry.site)
+        return Call(entry.name, entry.backend, site=entry.site, parts=parts)
     return Call(
         entry.name, entry.backend, entry.input_sizes, entry.output_sizes, entry.input_dtypes, entry.output_dtypes,
-        entry.site,
+        entry.site, parts,
     )  # fmt: skip
+
+
+def _transfers(made: _Rank, key: Key, blocks: GroupBlocks, *, whole: bool) -> None:
+    members = key[1]
+    sorted_out: dict[tuple[str, int], list[Entry]] = defaultdict(list)
+    for entry in blocks.transfers:
+        if entry.peer is not None and members is not None and entry.peer < len(members):
+            sorted_out[entry.name, members[entry.peer]].append(entry)
+    last = max(entry.point_to_point_sequence for entry in blocks.transfers)
+    for (name, peer), mine in sorted_out.items():
+        still = [entry for entry in mine if not blocks.finished[entry.number]][:MOST_OPEN]
+        open_calls = tuple(
+            _operation([entry], entry.point_to_point_sequence, certain=True, peer=peer) for entry in still
+        )
+        made.transfers.append((key, Transfer("", name, peer, len(mine), last, whole, open_calls)))
 
 
 def _operation(block: list[Entry], number: int, *, certain: bool, peer: int | None = None) -> Operation:
@@ -298,17 +306,19 @@ def _operation(block: list[Entry], number: int, *, certain: bool, peer: int | No
 # ---- whose dump, which group
 
 
-def _from_status(dump: Dump, keys: Mapping[str, Key], groups: Mapping[Key, _Counted], blocks: Blocks) -> None:
+def _from_status(
+    dump: Dump, keys: Mapping[str, Key], groups: Mapping[Key, _Counted], sorted_out: Mapping[str, GroupBlocks]
+) -> None:
     """How far groups are of which entries are gone: dumps of open calls alone, and rings that were written over.
 
     Where a group has sends and receives, the status counts both: then the entries alone are believed.
     """
-    told, mixed = blocks.reached.keys(), blocks.transfers.keys()
     for name, status in status_by_name(dump).items():
         counted = groups[keys[name]]
-        if name not in told:
+        blocks = sorted_out.get(name)
+        if blocks is None:
             counted.entered, counted.completed = max(status.enqueued, 0), max(status.completed, 0)
-        elif name not in mixed and status.completed <= counted.entered:
+        elif not blocks.mixed and status.completed <= counted.entered:
             counted.completed = max(counted.completed, status.completed)
 
 

@@ -19,8 +19,9 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -40,10 +41,15 @@ MOST_DIMENSIONS = 16
 MAJOR = 2
 
 _T = TypeVar("_T")
-#: Backend, name, own number and peer's number of a call.
-_Title = tuple[str, str, int | None, int | None]
-_PEERS = re.compile(r" (\d+)(?:->|<-)(\d+)$")
+_PEERS = re.compile(r" (\d{1,9})(?:->|<-)(\d{1,9})$")
 _RANK_IN_NAME = (re.compile(r"rank_?(\d+)"), re.compile(r"(\d+)(?:\.\w+)?$"))
+
+_MOST_CHARACTERS = 4096
+_Number = Annotated[int, msgspec.Meta(ge=-1, le=(1 << 63) - 1)]
+_Text = Annotated[str, msgspec.Meta(max_length=_MOST_CHARACTERS)]
+_Size = Annotated[tuple[_Number, ...], msgspec.Meta(max_length=MOST_DIMENSIONS)]
+_Sizes = Annotated[tuple[_Size, ...], msgspec.Meta(max_length=MOST_TENSORS)]
+_Texts = Annotated[tuple[_Text, ...], msgspec.Meta(max_length=MOST_TENSORS)]
 
 
 class State(StrEnum):
@@ -54,7 +60,52 @@ class State(StrEnum):
     COMPLETED = "completed"
 
 
-_STATES = {state.value: state for state in State}
+class Title(NamedTuple):
+    """What ``profiling_name`` says of a call; the numbers are ranks within the group."""
+
+    backend: str
+    name: str
+    own: int | None = None
+    peer: int | None = None
+
+
+@lru_cache(maxsize=4096)
+def title_of(text: str) -> Title:
+    """The parts of ``nccl:all_reduce`` or ``nccl:send 0->3``."""
+    backend, _, name = text.rpartition(":")
+    peers = _PEERS.search(name)
+    if peers is None:
+        return Title(backend, name)
+    return Title(backend, name[: peers.start()], int(peers[1]), int(peers[2]))
+
+
+class Sites:
+    """Finds the user's lines in stacks; a frame that several stacks of a dump share is looked at once."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, tuple[Place | None, bool]] = {}
+
+    def of(self, frames: Any) -> Place | None:
+        """The innermost frame of the user's own; only where there is none are the others looked at together."""
+        if not isinstance(frames, list):
+            return None
+        known = self._places
+        for frame in frames[:MOST_FRAMES]:
+            place, own = known.get(id(frame)) or self._place(frame)
+            if own:
+                return place
+        places = (known[id(frame)][0] for frame in frames[:MOST_FRAMES])
+        return innermost_user(Stack(tuple(place for place in places if place is not None)))
+
+    def _place(self, frame: Any) -> tuple[Place | None, bool]:
+        found: tuple[Place | None, bool] = (None, False)
+        if isinstance(frame, dict):
+            file, line, name = (frame.get(key) for key in ("filename", "line", "name"))
+            if isinstance(file, str) and type(line) is int and isinstance(name, str) and 0 <= line < 1 << 31:
+                place = Place(file[:_MOST_CHARACTERS], line, name[:_MOST_CHARACTERS])
+                found = (place, is_own(place.file))
+        self._places[id(frame)] = found
+        return found
 
 
 class Status(msgspec.Struct, frozen=True, gc=False):
@@ -78,42 +129,105 @@ class RecordedGroup(msgspec.Struct, frozen=True, gc=False):
     status: Status | None = None
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Entry(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    gc=False,
+    rename={
+        "number": "record_id", "title": "profiling_name", "group_id": "pg_id", "operation_sequence": "op_id",
+        "collective_sequence": "collective_seq_id", "point_to_point_sequence": "p2p_seq_id", "marked_p2p": "is_p2p",
+        "created_ns": "time_created_ns", "started_ns": "time_discovered_started_ns",
+        "completed_ns": "time_discovered_completed_ns",
+    },
+):  # fmt: skip
     """One call; a dump holds them oldest first.
 
-    Times are Unix seconds; ``started`` and ``completed`` are when a thread of torch noticed. Sizes are those of each
-    tensor. ``peer`` is the rank within the group that a send or receive names, ``own`` the rank's own number there.
+    Fields are as torch writes them: times are Unix nanoseconds, and of the last two, those at which a thread of torch
+    noticed. Sizes are those of each tensor. ``title`` has the backend, the operation and its peers in one
+    (:func:`title_of`), ``frames`` are the stack, innermost first.
     """
 
-    number: int
-    group: str
-    description: str
-    group_id: int | None
-    collective_sequence: int
-    point_to_point_sequence: int
-    operation_sequence: int
-    name: str
-    backend: str = ""
-    is_point_to_point: bool = False
-    peer: int | None = None
-    own: int | None = None
+    title: _Text
+    number: _Number = 0
+    process_group: tuple[_Text, _Text]
+    group_id: _Number | None = None
+    collective_sequence: _Number = 0
+    point_to_point_sequence: _Number = 0
+    operation_sequence: _Number = 0
+    marked_p2p: bool = False
     state: State = State.SCHEDULED
     retired: bool = False
-    created: float = 0.0
-    started: float | None = None
-    completed: float | None = None
-    timeout_s: float | None = None
-    duration_s: float | None = None
-    input_sizes: tuple[tuple[int, ...], ...] = ()
-    output_sizes: tuple[tuple[int, ...], ...] = ()
-    input_dtypes: tuple[str, ...] = ()
-    output_dtypes: tuple[str, ...] = ()
-    site: Place | None = None
+    created_ns: _Number = 0
+    started_ns: _Number | None = None
+    completed_ns: _Number | None = None
+    timeout_ms: float | None = None
+    duration_ms: float | None = None
+    input_sizes: _Sizes = ()
+    output_sizes: _Sizes = ()
+    input_dtypes: _Texts = ()
+    output_dtypes: _Texts = ()
+    frames: Any = None
+
+    @property
+    def group(self) -> str:
+        """Name of the process group."""
+        return self.process_group[0]
+
+    @property
+    def description(self) -> str:
+        """What the program called the group."""
+        return self.process_group[1]
+
+    @property
+    def backend(self) -> str:
+        """``nccl``, ``gloo``; empty where the dump does not say."""
+        return title_of(self.title).backend
+
+    @property
+    def name(self) -> str:
+        """The operation, as torch names it: ``all_reduce``, ``_all_gather_base``, ``send``."""
+        return title_of(self.title).name
+
+    @property
+    def peer(self) -> int | None:
+        """The rank within the group that a send or receive names."""
+        return title_of(self.title).peer
+
+    @property
+    def own(self) -> int | None:
+        """This rank's number within the group, where a send or receive tells it."""
+        return title_of(self.title).own
+
+    @property
+    def is_point_to_point(self) -> bool:
+        """True for sends and receives, and for the call that closes a block of them."""
+        return self.marked_p2p or title_of(self.title).peer is not None
+
+    @property
+    def created(self) -> float:
+        """When it was enqueued, in Unix seconds."""
+        return self.created_ns / 1e9
+
+    @property
+    def completed(self) -> float | None:
+        """When its end was noticed, in Unix seconds; JSON has 0 where the pickle has None."""
+        return self.completed_ns / 1e9 if self.completed_ns else None
+
+    @property
+    def started(self) -> float | None:
+        """When its start on the device was noticed, in Unix seconds."""
+        return self.started_ns / 1e9 if self.started_ns else None
+
+    @property
+    def site(self) -> Place | None:
+        """The line of the user's that made the call."""
+        return Sites().of(self.frames)
 
     @property
     def finished(self) -> bool:
         """True where the call is over, as far as its backend tells."""
-        return self.state is State.COMPLETED or (self.backend == "gloo" and self.retired)
+        return self.state is State.COMPLETED or (self.retired and self.backend == "gloo")
 
 
 class Dump(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,18 +313,53 @@ def _decoded(data: bytes, subject: Path | str) -> Any:
 
 
 _WRONG = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
+#: Entries that are made at once, and the tensors of all that are kept: one list of sizes can stand in many entries.
+_PORTION = 4096
+_MOST_SIZES = 1 << 20
 
 
 def _dump(content: Mapping[Any, Any], version: str, rank: int | None) -> Dump:
     listed = content.get("entries")
     entries = listed[-MOST_ENTRIES:] if isinstance(listed, list) else []
-    make = _EntryMaker()
-    made = [entry for each in entries if (entry := _or_none(make, each)) is not None]
+    made = _entries(entries)
     library = content.get("comm_lib_version", content.get("nccl_version"))
     return Dump(
         version=version, library=library[:64] if isinstance(library, str) else "", rank=rank, entries=tuple(made),
         groups=_groups(content, made), dropped=len(entries) - len(made),
     )  # fmt: skip
+
+
+def _entries(listed: list[Any]) -> list[Entry]:
+    """The entries that torch can have written: many at once, and one by one where a portion holds an odd one."""
+    made: list[Entry] = []
+    sizes = 0
+    for begin in range(0, len(listed), _PORTION):
+        portion = listed[begin : begin + _PORTION]
+        try:
+            found = msgspec.convert(portion, list[Entry], strict=False)
+        except (msgspec.ValidationError, OverflowError):
+            found = [entry for each in portion if (entry := _or_none(_odd_entry, each)) is not None]
+        sizes += sum(len(each.input_sizes) + len(each.output_sizes) + len(each.input_dtypes) for each in found)
+        if sizes > _MOST_SIZES:
+            break
+        made += found
+    return made
+
+
+def _odd_entry(given: Mapping[str, Any]) -> Entry:
+    """An entry of the first versions, which know a group by its id alone, or one with more than is kept of it."""
+    more: dict[str, Any] = {}
+    if "process_group" not in given:
+        more["process_group"] = (str(_number(given["pg_id"])), "")
+    if "collective_seq_id" not in given:
+        more["collective_seq_id"] = given.get("seq_id", 0)
+    for name in ("input_sizes", "output_sizes"):
+        more[name] = [size[:MOST_DIMENSIONS] for size in (given.get(name) or [])[:MOST_TENSORS]]
+    for name in ("input_dtypes", "output_dtypes"):
+        types = given.get(name) or []
+        more[name] = [types] if isinstance(types, str) else types[:MOST_TENSORS]
+    more["profiling_name"] = given["profiling_name"][:_MOST_CHARACTERS]
+    return msgspec.convert({**given, **more}, Entry, strict=False)
 
 
 def _or_none(make: Callable[[Any], _T], value: Any) -> _T | None:
@@ -222,13 +371,14 @@ def _or_none(make: Callable[[Any], _T], value: Any) -> _T | None:
 
 def _groups(content: Mapping[Any, Any], entries: list[Entry]) -> tuple[RecordedGroup, ...]:
     """The groups of ``pg_config`` and of entries, with their status; one whose id no entry names keeps that alone."""
-    ids = {entry.group: entry.group_id for entry in entries}
+    ids = {entry.process_group: entry.group_id for entry in entries}
     states = {int(key): status for key, status in _values(content, "pg_status", _status) if key.isdecimal()}
     groups = {group.name: group for _, group in _values(content, "pg_config", _group) if group.name}  # gloo writes ""
-    groups = {entry.group: RecordedGroup(entry.group, entry.description) for entry in entries} | groups
+    groups = {name: RecordedGroup(name, description) for name, description in ids} | groups
+    by_name = {name: number for (name, _), number in ids.items()}
     found = []
     for name, group in groups.items():
-        number = ids.get(name)
+        number = by_name.get(name)
         status = None if number is None else states.pop(number, None)
         found.append(msgspec.structs.replace(group, id=number, status=status))
     return (*found, *(RecordedGroup("", id=number, status=status) for number, status in states.items()))
@@ -253,94 +403,10 @@ def _status(given: Mapping[str, Any]) -> Status:
     return Status(*(_number(given.get(f"last_{what}_collective", -1)) for what in ("enqueued", "started", "completed")))
 
 
-class _EntryMaker:
-    """Makes entries. What entries share is worked out once: frames, titles, groups, sizes and types."""
-
-    def __init__(self) -> None:
-        self._places: dict[int, tuple[Place, bool]] = {}
-        self._dtypes: dict[str | tuple[str, ...], tuple[str, ...]] = {}
-        self._titles: dict[str, _Title] = {}
-        self._sizes: dict[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]] = {}
-
-    def __call__(self, given: Mapping[str, Any]) -> Entry:
-        backend, name, own, peer = self._title(given["profiling_name"])
-        group, description = _group_of(given)
-        group_id = given.get("pg_id")
-        get = given.get
-        return Entry(
-            number=_number(get("record_id", 0)), group=group, description=description,
-            group_id=None if group_id is None else _number(group_id), backend=backend, name=name, peer=peer, own=own,
-            collective_sequence=_number(get("collective_seq_id", get("seq_id", 0))),
-            point_to_point_sequence=_number(get("p2p_seq_id", 0)),
-            operation_sequence=_number(get("op_id", 0)),
-            is_point_to_point=get("is_p2p") is True or peer is not None,
-            state=_STATES[get("state", "scheduled")], retired=get("retired") is True,
-            created=_number(get("time_created_ns", 0)) / 1e9,
-            started=_moment(get("time_discovered_started_ns")),
-            completed=_moment(get("time_discovered_completed_ns")),
-            timeout_s=_scaled(get("timeout_ms")), duration_s=_scaled(get("duration_ms")),
-            input_sizes=self._sizes_of(get("input_sizes")), output_sizes=self._sizes_of(get("output_sizes")),
-            input_dtypes=self._dtypes_of(get("input_dtypes")),
-            output_dtypes=self._dtypes_of(get("output_dtypes")),
-            site=self._site(get("frames")),
-        )  # fmt: skip
-
-    def _title(self, given: Any) -> _Title:
-        found = self._titles.get(given)
-        if found is None:
-            title = _text(given)
-            backend, _, name = title.rpartition(":") if ":" in title else ("", "", title)
-            peers = _PEERS.search(name)
-            if peers:
-                found = (backend, name[: peers.start()], int(peers[1][:9]), int(peers[2][:9]))
-            else:
-                found = (backend, name, None, None)
-            self._titles[given] = found
-        return found
-
-    def _sizes_of(self, given: Any) -> tuple[tuple[int, ...], ...]:
-        key = tuple(map(tuple, given or ()))
-        found = self._sizes.get(key)
-        if found is None:
-            found = self._sizes[key] = _sizes(given)
-        return found
-
-    def _dtypes_of(self, given: Any) -> tuple[str, ...]:
-        key = given if isinstance(given, str) else tuple(given or ())
-        found = self._dtypes.get(key)
-        if found is None:
-            found = self._dtypes[key] = _dtypes(given)
-        return found
-
-    def _site(self, frames: Any) -> Place | None:
-        """The innermost frame of the user's own; only where there is none are the others looked at together."""
-        if not isinstance(frames, list):
-            return None
-        for frame in frames[:MOST_FRAMES]:
-            place, own = self._places.get(id(frame)) or self._place(frame)
-            if own:
-                return place
-        return innermost_user(Stack(tuple(self._places[id(frame)][0] for frame in frames[:MOST_FRAMES])))
-
-    def _place(self, frame: Mapping[str, Any]) -> tuple[Place, bool]:
-        place = Place(_text(frame["filename"]), _number(frame["line"]), _text(frame["name"]))
-        made = self._places[id(frame)] = (place, is_own(place.file))
-        return made
-
-
-def _group_of(given: Mapping[str, Any]) -> tuple[str, str]:
-    """Name and description; dumps of the first versions know the id alone, which then serves as the name."""
-    both = given.get("process_group")
-    if both is None:
-        return str(_number(given["pg_id"])), ""
-    name, description = both
-    return _text(name), _text(description)
-
-
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(value)
-    return value[:4096]
+    return value[:_MOST_CHARACTERS]
 
 
 def _number(value: Any) -> int:
@@ -353,22 +419,3 @@ def _number(value: Any) -> int:
     if not -1 <= number < 1 << 63:
         raise ValueError(number)
     return number
-
-
-def _moment(value: Any) -> float | None:
-    """Nanoseconds as seconds; JSON has 0 where the pickle has None."""
-    return _number(value) / 1e9 if value else None
-
-
-def _scaled(value: Any) -> float | None:
-    """Milliseconds as seconds."""
-    return float(value) / 1e3 if isinstance(value, int | float) else None
-
-
-def _sizes(value: Any) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(_number(size) for size in tensor[:MOST_DIMENSIONS]) for tensor in (value or [])[:MOST_TENSORS])
-
-
-def _dtypes(value: Any) -> tuple[str, ...]:
-    names = [value] if isinstance(value, str) else value or []
-    return tuple(_text(name) for name in names[:MOST_TENSORS])

@@ -20,7 +20,7 @@ MOST_OBJECTS = 1 << 21
 # APPENDS SETITEM SETITEMS EMPTY_TUPLE MEMOIZE; then those with an argument. LONG1 has its length in front, and a number
 # of the memo in LONG_BINPUT is below 2**21.
 _LONG1 = b"|".join(rb"\x8a\x%02x.{%d}" % (size, size) for size in range(10))
-_PLAIN = rb"[hKq\x80].|j....|[(N\x88\x89aesu)\x94]|M..|J....|r..[\x00-\x1f]\x00|G.{8}|\x95.{8}|" + _LONG1
+_PLAIN = rb"[hKq\x80].|j....|r..[\x00-\x1f]\x00|[(N\x88\x89aesu)\x94]|M..|J....|G.{8}|\x95.{8}|" + _LONG1
 _FIXED = re.compile(rb"(?:" + _PLAIN + rb")*+", re.DOTALL)
 #: The same with containers and with texts of less than 64 bytes, for a first run that counts nothing.
 _SHORT_TEXT = b"|".join(re.escape(bytes([size])) + rb"\x00\x00\x00.{%d}" % size for size in range(64))
@@ -60,8 +60,7 @@ def loads(data: bytes) -> Any:
     """
     _inspect(data)
     try:
-        # A buffered reader lets the unpickler look ahead; without one it asks for each opcode alone.
-        return _Plain(io.BufferedReader(io.BytesIO(data), 1 << 17)).load()
+        return _Plain(_Whole(data)).load()
     except (
         pickle.UnpicklingError,
         TypeError,
@@ -119,6 +118,20 @@ def _complain(data: bytes, at: int, opcode: int) -> NoReturn:
     if at + 1 + wanted > len(data):
         raise Truncated("it ends in the middle of a number")
     raise Refused(f"it holds more than plain data (opcode {opcode:#04x} at byte {at})")
+
+
+class _Whole(io.BytesIO):
+    """Bytes that the unpickler may look at without taking them: else it asks for each opcode alone."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self._data = data
+
+    def peek(self, size: int = 0) -> bytes:
+        """All that is left, however little is asked for."""
+        del size
+        at = self.tell()
+        return self._data[at:] if at else self._data
 
 
 class _Plain(pickle.Unpickler):
