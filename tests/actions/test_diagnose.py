@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast import blackbox
 from holdfast.actions.diagnose import diagnose, page
-from holdfast.actions.follow import changes
+from holdfast.actions.follow import Follower
 from holdfast.blackbox import BoxWriter, Note
 from holdfast.errors import MissingFile
 from holdfast.facts.evidence import Kind
@@ -176,13 +176,12 @@ def test_the_page_has_the_picture_and_the_files(tmp_path):
 def test_following_reports_growth_and_whether_the_verdict_changed(tmp_path, monkeypatch):
     path = tmp_path / "train.log"
     path.write_text(HEALTHY)
-    monkeypatch.setattr("holdfast.actions.follow.EVERY_S", 0.01)
-    first = diagnose([str(path)])
-    coming = changes([str(path)], first)
+    follower = Follower([str(path)])
+    coming = follower.changes(follower.look())
     added = iter([HEALTHY, OOM_KILL])
 
     def grow(seconds):
-        assert seconds >= 0.01
+        assert seconds >= 0.5
         with path.open("a") as file:
             file.write(next(added))
 

@@ -164,6 +164,38 @@ def test_follow_speaks_when_the_verdict_changes_and_ends_with_it(tmp_path):
     assert out.read_text().count("nothing failed") == 1
 
 
+WRITER = """
+import os, sys, time
+crash = sys.stdin.read()
+log = open("train.log", "a", buffering=1)
+for step in range(60):
+    print(f"step {step} loss 1.0 " + "x" * 200, file=log)
+    time.sleep(0.02)
+    if step == 30:
+        os.rename("train.log", "train.log.1")
+        log = open("train.log", "a", buffering=1)
+for half in (crash[:100], crash[100:]):
+    log.write(half)
+    log.flush()
+    time.sleep(0.3)
+"""
+
+
+@pytest.mark.slow
+def test_follow_hears_a_process_whose_log_is_turned_away_while_it_writes(tmp_path):
+    (tmp_path / "train.log").write_text(HEALTHY * 20_000)
+    out, command = tmp_path / "out.txt", [sys.executable, "-m", "holdfast", "diagnose", "--follow", "train.log"]
+    with out.open("wb") as file, subprocess.Popen(command, cwd=tmp_path, stdout=file) as process:
+        try:
+            wait_for(out, "nothing failed")
+            subprocess.run([sys.executable, "-c", WRITER], input=CRASH, text=True, cwd=tmp_path, check=True)
+            wait_for(out, "KeyError: 17")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 1
+        finally:
+            process.kill()
+
+
 def wait_for(path, text, limit_s=30):
     until = time.monotonic() + limit_s
     while text not in path.read_text():

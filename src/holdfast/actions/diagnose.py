@@ -22,8 +22,7 @@ from holdfast.facts.dumps import DumpTable
 from holdfast.facts.evidence import Ignored, Kind, Piece
 from holdfast.facts.evidence.gather import STANDARD_INPUT, gather
 from holdfast.facts.evidence.streams import Limits, buffered
-from holdfast.facts.logs import LogFacts
-from holdfast.facts.logs.reader import read as read_logs
+from holdfast.facts.logs import LogFacts, reader
 from holdfast.facts.node import Summary
 from holdfast.facts.ranks import Life
 from holdfast.findings import Level, Verdict
@@ -79,8 +78,14 @@ class Diagnosis:
         return 3 if self.verdict.suspects or blind else 0
 
 
-def diagnose(paths: Sequence[str], *, limits: Limits | None = None, watch: Watch | None = None) -> Diagnosis:
-    """Read everything under ``paths`` and judge it.
+def diagnose(
+    paths: Sequence[str],
+    *,
+    limits: Limits | None = None,
+    watch: Watch | None = None,
+    read_logs: Callable[[Iterator[Piece]], LogFacts] = reader.read,
+) -> Diagnosis:
+    """Read everything under ``paths`` and judge it; ``read_logs`` reads the logs among it.
 
     Raises:
         MissingFile: none of the paths is there.

@@ -29,23 +29,28 @@ def command(*, paths: tuple[str, ...], as_json: bool, html: Path | None, follow:
 
     if follow and "-" in paths:
         raise click.UsageError("--follow takes files and folders; standard input is read to its end without it")
-    with Progress(sys.stderr) as progress:
-        found = diagnose(paths, watch=progress.tell)
     if follow:
-        found = _follow(found, paths, quiet=as_json)
+        found = _follow(paths, quiet=as_json)
+    else:
+        with Progress(sys.stderr) as progress:
+            found = diagnose(paths, watch=progress.tell)
     return _show(found, as_json=as_json, html=html, again=follow)
 
 
-def _follow(found: Diagnosis, paths: tuple[str, ...], *, quiet: bool) -> Diagnosis:
+def _follow(paths: tuple[str, ...], *, quiet: bool) -> Diagnosis:
     """Print every verdict that is another than the one before, until Ctrl-C; the last one."""
-    from holdfast.actions.follow import changes
+    from holdfast.actions.follow import Follower
+    from holdfast.cli.progress import Progress
     from holdfast.report.terminal import render_verdict
 
+    follower = Follower(paths)
+    with Progress(sys.stderr) as progress:
+        found = follower.look(progress.tell)
     try:
         if not quiet:
             render_verdict(found.verdict, file=sys.stdout)
             click.echo("holdfast: following; Ctrl-C ends it", err=True)
-        for later in changes(paths, found):
+        for later in follower.changes(found):
             if later.is_news and not quiet:
                 render_verdict(later.diagnosis.verdict, file=sys.stdout)
             found = later.diagnosis

@@ -32,7 +32,8 @@ class Piece:
     ``name`` is as the user would write it; members are ``logs.tgz!rank3/stderr.log``. ``size`` is in bytes, None where
     only reading tells (standard input, a compressed stream). ``open`` gives the decompressed bytes, text as UTF-8, and
     may be called more than once (except on standard input). A stream that cannot be read to its end simply ends;
-    ``troubles`` then says why, once it was read.
+    ``troubles`` then says why, once it was read. ``path`` is that of a file whose bytes are given as they lie there,
+    and empty for all that is unpacked or recoded.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Piece:
     size: int | None
     open: Callable[[], BinaryIO]
     troubles: list[str] = field(default_factory=list, compare=False)
+    path: str = ""
 
 
 class Ignored(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import BinaryIO, Self, cast
+from typing import BinaryIO, cast
 
 from holdfast.facts.evidence import Ignored, Kind, Piece, kinds
 from holdfast.facts.evidence.kinds import HEAD_BYTES, Container
@@ -29,6 +29,7 @@ from holdfast.facts.evidence.streams import (
     Limits,
     Recoded,
     Spool,
+    Stretch,
     buffered,
     reason,
 )
@@ -46,7 +47,10 @@ _CHECKPOINT = ("/data.pkl", "/version")
 
 @dataclass(frozen=True)
 class Place:
-    """Where something to look at lies: its name, its size (None where not known), and how to open it."""
+    """Where something to look at lies: its name, its size (None where not known), and how to open it.
+
+    ``path`` is that of a file of its own, and empty for what lies in another.
+    """
 
     name: str
     size: int | None
@@ -55,10 +59,11 @@ class Place:
     spool: Spool
     depth: int = 0
     budget: Budget | None = None
+    path: str = ""
 
     def inner(self, name: str, size: int | None, opener: Opener) -> Place:
         """A member."""
-        return replace(self, name=f"{self.name}!{name}", size=size, open=opener, depth=self.depth + 1)
+        return replace(self, name=f"{self.name}!{name}", size=size, open=opener, depth=self.depth + 1, path="")
 
 
 def look(place: Place) -> Iterator[Piece | Ignored]:
@@ -100,7 +105,8 @@ def _piece(place: Place, head: bytes, opener: Opener) -> Piece | Ignored:
         stream = buffered(Forgiving(opener(), partial(_note, troubles), place.budget), place.size)
         return buffered(Recoded(stream, encoding)) if encoding not in (None, "utf-8") else stream
 
-    return Piece(place.name, kind, place.size, open_safely, troubles)
+    path = place.path if encoding == "utf-8" else ""
+    return Piece(place.name, kind, place.size, open_safely, troubles, path)
 
 
 def _note(troubles: list[str], text: str) -> None:
@@ -112,6 +118,7 @@ def _unpack(place: Place, packed: Container) -> Iterator[Piece | Ignored]:
     if place.budget is None:
         room = max(place.limits.free_bytes, place.limits.ratio * (place.size or 0))
         place = replace(place, budget=Budget(room, place.limits.ratio))
+    place = replace(place, path="")
     try:
         if packed is Container.ZIP:
             yield from _zip(place)
@@ -127,31 +134,10 @@ def _decompressed(opener: Opener, packed: Container) -> BinaryIO:
     """What a compressed stream holds; closing it closes the file."""
     file = opener()
     if packed is Container.GZIP:
-        return cast(BinaryIO, _Closing(gzip.GzipFile(fileobj=file), file))
+        return cast(BinaryIO, Stretch(gzip.GzipFile(fileobj=file), under=file))
     if packed is Container.BZIP2:
-        return cast(BinaryIO, _Closing(bz2.BZ2File(file), file))
-    return cast(BinaryIO, _Closing(lzma.LZMAFile(file), file))
-
-
-class _Closing:
-    """A stream and the file under it, closed together; reads only."""
-
-    def __init__(self, outer: gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile | BinaryIO, under: BinaryIO) -> None:
-        self._outer, self._under = outer, under
-
-    def read(self, size: int = -1) -> bytes:
-        """At most ``size`` bytes; none only at the end."""
-        return self._outer.read1(size)  # type: ignore[union-attr]  # all that stand here are buffered
-
-    def close(self) -> None:
-        self._outer.close()
-        self._under.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        return cast(BinaryIO, Stretch(bz2.BZ2File(file), under=file))
+    return cast(BinaryIO, Stretch(lzma.LZMAFile(file), under=file))
 
 
 def _compressed(place: Place, packed: Container) -> Iterator[Piece | Ignored]:
@@ -291,33 +277,8 @@ def _open_member(opener: Opener, member: tarfile.TarInfo) -> BinaryIO:
     file = opener()
     if member.issparse():
         raise OSError("it is a file with holes, which is not read from an archive")
-    return cast(BinaryIO, _Stretch(file, member.offset_data, member.size))
-
-
-class _Stretch:
-    """The bytes of a member, read in order from the archive that holds it."""
-
-    def __init__(self, file: BinaryIO, begin: int, size: int) -> None:
-        file.seek(begin)
-        self._file, self._left = file, size
-
-    def read(self, size: int = -1) -> bytes:
-        """At most ``size`` bytes. Raises EOFError where the archive ends first."""
-        wanted = self._left if size < 0 else min(size, self._left)
-        data = self._file.read(wanted) if wanted else b""
-        self._left -= len(data)
-        if wanted and not data:
-            raise EOFError("the archive ends first")
-        return data
-
-    def close(self) -> None:
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    file.seek(member.offset_data)
+    return cast(BinaryIO, Stretch(file, member.size))
 
 
 def _tar_stream(place: Place, opener: Opener) -> Iterator[Piece | Ignored]:
@@ -363,7 +324,7 @@ def _again(opener: Opener, number: int) -> BinaryIO:
         archive = tarfile.open(fileobj=file, mode="r|", tarinfo=_Careful)  # noqa: SIM115 - as long as its member is read
         for count, member in enumerate(archive):
             if count == number:
-                return cast(BinaryIO, _Closing(cast(BinaryIO, archive.extractfile(member)), file))
+                return cast(BinaryIO, Stretch(cast(BinaryIO, archive.extractfile(member)), under=file))
     except FAULTS:
         file.close()
         raise

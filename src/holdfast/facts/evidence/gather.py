@@ -85,10 +85,10 @@ def _file(
         yield Ignored(path, "it is read already, under another name")
         return
     seen.add((status.st_dev, status.st_ino))
-    yield from look(Place(path, status.st_size, partial(_open, path), limits, spool))
+    yield from look(Place(path, status.st_size, partial(open_at_once, path), limits, spool, path=path))
 
 
-def _open(path: str) -> BinaryIO:
+def open_at_once(path: str) -> BinaryIO:
     """Open without waiting: some files of the kernel's (and a pipe that was swapped in) would never answer."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     return cast(BinaryIO, os.fdopen(handle, "rb", buffering=0))

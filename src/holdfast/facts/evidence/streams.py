@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO, Protocol, Self, cast
 
 CHUNK_BYTES = 1 << 20
 
@@ -182,6 +182,52 @@ class Slice(io.RawIOBase):
         view[: len(data)] = data
         self._at += len(data)
         return len(data)
+
+
+class Stretch:
+    """The next ``size`` bytes of a stream, or all, in order; closing it closes the stream and the file ``under`` it."""
+
+    def __init__(self, inner: Readable, size: int | None = None, *, under: BinaryIO | None = None) -> None:
+        self._inner, self._left, self._under = inner, size, under
+        #: As much as there is, where that can be asked for: a fault then loses nothing that came before it.
+        self._read = getattr(inner, "read1", inner.read)
+
+    def read(self, size: int = -1) -> bytes:
+        """At most ``size`` bytes. Raises EOFError where the stream ends before the stretch does."""
+        if self._left is None:
+            return self._read(size) or b""
+        wanted = self._left if size < 0 else min(size, self._left)
+        data: bytes = (self._read(wanted) if wanted else b"") or b""
+        self._left -= len(data)
+        if wanted and not data:
+            raise EOFError("the file ends first")
+        return data
+
+    def close(self) -> None:
+        """Close the stream, and the file under it."""
+        self._inner.close()
+        if self._under is not None:
+            self._under.close()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+
+class Readable(Protocol):
+    """What can be read and closed."""
+
+    def read(self, size: int, /) -> bytes | None:
+        """At most ``size`` bytes."""
+        ...
+
+    def close(self) -> None:
+        """Closed."""
+        ...
 
 
 class HasFileno(Protocol):

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import BinaryIO
 
 from msgspec.structs import replace
 
 from holdfast.facts.evidence import Piece
+from holdfast.facts.evidence.streams import Readable
 from holdfast.facts.logs import Line, LogFacts, LoggedRank, LoggedTraceback, Signal
 from holdfast.facts.logs.kept import MOST_TRACEBACKS, KeptSignals
 from holdfast.facts.logs.lines import parse
@@ -64,7 +64,7 @@ class Reader:
         self._scanner = scanner or new_scanner()
         self._heap = _Heap({} if processes is None else processes)
 
-    def add(self, name: str, stream: BinaryIO, *, after_lines: int = 0) -> int:
+    def add(self, name: str, stream: Readable, *, after_lines: int = 0) -> int:
         """Read ``stream`` to its end; how many lines it has.
 
         With ``after_lines`` the stream is what was added behind so many lines of the log that was read last.

@@ -13,8 +13,8 @@ import codecs
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
 
+from holdfast.facts.evidence.streams import Readable
 from holdfast.facts.logs.engines import Pattern, Search, by_hyperscan, by_re
 
 CHUNK_BYTES = 1 << 18
@@ -67,7 +67,7 @@ class Scanner:
         self.lines = self.bytes = 0
         self.last: tuple[int, bytes] | None = None
 
-    def scan(self, stream: BinaryIO) -> Iterator[Hit]:
+    def scan(self, stream: Readable) -> Iterator[Hit]:
         """The hits in ``stream``, in order.
 
         ``lines``, ``bytes`` and ``last`` (number and bytes of the last line that is not blank, or of its last piece)
@@ -184,7 +184,7 @@ def _cut(data: bytes, begin: int) -> int:
     return begin + (nuls or window.rfind(b"\r") + 1 or len(window))
 
 
-def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+def _chunks(stream: Readable) -> Iterator[bytes]:
     """What is in ``stream``, as UTF-8 where a mark says that it is in a wider encoding."""
     chunk = _filled(stream)
     encoding = next((name for mark, name in _MARKS if chunk.startswith(mark)), None)
@@ -200,7 +200,7 @@ def _chunks(stream: BinaryIO) -> Iterator[bytes]:
     yield decoder.decode(b"", final=True).encode()
 
 
-def _filled(stream: BinaryIO) -> bytes:
+def _filled(stream: Readable) -> bytes:
     """The next CHUNK_BYTES, less only at the end: pipes and archives give what they have just now."""
     chunk = stream.read(CHUNK_BYTES)
     if not chunk or len(chunk) == CHUNK_BYTES:
