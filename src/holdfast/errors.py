@@ -10,6 +10,7 @@
     │   └── MissingExtra           a part of holdfast, or torch itself, that is not installed
     ├── WorldError                 the world's: the command was right, the machine or the network did not play along
     │   ├── RendezvousUnreachable  the store of the job cannot be reached
+    │   ├── CopyUnreachable        the copy of `attach` that judges for all nodes cannot be reached
     │   ├── ShmUnavailable         the shared memory (or any folder for boxes) is missing, full or closed to us
     │   ├── StackRefused           the stack of a process cannot be taken
     │   ├── BoxUnreadable          a box that is no box, or not a whole one
@@ -130,6 +131,15 @@ class RendezvousUnreachable(WorldError):
     what = "cannot reach the rendezvous at {subject}"
     why = "nothing answers there"
     next_step = "check --rdzv-endpoint (or --master-addr and --master-port), and that node 0 is up and its port open"
+
+
+class CopyUnreachable(WorldError):
+    """The copy of ``holdfast attach`` on the subject, a host, that judges for all nodes, cannot be reached."""
+
+    what = "cannot tell {subject} what is seen here"
+    next_step = (
+        "see that a copy runs there, and that nodes may connect to each other; or run `holdfast attach --hosts` instead"
+    )
 
 
 class ShmUnavailable(WorldError):

@@ -128,6 +128,10 @@ def test_launchers_are_known_by_their_command_line(line, name):
     assert launcher_name(tuple(line.split())) == name
 
 
+def test_a_launcher_that_names_itself_is_one_word():
+    assert launcher_name(("slurmstepd: [1234.0]",)) == "srun"
+
+
 def test_the_program_is_shown_in_short():
     assert jobs.script(("python", "-u", "/job/src/train.py", "--lr", "1")) == "train.py"
     assert jobs.script(("python", "-m", "trainer.main")) == "trainer.main"

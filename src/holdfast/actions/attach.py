@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,16 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast import settings
+from holdfast.actions import whole_job
 from holdfast.actions.incident import timeline
 from holdfast.actions.judgement import Judgement
-from holdfast.errors import NoJob, SeveralJobs, StackRefused
-from holdfast.facts import job_dumps, jobs, proc, source, stack_tree
+from holdfast.errors import StackRefused
+from holdfast.facts import proc, source, stack_tree
 from holdfast.facts.dumps import DumpTable
-from holdfast.facts.job_samples import Samples, combine, take
+from holdfast.facts.job_samples import Samples
 from holdfast.facts.jobs import Job, Search
 from holdfast.facts.node import Summary
 from holdfast.facts.ranks import Life, Place, RankState
-from holdfast.facts.remote import Seen, ask
 from holdfast.facts.source import Surroundings
 from holdfast.findings import Level, RuledOut, Verdict
 from holdfast.report.files import write_whole
@@ -35,7 +34,6 @@ from holdfast.rules.meetings import settle
 from holdfast.rules.stall import Limits
 
 COULD_NOT_JUDGE = 3
-MOST_HOSTS_AT_ONCE = 64
 #: What the flight recorder cannot tell better.
 _CERTAIN = frozenset({"rank-stopped", "rank-uninterruptible-io", "dataloader-worker-died", "file-io-blocked"})
 #: Lines of the user's whose source is looked up.
@@ -43,74 +41,56 @@ MOST_PLACES = 256
 
 
 class Attached(msgspec.Struct, frozen=True):
-    """What came of it: the job (as the first host shows it), what was seen, and the verdict."""
+    """What came of it: the job (as the first host shows it), what was seen, and the verdict.
+
+    ``launcher`` is what started this command, one copy a node.
+    """
 
     job: Job
     samples: Samples
     verdict: Verdict
     elapsed_s: float
+    launcher: str = ""
 
     @property
     def exit_status(self) -> int:
-        """0 nothing wrong, 1 an error was found, 3 could not judge."""
+        """0 nothing wrong, 1 an error was found, 3 could not judge.
+
+        Under torchrun it is 0: another one is a failed worker to it, of which it tells a long story after the verdict.
+        """
+        if self.launcher == "torchrun":
+            return 0
         root = self.verdict.root
         if root is None:
             return 0 if any(state.stacks for state in self.samples.ranks) or self.samples.boxes else COULD_NOT_JUDGE
         return {Level.ERROR: 1, Level.UNKNOWN: COULD_NOT_JUDGE}.get(root.level, 0)
 
 
-def choose(search: Search) -> Job:
-    """The one job of this host that is meant.
-
-    Raises:
-        NoJob, SeveralJobs: there is none, or more than one.
-    """
-    found = jobs.find(search)
-    if len(found) > 1:
-        raise SeveralJobs("; ".join(str(job) for job in found))
-    return found[0]
-
-
-def attach(search: Search, hosts: Sequence[str] = ()) -> Attached:
+def attach(search: Search, hosts: Sequence[str] = ()) -> Attached | None:
     """Look into the job that is meant, here or on ``hosts``, and judge.
+
+    None: this is one of several copies that a launcher started, and another one judges.
 
     Raises:
         NoJob, SeveralJobs: there is none, or more than one.
         StackRefused: nothing of the job can be seen, because tracing is not allowed.
+        CopyUnreachable: the copy that judges cannot be told what is seen here.
     """
     begun = time.monotonic()
-    job, samples, dumps = (*_everywhere(search, hosts), None) if hosts else _here(search)
+    copy = None if hosts else whole_job.found_copy()
+    if copy is not None and not copy.speaks:
+        return None
+    whole = whole_job.over_ssh(search, hosts) if hosts else whole_job.look(search, copy)
+    if whole is None:
+        return None
+    job, samples, dumps = whole
     if _refused_ranks(samples):
         if not samples.boxes and not any(_is_seen(state) for state in samples.ranks):
             raise StackRefused(samples.ranks[0].pid, why=_refused(samples.ranks[0].pid), next_step=_leave())
         samples = replace(samples, unseen=(*samples.unseen, f"to see all stacks, {_leave()}"))
     verdict = _judge(samples, dumps)
-    return Attached(job, samples, verdict, round(time.monotonic() - begun, 3))
-
-
-def _here(search: Search) -> tuple[Job, Samples, DumpTable | None]:
-    job = choose(search)
-    with ThreadPoolExecutor(1, "holdfast-dumps") as pool:
-        dumps = pool.submit(job_dumps.take, job)
-        return job, take(job), dumps.result()
-
-
-def _everywhere(search: Search, hosts: Sequence[str]) -> tuple[Job, Samples]:
-    """What every host saw of the job that most ranks belong to; a host that fails is said to be unseen."""
-    with ThreadPoolExecutor(min(len(hosts), MOST_HOSTS_AT_ONCE), "holdfast-hosts") as pool:
-        answers = list(pool.map(lambda host: ask(host, search), hosts))
-    seen = [answer for answer in answers if isinstance(answer, Seen)]
-    silent = [answer.why for answer in answers if not isinstance(answer, Seen)]
-    if not seen:
-        raise NoJob("--hosts " + ",".join(hosts), why="; ".join(silent))
-    sizes: dict[tuple[str, str, int], int] = {}
-    for each in seen:
-        sizes[each.job.key] = sizes.get(each.job.key, 0) + len(each.job.ranks)
-    key = max(sizes, key=lambda each: sizes[each])
-    silent += [f"host {each.job.host} runs another job: {each.job}" for each in seen if each.job.key != key]
-    ours = [each for each in seen if each.job.key == key]
-    together = combine([each.samples for each in ours])
-    return ours[0].job, replace(together, unseen=(*together.unseen, *silent))
+    launcher = copy.launcher if copy is not None else ""
+    return Attached(job, samples, verdict, round(time.monotonic() - begun, 3), launcher)
 
 
 def _judge(samples: Samples, dumps: DumpTable | None) -> Verdict:

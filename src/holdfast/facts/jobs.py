@@ -23,11 +23,15 @@ _NUMBERED = "rank not in its environment; numbered in the order in which the pro
 
 
 class Search(msgspec.Struct, frozen=True):
-    """What a job is looked for by; with nothing, all jobs of this host are meant."""
+    """What a job is looked for by; with nothing, all jobs of this host are meant.
+
+    ``allocation`` is the Slurm job in which one looks: jobs of another one are left out.
+    """
 
     pids: tuple[int, ...] = ()
     name: str = ""
     port: int | None = None
+    allocation: str = ""
 
 
 class JobRank(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +81,8 @@ def find(search: Search) -> tuple[Job, ...]:
     for pid in search.pids:
         if pid not in table:
             raise NoJob(f"process {pid}", why="there is no such process on this host")
-    jobs = _by_name(_by_port(_by_pid(_jobs(table), search.pids, table), search.port), search.name, table)
+    jobs = _of_allocation(_jobs(table), search.allocation, table)
+    jobs = _by_name(_by_port(_by_pid(jobs, search.pids, table), search.port), search.name, table)
     if not jobs:
         jobs = _without_numbers(search, table)
     if not jobs:
@@ -174,6 +179,16 @@ def _by_pid(jobs: list[Job], pids: Iterable[int], table: ProcessTable) -> list[J
         return not wanted.isdisjoint(family) or rank.pid in above
 
     return [job for job in jobs if any(is_meant(rank) for rank in job.ranks)]
+
+
+def _of_allocation(jobs: list[Job], allocation: str, table: ProcessTable) -> list[Job]:
+    """The jobs of this Slurm job, else those that say of no Slurm job (started over ssh)."""
+    if not allocation:
+        return jobs
+    said = [table.seen(job.ranks[0].pid).variable("SLURM_JOB_ID") for job in jobs]
+    return [job for job, number in zip(jobs, said, strict=True) if number == allocation] or [
+        job for job, number in zip(jobs, said, strict=True) if not number
+    ]
 
 
 def _by_name(jobs: list[Job], name: str, table: ProcessTable) -> list[Job]:

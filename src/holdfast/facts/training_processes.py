@@ -175,7 +175,8 @@ def identify(environ: Mapping[str, str]) -> Identity | None:
 def launcher_name(words: tuple[str, ...]) -> str:
     """``torchrun``, ``srun`` and so on for the command line of a launcher; empty for every other."""
     for word in words[:2]:
-        if name := _LAUNCHERS.get(word.rsplit("/", 1)[-1]):
+        # a process that names itself leaves one word: "slurmstepd: [12.0]"
+        if name := _LAUNCHERS.get(word.rsplit("/", 1)[-1].partition(" ")[0]):
             return name
     if "-m" in words[1:6]:
         module = words[words.index("-m") + 1 :][:1]
