@@ -28,7 +28,7 @@ def rank_of(dump: Dump) -> int | None:
 
 def believable(ranks: tuple[int, ...] | None) -> TypeGuard[tuple[int, ...]]:
     """True for the members of a group that a job can have."""
-    return ranks is not None and len(ranks) <= MOST_RANKS and 0 <= min(ranks) <= max(ranks) < MOST_RANKS
+    return ranks is not None and 0 < len(ranks) <= MOST_RANKS and 0 <= min(ranks) <= max(ranks) < MOST_RANKS
 
 
 def status_by_name(dump: Dump) -> dict[str, Status]:

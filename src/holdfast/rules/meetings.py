@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from holdfast.facts.dumps import DumpTable, Transfer
+from holdfast.facts.dumps import DumpTable
 from holdfast.facts.ranks import GroupProgress, Operation, RankState
+from holdfast.facts.reduced_dumps import Transfer
 
 #: Collectives that no member can complete before all have entered.
 _TOGETHER = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|barrier", re.IGNORECASE)

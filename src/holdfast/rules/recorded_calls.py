@@ -12,8 +12,9 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from math import prod
 
-from holdfast.facts.dumps import Call, DumpTable, History
+from holdfast.facts.dumps import DumpTable, History
 from holdfast.facts.ranks import Operation, RankState
+from holdfast.facts.reduced_dumps import Call
 from holdfast.findings import Fact, Finding, Subject, finding
 from holdfast.rules import divergence
 from holdfast.rules.causes import by_name

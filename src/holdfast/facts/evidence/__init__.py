@@ -19,6 +19,7 @@ class Kind(StrEnum):
 
     LOG = "log"
     DUMP = "flight-recorder dump"
+    REDUCED = "reduced flight-recorder dumps"
     BOX = "holdfast box"
     STACKS = "py-spy stacks"
     REPORT = "holdfast report"

@@ -35,6 +35,7 @@ _STACKS_TEXT = re.compile(
     rb"\s*(?:Process \d+: [^\n]*\n(?:Python v\d[^\n]*\n)?\s*Thread \S+ \("
     rb"|(?:Current thread|Thread) 0x[0-9a-f]+ [^\n]*\()"
 )
+_REDUCED_JSON = re.compile(rb'\s*\{\s*"schema"\s*:\s*"holdfast/dumps/')
 _REPORT_JSON = re.compile(rb'\s*\{\s*"(?:schema"\s*:\s*"holdfast/|question"\s*:|ranks"\s*:\s*\[)')
 _MESSAGES = frozenset({"log", "message", "msg", "text", "MESSAGE"})
 
@@ -128,6 +129,8 @@ def kind(head: bytes) -> Kind:
 
 
 def _text_kind(head: bytes) -> Kind:
+    if _REDUCED_JSON.match(head):
+        return Kind.REDUCED
     if _REPORT_JSON.match(head):
         return Kind.REPORT
     if _STACKS_JSON.match(head) or _STACKS_TEXT.match(head):
