@@ -78,6 +78,20 @@ def test_a_healthy_log_ends_with_0(tmp_path):
     assert (done.returncode, done.stdout.decode()[0]) == (0, "✓")
 
 
+@pytest.mark.slow
+def test_a_folder_of_many_small_files_is_told_in_a_few_lines(tmp_path):
+    for number in range(3000):
+        content = (b"", b"\x01\x02\x03" * 200, HEALTHY.encode())[min(number % 10, 2)]
+        (tmp_path / f"{number}.txt").write_bytes(content)
+    (tmp_path / "2999.txt").write_text(CRASH)
+    done = holdfast(tmp_path)
+    shown = " ".join(done.stdout.decode().split())
+    assert done.returncode == 1
+    assert len(done.stdout.splitlines()) < 40
+    for words in ("KeyError: 17", "2,400 files read", "and 2,397 more", "600 ignored", "and 297 more: it is empty"):
+        assert words in shown, shown
+
+
 @pytest.mark.parametrize("form", ["tar", "gzip", "plain"])
 def test_standard_input_may_be_anything(form):
     archive = io.BytesIO()

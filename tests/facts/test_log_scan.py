@@ -227,6 +227,22 @@ def test_sparse_rows_are_searched_at_both_ends_and_now_and_then(monkeypatch: pyt
     assert (scanner.lines, scanner.bytes) == (data.count(b"\n"), len(data))
 
 
+def test_of_many_logs_the_later_ones_are_searched_for_sparse_rows_at_their_ends_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scan, "HALVED_EVERY", 100)
+    data = b"".join(b"rank %04d\n" % number for number in range(500)) + b"an Error\n" + b"rank %04d\n" % 0
+    scanner = Scanner(SMALL_TABLE, sparse={"field"})
+    found = [list(scanner.scan(io.BytesIO(data))) for _ in range(20)]
+    assert len(found[0]) == 502
+    assert [hit.line for hit in found[-1] if 0 in hit.rows] == [b"an Error\n"]
+    near = {hit.offset for hit in found[-1]}
+    assert {0, len(data) - 10} <= near
+    assert all(at < 520 or at > len(data) - 530 for at in near)
+    assert all(data[hit.offset :].startswith(hit.line) for hit in found[-1])
+    assert [hit.number for hit in found[-1]] == [data.count(b"\n", 0, hit.offset) + 1 for hit in found[-1]]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("engine")
 def test_memory_does_not_grow_with_the_log() -> None:

@@ -29,6 +29,10 @@ FIRST_BYTES = 1 << 18
 LAST_BYTES = 2 << 20
 SAMPLE_BYTES = 1 << 14
 SAMPLE_EVERY_BYTES = 8 << 20
+#: With every so many lines in which nothing but such rows stood, what is searched for them at a stream's start and end
+#: is halved for the streams that follow, down to the last LEAST_BYTES: a folder may hold a hundred thousand logs.
+HALVED_EVERY = 5_000
+LEAST_BYTES = 1 << 6
 
 #: UTF-32 first: its mark begins as that of UTF-16 does.
 _MARKS = (
@@ -53,14 +57,16 @@ class Scanner:
     """Looks for ``patterns``, each a name, an expression, and whether case is ignored.
 
     ``sparse`` names rows that stand in nearly every line of a healthy log, such as a step's number. They are searched
-    in full in the first FIRST_BYTES and the last LAST_BYTES of a stream, rounded up to whole blocks (of CHUNK_BYTES or
-    a little more), and between those only in the first SAMPLE_BYTES, rounded up to a whole line, of a block every
-    SAMPLE_EVERY_BYTES. All other rows are searched everywhere; a line found for one of them may lack its sparse
-    rows. Nothing is sparse unless it is named. One scanner scans one stream at a time.
+    in full in the first FIRST_BYTES and the last LAST_BYTES of a stream, and between those only in the first
+    SAMPLE_BYTES of a block every SAMPLE_EVERY_BYTES, all rounded up to whole lines; in later streams of many, less
+    (HALVED_EVERY). All other rows are searched everywhere; a line found for one of them may lack its sparse rows.
+    Nothing is sparse unless it is named. One scanner scans one stream at a time.
     """
 
     def __init__(self, patterns: Sequence[Pattern], *, sparse: Collection[str] = ()) -> None:
         quiet = [row for row, (name, *_) in enumerate(patterns) if name not in sparse]
+        self._sparse = frozenset(range(len(patterns))) - frozenset(quiet)
+        self._idle_hits = 0
         self._all = _Table(patterns, range(len(patterns)))
         self._quiet = _Table([patterns[row] for row in quiet], quiet) if len(quiet) < len(patterns) else None
         self._searched = 0
@@ -91,31 +97,48 @@ class Scanner:
         for begin, end, rows in table.search(fast=self._searched > SMALL_BYTES)(block):
             newlines += block.count(b"\n", counted, begin)
             counted = begin
-            yield Hit(newlines + 1, self.bytes + begin, block[begin:end], tuple(table.rows[row] for row in rows))
+            found = tuple(table.rows[row] for row in rows)
+            self._idle_hits += self._sparse.issuperset(found)
+            yield Hit(newlines + 1, self.bytes + begin, block[begin:end], found)
 
     def _planned(self, blocks: Iterator[bytes]) -> Iterator[tuple[bytes, _Table]]:
         """Each block with what to search it for; the stream's end is known when as much is held back."""
         if self._quiet is None:
             yield from ((block, self._all) for block in blocks)
             return
+        halved = min(self._idle_hits // HALVED_EVERY, LAST_BYTES.bit_length())
+        first, last = FIRST_BYTES >> halved, max(LAST_BYTES >> halved, min(LAST_BYTES, LEAST_BYTES))
         held: deque[bytes] = deque()
         held_bytes = at = sampled = 0
         for one in blocks:
             held.append(one)
             held_bytes += len(one)
-            while held_bytes - len(held[0]) >= LAST_BYTES:
+            while held_bytes - len(held[0]) >= last:
                 block = held.popleft()
-                held_bytes -= len(block)
-                cut = len(block) if at < FIRST_BYTES else 0
+                head = first - at
                 if at - sampled >= SAMPLE_EVERY_BYTES:
-                    sampled = at
-                    cut = block.find(b"\n", SAMPLE_BYTES - 1) + 1 or len(block)
-                if cut:
-                    yield block[:cut], self._all
-                if cut < len(block):
-                    yield block[cut:], self._quiet
+                    sampled, head = at, SAMPLE_BYTES
+                yield from self._parts(block, head, 0)
+                held_bytes -= len(block)
                 at += len(block)
-        yield from ((block, self._all) for block in held)
+        for block in held:
+            yield from self._parts(block, first - at, last - held_bytes + len(block))
+            held_bytes -= len(block)
+            at += len(block)
+
+    def _parts(self, block: bytes, head: int, tail: int) -> Iterator[tuple[bytes, _Table]]:
+        """The first ``head`` and the last ``tail`` bytes, rounded up to whole lines, are searched for everything."""
+        assert self._quiet is not None  # noqa: S101 - asked for by the only caller
+        until = (block.find(b"\n", head - 1) + 1 or len(block)) if head > 0 else 0
+        begin = block.rfind(b"\n", 0, max(len(block) - tail, 0)) + 1 if tail > 0 else len(block)
+        if until >= begin:
+            yield block, self._all
+            return
+        if until:
+            yield block[:until], self._all
+        yield block[until:begin], self._quiet
+        if begin < len(block):
+            yield block[begin:], self._all
 
 
 class _Table:
