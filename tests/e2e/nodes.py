@@ -5,6 +5,7 @@ They share the network, and are told what to do line by line. When a node ends, 
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import time
@@ -12,7 +13,8 @@ from functools import cache
 
 import pytest
 
-UNSHARE = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child")
+AS_OTHERS = ("--user", "--map-current-user") if os.geteuid() else ()
+UNSHARE = ("unshare", *AS_OTHERS, "--pid", "--fork", "--mount-proc", "--kill-child")
 LIMIT_S = 60
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import socket
+import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
-from tests.e2e.nodes import Node, wait
+from tests.e2e.nodes import LIMIT_S, Node, wait
 from tests.specimens.expected import guilty_line, place
 
 pytestmark = pytest.mark.slow
@@ -94,3 +98,71 @@ def test_variables_of_a_launcher_that_did_not_start_this_copy_do_not_count(job):
     assert by_hand.status() == 3
     assert "look at ranks 2-3" in verdict_of(by_hand)["verdict"]["root"]["message"]
     assert verdict_of(by_hand)["elapsed_s"] < 15  # it waited for nobody
+
+
+# ---- over ssh, with a real sshd on each node
+
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+SERVER = """
+ListenAddress 127.0.0.1:{port}
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/user_key.pub
+PidFile none
+StrictModes no
+UsePAM no
+PermitRootLogin yes
+PasswordAuthentication no
+SetEnv PATH={path}
+"""
+CLIENT = """
+Host {name}
+  HostName 127.0.0.1
+  Port {port}
+  IdentityFile {folder}/user_key
+  IdentitiesOnly yes
+  GlobalKnownHostsFile none
+  UserKnownHostsFile {folder}/known_hosts
+  StrictHostKeyChecking accept-new
+"""
+
+
+def answers(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture
+def ssh(tmp_path, job):
+    """A folder with an `ssh` that knows the nodes as n0 and n1, and n2, on which no sshd runs."""
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    for key in ("host_key", "user_key"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / key], check=True)
+    hosts = []
+    for at, port in enumerate((free_port(), free_port(), free_port())):
+        hosts.append(CLIENT.format(name=f"n{at}", port=port, folder=tmp_path))
+        if at < len(job):
+            config = tmp_path / f"sshd{at}"
+            config.write_text(SERVER.format(port=port, folder=tmp_path, path=path))
+            # Started by root it wants this folder; the node has mounts of its own: the machine's stay as they are.
+            ready = "" if os.geteuid() else "mount -t tmpfs none /run && mkdir -m 755 /run/sshd && "
+            server = job[at].start("sh", "-c", f"{ready}exec {SSHD} -D -e -f {config}")
+            wait(lambda port=port: answers(port), server.errors)
+    (tmp_path / "config").write_text("".join(hosts))
+    program = tmp_path / "ssh"
+    program.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {tmp_path}/config "$@"\n')
+    program.chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.skipif(not SSHD or not shutil.which("ssh"), reason="no sshd on this machine")
+def test_hosts_are_asked_over_ssh_and_one_verdict_is_printed(ssh):
+    done = subprocess.run(
+        [sys.executable, *ATTACH, "--hosts", "n0,n1,n2"], env={**os.environ, "PATH": f"{ssh}:{os.environ['PATH']}"},
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "")
+    said = json.loads(done.stdout)
+    assert judged(said) == EXPECTED
+    assert [state["rank"] for state in said["samples"]["ranks"]] == [0, 1, 2, 3]
+    (unseen,) = (text for text in said["verdict"]["unseen"] if "host n2" in text)
+    assert "Connection refused" in unseen

@@ -1,0 +1,129 @@
+"""`srun holdfast attach` under a real Slurm of two nodes, which is started here where its programs are installed.
+
+On Debian: ``apt-get install --no-install-recommends slurm-wlm munge``, then run this file as root. Nothing of Slurm has
+to be set up or running: everything lies in a folder of the test and ends with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+
+import pytest
+
+from tests.e2e.nodes import LIMIT_S, Node, wait
+
+pytestmark = pytest.mark.slow
+PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
+MISSING = [name for name in ("munged", "slurmctld", "slurmd", "srun") if not shutil.which(name, path=PATH)]
+if MISSING or os.geteuid():
+    reason = f"{', '.join(MISSING)} not installed" if MISSING else "slurmd has to be started by root"
+    pytest.skip(reason, allow_module_level=True)
+
+CONFIGURATION = """
+ClusterName=holdfast
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+SlurmctldPort={ports[0]}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool.%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/%n.pid
+ProctrackType=proctrack/pgid
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+MpiDefault=none
+SwitchType=switch/none
+SlurmdParameters=config_overrides
+NodeName=127.0.0.1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=2
+NodeName=127.0.0.2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=2
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:8
+"""
+#: A rank that Slurm alone numbers; rank 2, on the second node, does not come to the sixth all_reduce.
+PROGRAM = """
+import os, sys, time
+import torch, torch.distributed as dist
+rank, world = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{sys.argv[1]}", rank=rank, world_size=world)
+for step in range(100):
+    if step == 5 and rank == 2:
+        print("asleep", flush=True)
+        time.sleep(3600)  # GUILTY
+    dist.all_reduce(torch.ones(4))
+"""
+LINE = next(at for at, text in enumerate(PROGRAM.splitlines(), 1) if text.endswith("# GUILTY"))
+
+
+def free_ports(count):
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+class Cluster:
+    """Two nodes and one from which one works, each with processes of its own."""
+
+    def __init__(self, folder, head):
+        self.folder, self.head = folder, head
+
+    def srun(self, *words):
+        return self.head.start("srun", *words)
+
+    def ask(self, *words):
+        environment = {**os.environ, "SLURM_CONF": f"{self.folder}/slurm.conf"}
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        return done.stdout.split()
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    (tmp_path / "munge.key").write_bytes(os.urandom(1024))
+    (tmp_path / "munge.key").chmod(0o600)
+    for name in ("state", "spool.127.0.0.1", "spool.127.0.0.2"):
+        (tmp_path / name).mkdir()
+    host = socket.gethostname().partition(".")[0]
+    (tmp_path / "slurm.conf").write_text(CONFIGURATION.format(folder=tmp_path, host=host, ports=free_ports(3)))
+    variables = {"SLURM_CONF": f"{tmp_path}/slurm.conf", "OMP_NUM_THREADS": "1", "PATH": PATH}
+    with ExitStack() as stack:
+        head, *nodes = (stack.enter_context(Node(tmp_path / name, **variables)) for name in ("head", "n1", "n2"))
+        kept = [f"--{name}={tmp_path}/munge.{end}" for name, end in
+                (("key-file", "key"), ("socket", "socket"), ("log-file", "log"), ("pid-file", "pid"),
+                 ("seed-file", "seed"))]  # fmt: skip
+        munged = head.start("munged", "--foreground", "--force", *kept)
+        wait((tmp_path / "munge.socket").exists, munged.errors)
+        control = head.start("slurmctld", "-D")
+        for at, node in enumerate(nodes, 1):
+            node.start("slurmd", "-D", "-N", f"127.0.0.{at}")
+        made = Cluster(tmp_path, head)
+        wait(lambda: made.ask("sinfo", "-h", "-N", "-o", "%t") == ["idle", "idle"], control.errors)
+        yield made
+
+
+def test_one_copy_a_node_inside_the_allocation_gives_one_verdict(cluster):
+    program = cluster.folder / "train.py"
+    program.write_text(PROGRAM)
+    (port,) = free_ports(1)
+    ranks = cluster.srun("-N2", "--ntasks-per-node=2", "--overcommit", sys.executable, program, port)
+    wait(lambda: "asleep" in ranks.output(), ranks.errors)
+    (number,) = cluster.ask("squeue", "-h", "-o", "%A")
+    inside = ("--overlap", "--jobid", number, "-N2", "--ntasks-per-node=1")
+    looked = cluster.srun(*inside, sys.executable, "-m", "holdfast", "attach", "--json")
+    assert looked.status() == 1
+    (line,) = looked.output().splitlines()
+    said = json.loads(line)
+    root = said["verdict"]["root"]
+    assert (root["cause"], root["subject"]["rank"], root["subject"]["line"]) == ("rank-missing-collective", 2, LINE)
+    assert [state["rank"] for state in said["samples"]["ranks"]] == [0, 1, 2, 3]
+    assert said["job"]["launcher"] == "srun"
