@@ -6,57 +6,45 @@ the end, because their tables need all of them.
 
 from __future__ import annotations
 
-import io
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO, cast
+from dataclasses import dataclass
+from functools import partial
 
-import msgspec
+from msgspec.structs import replace
 
+from holdfast.actions import witnesses
+from holdfast.actions.heap import Heap, ReadPiece, Watch
 from holdfast.actions.incident import timeline
-from holdfast.actions.judgement import Judgement
+from holdfast.actions.witnesses import Tables
 from holdfast.errors import MissingFile
-from holdfast.facts import box_files, dumps
+from holdfast.facts import box_files, stack_tree
 from holdfast.facts.dumps import DumpTable
 from holdfast.facts.evidence import Ignored, Kind, Piece
 from holdfast.facts.evidence.gather import STANDARD_INPUT, gather
-from holdfast.facts.evidence.streams import Limits, buffered
+from holdfast.facts.evidence.streams import Limits
 from holdfast.facts.logs import LogFacts, reader
 from holdfast.facts.node import Summary
-from holdfast.facts.ranks import Life
-from holdfast.findings import Level, Verdict
+from holdfast.facts.ranks import RankState
+from holdfast.facts.stack_files import StackTable
+from holdfast.findings import Fact, Level, Verdict
 from holdfast.report.html import incident_page
 from holdfast.report.timeline import Timeline
-from holdfast.rules import dumps as rules_of_dumps
-from holdfast.rules import stall
+from holdfast.rules import exits, untold
 from holdfast.rules.logs.judge import judge as judge_logs
 from holdfast.rules.verdict import QUESTION, merge
 
-#: Told how many files were found and how many bytes were read so far, and the name of the file.
-Watch = Callable[[int, int, str], None]
-
-MOST_REPORT_BYTES = 256 << 20
 #: Files listed on the page, of those read and of those ignored.
 MOST_LISTED = 100
-#: A job whose processes live and that advanced so short ago is not called stuck.
-ALIVE_S = 5.0
-#: What only a look at the living processes could rule out.
-_NEEDS_PROCESSES = frozenset({"rank-killed", "rank-stopped", "host-oom-killed"})
-
-
-class ReadPiece(msgspec.Struct, frozen=True):
-    """A file that was read; ``trouble`` says why not to its end."""
-
-    name: str
-    kind: Kind
-    bytes: int
-    trouble: str = ""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The verdict, and what it rests on. ``summary`` and ``dumps`` are the tables of ranks, where there are any."""
+    """The verdict, and what it rests on.
+
+    ``summary`` and ``dumps`` are the tables of ranks, ``stacks`` what files of stacks tell, where there are any.
+    """
 
     verdict: Verdict
     read: tuple[ReadPiece, ...]
@@ -65,6 +53,7 @@ class Diagnosis:
     logs: LogFacts | None = None
     summary: Summary | None = None
     dumps: DumpTable | None = None
+    stacks: StackTable | None = None
 
     @property
     def exit_status(self) -> int:
@@ -74,8 +63,15 @@ class Diagnosis:
         root = self.verdict.root
         if root is not None:
             return {Level.ERROR: 1, Level.UNKNOWN: 3}.get(root.level, 0)
-        blind = not any((self.logs, self.summary, self.dumps))
-        return 3 if self.verdict.suspects or blind else 0
+        sampled = self.stacks is not None and self.stacks.samples is not None
+        blind = not any((self.logs, self.summary, self.dumps, sampled))
+        unsaid = self.summary is not None and untold.ranks(self.summary.ranks)
+        return 3 if self.verdict.suspects or blind or unsaid or self._is_cut else 0
+
+    @property
+    def _is_cut(self) -> bool:
+        """True where something was lost in which the cause may have stood."""
+        return any(item.trouble for item in self.read)
 
 
 def diagnose(
@@ -91,23 +87,47 @@ def diagnose(
         MissingFile: none of the paths is there.
     """
     begun = time.monotonic()
-    heap = _Heap(watch)
+    heap = Heap(watch)
     logs = read_logs(heap.sort(gather(paths, limits)))
-    boxes = heap.boxes()
-    table = heap.table(boxes)
-    dumped = heap.dumps()
+    told = logs if heap.has(Kind.LOG) else None
+    tables = _tables(heap, told)
+    verdicts = witnesses.judge(tables)
+    said = judge_logs(logs) if told is not None else None
     heap.settle_sizes()
-    verdicts = [_judge_table(table)] if table is not None else []
-    verdicts += [rules_of_dumps.judge(dumped)] if dumped is not None else []
-    said = judge_logs(logs) if heap.has(Kind.LOG) else None
     read = tuple(item for item in heap.read if item.name not in heap.refused)
     if heap.ignored and not read and all(_is_missing(item, paths) for item in heap.ignored):
         raise MissingFile(", ".join(paths[:4]) or "nothing")
     verdict = merge(verdicts, said) if verdicts or said else heap.earlier or Verdict(question=QUESTION)
-    verdict = msgspec.structs.replace(verdict, unseen=(*verdict.unseen, *_unseen(read)))
+    verdict = replace(verdict, unseen=(*verdict.unseen, *_unseen(read)))
+    elapsed_s = time.monotonic() - begun
     return Diagnosis(
-        verdict, read, tuple(heap.ignored), time.monotonic() - begun, logs if said else None, table, dumped
+        verdict, read, tuple(heap.ignored), elapsed_s, told, tables.boxes, tables.dumps, tables.stacks
     )  # fmt: skip
+
+
+def _tables(heap: Heap, logs: LogFacts | None) -> Tables:
+    """The tables of ranks, each with what the other witnesses know of its ranks."""
+    made = heap.boxes()
+    boxes = heap.table(made.summary)
+    dumped = heap.dumps(boxes.groups if boxes is not None else {})
+    if boxes is made.summary and dumped is not None:
+        boxes = box_files.settle(made, partial(heap.dump_of, dumped))
+    sizes = [each.world_size for each in (boxes, dumped, logs) if each is not None and each.world_size]
+    stacks = heap.stacks(_processes(boxes.ranks if boxes is not None else ()), sizes[0] if sizes else 0)
+    facts: dict[int, Fact] = {}
+    if boxes is not None:
+        joined = exits.join(witnesses.with_stacks(boxes.ranks, stacks.samples), logs, boxes.world_size)
+        boxes, facts = replace(boxes, ranks=joined.ranks), facts | joined.facts
+    if dumped is not None:
+        joined = exits.join(dumped.ranks, logs, dumped.world_size)
+        dumped, facts = replace(dumped, ranks=joined.ranks), facts | joined.facts
+    return Tables(boxes, dumped, stacks if heap.has(Kind.STACKS) else None, facts)
+
+
+def _processes(ranks: Sequence[RankState]) -> dict[int, int]:
+    """Which rank a process is, where no two hosts have one of that number."""
+    count = Counter(state.pid for state in ranks)
+    return {state.pid: state.rank for state in ranks if count[state.pid] == 1}
 
 
 def _is_missing(item: Ignored, paths: Sequence[str]) -> bool:
@@ -126,168 +146,6 @@ def page(found: Diagnosis) -> str:
     run = {"read": f"{len(found.read)} files", "ignored": f"{len(found.ignored)} files"}
     run |= {item.name: f"{item.kind}, {item.bytes:,} bytes" for item in found.read[:MOST_LISTED]}
     run |= {item.name: f"ignored: {item.why}" for item in found.ignored[:MOST_LISTED]}
-    return incident_page(found.verdict, drawn, title="diagnosis", facts=facts, run=run)
-
-
-@dataclass
-class _Heap:
-    """Sorts pieces by kind while they are found."""
-
-    watch: Watch | None
-    read: list[ReadPiece] = field(default_factory=list)
-    ignored: list[Ignored] = field(default_factory=list)
-    refused: set[str] = field(default_factory=set)
-    earlier: Verdict | None = None
-    _later: dict[Kind, list[Piece]] = field(default_factory=dict)
-    _begun: list[tuple[Piece, list[int]]] = field(default_factory=list)
-    _bytes: int = 0
-
-    def sort(self, found: Iterator[Piece | Ignored]) -> Iterator[Piece]:
-        """Give the logs, at once; keep the others, and what was ignored."""
-        for item in found:
-            if isinstance(item, Ignored):
-                self.ignored.append(item)
-                continue
-            piece = self._counted(item)
-            if piece.kind is Kind.LOG:
-                yield piece
-            else:
-                self._later.setdefault(piece.kind, []).append(piece)
-
-    def _counted(self, piece: Piece) -> Piece:
-        """The piece, whose streams count what is read of them, and which never fails to open."""
-        count = [0]
-        self._begun.append((piece, count))
-
-        def add(size: int) -> None:
-            count[0] += size
-            self._bytes += size
-            if self.watch is not None:
-                self.watch(len(self._begun), self._bytes, piece.name)
-
-        def open_counted() -> BinaryIO:
-            try:
-                inner = piece.open()
-            except OSError as error:
-                piece.troubles.append((error.strerror or str(error)).lower())
-                return io.BytesIO()
-            count[0] = 0
-            return buffered(_Counting(inner, add), piece.size)
-
-        return replace(piece, open=open_counted)
-
-    def settle_sizes(self) -> None:
-        """Write down what was read, once all was."""
-        self.read = [
-            ReadPiece(piece.name, piece.kind, count[0] or piece.size or 0, "; ".join(piece.troubles))
-            for piece, count in self._begun
-        ]
-
-    def has(self, kind: Kind) -> bool:
-        """Whether a piece of that kind was found."""
-        return any(piece.kind is kind for piece, _ in self._begun)
-
-    def boxes(self) -> Summary | None:
-        """The table that the boxes make."""
-        made = box_files.read(self._later.get(Kind.BOX, ()))
-        self._refuse(made.ignored)
-        return made.summary
-
-    def table(self, boxes: Summary | None) -> Summary | None:
-        """The boxes' table, or the one that an incident's report keeps, which has stacks and exit codes too."""
-        kept = boxes
-        for piece in self._later.get(Kind.REPORT, ()):
-            told = self._told(piece)
-            if isinstance(told, Summary) and (kept is None or told.time >= max(_started(kept), kept.time)):
-                kept = told
-        return kept
-
-    def _told(self, piece: Piece) -> Summary | None:
-        with piece.open() as stream:
-            data = stream.read(MOST_REPORT_BYTES)
-        try:
-            content = msgspec.json.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._refuse([Ignored(piece.name, "it is no whole JSON document")])
-            return None
-        if isinstance(content, dict) and "ranks" in content:
-            told = box_files.told(content)
-            if told is not None and told.ranks:
-                return told
-        verdict = _verdict_in(content)
-        if verdict is None or len(self._begun) > 1:
-            self._refuse([Ignored(piece.name, "it is holdfast's own; the evidence beside it is judged anew")])
-        self.earlier = verdict or self.earlier
-        return None
-
-    def dumps(self) -> DumpTable | None:
-        """The table that the flight recorder's dumps make."""
-        pieces = self._later.get(Kind.DUMP, ())
-        if not pieces:
-            return None
-        made = dumps.read(pieces)
-        left_out = [piece.name for piece in pieces if piece.name not in made.files.values()]
-        for name in left_out:
-            why = next((text for text in made.unseen if name in text), "another dump of its rank is newer")
-            self._refuse([Ignored(name, why)])
-        return made if made.ranks else None
-
-    def _refuse(self, items: Sequence[Ignored]) -> None:
-        self.ignored += items
-        self.refused |= {item.name for item in items}
-
-
-class _Counting(io.RawIOBase):
-    """Tells how much of a stream is read."""
-
-    def __init__(self, inner: BinaryIO, add: Callable[[int], None]) -> None:
-        super().__init__()
-        self._inner, self._add = inner, add
-
-    def readable(self) -> bool:
-        """Yes."""
-        return True
-
-    def readinto(self, buffer: object) -> int:
-        """As of any raw stream."""
-        view = memoryview(cast(bytearray, buffer)).cast("B")
-        data = self._inner.read(len(view)) or b""
-        view[: len(data)] = data
-        self._add(len(data))
-        return len(data)
-
-    def close(self) -> None:
-        """Close the inner stream too."""
-        if not self.closed:
-            self._inner.close()
-        super().close()
-
-
-def _started(table: Summary) -> float:
-    return max((state.started for state in table.ranks), default=0.0)
-
-
-def _verdict_in(content: Any) -> Verdict | None:
-    """The verdict in an envelope, or by itself."""
-    if isinstance(content, dict):
-        content = content.get("verdict", content)
-    try:
-        return msgspec.convert(content, Verdict)
-    except (msgspec.ValidationError, OverflowError):
-        return None
-
-
-def _judge_table(table: Summary) -> Verdict:
-    """The verdict over a table of ranks; a job that lives and advances, and in which none failed, is no case."""
-    living = [state for state in table.ranks if state.life == Life.RUNNING]
-    advanced_s = time.time() - table.silent_since
-    failed = any(state.raised is not None for state in table.ranks)
-    if living and not failed and advanced_s < ALIVE_S:
-        return Verdict(question=QUESTION, unseen=(f"the job runs; it advanced {max(advanced_s, 0):.1f} s ago",))
-    verdict = Judgement(stall.Limits()).judge(table)
-    if all(state.life in (Life.UNKNOWN, Life.DEAD) and state.exit_code is None for state in table.ranks):
-        known = tuple(out for out in verdict.ruled_out if out.cause not in _NEEDS_PROCESSES)
-        verdict = msgspec.structs.replace(
-            verdict, ruled_out=known, unseen=(*verdict.unseen, "the processes themselves: there are only their boxes")
-        )
-    return verdict
+    threads = found.stacks.samples.threads if found.stacks is not None and found.stacks.samples is not None else {}
+    tree = stack_tree.merge(threads)
+    return incident_page(found.verdict, drawn, title="diagnosis", facts=facts, run=run, tree=tree)

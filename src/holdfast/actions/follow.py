@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from holdfast.actions.diagnose import Diagnosis, Watch, diagnose
+from holdfast.actions.diagnose import Diagnosis, diagnose
+from holdfast.actions.heap import Watch
 from holdfast.errors import MissingFile
 from holdfast.facts.evidence.gather import sizes
 from holdfast.facts.logs.growing import GrowingLogs

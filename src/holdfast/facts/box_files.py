@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import socket
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import blackbox
 from holdfast.errors import BoxUnreadable
-from holdfast.facts import processes
+from holdfast.facts import completion, processes
 from holdfast.facts.boxes import Box
 from holdfast.facts.evidence import Ignored, Piece
+from holdfast.facts.flight_recorder import Dump
 from holdfast.facts.node import RECENT_CALLS, RECENT_CALLS_OF_ALL, Summary, agree_on_groups
 from holdfast.facts.processes import Process
 from holdfast.facts.ranks import Group, Life, RankState
@@ -31,14 +33,18 @@ _WRONG = (ValueError, IndexError, KeyError, TypeError, OverflowError, msgspec.Va
 
 
 class BoxTable(msgspec.Struct, frozen=True):
-    """The table of the newest generation (None where no box can be read), and the boxes that are not in it."""
+    """The table of the newest generation (None where no box can be read), and the boxes that are not in it.
+
+    ``pieces`` are the boxes that are, by rank.
+    """
 
     summary: Summary | None
     ignored: tuple[Ignored, ...]
+    pieces: dict[int, Piece] = {}
 
 
 class _Read(msgspec.Struct, frozen=True):
-    name: str
+    piece: Piece
     state: RankState
     groups: dict[str, Group]
     facts: tuple[Fact, ...]
@@ -66,11 +72,33 @@ def read(pieces: Iterable[Piece]) -> BoxTable:
     for box in sorted(boxes, key=lambda box: box.state.progress):
         if _of_one_generation(box, newest):
             if box.state.rank in kept:
-                ignored.append(Ignored(kept[box.state.rank].name, f"{box.name} is a newer box of the same rank"))
+                ignored.append(
+                    Ignored(kept[box.state.rank].piece.name, f"{box.piece.name} is a newer box of the same rank")
+                )
             kept[box.state.rank] = box
         else:
-            ignored.append(Ignored(box.name, "it is of an earlier generation, or of another run"))
-    return BoxTable(_summary([kept[rank] for rank in sorted(kept)], newest.world_size), tuple(ignored))
+            ignored.append(Ignored(box.piece.name, "it is of an earlier generation, or of another run"))
+    summary = _summary([kept[rank] for rank in sorted(kept)], newest.world_size)
+    return BoxTable(summary, tuple(ignored), {rank: box.piece for rank, box in kept.items()})
+
+
+def settle(table: BoxTable, dump_of: Callable[[int], Dump | None]) -> Summary | None:
+    """The table, with what dumps tell of calls on NCCL of which a box alone cannot tell whether they are over.
+
+    ``dump_of`` gives the flight recorder's dump of a rank; it is asked for ranks with such calls alone.
+    """
+    if table.summary is None:
+        return None
+    return replace(table.summary, ranks=tuple(_settled(table, state, dump_of) for state in table.summary.ranks))
+
+
+def _settled(table: BoxTable, state: RankState, dump_of: Callable[[int], Dump | None]) -> RankState:
+    if not any(call.is_doubtful for call in state.pending):
+        return state
+    dump, piece = dump_of(state.rank), table.pieces.get(state.rank)
+    if dump is None or piece is None:
+        return replace(state, unseen=(*state.unseen, "completion on NCCL: there is no dump of its flight recorder"))
+    return completion.settle(state, dump, _opened(piece).collective)
 
 
 def _of_one_generation(box: _Read, newest: _Read) -> bool:
@@ -86,8 +114,8 @@ def _summary(boxes: list[_Read], world_size: int) -> Summary:
     return Summary(tuple(states), groups, world_size, newest, newest, facts)
 
 
-def _read(piece: Piece) -> _Read:
-    """One box. It is mapped where it can be cut off by nobody: in a temporary copy, which has no name any more."""
+def _opened(piece: Piece) -> Box:
+    """The box, mapped where it can be cut off by nobody: in a temporary copy, which has no name any more."""
     with tempfile.NamedTemporaryFile(prefix="holdfast-box-") as copy:
         left = MOST_BYTES
         with piece.open() as stream:
@@ -95,14 +123,18 @@ def _read(piece: Piece) -> _Read:
                 copy.write(data)
                 left -= len(data)
         copy.flush()
-        box = Box(Path(copy.name))
+        return Box(Path(copy.name))
+
+
+def _read(piece: Piece) -> _Read:
+    box = _opened(piece)
     header, notes = box.header, box.read_notes()
     calls = max(4, min(RECENT_CALLS, RECENT_CALLS_OF_ALL // max(header.world_size, 1)))
     facts: list[Fact] = []
     for fact in notes.facts:
         with suppress(msgspec.ValidationError):
             facts.append(msgspec.convert(fact, Fact, strict=False))
-    return _Read(piece.name, _state(box, calls), notes.groups(), tuple(facts), header.generation, header.world_size)
+    return _Read(piece, _state(box, calls), notes.groups(), tuple(facts), header.generation, header.world_size)
 
 
 def _state(box: Box, calls: int) -> RankState:

@@ -21,7 +21,7 @@ from holdfast.facts import completion, processes, stacks
 from holdfast.facts.boxes import Box, step_seconds
 from holdfast.facts.dump_requests import DumpPlace, DumpRequests
 from holdfast.facts.processes import Process
-from holdfast.facts.ranks import Group, Life, Operation, RankState, Stack
+from holdfast.facts.ranks import Group, Life, RankState, Stack
 from holdfast.findings import Fact, Unknown
 
 #: Calls remembered a rank in a close look; fewer in a large job, so that the leader's table stays small.
@@ -220,13 +220,13 @@ class _Rank:
     def ask_for_dump(self) -> None:
         """Ask torch how far the device is, where the box has collectives of which it cannot tell."""
         box = self.open()
-        if self._dumps is not None and box is not None and any(_is_doubtful(call) for call in box.pending()):
+        if self._dumps is not None and box is not None and any(call.is_doubtful for call in box.pending()):
             self._forget_old_dumps(box, self._dumps)
             self._dumps.ask()
 
     def _settled(self, state: RankState) -> RankState:
         """``state``, with what torch's dump says of collectives whose completion the box does not know."""
-        if self.box is None or not any(_is_doubtful(call) for call in state.pending):
+        if self.box is None or not any(call.is_doubtful for call in state.pending):
             return state
         if self._dumps is None or self._dumps.dump is None:
             why = "its torch is not asked for dumps" if self._dumps is None else self._dumps.trouble
@@ -271,11 +271,6 @@ class _Rank:
             durations = step_seconds(box.table())
             self._p99 = float(np.percentile(durations, 99)) if len(durations) else None
         return self._p99
-
-
-def _is_doubtful(call: Operation) -> bool:
-    """True for a collective that is over or not, as far as the box knows."""
-    return not call.certain and not call.is_point_to_point
 
 
 def agree_on_groups(seen: Sequence[tuple[RankState, Mapping[str, Group]]]) -> tuple[dict[str, Group], list[RankState]]:

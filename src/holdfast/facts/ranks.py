@@ -55,6 +55,11 @@ class Operation(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """True for send and recv in any form."""
         return self.name in {"send", "recv", "recv_any_source"}
 
+    @property
+    def is_doubtful(self) -> bool:
+        """True for a collective of which nothing tells whether it is over."""
+        return not self.certain and not self.is_point_to_point
+
 
 class GroupProgress(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Sequence number of the last collective of a group that this rank entered, and of the last that completed."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.facts.ranks import Place, Stack
 from holdfast.findings import Unknown
@@ -24,35 +25,57 @@ _FRAME = re.compile(r'  File "(.*)", line (\d{1,10}) in (.*)$')
 _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 
 
-class _Frame(msgspec.Struct):
+class SpiedFrame(msgspec.Struct, gc=False):
+    """A frame as py-spy writes it in JSON; ``module`` is the library of a frame of native code."""
+
     name: str = ""
     filename: str = ""
     line: int = 0
+    module: str | None = None
 
 
-class _Thread(msgspec.Struct):
+class SpiedThread(msgspec.Struct, gc=False):
+    """A thread as py-spy writes it in JSON."""
+
+    pid: int | None = None
     os_thread_id: int | None = None
     thread_name: str | None = None
-    frames: list[_Frame] = []
+    active: bool | None = None
+    frames: list[SpiedFrame] = []
 
 
-_DUMP = msgspec.json.Decoder(list[_Thread])
+_DUMP = msgspec.json.Decoder(list[SpiedThread])
 
 
 def from_py_spy(output: bytes, pid: int, folder: str = "") -> tuple[Stack, ...] | Unknown:
     """The threads in ``py-spy dump --json``, the main thread first; relative paths are meant from ``folder``."""
     if len(output) > MOST_BYTES:
         return Unknown(f"py-spy wrote {len(output) >> 20} MiB about process {pid}, more than is read")
+    threads = spied_threads(output)
+    if isinstance(threads, Unknown):
+        return Unknown(f"py-spy wrote what cannot be read about process {pid}: {threads.why}")
+    return stacks_of(threads, pid, Stack((), origin="py-spy", time=time.time()), folder)
+
+
+def spied_threads(output: bytes) -> list[SpiedThread] | Unknown:
+    """The threads in ``py-spy dump --json``, as they stand there."""
     try:
-        threads = _DUMP.decode(output)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return Unknown(f"py-spy wrote what cannot be read about process {pid}: {error}")
-    now = time.time()
+        return _DUMP.decode(output)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return Unknown(str(error))
+
+
+def stacks_of(threads: Sequence[SpiedThread], main: int | None, like: Stack, folder: str = "") -> tuple[Stack, ...]:
+    """The stacks of threads of one process, with origin and time as ``like`` has them; native frames are left out.
+
+    ``main`` is the number that the system gave the main thread.
+    """
     stacks = []
     for number, thread in enumerate(threads[:MOST_THREADS]):
-        frames = (_place(frame.filename, frame.line, frame.name, folder) for frame in thread.frames[:MOST_FRAMES])
-        name = MAIN if thread.os_thread_id == pid else _other(thread.thread_name, number)
-        stacks.append(Stack(tuple(frames), name, "py-spy", now))
+        called = (frame for frame in thread.frames[:MOST_FRAMES] if frame.module is None)
+        frames = tuple(_place(frame.filename, frame.line, frame.name, folder) for frame in called)
+        is_main = main is not None and thread.os_thread_id == main
+        stacks.append(replace(like, frames=frames, thread=MAIN if is_main else _other(thread.thread_name, number)))
     return _main_first(stacks)
 
 

@@ -11,6 +11,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from holdfast.facts.ranks import Group, Life, Operation, RankState
 from holdfast.findings import Cause, Fact, Finding, Level, RuledOut, Subject, Verdict, finding
 from holdfast.report.ranksets import compress_ranks as ranks_text
@@ -69,17 +71,43 @@ def _died(case: Case) -> list[Finding]:
     own = [state for state in dead if not roots.is_echo(state)]
     if not own:  # every death is an echo: somebody who left quietly, or is still there, is the root
         left = [state for state in case.ranks.values() if state.life == Life.DEAD and not roots.died(state)]
-        return [roots.explain(state, case.source, _failed_text(case, dead)) for state in left]
+        found = [roots.explain(state, case.source, _failed_text(case, dead)) for state in left]
+        return found or _vanished(case, dead)
     if len(own) == case.world_size > 1 and len({state.raised.type for state in own if state.raised}) == 1:
         return [mismatch.all_ranks(own)]
     return [roots.explain(state, case.source, _waited_text(case, state.rank)) for state in own]
 
 
-def _failed_text(case: Case, dead: Sequence[RankState]) -> str:
+def _vanished(case: Case, lost: Sequence[RankState]) -> list[Finding]:
+    """Those of whom nothing tells how they ended, where ``lost`` are ranks that lost a peer in a call.
+
+    Who did not come to that call was gone before; where all came, nothing tells which of several went first.
+    """
+    silent = [state for state in case.ranks.values() if roots.is_untold(state)]
+    call = _failed(lost)
+    behind = [state for state in silent if call is not None and _entered(state, call.group) < call.sequence]
+    gone, text = behind or silent, _failed_text(case, lost)
+    if all(roots.timed_out(state) for state in lost):
+        return [roots.explain(state, case.source, text) for state in behind]
+    claims = [roots.vanished(state, text) for state in gone]
+    if behind or len(gone) == 1:
+        return claims
+    return [replace(claim, level=Level.UNKNOWN, confidence=0.3) for claim in claims]
+
+
+def _entered(state: RankState, group: str) -> int:
+    return state.groups[group].entered if group in state.groups else 0
+
+
+def _failed(dead: Sequence[RankState]) -> Operation | None:
     """The call in which those who lost their peer were."""
     calls = [call for state in dead for call in (*state.recent, *state.pending)]
-    failed = [call for call in calls if call.failed or call.completed is None]
-    return call_text(failed[-1], case.groups) if failed else "a collective"
+    return next((call for call in reversed(calls) if call.failed or call.completed is None), None)
+
+
+def _failed_text(case: Case, dead: Sequence[RankState]) -> str:
+    call = _failed(dead)
+    return call_text(call, case.groups) if call is not None else "a collective"
 
 
 def _parted(case: Case) -> list[Finding]:

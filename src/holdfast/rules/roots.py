@@ -18,6 +18,7 @@ from holdfast.rules.places import Source, loop_swallows
 _LOADER_DEAD = re.compile(r"DataLoader worker \(pid(?:\(s\))?")
 _LOADER_FRAMES = re.compile(r"/torch/utils/data/dataloader\.py$")
 _OUT_OF_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError|can't allocate memory|MemoryError")
+_TIMED_OUT = re.compile(r"time[d ]?.?out", re.IGNORECASE)
 #: What a survivor says when a peer is gone; such an exception is never the root.
 _ECHO = re.compile(
     r"Connection (reset|closed|refused)|Broken pipe|Socket Timeout|Timed out waiting|recv|remote (peer|process)"
@@ -32,9 +33,20 @@ def is_echo(state: RankState) -> bool:
     return raised is not None and bool(_ECHO.search(f"{raised.type} {raised.text}"))
 
 
+def timed_out(state: RankState) -> bool:
+    """True where the rank gave up waiting: whom it waited for may have lived."""
+    return state.raised is not None and bool(_TIMED_OUT.search(f"{state.raised.type} {state.raised.text}"))
+
+
 def died(state: RankState) -> bool:
     """True for a process that ended by a signal, a status other than 0, or an exception."""
     return state.raised is not None or (state.exit_code is not None and state.exit_code != 0)
+
+
+def is_untold(state: RankState) -> bool:
+    """True where nothing tells whether the process lives, nor how it ended, and nobody saw where it is."""
+    told = state.raised is not None or state.ended is not None or state.exit_code is not None
+    return state.life == Life.UNKNOWN and not told and not state.stacks
 
 
 def severity(state: RankState) -> int:
@@ -69,6 +81,17 @@ def explain_alone(state: RankState, source: Source, others: str) -> Finding:
         )
     doing = f"process {state.pid}|used {state.cpu_share or 0:.0%} of a core between two samples"
     return _claim("stalled-outside-collectives", state, message, place, doing, confidence=0.8)
+
+
+def vanished(state: RankState, lost_in: str) -> Finding:
+    """The finding about a rank of which no end was noted, where others lost a peer in the call ``lost_in``."""
+    place = _last_place(state)
+    message = (
+        f"rank {state.rank} is gone without a word{_at(place, ' after ')}, and others lost their connection in "
+        f"{lost_in}: it was killed, crashed, or left by os._exit"
+    )
+    seen = f"box of rank {state.rank}|neither an exception nor the end of the script is noted"
+    return _claim("peer-lost", state, message, place, seen, confidence=0.8)
 
 
 def _claim(
@@ -205,8 +228,8 @@ def _loader(state: RankState, _source: Source, _waited: str) -> Finding | None:
         seen = f"/proc|child process {dead[0].pid} ({dead[0].name}) has ended"
         return _claim("dataloader-worker-died", state, message, place, seen)
     message = f"{waits} for its data-loader workers, which deliver nothing"
-    seen = f"/proc|{len(state.children)} child processes live"
-    return _claim("dataloader-worker-died", state, message, place, seen, confidence=0.6)
+    seen = [f"/proc|{len(state.children)} child processes live"] if state.children else []
+    return _claim("dataloader-worker-died", state, message, place, *seen, confidence=0.6)
 
 
 def _file(state: RankState, _source: Source, waited: str) -> Finding | None:
@@ -226,11 +249,11 @@ def _elsewhere(state: RankState, waited: str) -> Finding:
     if not state.stacks:
         message = f"rank {state.rank} never entered {waited}; where it is could not be seen"
         return _claim("rank-missing-collective", state, message, place, confidence=0.6)
-    doing = f"state {state.life}"
+    doing = [f"process {state.pid}|state {state.life}"] if state.life != Life.UNKNOWN else []
     if state.cpu_share is not None:
-        doing = f"used {state.cpu_share:.0%} of a core between two samples"
+        doing = [f"process {state.pid}|used {state.cpu_share:.0%} of a core between two samples"]
     message = f"rank {state.rank} never entered {waited}: it sits{_at(place, ' at ')}"
-    return _claim("rank-missing-collective", state, message, place, f"process {state.pid}|{doing}", confidence=0.93)
+    return _claim("rank-missing-collective", state, message, place, *doing, confidence=0.93)
 
 
 def _tail(waited: str) -> str:

@@ -7,7 +7,7 @@ for. Stacks say less than boxes do (not which all_reduce it is, nor of which gro
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -25,8 +25,9 @@ from holdfast.rules.stall import Limits
 QUESTION = "Why does the job stand still?"
 #: A rank that uses less of a core than this does nothing but wait.
 IDLE_CPU_SHARE = 0.05
-#: By how much less is believed what stacks alone say, with all ranks in view and with some missing.
-ALL_SEEN, SOME_SEEN = 0.95, 0.75
+#: By how much less is believed what stacks alone say: with all ranks in view, with some missing, and where a rank was
+#: looked at but once.
+ALL_SEEN, SOME_SEEN, SEEN_ONCE = 0.95, 0.75, 0.7
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class Scene:
     @property
     def trust(self) -> float:
         """How far a claim from stacks goes."""
+        if any(len(state.stacks) < 2 for state in self.sampled):
+            return SEEN_ONCE
         return ALL_SEEN if not self.absent and len(self.sampled) == len(self.ranks) else SOME_SEEN
 
     @property
@@ -78,9 +81,13 @@ def judge(
     world_size: int,
     source: Source | None = None,
     gone: Sequence[int] = (),
+    running: Collection[int] = (),
 ) -> Verdict:
-    """The verdict over a job of which nothing but stacks and processes is known."""
-    scene = _scene(ranks, threads, world_size, source or {}, gone)
+    """The verdict over a job of which nothing but stacks and processes is known.
+
+    ``running`` are ranks whose main thread the system ran whenever it was looked at.
+    """
+    scene = _scene(ranks, threads, world_size, source or {}, gone, running)
     found = _found(scene)
     root = found[0] if found else None
     return Verdict(
@@ -99,6 +106,7 @@ def _scene(
     world_size: int,
     source: Source,
     gone: Sequence[int],
+    running: Collection[int],
 ) -> Scene:
     rows = {state.rank: state for state in ranks}
     main = {state.rank: state.stacks[-1] for state in ranks if state.stacks}
@@ -108,6 +116,7 @@ def _scene(
         if (wait := find((stack, *threads.get(rank, (stack,))[1:]), source)) is not None
     }
     alive = {state.rank: why for state in ranks if (why := _alive(state, waits.get(state.rank)))}
+    alive |= {rank: "it ran on a core whenever it was looked at" for rank in running if rank not in waits | alive}
     absent = tuple(rank for rank in range(world_size) if rank not in rows and rank not in gone)
     return Scene(rows, waits, alive, world_size, source, tuple(gone), absent)
 

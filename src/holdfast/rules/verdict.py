@@ -63,15 +63,21 @@ def merge(tables: Sequence[Verdict], logs: Verdict | None) -> Verdict:
 
 def _believed(tables: Sequence[Verdict], logs: Verdict | None) -> Verdict | None:
     """The verdict whose root is taken."""
-    table = next((verdict for verdict in tables if verdict.root is not None), None)
+    table = next((verdict for verdict in tables if _is_sure(verdict)), None)
+    table = table or next((verdict for verdict in tables if verdict.root is not None), None)
     if logs is None or logs.root is None:
         return table
-    if table is None or table.root is None:
+    if table is None or table.root is None or (_is_sure(logs) and not _is_sure(table)):
         return logs
     disproved = {out.cause for verdict in tables for out in verdict.ruled_out}  # a kernel's log is that of a whole host
     if logs.root.cause in disproved or table.root.cause not in _ENDS:
         return table
     return logs if _begins(logs.root, table.root) else table
+
+
+def _is_sure(verdict: Verdict) -> bool:
+    """True for a root that is an error: what is not known, or may be nothing, gives way to it."""
+    return verdict.root is not None and verdict.root.level == Level.ERROR
 
 
 def _begins(said: Finding, seen: Finding) -> bool:
