@@ -12,32 +12,27 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast import settings
-from holdfast.actions import whole_job
+from holdfast.actions import whole_job, witnesses
 from holdfast.actions.incident import timeline
 from holdfast.actions.judgement import Judgement
 from holdfast.errors import StackRefused
-from holdfast.facts import proc, source, stack_tree
+from holdfast.facts import proc, stack_tree
 from holdfast.facts.dumps import DumpTable
 from holdfast.facts.job_samples import Samples
 from holdfast.facts.jobs import Job, Search
 from holdfast.facts.node import Summary
-from holdfast.facts.ranks import Life, Place, RankState
-from holdfast.facts.source import Surroundings
+from holdfast.facts.ranks import Life, RankState
 from holdfast.findings import Level, RuledOut, Verdict
 from holdfast.report.files import write_whole
 from holdfast.report.html import incident_page
 from holdfast.report.ranksets import say_ranks
 from holdfast.report.stacks import Branch, ThreadTree
-from holdfast.rules import dumps as dump_rules
-from holdfast.rules import hang, stacks, stall
-from holdfast.rules.meetings import settle
+from holdfast.rules import stacks, stall
 from holdfast.rules.stall import Limits
 
 COULD_NOT_JUDGE = 3
 #: What the flight recorder cannot tell better.
 _CERTAIN = frozenset({"rank-stopped", "rank-uninterruptible-io", "dataloader-worker-died", "file-io-blocked"})
-#: Lines of the user's whose source is looked up.
-MOST_PLACES = 256
 
 
 class Attached(msgspec.Struct, frozen=True):
@@ -94,34 +89,11 @@ def attach(search: Search, hosts: Sequence[str] = ()) -> Attached | None:
 
 
 def _judge(samples: Samples, dumps: DumpTable | None) -> Verdict:
-    verdict = _by_boxes(samples) if samples.boxes else _by_stacks(samples)
+    verdict = _by_boxes(samples) if samples.boxes else witnesses.by_stacks(samples)
     if dumps is not None and verdict.root is not None and verdict.root.cause not in _CERTAIN:
-        told = _by_dumps(samples, dumps)
+        told = witnesses.by_dumps(samples, dumps)
         verdict = told if told.root is not None else verdict
     return replace(verdict, unseen=(*samples.unseen, *verdict.unseen))
-
-
-def _by_dumps(samples: Samples, dumps: DumpTable) -> Verdict:
-    """What the flight recorder knows of the collectives, together with what was seen of the processes."""
-    seen = {state.rank: state for state in samples.ranks}
-    names = ("host", "pid", "life", "stacks", "cpu_share", "io_bytes", "blocked_on", "children")
-    rows = (
-        replace(row, **{name: getattr(seen[row.rank], name) for name in names}) if row.rank in seen else row
-        for row in dumps.ranks
-    )
-    table = replace(dumps, ranks=tuple(rows))
-    told = dump_rules.judge(table)
-    if told.root is None or told.root.cause != "rank-missing-collective":
-        return told
-    living = hang.judge(settle(table).ranks, table.groups, world_size=table.world_size, source=_sources(samples))
-    same = living.root is not None and living.root.subject.rank == told.root.subject.rank
-    return living if same else told  # the stack of a living rank says where it is instead
-
-
-def _by_stacks(samples: Samples) -> Verdict:
-    return stacks.judge(
-        samples.ranks, samples.threads, world_size=samples.world_size, source=_sources(samples), gone=samples.gone
-    )
 
 
 def _by_boxes(samples: Samples) -> Verdict:
@@ -138,14 +110,6 @@ def _by_boxes(samples: Samples) -> Verdict:
         return outcome.verdict
     notes = (RuledOut("rank-missing-collective", outcome.note),) if outcome.note else ()
     return Verdict(question=stacks.QUESTION, ruled_out=notes)
-
-
-def _sources(samples: Samples) -> dict[Place, Surroundings]:
-    """The source around the user's lines on the stacks."""
-    places = {frame for state in samples.ranks for stack in state.stacks[-1:] for frame in stack.frames[:32]}
-    wanted = [place for place in sorted(places, key=str) if not place.file.startswith("<")][:MOST_PLACES]
-    seen = {place: source.surroundings(place) for place in wanted}
-    return {place: around for place, around in seen.items() if isinstance(around, Surroundings)}
 
 
 def _is_seen(state: RankState) -> bool:

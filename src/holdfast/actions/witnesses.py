@@ -32,7 +32,7 @@ ALIVE_S = 5.0
 #: What only a look at the living processes could rule out.
 _NEEDS_PROCESSES = frozenset({"rank-killed", "rank-stopped", "host-oom-killed"})
 #: What only a look at the process tells.
-_LOOKED_AT = ("life", "cpu_share", "io_bytes", "blocked_on", "children")
+_LOOKED_AT = ("host", "pid", "stacks", "cpu_share", "io_bytes", "blocked_on", "children")
 
 
 class Tables(msgspec.Struct, frozen=True):
@@ -103,11 +103,7 @@ def by_stacks(samples: Samples, running: Collection[int] = ()) -> Verdict:
 def by_dumps(samples: Samples, dumps: DumpTable) -> Verdict:
     """What the flight recorder knows of the collectives, together with what was seen of the processes."""
     seen = {state.rank: state for state in samples.ranks}
-    names = ("host", "pid", "stacks", *_LOOKED_AT)
-    rows = (
-        replace(row, **{name: getattr(seen[row.rank], name) for name in names}) if row.rank in seen else row
-        for row in dumps.ranks
-    )
+    rows = (_looked_at(row, seen[row.rank]) if row.rank in seen else row for row in dumps.ranks)
     table = replace(dumps, ranks=tuple(rows))
     told = dump_rules.judge(table)
     if told.root is None or told.root.cause != "rank-missing-collective":
@@ -115,6 +111,12 @@ def by_dumps(samples: Samples, dumps: DumpTable) -> Verdict:
     living = hang.judge(settle(table).ranks, table.groups, world_size=table.world_size, source=around(samples.ranks))
     same = living.root is not None and living.root.subject.rank == told.root.subject.rank
     return living if same else told  # the stack of a living rank says where it is instead
+
+
+def _looked_at(row: RankState, seen: RankState) -> RankState:
+    """The row with what was seen of the process; that it ended is not seen in its stacks."""
+    life = seen.life if row.life == Life.UNKNOWN else row.life
+    return replace(row, **{name: getattr(seen, name) for name in _LOOKED_AT}, life=life)
 
 
 def around(ranks: Sequence[RankState]) -> dict[Place, Surroundings]:

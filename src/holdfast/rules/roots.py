@@ -228,8 +228,8 @@ def _loader(state: RankState, _source: Source, _waited: str) -> Finding | None:
         seen = f"/proc|child process {dead[0].pid} ({dead[0].name}) has ended"
         return _claim("dataloader-worker-died", state, message, place, seen)
     message = f"{waits} for its data-loader workers, which deliver nothing"
-    seen = [f"/proc|{len(state.children)} child processes live"] if state.children else []
-    return _claim("dataloader-worker-died", state, message, place, *seen, confidence=0.6)
+    living = [f"/proc|{len(state.children)} child processes live"] if state.children else []
+    return _claim("dataloader-worker-died", state, message, place, *living, confidence=0.6)
 
 
 def _file(state: RankState, _source: Source, waited: str) -> Finding | None:
