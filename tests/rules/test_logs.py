@@ -121,6 +121,34 @@ def test_one_rank_without_memory_for_which_the_others_waited() -> None:
     assert everybody.root.cause == "gpu-oom-all-ranks"
 
 
+@pytest.mark.parametrize(
+    ("log", "cause", "rank"),
+    [
+        ("[rank: 3] Child process with PID 77 terminated with code 1. Forcefully terminating", "on-one-rank", 3),
+        ("srun: error: n1: task 5: Exited with exit code 1", "on-one-rank", 5),
+        ("srun: error: n1: tasks 4-7: Exited with exit code 1", "all-ranks", 4),
+        ("Pod: ns.fit-worker-0 exited with code 1", "on-one-rank", None),
+    ],
+)
+def test_a_process_that_ended_with_a_code_and_nobody_says_why(log: str, cause: str, rank: int | None) -> None:
+    found = verdict(log + "\n").root
+    assert found is not None
+    assert (found.cause, found.subject.rank) == (f"python-exception-{cause}", rank)
+    assert verdict(log + "\n" + raises(2, "KeyError: 'label'")).root.cause == "python-exception-on-one-rank"  # type: ignore[union-attr]
+    assert verdict(log.replace("code 1", "code 0") + "\n").root is None
+
+
+def test_what_a_launcher_does_to_those_who_are_left_is_no_cause() -> None:
+    ended = "Unable to shutdown process 81 via Signals.SIGTERM, forcefully exiting via Signals.SIGKILL\n"
+    assert verdict(ended).root is None
+
+
+def test_those_who_wait_in_a_broadcast_wait_for_its_root() -> None:
+    root = verdict("".join(watchdog(rank, 4, "BROADCAST") for rank in (1, 2, 4))).root
+    assert root is not None
+    assert (root.cause, root.subject.rank) == ("rank-missing-collective", 0)
+
+
 def test_blocked_ports_are_told_from_a_master_that_is_not_there() -> None:
     away = "DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (m, 29500).\n"
     waits = "torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined.\n"
@@ -168,6 +196,12 @@ def test_gpus_of_one_host_that_connect_and_never_talk() -> None:
     assert root is not None
     assert root.cause == "iommu-acs-p2p-hang"
     assert verdict(made + "step 1 / 10 loss 2.0\n").root is None
+    warned = 'h7:5:9 [0] NCCL WARN Missing "iommu=pt" from kernel command line\n'
+    started = "h7:5:9 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.3<0>\n"
+    found = verdict(warned + started).root
+    assert found is not None
+    assert found.cause == "iommu-acs-p2p-hang"
+    assert verdict(warned + started + "step 1 / 10 loss 2.0\n").root is None
 
 
 def test_slurm_names_the_task() -> None:

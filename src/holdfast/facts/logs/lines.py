@@ -25,7 +25,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _BAR = re.compile(r"(?:[\w .:/-]{0,60}: )?\s{0,3}\d{1,3}%\|[^|]{0,200}\| *[\d.kMG]+/[\d.kMG?]+ \[[^\]]{0,120}\]")
 
 #: Behind what somebody else's prefix is.
-_NAMED_LATER = re.compile(r"\[rank[ :=]?(\d{1,6})\]", re.IGNORECASE)
+_NAMED_LATER = re.compile(r"\[rank[ :=]{0,2}(\d{1,6})\]", re.IGNORECASE)
 
 _MONTHS = {name: number for number, name in enumerate(calendar.month_abbr) if name}
 _CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?P<fraction>[.,]\d{1,9})?"
@@ -35,7 +35,7 @@ _ZONE = r"(?: ?(?P<zone>Z|[+-]\d\d:?\d\d))?"
 _PREFIXES = tuple(
     re.compile(expression)
     for expression in (
-        r"\[rank[ :]?(?P<rank>\d{1,6})\]:? ?",
+        r"\[rank[ :]{0,2}(?P<rank>\d{1,6})\]:? ?",
         r"\[[Rr]ank (?P<rank>\d{1,6})\]:? ?",
         r"(?:\[RANK |RANK=?|rank=?|Rank )(?P<rank>\d{1,6})(?:\]|:|\|) ?",
         r"\[1,(?P<rank>\d{1,6})\]<std(?:out|err)>: ?",

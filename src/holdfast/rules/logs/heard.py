@@ -11,6 +11,8 @@ from holdfast.rules.logs.meanings import Tier
 
 #: Lines that say one of these make whatever else stands in them harmless.
 NOISE = "noise-"
+#: Ray lists what may have killed a worker; where it does, these were not seen.
+GUESSED = frozenset({"oom-killer", "killed", "segfault"})
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,10 @@ class Heard:
     def __init__(self, facts: LogFacts) -> None:
         self.facts = facts
         harmless = {place(signal) for signal in facts.signals if signal.name.startswith(NOISE)}
+        guesses = {place(signal) for signal in facts.signals if signal.name == "guesses"}
         self._named: dict[str, list[Signal]] = {}
         for signal in facts.signals:
-            if place(signal) not in harmless:
+            if place(signal) not in harmless and not (signal.name in GUESSED and place(signal) in guesses):
                 self._named.setdefault(signal.name, []).append(signal)
 
     def all(self, *names: str) -> list[Signal]:

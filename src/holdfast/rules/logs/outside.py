@@ -28,14 +28,16 @@ def ended(heard: Heard) -> Iterable[Candidate]:
 def tasks(heard: Heard) -> Iterable[Candidate]:
     """What Slurm says of single tasks, whose numbers are ranks where each task is one."""
     for signal in heard.all("slurm-task"):
-        what, number = (
-            str(signal.fields["what"]),
-            str(signal.fields["tasks"]).strip("[]").replace("-", ",").split(",")[0],
-        )
-        rank, host = int(number) if number.isdigit() else None, str(signal.fields["host"])
+        what, host = str(signal.fields["what"]), str(signal.fields["host"])
+        number = rank = next(iter(task_numbers(str(signal.fields["tasks"]))), None)
         if "Out Of Memory" in what or "oom" in what.lower():
             message = f"Slurm says that task {number} on {host} ran out of host memory"
             yield Candidate("host-oom-killed", Tier.MACHINE, 0.95, message, (signal.line,), rank, host)
         elif "Segmentation" in what and "watchdog-timeout" not in heard:
             message = f"task {number} on {host} crashed in native code"
             yield Candidate("segfault-in-worker", Tier.CRASH, 0.75, message, (signal.line,), rank, host)
+
+
+def task_numbers(tasks: str) -> list[int]:
+    """The numbers in ``[0-3,7]``: of a range, its two ends."""
+    return [int(number) for number in tasks.strip("[]").replace("-", ",").split(",") if number.isdigit()]

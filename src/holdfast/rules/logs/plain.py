@@ -79,7 +79,7 @@ def rank_of(heard: Heard, signals: list[Signal]) -> int | None:
         return first
     if ranks:
         return ranks[0]
-    spoken = heard.first("mpi-process", "failed-rank-json", "ddp-unused-rank")
+    spoken = heard.first("mpi-process", "failed-rank-json", "ddp-unused-rank", "worker-failed")
     if spoken is not None:
         return int(spoken.fields["rank"])
     devices = [int(signal.fields["device"]) for signal in signals if "device" in signal.fields]

@@ -54,13 +54,14 @@ _MADE = ("nccl-p2p", "nccl-made")
 
 def stuck_between_gpus(heard: Heard) -> Iterable[Candidate]:
     """GPUs of one host connect to each other directly, and not one collective comes through."""
-    direct = heard.first("nccl-p2p")
+    direct = heard.first("nccl-p2p", "iommu-warned")
     if direct is None or len(heard.facts.hosts) != 1 or any(name in heard for name in ("finished", "progress", "pace")):
         return
     waits = [signal for signal in heard.all("watchdog-timeout") if int(signal.fields.get("seq", 0)) <= EARLY_WORK]
     last = heard.facts.last
-    made = heard.all(*_MADE)
-    silent = last is not None and made[-1].line.source == last.source and last.number - made[-1].line.number < NEAR_END
+    made = heard.all(*_MADE) or [direct]
+    near = last is not None and made[-1].line.source == last.source and last.number - made[-1].line.number < NEAR_END
+    silent = near or (last is not None and last.text.startswith("NCCL INFO"))
     if not waits and not silent:
         return
     message = "the GPUs of one host connect to each other directly, and no collective completes"

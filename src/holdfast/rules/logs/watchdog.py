@@ -14,6 +14,8 @@ from holdfast.report.ranksets import compress_ranks as ranks_text
 from holdfast.rules.logs.heard import Candidate, Heard
 from holdfast.rules.logs.meanings import Tier
 
+#: In these all wait for the root, which is rank 0 nearly always.
+_FROM_ROOT = frozenset({"BROADCAST", "SCATTER"})
 #: A time-out this early is one of making the communicator or of the first step.
 EARLY_WORK = 10
 
@@ -22,7 +24,7 @@ def waited(heard: Heard) -> Iterable[Candidate]:
     """What the time-outs tell, compared over ranks."""
     timeouts = [signal for signal in heard.all("watchdog-timeout") if "seq" in signal.fields]
     yield from _sizes(heard)
-    yield from _prepared(heard, timeouts)
+    yield from _prepared(heard)
     if not timeouts:
         others = heard.all("watchdog-timeout", "gloo-timeout", "watchdog-stuck", "socket-timeout")
         if others:
@@ -34,13 +36,11 @@ def waited(heard: Heard) -> Iterable[Candidate]:
     yield from _missing(heard, timeouts)
 
 
-def _prepared(heard: Heard, timeouts: list[Signal]) -> Iterable[Candidate]:
+def _prepared(heard: Heard) -> Iterable[Candidate]:
     """One rank prepared data, which took longer than the others' patience at the barrier."""
-    work, others = (
-        heard.first("preparing"),
-        [*timeouts, *heard.all("socket-timeout", "store-key-timeout", "gloo-timeout")],
-    )
-    early = all(int(signal.fields["seq"]) <= EARLY_WORK for signal in timeouts)
+    work = heard.first("preparing") or heard.first("reading-bar")
+    others = heard.all("watchdog-timeout", "socket-timeout", "store-key-timeout", "gloo-timeout")
+    early = all(int(signal.fields.get("seq", 0)) <= EARLY_WORK for signal in others)
     if work is None or not others or not early or heard.after(work, "pace"):
         return
     message = "a rank was still preparing data when the others, which waited for it, ran out of time"
@@ -84,7 +84,13 @@ def _missing(heard: Heard, timeouts: list[Signal]) -> Iterable[Candidate]:
         yield Candidate("rank-missing-collective", Tier.WAITING, 0.8, message, lines, behind[0])
         return
     silent = sorted(heard.facts.ranks.keys() - inside)
-    who = f"ranks {ranks_text(sorted(rank for rank in inside if rank is not None))} timed out in work {number} ({call})"
+    if call in _FROM_ROOT and 0 not in inside:
+        message = (
+            f"ranks {ranks_text(_known(inside))} waited in work {number} ({call}) for its root, which did not come"
+        )
+        yield Candidate("rank-missing-collective", Tier.WAITING, 0.5, message, lines, 0)
+        return
+    who = f"ranks {ranks_text(_known(inside))} timed out in work {number} ({call})"
     first = next((signal.line.rank for signal in timeouts), None)
     if number <= EARLY_WORK or (not silent and len(inside) > 1):
         message = f"{who}; nobody was seen elsewhere: one of them was too slow, or the link stood still"
@@ -93,6 +99,10 @@ def _missing(heard: Heard, timeouts: list[Signal]) -> Iterable[Candidate]:
     absent = silent[0] if silent else _other(heard, inside)
     message = f"{who} in the middle of training; the others did not come to it"
     yield Candidate("rank-missing-collective", Tier.WAITING, 0.5, message, lines, absent)
+
+
+def _known(ranks: set[int | None]) -> list[int]:
+    return sorted(rank for rank in ranks if rank is not None)
 
 
 def _other(heard: Heard, inside: set[int | None]) -> int | None:
