@@ -177,3 +177,9 @@ def test_whatever_stands_in_a_dump_there_is_a_verdict(data: Any) -> None:
     found = dumps.read(pieces)
     assert found.world_size <= 1 << 17
     judge(found)
+
+
+def test_a_backend_that_nobody_knows_is_doubted() -> None:
+    found = table(job(2, lambda each: each.call(profiling_name="newccl:all_reduce")))
+    assert found.unseen == ("backend 'newccl' is not known here: whether its calls are over may be told otherwise",)
+    assert table(job(2, lambda each: each.call())).unseen == ()

@@ -238,6 +238,21 @@ def test_a_rank_that_is_behind_is_told_from_dumps_of_open_calls_alone() -> None:
 def test_the_last_call_in_flight_everywhere_blames_nobody() -> None:
     verdict = judged(job(4, lambda each: trained(each).call(line=50, state="scheduled")))
     assert blamed(verdict) == ("network-fabric-fault", None)
+    assert verdict.root is not None
+    assert verdict.root.level is Level.UNKNOWN  # a healthy job looks the same at most moments
+    assert "while it was under way" in verdict.root.message
+
+
+def test_a_call_that_all_are_in_while_they_went_on_elsewhere_stands_still() -> None:
+    def program(recorder: Recorder) -> None:
+        trained(recorder).call(line=50, state="scheduled")
+        for _ in range(40):  # a second each
+            recorder.call("all_gather", "1")
+
+    verdict = judged(job(4, program, {"1": ("data", range(4))}))
+    assert blamed(verdict) == ("network-fabric-fault", None)
+    assert verdict.root is not None
+    assert verdict.root.level is Level.ERROR
 
 
 def test_no_dump_at_all_is_no_finding() -> None:

@@ -18,6 +18,9 @@ from holdfast.facts.ranks import Group, GroupProgress, RankState
 from holdfast.facts.reduced_dumps import Call, Reduced, ReducedGroup, ReducedRank, Transfer
 from holdfast.report.ranksets import compress_ranks
 
+#: Backends of torch and of vendors that record their calls as NCCL's or gloo's do; "" where the dump does not say.
+BACKENDS = frozenset({"", "nccl", "ncclx", "gloo", "xccl", "rccl", "hccl", "mccl", "ucc", "mpi", "fake"})
+
 #: Name of a group, and the place of its members in the table of those.
 Key = tuple[str, int | None]
 
@@ -148,3 +151,6 @@ def _missing(ranks: Mapping[int, ReducedRank], groups: Mapping[str, Group], size
     if unknown:
         listed = ", ".join(repr(name) for name in unknown[:8])
         yield f"the dumps do not say who belongs to the groups {listed} (gloo leaves that out)"
+    strange = sorted({group.backend for group in groups.values()} - BACKENDS)
+    for backend in strange[:4]:
+        yield f"backend {backend[:64]!r} is not known here: whether its calls are over may be told otherwise"

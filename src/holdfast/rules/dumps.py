@@ -8,7 +8,7 @@ what its peers have completed. Where all are in the same call nobody is blamed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -27,8 +27,8 @@ QUESTION = "Why does the job stand still?"
 SILENT_CALLS = 3
 #: Above this share of ranks without a dump, their absence tells of how the dumps were collected, not of the job.
 MOST_ABSENT = 0.5
-
-
+#: A call that all are in, and after whose beginning ranks went on for so long elsewhere, is not just under way.
+STANDS_S = 30.0
 #: Ranks that a verdict names one by one.
 MOST_NAMED = 16
 
@@ -132,13 +132,36 @@ def _stuck(picture: _Picture) -> list[Finding]:
     calls = " and ".join(hang.call_text(wait.operation, case.groups) for wait in picture.stuck[:2])
     if any(case.groups[wait.operation.group].ranks is None for wait in picture.stuck):
         return [_who_is_missing(picture, calls)]
-    if len({wait.operation.group for wait in picture.stuck}) < 2 or not found:
-        return found
-    message = (
-        f"every member has entered {calls}, in one order, and none completes: no rank is to blame; the network stands "
-        "still, or the two communicators block each other on the device"
+    if not found:
+        return []
+    message, level = found[0].message, Level.ERROR
+    if len({wait.operation.group for wait in picture.stuck}) > 1:
+        message = (
+            f"every member has entered {calls}, in one order, and none completes: no rank is to blame; the network "
+            "stands still, or the two communicators block each other on the device"
+        )
+    if _stood_s(picture) < STANDS_S:
+        level = Level.UNKNOWN
+        message += "; or the dumps were made while it was under way: nothing in them is later than its beginning"
+    return [msgspec.structs.replace(found[0], message=message, level=level)]
+
+
+def _stood_s(picture: _Picture) -> float:
+    """For how many seconds, by the times in the dumps, the calls in which all members are have stood at the least."""
+    newest = max(
+        max(state.progress, *(call.completed or 0.0 for call in state.recent), 0.0) for state in picture.table.ranks
     )
-    return [msgspec.structs.replace(found[0], message=message)]
+    entered = max(call.entered for wait in picture.stuck for call in _entries_of(picture, wait))
+    return newest - entered
+
+
+def _entries_of(picture: _Picture, wait: Wait) -> Iterator[Operation]:
+    """The call of a wait, as each of its waiters recorded it."""
+    group, sequence = wait.operation.group, wait.operation.sequence
+    for rank in wait.waiters:
+        yield from (
+            call for call in picture.case.ranks[rank].pending if (call.group, call.sequence) == (group, sequence)
+        )
 
 
 def _who_is_missing(picture: _Picture, calls: str) -> Finding:
