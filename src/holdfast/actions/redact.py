@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import BinaryIO
 
 from holdfast.actions import secret_kinds
 from holdfast.actions.secret_kinds import KINDS
+from holdfast.actions.secret_search import Search, Stretch, searcher
 from holdfast.actions.text_blocks import blocks
 
 _MARK = "<redacted:{}>"
@@ -34,6 +36,11 @@ _HOST_SAID = re.compile(
     rb"\\?[\"']?[=:] *\\?[\"']?([A-Za-z][\w.-]{1,62})",
     re.MULTILINE,
 )
+#: All that is looked for everywhere, in the order in which it is taken out.
+_PATTERNS = (*(kind.pattern for kind in KINDS), _EMAIL, _HOME)
+_EMAIL_ROW, _HOME_ROW = len(KINDS), len(KINDS) + 1
+#: A text shorter than this is not worth a search for candidates.
+_SMALL_BYTES = 1 << 10
 _LOCAL = frozenset({b"localhost", b"127.0.0.1", b"0.0.0.0", b"255.255.255.255"})
 _MOST_CACHED = 1 << 16
 
@@ -98,13 +105,29 @@ class Redactor:
         return clean
 
     def _block(self, data: bytes, *, fixed: bool) -> bytes:
+        parts, at = [], 0
+        for begin, end, rows in (_whole if len(data) < _SMALL_BYTES else _searcher())(data):
+            parts += [data[at:begin], self._stretch(data[begin:end], rows, fixed=fixed)]
+            at = end
+        data = b"".join((*parts, data[at:])) if parts else data
+        if self._user is not None:
+            data = self._user.sub(self._renamed("user", "home-folder"), data)
+        return data if self._hosts is None else self._without_hosts(data)
+
+    def _stretch(self, data: bytes, rows: Sequence[int], *, fixed: bool) -> bytes:
+        """Try the expressions ``rows`` (numbers in _PATTERNS) on lines that belong together."""
         lowered = data.lower()
-        for kind in KINDS:
-            spans = list(kind.spans(data, lowered))
-            if spans:
-                data = self._without(data, spans, kind.name, fixed=fixed)
-                lowered = data.lower()
-        return self._people(data, fixed=fixed)
+        for row in rows:
+            if row < len(KINDS):
+                spans = list(KINDS[row].spans(data, lowered))
+                if spans:
+                    data = self._without(data, spans, KINDS[row].name, fixed=fixed)
+                    lowered = data.lower()
+            elif row == _EMAIL_ROW and b"@" in data:
+                data = _EMAIL.sub(lambda match: self._replaced("e-mail", match[0], fixed=fixed), data)
+            elif row == _HOME_ROW:
+                data = _HOME.sub(self._renamed("user", "home-folder"), data)
+        return data
 
     def _without(self, data: bytes, spans: list[tuple[int, int]], kind: str, *, fixed: bool) -> bytes:
         parts, at = [], 0
@@ -116,14 +139,6 @@ class Redactor:
     def _replaced(self, kind: str, found: bytes, *, fixed: bool) -> bytes:
         self.counts[kind] += 1
         return b"*" * len(found) if fixed else _MARK.format(kind).encode()
-
-    def _people(self, data: bytes, *, fixed: bool) -> bytes:
-        if b"@" in data:
-            data = _EMAIL.sub(lambda match: self._replaced("e-mail", match[0], fixed=fixed), data)
-        data = _HOME.sub(self._renamed("user", "home-folder"), data)
-        if self._user is not None:
-            data = self._user.sub(self._renamed("user", "home-folder"), data)
-        return data if self._hosts is None else self._without_hosts(data)
 
     def _without_hosts(self, data: bytes) -> bytes:
         assert self._hosts is not None  # noqa: S101 - asked for by the only caller
@@ -197,6 +212,17 @@ class _KeyMask:
 
     def _mask(self, found: bytes) -> bytes:
         return b"*" * len(found) if self._fixed else _MARK.format("private-key").encode()
+
+
+@lru_cache(maxsize=1)
+def _searcher() -> Search:
+    """Made when it is needed, and once."""
+    return searcher(_PATTERNS)
+
+
+def _whole(data: bytes) -> Iterator[Stretch]:
+    """All of a text, for all expressions."""
+    yield 0, len(data), range(len(_PATTERNS))
 
 
 def _one_of(names: Iterable[bytes], before: bytes, after: bytes) -> re.Pattern[bytes] | None:

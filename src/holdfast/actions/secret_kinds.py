@@ -268,7 +268,7 @@ KINDS = (
           rb"[\"']?(?P<secret>[^\s\"']+)"),
     _kind("command-line-secret", "--",
           rb"--?[\w-]*" + _STRONG + _REST + rb"[\"']?(?:\s*,\s*|[ \t]+|=)(?![\"']?-)" + _VALUE, is_no_number, _I),
-    _kind("command-line-secret", "-token",
+    _kind("command-line-secret", "token",
           rb"--?[\w-]*token(?!s|iz)[\w-]{0,16}[\"']?(?:\s*,\s*|[ \t]+|=)(?![\"']?-)" + _VALUE, is_option_token, _I),
     _kind("kubernetes-variable", "value",
           rb"name\\*[\"']?\s*:\s*\\*[\"']?[\w-]*(?:" + _STRONG + rb"|token)[\w-]*\\*[\"']?\s*,?\s*"

@@ -42,6 +42,11 @@ def blocks(source: BinaryIO) -> Iterator[bytes]:
         yield held
 
 
+def announces(line: bytes) -> bool:
+    """Whether a line may announce a secret that stands on the next one."""
+    return _OPEN.search(line) is not None
+
+
 def _pieces(source: BinaryIO) -> Iterator[bytes]:
     while piece := source.read(_READ_BYTES):
         yield piece.replace(b"\0", b"")
@@ -55,7 +60,7 @@ def _cut(held: bytes) -> tuple[int, bool]:
             break  # the line end may go on in the next piece
         end = match.end()
         before = held[max(end - 4096, 0) : match.start()]
-        if number >= _MOST_OPEN or not _OPEN.search(re.split(rb"[\r\n]", before)[-1]):
+        if number >= _MOST_OPEN or not announces(re.split(rb"[\r\n]", before)[-1]):
             return end, False
     if len(held) <= BLOCK_BYTES + LONGEST_LINE:
         return 0, False
