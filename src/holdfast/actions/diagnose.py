@@ -35,6 +35,7 @@ from holdfast.rules import exits, untold
 from holdfast.rules.logs.judge import judge as judge_logs
 from holdfast.rules.verdict import QUESTION, merge
 
+COULD_NOT_JUDGE = 3
 #: Files listed on the page, of those read and of those ignored.
 MOST_LISTED = 100
 
@@ -62,16 +63,21 @@ class Diagnosis:
             return 2
         root = self.verdict.root
         if root is not None:
-            return {Level.ERROR: 1, Level.UNKNOWN: 3}.get(root.level, 0)
+            return {Level.ERROR: 1, Level.UNKNOWN: COULD_NOT_JUDGE}.get(root.level, 0)
         sampled = self.stacks is not None and self.stacks.samples is not None
         blind = not any((self.logs, self.summary, self.dumps, sampled))
         unsaid = self.summary is not None and untold.ranks(self.summary.ranks)
-        return 3 if self.verdict.suspects or blind or unsaid or self._is_cut else 0
+        return COULD_NOT_JUDGE if self.verdict.suspects or blind or unsaid or self._is_cut else 0
 
     @property
     def _is_cut(self) -> bool:
         """True where something was lost in which the cause may have stood."""
-        return any(item.trouble for item in self.read)
+        return any(item.trouble for item in self.read) or any(item.lost for item in self.ignored)
+
+    @property
+    def is_undecided(self) -> bool:
+        """True where nothing was found, and what was not seen may be why."""
+        return self.verdict.root is None and self.exit_status == COULD_NOT_JUDGE
 
 
 def diagnose(
@@ -148,4 +154,6 @@ def page(found: Diagnosis) -> str:
     run |= {item.name: f"ignored: {item.why}" for item in found.ignored[:MOST_LISTED]}
     threads = found.stacks.samples.threads if found.stacks is not None and found.stacks.samples is not None else {}
     tree = stack_tree.merge(threads)
-    return incident_page(found.verdict, drawn, title="diagnosis", facts=facts, run=run, tree=tree)
+    return incident_page(
+        found.verdict, drawn, title="diagnosis", facts=facts, run=run, tree=tree, undecided=found.is_undecided
+    )

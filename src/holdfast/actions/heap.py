@@ -135,8 +135,8 @@ class Heap:
         made = dumps.read(pieces, known)
         left_out = [piece.name for piece in pieces if piece.name not in made.files.values()]
         for name in left_out:
-            why = next((text for text in made.unseen if name in text), "another dump of its rank is newer")
-            self._refuse([Ignored(name, why)])
+            why = next((text for text in made.unseen if name in text), "")
+            self._refuse([Ignored(name, why or "another dump of its rank is newer", lost=bool(why))])
         return made if made.ranks else None
 
     def dump_of(self, table: DumpTable, rank: int) -> Dump | None:

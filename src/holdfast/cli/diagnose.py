@@ -48,11 +48,12 @@ def _follow(paths: tuple[str, ...], *, quiet: bool) -> Diagnosis:
         found = follower.look(progress.tell)
     try:
         if not quiet:
-            render_verdict(found.verdict, file=sys.stdout)
+            render_verdict(found.verdict, file=sys.stdout, undecided=found.is_undecided)
             click.echo("holdfast: following; Ctrl-C ends it", err=True)
         for later in follower.changes(found):
             if later.is_news and not quiet:
-                render_verdict(later.diagnosis.verdict, file=sys.stdout)
+                now = later.diagnosis
+                render_verdict(now.verdict, file=sys.stdout, undecided=now.is_undecided)
             found = later.diagnosis
     except KeyboardInterrupt:
         pass
@@ -77,7 +78,7 @@ def _show(found: Diagnosis, *, as_json: bool, html: Path | None, again: bool) ->
     from holdfast.report.terminal import render_verdict
 
     if found.read and not again:
-        render_verdict(verdict, file=sys.stdout, html=str(html) if html else None)
+        render_verdict(verdict, file=sys.stdout, html=str(html) if html else None, undecided=found.is_undecided)
     read = [(str(item.kind), item.name, item.bytes) for item in found.read]
     ignored = [(item.name, item.why) for item in found.ignored]
     render_evidence(read, ignored, file=sys.stdout, elapsed_s=found.elapsed_s)

@@ -60,11 +60,11 @@ def read(pieces: Iterable[Piece]) -> BoxTable:
         try:
             boxes.append(_read(piece))
         except BoxUnreadable as error:
-            ignored.append(Ignored(piece.name, error.why))
+            ignored.append(Ignored(piece.name, error.why, lost=True))
         except _WRONG as error:
-            ignored.append(Ignored(piece.name, f"it contradicts itself ({type(error).__name__})"))
+            ignored.append(Ignored(piece.name, f"it contradicts itself ({type(error).__name__})", lost=True))
         except OSError as error:
-            ignored.append(Ignored(piece.name, (error.strerror or str(error)).lower()))
+            ignored.append(Ignored(piece.name, (error.strerror or str(error)).lower(), lost=True))
     if not boxes:
         return BoxTable(None, tuple(ignored))
     newest = max(boxes, key=lambda box: (box.state.started, box.generation))

@@ -69,7 +69,7 @@ def read(pieces: Iterable[Piece], by_pid: Mapping[int, int] | None = None, world
         with piece.open() as stream:
             found = processes(stream.read(MOST_BYTES), piece.name)
         if isinstance(found, Unknown):
-            ignored.append(Ignored(piece.name, found.why))
+            ignored.append(Ignored(piece.name, found.why, lost=True))
             continue
         mine, nameless = _claimed(_own(found), piece.name, by_pid or {})
         claims += mine

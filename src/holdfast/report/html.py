@@ -50,7 +50,7 @@ class SharedStack(msgspec.Struct, frozen=True):
     hidden: int
 
 
-def incident_page(
+def incident_page(  # noqa: PLR0913 - the parts of a page, each with a name
     verdict: Verdict,
     timeline: Timeline,
     *,
@@ -59,13 +59,14 @@ def incident_page(
     stacks: Mapping[int, Sequence[str]] | None = None,
     run: Mapping[str, str] | None = None,
     tree: Sequence[ThreadTree] = (),
+    undecided: bool = False,
 ) -> str:
     """The whole page as text, to be written as UTF-8.
 
     ``title`` names the incident (``incident 0``), ``facts`` are those of hosts, versions and environment, ``stacks``
     holds each rank's Python frames, innermost first (without them those of the lanes are shown), ``run`` is shown as
-    it is, key by key, and ``tree`` holds stacks merged over ranks. Everything is escaped; the size is bounded for any
-    number of ranks.
+    it is, key by key, and ``tree`` holds stacks merged over ranks. ``undecided``: that no root was found does
+    not mean that nothing failed. Everything is escaped; the size is bounded for any number of ranks.
     """
     script = _source("incident.js")
     page = (
@@ -74,7 +75,7 @@ def incident_page(
         .render(
             title=title,
             verdict=verdict,
-            head=_head(verdict),
+            head=_head(verdict, undecided=undecided),
             policy=_policy(script),
             style=Markup(_source("incident.css")),  # noqa: S704 - our own file
             script=Markup(script),  # noqa: S704 - our own file
@@ -141,13 +142,15 @@ def _policy(script: str) -> str:
     return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{checksum}'"
 
 
-def _head(verdict: Verdict) -> dict[str, str]:
+def _head(verdict: Verdict, *, undecided: bool) -> dict[str, str]:
     """Symbol, tone and the headline in two parts: what happened, and where."""
     if verdict.root is not None:
         what, where = _halves(one_line(verdict.root.message))
         return {"symbol": SYMBOLS[verdict.root.level], "tone": str(verdict.root.level), "what": what, "where": where}
     if verdict.suspects:
         return {"symbol": "?", "tone": "unknown", "what": "no root cause could be named", "where": ""}
+    if undecided:
+        return {"symbol": "?", "tone": "unknown", "what": "it could not be judged", "where": "see what is unseen"}
     limits = "as far as could be seen" if verdict.unseen else ""
     return {"symbol": "✓", "tone": "fine", "what": "nothing failed", "where": limits}
 

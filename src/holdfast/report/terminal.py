@@ -36,11 +36,12 @@ SHOWN = 6
 SHOWN_REMEDIES = 3
 SHOWN_BRANCHES = 24
 
+UNDECIDED = "it could not be judged; see what is unseen"
 MARKS = {Level.ERROR: "✗", Level.WARNING: "⚠", Level.NOTE: "•", Level.UNKNOWN: "?"}
 _GRAVEST_FIRST = (Level.ERROR, Level.UNKNOWN, Level.WARNING, Level.NOTE)
 
 
-def render_verdict(
+def render_verdict(  # noqa: PLR0913 - what surrounds a verdict, each with a name
     verdict: Verdict,
     *,
     file: TextIO | None = None,
@@ -49,15 +50,19 @@ def render_verdict(
     elapsed_s: float | None = None,
     groups: Sequence[RankGroup] = (),
     width: int | None = None,
+    undecided: bool = False,
 ) -> None:
     """Print ``verdict`` on ``file`` (default: stderr as it is at the call), in one write.
 
     ``html`` is the path of the page, ``decision`` what happens now (``restart 1 of 3``), ``elapsed_s`` the seconds from
     the fault to the verdict, ``groups`` what each set of ranks does, ``width`` the columns to fill (default: those of
-    the terminal, 80 where there is none, never over 120). Colours appear on a terminal alone and not under NO_COLOR;
+    the terminal, 80 where there is none, never over 120). ``undecided``: that no root was found does not mean that
+    nothing failed. Colours appear on a terminal alone and not under NO_COLOR;
     an encoding that lacks a symbol gets an ASCII one.
     """
     document = _verdict_document(verdict, groups, elapsed_s)
+    if undecided and verdict.root is None and not verdict.suspects:
+        document = msgspec.structs.replace(document, symbol=MARKS[Level.UNKNOWN], headline=UNDECIDED, tone="unknown")
     ends = [_words("decision", [Row(decision, style="strong")])] if decision else []
     ends += [_words("report", [Row(html, style="path")])] if html else []
     _draw(msgspec.structs.replace(document, sections=(*document.sections, *ends)), file, width)

@@ -45,8 +45,12 @@ class Piece:
     path: str = ""
 
 
-class Ignored(msgspec.Struct, frozen=True):
-    """A file that was not read, and why, in one sentence."""
+class Ignored(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file that was not read, and why, in one sentence.
+
+    ``lost`` is True where it may have been evidence: it could not be opened, or is damaged.
+    """
 
     name: str
     why: str
+    lost: bool = False

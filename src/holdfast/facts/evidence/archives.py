@@ -72,13 +72,13 @@ def look(place: Place) -> Iterator[Piece | Ignored]:
         with place.open() as stream:
             head = _fill(stream)
     except FAULTS as fault:
-        yield Ignored(place.name, reason(fault))
+        yield Ignored(place.name, reason(fault), lost=True)
         return
     packed = kinds.container(head)
     if packed is None:
         yield _piece(place, head, place.open)
     elif place.depth >= place.limits.depth:
-        yield Ignored(place.name, f"it is an archive inside {place.depth} others; unpack it first")
+        yield Ignored(place.name, f"it is an archive inside {place.depth} others; unpack it first", lost=True)
     else:
         yield from _unpack(place, packed)
 
@@ -127,7 +127,7 @@ def _unpack(place: Place, packed: Container) -> Iterator[Piece | Ignored]:
         else:
             yield from _compressed(place, packed)
     except FAULTS as fault:
-        yield Ignored(place.name, f"the rest of this archive cannot be read: {reason(fault)}")
+        yield Ignored(place.name, f"the rest of this archive cannot be read: {reason(fault)}", lost=True)
 
 
 def _decompressed(opener: Opener, packed: Container) -> BinaryIO:
@@ -172,12 +172,12 @@ def _partly(stream: BinaryIO) -> bytes:
 def _nested(place: Place) -> Iterator[Piece | Ignored]:
     """An archive inside another: kept aside, because it is not only read from the front."""
     if place.depth >= place.limits.depth:
-        yield Ignored(place.name, f"it is an archive inside {place.depth} others; unpack it first")
+        yield Ignored(place.name, f"it is an archive inside {place.depth} others; unpack it first", lost=True)
         return
     troubles: list[str] = []
     opener, size = place.spool.add(cast(BinaryIO, Forgiving(place.open(), partial(_note, troubles), place.budget)))
     yield from look(replace(place, open=opener, size=size))
-    yield from (Ignored(place.name, trouble) for trouble in troubles)
+    yield from (Ignored(place.name, trouble, lost=True) for trouble in troubles)
 
 
 # ---- zip
@@ -221,13 +221,13 @@ def _member(place: Place) -> Iterator[Piece | Ignored]:
         with place.open() as stream:
             head = _partly(stream)
     except FAULTS as fault:
-        yield Ignored(place.name, reason(fault))
+        yield Ignored(place.name, reason(fault), lost=True)
         return
     if kinds.container(head) is not None:
         try:
             yield from _nested(place)
         except FAULTS as fault:
-            yield Ignored(place.name, reason(fault))
+            yield Ignored(place.name, reason(fault), lost=True)
     else:
         yield _piece(place, head, place.open)
 
@@ -297,7 +297,7 @@ def _tar_stream(place: Place, opener: Opener) -> Iterator[Piece | Ignored]:
     except FAULTS:
         if not troubles:
             raise
-    yield from (Ignored(place.name, trouble) for trouble in troubles)
+    yield from (Ignored(place.name, trouble, lost=True) for trouble in troubles)
 
 
 def _passing(place: Place, stream: BinaryIO) -> Iterator[Piece | Ignored]:

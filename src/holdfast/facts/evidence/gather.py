@@ -59,7 +59,7 @@ def _under(path: str, limits: Limits, spool: Spool, seen: set[tuple[int, int]]) 
         status = os.stat(path)  # noqa: PTH116 - names that are no text pass through as they are
     except (OSError, ValueError) as error:
         why = error.strerror.lower() if isinstance(error, OSError) and error.strerror else "no name of a file"
-        yield Ignored(path, why)
+        yield Ignored(path, why, lost=True)
         return
     if own and stat.S_ISFIFO(status.st_mode):
         stream = cast(BinaryIO, open(int(own[1]), "rb", closefd=False))  # noqa: SIM115 - the shell closes it
@@ -103,7 +103,7 @@ def _walk(folder: str) -> Iterator[tuple[str, os.stat_result | Ignored]]:
             with os.scandir(current) as entries:
                 found = sorted(entries, key=lambda entry: _natural(entry.name))
         except OSError as error:
-            yield current, Ignored(current, (error.strerror or str(error)).lower())
+            yield current, Ignored(current, (error.strerror or str(error)).lower(), lost=True)
             continue
         inner = []
         for entry in found:
@@ -113,7 +113,7 @@ def _walk(folder: str) -> Iterator[tuple[str, os.stat_result | Ignored]]:
                     continue
                 status = entry.stat(follow_symlinks=False)
             except OSError as error:
-                yield entry.path, Ignored(entry.path, (error.strerror or str(error)).lower())
+                yield entry.path, Ignored(entry.path, (error.strerror or str(error)).lower(), lost=True)
                 continue
             yield entry.path, _passed_over(entry, status) or status
         open_folders += reversed(inner)
@@ -136,7 +136,7 @@ def _standard_input(stream: BinaryIO, name: str, limits: Limits, spool: Spool) -
     try:
         head = stream.read(HEAD_BYTES) or b""
     except FAULTS as fault:
-        yield Ignored(name, reason(fault))
+        yield Ignored(name, reason(fault), lost=True)
         return
     whole = cast(BinaryIO, Chained(head, stream))
     if kinds.container(head) is None and kinds.kind(head) is Kind.LOG:
@@ -145,7 +145,7 @@ def _standard_input(stream: BinaryIO, name: str, limits: Limits, spool: Spool) -
     try:
         opener, size = spool.add(whole)
     except FAULTS as fault:
-        yield Ignored(name, reason(fault))
+        yield Ignored(name, reason(fault), lost=True)
         return
     yield from look(Place(name, size, opener, limits, spool))
 

@@ -33,6 +33,7 @@ _DUMP_WORDS = (b'"pg_config"', b'"pg_status"', b'"collective_seq_id"', b'"record
 _STACKS_JSON = re.compile(rb'\s*\[\s*\{\s*"(?:pid|thread_id|thread_name|active|owns_gil|frames|os_thread_id)"\s*:')
 _STACKS_TEXT = re.compile(
     rb"\s*(?:Process \d+: [^\n]*\n(?:Python v\d[^\n]*\n)?\s*Thread \S+ \("
+    rb"|(?:[^\n]{0,200}\n){0,3}?(?: *\d{1,6}: ?)?Process \d+: [^\n]*\n(?: *\d{1,6}: ?)?Python v\d"
     rb"|(?:Current thread|Thread) 0x[0-9a-f]+ [^\n]*\()"
 )
 _REDUCED_JSON = re.compile(rb'\s*\{\s*"schema"\s*:\s*"holdfast/dumps/')
