@@ -146,5 +146,24 @@ def _merge(seen: Sequence[Seen], silent: Sequence[str], asked: str) -> tuple[Job
     key = max(sizes, key=lambda each: sizes[each])
     others = [f"host {each.job.host} runs another job: {each.job}" for each in seen if each.job.key != key]
     ours = [each for each in seen if each.job.key == key]
+    if all(each.job.numbered for each in ours):
+        ours = _in_a_row(ours)
     together = combine([each.samples for each in ours])
     return ours[0].job, replace(together, unseen=(*together.unseen, *silent, *others))
+
+
+def _in_a_row(parts: Sequence[Seen]) -> list[Seen]:
+    """Ranks that were numbered host by host, numbered through in the order of the hosts."""
+    world_size = sum(part.samples.world_size for part in parts)
+    moved, first = [], 0
+    for part in parts:
+        samples = replace(
+            part.samples,
+            ranks=tuple(replace(state, rank=state.rank + first) for state in part.samples.ranks),
+            threads={rank + first: threads for rank, threads in part.samples.threads.items()},
+            gone=tuple(rank + first for rank in part.samples.gone),
+            world_size=world_size,
+        )
+        moved.append(Seen(part.job, samples))
+        first += part.samples.world_size
+    return moved

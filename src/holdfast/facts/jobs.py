@@ -11,11 +11,14 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 import psutil
+from msgspec.structs import replace
 
 from holdfast.errors import NoJob
+from holdfast.facts import spawned
 from holdfast.facts.dump_requests import DumpPlace
-from holdfast.facts.training_processes import Identity, ProcessTable, Seen, launcher_name
-from holdfast.findings import Fact
+from holdfast.facts.spawned import Family
+from holdfast.facts.training_processes import Identity, ProcessTable, Seen, identify, launcher_name
+from holdfast.findings import Fact, Unknown
 
 #: What torch puts in the place of these variables where they are not set (2.13: DebugInfoWriter, DumpPipe).
 _NO_DUMP = "/tmp/comm_lib_trace_rank_"  # noqa: S108 - torch's own default
@@ -45,7 +48,10 @@ class JobRank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One job, as far as it runs on this host. ``local_size`` is how many ranks its launcher started here, if said."""
+    """One job, as far as it runs on this host. ``local_size`` is how many ranks its launcher started here, if said.
+
+    ``numbered``: no launcher gave its ranks their numbers; they are those of the order in which they were started.
+    """
 
     ranks: tuple[JobRank, ...]
     world_size: int
@@ -56,6 +62,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     launcher: str = ""
     launcher_pid: int | None = None
     local_size: int | None = None
+    numbered: bool = False
     facts: tuple[Fact, ...] = ()
     unseen: tuple[str, ...] = ()
 
@@ -92,11 +99,16 @@ def find(search: Search) -> tuple[Job, ...]:
 
 def _jobs(table: ProcessTable) -> list[Job]:
     groups: dict[tuple[str, ...], list[tuple[Seen, Identity]]] = defaultdict(list)
+    families = list(spawned.families(table))
+    theirs = {seen.pid for family in families for seen in (family.parent, *family.ranks)}
     for pid, identity in table.ranks().items():
+        if not theirs.isdisjoint((pid, *(seen.pid for seen in table.ancestors(pid)))):
+            continue  # a number that was given to the script is not that of its ranks, nor of what they start
         seen = table.seen(pid)
         key = (*(seen.variable(name) for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")),)
         groups[*key, str(identity.world_size)].append((seen, identity))
-    return [_job(members, table) for group in groups.values() for members in _apart(group, table)]
+    found = [_job(members, table) for group in groups.values() for members in _apart(group, table)]
+    return found + [_spawned_job(family, table) for family in families]
 
 
 def _apart(group: list[tuple[Seen, Identity]], table: ProcessTable) -> list[list[tuple[Seen, Identity]]]:
@@ -120,7 +132,7 @@ def _job(members: Sequence[tuple[Seen, Identity]], table: ProcessTable, unseen: 
     facts = [
         Fact(
             text=f"rank {who.rank} of {who.world_size} is process {seen.pid}",
-            origin=f"{who.origin} in /proc/{seen.pid}/environ",
+            origin=f"{who.origin} in /proc/{seen.pid}/environ" if who.origin.isupper() else who.origin,
             rank=who.rank,
             host=host,
         )
@@ -141,6 +153,31 @@ def _job(members: Sequence[tuple[Seen, Identity]], table: ProcessTable, unseen: 
         local_size=int(local_size) if local_size.isascii() and local_size.isdigit() else None,
         facts=tuple(facts),
         unseen=unseen,
+    )
+
+
+def _spawned_job(family: Family, table: ProcessTable) -> Job:
+    """Ranks that a script started itself; where one script a node was started, its number says which are its ranks."""
+    environ, count = family.parent.environ, len(family.ranks)
+    node = None if isinstance(environ, Unknown) else identify(environ)
+    first, world_size = (node.rank * count, node.world_size * count) if node is not None else (0, count)
+    origin = "the order of starts" + (f" and {node.origin}" if node is not None else "")
+    members = [(seen, Identity(first + at, world_size, at, origin)) for at, seen in enumerate(family.ranks)]
+    by = Fact(
+        text=f"started by {script(family.parent.words)} itself, process {family.parent.pid}",
+        origin=f"/proc/{family.parent.pid}/cmdline",
+        host=os.uname().nodename,
+    )
+    job = _job(members, table, (_NUMBERED,))
+    return replace(
+        job,
+        script=script(family.parent.words),
+        port=str(family.port or "") or job.port,
+        launcher="multiprocessing",
+        launcher_pid=family.parent.pid,
+        local_size=None,
+        numbered=node is None,
+        facts=(*job.facts[:count], by),
     )
 
 
@@ -228,7 +265,9 @@ def _without_numbers(search: Search, table: ProcessTable) -> list[Job]:
     parents = {table.seen(pid).stat.parent for pid in pids}
     pids = sorted(set(pids) - parents, key=lambda pid: (table.seen(pid).stat.started_ticks, pid)) or pids
     members = [(table.seen(pid), Identity(at, len(pids), None, "the order of starts")) for at, pid in enumerate(pids)]
-    return [_job(members, table, (_NUMBERED,) if len(pids) > 1 else ())] if members else []
+    if not members:
+        return []
+    return [replace(_job(members, table, (_NUMBERED,) if len(pids) > 1 else ()), numbered=True)]
 
 
 def _said(search: Search) -> str:

@@ -99,13 +99,17 @@ class ProcessTable:
                 return
             yield self.seen(stat.pid)
 
+    def python(self) -> list[int]:
+        """The living processes that run Python, the oldest first, without this one and those above it."""
+        own = {os.getpid(), *(seen.pid for seen in self.ancestors(os.getpid()))}
+        living = (stat for stat in self._stats.values() if stat.life != Life.DEAD and stat.pid not in own)
+        ordered = sorted(living, key=lambda stat: (stat.started_ticks, stat.pid))
+        return [stat.pid for stat in ordered if self.is_python(stat.pid)]
+
     def ranks(self) -> dict[int, Identity]:
         """The processes that are ranks, by process id, with what they are in their job."""
-        own = {os.getpid(), *(seen.pid for seen in self.ancestors(os.getpid()))}
         found: dict[int, Identity] = {}
-        for pid, stat in sorted(self._stats.items(), key=lambda item: (item[1].started_ticks, item[0])):
-            if pid in own or stat.life == Life.DEAD or not self.is_python(pid):
-                continue
+        for pid in self.python():
             seen = self.seen(pid)
             if isinstance(seen.environ, Unknown):
                 self.closed += 1
@@ -119,14 +123,10 @@ class ProcessTable:
 
     def python_without_rank(self, text: str) -> list[int]:
         """Python processes with torch whose command line holds ``text``, launchers and their like left out."""
-        own = {os.getpid(), *(seen.pid for seen in self.ancestors(os.getpid()))}
         return [
             pid
-            for pid in sorted(set(self._stats) - own)
-            if self.is_python(pid)
-            and text in self.seen(pid).command
-            and not launcher_name(self.seen(pid).words)
-            and self.has_torch(pid)
+            for pid in self.python()
+            if text in self.seen(pid).command and not launcher_name(self.seen(pid).words) and self.has_torch(pid)
         ]
 
     def is_python(self, pid: int) -> bool:
