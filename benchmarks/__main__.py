@@ -6,7 +6,10 @@ import importlib
 import sys
 import time
 
-ALL = ("startup", "recorder_cost", "training_step", "judge_scale", "log_scan", "hang_to_verdict", "restart", "dumps")
+ALL = (
+    "startup", "recorder_cost", "training_step", "judge_scale", "log_scan", "hang_to_verdict", "restart", "dumps",
+    "dump_tree",
+)  # fmt: skip
 
 
 def main(names: list[str]) -> int:

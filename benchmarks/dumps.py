@@ -60,20 +60,25 @@ def _frames(line: int) -> list[dict[str, object]]:
     return frames + [{"name": f"layer_{at}", "filename": "/job/model.py", "line": at} for at in range(DEPTH - 2)]
 
 
+_STACKS = [_frames(line) for line in range(41, 49)]
+
+
+def record(rank: int, size: int, calls: int) -> Recorder:
+    """One rank's flight recorder; rank GUILTY never enters the last call."""
+    groups = _groups(size, rank)
+    recorder = Recorder(rank, groups)
+    _, tensor, data = groups
+    for number in range(calls - (rank == GUILTY)):
+        at = number % 8
+        group, name = [(tensor, "all_reduce"), (data, "_all_gather_base"), ("0", "all_reduce")][(at > 4) + (at == 7)]
+        state = "completed" if number < calls - 1 else "scheduled"
+        recorder.call(name, group, state=state, frames=[*_STACKS[at]], thread_id=str(140393171504000 + rank))
+    return recorder
+
+
 def _write(folder: Path, size: int) -> None:
-    stacks = {line: _frames(line) for line in range(41, 49)}
     for rank in range(size):
-        groups = _groups(size, rank)
-        recorder = Recorder(rank, groups)
-        _, tensor, data = groups
-        for number in range(CALLS - (rank == GUILTY)):
-            at = number % 8
-            group, name = [(tensor, "all_reduce"), (data, "_all_gather_base"), ("0", "all_reduce")][
-                (at > 4) + (at == 7)
-            ]
-            state = "completed" if number < CALLS - 1 else "scheduled"
-            recorder.call(name, group, state=state, frames=[*stacks[41 + at]], thread_id=str(140393171504000 + rank))
-        (folder / f"{PREFIX}{rank}").write_bytes(pickle.dumps(recorder.dump(), protocol=2))
+        (folder / f"{PREFIX}{rank}").write_bytes(pickle.dumps(record(rank, size, CALLS).dump(), protocol=2))
 
 
 def _run(program: str, folder: Path) -> tuple[float, float, str]:
