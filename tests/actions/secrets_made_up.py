@@ -125,6 +125,149 @@ _plant("sshpass", "sshpass -p {0} ssh node1", "t0ps3cr3t")
 _plant("e-mail", "contact {0} about it", "jane.doe@" + "example.com")
 _plant("home folder", 'File "/home/{0}/train.py", line 3', "janedoe")
 
+# What people write in sentences, and what lies in files of settings
+_plant("prose password", "I logged in, the password is {0} by the way", "hunter7")
+_plant("prose password was", "the admin password was {0}.", "Tr0ub4dor")
+_plant("prose token", "my token: {0}", drawn("pt", 24))
+_plant("prose token is", "the access token is {0}, keep it", drawn("pt2", 24))
+_plant("prose key is", "the key is {0}", drawn("pk", 32))
+_plant("prose api key", "using API key {0} for now", drawn("pa", 28))
+_plant("prose apikey is", "apikey is {0}", "abc123def")
+_plant("prose set to", "set the secret to {0} please", "s3cr3tvalue")
+_plant("header prose", "Authorization header was Bearer {0}", drawn("ah", 40))
+_plant("header prose basic", "sent authorization header Basic {0}", _b64("admin:" + drawn("ab", 9)))
+_plant("header tuple", "('Authorization', 'Bearer {0}')", drawn("ah2", 40))
+_plant("header bytes", "b'authorization': b'Bearer {0}'", drawn("ah3", 40))
+_plant("header curl", "curl -H 'Authorization: token {0}' https://x", drawn("ah4", 40, HEX))
+_plant("sql server", "Server=tcp:db.example.com,1433;Database=x;User ID=sa;Password={0};Encrypt=True", "Pa$$w0rd!")
+_plant("odbc pwd", "DRIVER={ODBC};SERVER=db;UID=sa;PWD={0}", "sw0rdf1sh")
+_plant("mongo srv", "mongodb+srv://app:{0}@cluster0.abcde.mongodb.net/x", drawn("ms", 14))
+_plant("jdbc", "jdbc:postgresql://db/x?user=a&password={0}&ssl=true", "hunter8")
+_plant(
+    "s3 presigned v2",
+    "https://b.s3.amazonaws.com/k?AWSAccessKeyId={0}&Expires=1&Signature={1}",
+    "AK" + "IA" + drawn("s2", 16, UPPER),
+    drawn("s3", 27, BASE64) + "%3D",
+)
+_plant("s3 token", "...&X-Amz-Security-Token={0}&X-Amz-SignedHeaders=host", drawn("s4", 120))
+_plant("sas at start", "https://x.blob.core.windows.net/c?sp=r&st=2026&sv=2022&sr=b&sig={0}", drawn("sas", 43) + "%3D")
+_plant("sas env", "AZURE_STORAGE_SAS_TOKEN='?sv=2022&ss=b&sig={0}'", drawn("sas2", 43) + "%3D")
+_plant("gcs signed", "https://storage.googleapis.com/b/o?X-Goog-Signature={0}", drawn("gcs", 256, HEX))
+_plant(
+    "aliyun oss",
+    "https://b.oss-cn.aliyuncs.com/x?OSSAccessKeyId={0}&Expires=1&Signature={1}",
+    "LT" + "AI5t" + drawn("oss", 18),
+    drawn("oss2", 27, BASE64) + "%3D",
+)
+_plant("netrc lines", "machine huggingface.co\n  login me\n  password {0}\n", drawn("nl", 20))
+_plant("netrc account", "machine x login me account y password {0}", "hunter9x")
+_plant("pgpass star", "*:*:*:*:{0}", drawn("pg", 12))
+_plant("pgpass port", "localhost:5433:db:me:{0}", drawn("pg2", 12))
+_plant("kube token", "users:\n- name: me\n  user:\n    token: {0}", drawn("kt", 40))
+_plant("kube yaml var", "- name: HF_TOKEN\n  value: {0}", "hunter10")
+_plant("kube yaml var quoted", '        - name: DB_PASSWORD\n          value: "{0}"', "correct horse 3")
+_plant("kube secret data", "kind: Secret\ndata:\n  password: {0}\n  api-key: {1}", _b64("hunter11"), _b64("hunter12"))
+_plant(
+    "docker auth pretty",
+    '{\n  "auths": {\n    "ghcr.io": {\n      "auth": "{0}"\n    }\n  }\n}',
+    _b64("me:" + drawn("da", 20)),
+)
+_plant("docker identitytoken", '"identitytoken": "{0}"', drawn("di", 60))
+_plant("docker login", "docker login -u me -p {0} ghcr.io", drawn("dl", 16))
+_plant("docker login words", "docker login -u me -p {0} ghcr.io", "hunter13")
+_plant("pip conf", "[global]\nextra-index-url = https://__token__:{0}@pypi.example.com/simple", drawn("pc", 24))
+_plant("uv", "UV_INDEX_PRIVATE_PASSWORD={0}", "hunter14")
+_plant("hf cli", "huggingface-cli login --token {0}", "h" + "f_" + drawn("hc", 34))
+_plant("hf header", "Invalid user token. token={0}", "h" + "f_" + drawn("hh", 34))
+_plant("wandb netrc", "machine api.wandb.ai\n  login user\n  password {0}", drawn("wn", 40, HEX))
+_plant("wandb settings", '"api_key": "{0}"', drawn("ws", 40, HEX))
+_plant("wandb python", "wandb.login(key='{0}')", drawn("wp", 40, HEX))
+_plant("wandb v1", "{0}", "wandb" + "_v1_" + drawn("wv", 60))
+_plant("github url", "https://x-access-token:{0}@github.com/a/b", "gh" + "s_" + drawn("gu", 36))
+_plant(
+    "git extraheader",
+    "http.https://github.com/.extraheader AUTHORIZATION: basic {0}",
+    _b64("x-access-token:" + "gh" + "s_" + drawn("ge", 36)),
+)
+_plant("github actions", "::add-mask::{0}", drawn("ga", 30))
+_plant("slack workflow", "https://hooks.slack.com/workflows/{0}", "T01ABCDEF/A01ABCDEF/" + drawn("sw", 24))
+_plant("discord canary", "https://canary.discord.com/api/webhooks/{0}", "123456789012345678/" + drawn("dc", 60))
+_plant("discord v10", "https://discordapp.com/api/v10/webhooks/{0}", "123456789012345678/" + drawn("dv", 68))
+_plant("discord bot", "Bot {0}", "MTIzNDU2Nzg5MDEyMzQ1Njc4." + drawn("db", 6) + "." + drawn("db2", 38))
+_plant("telegram url", "https://api.telegram.org/bot{0}/sendMessage", "123456789:" + "AA" + drawn("tu", 33))
+_plant("teams workflow", "https://prod-1.westus.logic.azure.com:443/workflows/x?sig={0}", drawn("tw", 43))
+_plant(
+    "google chat",
+    "https://chat.googleapis.com/v1/spaces/A/messages?key={0}&token={1}",
+    "AI" + "za" + drawn("gc", 35),
+    drawn("gc2", 43),
+)
+_plant("feishu", "https://open.feishu.cn/open-apis/bot/v2/hook/{0}", "12345678-1234-1234-1234-" + drawn("fe", 12, HEX))
+_plant("dingtalk", "https://oapi.dingtalk.com/robot/send?access_token={0}", drawn("dt", 64, HEX))
+_plant(
+    "wecom",
+    "https://qyapi.weixin.qq.com/cgi-bin/webhook/send?key={0}",
+    "12345678-1234-1234-1234-" + drawn("wc", 12, HEX),
+)
+_plant("generic webhook", "WEBHOOK_URL=https://hooks.example.com/{0}", drawn("gw", 30))
+_plant("cookie request", "Cookie: csrftoken={0}; sessionid={1}", drawn("co", 32), drawn("co2", 32))
+_plant("cookie dict", "cookies={'session': '{0}'}", drawn("cd", 40))
+_plant("cookie jar", "<Cookie sessionid={0} for example.com/>", drawn("cj", 32))
+_plant("cookie prose", "sent cookie _session={0}", drawn("cp", 32))
+_plant("url userinfo ftp", "ftp://me:{0}@files.example.com/x", "hunter15")
+_plant("s3fs env", "s3fs key='{0}', secret='{1}'", "AK" + "IA" + drawn("sf", 16, UPPER), drawn("sf2", 40, BASE64))
+_plant(
+    "boto",
+    "aws_access_key_id={0}, aws_secret_access_key={1}",
+    "AK" + "IA" + drawn("bo", 16, UPPER),
+    drawn("bo2", 40, BASE64),
+)
+_plant("rclone", "secret_access_key = {0}\npass = {1}", drawn("rc", 40, BASE64), drawn("rc2", 22))
+_plant("ssh pass prose", "Enter passphrase for key '/home/x/.ssh/id': {0}", "hunter16")
+_plant("redis cli", "redis-cli -h cache -a {0} ping", "hunter17")
+_plant("psql env", "PGPASSWORD={0} psql -h db", "hunter18")
+_plant("mysql", "mysql -u root -p{0} db", "hunter19")
+_plant("openssl", "openssl enc -aes-256-cbc -k {0}", "hunter20")
+_plant("curl user", "curl -u me:{0} https://x", "hunter21")
+_plant("wget", "wget --user=me --password={0} https://x", "hunter22")
+_plant("json token", '{"token":"{0}"}', drawn("jt", 20))
+_plant("json access", "'access_token': '{0}', 'expires_in': 3600", "short1tok")
+_plant(
+    "clearml",
+    'api { credentials { access_key = "{0}", secret_key = "{1}" } }',
+    drawn("cl", 20, UPPER),
+    drawn("cl2", 50),
+)
+_plant("mlflow uri", "MLFLOW_TRACKING_URI=https://me:{0}@mlflow.example.com", "hunter23")
+_plant("ngc", "NGC_API_KEY={0}", drawn("ng", 84))
+_plant("modal", "MODAL_TOKEN_ID={0} MODAL_TOKEN_SECRET={1}", "ak-" + drawn("mo", 22), "as-" + drawn("mo2", 22))
+_plant("runpod", "{0}", "rp" + "a_" + drawn("rp", 40))
+_plant("lambda", "secret_mycluster_{0}.{1}", drawn("la", 32, HEX), drawn("la2", 32))
+_plant("together", "TOGETHER_API_KEY={0}", drawn("to", 64, HEX))
+_plant("cohere", "CO_API_KEY={0}", drawn("ch", 40))
+_plant("vast", "vastai set api-key {0}", drawn("va", 64, HEX))
+_plant("azure openai", "'api-key': '{0}'", drawn("ao", 32, HEX))
+_plant("snowflake", "snowflake://me:{0}@acct/db", "hunter24")
+_plant("supabase", "{0}", "sb" + "p_" + drawn("sb", 40, HEX))
+_plant("pem inline", "-----BEGIN RSA PRIVATE KEY----- {0} -----END RSA PRIVATE KEY-----", drawn("pi", 64, BASE64))
+_plant(
+    "ppk",
+    "Private-Lines: 2\n{0}\n{1}\nPrivate-MAC: {2}",
+    drawn("pp1", 64, BASE64),
+    drawn("pp2", 64, BASE64),
+    drawn("pp3", 40, HEX),
+)
+_plant("htpasswd", "admin:$apr1${0}$x", "abcdefgh")
+_plant("shadow", "root:$6${0}$" + drawn("sh2", 80) + ":19000:0:99999:7:::", drawn("sh", 12))
+_plant("credentials in args", "--wandb_key={0}", drawn("cr", 40, HEX))
+_plant("hf dataclass", "TrainingArguments(hub_token={0}, push=True)", drawn("hd", 37))
+_plant("dict repr", "{'db_password': '{0}', 'lr': 1}", "hunter26")
+_plant("key space", "api_key {0}", drawn("ks", 32))
+_plant("AWS creds prose", "credentials: {0} / {1}", "AK" + "IA" + drawn("ac", 16, UPPER), drawn("ac2", 40, BASE64))
+_plant("prose quoted", "the password is '{0}' for the db", "correct horse")
+_plant("prose plain word", "The password is {0}.", "swordfish")
+_plant("prose plain word at the end", "he said the secret was {0}", "swordfish")
+
 #: A private key as it lies in a file: over many lines.
 _SSH = key_lines("ssh")
 PEM = ("\n".join((BEGIN.format("OPENSSH "), *_SSH, END.format("OPENSSH "))), _SSH)

@@ -41,6 +41,9 @@ wandb: Run data is saved locally in /workspace/wandb/run-20260101_100000-a1b2c3d
 100%|██████████| 500/500 [00:10<00:00, 48.01it/s]\r 50%|#####     | 1/2
 python train.py --tokenizer gpt2 --max-tokens 2048 --text-key text --image_token '<image>' --keys a b
 valid_tokens=4096 invalid_token_rate: 0.1 access_tokens: 17 cache_key=layers/12 sort_key: loss
+wrong password is rejected; the password is not set. the secret is out; token is too long: 17 of 16; key is (0, 1)
+the key is model.layers.0.self_attn.q_proj.weight; a password was given, passwords: none; api key is missing
+register_forward_hook hooks/register_forward_pre_hook.py webhook/handlers_of_everything.py $PWD /tmp; pwd: /job
 x@self.weight.T, a @ b; user@node1 ssh git@host; train.py:41:12 Signature: (x, y) author: nobody
 """
 

@@ -25,7 +25,7 @@ _HOME = re.compile(
     rb"(?P<before>(?:/|\\|%2[Ff])(?:home[s\d]*|[Uu]sers)(?:/|\\{1,4}|%2[Ff]))"
     rb"(?P<name>[A-Za-z0-9_](?:[\w.-]{0,62}\w)?)"
 )
-_PSEUDONYM = re.compile(rb"(?:user|host|ip|u|h|i)\d+_*|USER")
+_PSEUDONYM = re.compile(rb"(?:user|host|ip|u|h|i)\d+_*|[uhi]|USER")
 _ADDRESS = re.compile(rb"(?<![\w.-])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\w-]|\.\d)")
 _ADDRESS6 = re.compile(rb"(?<![\w:.])(?:[0-9a-fA-F]{1,4}:){2,7}(?::?[0-9a-fA-F]{1,4}){1,6}(?:%\w+)?(?![\w:])")
 #: Where a log names the host that wrote a line, or another one.
@@ -44,8 +44,10 @@ _SMALL_BYTES = 1 << 10
 _LOCAL = frozenset({b"localhost", b"127.0.0.1", b"0.0.0.0", b"255.255.255.255"})
 _MOST_CACHED = 1 << 16
 
-_KEY_BEGINS = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
-_KEY_ENDS = re.compile(rb"(?:[A-Za-z0-9+/=]|\\[nr])*-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_BEGINS = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|Private-Lines: \d+")
+_KEY_ENDS = re.compile(
+    rb"(?:[A-Za-z0-9+/=]|\\[nr])*(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|Private-MAC: [0-9a-f]+)"
+)
 _KEY_LINE = re.compile(rb"(?<![A-Za-z0-9+/=])[A-Za-z0-9+/=]{4,}(?=(?:\\[nr]|[\"',])*\s*$)")
 _LONG_KEY_LINE = re.compile(rb"(?<![A-Za-z0-9+/=])[A-Za-z0-9+/=]{40,}(?=(?:\\[nr]|[\"',])*\s*$)")
 #: How many lines after its beginning the end of a private key is waited for (other ranks may write in between).
@@ -86,6 +88,10 @@ class Redactor:
     def data(self, data: bytes, *, fixed: bool = False) -> bytes:
         """As :meth:`text`, for bytes in any encoding that holds ASCII as it is."""
         return self._block(_KeyMask(self, fixed=fixed)(data), fixed=fixed)
+
+    def without_keys(self, text: str, *, fixed: bool = False) -> str:
+        """``text`` without private keys, with as many lines; everything else stays."""
+        return _KeyMask(self, fixed=fixed)(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
     def stream(self, source: BinaryIO, *, begins_inside: bool = False) -> Iterator[bytes]:
         """The redacted content of ``source``, block by block, in constant memory.

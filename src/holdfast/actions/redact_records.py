@@ -79,11 +79,13 @@ class _Cleaner:
             option = each.lstrip("-") if isinstance(each, str) and each.startswith("-") and "=" not in each else ""
 
     def _without_keys(self, values: list[Any] | tuple[Any, ...]) -> list[Any]:
-        """Lines of a text, one a value, over which a private key goes."""
-        texts = [each for each in values if isinstance(each, str)]
-        lines = "\n".join(text.replace("\n", "\0") for text in texts)
-        clean = iter(self._redactor.text(lines, fixed=self._fixed).split("\n"))
-        return [next(clean).replace("\0", "\n") if isinstance(each, str) else each for each in values]
+        """Lines of a text, one a value, over which a private key goes; a value may have several lines."""
+        texts = "\n".join(each for each in values if isinstance(each, str))
+        lines = iter(self._redactor.without_keys(texts, fixed=self._fixed).split("\n"))
+        return [
+            "\n".join(next(lines) for _ in range(each.count("\n") + 1)) if isinstance(each, str) else each
+            for each in values
+        ]
 
 
 def plain(value: Any, redactor: Redactor, *, fixed: bool = False) -> Any:

@@ -7,22 +7,27 @@ What is replaced is the group ``secret``, or the whole match where there is none
 
 from __future__ import annotations
 
-import base64
-import binascii
-import math
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+
+from holdfast.actions.secret_checks import (
+    SAID,
+    has_digit,
+    is_basic,
+    is_identifier,
+    is_in_prose,
+    is_no_number,
+    is_no_usual_word,
+    is_option_token,
+    is_password_in_address,
+    is_random,
+    is_token,
+    is_value,
+)
 
 #: Where a token may begin: after anything but a letter or digit, after a colour code, an escape (\n) or one of %2F.
 _BEGIN = rb"(?:(?<![A-Za-z0-9])|(?<=[0-9;\[]m)|(?<=\\[nrt])|(?<=%[0-9A-Fa-f]{2}))"
-_SAID = re.compile(rb"[\"'\\]*(?:<redacted|<left out>|\*{3,}|\$[{(A-Za-z_]|%\(|\{)")
-_EMPTY = re.compile(
-    rb"[\"'\\]*(?:none|null|nil|true|false|yes|no|set|unset|str|bytes|not|is|required|missing|)[\"'\\]*", re.IGNORECASE
-)
-_NUMBER = re.compile(rb"[-+]?[\d.,]+(?:e[-+]?\d+)?[a-z%/]{0,4}", re.IGNORECASE)
 #: A value: in quotes to their end (escaped quotes are part of it), else to the next blank, quote or ampersand.
 _VALUE = (
     rb"(?:\"(?P<double>(?:[^\"\\\r\n]|\\[^\r\n])+)|'(?P<single>(?:[^'\\\r\n]|\\[^\r\n])+)"
@@ -41,6 +46,12 @@ _STRONG = (
     rb"(?:passw(?:or)?d|passphrase|secret|credential|api[_-]?key|access[_-]?key|private[_-]?key|account[_-]?key"
     rb"|signing[_-]?key|encryption[_-]?key|auth[_-]?key|subscription[_-]?key|shared[_-]?key|client[_-]?key|[_-]pwd"
     rb"|(?:auth|access|refresh|session|bearer|api|(?<![A-Za-z])id)[_-]?token(?!s|iz)|connection[_-]?string)"
+)
+
+#: In front of a password in a sentence.
+_PROSE = (
+    rb"(?:passw(?:or)?d|passphrase|passcode|\bpwd|\bsecret)s?[ \t]+(?:(?:for|of)[ \t][^\n:]{1,60}?)?"
+    rb"(?:(?:is|was|are|were|to)(?:[ \t]now)?[ \t]?[:=]?[ \t]+|:[ \t]*)"
 )
 
 _KEYS = "api access private account signing encryption auth subscription shared client"
@@ -69,7 +80,7 @@ class SecretKind:
         for match in self.pattern.finditer(block):
             begin, end = _secret(match)
             found = block[begin:end]
-            if found and not _SAID.match(found) and self.check(found):
+            if found and not SAID.match(found) and self.check(found):
                 yield begin, end
 
 
@@ -83,75 +94,9 @@ def _secret(match: re.Match[bytes]) -> tuple[int, int]:
     return begin, end
 
 
-# ---- looking once more
-
-
-def has_digit(found: bytes) -> bool:
-    """A token has digits; words joined by dashes (sk-learn-...) have none."""
-    return any(48 <= byte <= 57 for byte in found)
-
-
-def is_value(found: bytes) -> bool:
-    """What stands beside the word password: anything but nothing."""
-    return _EMPTY.fullmatch(found) is None
-
-
-def is_no_number(found: bytes) -> bool:
-    """As :func:`is_value`, beside words that also name times and results (forward_pass=0.12)."""
-    return is_value(found) and _NUMBER.fullmatch(found) is None
-
-
-def is_random(found: bytes) -> bool:
-    """Drawn by lot and not thought up: letters, capitals and digits take turns inside of words, too."""
-    if len(found) < 16 or not re.fullmatch(rb"[A-Za-z0-9+/_=~%-]+", found) or not has_digit(found):
-        return False
-    classes = [_class(byte) for byte in found]
-    turns = sum(left != right for left, right in pairwise(classes) if left and right)
-    return _entropy(found) >= 3.0 and turns >= 0.2 * len(found) and not _NUMBER.fullmatch(found)
-
-
-def is_token(found: bytes) -> bool:
-    """Beside the word token, letters with digits are enough, where no blank or bracket is between them."""
-    return bool(
-        len(found) >= 12
-        and re.fullmatch(rb"[A-Za-z0-9+/_=.~%:-]+", found)
-        and sum(48 <= byte <= 57 for byte in found) >= 2
-        and sum(chr(byte).isalpha() for byte in found) >= 2
-        and not _NUMBER.fullmatch(found)
-    )
-
-
-def is_option_token(found: bytes) -> bool:
-    """Behind the option --token: eight characters and a digit (``--pad-token <pad>`` is another thing)."""
-    return len(found) >= 8 and has_digit(found) and re.fullmatch(rb"[\w+/=.~%:-]+", found) is not None
-
-
-def is_basic(found: bytes) -> bool:
-    """Base64 of ``user:password``, not the second word of "basic configuration"."""
-    try:
-        return b":" in base64.b64decode(found + b"=" * (-len(found) % 4), validate=True)
-    except (binascii.Error, ValueError):
-        return False
-
-
-def is_password_in_address(found: bytes) -> bool:
-    """The part between ``://`` and ``@``: with a colon, or long with digits (``git@`` and ``ubuntu@`` are names)."""
-    return b":" in found or (len(found) >= 16 and has_digit(found))
-
-
-def _class(byte: int) -> int:
-    return 1 if 48 <= byte <= 57 else 2 if 65 <= byte <= 90 else 3 if 97 <= byte <= 122 else 0
-
-
-def _entropy(found: bytes) -> float:
-    """Shannon's, in bits a character."""
-    size = len(found)
-    return -sum(count / size * math.log2(count / size) for count in Counter(found).values())
-
-
 def is_secret(name: str, found: bytes) -> bool:
     """Whether ``found``, the value of something called ``name`` in plain data, has to go."""
-    if not found or _SAID.match(found):
+    if not found or SAID.match(found):
         return False
     if is_secret_name(name):
         return is_value(found)
@@ -195,6 +140,9 @@ _LINES = re.MULTILINE
 _ROOTS = (b"token", b"key", b"pass", b"_v1_")
 #: In the order in which they are looked for: the most telling first, so that the archive says what was there.
 KINDS = (
+    _kind("aws-secret-key", "akia asia",
+          rb"(?:AKIA|ASIA)[A-Z0-9]{12,}[^A-Za-z0-9\r\n]{1,8}(?P<secret>[A-Za-z0-9+/]{40})(?![A-Za-z0-9+/=])",
+          is_random),
     _token("aws-access-key-id", "akia asia aroa aida agpa anpa abia acca",
            rb"(?:AKIA|ASIA|AROA|AIDA|AGPA|ANPA|ABIA|ACCA)[A-Z0-9]{12,}"),
     _kind("aws-secret-key", "secret",
@@ -218,7 +166,9 @@ KINDS = (
     _token("wandb-key", "wandb_v1_", rb"wandb_v1_\w{16,}"),
     _token("slack-token", "xox xapp-", rb"(?:xox[abeoprsc]|xapp)-[A-Za-z0-9-]{10,}"),
     _kind("slack-webhook", "hooks.slack", rb"hooks\.slack(?:-gov)?\.com/(?P<secret>[A-Za-z]+/[A-Za-z0-9+/_-]{12,})"),
-    _kind("discord-webhook", "/api/webhooks/", rb"/api/webhooks/(?P<secret>\d+/[\w-]{16,})"),
+    _kind("discord-webhook", "/webhooks/", rb"/api(?:/v\d+)?/webhooks/(?P<secret>\d+/[\w-]{16,})"),
+    _kind("discord-token", ".", _BEGIN + rb"(?P<secret>[MNO][\w-]{23,27}\.[\w-]{6}\.[\w-]{27,})", has_digit),
+    _kind("webhook", "hook", rb"hooks?/(?:[\w-]{1,20}/){0,2}(?P<secret>[\w-]{16,})", is_identifier, _I),
     _kind("teams-webhook", "webhook.office.com", rb"webhook\.office\.com/(?P<secret>[^\s\"'<>]{16,})"),
     _token("stripe-key", "_live_ _test_ whsec_", rb"(?:[srp]k_(?:live|test)_|whsec_)[A-Za-z0-9+/=]{10,}"),
     _token("twilio-key", "sk ac", rb"(?:SK|AC)[0-9a-f]{32}(?![0-9A-Za-z])"),
@@ -236,10 +186,13 @@ KINDS = (
     _token("digitalocean-token", "_v1_", rb"do[opr]_v1_[0-9a-f]{32,}"),
     _token("grafana-token", "glsa_ glc_", rb"(?:glsa_[A-Za-z0-9_]{20,}|glc_[A-Za-z0-9+/=]{20,})"),
     _token("service-token",
-           "lin_api_ ntn_ pmak- shpat_ shpss_ sq0 nrak- tskey- rubygems_ dp.pt. pul- age-secret-key-1 atlasv1",
-           rb"(?:lin_api_|ntn_|PMAK-|shp(?:at|ss)_|sq0[a-z]{3}-|NRAK-|tskey-[a-z]+-|rubygems_|dp\.pt\.|pul-"
-           rb"|AGE-SECRET-KEY-1|[A-Za-z0-9]{14}\.atlasv1\.)[A-Za-z0-9_=-]{16,}"),
-    _token("telegram-token", ":aa", rb"\d{8,10}:AA[\w-]{32,}"),
+           "lin_api_ ntn_ pmak- shpat_ shpss_ sq0 nrak- tskey- rubygems_ dp.pt. pul- age-secret-key-1 atlasv1 rpa_ sbp_"
+           " pcsk_ tvly- csk- sntry lsv2_ dt0c01. xkeysib- atatt absk",
+           rb"(?:rpa_|sbp_|pcsk_|tvly-|csk-|sntry[sua]_|lsv2_[a-z]+_|dt0c01\.|xkeysib-|ATATT|ABSK|lin_api_|ntn_|PMAK-|shp(?:at|ss)_|sq0[a-z]{3}-|NRAK-|tskey-[a-z]+-|rubygems_|dp\.pt\.|pul-"
+           rb"|AGE-SECRET-KEY-1|[A-Za-z0-9]{14}\.atlasv1\.)[A-Za-z0-9_=.-]{16,}", has_digit),
+    _token("service-token", "secret_", rb"secret_[A-Za-z0-9_]{0,32}[A-Za-z0-9]{32,}(?:\.[A-Za-z0-9]{16,})?", has_digit),
+    _token("cloud-key-id", "ltai akid aklt", rb"(?:LTAI|AKID|AKLT)[A-Za-z0-9]{12,}", has_digit),
+    _kind("telegram-token", ":aa", rb"(?:(?<![A-Za-z0-9])|(?<=/bot))(?P<secret>\d{8,10}:AA[\w-]{32,})"),
     _token("jwt", "eyj", rb"eyJ[A-Za-z0-9_=-]{6,}\.[A-Za-z0-9_=-]{6,}(?:\.[A-Za-z0-9_=-]*)*"),
     _token("encoded-json", "eyj", rb"eyJ[A-Za-z0-9_+/-]{32,}={0,2}"),  # Neptune's key, among others
     _kind("presigned-address", "x-amz- x-goog- signature= awsaccesskeyid=",
@@ -251,7 +204,8 @@ KINDS = (
           rb"(?P<secret>[^\s@\"'<>/]*:[^\s\"'<>/?]*)@", flags=_I),
     _kind("password-in-address", "://", rb"://(?P<secret>[^\s/\"'<>?#@][^\s/\"'<>?#]*)@", is_password_in_address),
     _kind("netrc-password", "password",
-          rb"(?:^|\blogin\s+\S+\s+)\s*password[ \t]+(?P<secret>[^\s\"']+)(?=\s*$|\s+machine|[\"'])",
+          rb"(?:^|\blogin\s+\S+\s+(?:account\s+\S+\s+)?)\s*"
+          rb"password[ \t]+(?P<secret>[^\s\"']+)(?=\s*$|\s+machine|[\"'])",
           is_value, _I | _LINES),
     _kind("pgpass-password", ":5432: :5433: :6432: :*:",
           rb"(?:^|[\s\"'=])(?![\w.-]+\.(?:py|cu|cpp|cc|h|hpp|pyx|c|js|rs|go):)[\w.*-]+:(?:543[23]|6432|\*):(?!\d+:)[^:\s]+:[^:\s]+:"
@@ -262,6 +216,11 @@ KINDS = (
           rb"(?:(?:proxy-)?authorization|x-[a-z-]*(?:key|token|secret)|api-key|(?:private|job)-token)\\*[\"']?\s*[:=]\s*"
           rb"\\*[\"']?(?:(?:bearer|basic|token|digest|negotiate|apikey)\s+)?(?P<secret>[^\s\"'\\]{6,})", is_value, _I),
     _kind("cookie", "cookie", rb"cookie\\*[\"']?\s*[:=]\s*\\*[\"']?(?P<secret>[\w.-]+=[^\r\n\"'\\]+)", flags=_I),
+    _kind("command-line-password", "login redis-cli openssl sudo ::add-mask::",
+          rb"(?:\b(?:docker|podman|nerdctl|helm|oras|crane|skopeo|buildah|az)\b[^\n]{0,80}?\blogin\b"
+          rb"[^\n]{0,160}?\s-p[ =]"
+          rb"|\bredis-cli\b[^\n]{0,160}?\s-a[ =]|\bopenssl\b[^\n]{0,200}?\s(?:-k |-pass(?:in|out)? pass:)"
+          rb"|::add-mask::|\becho[ ](?=\S+ ?\| ?sudo -S))[\"']?(?P<secret>[^\s\"'|]+)"),
     _kind("command-line-password", "sshpass curl --user mysql",
           rb"(?:sshpass\s+-p\s*|\bmysql\b[^\n]{0,80}?\s-p(?=\S)"
           rb"|\bcurl\b[^\n]{0,200}?\s(?:-u|--user)[ =]?[\"']?[^\s:\"']+:)"
@@ -271,11 +230,23 @@ KINDS = (
     _kind("command-line-secret", "token",
           rb"--?[\w-]*token(?!s|iz)[\w-]{0,16}[\"']?(?:\s*,\s*|[ \t]+|=)(?![\"']?-)" + _VALUE, is_option_token, _I),
     _kind("kubernetes-variable", "value",
-          rb"name\\*[\"']?\s*:\s*\\*[\"']?[\w-]*(?:" + _STRONG + rb"|token)[\w-]*\\*[\"']?\s*,?\s*"
-          rb"\\*[\"']?value\\*[\"']?\s*:\s*" + _VALUE, is_value, _I),
+          rb"name\\*[\"']?\s*:\s*\\*[\"']?[\w-]*(?:" + _STRONG + rb"|token)[\w-]*?\\*?[\"']?(?:\s|\\[nr])*,?"
+          rb"(?:\s|\\[nr])*\\*[\"']?value\\*[\"']?\s*:\s*" + _VALUE, is_value, _I),
     _kind("password", _STRONG_NEEDS,
           _STRONG + _REST + _IS + _VALUE, is_value, _I),
     _kind("password", "_pass pass=", rb"(?:_pass|(?<![\w ])pass(?==))" + _IS + _VALUE, is_no_number, _I),
+    _kind("password", ";pwd= ;\tpwd=", rb";\s?pwd\s?=\s?(?P<secret>[^;\s\"']+)", is_value, _I),
+    _kind("password", "pass", rb"(?:^|\\n)[ \t]*pass[ \t]?=[ \t]?" + _VALUE, is_option_token, _LINES),
+    _kind("password-hash", "$apr1$ $2a$ $2b$ $2y$ $5$ $6$ $y$ $1$ $argon2",
+          rb"\$(?:apr1|2[aby]|[156y]|argon2id?)\$(?P<secret>[\w./$=,+-]{8,})"),
+    _kind("password", "passw passphrase passcode pwd secret",
+          _PROSE + _VALUE, is_in_prose, _I),
+    _kind("password", "passw passphrase passcode pwd secret",
+          _PROSE + rb"(?P<secret>[a-z]{4,})(?=[ \t]*(?:[.,;!)]*(?:$|\\n|[\"'])|[.;!)][ \t]))",
+          is_no_usual_word, _I | _LINES),
+    _kind("token", "token key credential",
+          rb"(?:token|key|credentials?)[ \t]+(?:is|was|are|were|to)[ \t]?[:=]?[ \t]+" + _VALUE, is_random, _I),
+    _kind("key", "api", rb"api[ _-]?key[ \t]+(?:(?:is|was|to)[ \t]+)?" + _VALUE, is_option_token, _I),
     _kind("token-variable", "_token= _pat=",
           rb"(?<![A-Za-z0-9])[A-Z0-9_]{0,40}_(?:TOKEN|PAT)=(?P<secret>[^\s\"'<\[&][^\s\"'&]{5,})", is_no_number),
     _kind("token-in-address", "token= key= pwd=",
