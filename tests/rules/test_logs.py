@@ -149,6 +149,104 @@ def test_those_who_wait_in_a_broadcast_wait_for_its_root() -> None:
     assert (root.cause, root.subject.rank) == ("rank-missing-collective", 0)
 
 
+def gloo(rank: int, line: int, text: str, function: str = "step") -> str:
+    """A traceback of a rank that gloo gave an error, in ``line`` of the job's script."""
+    return raises(rank, f"RuntimeError: [gloo/transport/tcp/pair.cc:553] {text}").replace(
+        "line 41, in step", f"line {line}, in {function}"
+    )
+
+
+def test_the_rank_that_waited_in_another_line_is_named() -> None:
+    waits = "".join(gloo(rank, 41, "Timed out waiting 9000ms for recv operation to complete") for rank in (0, 2))
+    early = verdict(waits + gloo(1, 24, "Connection closed by peer [10.0.0.2]:81", "validate")).root
+    late = verdict(waits + gloo(1, 48, "Connection closed by peer [10.0.0.2]:81")).root
+    assert early is not None
+    assert (early.cause, early.subject.rank, early.subject.line) == ("rank-missing-collective", 1, 24)
+    assert late is not None
+    assert (late.cause, late.subject.rank) == ("uneven-inputs", 1)
+
+
+def test_who_says_nothing_of_a_lost_peer_is_the_lost_one() -> None:
+    closed = "".join(raises(rank, "RuntimeError: Connection closed by peer [10.0.0.2]:81") for rank in (0, 2))
+    gap, told = verdict(closed).root, verdict("[rank 0] world_size=4\n" + closed).root
+    assert gap is not None
+    assert (gap.cause, gap.subject.rank) == ("peer-lost", 1)
+    assert told is not None
+    assert told.subject.rank is None  # two are left
+
+
+def test_gloo_ranks_that_timed_out_and_one_that_did_not() -> None:
+    waits = "".join(raises(rank, "RuntimeError: Timed out waiting 9000ms for recv operation") for rank in (0, 1))
+    root = verdict("Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/3\n" + waits).root
+    assert root is not None
+    assert (root.cause, root.subject.rank) == ("rank-missing-collective", 2)
+
+
+def test_fingerprints_are_compared_over_ranks() -> None:
+    kinds = {0: "ALLREDUCE, TensorShape=[3]", 1: "BROADCAST, TensorShape=[5]", 2: "BROADCAST, TensorShape=[5]"}
+    prints = {
+        rank: f"collective: CollectiveFingerPrint(SequenceNumber=9, OpType={kind}, " for rank, kind in kinds.items()
+    }
+    log = "".join(
+        f"[rank{one}]: RuntimeError: Detected mismatch between collectives on ranks. Rank {one} is running "
+        f"{prints[one]}TensorDtypes=Float), but Rank {other} is running {prints[other]}TensorDtypes=Float)\n"
+        for one, other in ((1, 0), (0, 1), (2, 0))
+    )
+    root = verdict(log).root
+    assert root is not None
+    assert (root.cause, root.subject.rank) == ("collective-mismatch", 0)
+
+
+def test_a_job_that_was_started_anew_and_went_well() -> None:
+    failed = "ConnectionResetError: [Errno 104] Connection reset by peer\n" + LAUNCHER_ENDS.rsplit("torch.", 1)[0]
+    went_on = "".join(f"step {step} / 40 loss 2.0\n" for step in range(4))
+    assert verdict(failed + went_on + "training finished\n").root is None
+    assert verdict(failed + went_on + failed).root is not None
+
+
+def test_what_ends_a_job_that_was_done_is_no_cause() -> None:
+    ended = "Received 15 death signal, shutting down workers\n"
+    assert verdict("step 5 / 5 loss 2.0\ntraining finished\n" + ended).root is None
+    cut = verdict("training finished\nstep 5 / 9 loss 2.0\n" + ended).root
+    assert cut is not None
+    assert cut.cause == "signal-sigterm-preempted"
+
+
+def test_a_rank_that_the_store_still_waits_for() -> None:
+    log = (
+        "[rank 0] ready\n[rank 1] world_size=3\n[rank1]: torch.distributed.DistStoreError: wait timeout after 8000ms, "
+        "keys: /default_pg/0//cpu//0/0\n[rank0]: DistStoreError: Timed out after 9 seconds waiting for clients. "
+        "2/3 clients joined.\n"
+    )
+    root = verdict(log).root
+    assert root is not None
+    assert (root.cause, root.subject.rank) == ("store-wait", 2)
+
+
+def test_addresses_of_an_attempt_before() -> None:
+    refused = (
+        "RuntimeError: Gloo connectFullMesh failed with timed out: SO_ERROR: Connection refused, remote=[1.2.3.4]:5\n"
+    )
+    root = verdict(LAUNCHER_ENDS.rsplit("torch.", 1)[0] + refused).root
+    assert root is not None
+    assert root.cause == "stale-rendezvous-store"
+
+
+@pytest.mark.parametrize(
+    ("log", "cause", "rank"),
+    [
+        ("ERROR:failed (exitcode: -9) local_rank: 3 (pid: 5) of binary: python", "host-oom-killed", 3),
+        ("spawn.ProcessExitedException: process 2 terminated with signal SIGSEGV", "segfault-in-worker", 2),
+        ("srun: error: n1: task 6: Killed\nsrun: error: n1: task 1: Exited with exit code 1", "host-oom-killed", 6),
+        ("0: error: Detected 1 oom-kill event(s)\nsrun: error: n1: task 2: Out Of Memory", "host-oom-killed", 2),
+    ],
+)  # fmt: skip
+def test_the_rank_that_a_launcher_names(log: str, cause: str, rank: int) -> None:
+    root = verdict(log + "\n").root
+    assert root is not None
+    assert (root.cause, root.subject.rank) == (cause, rank)
+
+
 def test_blocked_ports_are_told_from_a_master_that_is_not_there() -> None:
     away = "DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (m, 29500).\n"
     waits = "torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined.\n"

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from holdfast.facts.logs import LoggedTraceback
 from holdfast.rules.logs.heard import Candidate, Heard, place
 from holdfast.rules.logs.meanings import MEANINGS, Tier
+from holdfast.rules.logs.plain import overcome
 
 #: What launchers raise about the processes that they started.
 _LAUNCHERS = re.compile(
@@ -30,12 +31,14 @@ def raised(heard: Heard) -> Iterable[Candidate]:
     """An ordinary exception, of one rank or of all."""
     told = {place(signal) for signal in heard.facts.signals if signal.name in MEANINGS or signal.name == "xid"}
     told |= {place(signal) for signal in heard.facts.signals if signal.name in ("cuda-out-of-memory", "no-space")}
-    own = [one for one in heard.facts.tracebacks if _is_own(one) and (one.line.source, one.line.number) not in told]
+    own = [one for one in heard.facts.tracebacks if is_own(one) and (one.line.source, one.line.number) not in told]
     if not own or _went_on(heard, own[-1]):
         return
     same = [one for one in own if _kind(one) == _kind(own[0])]
     ranks = {one.line.rank for one in same if one.line.rank is not None}
     rank = _first(heard, ranks)
+    if rank is None and (spoken := heard.first("worker-failed")) is not None:
+        rank = int(spoken.fields["rank"])
     everybody = len(ranks) > 1 or (not ranks and (len(same) > 1 or len(heard.failed_ranks) > 1))
     said = f"{own[0].type}: {own[0].text}"[:160].rstrip(": ")
     where = f" at {own[0].place.file.rsplit('/', 1)[-1]}:{own[0].place.line}" if own[0].place else ""
@@ -58,10 +61,12 @@ def _went_on(heard: Heard, last: LoggedTraceback) -> bool:
         signal for signal in heard.all("finished")
         if signal.line.source == last.line.source and signal.line.number > last.line.number
     ]  # fmt: skip
-    return bool(later) and not heard.failed_ranks and "exit-code" not in heard
+    failures = [signal for signal in heard.all("exit-code") if not overcome(heard, signal)]
+    return bool(later) and not heard.failed_ranks and not failures
 
 
-def _is_own(one: LoggedTraceback) -> bool:
+def is_own(one: LoggedTraceback) -> bool:
+    """True unless a launcher tells of a process, or a rank of another that is gone."""
     if one.type.endswith("Warning") or _LAUNCHERS.search(one.type):
         return False
     if _WRAPPED.match(one.text):

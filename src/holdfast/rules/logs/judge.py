@@ -9,7 +9,7 @@ from __future__ import annotations
 from holdfast.facts.logs import Line, LogFacts
 from holdfast.findings import Fact, Finding, Level, RuledOut, Subject, Verdict, finding
 from holdfast.rules.causes import by_name
-from holdfast.rules.logs import devices, exceptions, exits, network, outside, plain, silence, watchdog
+from holdfast.rules.logs import devices, elsewhere, exceptions, exits, network, outside, plain, silence, watchdog
 from holdfast.rules.logs.heard import Candidate, Heard, Rule
 from holdfast.rules.logs.meanings import ALSO, Tier
 
@@ -19,8 +19,8 @@ MOST_CONSEQUENCES = 6
 
 RULES: tuple[Rule, ...] = (
     plain.machine, plain.named, plain.crashed, devices.memory, devices.xid, devices.storage, devices.numbers,
-    exceptions.raised, network.rendezvous, network.peers, outside.ended, outside.tasks, watchdog.waited,
-    silence.stood_still, silence.slowed, silence.stuck_between_gpus, exits.ended,
+    exceptions.raised, network.rendezvous, network.unreached, network.peers, outside.ended, outside.tasks,
+    watchdog.waited, elsewhere.stood, silence.stood_still, silence.slowed, silence.stuck_between_gpus, exits.ended,
 )  # fmt: skip
 
 

@@ -131,6 +131,7 @@ ALSO = {
     "python-exception-on-one-rank": ("python-exception-all-ranks", "model-download-race"),
     "rank-missing-collective": ("uneven-inputs", "watchdog-timeout-straggler"),
     "watchdog-timeout-straggler": ("rank-missing-collective", "network-fabric-fault"),
+    "stale-rendezvous-store": ("network-interface-wrong", "master-unreachable"),
     "collective-mismatch": ("rank-missing-collective", "segfault-in-worker"),
     "dataloader-worker-died": ("shm-too-small", "host-oom-killed"),
     "invalid-device-ordinal": ("duplicate-gpu",),
@@ -139,5 +140,8 @@ ALSO = {
     "segfault-in-worker": ("gpu-hw-fault", "comm-config-bad"),
     "cuda-kernel-fault": ("gpu-hw-fault",),
     "checkpoint-io-slow-timeout": ("checkpoint-half-written",),
+    "checkpoint-corrupt": ("checkpoint-io-slow-timeout", "python-exception-on-one-rank"),
+    "uneven-inputs": ("rank-missing-collective", "watchdog-timeout-straggler"),
+    "store-wait": ("master-unreachable", "rank-missing-collective"),
     "comm-config-bad": ("watchdog-timeout-straggler",),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from holdfast.facts.logs import Signal
+from holdfast.rules.logs.absent import absent
 from holdfast.rules.logs.heard import Candidate, Heard
 from holdfast.rules.logs.meanings import MEANINGS, Meaning, Tier
 
@@ -33,6 +34,8 @@ def crashed(heard: Heard) -> Iterable[Candidate]:
 
 #: Said by those who are left about a peer that they do not name by its rank.
 OF_SURVIVORS = frozenset({"peer-closed", "store-lost", "connect-refused", "connect-timed-out", "no-route"})
+#: Said by a rank that was where it should be.
+OF_WAITERS = ("peer-closed", "gloo-timeout", "watchdog-timeout", "store-lost")
 
 #: Weighed together with other lines, in the files beside this one.
 _ELSEWHERE = frozenset({"nan", "checkpoint-slow", "no-space"})
@@ -68,27 +71,45 @@ def rank_of(heard: Heard, signals: list[Signal]) -> int | None:
     None where the lines are a survivor's: it tells of somebody else.
     """
     if signals[0].name in OF_SURVIVORS:
-        return None
-    for signal in signals:
-        said = str(signal.fields.get("rank", signal.fields.get("missing", ""))).split(",")[0].strip()
-        if said.isdigit():
-            return int(said)
+        return absent(heard, heard.ranks(*OF_WAITERS)) if signals[0].name in OF_WAITERS else None
+    named = [rank for signal in signals if (rank := _named(signal)) is not None]
+    if named:
+        return named[0]
     ranks = sorted({signal.line.rank for signal in signals if signal.line.rank is not None})
     first = heard.first_failed
     if first is not None and (not ranks or first in ranks or len(heard.failed_ranks) > 1):
         return first
-    if ranks:
-        return ranks[0]
+    return ranks[0] if ranks else _told_by_launchers(heard, signals)
+
+
+def _named(signal: Signal) -> int | None:
+    """The rank that the line itself speaks of."""
+    said = str(signal.fields.get("rank", signal.fields.get("missing", ""))).split(",")[0].strip()
+    return int(said) if said.isdigit() else None
+
+
+def _told_by_launchers(heard: Heard, signals: list[Signal]) -> int | None:
     spoken = heard.first("mpi-process", "failed-rank-json", "ddp-unused-rank", "worker-failed")
     if spoken is not None:
         return int(spoken.fields["rank"])
+    if len(heard.failed_ranks) == 1:
+        return next(iter(heard.failed_ranks))
+    local = {int(signal.fields["local_rank"]) for signal in heard.all("exit-code")}
     devices = [int(signal.fields["device"]) for signal in signals if "device" in signal.fields]
+    if len(local) == 1 and not heard.failed_ranks and not heard.facts.hosts:
+        return local.pop()  # of one node, as far as the logs go
     return devices[0] if devices and len(heard.facts.hosts) == 1 else None
 
 
 def overcome(heard: Heard, signal: Signal) -> bool:
-    """True where the job went on well after ``signal``: it advanced, or finished, and nothing failed later."""
-    later = heard.after(signal, "finished")
-    advanced = heard.after(signal, "pace", "progress")
-    failed = heard.after(signal, "exit-code", "failed-code", "watchdog-timeout", "segfault", "killed", "terminated")
-    return not failed and (bool(later) or len(advanced) >= _LEAST_AFTERWARDS)
+    """True where the job went on well after ``signal``: it advanced, or finished, and nothing failed later.
+
+    Where a launcher started the ranks anew, it tells of the failure first: what counts is how the new attempt went.
+    """
+    begun = next((one for one in reversed(heard.after(signal, "exit-code")) if _went_on(heard, one)), signal)
+    failed = heard.after(begun, "exit-code", "failed-code", "watchdog-timeout", "segfault", "killed", "terminated")
+    return not failed and (_went_on(heard, begun) or bool(heard.after(begun, "finished")))
+
+
+def _went_on(heard: Heard, signal: Signal) -> bool:
+    return len(heard.after(signal, "pace", "progress")) >= _LEAST_AFTERWARDS

@@ -6,16 +6,20 @@ enqueued what the others waited in is the one they waited for; it is often the o
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from holdfast.facts.logs import Line, Signal
 from holdfast.report.ranksets import compress_ranks as ranks_text
+from holdfast.rules.logs.absent import absent
 from holdfast.rules.logs.heard import Candidate, Heard
 from holdfast.rules.logs.meanings import Tier
 
 #: In these all wait for the root, which is rank 0 nearly always.
 _FROM_ROOT = frozenset({"BROADCAST", "SCATTER"})
+#: What a fingerprint says of the call: its operation and shapes, or else its number.
+_KIND = re.compile(r"OpType=\w+|TensorShape=\[[\d, ]*\]")
 #: A time-out this early is one of making the communicator or of the first step.
 EARLY_WORK = 10
 
@@ -24,13 +28,13 @@ def waited(heard: Heard) -> Iterable[Candidate]:
     """What the time-outs tell, compared over ranks."""
     timeouts = [signal for signal in heard.all("watchdog-timeout") if "seq" in signal.fields]
     yield from _sizes(heard)
+    yield from _fingerprints(heard)
+    yield from _unique_id(heard)
     yield from _prepared(heard)
     if not timeouts:
         others = heard.all("watchdog-timeout", "gloo-timeout", "watchdog-stuck", "socket-timeout")
         if others:
-            message = "a collective timed out, and nothing tells which rank was not there"
-            rank = others[0].line.rank
-            yield Candidate("watchdog-timeout-straggler", Tier.WAITING, 0.35, message, _lines(others), rank)
+            yield _unnumbered(heard, others)
         return
     yield from _mismatch(heard)
     yield from _missing(heard, timeouts)
@@ -83,7 +87,7 @@ def _missing(heard: Heard, timeouts: list[Signal]) -> Iterable[Candidate]:
         message = f"ranks {ranks_text(behind)} never enqueued work {number} ({call}), in which the others timed out"
         yield Candidate("rank-missing-collective", Tier.WAITING, 0.8, message, lines, behind[0])
         return
-    silent = sorted(heard.facts.ranks.keys() - inside)
+    missed = absent(heard, inside)
     if call in _FROM_ROOT and 0 not in inside:
         message = (
             f"ranks {ranks_text(_known(inside))} waited in work {number} ({call}) for its root, which did not come"
@@ -92,23 +96,37 @@ def _missing(heard: Heard, timeouts: list[Signal]) -> Iterable[Candidate]:
         return
     who = f"ranks {ranks_text(_known(inside))} timed out in work {number} ({call})"
     first = next((signal.line.rank for signal in timeouts), None)
-    if number <= EARLY_WORK or (not silent and len(inside) > 1):
+    if missed is None and (number <= EARLY_WORK or (len(inside) > 1 and not heard.facts.ranks.keys() - inside)):
         message = f"{who}; nobody was seen elsewhere: one of them was too slow, or the link stood still"
         yield Candidate("watchdog-timeout-straggler", Tier.WAITING, 0.45, message, lines, first)
         return
-    absent = silent[0] if silent else _other(heard, inside)
-    message = f"{who} in the middle of training; the others did not come to it"
-    yield Candidate("rank-missing-collective", Tier.WAITING, 0.5, message, lines, absent)
+    if missed is None:
+        missed = min(heard.facts.ranks.keys() - inside, default=None)
+    message = f"{who}; {'the others' if missed is None else f'rank {missed}'} did not come to it"
+    yield Candidate("rank-missing-collective", Tier.WAITING, 0.5, message, lines, missed)
+
+
+def _unique_id(heard: Heard) -> Iterable[Candidate]:
+    """To make a communicator all ask the store for what its root puts there."""
+    asked = heard.all("unique-id")
+    if asked:
+        origin = int(asked[0].fields["origin"])
+        message = f"ranks wanted to make a communicator, and rank {origin}, which begins that, did not come to it"
+        yield Candidate("rank-missing-collective", Tier.WAITING, 0.5, message, _lines(asked), origin)
+
+
+def _unnumbered(heard: Heard, waits: list[Signal]) -> Candidate:
+    """Time-outs without the work's number, as gloo's: who did not time out was not there."""
+    missed = absent(heard, {signal.line.rank for signal in waits})
+    if missed is None:
+        message = "a collective timed out, and nothing tells which rank was not there"
+        return Candidate("watchdog-timeout-straggler", Tier.WAITING, 0.35, message, _lines(waits))
+    message = f"all but rank {missed} timed out waiting in a collective"
+    return Candidate("rank-missing-collective", Tier.WAITING, 0.45, message, _lines(waits), missed)
 
 
 def _known(ranks: set[int | None]) -> list[int]:
     return sorted(rank for rank in ranks if rank is not None)
-
-
-def _other(heard: Heard, inside: set[int | None]) -> int | None:
-    """The one rank that is left in a job of two."""
-    left = set(range(heard.facts.world_size or 0)) - inside
-    return left.pop() if len(left) == 1 else None
 
 
 def _sizes(heard: Heard) -> Iterable[Candidate]:
@@ -125,6 +143,20 @@ def _sizes(heard: Heard) -> Iterable[Candidate]:
     odd = max(rank for rank, (elements, _) in told.items() if counts[elements] == fewest)
     message = f"ranks made tensors of different sizes: rank {odd} one of {told[odd][0]} elements"
     yield Candidate("collective-mismatch", Tier.EXCEPTION, 0.6, message, _lines([one for _, one in told.values()]), odd)
+
+
+def _fingerprints(heard: Heard) -> Iterable[Candidate]:
+    """Reads torch's own comparison under ``TORCH_DISTRIBUTED_DEBUG=DETAIL``: each line compares two ranks."""
+    told = {
+        int(signal.fields["rank"]): _KIND.findall(str(signal.fields["kind"])) for signal in heard.all("fingerprint")
+    }
+    kinds = Counter(map(tuple, told.values()))
+    if len(kinds) < 2 or min(kinds.values()) == max(kinds.values()):
+        return
+    odd = min(rank for rank, kind in told.items() if kinds[tuple(kind)] == min(kinds.values()))
+    message = f"rank {odd} made another collective than the others: {', '.join(told[odd])}"
+    lines = _lines([signal for signal in heard.all("fingerprint") if signal.fields["rank"] == odd])
+    yield Candidate("collective-mismatch", Tier.NAMED, 0.95, message, lines, odd)
 
 
 def _lines(signals: list[Signal]) -> tuple[Line, ...]:

@@ -12,6 +12,9 @@ PROCESSES = rows(
     ("process-ended", r"exit status (?P<code>-?\d{1,3})\b|(?:terminated|exited) with code (?P<ended>-?\d{1,3})\b"),
     ("process-ended", r"[Pp]rocess (?P<rank>\d+) (?:terminated with exit|failed with return) code (?P<code>-?\d+)"),
     ("worker-failed", r"Worker (?P<rank>\d+) has failed"),
+    ("worker-failed", r"[Pp]rocess (?P<rank>\d+) terminated with (?:the following error|signal|exit code)"),
+    ("world-size", r"(?:world[_ ]size|WORLD_SIZE)\W{0,3}(?P<world>\d{1,6})\b|MEMBER: \d+/(?P<members>\d{1,6})"),
+    ("world-size", r"rank=\d+, size=(?P<world>\d{1,6})\b"),
     ("guesses", r"potential root causes"),
     ("mpi-process", r"Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]"),
     ("mpi-signal", r"(?:process rank (?P<rank>\d+).{0,60})?exited on signal (?P<signal>\d+)"),
@@ -71,7 +74,7 @@ NOISE = any_case(
         r"connection closed by localrank|\[service thread\]|proxy service|could not receive type from localrank",
     ),
     ("noise-not-saved", r"did not save the model"),
-    ("noise-launcher", r"forcefully exiting via signals\.|closing signal sig"),
+    ("noise-launcher", r"forcefully exiting via signals\.|closing signal sig|failed to send message_task_exit"),
     ("noise-flight-recorder", r"stack trace of the failed collective not found"),
     ("noise-deprecated", r"futurewarning|deprecationwarning|userwarning"),
 )
