@@ -51,7 +51,7 @@ def _nodes(size: int) -> Iterator[list[Piece]]:
 
 
 def _part(pieces: list[Piece]) -> bytes:
-    return reduced_dumps.encode(dumps.reduce(pieces))
+    return reduced_dumps.encode(dumps.reduce(pieces).reduced)
 
 
 def _judged(pieces: list[Piece]) -> Verdict:

@@ -127,7 +127,7 @@ def test_of_two_dumps_of_a_rank_the_newer_is_used() -> None:
     for pieces in ([piece("a_rank_1", old), piece("b_rank_1", new)], [piece("b_rank_1", new), piece("a_rank_1", old)]):
         found = dumps.read(pieces)
         assert found.ranks[0].groups["0"].entered == 3
-        assert any("two dumps" in text for text in found.unseen)
+        assert "a_rank_1: rank 1 has a newer dump" in found.unseen
 
 
 def test_gloo_lacks_the_members_of_groups_and_somebody_else_may_know_them() -> None:

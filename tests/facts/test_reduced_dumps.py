@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from holdfast.errors import DumpNoise
 from holdfast.facts import dumps, reduced_dumps
 from holdfast.facts.dump_reduction import Reducer
-from holdfast.facts.evidence import Kind, Piece
+from holdfast.facts.evidence import Ignored, Kind, Piece
 from holdfast.facts.evidence.kinds import kind
 from holdfast.facts.reduced_dumps import Call, Reduced
 from tests.facts.dumps import until, written
@@ -44,7 +44,7 @@ def piece(rank: int) -> Piece:
 
 def reduced(*ranks: int) -> Piece:
     """A file of these ranks' dumps, reduced."""
-    data = reduced_dumps.encode(dumps.reduce([piece(rank) for rank in ranks]))
+    data = reduced_dumps.encode(dumps.reduce([piece(rank) for rank in ranks]).reduced)
     return Piece(f"part{ranks[0]}", Kind.REDUCED, len(data), lambda: BytesIO(data))
 
 
@@ -64,7 +64,7 @@ def told(table: dumps.DumpTable) -> object:
 
 def test_parts_put_together_over_two_levels_make_the_table_of_all_at_once() -> None:
     nodes = [reduced(5, 4), reduced(1, 0, 3), reduced(2)]
-    rack = reduced_dumps.encode(dumps.reduce(nodes))
+    rack = reduced_dumps.encode(dumps.reduce(nodes).reduced)
     halves = [Piece("rack", Kind.REDUCED, len(rack), lambda: BytesIO(rack)), reduced(7), piece(6)]
     at_once = dumps.read([piece(rank) for rank in range(RANKS)])
     assert told(dumps.read(halves)) == told(at_once)
@@ -73,22 +73,15 @@ def test_parts_put_together_over_two_levels_make_the_table_of_all_at_once() -> N
 
 
 def test_a_rank_that_is_in_two_parts_is_said_so() -> None:
-    table = dumps.read([reduced(0, 1), reduced(1, 2)])
-    assert [state.rank for state in table.ranks] == [0, 1, 2]
-    assert table.unseen[0].startswith("rank 1 has two dumps: ")
+    found = dumps.reduce([reduced(0, 1), reduced(1, 2)])
+    assert [state.rank for state in dumps.table(found.reduced).ranks] == [0, 1, 2]
+    assert found.ignored == [Ignored("trace_rank_1", "rank 1 has a newer dump")]
 
 
 def test_ranks_that_did_the_same_share_their_history() -> None:
-    found = dumps.reduce([piece(rank) for rank in range(RANKS)])
+    found = dumps.reduce([piece(rank) for rank in range(RANKS)]).reduced
     # The pairs, and 6 and 7 apart; of the world all, 3 (a call less) and 6 (another call).
     assert len(found.histories) < RANKS
-
-
-def test_what_was_left_out_is_handed_on() -> None:
-    noise = Piece("junk", Kind.DUMP, 4, lambda: BytesIO(b"\x80\x02K."))
-    data = reduced_dumps.encode(dumps.reduce([piece(0), noise]))
-    table = dumps.read([Piece("part", Kind.REDUCED, len(data), lambda: BytesIO(data))])
-    assert "junk" in table.unseen[0]
 
 
 def test_its_kind_is_told_from_its_content() -> None:

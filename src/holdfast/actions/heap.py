@@ -18,6 +18,7 @@ from holdfast.facts.evidence.streams import buffered
 from holdfast.facts.flight_recorder import Dump
 from holdfast.facts.node import Summary
 from holdfast.facts.ranks import Group
+from holdfast.facts.reduced_dumps import Reduced
 from holdfast.facts.stack_files import StackTable
 from holdfast.findings import Verdict
 
@@ -129,19 +130,26 @@ class Heap:
 
     def dumps(self, known: Mapping[str, Group]) -> DumpTable | None:
         """The table that the flight recorder's dumps make; ``known`` are groups that the boxes name."""
-        pieces = self._later.get(Kind.DUMP, ())
-        if not pieces:
-            return None
-        made = dumps.read(pieces, known)
-        left_out = [piece.name for piece in pieces if piece.name not in made.files.values()]
-        for name in left_out:
-            why = next((text for text in made.unseen if name in text), "")
-            self._refuse([Ignored(name, why or "another dump of its rank is newer", lost=bool(why))])
-        return made if made.ranks else None
+        made = dumps.reduce(self._dumps())
+        self._refuse(made.ignored)
+        return dumps.table(made.reduced, known) if made.reduced.ranks else None
 
-    def dump_of(self, table: DumpTable, rank: int) -> Dump | None:
+    def reduced(self) -> Reduced:
+        """The dumps, reduced; pieces of any other kind are refused."""
+        for kind in self._later.keys() - {Kind.DUMP, Kind.REDUCED}:
+            why = "it is no dump of the flight recorder"
+            self._refuse([Ignored(piece.name, why) for piece in self._later[kind]])
+        made = dumps.reduce(self._dumps())
+        self._refuse(made.ignored)
+        made.reduced.unseen += (f"{item.name}: {item.why}" for item in made.ignored if item.lost)
+        return made.reduced
+
+    def _dumps(self) -> tuple[Piece, ...]:
+        return (*self._later.get(Kind.DUMP, ()), *self._later.get(Kind.REDUCED, ()))
+
+    def dump_of(self, table: DumpTable | None, rank: int) -> Dump | None:
         """The dump of one rank, whole; None where there is none."""
-        file = table.files.get(rank)
+        file = table.files.get(rank) if table is not None else None
         for piece in self._later.get(Kind.DUMP, ()):
             if piece.name == file:
                 try:

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 @click.option("--html", metavar="FILE", type=Path, help="Write the report as a page there.")
 @click.option("--follow", is_flag=True, help="Go on while logs grow, and say when the verdict changes.")
-def command(*, paths: tuple[str, ...], as_json: bool, html: Path | None, follow: bool) -> int:
+@click.option(
+    "--reduce", metavar="FILE", type=Path,
+    help="Judge nothing; write what a judgement needs of the flight-recorder dumps there, to be put together later.",
+)  # fmt: skip
+def command(*, paths: tuple[str, ...], as_json: bool, html: Path | None, follow: bool, reduce: Path | None) -> int:
     """Find the root cause in whatever is left of a job.
 
     Takes logs, dumps of torch's flight recorder, boxes, folders and archives of them, and standard input (-); what a
@@ -27,6 +31,10 @@ def command(*, paths: tuple[str, ...], as_json: bool, html: Path | None, follow:
     from holdfast.actions.diagnose import diagnose
     from holdfast.cli.progress import Progress
 
+    if reduce is not None and (follow or html is not None):
+        raise click.UsageError("--reduce judges nothing, so that --html and --follow have nothing to show")
+    if reduce is not None:
+        return _reduce(paths, reduce, as_json=as_json)
     if follow and "-" in paths:
         raise click.UsageError("--follow takes files and folders; standard input is read to its end without it")
     if follow:
@@ -58,6 +66,28 @@ def _follow(paths: tuple[str, ...], *, quiet: bool) -> Diagnosis:
     except KeyboardInterrupt:
         pass
     return found
+
+
+def _reduce(paths: tuple[str, ...], file: Path, *, as_json: bool) -> int:
+    """Write the reduced dumps and say what is in the file."""
+    import msgspec
+
+    from holdfast.actions.reduce import reduce
+    from holdfast.cli.progress import Progress
+    from holdfast.report.evidence import size_text
+    from holdfast.report.json import envelope, write
+    from holdfast.report.ranksets import say_ranks
+    from holdfast.report.text import plural
+
+    with Progress(sys.stderr) as progress:
+        made = reduce(paths, file, watch=progress.tell)
+    if as_json:
+        write(sys.stdout, envelope("diagnose", (), None, **msgspec.structs.asdict(made)))
+        return 0
+    ignored = f"; {plural(len(made.ignored), 'file')} ignored" if made.ignored else ""
+    click.echo(f"{say_ranks(made.ranks)}: {plural(len(made.read), 'file')} reduced to {size_text(made.bytes)}{ignored}")
+    click.echo(f"holdfast diagnose {file} …    judges it, together with those of the other nodes")
+    return 0
 
 
 def _show(found: Diagnosis, *, as_json: bool, html: Path | None, again: bool) -> int:

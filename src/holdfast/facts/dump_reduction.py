@@ -21,7 +21,7 @@ from holdfast.errors import DumpUnreadable
 from holdfast.facts import flight_recorder, reduced_dumps
 from holdfast.facts.dump_blocks import GroupBlocks, by_group
 from holdfast.facts.dump_identity import believable, rank_of, status_by_name
-from holdfast.facts.evidence import Kind, Piece
+from holdfast.facts.evidence import Ignored, Kind, Piece
 from holdfast.facts.flight_recorder import Dump, Entry, Sites, State
 from holdfast.facts.ranks import Operation
 from holdfast.facts.reduced_dumps import MOST_OPEN, Call, Reduced, ReducedGroup, ReducedRank, Transfer
@@ -53,6 +53,8 @@ class Reducer:
 
     def __init__(self) -> None:
         self.reduced = Reduced()
+        #: Files of which nothing stayed.
+        self.ignored: list[Ignored] = []
         self._ranks: dict[int, int] = {}
         self._calls: dict[Call, int] = {self.reduced.calls[0]: 0}
         self._members: dict[tuple[int, ...], int] = {}
@@ -71,9 +73,9 @@ class Reducer:
                 with _collector_off():
                     self._add(flight_recorder.parse(data, piece.name), piece.name)
         except DumpUnreadable as error:
-            self.reduced.unseen.append(str(error))
+            self.ignored.append(Ignored(piece.name, error.why, lost=True))
         except (OSError, EOFError) as error:
-            self.reduced.unseen.append(f"{piece.name} could not be read: {error}")
+            self.ignored.append(Ignored(piece.name, f"it could not be read: {error}", lost=True))
 
     def merge(self, other: Reduced) -> None:
         """Take over what was reduced elsewhere."""
@@ -97,8 +99,8 @@ class Reducer:
     def _add(self, dump: Dump, name: str) -> None:
         rank = rank_of(dump)
         if rank is None:
-            why = "neither its name nor its contents tell whose dump it is; left out"
-            self.reduced.unseen.append(f"{name}: {why}")
+            why = "neither its name nor its contents tell whose dump it is"
+            self.ignored.append(Ignored(name, why, lost=True))
             return
         if dump.dropped:
             self.reduced.unseen.append(f"{name}: {dump.dropped} entries are not what torch writes; left out")
@@ -111,10 +113,11 @@ class Reducer:
             self.reduced.ranks.append(rank)
             return
         known = self.reduced.ranks[at]
-        files = f"{known.file} and {rank.file}"
-        self.reduced.unseen.append(f"rank {rank.rank} has two dumps: the newer of {files} is used")
-        if (rank.newest, rank.has_sites) > (known.newest, known.has_sites):
+        newer = (rank.newest, rank.has_sites) > (known.newest, known.has_sites)
+        older = known if newer else rank
+        if newer:
             self.reduced.ranks[at] = rank
+        self.ignored.append(Ignored(older.file, f"rank {rank.rank} has a newer dump"))
 
     def _reduce(self, rank: int, file: str, dump: Dump) -> ReducedRank:
         newest = max((entry.created_ns for entry in dump.entries), default=0) / 1e9
@@ -123,9 +126,7 @@ class Reducer:
         for group in dump.groups:
             if group.name:
                 numbers[group.name] = len(made.groups)
-                known = believable(group.ranks)
-                members = _placed(self._members, self.reduced.members, group.ranks) if known else None
-                made.groups.append(ReducedGroup(group.name, members, group.description))
+                made.groups.append(ReducedGroup(group.name, self._place_of(group.ranks), group.description))
         whole = bool(dump.entries) and dump.entries[0].number == 0
         sorted_out, sites = by_group(dump.entries), Sites()
         for name, blocks in sorted_out.items():
@@ -133,13 +134,16 @@ class Reducer:
                 self._collectives(made, numbers[name], blocks.collectives, sites)
             if blocks.transfers:
                 self._transfers(made, numbers[name], blocks, whole=whole)
-            group = made.groups[numbers[name]]
-            group.entered = max(group.entered, blocks.reached)
+            counted = made.groups[numbers[name]]
+            counted.entered = max(counted.entered, blocks.reached)
         _from_status(dump, {group.name: group for group in made.groups}, sorted_out)
         made.pending.sort(key=lambda item: item[1].entered)
         del made.pending[MOST_OPEN:]
         made.recent = sorted(made.recent, key=lambda item: item[1].entered)[-RECENT:]
         return made
+
+    def _place_of(self, members: tuple[int, ...] | None) -> int | None:
+        return _placed(self._members, self.reduced.members, members) if believable(members) else None
 
     def _collectives(self, made: ReducedRank, at: int, calls: Mapping[int, list[Entry]], sites: Sites) -> None:
         """History, progress and open calls of one group; in a block, the last entry has the state."""

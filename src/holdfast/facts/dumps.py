@@ -53,15 +53,17 @@ def read(pieces: Iterable[Piece], known: Mapping[str, Group] | None = None) -> D
 
     ``known``: groups by name that somebody else wrote down (the boxes), for dumps of gloo, which lack the members.
     """
-    return table(reduce(pieces), known)
+    reducer = reduce(pieces)
+    made = table(reducer.reduced, known)
+    return replace(made, unseen=(*(f"{item.name}: {item.why}" for item in reducer.ignored), *made.unseen))
 
 
-def reduce(pieces: Iterable[Piece]) -> Reduced:
-    """What of these dumps, and of files of reduced ones, a table needs."""
+def reduce(pieces: Iterable[Piece]) -> Reducer:
+    """What of these dumps, and of files of reduced ones, a table needs; and the files of which nothing stayed."""
     reducer = Reducer()
     for piece in pieces:
         reducer.add(piece)
-    return reducer.reduced
+    return reducer
 
 
 def table(reduced: Reduced, known: Mapping[str, Group] | None = None) -> DumpTable:

@@ -16,7 +16,7 @@ from holdfast.errors import DumpNoise
 from holdfast.facts.dump_identity import MOST_RANKS, believable
 from holdfast.facts.ranks import Operation, Place
 
-SCHEMA = "holdfast/dumps/1"
+SCHEMA: Literal["holdfast/dumps/1"] = "holdfast/dumps/1"
 #: Four bytes a call.
 WIDTH = 4
 #: Open calls of one rank that are kept, the oldest first: a stuck device with a host that ran ahead has some dozens.
