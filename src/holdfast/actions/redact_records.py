@@ -24,7 +24,6 @@ _HOST_BYTES = 64
 _PHASE_BYTES = 64
 _JSON_NOTES = frozenset({Note.FACTS, Note.MEMBERS, Note.RAISED, Note.ENDED})
 _VARIABLE = "environment variable "
-_KEY_BEGINS = "PRIVATE KEY-----"
 #: Protocol of torch's own dumps.
 _PROTOCOL = 2
 
@@ -71,17 +70,20 @@ class _Cleaner:
         return type(values)(self._items(values, key))
 
     def _items(self, values: list[Any] | tuple[Any, ...], key: str) -> Iterator[Any]:
-        if any(isinstance(each, str) and _KEY_BEGINS in each for each in values):
-            values = self._without_keys(values)
+        if sum(isinstance(each, str) for each in values) > 1:
+            values = self._as_lines(values)
         option = ""  # a list of arguments: what follows --token is one
         for each in values:
             yield self(each, option or key)
             option = each.lstrip("-") if isinstance(each, str) and each.startswith("-") and "=" not in each else ""
 
-    def _without_keys(self, values: list[Any] | tuple[Any, ...]) -> list[Any]:
-        """Lines of a text, one a value, over which a private key goes; a value may have several lines."""
-        texts = "\n".join(each for each in values if isinstance(each, str))
-        lines = iter(self._redactor.without_keys(texts, fixed=self._fixed).split("\n"))
+    def _as_lines(self, values: list[Any] | tuple[Any, ...]) -> list[Any]:
+        """Texts that may be the lines of one, over which a secret goes; a value may have several lines itself."""
+        whole = "\n".join(each for each in values if isinstance(each, str))
+        clean = self._redactor.text(whole, fixed=self._fixed)
+        if clean.count("\n") != whole.count("\n"):
+            clean = self._redactor.without_keys(whole, fixed=self._fixed)
+        lines = iter(clean.split("\n"))
         return [
             "\n".join(next(lines) for _ in range(each.count("\n") + 1)) if isinstance(each, str) else each
             for each in values
