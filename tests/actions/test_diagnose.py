@@ -212,3 +212,165 @@ def test_no_damage_to_a_box_makes_it_fail(tmp_path, changes, data):
     page(found)
     json.dumps(msgspec.to_builtins(found.verdict))
     assert found.exit_status in {0, 1, 3}
+
+
+WAITS = "all_reduce (torch/distributed/distributed_c10d.py:3252)"
+TABLE = "Failures:\n  rank      : {rank} (local_rank: 0)\n  exitcode  : {code} (pid: {pid})\n"
+
+
+def spied(path, pid, *frames, state="idle"):
+    """A file of py-spy's about a rank in the training step, or where else ``frames`` say."""
+    path.parent.mkdir(exist_ok=True)
+    main = "".join(f"    {frame}\n" for frame in (*frames, "train_step (train.py:16)", "<module> (train.py:38)"))
+    head = f"Process {pid}: python train.py\nPython v3.11.7 (/usr/bin/python)\n\n"
+    path.write_text(f'{head}Thread {pid} ({state}): "MainThread"\n{main}')
+
+
+def sampled(folder, *, asleep, times=2, ranks=3):
+    for time in range(times):
+        for rank in range(ranks):
+            frames = ["tokenize (data.py:21)"] if rank == asleep else [WAITS]
+            spied(folder / f"{time}" / f"rank{rank}.txt", 100 + rank, *frames)
+    return folder
+
+
+def test_stacks_alone_name_the_rank_that_is_elsewhere(tmp_path):
+    (tmp_path / "s").mkdir()
+    found = diagnose([str(sampled(tmp_path / "s", asleep=1))])
+    root = found.verdict.root
+    assert (about(found), found.exit_status) == (("rank-missing-collective", 1), 1)
+    assert (root.subject.file, root.subject.line) == ("data.py", 21)
+    assert "train.py:16" in root.message
+    assert any("taken for all" in text for text in found.verdict.unseen)
+    assert "tokenize" in page(found)
+
+
+def test_one_look_is_believed_less_than_two(tmp_path):
+    (tmp_path / "s").mkdir()
+    (tmp_path / "t").mkdir()
+    twice = diagnose([str(sampled(tmp_path / "s", asleep=1))]).verdict.root
+    once = diagnose([str(sampled(tmp_path / "t", asleep=1, times=1))]).verdict.root
+    assert twice.confidence > once.confidence
+
+
+def test_a_rank_that_runs_on_a_core_is_at_work(tmp_path):
+    spied(tmp_path / "rank0.txt", 7, WAITS)
+    spied(tmp_path / "rank1.txt", 8, "tokenize (data.py:21)", state="active+gil")
+    found = diagnose([str(tmp_path)])
+    assert (about(found), found.exit_status) == (None, 0)
+
+
+def test_stacks_of_nobody_are_not_judged_and_not_called_fine(tmp_path):
+    spied(tmp_path / "one.txt", 7, WAITS)
+    found = diagnose([str(tmp_path)])
+    assert (about(found), found.exit_status, found.is_undecided) == (None, 3, True)
+    assert "could not be judged" in page(found)
+
+
+def test_stacks_say_where_the_rank_is_that_boxes_miss(tmp_path):
+    hang(tmp_path / "boxes")
+    spied(tmp_path / "rank1.txt", 8, "tokenize (data.py:21)")
+    root = diagnose([str(tmp_path)]).verdict.root
+    assert (root.cause, root.subject.rank, root.subject.line) == ("rank-missing-collective", 1, 21)
+    assert "all_reduce #6" in root.message
+
+
+def test_stacks_say_where_the_rank_is_that_dumps_miss(tmp_path):
+    for rank, enqueued in enumerate((6, 5)):
+        (tmp_path / f"trace_rank_{rank}").write_bytes(pickle.dumps(dumps.until(enqueued, 5)))
+    spied(tmp_path / "rank1.txt", 8, "tokenize (data.py:21)")
+    root = diagnose([str(tmp_path)]).verdict.root
+    assert (root.cause, root.subject.rank, root.subject.line) == ("rank-missing-collective", 1, 21)
+    assert "all_reduce #6" in root.message
+
+
+def test_the_exit_code_that_a_log_tells_is_judged_with_the_boxes(tmp_path):
+    hang(tmp_path / "boxes")
+    pid = diagnose([str(tmp_path)]).summary.ranks[1].pid
+    log = tmp_path / "job.log"
+    for number, (code, cause) in enumerate(((-9, "rank-killed"), (-11, "segfault-in-worker"), (7, "exit-nonzero"))):
+        log.write_text(TABLE.format(rank=1, code=code, pid=pid))
+        found = diagnose([str(tmp_path)])
+        assert (number, about(found)) == (number, (cause, 1))
+        assert not any("cgroup" in out.why or "stopped" in out.why for out in found.verdict.ruled_out)
+        assert any(fact.origin == f"{log}:3" for fact in found.verdict.root.evidence)
+
+
+def test_the_exit_code_that_a_log_tells_is_judged_with_the_dumps(tmp_path):
+    for rank, enqueued in enumerate((6, 5)):
+        (tmp_path / f"trace_rank_{rank}").write_bytes(pickle.dumps(dumps.until(enqueued, 5)))
+    (tmp_path / "job.log").write_text("srun: error: node1: task 1: Segmentation fault\n")
+    assert about(diagnose([str(tmp_path)])) == ("segfault-in-worker", 1)
+    (tmp_path / "trace_rank_1").unlink()  # who is killed leaves no dump
+    found = diagnose([str(tmp_path)])
+    assert about(found) == ("segfault-in-worker", 1)
+    assert any("Segmentation" in fact.text for fact in found.verdict.root.evidence)
+
+
+def on_nccl(folder, rank, calls):
+    """A box that knows of so many all-reduces on NCCL, and of none whether it is over."""
+    path = box(folder, rank, 0, stuck=False, world=2)
+    writer = BoxWriter(path, rank=rank, world_size=2, records=64)
+    writer.note_json(Note.MEMBERS, {"name": "0", "ranks": [0, 1], "description": "default_pg"})
+    pen = PythonPen(writer, "/nowhere/torch")
+    for _ in range(calls):
+        pen.cannot_tell(pen.record("0", ALL_REDUCE, CALL))
+    writer.map[START_TICKS_AT : START_TICKS_AT + 8] = struct.pack("<Q", 1)
+
+
+def test_dumps_settle_what_boxes_do_not_know_of_nccl(tmp_path):
+    for rank in range(2):
+        on_nccl(tmp_path / "boxes", rank, 31)
+    before = diagnose([str(tmp_path / "boxes")])
+    assert [len(state.pending) for state in before.summary.ranks] == [31, 31]
+    assert "there is no dump" in before.summary.ranks[0].unseen[0]
+    for rank in range(2):
+        (tmp_path / f"trace_rank_{rank}").write_bytes(pickle.dumps(dumps.until(31, 30)))
+    after = diagnose([str(tmp_path)])
+    assert [[(call.sequence, call.certain) for call in state.pending] for state in after.summary.ranks] == [
+        [(31, True)], [(31, True)]
+    ]  # fmt: skip
+
+
+def ended(folder, rank, world, exception=None):
+    """The box of a rank that noted how its script ended."""
+    path = box(folder, rank, 5, stuck=False, world=world)
+    writer = BoxWriter(path, rank=rank, world_size=world, records=64)
+    if exception is not None:
+        writer.note_json(Note.RAISED, {"type": "RuntimeError", "text": exception})
+    writer.note_json(Note.ENDED, {"how": "exception" if exception else "end of script", "time": 1_800_000_000.0})
+    writer.map[START_TICKS_AT : START_TICKS_AT + 8] = struct.pack("<Q", 1)
+
+
+def test_a_box_without_an_end_beside_others_with_one_is_not_called_fine(tmp_path):
+    ended(tmp_path / "boxes", 0, 2)
+    box(tmp_path / "boxes", 1, 5, stuck=False, world=2)
+    found = diagnose([str(tmp_path)])
+    assert (about(found), found.exit_status) == (("peer-lost", 1), 3)
+    assert "rank 1 notes no end" in found.verdict.root.message
+
+
+def test_boxes_without_any_end_are_not_called_fine(tmp_path):
+    for rank in range(2):
+        box(tmp_path / "boxes", rank, 5, stuck=False, world=2)
+    found = diagnose([str(tmp_path)])
+    assert (about(found), found.exit_status) == (None, 3)
+    assert any("ranks 0-1 ended" in text for text in found.verdict.unseen)
+
+
+def test_boxes_that_all_noted_their_end_are_fine(tmp_path):
+    for rank in range(2):
+        ended(tmp_path / "boxes", rank, 2)
+    assert diagnose([str(tmp_path)]).exit_status == 0
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_log_that_is_lost_in_part_or_as_a_whole_is_not_called_fine(tmp_path, cut):
+    (tmp_path / "rank0.log").write_text(HEALTHY)
+    packed = gzip.compress("".join(f"step {number} {hash(str(number))}\n" for number in range(40_000)).encode())
+    (tmp_path / "rank1.log.gz").write_bytes(packed[: len(packed) // 2] if cut else packed[:10] + b"\xff" * 50)
+    found = diagnose([str(tmp_path)])
+    assert (about(found), found.exit_status) == (None, 3)
+    assert any("rank1.log.gz" in text for text in found.verdict.unseen)
+    (tmp_path / "dmesg").write_text(OOM_KILL)
+    assert diagnose([str(tmp_path)]).exit_status == 1

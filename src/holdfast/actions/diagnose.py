@@ -38,6 +38,7 @@ from holdfast.rules.verdict import QUESTION, merge
 COULD_NOT_JUDGE = 3
 #: Files listed on the page, of those read and of those ignored.
 MOST_LISTED = 100
+MOST_UNSEEN = 64
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def diagnose(
     if heap.ignored and not read and all(_is_missing(item, paths) for item in heap.ignored):
         raise MissingFile(", ".join(paths[:4]) or "nothing")
     verdict = merge(verdicts, said) if verdicts or said else heap.earlier or Verdict(question=QUESTION)
-    verdict = replace(verdict, unseen=(*verdict.unseen, *_unseen(read)))
+    verdict = replace(verdict, unseen=(*verdict.unseen, *_unseen(read, heap.ignored)))
     elapsed_s = time.monotonic() - begun
     return Diagnosis(
         verdict, read, tuple(heap.ignored), elapsed_s, told, tables.boxes, tables.dumps, tables.stacks
@@ -116,18 +117,19 @@ def _tables(heap: Heap, logs: LogFacts | None) -> Tables:
     made = heap.boxes()
     boxes = heap.table(made.summary)
     dumped = heap.dumps(boxes.groups if boxes is not None else {})
-    if boxes is made.summary and dumped is not None:
+    if boxes is made.summary:
         boxes = box_files.settle(made, partial(heap.dump_of, dumped))
     sizes = [each.world_size for each in (boxes, dumped, logs) if each is not None and each.world_size]
     stacks = heap.stacks(_processes(boxes.ranks if boxes is not None else ()), sizes[0] if sizes else 0)
     facts: dict[int, Fact] = {}
+    watched = boxes is not None and any(witnesses.is_watched(state) for state in boxes.ranks)
     if boxes is not None:
         joined = exits.join(witnesses.with_stacks(boxes.ranks, stacks.samples), logs, boxes.world_size)
         boxes, facts = replace(boxes, ranks=joined.ranks), facts | joined.facts
     if dumped is not None:
         joined = exits.join(dumped.ranks, logs, dumped.world_size)
         dumped, facts = replace(dumped, ranks=joined.ranks), facts | joined.facts
-    return Tables(boxes, dumped, stacks if heap.has(Kind.STACKS) else None, facts)
+    return Tables(boxes, dumped, stacks if heap.has(Kind.STACKS) else None, facts, watched)
 
 
 def _processes(ranks: Sequence[RankState]) -> dict[int, int]:
@@ -140,8 +142,9 @@ def _is_missing(item: Ignored, paths: Sequence[str]) -> bool:
     return item.name in paths and item.name != STANDARD_INPUT and item.why == "no such file or directory"
 
 
-def _unseen(read: Sequence[ReadPiece]) -> list[str]:
-    return [f"{item.name}: {item.trouble}" for item in read if item.trouble][:64]
+def _unseen(read: Sequence[ReadPiece], ignored: Sequence[Ignored]) -> list[str]:
+    lost = [f"{item.name}: {item.why}" for item in ignored if item.lost]
+    return [*lost, *(f"{item.name}: {item.trouble}" for item in read if item.trouble)][:MOST_UNSEEN]
 
 
 def page(found: Diagnosis) -> str:

@@ -31,6 +31,8 @@ MOST_PLACES = 256
 ALIVE_S = 5.0
 #: What only a look at the living processes could rule out.
 _NEEDS_PROCESSES = frozenset({"rank-killed", "rank-stopped", "host-oom-killed"})
+#: What dumps say of a rank that did not come.
+_MISSING = frozenset({"rank-missing-collective", "peer-lost"})
 #: What only a look at the process tells.
 _LOOKED_AT = ("host", "pid", "stacks", "cpu_share", "io_bytes", "blocked_on", "children")
 
@@ -38,13 +40,14 @@ _LOOKED_AT = ("host", "pid", "stacks", "cpu_share", "io_bytes", "blocked_on", "c
 class Tables(msgspec.Struct, frozen=True):
     """The tables of ranks that boxes, dumps and files of stacks make.
 
-    ``exits`` are the lines of logs that tell how ranks ended.
+    ``exits`` are the lines of logs that tell how ranks ended. ``watched``: somebody saw the processes of the boxes.
     """
 
     boxes: Summary | None = None
     dumps: DumpTable | None = None
     stacks: StackTable | None = None
     exits: Mapping[int, Fact] = {}
+    watched: bool = False
 
 
 def judge(tables: Tables) -> list[Verdict]:
@@ -52,9 +55,9 @@ def judge(tables: Tables) -> list[Verdict]:
     found: list[Verdict] = []
     samples = tables.stacks.samples if tables.stacks is not None else None
     if tables.boxes is not None:
-        found.append(by_boxes(tables.boxes))
+        found.append(by_boxes(tables.boxes, watched=tables.watched))
     if tables.dumps is not None:
-        found.append(dump_rules.judge(tables.dumps) if samples is None else by_dumps(samples, tables.dumps))
+        found.append(_of_dumps(tables.dumps) if samples is None else by_dumps(samples, tables.dumps))
     known = {row.rank for table in (tables.boxes, tables.dumps) if table is not None for row in table.ranks}
     if tables.stacks is not None:
         verdict = Verdict(question=QUESTION)
@@ -73,7 +76,12 @@ def _with_exit(verdict: Verdict, exits: Mapping[int, Fact]) -> Verdict:
     return replace(verdict, root=replace(root, evidence=(*root.evidence, fact)))
 
 
-def by_boxes(table: Summary) -> Verdict:
+def is_watched(state: RankState) -> bool:
+    """True where somebody saw the process itself."""
+    return state.life not in (Life.UNKNOWN, Life.DEAD) or state.exit_code is not None
+
+
+def by_boxes(table: Summary, *, watched: bool) -> Verdict:
     """The verdict over a table of ranks; a job that lives and advances, and in which none failed, is no case."""
     living = [state for state in table.ranks if state.life == Life.RUNNING]
     advanced_s = time.time() - table.silent_since
@@ -81,7 +89,7 @@ def by_boxes(table: Summary) -> Verdict:
     if living and not failed and advanced_s < ALIVE_S:
         return Verdict(question=QUESTION, unseen=(f"the job runs; it advanced {max(advanced_s, 0):.1f} s ago",))
     verdict = Judgement(stall.Limits()).judge(table)
-    if all(state.life in (Life.UNKNOWN, Life.DEAD) and state.exit_code is None for state in table.ranks):
+    if not watched:
         known = tuple(out for out in verdict.ruled_out if out.cause not in _NEEDS_PROCESSES)
         text = "the processes themselves: there are only their boxes"
         verdict = replace(verdict, ruled_out=known, unseen=(*verdict.unseen, text))
@@ -104,13 +112,20 @@ def by_dumps(samples: Samples, dumps: DumpTable) -> Verdict:
     """What the flight recorder knows of the collectives, together with what was seen of the processes."""
     seen = {state.rank: state for state in samples.ranks}
     rows = (_looked_at(row, seen[row.rank]) if row.rank in seen else row for row in dumps.ranks)
-    table = replace(dumps, ranks=tuple(rows))
+    return _of_dumps(replace(dumps, ranks=tuple(rows)))
+
+
+def _of_dumps(table: DumpTable) -> Verdict:
+    """The verdict over dumps; of a rank that did not come, its stack says where it is, and its exit why it is not."""
     told = dump_rules.judge(table)
-    if told.root is None or told.root.cause != "rank-missing-collective":
+    if told.root is None or told.root.cause not in _MISSING:
         return told
-    living = hang.judge(settle(table).ranks, table.groups, world_size=table.world_size, source=around(samples.ranks))
-    same = living.root is not None and living.root.subject.rank == told.root.subject.rank
-    return living if same else told  # the stack of a living rank says where it is instead
+    rank = told.root.subject.rank
+    if not any(row.stacks or is_watched(row) for row in table.ranks if row.rank == rank):
+        return told
+    seen = hang.judge(settle(table).ranks, table.groups, world_size=table.world_size, source=around(table.ranks))
+    same = seen.root is not None and seen.root.subject.rank == rank
+    return replace(seen, unseen=told.unseen) if same else told
 
 
 def _looked_at(row: RankState, seen: RankState) -> RankState:

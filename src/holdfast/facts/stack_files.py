@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
 
 import msgspec
 
@@ -82,7 +83,7 @@ def read(pieces: Iterable[Piece], by_pid: Mapping[int, int] | None = None, world
 
 def _own(found: Sequence[SampledProcess]) -> list[SampledProcess]:
     """Without the processes that ranks and launchers keep beside themselves."""
-    pids = {process.pid for process in found}
+    pids = {process.pid for process in found} - {None}
     return [process for process in found if process.parent not in pids and not _is_beside(process)]
 
 
@@ -103,11 +104,17 @@ def _claimed(
 ) -> tuple[list[_Claim], list[SampledProcess]]:
     """The processes with their ranks, and those of which nothing tells it."""
     claims, nameless = [], []
-    of_file = rank_of(name) if len({process.pid for process in found}) == 1 else None
+    alone = len({process.pid for process in found}) == 1
+    of_file = next((rank for part in (PurePath(name).name, name) if (rank := rank_of(part)) is not None), None)
     for process in found:
         said = f"{process.heading}\n{process.command}"
         local = _number(_LOCAL, said)
-        told = (_number(_RANK, said), _number(_HEADED, process.heading), of_file, by_pid.get(process.pid or -1))
+        told = (
+            _number(_RANK, said),
+            _number(_HEADED, process.heading),
+            of_file if alone else None,
+            by_pid.get(process.pid or -1),
+        )
         rank = next((rank for rank in told if rank is not None), None)
         if rank is None and local is None:
             nameless.append(process)
