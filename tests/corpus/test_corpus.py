@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
@@ -10,35 +12,65 @@ from holdfast.facts.evidence import Kind, Piece
 from holdfast.facts.logs import reader
 from holdfast.rules.causes import by_name
 from holdfast.rules.logs.judge import judge
-from tests.corpus.expected import EXPECTED, HEALTHY
-from tests.corpus.make import CASES, HERE, run
+from tests.corpus.case import HEALTHY
+from tests.corpus.expected import EXPECTED
+from tests.corpus.launchers import LAUNCHERS
+from tests.corpus.make import CASES, HERE, lacking, run
+
+# What the rules miss, in cause or in rank; strict: a name goes as soon as its case is judged right.
+MISSED = {
+    "wrong_port", "tokenizer_on_one_node", "lightning_uneven", "lightning_config", "deepspeed_killed",
+    "ray_actor_raises", "ray_actor_killed", "ray_train_raises",
+}  # fmt: skip
 
 
-def judged(name: str, text: bytes | None = None) -> tuple[str, int | None]:
-    """Cause and rank that are named for a case."""
-    raw = (CASES / name / "log.txt").read_bytes() if text is None else text
-    root = judge(reader.read([Piece(name, Kind.LOG, len(raw), lambda: io.BytesIO(raw))])).root
+def cases(names: Iterable[str]) -> list[object]:
+    """The cases as parameters; those that are missed are expected to fail."""
+    missed = pytest.mark.xfail(reason="the rules miss it", raises=AssertionError)
+    return [pytest.param(name, marks=missed if name in MISSED else ()) for name in names]
+
+
+def judged(logs: dict[str, str]) -> tuple[str, int | None]:
+    """Cause and rank that are named for the logs of a job, by file."""
+    root = judge(reader.read([_piece(name, text.encode()) for name, text in sorted(logs.items())])).root
     return (root.cause, root.subject.rank) if root else (HEALTHY, None)
 
 
+def _piece(name: str, raw: bytes) -> Piece:
+    return Piece(name, Kind.LOG, len(raw), lambda: io.BytesIO(raw))
+
+
+def kept(name: str) -> dict[str, str]:
+    """The logs of a case as they were made, by file."""
+    folder = CASES / name
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != "case.json"]
+    return {str(Path(path).relative_to(folder)): path.read_bytes().decode() for path in files}
+
+
 def test_every_program_has_its_case_and_its_cause() -> None:
-    assert {path.stem for path in (HERE / "programs").glob("*.py")} == EXPECTED.keys()
+    programs = {expected.program or name for name, expected in EXPECTED.items()}
+    assert {path.stem for path in (HERE / "programs").glob("*.py")} == programs
     assert {path.name for path in CASES.iterdir()} == EXPECTED.keys()
     for expected in EXPECTED.values():
         assert by_name(expected.cause).name == expected.cause
+        assert all(by_name(name) for name in expected.accepted)
+        assert expected.launcher in LAUNCHERS
+    assert EXPECTED.keys() >= MISSED
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", cases(EXPECTED))
 def test_a_case_is_judged_right(name: str) -> None:
-    cause, rank = judged(name)
+    cause, rank = judged(kept(name))
     assert cause in (EXPECTED[name].cause, *EXPECTED[name].accepted)
     assert EXPECTED[name].rank in (None, rank)
 
 
 @pytest.mark.matrix
-@pytest.mark.timeout(90)
-@pytest.mark.parametrize("name", [name for name, expected in EXPECTED.items() if expected.shm_bytes is None])
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("name", cases(name for name, expected in EXPECTED.items() if not expected.as_root))
 def test_a_case_that_is_run_anew_is_judged_right(name: str) -> None:
-    cause, rank = judged(name, run(name, EXPECTED[name]).encode())
+    if why := lacking(EXPECTED[name]):
+        pytest.skip(why)
+    cause, rank = judged(run(name, EXPECTED[name]))
     assert cause in (EXPECTED[name].cause, *EXPECTED[name].accepted)
     assert EXPECTED[name].rank in (None, rank)
