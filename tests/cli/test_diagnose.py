@@ -18,8 +18,11 @@ from hypothesis import strategies as st
 
 from holdfast.cli import main
 from tests.e2e.launched import Launched
+from tests.e2e.test_attach import Job
+from tests.specimens.expected import guilty_line
 
 SPECIMENS = Path(__file__).parents[1] / "specimens"
+E2E = Path(__file__).parents[1] / "e2e"
 CRASH = """[rank1]: Traceback (most recent call last):
 [rank1]:   File "/home/ann/train.py", line 41, in <module>
 [rank1]:     main()
@@ -238,6 +241,65 @@ def test_boxes_of_a_job_that_is_gone_tell_what_the_watcher_told(tmp_path):
         assert (status, content["verdict"]["root"]["subject"]["rank"]) == (1, 2)
     finally:
         job.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "cause"),
+    [(SPECIMENS / "sigkilled.py", "rank-killed"), (E2E / "leaves_quietly.py", "exit-nonzero")],
+)
+def test_boxes_of_a_rank_that_died_without_a_word_name_it(tmp_path, program, cause):
+    """A real death on gloo: from the boxes alone the rank is known, with its exit code also how it went."""
+    job = Launched(tmp_path, "--nproc-per-node", "2", program)
+    try:
+        assert job.end() != 0
+        (incident,) = job.run.glob("incidents/*")
+        status, content = as_json(incident / "boxes")
+        root = content["verdict"]["root"]
+        assert (status, root["cause"], root["subject"]["rank"]) == (1, "peer-lost", 1)
+        assert "all_reduce #31" in root["message"]
+        pid = json.loads((incident / "ranks.json").read_text())["ranks"][1]["pid"]
+        code = -9 if cause == "rank-killed" else 7
+        (tmp_path / "torchrun.log").write_text(f"  rank      : 1 (local_rank: 1)\n  exitcode  : {code} (pid: {pid})\n")
+        status, content = as_json(incident / "boxes", tmp_path / "torchrun.log")
+        root = content["verdict"]["root"]
+        assert (status, root["cause"], root["subject"]["rank"]) == (1, cause, 1)
+    finally:
+        job.kill()
+
+
+@pytest.mark.slow
+def test_what_py_spy_wrote_of_a_real_hang_names_rank_and_line(tmp_path):
+    """Text and JSON, with and without whole names of files, a file a rank and all in one: the same answer."""
+    py_spy = Path(sys.executable).with_name("py-spy")
+    with Job(tmp_path, "rank_sleeps").wait_for("step 20").wait_until_still() as job:
+        ranks = {each.environ()["RANK"]: each.pid for each in job.ranks()}
+        for form, words in {"text": [], "json": ["--json"], "full": ["--full-filenames"], "locals": ["-l"]}.items():
+            for sample in ("0", "1"):
+                (tmp_path / form / sample).mkdir(parents=True)
+                for rank, pid in ranks.items():
+                    command = [py_spy, "dump", "--nonblocking", "--pid", str(pid), *words]
+                    done = subprocess.run(command, capture_output=True, check=False)
+                    if b"ermission" in done.stderr:
+                        pytest.skip("tracing is not allowed here")
+                    (tmp_path / form / sample / f"rank{rank}.txt").write_bytes(done.stdout)
+    expected = ("rank-missing-collective", 2, guilty_line("rank_sleeps"))
+    for form in ("text", "json", "full", "locals"):
+        status, content = as_json(tmp_path / form)
+        root = content["verdict"]["root"]
+        assert (form, status, root["cause"], root["subject"]["rank"], root["subject"]["line"]) == (form, 1, *expected)
+        assert {item["kind"] for item in content["read"]} == {"py-spy stacks"}
+        assert content["ignored"] == []
+    together = "".join(
+        f"== rank {rank} ==\n{(tmp_path / 'text' / '1' / f'rank{rank}.txt').read_text()}" for rank in ranks
+    )
+    status, content = as_json("-", stdin=together.encode())
+    assert (status, content["verdict"]["root"]["subject"]["rank"]) == (1, 2)
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "spy.txt").write_bytes((tmp_path / "text" / "1" / "rank2.txt").read_bytes())
+    done = holdfast(tmp_path / "one")
+    assert done.returncode == 3
+    assert "could not be judged" in done.stdout.decode()
 
 
 BEGINNINGS = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.facts.ranks import Child, Life, Place, RankState, Stack
 from holdfast.facts.source import Guard, Surroundings
@@ -52,6 +53,32 @@ def test_less_is_believed_where_ranks_are_missing():
     some_seen = judge(*WAITERS, row(2, (TOKENIZE, MAIN)), world_size=8)
     assert some_seen.root.confidence < all_seen.confidence
     assert "ranks 4-7: not on the hosts that were looked at" in some_seen.unseen
+
+
+def at(rank: int, frames: tuple[Place, ...], seconds: float, **more: object) -> RankState:
+    """A row with samples ``seconds`` apart."""
+    samples = (Stack(frames, time=100.0), Stack(frames, time=100.0 + seconds))
+    return replace(row(rank, frames, **more), stacks=samples)
+
+
+def test_for_how_long_it_stands_still_is_said_and_counts():
+    asleep = judge(*WAITERS, at(2, (TOKENIZE, MAIN), 1.0, asleep_s=417.0)).root
+    young = judge(*WAITERS, at(2, (TOKENIZE, MAIN), 5.2, asleep_s=0.3)).root
+    assert asleep.message.endswith(", for at least 6 min 57 s")
+    assert young.message.endswith(", for at least 5.2 s")
+    assert young.confidence < asleep.confidence
+    waited = [at(rank, in_call(), 1.0, asleep_s=60.0) for rank in (0, 1, 3)]
+    assert judge(*waited, at(2, (TOKENIZE, MAIN), 1.0, asleep_s=0.3)).root.confidence == asleep.confidence
+
+
+def test_one_that_was_woken_up_in_a_collective_shows_a_job_that_runs():
+    woken = row(3, in_call(), woke=True)
+    sleeper = row(2, (TOKENIZE, MAIN))
+    verdict = judge(*WAITERS[:2], sleeper, woken)
+    assert verdict.root is None
+    assert any("rank 3: it was woken up" in out.why for out in verdict.ruled_out)
+    polls = row(2, (TOKENIZE, MAIN), woke=True)  # it looks every second whether what it waits for is there
+    assert judge(*WAITERS, polls).root.subject.rank == 2
 
 
 @pytest.mark.parametrize(
@@ -153,6 +180,17 @@ def test_the_one_that_stands_apart_is_named_where_nobody_is_seen_in_a_collective
     root = judge(*(row(rank, (TOKENIZE if rank == 2 else STEP, MAIN)) for rank in range(4))).root
     assert (root.subject.rank, root.level) == (2, Level.ERROR)
     assert root.confidence <= 0.5
+
+
+def test_one_look_is_believed_less_and_one_that_runs_is_at_work():
+    waiting = [row(rank, in_call(), cpu_share=None, life=Life.UNKNOWN) for rank in (0, 1)]
+    once = replace(row(2, (TOKENIZE, MAIN), cpu_share=None, life=Life.UNKNOWN), stacks=(Stack((TOKENIZE, MAIN)),))
+    twice = judge(*waiting, row(2, (TOKENIZE, MAIN))).root
+    root = judge(*waiting, once).root
+    assert (root.subject.rank, twice.subject.rank) == (2, 2)
+    assert root.confidence < twice.confidence
+    assert judge(*waiting, once, running={2}).root is None
+    assert judge(*waiting, once, running={0}).root is not None
 
 
 def test_nothing_seen_gives_no_finding_and_says_why():

@@ -1,5 +1,7 @@
 """Several witnesses, one verdict: who is believed, what follows, what stays suspect."""
 
+from msgspec.structs import replace
+
 from holdfast.findings import Level, RuledOut, Subject, Verdict, finding
 from holdfast.rules.causes import by_name
 from holdfast.rules.verdict import merge
@@ -84,3 +86,11 @@ def test_what_one_claims_is_not_ruled_out_by_another():
 def test_nothing_wrong_anywhere_is_nothing_wrong():
     merged = merge([verdict(), verdict()], verdict())
     assert (merged.root, merged.suspects, merged.consequences) == (None, (), ())
+
+
+def test_what_is_not_known_gives_way_to_what_a_log_says_for_certain():
+    doubt = claim("peer-lost", 1, 0.3)
+    unknown = Verdict(question="Why?", root=replace(doubt, level=Level.UNKNOWN))
+    assert merge([unknown], verdict("host-oom-killed", 0, 0.5)).root.cause == "host-oom-killed"
+    assert merge([unknown, verdict("mismatched-shape", 2)], None).root.cause == "mismatched-shape"
+    assert merge([unknown], verdict()).root.level == Level.UNKNOWN
