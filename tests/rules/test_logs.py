@@ -175,6 +175,15 @@ def test_who_says_nothing_of_a_lost_peer_is_the_lost_one() -> None:
     assert told.subject.rank is None  # two are left
 
 
+def test_the_root_of_a_communicator_that_reset_the_connection() -> None:
+    asked = (
+        "[2] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0'"
+    )
+    root = verdict(f"[rank2]: RuntimeError: {asked}, but store->get('0') got error: Connection reset by peer\n").root
+    assert root is not None
+    assert (root.cause, root.subject.rank) == ("peer-lost", 0)
+
+
 def test_gloo_ranks_that_timed_out_and_one_that_did_not() -> None:
     waits = "".join(raises(rank, "RuntimeError: Timed out waiting 9000ms for recv operation") for rank in (0, 1))
     root = verdict("Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/3\n" + waits).root

@@ -18,7 +18,7 @@ _LAUNCHERS = re.compile(
 #: What a rank raises because another is gone, or because a collective did not end.
 _ECHOES = re.compile(
     r"NCCL|ncclComm|ProcessGroup|[Gg]loo|Watchdog|[Cc]onnection (?:reset|closed|refused|aborted)|Broken pipe|Socket "
-    r"[Tt]imeout|TCPStore|[Tt]imed out|remote (?:peer|process)|EOFError|Store.{0,20}(?:timeout|wait)"
+    r"[Tt]imeout|TCPStore|[Tt]imed out|remote (?:peer|process)|EOFError|monitoredBarrier|Store.{0,20}(?:timeout|wait)"
 )
 _ECHO_TYPES = re.compile(
     r"(?:Dist\w*Error|BrokenPipeError|ConnectionError|ConnectionResetError|TimeoutError|EOFError)$"

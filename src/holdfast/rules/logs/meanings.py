@@ -63,6 +63,7 @@ MEANINGS = {
     "ddp-unused": Meaning("unused-parameters-ddp", Tier.NAMED, 0.95, "parameters got no gradient under DDP"),
     "ddp-twice": Meaning("ddp-param-ready-twice", Tier.NAMED, 0.95, "DDP saw the gradient of a parameter twice"),
     "barrier-missing": Meaning("rank-missing-collective", Tier.NAMED, 0.9, "ranks did not come to a monitored barrier"),
+    "uneven-said": Meaning("uneven-inputs", Tier.NAMED, 0.9, "a rank was through with its inputs before the others"),
     "mismatch-said": Meaning("collective-mismatch", Tier.NAMED, 0.9, "ranks made different collectives"),
     "nccl-truncated": Meaning("collective-mismatch", Tier.NAMED, 0.7, "ranks sent different sizes"),
     "loader-killed": Meaning("dataloader-worker-died", Tier.NAMED, 0.85, "a data-loader worker died"),

@@ -12,8 +12,8 @@ from holdfast.rules.logs.meanings import MEANINGS, Tier
 from holdfast.rules.logs.plain import candidate, overcome
 
 _LOOPBACK = re.compile(r"\(?(?:localhost|127\.\d+\.\d+\.\d+|::1)\b")
-_STORE = re.compile(r"Dist(?:Store|Network)Error$")
-_LAUNCHER = re.compile(r"distributed/(?:launcher/api|elastic/rendezvous/\w+)\.py$")
+_UNHEARD = re.compile(r"refused|[Tt]imed? ?out|Timeout|reset by peer|[Ff]ailed to connect")
+_LAUNCHER = re.compile(r"distributed/(?:launcher/api|rendezvous|elastic/rendezvous/\w+)\.py$")
 _RENDEZVOUS = ("store-unreachable", "clients-joined", "rendezvous-timeout", "store-key-timeout")
 _PEERS = (
     "ib-completion", "ib-verb", "ib-event", "no-interface", "docker-interface", "no-route", "connect-timed-out",
@@ -49,10 +49,10 @@ def _missing(heard: Heard) -> Iterable[Candidate]:
 
 
 def unreached(heard: Heard) -> Iterable[Candidate]:
-    """A launcher whose own store did not answer; the ranks had not begun."""
+    """A store that did not answer a launcher, or a rank that made its first group."""
     for one in heard.facts.tracebacks:
-        if _STORE.search(one.type) and any(_LAUNCHER.search(frame.file) for frame in one.frames):
-            message = "the launcher got no answer from the rendezvous store"
+        if _UNHEARD.search(one.text) and any(_LAUNCHER.search(frame.file) for frame in one.frames):
+            message = "there was no answer from the rendezvous store"
             yield Candidate("master-unreachable", Tier.NETWORK, 0.6, message, (one.line,), one.line.rank)
             return
 

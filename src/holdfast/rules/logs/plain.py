@@ -71,7 +71,10 @@ def rank_of(heard: Heard, signals: list[Signal]) -> int | None:
     None where the lines are a survivor's: it tells of somebody else.
     """
     if signals[0].name in OF_SURVIVORS:
-        return absent(heard, heard.ranks(*OF_WAITERS)) if signals[0].name in OF_WAITERS else None
+        if signals[0].name not in OF_WAITERS:
+            return None
+        asked = heard.first("unique-id")
+        return int(asked.fields["origin"]) if asked else absent(heard, heard.ranks(*OF_WAITERS))
     named = [rank for signal in signals if (rank := _named(signal)) is not None]
     if named:
         return named[0]

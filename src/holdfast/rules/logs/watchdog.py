@@ -32,7 +32,7 @@ def waited(heard: Heard) -> Iterable[Candidate]:
     yield from _unique_id(heard)
     yield from _prepared(heard)
     if not timeouts:
-        others = heard.all("watchdog-timeout", "gloo-timeout", "watchdog-stuck", "socket-timeout")
+        others = heard.all("watchdog-timeout", "gloo-timeout", "watchdog-stuck", "socket-timeout", "barrier-reached")
         if others:
             yield _unnumbered(heard, others)
         return
