@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import json
 import os
 import subprocess
@@ -96,6 +97,10 @@ def test_a_failed_run_without_secrets(failed, tmp_path):
     assert leaked(members, [*SECRETS, "swordfish9"]) == []
     evidence = {name.removeprefix(f"evidence/{failed.run.name}/") for name in members}
     assert {"run.json", "incidents/0/verdict.json", "incidents/0/ranks.json"} <= evidence
+    page = members[f"evidence/{failed.run.name}/incidents/0/report.html"].decode()
+    assert "cannot log in with &lt;redacted:hugging-face-token&gt;" in page
+    assert page.startswith("<!doctype html>")
+    assert page.count("<") == (failed.run / "incidents" / "0" / "report.html").read_text().count("<")
     assert {"incidents/0/boxes/rank0.box", "incidents/0/boxes/rank1.box"} <= evidence
     logs = [data for name, data in members.items() if name.endswith(("stderr.log", "stdout.log"))]
     assert b"ValueError: cannot log in with <redacted:hugging-face-token>" in b"".join(logs)
@@ -156,6 +161,8 @@ def heap(tmp_path):
     (folder / "weights.bin").write_bytes(bytes(range(256)) * 64)
     (folder / "cut.box").write_bytes((folder / "rank1.box").read_bytes()[:5000])
     (folder / "bad_trace_2").write_bytes(b"\x80\x02}q")
+    page = "".join(f"<p title='{n}'>{html.escape(line)}</p>\n" for n, line in enumerate(text.split("\n")))
+    (folder / "report.html").write_text(f"<!doctype html>\n<style>p > b {{}}</style><script>a && b</script>{page}")
     with tarfile.open(folder / "more.tgz", "w:gz") as tar:
         tar.add(folder / "logs" / "rank0.log", "inside/rank9.log")
     return folder
@@ -170,6 +177,9 @@ def test_no_secret_is_left_in_any_member(heap, tmp_path):
     assert members["evidence/heap/logs/windows.log"].endswith(b"the end")
     assert members["evidence/heap/more.tgz/inside/rank9.log"].endswith(b"the end")
     assert len(flight_recorder.parse(members["evidence/heap/nccl_trace_rank_1"]).entries) == 49
+    page = members["evidence/heap/report.html"].decode()
+    assert "<style>p > b {}</style><script>a && b</script><p title='0'>" in page
+    assert page.count("</p>\n") == (heap / "report.html").read_text().count("</p>\n")
     out_of_it = {each["name"]: each["why"] for each in json.loads(out)["report"]["left_out"]}
     assert "links are not followed" in out_of_it["heap/link.log"]
     assert "binary" in out_of_it["heap/weights.bin"]

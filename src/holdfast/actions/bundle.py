@@ -4,8 +4,9 @@
     NAME/system/...                    versions, host, limits, environment, devices, kernel messages of this machine
     NAME/evidence/...                  logs, dumps, boxes and verdicts, in the folders in which they lay
 
-Every member is first written, clean, into a folder beside the archive; the archive is made of those and renamed into
-place. A file in which secrets could not be looked for (a binary one of unknown form) is left out.
+Every member is first written, clean, into a folder beside the archive, read again and searched once
+more (``clean_copy.py``); the archive is made of those and renamed into place. A file in which secrets could not be
+looked for (a binary one of unknown form) is left out.
 """
 
 from __future__ import annotations
@@ -22,18 +23,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 
 import holdfast
-from holdfast.actions.evidence_files import MOST_DOCUMENT_BYTES, Excerpt, Found, LeftOut, began, find, opened
+from holdfast.actions.clean_copy import cleaned, write
+from holdfast.actions.evidence_files import Excerpt, Found, LeftOut, began, find, opened
 from holdfast.actions.redact import Redactor
-from holdfast.actions.redact_records import box, document, dump, plain
+from holdfast.actions.redact_records import plain
 from holdfast.errors import BoxUnreadable, DumpUnreadable, MissingFile
 from holdfast.facts import machine
-from holdfast.facts.boxes import Box
 from holdfast.facts.environment import environment_facts
 from holdfast.facts.evidence import Kind
 from holdfast.facts.host import host_facts
@@ -98,10 +100,10 @@ def bundle(
     for path in given:
         if not path.exists():
             raise MissingFile(path)
-    redactor = Redactor(users=_users(), hosts=[os.uname().nodename] if redact_hosts else None)
+    fresh = partial(Redactor, users=_users(), hosts=[os.uname().nodename] if redact_hosts else None)
     try:
         with tempfile.TemporaryDirectory(prefix=".holdfast-", dir=output.absolute().parent) as folder:
-            packer = _Packer(Path(folder), redactor, say)
+            packer = _Packer(Path(folder), fresh, say)
             packer.add_all(find(given, besides={output.absolute(), Path(folder).absolute()}))
             packer.add_machine(environ, began(given))
             return packer.write(output)
@@ -123,8 +125,9 @@ def _users() -> list[str]:
 class _Packer:
     """Writes clean members into a folder, and the archive from them."""
 
-    def __init__(self, folder: Path, redactor: Redactor, say: Callable[[str], None]) -> None:
-        self._folder, self._redactor, self._say = folder, redactor, say
+    def __init__(self, folder: Path, fresh: Callable[[], Redactor], say: Callable[[str], None]) -> None:
+        self._folder, self._fresh, self._say = folder, fresh, say
+        self._redactor = fresh()
         self._members: list[Member] = []
         self._left_out: list[LeftOut] = []
         self._names: set[str] = set()
@@ -145,26 +148,11 @@ class _Packer:
                 if excerpt.size > self._left:
                     self._leave_out(found.name, f"the archive would hold more than {MOST_BYTES >> 30} GiB")
                     return
-                self._add(f"evidence/{found.name}", found.kind, self._clean(found, excerpt), excerpt)
+                self._add(f"evidence/{found.name}", found, cleaned(found, excerpt, self._redactor), excerpt)
         except (BoxUnreadable, DumpUnreadable) as error:
             self._leave_out(found.name, f"{error.why or error}, so secrets cannot be looked for in it")
         except OSError as error:
             self._leave_out(found.name, (error.strerror or str(error)).lower())
-
-    def _clean(self, found: Found, excerpt: Excerpt) -> Iterator[bytes]:
-        if found.kind is Kind.BOX:
-            return iter([box(excerpt.whole(), found.name, self._redactor)])
-        if found.kind is Kind.DUMP:
-            return iter([dump(excerpt.whole(), found.name, self._redactor)])
-        if found.is_document and excerpt.size <= MOST_DOCUMENT_BYTES:
-            return iter([document(excerpt.whole(), self._redactor)])
-        return self._texts(excerpt)
-
-    def _texts(self, excerpt: Excerpt) -> Iterator[bytes]:
-        for number, part in enumerate(excerpt.parts()):
-            if number:
-                yield b"\n<left out: %d bytes>\n" % excerpt.left_out
-            yield from self._redactor.stream(part, begins_inside=number > 0)
 
     def add_machine(self, environ: Mapping[str, str], since: float | None) -> None:
         """What this machine is, as seen now, and what its kernel has said ``since`` the evidence began.
@@ -174,41 +162,43 @@ class _Packer:
         self._say("this machine")
         facts = (*versions(), *host_facts(), *machine.limits(), *machine.interfaces(), *machine.infiniband(),
                  *machine.nodes(), *environment_facts(environ))  # fmt: skip
-        self._add_json("system/facts.json", "facts", {"facts": facts})
+        self._add_json("facts.json", {"facts": facts})
         answers = {}
         for name, answer in machine.answers():
             if isinstance(answer, Unknown):
                 self._leave_out(f"system/programs.json: {name}", answer.why)
             else:
                 answers[name] = answer.decode(errors="replace").splitlines()
-        self._add_json("system/programs.json", "what programs said", answers)
+        self._add_json("programs.json", answers)
         messages = machine.kernel_messages(since)
         if isinstance(messages, Unknown):
             self._leave_out("system/kernel.log", messages.why)
         else:
-            self._add("system/kernel.log", "kernel log", self._redactor.stream(io.BytesIO(messages)), None)
+            blocks = self._redactor.stream(io.BytesIO(messages))
+            self._add("system/kernel.log", Found(Path(), "kernel.log", Kind.LOG, "utf-8"), blocks)
 
-    def _add_json(self, name: str, kind: str, content: Mapping[str, Any]) -> None:
+    def _add_json(self, name: str, content: Mapping[str, Any]) -> None:
         clean = plain(msgspec.to_builtins({"schema": SCHEMA, **content}), self._redactor)
-        self._add(name, kind, iter([msgspec.json.format(msgspec.json.encode(clean))]), None)
+        made = msgspec.json.format(msgspec.json.encode(clean))
+        self._add(f"system/{name}", Found(Path(), name, Kind.REPORT, "utf-8", is_document=True), iter([made]))
 
-    def _add(self, name: str, kind: str, blocks: Iterator[bytes], excerpt: Excerpt | None) -> None:
+    def _add(self, name: str, found: Found, blocks: Iterator[bytes], excerpt: Excerpt | None = None) -> None:
+        """A member, which is read once more before it counts."""
         before = Counter(self._redactor.counts)
         clean = self._free_name(self._redactor.text(name))
         path = self._folder / clean
         path.parent.mkdir(parents=True, exist_ok=True)
-        size, digest = 0, hashlib.sha256()
-        with path.open("xb") as file:
-            for block in blocks:
-                file.write(block)
-                digest.update(block)
-                size += len(block)
-        if kind == Kind.BOX:
-            Box(path).read_notes()  # proves that it still reads
+        self._redactor.counts += write(blocks, path, found, self._fresh)
+        if not path.exists():
+            self._leave_out(found.name, "secrets were found in it again and again, however often they were taken out")
+            return
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
         self._left -= size
         note = f"{excerpt.left_out} bytes in the middle left out" if excerpt is not None and excerpt.left_out else ""
         self._members.append(
-            Member(name=clean, kind=str(kind), size=size, sha256=digest.hexdigest(), note=note,
+            Member(name=clean, kind=str(found.kind), size=size, sha256=digest, note=note,
                    original_size=excerpt.size if excerpt else None, redacted=dict(self._redactor.counts - before))
         )  # fmt: skip
 

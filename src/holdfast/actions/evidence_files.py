@@ -49,6 +49,7 @@ class Found:
     kind: Kind
     encoding: str | None
     is_document: bool = False
+    is_page: bool = False
     unpack: Callable[[], BinaryIO] | None = None
 
 
@@ -71,6 +72,11 @@ class Excerpt:
         if self.size > MOST_RECORD_BYTES:
             error = BoxNoise if self._found.kind is Kind.BOX else DumpNoise
             raise error(self._found.name, why=f"it is larger than {MOST_RECORD_BYTES >> 20} MiB")
+        with self._part(0, self.size) as stream:
+            return stream.read()
+
+    def text(self) -> bytes:
+        """All of a text, as UTF-8."""
         with self._part(0, self.size) as stream:
             return stream.read()
 
@@ -161,9 +167,6 @@ def _look(path: Path, name: str) -> Iterator[Found | LeftOut]:
             why = "it is a folder that cannot be read" if stat.S_ISDIR(mode) else "it is no file"
             yield LeftOut(name, "it is a link, and links are not followed" if stat.S_ISLNK(mode) else why)
             return
-        if path.name == "report.html" and (path.parent / "verdict.json").exists():
-            yield LeftOut(name, "this page says what verdict.json beside it says; a reader may take it for a log")
-            return
         with path.open("rb") as file:
             head = file.read(kinds.HEAD_BYTES)
     except OSError as error:
@@ -178,7 +181,7 @@ def _look(path: Path, name: str) -> Iterator[Found | LeftOut]:
             yield LeftOut(inside, piece.why)
         else:
             is_document = piece.kind in (Kind.REPORT, Kind.STACKS)
-            yield Found(path, inside, piece.kind, "utf-8", is_document, piece.open)
+            yield Found(path, inside, piece.kind, "utf-8", is_document, unpack=piece.open)
 
 
 def _judge(found: Found, head: bytes) -> Found | LeftOut:
@@ -191,7 +194,11 @@ def _judge(found: Found, head: bytes) -> Found | LeftOut:
     if encoding is None:
         why = kinds.foreign(head) or "it is binary and of a form that holdfast does not know"
         return LeftOut(found.name, f"{why}, so secrets cannot be looked for in it")
-    return replace(found, kind=kind, encoding=encoding, is_document=head.lstrip()[:1] in (b"{", b"["))
+    begins = head.lstrip()[:15].lower()
+    is_page = begins.startswith((b"<!doctype html", b"<html"))
+    return replace(
+        found, kind=kind, encoding=encoding, is_document=begins[:1] in (b"{", b"["), is_page=is_page
+    )  # fmt: skip
 
 
 def newest_run(folder: Path | None) -> tuple[Path, ...]:
