@@ -112,6 +112,14 @@ def test_a_healthy_job_gives_no_finding_and_goes_on(tmp_path):
         assert not any(stopped for _, stopped, _ in job.state().values())
 
 
+@pytest.mark.skipif(not Path("/proc/self/sched").exists(), reason="this kernel does not say when a process last ran")
+def test_a_job_with_long_steps_is_not_called_a_hang(tmp_path):
+    with Job(tmp_path, Path(__file__).with_name("long_steps.py"), processes=3).wait_for("step 1") as job:
+        for _ in range(3):
+            status, said, _ = attach("--port", job.port)
+            assert (status, said["findings"]) == (0, [])
+
+
 def test_the_flight_recorder_is_asked_where_it_listens(tmp_path):
     variables = {
         "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/pipe",

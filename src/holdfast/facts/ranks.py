@@ -126,7 +126,8 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
 
     ``cpu_share`` is CPU seconds used a second of wall time by the whole process between the two stack samples.
     ``io_bytes`` is what it read and wrote between them. ``blocked_on`` is the file or pipe that the main thread waits
-    for in a system call. ``stacks`` holds the samples of the main thread, oldest first.
+    for in a system call. ``stacks`` holds the samples of the main thread, oldest first. ``asleep_s`` is how long the
+    main thread has not run at all; ``woke`` says that it slept at one look, for too long to be polling, and ran since.
     """
 
     rank: int
@@ -147,6 +148,8 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     recent: tuple[Operation, ...] = ()
     stacks: tuple[Stack, ...] = ()
     cpu_share: float | None = None
+    asleep_s: float | None = None
+    woke: bool = False
     io_bytes: int | None = None
     blocked_on: str | None = None
     children: tuple[Child, ...] = ()

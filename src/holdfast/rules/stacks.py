@@ -1,4 +1,4 @@
-"""Who keeps a job waiting, told from stacks alone: two samples a second apart, without any record of collectives.
+"""Who keeps a job waiting, told from stacks alone: samples some seconds apart, without any record of collectives.
 
 Some wait in a collective; whoever is elsewhere, and does not advance from one sample to the other, is what they wait
 for. Stacks say less than boxes do (not which all_reduce it is, nor of which group), and the confidence says so.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from msgspec.structs import replace
 
@@ -16,6 +17,7 @@ from holdfast.facts.ranks import Life, Operation, RankState, Stack
 from holdfast.facts.user_code import innermost_user
 from holdfast.findings import Fact, Finding, Level, RuledOut, Subject, Verdict, finding
 from holdfast.report.ranksets import say_ranks
+from holdfast.report.text import duration
 from holdfast.rules import roots, stall
 from holdfast.rules.causes import by_name
 from holdfast.rules.places import Source, rank_guard
@@ -28,6 +30,8 @@ IDLE_CPU_SHARE = 0.05
 #: By how much less is believed what stacks alone say: with all ranks in view, with some missing, and where a rank was
 #: looked at but once.
 ALL_SEEN, SOME_SEEN, SEEN_ONCE = 0.95, 0.75, 0.7
+#: A job that stands still for less may just be in a long step, and less is believed.
+LONG_S, NOT_FOR_LONG = 10.0, 0.75
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,13 @@ class Scene:
         """How far a claim from stacks goes."""
         if any(len(state.stacks) < 2 for state in self.sampled):
             return SEEN_ONCE
-        return ALL_SEEN if not self.absent and len(self.sampled) == len(self.ranks) else SOME_SEEN
+        seen = ALL_SEEN if not self.absent and len(self.sampled) == len(self.ranks) else SOME_SEEN
+        return seen * NOT_FOR_LONG if 0 < self.still_s < LONG_S else seen
+
+    @property
+    def still_s(self) -> float:
+        """For how long a rank of those that do not advance stands where it is, for sure; 0 where no time is known."""
+        return max((_still_s(state) for state in self.ranks.values() if state.rank not in self.alive), default=0.0)
 
     @property
     def sampled(self) -> list[RankState]:
@@ -125,12 +135,18 @@ def _alive(state: RankState, wait: Wait | None) -> str | None:
     """Why a rank that shows the same line may nevertheless be advancing; None where nothing speaks for it."""
     if state.life == Life.STOPPED:
         return None
-    if len(state.stacks) > 1 and not stall.same_stack(state.stacks[-2], state.stacks[-1]):
+    if any(not stall.same_stack(one, other) for one, other in pairwise(state.stacks)):
         return "its stack changes from one sample to the next"
-    if wait is not None:
-        return None  # who waits may spin, and that is no progress
+    if wait is not None:  # who waits may spin or poll, and that is no progress
+        return "it was woken up in what it waited in" if state.woke else None
     phase = stall.visible_phase(state, Limits())
     return stall.doing(state) or (phase.why if phase is not None and state.life != Life.DISK else None)
+
+
+def _still_s(state: RankState) -> float:
+    """For how long a rank stands where it is, for sure: as long as it has slept, or was seen there."""
+    seen = state.stacks[-1].time - state.stacks[0].time if state.stacks else 0.0
+    return max(state.asleep_s or 0.0, seen)
 
 
 # ---- the rules, in the order in which they are believed
@@ -162,7 +178,10 @@ def _explained(scene: Scene, state: RankState) -> Finding:
     else:
         claim = roots.explain(state, scene.source, str(_usual(scene)))
     certain = state.life in (Life.STOPPED, Life.DISK) or any(not child.alive for child in state.children)
-    return claim if certain else replace(claim, confidence=round(claim.confidence * scene.trust, 2))
+    if certain:
+        return claim
+    since = f", for at least {duration(still)}" if (still := _still_s(state)) >= 1 else ""
+    return replace(claim, message=claim.message + since, confidence=round(claim.confidence * scene.trust, 2))
 
 
 def _gone(scene: Scene) -> Finding:
