@@ -221,6 +221,23 @@ def test_what_ends_a_job_that_was_done_is_no_cause() -> None:
     assert cut.cause == "signal-sigterm-preempted"
 
 
+def test_of_the_tables_of_several_nodes_the_earliest_counts() -> None:
+    table = (
+        "Root Cause (first observed failure):\n[0]:\n  time      : 2026-02-03_04:05:{0:02d}\n  host      : n{1}\n"
+        "  rank      : {1} (local_rank: 0)\n  exitcode  : 1 (pid: 8{1})\n"
+    )
+    root = verdict(table.format(9, 0), table.format(7, 4)).root
+    assert root is not None
+    assert (root.cause, root.subject.rank) == ("python-exception-all-ranks", 4)
+
+
+def test_who_was_killed_is_told_by_those_who_are_left() -> None:
+    closed = "".join(raises(rank, "RuntimeError: Connection closed by peer [10.0.0.2]:81") for rank in (0, 1))
+    root = verdict("world_size=3\n" + closed + "['python', 'fit.py'] exits with return code = -9\n").root
+    assert root is not None
+    assert (root.cause, root.subject.rank) == ("host-oom-killed", 2)
+
+
 def test_a_rank_that_the_store_still_waits_for() -> None:
     log = (
         "[rank 0] ready\n[rank 1] world_size=3\n[rank1]: torch.distributed.DistStoreError: wait timeout after 8000ms, "

@@ -69,10 +69,15 @@ class Heard:
 
     @property
     def first_failed(self) -> int | None:
-        """The rank that torchrun lists as the one that failed first: a witness, no more."""
-        marker = self.first("root-marker")
-        found = self.after(marker, "failed-rank") if marker else []
-        return int(found[0].fields["rank"]) if found else None
+        """The rank that torchrun lists as the one that failed first, the earliest of all nodes: a witness, no more."""
+        told = []
+        for marker in self.all("root-marker"):
+            ranks, times = self.after(marker, "failed-rank"), self.after(marker, "failed-time")
+            if ranks:
+                told.append(
+                    (str(times[0].fields["time"]) if times else "", ranks[0].order, int(ranks[0].fields["rank"]))
+                )
+        return min(told)[2] if told else None
 
     @property
     def failed_ranks(self) -> set[int]:

@@ -97,6 +97,9 @@ def _told_by_launchers(heard: Heard, signals: list[Signal]) -> int | None:
         return int(spoken.fields["rank"])
     if len(heard.failed_ranks) == 1:
         return next(iter(heard.failed_ranks))
+    lost = absent(heard, heard.ranks(*OF_WAITERS))
+    if lost is not None:
+        return lost
     local = {int(signal.fields["local_rank"]) for signal in heard.all("exit-code")}
     devices = [int(signal.fields["device"]) for signal in signals if "device" in signal.fields]
     if len(local) == 1 and not heard.failed_ranks and not heard.facts.hosts:

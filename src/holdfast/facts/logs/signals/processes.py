@@ -15,7 +15,7 @@ PROCESSES = rows(
     ("worker-failed", r"[Pp]rocess (?P<rank>\d+) terminated with (?:the following error|signal|exit code)"),
     ("world-size", r"(?:world[_ ]size|WORLD_SIZE)\W{0,3}(?P<world>\d{1,6})\b|MEMBER: \d+/(?P<members>\d{1,6})"),
     ("world-size", r"rank=\d+, size=(?P<world>\d{1,6})\b"),
-    ("guesses", r"potential root causes"),
+    ("guesses", r"potential root causes|Some common causes include"),
     ("mpi-process", r"Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]"),
     ("mpi-signal", r"(?:process rank (?P<rank>\d+).{0,60})?exited on signal (?P<signal>\d+)"),
     ("slurm-task", r"srun: error: (?P<host>\S+?): tasks? (?P<tasks>[\d,\-\[\]]+): (?P<what>.+)"),
@@ -52,6 +52,7 @@ ANCHORED = (
         find=r"rank\s*: \d+ \(local_rank",
     ),
     Row("failed-code", r"^\s*exitcode\s*: (?P<code>-?\d+) \(pid: (?P<pid>\d+)\)", find=r"exitcode\s*: -?\d+ \(pid"),
+    Row("failed-time", r"^\s*time\s*: (?P<time>\d{4}-\d\d-\d\d_[\d:]{8})", find=r"time\s+: \d{4}-"),
     Row("failed-host", r"^\s*host\s*: (?P<host>\S+)", find=r"host\s+: "),
     Row("failed-rank-json", r'^\s*"(?P<rank>\d+)": \{', find=r'"\d+": \{'),
 )
