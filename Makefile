@@ -33,7 +33,8 @@ matrix: $(READY)  ## the long matrices: one thing, many times
 
 fuzz: $(READY)  ## every parser against bytes that atheris makes up, FUZZ_SECONDS each (60)
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(PIP) install --quiet -e '.[fuzz]'
-	@status=0; for target in log-line log-scan plain-pickle dump; do echo "## $$target"; \
+	@status=0; for target in $$(PYTHONPATH=. $(BIN)/python -c 'from tests.fuzz.targets import TARGETS; print(*TARGETS)'); do \
+	    echo "## $$target"; \
 	    $(BIN)/python tests/fuzz/fuzz.py $$target .fuzz/$$target -max_total_time=$(FUZZ_SECONDS) -timeout=10 \
 	    -rss_limit_mb=1024 -max_len=8192 -verbosity=0 -print_final_stats=1 $(ARGS) || status=1; done; exit $$status
 

@@ -6,16 +6,35 @@ import contextlib
 import io
 import json
 import pickle
+import struct
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
 
-from holdfast.errors import DumpUnreadable
-from holdfast.facts import flight_recorder, plain_pickle
+from holdfast import blackbox
+from holdfast.actions import redact
+from holdfast.actions.diagnose import diagnose, page
+from holdfast.actions.redact import Redactor
+from holdfast.actions.redact_records import box as clean_box
+from holdfast.actions.redact_records import document
+from holdfast.errors import BoxUnreadable, DumpUnreadable
+from holdfast.facts import box_files, flight_recorder, plain_pickle, stack_dumps, stack_text
+from holdfast.facts.evidence import Ignored, Kind, Piece, gather
+from holdfast.facts.evidence.streams import Limits
 from holdfast.facts.logs import lines, scan
 from holdfast.facts.logs.scan import Scanner
 from holdfast.facts.logs.signals import ROWS, fields
+from tests.fuzz import seeds
+from tests.fuzz.seeds import DUMP, FAULTHANDLER, LINE, PY_SPY, PY_SPY_JSON, RANKS, SECRETS, VERDICT
 
 TABLE = tuple((row.name, row.find or row.expression, row.ignore_case) for row in ROWS)
 _SLOW, _FAST = Scanner(TABLE), Scanner(TABLE)
 _FAST._searched = scan.SMALL_BYTES  # it goes on to Hyperscan at once, where that is installed
+#: An archive may unpack to so much here; what is read of it in all shows that it does not.
+LIMITS = Limits(files=1000, free_bytes=4 << 20, ratio=10, spool_bytes=1 << 20)
+_FOLDER = tempfile.TemporaryDirectory(prefix="holdfast-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+_FILE = Path(_FOLDER.name) / "evidence"
+_BOX = seeds.box()
 
 
 def log_line(data: bytes) -> None:
@@ -52,30 +71,110 @@ def dumps(data: bytes) -> None:
         flight_recorder.parse(data)
 
 
-_ENTRY = {
-    "record_id": 1,
-    "pg_id": 0,
-    "process_group": ("0", "default_pg"),
-    "collective_seq_id": 1,
-    "state": "scheduled",
-}
-_ENTRY |= {
-    "profiling_name": "nccl:all_reduce",
-    "input_sizes": ((1,),),
-    "frames": [{"name": "f", "filename": "a.py", "line": 3}],
-}
-_DUMP = {"version": "2.10", "pg_config": {"0": {"name": "0", "desc": "", "ranks": "[0, 1]"}}, "entries": [_ENTRY]}
-_LINE = (
-    b"[rank3]:[E1101 10:00:00.123 ProcessGroupNCCL.cpp:683] [PG ID 0 PG GUID 0 Rank 3] \x1b[31mCUDA out of memory\r\n"
-)
+def heap(data: bytes) -> None:
+    """A file is a piece, or several, or ignored in a sentence; what it unpacks to is bounded."""
+    _FILE.write_bytes(data)
+    _drain(lambda: gather.gather([str(_FILE)], LIMITS), len(data))
+
+
+def standard_input(data: bytes) -> None:
+    """As a file, but it comes by once, some bytes at a time."""
+    spool = gather.Spool(LIMITS.spool_bytes)
+    source = io.BufferedReader(_Dripping(data))
+    _drain(lambda: gather._standard_input(source, "-", LIMITS, spool), len(data))
+
+
+class _Dripping(io.RawIOBase):
+    """A pipe, which gives a few bytes at a time."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__()
+        self._rest = data
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        size = min(len(buffer), 700, len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        return size
+
+
+def _drain(found: Callable, size: int) -> None:
+    read = 0
+    for piece in found():
+        if isinstance(piece, Ignored):
+            assert piece.why
+            assert "\n" not in piece.why
+            continue
+        with piece.open() as stream:
+            while block := stream.read(1 << 16):
+                read += len(block)
+    assert read <= 3 * (LIMITS.free_bytes + LIMITS.ratio * size) + 3 * size  # UTF-16 grows when it is recoded
+
+
+def stacks(data: bytes) -> None:
+    """Text of py-spy and faulthandler is read, or why not is said."""
+    stack_text.from_py_spy(data, 7, "/job")
+    stack_text.from_faulthandler(data.decode("utf-8", "replace"), "/job")
+    stack_dumps.processes(data, "fuzz")
+
+
+def boxes(data: bytes) -> None:
+    """A box that was overwritten here and there: each piece of ``data`` is an offset and what is written there."""
+    whole = bytearray(_BOX)
+    for at in range(0, len(data) - 4, 12):
+        (offset,) = struct.unpack_from("<H", data, at)
+        area = (0, blackbox.HEADER_BYTES + blackbox.GROUPS * blackbox.GROUP_BYTES)[data[at + 2] & 1]
+        value = data[at + 4 : at + 4 + (data[at + 3] & 7) + 1]
+        begin = min(area + offset % blackbox.HEADER_BYTES, len(whole) - len(value))
+        whole[begin : begin + len(value)] = value
+    made = bytes(whole)
+    box_files.read([Piece("rank1.box", Kind.BOX, len(made), lambda: io.BytesIO(made))])
+    with contextlib.suppress(BoxUnreadable):
+        assert len(clean_box(made, "rank1.box", Redactor())) == len(made)
+
+
+def everything(data: bytes) -> None:
+    """``diagnose`` comes to a verdict about any file, and to a page."""
+    _FILE.write_bytes(data)
+    found = diagnose([str(_FILE)], limits=LIMITS)
+    assert found.exit_status in {0, 1, 2, 3}
+    page(found)
+
+
+def redaction(data: bytes) -> None:
+    """Nothing breaks it, both searches find the same, and where no byte may move none does."""
+    quick, whole = Redactor(), Redactor()
+    small, redact._SMALL_BYTES = redact._SMALL_BYTES, 0
+    try:
+        made = quick.data(data)
+    finally:
+        redact._SMALL_BYTES = small
+    searcher, redact._searcher = redact._searcher, lambda: redact._whole
+    try:
+        assert made == whole.data(data)
+    finally:
+        redact._searcher = searcher
+    assert quick.counts == whole.counts
+    assert len(Redactor(hosts=["node1"], users=["ann"]).data(data, fixed=True)) == len(data)
+    document(data, Redactor())
+    b"".join(Redactor().stream(io.BytesIO(data)))
+
 
 #: By name: the target, and inputs to begin with.
 TARGETS = {
     "log-line": (
         log_line,
-        [_LINE, b"srun: error: n1: task 3: Killed", b"  5%|#  | 1/20 [00:01<00:20]\rKeyError: 'x'\n"],
+        [LINE, b"srun: error: n1: task 3: Killed", b"  5%|#  | 1/20 [00:01<00:20]\rKeyError: 'x'\n"],
     ),
-    "log-scan": (log_scan, [_LINE * 3, b"\xff\xfe" + _LINE.decode().encode("utf-16-le"), b"\0" * 99 + _LINE]),
-    "plain-pickle": (plain_pickles, [pickle.dumps(_DUMP, protocol) for protocol in (2, 4, 5)]),
-    "dump": (dumps, [pickle.dumps(_DUMP, 2), json.dumps(_DUMP).encode()]),
+    "log-scan": (log_scan, [LINE * 3, b"\xff\xfe" + LINE.decode().encode("utf-16-le"), b"\0" * 99 + LINE]),
+    "plain-pickle": (plain_pickles, [pickle.dumps(DUMP, protocol) for protocol in (2, 4, 5)]),
+    "dump": (dumps, [pickle.dumps(DUMP, 2), json.dumps(DUMP).encode()]),
+    "heap": (heap, seeds.archives()),
+    "standard-input": (standard_input, seeds.archives()),
+    "stacks": (stacks, [PY_SPY, PY_SPY_JSON, FAULTHANDLER]),
+    "box": (boxes, [b"", bytes(range(96)), b"\x08\0\0\7" + b"\xff" * 8, b"\0\0\1\7" + b"raised\t{"]),
+    "everything": (everything, [VERDICT, RANKS, PY_SPY, PY_SPY_JSON, FAULTHANDLER, LINE, json.dumps(DUMP).encode()]),
+    "redaction": (redaction, SECRETS),
 }
