@@ -14,6 +14,7 @@ from holdfast.facts.evidence import Kind, Piece
 from holdfast.facts.evidence.kinds import kind
 from holdfast.facts.ranks import Place
 from holdfast.facts.stack_dumps import processes
+from holdfast.findings import Unknown
 
 SLEEPS = ("wait_for_licence (train.py:21)", "main (pkg/model.py:30)", "<module> (train.py:38)")
 WAITS = ("all_reduce (torch/distributed/distributed_c10d.py:3252)", "step (train.py:16)", "<module> (train.py:38)")
@@ -153,6 +154,13 @@ def test_faulthandler_may_have_written_twice():
 def test_what_holds_no_stacks_is_ignored_and_counts_as_lost(content):
     table = read(("rank0.txt", content))
     assert (table.samples, [item.lost for item in table.ignored]) == (None, [True])
+
+
+@pytest.mark.parametrize("noise", ["\n", " (:", " ", "x\n", "Process 7: x\n", "]", "[ ", "Thread 1 (idle)\n", '] [{"'])
+def test_megabytes_of_noise_are_read_in_no_time(noise):
+    for beginning in (dumped(7), "[", in_json(7), "Thread 0x1 (most recent call first):\n"):
+        found = processes((beginning + noise * (2_000_000 // len(noise))).encode(), "f")
+        assert isinstance(found, Unknown) or all(process.threads for process in found)
 
 
 PIECES = [

@@ -6,10 +6,11 @@ lies in front is written as ``…`` where it is known to be installed or the sta
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 
 import msgspec
 
@@ -28,6 +29,8 @@ from holdfast.findings import Unknown
 #: Processes of one file that are read.
 MOST_PROCESSES = 1 << 15
 _MOST_CHARACTERS = 1024
+#: Lines of one file that are read, and how long one may be; py-spy's own are shorter.
+_MOST_LINES, _MOST_LINE = 1 << 20, 4096
 #: Lines above a process that are kept: whoever dumps many into one file writes there whose each is.
 _MOST_HEADING = 3
 
@@ -75,11 +78,17 @@ def processes(data: bytes, origin: str) -> list[SampledProcess] | Unknown:
     if _FAULTHANDLER.match(text.lstrip()):
         return _by_faulthandler(text, origin)
     found: list[SampledProcess] = []
-    for label, lines in _unlabelled(text.splitlines()):
+    for label, lines in _unlabelled(_lines(text)):
         for heading, section in _sections(lines):
             made = _process(section, "\n".join((*label, *heading)), origin)
             found += [made] if made.threads and len(found) < MOST_PROCESSES else []
     return found or Unknown("it names no thread")
+
+
+def _lines(text: str) -> list[str]:
+    """The lines that say something, without their ends."""
+    spoken = (line.rstrip() for line in io.StringIO(text, newline=None) if len(line) < _MOST_LINE)
+    return list(islice((line for line in spoken if line), _MOST_LINES))
 
 
 # ---- py-spy's JSON
@@ -110,11 +119,11 @@ def _sampled(threads: Sequence[SpiedThread], pid: int | None, origin: str) -> Sa
 # ---- py-spy's text
 
 
-def _unlabelled(lines: Sequence[str]) -> Iterator[tuple[tuple[str, ...], list[str]]]:
+def _unlabelled(lines: list[str]) -> Iterator[tuple[tuple[str, ...], list[str]]]:
     """The lines of each task where ``srun --label`` put its number in front of every line; else all of them."""
-    first = next((line for line in lines if line.strip()), "")
+    first = next(iter(lines), "")
     if not (label := _LABEL.match(first)) or not _PROCESS.match(first[label.end() :]):
-        yield (), list(lines)
+        yield (), lines
         return
     tasks: dict[str, list[str]] = {}
     for line in lines:
@@ -177,7 +186,7 @@ def _by_faulthandler(text: str, origin: str) -> list[SampledProcess] | Unknown:
     """The newest two dumps of one process; a dump ends where a thread comes again."""
     dumps: list[list[str]] = [[]]
     seen: set[str] = set()
-    for line in text.splitlines(keepends=True):
+    for line in islice(io.StringIO(text, newline=None), _MOST_LINES):
         if head := _FAULTHANDLER.match(line):
             if head[1] in seen:
                 dumps.append([])

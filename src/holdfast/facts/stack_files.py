@@ -24,7 +24,7 @@ from holdfast.findings import Unknown
 from holdfast.report.ranksets import say_ranks
 
 #: Bytes of one file that are read.
-MOST_BYTES = 128 << 20
+MOST_BYTES = 32 << 20
 MOST_RANKS = 1 << 17
 
 _RANK = re.compile(r"(?:^|[\s,;\[(])(?:RANK|SLURM_PROCID|OMPI_COMM_WORLD_RANK)=(\d{1,6})\b|--rank[= ](\d{1,6})\b")
@@ -69,6 +69,8 @@ def read(pieces: Iterable[Piece], by_pid: Mapping[int, int] | None = None, world
     for piece in pieces:
         with piece.open() as stream:
             found = processes(stream.read(MOST_BYTES), piece.name)
+            if stream.read(1):
+                unseen.append(f"{piece.name}: what comes after the first {MOST_BYTES >> 20} MiB")
         if isinstance(found, Unknown):
             ignored.append(Ignored(piece.name, found.why, lost=True))
             continue
