@@ -238,6 +238,26 @@ def test_who_was_killed_is_told_by_those_who_are_left() -> None:
     assert (root.cause, root.subject.rank) == ("host-oom-killed", 2)
 
 
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [(37, "exit-nonzero"), (1, "python-exception-on-one-rank"), (-6, "segfault-in-worker"), (-9, "host-oom-killed")],
+)
+def test_the_rank_in_the_table_that_complains_of_nobody(code: int, cause: str) -> None:
+    closed = raises(0, "RuntimeError: Connection closed by peer [10.0.0.2]:81")
+    table = f"  host      : n1\n  rank      : 2 (local_rank: 2)\n  exitcode  : {code} (pid: 82)\n"
+    root = verdict(closed + table).root
+    assert root is not None
+    assert (root.cause, root.subject.rank) == (cause, 2)
+
+
+def test_ranks_that_gave_up_on_each_other() -> None:
+    waits = raises(0, "RuntimeError: Timed out waiting 9000ms for send operation")
+    closed = raises(1, "RuntimeError: Connection closed by peer [10.0.0.2]:81")
+    root = verdict(waits + closed).root
+    assert root is not None
+    assert (root.cause, root.subject.rank) == ("rank-missing-collective", None)
+
+
 def test_a_rank_that_the_store_still_waits_for() -> None:
     log = (
         "[rank 0] ready\n[rank 1] world_size=3\n[rank1]: torch.distributed.DistStoreError: wait timeout after 8000ms, "

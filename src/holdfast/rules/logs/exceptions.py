@@ -18,7 +18,8 @@ _LAUNCHERS = re.compile(
 #: What a rank raises because another is gone, or because a collective did not end.
 _ECHOES = re.compile(
     r"NCCL|ncclComm|ProcessGroup|[Gg]loo|Watchdog|[Cc]onnection (?:reset|closed|refused|aborted)|Broken pipe|Socket "
-    r"[Tt]imeout|TCPStore|[Tt]imed out|remote (?:peer|process)|EOFError|monitoredBarrier|Store.{0,20}(?:timeout|wait)"
+    r"[Tt]imeout|monitoredBarrier|Application timeout|TCPStore|[Tt]imed out|remote (?:peer|process)|EOFError"
+    r"|Store.{0,20}(?:timeout|wait)"
 )
 _ECHO_TYPES = re.compile(
     r"(?:Dist\w*Error|BrokenPipeError|ConnectionError|ConnectionResetError|TimeoutError|EOFError)$"
@@ -36,9 +37,8 @@ def raised(heard: Heard) -> Iterable[Candidate]:
         return
     same = [one for one in own if _kind(one) == _kind(own[0])]
     ranks = {one.line.rank for one in same if one.line.rank is not None}
+    ranks = ranks or {int(rank) for signal in heard.all("worker-failed") for rank in signal.fields.values()}
     rank = _first(heard, ranks)
-    if rank is None and (spoken := heard.first("worker-failed")) is not None:
-        rank = int(spoken.fields["rank"])
     everybody = len(ranks) > 1 or (not ranks and (len(same) > 1 or len(heard.failed_ranks) > 1))
     said = f"{own[0].type}: {own[0].text}"[:160].rstrip(": ")
     where = f" at {own[0].place.file.rsplit('/', 1)[-1]}:{own[0].place.line}" if own[0].place else ""

@@ -9,7 +9,7 @@ from holdfast.facts.logs import Signal
 from holdfast.rules.logs.heard import Candidate, Heard
 from holdfast.rules.logs.meanings import MEANINGS, Tier
 from holdfast.rules.logs.outside import task_numbers
-from holdfast.rules.logs.plain import candidate, overcome, rank_of
+from holdfast.rules.logs.plain import OF_WAITERS, candidate, overcome, rank_of
 
 #: Signals of Unix that end a process, and what is said where one did; a shell adds 128 to their number.
 _BY_SIGNAL = {6: "aborted", 7: "bus-error", 9: "killed", 11: "segfault", 15: "terminated"}
@@ -28,11 +28,30 @@ def ended(heard: Heard) -> Iterable[Candidate]:
         signals = [signal for code, signal in told if code in (-number, _SHELL + number)]
         if signals:
             yield candidate(heard, MEANINGS[name], signals)
+    yield from _alone(heard)
     codes = [signal for code, signal in told if 0 < code < _SHELL]
     table = [signal for signal in heard.all("failed-code") if 0 < int(signal.fields["code"]) < _SHELL]
     tasks = [signal for signal in heard.all("slurm-task") if _CODE.search(str(signal.fields["what"]))]
     if codes or table or tasks:
         yield _by_code(heard, [*table, *tasks, *codes])
+
+
+def _alone(heard: Heard) -> Iterable[Candidate]:
+    """The one rank in the launcher's table that does not complain of a peer: the others complain of it."""
+    waited = heard.ranks(*OF_WAITERS)
+    own = [one for one in heard.facts.ranks.values() if one.exit_code not in (None, 0, -15) and one.rank not in waited]
+    if not waited or len(own) != 1:
+        return
+    rank, code = own[0].rank, own[0].exit_code or 0
+    lines = tuple(signal.line for signal in heard.all("failed-rank") if signal.fields["rank"] == rank)
+    if -code in _BY_SIGNAL:
+        meaning = MEANINGS[_BY_SIGNAL[-code]]
+        yield Candidate(meaning.cause, Tier.CRASH, 0.6, f"rank {rank}: {meaning.sentence}", lines, rank, own[0].host)
+    elif code > 0:
+        # Python itself ends with 1 after an exception.
+        cause = "exit-nonzero" if code > 1 else "python-exception-on-one-rank"
+        message = f"rank {rank} ended with exit code {code}, and the others lost it"
+        yield Candidate(cause, Tier.CRASH, 0.55, message, lines, rank, own[0].host)
 
 
 def _code(signal: Signal) -> int | None:

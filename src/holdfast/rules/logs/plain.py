@@ -94,7 +94,7 @@ def _named(signal: Signal) -> int | None:
 def _told_by_launchers(heard: Heard, signals: list[Signal]) -> int | None:
     spoken = heard.first("mpi-process", "failed-rank-json", "ddp-unused-rank", "worker-failed")
     if spoken is not None:
-        return int(spoken.fields["rank"])
+        return int(next(iter(spoken.fields.values())))
     if len(heard.failed_ranks) == 1:
         return next(iter(heard.failed_ranks))
     lost = absent(heard, heard.ranks(*OF_WAITERS))

@@ -117,7 +117,11 @@ def _unique_id(heard: Heard) -> Iterable[Candidate]:
 
 def _unnumbered(heard: Heard, waits: list[Signal]) -> Candidate:
     """Time-outs without the work's number, as gloo's: who did not time out was not there."""
-    missed = absent(heard, {signal.line.rank for signal in waits})
+    # Whose connection was closed in a collective was there, too.
+    missed = absent(heard, {signal.line.rank for signal in waits} | heard.ranks("peer-closed"))
+    if missed is None and heard.ranks("peer-closed") - {signal.line.rank for signal in waits}:
+        message = "ranks waited in collectives that do not belong together until one of them gave up"
+        return Candidate("rank-missing-collective", Tier.WAITING, 0.4, message, _lines(waits))
     if missed is None:
         message = "a collective timed out, and nothing tells which rank was not there"
         return Candidate("watchdog-timeout-straggler", Tier.WAITING, 0.35, message, _lines(waits))

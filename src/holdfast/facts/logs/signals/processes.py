@@ -11,7 +11,7 @@ PROCESSES = rows(
     ("process-ended", r"(?:return|[Ee]xit) ?[Cc]ode(?: =|:)? {0,8}(?P<code>-?\d{1,3})\b"),
     ("process-ended", r"exit status (?P<code>-?\d{1,3})\b|(?:terminated|exited) with code (?P<ended>-?\d{1,3})\b"),
     ("process-ended", r"[Pp]rocess (?P<rank>\d+) (?:terminated with exit|failed with return) code (?P<code>-?\d+)"),
-    ("worker-failed", r"Worker (?P<rank>\d+) has failed"),
+    ("worker-failed", r"Worker (?P<rank>\d+) has failed|Rank (?P<snippet>\d+) Error Snippet"),
     ("worker-failed", r"[Pp]rocess (?P<rank>\d+) terminated with (?:the following error|signal|exit code)"),
     ("world-size", r"(?:world[_ ]size|WORLD_SIZE)\W{0,3}(?P<world>\d{1,6})\b|MEMBER: \d+/(?P<members>\d{1,6})"),
     ("world-size", r"rank=\d+, size=(?P<world>\d{1,6})\b"),

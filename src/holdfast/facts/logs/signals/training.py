@@ -48,6 +48,7 @@ WATCHDOG = rows(
     ("mismatch-said", r"DDP expects same model across all ranks"),
     ("barrier-reached", r"successfully reached monitoredBarrier"),
     ("uneven-said", r"at least one rank that exhausted inputs"),
+    ("gloo-timeout", r"Application timeout caused pair closure"),
     ("barrier-missing", r"Ranks? (?P<missing>[\d, ]+?) failed to (?:pass|reach) monitoredBarrier"),
     ("mismatch-said", r"Detected mismatch between collectives on ranks|[Cc]ollectives differ in the following aspects"),
     ("mismatch-said", r"op\.preamble\.length|[Dd]esync(?:hronization)? (?:report|detected)|do not match across ranks"),
