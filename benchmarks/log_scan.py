@@ -7,6 +7,9 @@ expressions but count lines alone: they do not tell which expression stood where
 
 Two figures of holdfast's own: with the rows that a healthy log is full of (a step's number) searched sparsely, and
 searched everywhere. The target is the former.
+
+Last, ``holdfast diagnose`` reads a log of HOLDFAST_BENCH_LOG_WHOLE_MB (as large as the other; 10000 is the size for
+which the limit of memory is promised), from the file to the verdict.
 """
 
 from __future__ import annotations
@@ -100,7 +103,7 @@ def _cpu_seconds(command: list[str]) -> tuple[float, str]:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=PLAIN)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert done.returncode in (0, 1), done.stderr
+    assert done.returncode in (0, 1), done.stderr[-300:]
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
 
 
@@ -122,10 +125,17 @@ def alternation(*, posix: bool) -> str:
         if posix:
             plain = _BRACKET.sub(_posix_bracket, plain).replace("(?:", "(").replace(r"\d", "[0-9]")
             plain = re.sub(r"([}*+])\?", r"\1", plain)
-        elif ignore:
-            plain = f"(?i:{plain})"
+        else:
+            plain = re.sub(r"\\([^A-Za-z0-9])", _needed_escape, plain)
+            plain = re.sub(r"[^\x00-\x7f]+", lambda word: "".join(f"\\x{byte:02x}" for byte in word[0].encode()), plain)
+            plain = f"(?i:{plain})" if ignore else plain
         each.append(plain)
     return "|".join(each)
+
+
+def _needed_escape(found: re.Match[str]) -> str:
+    """Rust's expressions know no backslash in front of what means nothing."""
+    return found[0] if found[1] in r"\.+*?()|[]{}^$#&-~" else found[1]
 
 
 _BRACKET = re.compile(r"(?<!\\)\[(\^?)((?:\\.|[^\]\\])+)\]")
@@ -144,10 +154,24 @@ def _peers(path: Path) -> dict[str, float]:
     """CPU seconds of those that are installed."""
     commands = {"grep -E": ["grep", "-c", "-a", "-E", "-e", alternation(posix=True), str(path)]}
     if shutil.which("rg"):
-        commands["rg"] = ["rg", "-c", "-a", "-j1", "--no-config", "-e", alternation(posix=False), str(path)]
+        # Bytes as characters, as everywhere here; and room for the whole alternation, without which rg refuses it.
+        options = ["--no-unicode", "--regex-size-limit=1G", "--dfa-size-limit=1G"]
+        commands["rg"] = ["rg", "-c", "-a", "-j1", "--no-config", *options, "-e", alternation(posix=False), str(path)]
     else:
         print("rg: not installed, left out")
     return {name: _cpu_seconds(command)[0] for name, command in commands.items()}
+
+
+def _diagnose(path: Path) -> tuple[float, float, str]:
+    """Seconds and peak memory in MiB of ``holdfast diagnose``, and what it names."""
+    script = (
+        "import resource, sys, time; from holdfast.actions.diagnose import diagnose; began = time.monotonic(); "
+        "root = diagnose([sys.argv[1]]).verdict.root; print(time.monotonic() - began); "
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024); print(root.message if root else 'nothing')"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
+    seconds, peak, said = done.stdout.splitlines()
+    return float(seconds), float(peak), said
 
 
 def main() -> None:
@@ -170,6 +194,13 @@ def main() -> None:
         for name, other in _peers(part).items():
             ratio = (written / seconds) / (portion / other)
             print(f"{name}: {portion / other:.0f} MB/s (over {portion:.0f} MB); holdfast is {ratio:.1f} times as fast")
+        whole = int(os.environ.get("HOLDFAST_BENCH_LOG_WHOLE_MB", "0")) * 1_000_000
+        written = write_log(path, whole) / 1e6 if whole else written
+        seconds, peak, said = _diagnose(path)
+        print(
+            f"holdfast diagnose: {written:.0f} MB in {seconds:.1f} s ({written / seconds:.0f} MB/s), "
+            f"peak memory {peak:.0f} MiB (target {MOST_MIB}): {said}"
+        )
 
 
 if __name__ == "__main__":
