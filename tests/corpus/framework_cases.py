@@ -102,4 +102,14 @@ OF_FRAMEWORKS: dict[str, Expected] = {
         "signal-sigterm-preempted", program="terminated", launcher="sbatch", options=("--time=0:30",)
     ),
     "slurm_cancelled": Expected("signal-sigterm-preempted", launcher="sbatch", options=()),
+    "slurm_leaves": Expected("rank-exits-early", ("peer-lost",), rank=1, program="leaves", launcher="srun", options=()),
+    "slurm_segfault": Expected("segfault-in-worker", rank=1, program="segfault", launcher="srun", options=()),
+    "slurm_one_node_raises": Expected(
+        "python-exception-on-one-rank", rank=1, program="restarts_exhausted", launcher="sbatch", options=()
+    ),
+    "deepspeed_interrupted": Expected(
+        "signal-sigterm-preempted", arguments=("slow",), signal_after_s=35.0, signal=signal.SIGINT, **_DEEPSPEED
+    ),
+    "accelerate_batch_size": Expected(HEALTHY, arguments=("batch",), **_ACCELERATE),
+    "ray_restarts": Expected(HEALTHY, **_RAY),
 }

@@ -10,12 +10,14 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -84,7 +86,7 @@ def run(name: str, expected: Expected) -> dict[str, str]:
                 jobs.append(
                     subprocess.Popen(
                         start.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder,
-                        env=environment | start.environment,
+                        env=environment | start.environment, start_new_session=True,
                     )
                 )  # fmt: skip
         try:
@@ -94,8 +96,9 @@ def run(name: str, expected: Expected) -> dict[str, str]:
             for job in jobs:
                 job.wait(timeout=max(1.0, LIMIT_S + began - time.time()))
         finally:
-            for job in jobs:
-                job.kill()
+            for job in jobs:  # the whole group: ranks outlive a launcher that was given up
+                with suppress(ProcessLookupError):
+                    os.killpg(job.pid, signal.SIGKILL)
         logs = {str(log.relative_to(folder)): log.read_bytes().decode(errors="replace") for log in kept(folder)}
         if expected.kernel_log:
             logs["dmesg.txt"] = kernel_lines(began)

@@ -110,4 +110,14 @@ OF_TORCH: dict[str, Expected] = {
     "data_on_one_node": Expected("python-exception-on-one-rank", rank=1, processes=1, launcher="nodes", options=()),
     "resumes": Expected("python-exception-all-ranks"),
     "interrupted": Expected("signal-sigterm-preempted", program="steps", signal_after_s=9.0, signal=signal.SIGINT),
+    "healthy_words": Expected(HEALTHY),
+    "healthy_batch_size": Expected(HEALTHY),
+    "barrier_retried": Expected("rank-missing-collective", ("watchdog-timeout-straggler",), rank=1),
+    "exits_nonzero": Expected("exit-nonzero", rank=1),
+    "aborts": Expected("segfault-in-worker", rank=2),
+    "bus_error": Expected("segfault-in-worker", ("shm-too-small",), rank=1),
+    "cache_race": Expected("model-download-race", ("python-exception-on-one-rank",), rank=1, processes=2),
+    "last_rank_raises": Expected(
+        "python-exception-on-one-rank", rank=3, processes=2, launcher="nodes", options=("--tee=3",)
+    ),
 }

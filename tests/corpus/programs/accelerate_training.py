@@ -7,7 +7,7 @@ import sys
 
 import torch
 from accelerate import Accelerator, InitProcessGroupKwargs
-from accelerate.utils import set_seed
+from accelerate.utils import find_executable_batch_size, set_seed
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 from tqdm.auto import tqdm
 
@@ -48,6 +48,16 @@ else:
     loader = DataLoader(Sentences(240), batch_size=4, collate_fn=collate, num_workers=workers)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 
+
+@find_executable_batch_size(starting_batch_size=64)
+def warm_up(batch_size: int) -> int:
+    if FAULT == "batch":
+        accelerator.print(f"trying a batch of {batch_size}")
+        torch.empty(batch_size << (44 if batch_size > 20 else 4))
+    return batch_size
+
+
+accelerator.print(f"batch size {warm_up()}")
 progress = tqdm(total=len(loader), disable=not accelerator.is_local_main_process)
 for step, batch in enumerate(loader):
     if FAULT == "killed" and (rank, step) == (1, 9):

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 
 import deepspeed
 import torch
@@ -23,6 +24,7 @@ engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters
 rank = torch.distributed.get_rank()
 vocabulary = {"yes": 0, "no": 1}
 for step in range(30):
+    time.sleep(3 if FAULT == "slow" else 0)
     if FAULT == "killed" and (rank, step) == (2, 12):
         os.kill(os.getpid(), signal.SIGKILL)
     words = ["yes", "maybe" if FAULT == "raises" and (rank, step) == (1, 12) else "no"]
