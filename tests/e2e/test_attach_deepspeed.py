@@ -1,0 +1,65 @@
+"""`holdfast attach` and a job that DeepSpeed's launcher started; skipped where DeepSpeed is not installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytest.importorskip("deepspeed", reason="DeepSpeed is not installed", exc_type=ImportError)
+LIMIT_S = 200
+PROGRAM = """
+import os, time
+import torch, deepspeed
+deepspeed.init_distributed(dist_backend="gloo")
+model = torch.nn.Linear(8, 8)
+settings = {"train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "SGD", "params": {"lr": 0.1}}}
+engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=settings)
+for step in range(100):
+    if step == 2 and deepspeed.comm.get_rank() == 1:
+        os.write(1, b"asleep\\n")
+        time.sleep(3600)  # GUILTY
+    engine.backward(engine(torch.randn(2, 8)).sum())
+    engine.step()
+"""
+(LINE,) = (at for at, text in enumerate(PROGRAM.splitlines(), 1) if text.endswith("# GUILTY"))
+
+
+def test_the_rank_that_does_not_come_is_named(tmp_path):
+    (tmp_path / "train.py").write_text(PROGRAM)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    # DeepSpeed compiles a part of itself; a folder of the test's own knows no lock that another run left behind.
+    variables = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions")}
+    launch = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2", "--master_port", str(port)]
+    output = tmp_path / "output"
+    with output.open("wb") as file:
+        job = subprocess.Popen([*launch, "--no_local_rank", "train.py"], cwd=tmp_path, env=os.environ | variables,
+                               stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)  # fmt: skip
+    try:
+        until = time.monotonic() + LIMIT_S
+        while "asleep" not in output.read_text(errors="replace"):
+            assert time.monotonic() < until, output.read_text(errors="replace")
+            assert job.poll() is None, output.read_text(errors="replace")
+            time.sleep(0.1)
+        looked = subprocess.run(
+            [sys.executable, "-m", "holdfast", "attach", "--json", "--port", str(port)],
+            capture_output=True, text=True, check=False, timeout=LIMIT_S,
+        )  # fmt: skip
+    finally:
+        for each in [*psutil.Process(job.pid).children(recursive=True), job]:
+            each.kill()
+        job.wait()
+    said = json.loads(looked.stdout)
+    root = said["verdict"]["root"]
+    assert (looked.returncode, root["cause"]) == (1, "rank-missing-collective")
+    assert (root["subject"]["rank"], root["subject"]["line"]) == (1, LINE)
+    assert (said["job"]["launcher"], said["job"]["script"]) == ("deepspeed", "train.py")
