@@ -235,6 +235,17 @@ def test_members_of_a_zip_are_pieces(tmp_path):
     }  # fmt: skip
 
 
+def test_a_member_without_a_name_is_ignored(tmp_path):
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr("QQ", LOG)
+        archive.writestr("1.log", LOG)
+    (tmp_path / "x").write_bytes(data.getvalue().replace(b"QQ", b"\0Q"))
+    pieces, ignored = look(tmp_path / "x")
+    assert pieces == {f"{tmp_path}/x!1.log": (Kind.LOG, LOG)}
+    assert ignored == {f"{tmp_path}/x!": "it has no name"}
+
+
 def test_a_checkpoint_of_torch_is_no_evidence(tmp_path):
     with zipfile.ZipFile(tmp_path / "model.pt", "w") as archive:
         for name in ("data.pkl", "version", "data/0"):

@@ -256,6 +256,8 @@ def _odd(member: tarfile.TarInfo) -> str:
 
 def _unwanted(name: str) -> str:
     parts = name.replace("\\", "/").split("/")
+    if not name:
+        return "it has no name"
     if name.startswith("/") or ".." in parts:
         return "its name leads out of the archive"
     return kinds.passed_over(name)
