@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import re
 from array import array
+from bisect import bisect
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -133,7 +134,7 @@ class Reducer:
             if blocks.collectives:
                 self._collectives(made, numbers[name], blocks.collectives, sites)
             if blocks.transfers:
-                self._transfers(made, numbers[name], blocks, whole=whole)
+                self._transfers(made, numbers[name], sorted_out, whole=whole)
             counted = made.groups[numbers[name]]
             counted.entered = max(counted.entered, blocks.reached)
         _from_status(dump, {group.name: group for group in made.groups}, sorted_out)
@@ -165,9 +166,9 @@ class Reducer:
             certain = calls[done][-1].state is State.COMPLETED
             made.recent.append((at, _operation(calls[done], done, certain=certain)))
 
-    def _transfers(self, made: ReducedRank, at: int, blocks: GroupBlocks, *, whole: bool) -> None:
-        place = made.groups[at].members
-        members = () if place is None else self.reduced.members[place]
+    def _transfers(self, made: ReducedRank, at: int, all_blocks: Mapping[str, GroupBlocks], *, whole: bool) -> None:
+        members = self._members_of(made.groups[at])
+        blocks = all_blocks[made.groups[at].name]
         sorted_out: dict[tuple[str, int], list[Entry]] = defaultdict(list)
         for entry in blocks.transfers:
             if entry.peer is not None and entry.peer < len(members):
@@ -178,7 +179,24 @@ class Reducer:
             open_calls = tuple(
                 _operation([entry], entry.point_to_point_sequence, certain=True, peer=peer) for entry in still
             )
-            made.transfers.append((at, Transfer("", name, peer, len(mine), max(last, 0), whole, open_calls)))
+            anchor = self._anchor(made, peer, all_blocks)
+            marks = all_blocks[anchor].collectives if anchor else {}
+            made.transfers.append((at, Transfer(
+                "", name, peer, len(mine), max(last, 0), whole, open_calls, anchor, min(marks, default=0),
+                _after(mine, marks),
+            )))  # fmt: skip
+
+    def _anchor(self, made: ReducedRank, peer: int, blocks: Mapping[str, GroupBlocks]) -> str:
+        """The largest group with collectives to which the peer belongs: both sides choose the same."""
+        shared = (
+            (-len(members), group.name)
+            for group in made.groups
+            if group.name in blocks and blocks[group.name].collectives and peer in (members := self._members_of(group))
+        )
+        return min(shared, default=(0, ""))[1]
+
+    def _members_of(self, group: ReducedGroup) -> tuple[int, ...]:
+        return () if group.members is None else self.reduced.members[group.members]
 
     def _place(self, block: list[Entry], sites: Sites) -> int:
         """The place in the table of the call that these entries are."""
@@ -215,6 +233,14 @@ def _placed(known: dict[_T, int], table: list[_T], value: _T) -> int:
     if place == len(table):
         table.append(value)
     return place
+
+
+def _after(transfers: list[Entry], collectives: Mapping[int, list[Entry]]) -> tuple[int, ...]:
+    """For each transfer the number of the last collective before it; one less than the first, where there is none."""
+    recorded = sorted((block[-1].number, number) for number, block in collectives.items())
+    places = [number for number, _ in recorded]
+    numbers = [min(collectives, default=1) - 1, *(number for _, number in recorded)]
+    return tuple(numbers[bisect(places, entry.number)] for entry in transfers)
 
 
 def _operation(block: list[Entry], number: int, *, certain: bool, peer: int | None = None) -> Operation:

@@ -137,11 +137,12 @@ def _state(made: ReducedRank, names: Mapping[Key, str]) -> RankState:
 
 
 def _transfers(made: ReducedRank, names: Mapping[Key, str]) -> tuple[Transfer, ...]:
+    unique = {group.name: names[group.name, group.members] for group in made.groups}
     found = []
     for at, transfer in made.transfers:
         name = _name(made, at, names)
         calls = tuple(replace(call, group=name) for call in transfer.open)
-        found.append(replace(transfer, group=name, open=calls))
+        found.append(replace(transfer, group=name, open=calls, anchor=unique.get(transfer.anchor, "")))
     return tuple(found)
 
 

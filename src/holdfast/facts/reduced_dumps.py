@@ -46,6 +46,9 @@ class Transfer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Sends or receives of one rank with one peer in one group: how many the ring holds, and those still open.
 
     ``whole`` is True where the ring holds all that there were. ``last`` is the number of the last of the group.
+    ``after`` says for each of them, oldest first, which collective of the group ``anchor`` it came after; ``since`` is
+    the first of those that the ring still holds. What two ranks called after the same collective can be compared, also
+    where their rings have lost different calls.
     """
 
     group: str
@@ -55,6 +58,9 @@ class Transfer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     last: _Count
     whole: bool
     open: tuple[Operation, ...]
+    anchor: str = ""
+    since: _Count = 0
+    after: tuple[_Count, ...] = ()
 
 
 class ReducedGroup(msgspec.Struct, array_like=True, gc=False):

@@ -110,10 +110,36 @@ def _roots(picture: _Picture) -> list[Finding]:
     case = picture.case
     if case.parted is not None or case.graph.cycle:
         return []
-    known = [rank for rank in case.graph.roots if rank in case.ranks]
+    held = _held(picture)
+    known = [rank for rank in case.graph.roots if rank in case.ranks and rank not in held]
     known.sort(key=lambda rank: (rank not in picture.settled.silent, -len(case.graph.waiting_for(rank)), rank))
     absent = [rank for rank in case.graph.roots if rank not in case.ranks]
     return [*(_behind(picture, rank) for rank in known), *(_without_dump(picture, rank) for rank in absent)]
+
+
+def _held(picture: _Picture) -> set[int]:
+    """Roots that stand in a call which all its members have entered, and whose peer there waits for another root.
+
+    The call is enqueued on all its ranks and cannot begin: a device works off its calls in order, and the peer's is at
+    an earlier one. Where all roots are so, none is let off.
+    """
+    graph = picture.case.graph
+    waiting = {rank for wait in graph.waits for rank in wait.waiters}
+    inside = {rank: set(_met(picture, rank)) & waiting for rank in graph.roots if rank in picture.case.ranks}
+    firm = {rank for rank in graph.roots if not inside.get(rank)}
+    led_there = waits.reaching(graph.waits, firm) - firm
+    return {rank for rank, peers in inside.items() if peers & led_there}
+
+
+def _met(picture: _Picture, rank: int) -> Iterator[int]:
+    """The other ranks of the calls in which the rank stands and which all their members have entered."""
+    for wait in picture.stuck:
+        if rank in wait.waiters:
+            yield from (other for other in wait.waiters if other != rank)
+    unmet = {(call.group, call.name, call.peer) for call in picture.case.ranks[rank].pending if call.is_point_to_point}
+    for transfer in picture.table.transfers.get(rank, ()):
+        if transfer.open and (transfer.group, transfer.name, transfer.peer) not in unmet:
+            yield transfer.peer
 
 
 def _silent(picture: _Picture) -> list[Finding]:

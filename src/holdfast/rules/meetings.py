@@ -7,6 +7,7 @@ member completed a collective that none can complete alone, all members were in 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from holdfast.facts.dumps import DumpTable
 from holdfast.facts.ranks import GroupProgress, Operation, RankState
 from holdfast.facts.reduced_dumps import Transfer
 
+#: Collectives between which the sends and receives of two ranks are compared.
+MOST_MARKS = 64
 #: Collectives that no member can complete before all have entered.
 _TOGETHER = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|barrier", re.IGNORECASE)
 
@@ -137,7 +140,8 @@ def _without_partner(mine: Transfer, theirs: Transfer | None, reached: int | Non
     """The last of the open calls, as many as the peer lacks.
 
     Both rings whole: the calls are counted. A group of two: each call has the same number on both sides, and the peer
-    has ``reached`` one. Otherwise the open ones of either side are set against each other.
+    has ``reached`` one. Else those after a collective that both remember are counted; where there is none, the open
+    ones of either side are set against each other.
     """
     if theirs is not None and mine.whole and theirs.whole:
         lacking = mine.count - theirs.count
@@ -145,9 +149,27 @@ def _without_partner(mine: Transfer, theirs: Transfer | None, reached: int | Non
         lacking = len(mine.open)
     elif reached is not None and reached:
         return tuple(call for call in mine.open if call.sequence > reached)
+    elif theirs is not None and (common := _since_the_same(mine, theirs)) is not None:
+        lacking = common
     else:
         lacking = len(mine.open) - (len(theirs.open) if theirs else 0)
     return mine.open[max(len(mine.open) - lacking, 0) :] if lacking > 0 else ()
+
+
+def _since_the_same(mine: Transfer, theirs: Transfer) -> int | None:
+    """How many more there are of ``mine`` than of ``theirs`` since the same collective; None where none is common.
+
+    One that a rank called before a collective, and its peer after it, counts on one side only: the collective at which
+    the two are nearest is taken.
+    """
+    if not mine.anchor or mine.anchor != theirs.anchor:
+        return None
+    marks = range(max(mine.since, theirs.since), mine.after[-1] + 1)[-MOST_MARKS:]
+    counted = (
+        len(mine.after) - bisect_left(mine.after, at) - len(theirs.after) + bisect_left(theirs.after, at)
+        for at in marks
+    )
+    return min(counted, key=abs, default=None)
 
 
 def _timed_out(table: DumpTable) -> dict[int, tuple[Operation, ...]]:

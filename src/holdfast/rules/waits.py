@@ -110,7 +110,7 @@ def _point_to_point(ranks: Sequence[RankState]) -> Iterable[Wait]:
 
 def _cycle(waits: Sequence[Wait], roots: Sequence[int]) -> tuple[tuple[int, Wait], ...]:
     """One cycle among the ranks from which no root can be reached: follow any edge until a rank comes up again."""
-    free = _reaching(waits, roots)
+    free = reaching(waits, roots)
     onward: dict[int, tuple[Wait, int]] = {}
     for wait in waits:
         for rank in wait.waiters:
@@ -131,7 +131,7 @@ def _cycle(waits: Sequence[Wait], roots: Sequence[int]) -> tuple[tuple[int, Wait
     return ()
 
 
-def _reaching(waits: Sequence[Wait], roots: Sequence[int]) -> set[int]:
+def reaching(waits: Sequence[Wait], roots: Iterable[int]) -> set[int]:
     """Ranks whose waiting is explained: they are roots, or wait for somebody whose waiting is explained."""
     explained = set(roots)
     open_waits = list(waits)
