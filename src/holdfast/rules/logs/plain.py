@@ -92,7 +92,7 @@ def _named(signal: Signal) -> int | None:
 
 
 def _told_by_launchers(heard: Heard, signals: list[Signal]) -> int | None:
-    spoken = heard.first("mpi-process", "failed-rank-json", "ddp-unused-rank", "worker-failed")
+    spoken = heard.first("mpi-process", "failed-rank-json", "worker-failed")
     if spoken is not None:
         return int(next(iter(spoken.fields.values())))
     if len(heard.failed_ranks) == 1:

@@ -59,8 +59,7 @@ WATCHDOG = rows(
 
 MODEL = rows(
     ("ddp-unused", r"Expected to have finished reduction in the prior iteration"),
-    ("ddp-unused", r"not used in producing (?:the )?loss"),
-    ("ddp-unused-rank", r"did not receive grad for rank (?P<rank>\d+)"),
+    ("ddp-unused", r"not used in producing (?:the )?loss|did not receive grad for rank (?P<rank>\d+)"),
     ("ddp-twice", r"Expected to mark a variable ready only once|marked as ready twice|marked ready twice"),
     ("nan", r"[Ll]oss['\"]?\s*(?:is|=|:|became)?\s*(?:tensor\()?[-+]?(?:nan|NaN|NAN|inf\b)"),
     ("nan", r"[Gg]rad(?:ient)?(?:[ _][Nn]orm)?['\"]?\s*(?:is|=|:)?\s*(?:tensor\()?(?:nan|NaN|NAN|inf\b)"),
