@@ -70,7 +70,7 @@ def look(place: Place) -> Iterator[Piece | Ignored]:
     """The piece at ``place``, or all of them where an archive lies there."""
     try:
         with place.open() as stream:
-            head = _fill(stream)
+            head = _fill(stream, place.size)
     except FAULTS as fault:
         yield Ignored(place.name, reason(fault), lost=True)
         return
@@ -83,10 +83,10 @@ def look(place: Place) -> Iterator[Piece | Ignored]:
         yield from _unpack(place, packed)
 
 
-def _fill(stream: BinaryIO) -> bytes:
-    """The first HEAD_BYTES, however little a read gives."""
-    head = b""
-    while len(head) < HEAD_BYTES and (data := stream.read(HEAD_BYTES - len(head))):
+def _fill(stream: BinaryIO, size: int | None) -> bytes:
+    """The first HEAD_BYTES of ``size``, however little a read gives; the kernel's files say that they have none."""
+    head, most = b"", min(size or HEAD_BYTES, HEAD_BYTES)
+    while len(head) < most and (data := stream.read(HEAD_BYTES - len(head))):
         head += data
     return head
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 import re
 from enum import StrEnum
-from pathlib import PurePosixPath
+from functools import lru_cache
 
 import msgspec
 
@@ -112,7 +112,8 @@ def foreign(head: bytes) -> str:
 
 def passed_over(name: str) -> str:
     """Why a file of this name is not read unless somebody names it; empty for all others."""
-    return _SOURCE_WHY if PurePosixPath(name).suffix.lower() in _SOURCES else ""
+    stem, dot, ending = name.rpartition(".")
+    return _SOURCE_WHY if stem and f"{dot}{ending}".lower() in _SOURCES else ""
 
 
 def kind(head: bytes) -> Kind:
@@ -152,6 +153,7 @@ def _is_document(head: bytes) -> bool:
     return not (isinstance(content, dict) and _MESSAGES & content.keys())
 
 
+@lru_cache(maxsize=2)  # it is asked for the kind, and again for itself
 def encoding(head: bytes) -> str | None:
     """The encoding of text that begins so; ``utf-8`` also for what is read byte by byte; None where it is no text."""
     for mark, name in _MARKS:
