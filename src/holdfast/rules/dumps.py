@@ -8,8 +8,7 @@ what its peers have completed. Where all are in the same call nobody is blamed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -17,35 +16,23 @@ from holdfast.facts.dumps import DumpTable
 from holdfast.facts.ranks import Operation, Place
 from holdfast.findings import Fact, Finding, Level, RuledOut, Subject, Verdict, finding
 from holdfast.report.ranksets import compress_ranks as ranks_text
-from holdfast.rules import hang, mismatch, recorded_calls, waits
+from holdfast.rules import dump_picture, hang, mismatch, recorded_calls, waits
 from holdfast.rules.causes import by_name
-from holdfast.rules.meetings import Settled, settle
+from holdfast.rules.dump_picture import Picture
 from holdfast.rules.waits import Wait
 
 QUESTION = "Why does the job stand still?"
 #: Calls that all peers have completed and one rank's dump has open: fewer are a matter of when the dump was made.
 SILENT_CALLS = 3
-#: Above this share of ranks without a dump, their absence tells of how the dumps were collected, not of the job.
-MOST_ABSENT = 0.5
 #: A call that all are in, and after whose beginning ranks went on for so long elsewhere, is not just under way.
 STANDS_S = 30.0
 #: Ranks that a verdict names one by one.
 MOST_NAMED = 16
 
 
-@dataclass(frozen=True)
-class _Picture:
-    """The case as all rules know it, with what was found out about the dumps themselves."""
-
-    table: DumpTable
-    settled: Settled
-    case: hang.Case
-    stuck: tuple[Wait, ...]
-
-
 def judge(table: DumpTable) -> Verdict:
     """The verdict over these dumps; ``root`` is None where nothing is wrong in them."""
-    picture = _picture(table)
+    picture = dump_picture.take(table)
     found = [item for rule in (_parted, _circle, _roots, _silent, _stuck) for item in rule(picture)]
     found = _once(found)
     root = found[0] if found else None
@@ -60,37 +47,21 @@ def judge(table: DumpTable) -> Verdict:
     return _of_dumps(verdict, table.files)
 
 
-def _picture(table: DumpTable) -> _Picture:
-    settled = settle(table)
-    absent = set(range(table.world_size)) - {state.rank for state in table.ranks}
-    built = waits.build(settled.ranks, table.groups, table.world_size).waits
-    if len(absent) > MOST_ABSENT * table.world_size:
-        built = tuple(_without(wait, absent) for wait in built if not wait.awaited or set(wait.awaited) - absent)
-    graph = waits.graph([wait for wait in built if wait.awaited])
-    case = hang.Case(
-        {state.rank: state for state in settled.ranks}, table.groups, table.world_size, {}, graph,
-        recorded_calls.parted(table),
-    )  # fmt: skip
-    return _Picture(table, settled, case, tuple(wait for wait in built if not wait.awaited))
-
-
-def _without(wait: Wait, absent: set[int]) -> Wait:
-    return Wait(wait.operation, wait.waiters, tuple(rank for rank in wait.awaited if rank not in absent))
-
-
 def _once(found: Sequence[Finding]) -> list[Finding]:
     """The findings without those that say less of a rank that one before them is about."""
     kept: list[Finding] = []
+    named: set[int | None] = set()
     for item in found:
-        if item.subject.rank is None or item.subject.rank not in {each.subject.rank for each in kept}:
+        if item.subject.rank is None or item.subject.rank not in named:
             kept.append(item)
+        named.add(item.subject.rank)
     return kept
 
 
 # ---- the rules, in the order in which they are believed
 
 
-def _parted(picture: _Picture) -> list[Finding]:
+def _parted(picture: Picture) -> list[Finding]:
     parted = picture.case.parted
     if parted is not None:
         found = mismatch.explain(parted, picture.case.ranks, {})
@@ -101,55 +72,30 @@ def _parted(picture: _Picture) -> list[Finding]:
     return [wrong] if wrong is not None else []
 
 
-def _circle(picture: _Picture) -> list[Finding]:
+def _circle(picture: Picture) -> list[Finding]:
     return hang.circle(picture.case) if picture.case.parted is None else []
 
 
-def _roots(picture: _Picture) -> list[Finding]:
+def _roots(picture: Picture) -> list[Finding]:
     """Ranks that others wait for and that wait for nobody; one without a dump comes last, as less is known of it."""
     case = picture.case
     if case.parted is not None or case.graph.cycle:
         return []
-    held = _held(picture)
+    held = dump_picture.held(picture)
     known = [rank for rank in case.graph.roots if rank in case.ranks and rank not in held]
-    known.sort(key=lambda rank: (rank not in picture.settled.silent, -len(case.graph.waiting_for(rank)), rank))
+    known.sort(key=lambda rank: (rank not in picture.settled.silent, -len(picture.awaited[rank]), rank))
     absent = [rank for rank in case.graph.roots if rank not in case.ranks]
     return [*(_behind(picture, rank) for rank in known), *(_without_dump(picture, rank) for rank in absent)]
 
 
-def _held(picture: _Picture) -> set[int]:
-    """Roots that stand in a call which all its members have entered, and whose peer there waits for another root.
-
-    The call is enqueued on all its ranks and cannot begin: a device works off its calls in order, and the peer's is at
-    an earlier one. Where all roots are so, none is let off.
-    """
-    graph = picture.case.graph
-    waiting = {rank for wait in graph.waits for rank in wait.waiters}
-    inside = {rank: set(_met(picture, rank)) & waiting for rank in graph.roots if rank in picture.case.ranks}
-    firm = {rank for rank in graph.roots if not inside.get(rank)}
-    led_there = waits.reaching(graph.waits, firm) - firm
-    return {rank for rank, peers in inside.items() if peers & led_there}
-
-
-def _met(picture: _Picture, rank: int) -> Iterator[int]:
-    """The other ranks of the calls in which the rank stands and which all their members have entered."""
-    for wait in picture.stuck:
-        if rank in wait.waiters:
-            yield from (other for other in wait.waiters if other != rank)
-    unmet = {(call.group, call.name, call.peer) for call in picture.case.ranks[rank].pending if call.is_point_to_point}
-    for transfer in picture.table.transfers.get(rank, ()):
-        if transfer.open and (transfer.group, transfer.name, transfer.peer) not in unmet:
-            yield transfer.peer
-
-
-def _silent(picture: _Picture) -> list[Finding]:
+def _silent(picture: Picture) -> list[Finding]:
     """Ranks that wait for others as well, but whose own device stopped reporting before that."""
     if not picture.case.graph.waits:
         return []
     return [_device(picture, rank, "") for rank, calls in picture.settled.silent.items() if len(calls) >= SILENT_CALLS]
 
 
-def _stuck(picture: _Picture) -> list[Finding]:
+def _stuck(picture: Picture) -> list[Finding]:
     """Everybody has entered, and it does not complete: no rank is to blame."""
     if picture.case.graph.waits or picture.case.parted is not None or not picture.stuck:
         return []
@@ -166,31 +112,13 @@ def _stuck(picture: _Picture) -> list[Finding]:
             f"every member has entered {calls}, in one order, and none completes: no rank is to blame; the network "
             "stands still, or the two communicators block each other on the device"
         )
-    if _stood_s(picture) < STANDS_S:
+    if picture.stood_s < STANDS_S:
         level = Level.UNKNOWN
         message += "; or the dumps were made while it was under way: nothing in them is later than its beginning"
     return [msgspec.structs.replace(found[0], message=message, level=level)]
 
 
-def _stood_s(picture: _Picture) -> float:
-    """For how many seconds, by the times in the dumps, the calls in which all members are have stood at the least."""
-    newest = max(
-        max(state.progress, *(call.completed or 0.0 for call in state.recent), 0.0) for state in picture.table.ranks
-    )
-    entered = max(call.entered for wait in picture.stuck for call in _entries_of(picture, wait))
-    return newest - entered
-
-
-def _entries_of(picture: _Picture, wait: Wait) -> Iterator[Operation]:
-    """The call of a wait, as each of its waiters recorded it."""
-    group, sequence = wait.operation.group, wait.operation.sequence
-    for rank in wait.waiters:
-        yield from (
-            call for call in picture.case.ranks[rank].pending if (call.group, call.sequence) == (group, sequence)
-        )
-
-
-def _who_is_missing(picture: _Picture, calls: str) -> Finding:
+def _who_is_missing(picture: Picture, calls: str) -> Finding:
     """Ranks stand in a call of a group whose members no dump tells."""
     wait = picture.stuck[0]
     who = "; ".join(
@@ -214,13 +142,13 @@ def _with_waits(case: hang.Case, stuck: tuple[Wait, ...]) -> hang.Case:
 # ---- one rank
 
 
-def _behind(picture: _Picture, rank: int) -> Finding:
+def _behind(picture: Picture, rank: int) -> Finding:
     """A rank that did not enter what the others are in: slow where its dump is behind what they completed."""
-    wait = _waited(picture.case, rank)
+    wait = picture.awaited[rank][0]
     text = hang.call_text(wait.operation, picture.case.groups) + hang.line_text(wait.operation)
     if len(picture.settled.silent.get(rank, ())) >= SILENT_CALLS:
         return _device(picture, rank, f"; it has not entered {text}")
-    last = _last_call(picture, rank)
+    last = picture.last_call(rank)
     so_far = f": its last known call is {_named(picture, last)}" if last else _count(picture, rank, wait)
     lag = picture.settled.lag.get(rank)
     if lag is not None:
@@ -234,7 +162,7 @@ def _behind(picture: _Picture, rank: int) -> Finding:
     return _claim(picture, "rank-missing-collective", rank, message, last, wait, 0.85)
 
 
-def _count(picture: _Picture, rank: int, wait: Wait) -> str:
+def _count(picture: Picture, rank: int, wait: Wait) -> str:
     """How far a rank is of which no call is left in its dump."""
     group = wait.operation.group
     progress = picture.case.ranks[rank].groups.get(group)
@@ -243,7 +171,7 @@ def _count(picture: _Picture, rank: int, wait: Wait) -> str:
     return f": its last call there is #{progress.entered}, and no call of it is open"
 
 
-def _device(picture: _Picture, rank: int, more: str) -> Finding:
+def _device(picture: Picture, rank: int, more: str) -> Finding:
     calls = picture.settled.silent[rank]
     first = calls[0]
     text = hang.call_text(first, picture.case.groups) + hang.line_text(first)
@@ -251,18 +179,18 @@ def _device(picture: _Picture, rank: int, more: str) -> Finding:
         f"the device of rank {rank} stopped reporting at {text}: {len(calls)} calls that its peers have completed are "
         f"open in its dump{more}"
     )
-    return _claim(picture, "gpu-hw-fault", rank, message, first, _waited_or_none(picture.case, rank), 0.6)
+    return _claim(picture, "gpu-hw-fault", rank, message, first, next(iter(picture.awaited.get(rank, ())), None), 0.6)
 
 
-def _without_dump(picture: _Picture, rank: int) -> Finding:
-    wait = _waited(picture.case, rank)
+def _without_dump(picture: Picture, rank: int) -> Finding:
+    wait = picture.awaited[rank][0]
     text = hang.call_text(wait.operation, picture.case.groups) + hang.line_text(wait.operation)
     message = f"rank {rank} left no dump, and the others wait for it in {text}: it died, or could not write one"
     return _claim(picture, "peer-lost", rank, message, None, wait, 0.6)
 
 
 def _claim(
-    picture: _Picture, cause: str, rank: int, message: str, last: Operation | None, wait: Wait | None, confidence: float
+    picture: Picture, cause: str, rank: int, message: str, last: Operation | None, wait: Wait | None, confidence: float
 ) -> Finding:
     place: Place | None = last.site if last else None
     facts = []
@@ -276,29 +204,14 @@ def _claim(
     return finding(by_name(cause), message, subject=subject, evidence=tuple(facts), confidence=confidence)
 
 
-def _waited(case: hang.Case, rank: int) -> Wait:
-    """The oldest wait for the rank; a collective before a send or receive, as it tells more."""
-    return min(case.graph.waiting_for(rank), key=lambda wait: wait.operation.is_point_to_point)
-
-
-def _waited_or_none(case: hang.Case, rank: int) -> Wait | None:
-    return next(iter(case.graph.waiting_for(rank)), None)
-
-
-def _last_call(picture: _Picture, rank: int) -> Operation | None:
-    state = next(state for state in picture.table.ranks if state.rank == rank)
-    transfers = (call for each in picture.table.transfers.get(rank, ()) for call in each.open)
-    return max((*state.recent, *state.pending, *transfers), key=lambda call: call.entered, default=None)
-
-
-def _named(picture: _Picture, call: Operation) -> str:
+def _named(picture: Picture, call: Operation) -> str:
     return hang.call_text(call, picture.case.groups) + hang.line_text(call)
 
 
 # ---- what surrounds the root
 
 
-def _ruled_out(picture: _Picture, root: Finding) -> tuple[RuledOut, ...]:
+def _ruled_out(picture: Picture, root: Finding) -> tuple[RuledOut, ...]:
     found = []
     if picture.case.parted is None and len(picture.table.ranks) > 1:
         why = f"the calls in the dumps of {len(picture.table.ranks)} ranks agree in operation, dtype and size"
@@ -308,7 +221,7 @@ def _ruled_out(picture: _Picture, root: Finding) -> tuple[RuledOut, ...]:
     return tuple(item for item in found if item.cause != root.cause)
 
 
-def _untold(picture: _Picture, left_out: Sequence[Finding]) -> list[str]:
+def _untold(picture: Picture, left_out: Sequence[Finding]) -> list[str]:
     """What keeps the verdict from being sure, and whom it does not name."""
     found = []
     if left_out:

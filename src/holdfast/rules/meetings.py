@@ -49,18 +49,19 @@ def settle(table: DumpTable) -> Settled:
     late: set[int] = set()
     lag: dict[int, tuple[str, int, int]] = {}
     for state in table.ranks:
-        done = [call for call in state.pending if call.sequence <= over.get(call.group, {}).get(state.rank, 0)]
+        over_here = {group: over.get(group, {}).get(state.rank, 0) for group in {call.group for call in state.pending}}
+        done = [call for call in state.pending if call.sequence <= over_here[call.group]]
         groups = dict(state.groups)
-        for group, number in together.items():
-            progress = groups.get(group)
-            if progress is not None and progress.entered < number:
+        for group, progress in state.groups.items():
+            number = together.get(group, 0)
+            if progress.entered < number:
                 lag.setdefault(state.rank, (group, progress.entered, number))
                 groups[group] = GroupProgress(number, progress.completed)
         if done:
             late.add(state.rank)
             if state.rank not in lag:
                 silent[state.rank] = tuple(done)
-        left = [call for call in state.pending if call not in done]
+        left = [call for call in state.pending if call.sequence > over_here[call.group]]
         pending = (*_with_heads(left), *unmet.get(state.rank, ()), *failed.get(state.rank, ()))
         ranks.append(replace(state, pending=pending, groups=groups))
     return Settled(tuple(ranks), silent, frozenset(late), lag)
@@ -93,10 +94,12 @@ def _over(table: DumpTable, failed: Container[str]) -> tuple[dict[str, dict[int,
         proven = _proven(table, group, max(numbers.values(), default=0))
         if proven:
             together[group] = proven
-        for rank in numbers:
-            others = [number for other, number in numbers.items() if other != rank]
-            all_done = min(others, default=0) if known is not None and len(others) >= len(known) - 1 else 0
-            over[group][rank] = max(proven, all_done)
+        lowest = sorted(numbers.values())[:2]
+        all_known = known is not None and len(numbers) >= len(known)
+        for rank, number in numbers.items():
+            # What all others have completed: the lowest number, or the second where the lowest is its own.
+            others = lowest[number == lowest[0]] if len(lowest) > 1 else 0
+            over[group][rank] = max(proven, others if all_known else 0)
     return over, together
 
 

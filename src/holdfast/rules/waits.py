@@ -37,10 +37,11 @@ class WaitGraph:
 
     def waiting_for(self, rank: int) -> tuple[Wait, ...]:
         """The waits in which others wait for ``rank``, the oldest first."""
-        return tuple(sorted((wait for wait in self.waits if rank in wait.awaited), key=_age))
+        return tuple(sorted((wait for wait in self.waits if rank in wait.awaited), key=age))
 
 
-def _age(wait: Wait) -> tuple[float, int]:
+def age(wait: Wait) -> tuple[float, int]:
+    """Sorts waits: the oldest first, and of equal ones the one that waits for fewest."""
     return wait.operation.entered, len(wait.awaited)
 
 
