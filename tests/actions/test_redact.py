@@ -175,7 +175,11 @@ def test_hosts_and_addresses_go_where_that_is_asked_for():
     assert "10.1.2.3" not in clean
     assert "cluster.lan" not in clean
     assert "[0] NCCL INFO Bootstrap : Using eth0:" in clean
-    assert Redactor(hosts=[]).text("bind 127.0.0.1 localhost") == "bind 127.0.0.1 localhost"
+    for kept in ("bind 127.0.0.1 localhost", "2026-03-01 10:00:00,123 step", "GPU 0000:1b:00.0 (PCI:0000:1b:00): 79",
+                 "c10d::all_reduce_ std::vector", "a :: b", "ran 1:02:03"):  # fmt: skip
+        assert Redactor(hosts=[]).text(kept) == kept
+    for gone in ("2001:db8::17", "fe80::1%eth0", "::ffff:a17", "2001:0db8:0:0:0:0:0:17", "de:ad:be:ef:00:17"):
+        assert gone not in Redactor(hosts=[]).text(f"from [{gone}]:29500 to {gone} ok")
 
 
 # Records

@@ -25,12 +25,27 @@ def cleaned(data, smallest):
     """What a redactor makes of it, with all texts shorter than ``smallest`` looked through as a whole."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(redact, "_SMALL_BYTES", smallest)
-        redactor = Redactor()
+        redactor = Redactor(hosts=["node1"])
         return redactor.data(data), redactor.counts
 
 
 TEXTS = st.one_of(
-    st.sampled_from([*ORDINARY_LINES, *SECRET_LINES, *PEM[0].split("\n"), "", "key:", "password", "name: X_TOKEN"]),
+    st.sampled_from(
+        [
+            *ORDINARY_LINES,
+            *SECRET_LINES,
+            *PEM[0].split("\n"),
+            "",
+            "key:",
+            "password",
+            "name: X_TOKEN",
+            "host : gpu-7",
+            "gpu-7",
+            "n-1:5:9 [0] NCCL INFO eth0:10.1.2.3<0>",
+            "fe80::1:2%eth0",
+            "1.2.3.4",
+        ]
+    ),
     st.tuples(st.sampled_from(SECRET_LINES), st.integers(0, 200), st.integers(0, 200)).map(
         lambda cut: cut[0][min(cut[1:]) : max(cut[1:])]
     ),

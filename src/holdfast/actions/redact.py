@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from holdfast.actions import secret_kinds
 from holdfast.actions.secret_kinds import KINDS
-from holdfast.actions.secret_search import Search, Stretch, searcher
+from holdfast.actions.secret_search import Stretch, searcher
 from holdfast.actions.text_blocks import blocks
 
 _MARK = "<redacted:{}>"
@@ -27,7 +27,12 @@ _HOME = re.compile(
 )
 _PSEUDONYM = re.compile(rb"(?:user|host|ip|u|h|i)\d+_*|[uhi]|USER")
 _ADDRESS = re.compile(rb"(?<![\w.-])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\w-]|\.\d)")
-_ADDRESS6 = re.compile(rb"(?<![\w:.])(?:[0-9a-fA-F]{1,4}:){2,7}(?::?[0-9a-fA-F]{1,4}){1,6}(?:%\w+)?(?![\w:])")
+_HEX = rb"[0-9a-fA-F]{1,4}(?::[0-9a-fA-F]{1,4}){0,6}"
+#: Of IPv6 (all eight groups, or a gap) and of network cards; the time of day and a PCI address have fewer groups.
+_ADDRESS6 = re.compile(
+    rb"(?<![\w:.])(?:(?:[0-9a-fA-F]{1,4}:){5,7}[0-9a-fA-F]{1,4}|" + _HEX + rb"::(?:" + _HEX + rb")?|::" + _HEX + rb")"
+    rb"(?:%\w+)?(?![\w:])"
+)
 #: Where a log names the host that wrote a line, or another one.
 _HOST_SAID = re.compile(
     rb"(?:^|[\s\]])([A-Za-z][\w.-]{1,62}):\d+:\d+ \[\d+\] NCCL"
@@ -112,7 +117,7 @@ class Redactor:
 
     def _block(self, data: bytes, *, fixed: bool) -> bytes:
         parts, at = [], 0
-        for begin, end, rows in (_whole if len(data) < _SMALL_BYTES else _searcher())(data):
+        for begin, end, rows in _stretches(_PATTERNS, data):
             parts += [data[at:begin], self._stretch(data[begin:end], rows, fixed=fixed)]
             at = end
         data = b"".join((*parts, data[at:])) if parts else data
@@ -148,16 +153,25 @@ class Redactor:
 
     def _without_hosts(self, data: bytes) -> bytes:
         assert self._hosts is not None  # noqa: S101 - asked for by the only caller
-        said = {name for match in _HOST_SAID.finditer(data) for name in match.groups() if name}
+        said = {
+            name
+            for begin, end, _ in _stretches((_HOST_SAID,), data)
+            for match in _HOST_SAID.finditer(data, begin, end)
+            for name in match.groups()
+            if name
+        }
         new = {name for name in said if name not in _LOCAL and not _PSEUDONYM.fullmatch(name)} - self._hosts
         if new:
             self._hosts |= new
             self._host = self._host_pattern()
         if self._host is not None:
             data = self._host.sub(self._renamed("host", "host-name"), data)
-        for pattern in (_ADDRESS, _ADDRESS6):
-            data = pattern.sub(self._renamed("ip", "ip-address"), data)
-        return data
+        parts, at = [], 0
+        for begin, end, _ in _stretches((_ADDRESS, _ADDRESS6), data):
+            text = _ADDRESS.sub(self._renamed("ip", "ip-address"), data[begin:end])
+            parts += [data[at:begin], _ADDRESS6.sub(self._renamed("ip", "ip-address"), text)]
+            at = end
+        return b"".join((*parts, data[at:]))
 
     def _host_pattern(self) -> re.Pattern[bytes] | None:
         return _one_of(self._hosts or (), rb"(?<![\w.-])", rb"(?:\.[A-Za-z][\w-]*)*(?![\w-])")
@@ -220,15 +234,14 @@ class _KeyMask:
         return b"*" * len(found) if self._fixed else _MARK.format("private-key").encode()
 
 
-@lru_cache(maxsize=1)
-def _searcher() -> Search:
-    """Made when it is needed, and once."""
-    return searcher(_PATTERNS)
+_searcher = lru_cache(maxsize=4)(searcher)
 
 
-def _whole(data: bytes) -> Iterator[Stretch]:
-    """All of a text, for all expressions."""
-    yield 0, len(data), range(len(_PATTERNS))
+def _stretches(patterns: tuple[re.Pattern[bytes], ...], data: bytes) -> Iterator[Stretch]:
+    """Where which of these expressions may match; all of a short text."""
+    if len(data) < _SMALL_BYTES:
+        return iter([(0, len(data), range(len(patterns)))])
+    return _searcher(patterns)(data)
 
 
 def _one_of(names: Iterable[bytes], before: bytes, after: bytes) -> re.Pattern[bytes] | None:
