@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import DumpNoise, DumpTruncated, DumpUnreadable, DumpVersion
-from holdfast.facts import flight_recorder
-from holdfast.facts.flight_recorder import RecordedGroup, State, Status, parse, rank_in_name, read
+from holdfast.facts import flight_recorder, recorded_entries
+from holdfast.facts.flight_recorder import RecordedGroup, Status, parse, rank_in_name, read
 from holdfast.facts.ranks import Place
+from holdfast.facts.recorded_entries import State
 from tests.facts.dumps import BEGAN_NS, content, entry, until, written
 
 GLOO = Path(__file__).with_name("record_gloo.py")
@@ -222,9 +223,9 @@ def test_one_that_is_too_large_is_not_read(tmp_path: Path) -> None:
 
 def test_an_entry_a_million_times_over_is_read_as_often_as_fits() -> None:
     """Two bytes name the same entry again, so that a megabyte holds half a million of them."""
-    data = written(content(*[entry(1)] * (flight_recorder.MOST_ENTRIES + 10)))
+    data = written(content(*[entry(1)] * (recorded_entries.MOST_ENTRIES + 10)))
     assert len(data) < 1 << 20
-    assert len(parse(data).entries) == flight_recorder.MOST_ENTRIES
+    assert len(parse(data).entries) == recorded_entries.MOST_ENTRIES
 
 
 def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.facts.flight_recorder import Dump, Entry
+from holdfast.facts.flight_recorder import Dump
 from holdfast.facts.ranks import GroupProgress, Operation, RankState
+from holdfast.facts.recorded_entries import Entry
 
 #: Finds a collective of the rank by group and number, where the box still remembers it.
 Find = Callable[[str, int], Operation | None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from holdfast.facts.flight_recorder import Entry, title_of
+from holdfast.facts.recorded_entries import Entry, title_of
 
 #: One call although its name ends as that of a call that closes a block does.
 _NO_BLOCK = re.compile(r"^_?(all_?reduce|reduce_scatter_tensor|all_?gather_into_tensor)_coalesced$", re.IGNORECASE)

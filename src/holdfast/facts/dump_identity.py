@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TypeGuard
 
-from holdfast.facts.flight_recorder import Dump, Status, title_of
+from holdfast.facts.flight_recorder import Dump, Status
+from holdfast.facts.recorded_entries import title_of
 
 #: Ranks of a job; whoever names more is not believed.
 MOST_RANKS = 1 << 17

@@ -23,8 +23,9 @@ from holdfast.facts import flight_recorder, reduced_dumps
 from holdfast.facts.dump_blocks import GroupBlocks, by_group
 from holdfast.facts.dump_identity import believable, rank_of, status_by_name
 from holdfast.facts.evidence import Ignored, Kind, Piece
-from holdfast.facts.flight_recorder import Dump, Entry, Sites, State
+from holdfast.facts.flight_recorder import Dump
 from holdfast.facts.ranks import Operation
+from holdfast.facts.recorded_entries import MOST_ENTRIES, Entry, Sites, State
 from holdfast.facts.reduced_dumps import MOST_OPEN, Call, Reduced, ReducedGroup, ReducedRank, Transfer
 
 #: Completed calls of one rank that are kept in full, for its last known line.
@@ -151,7 +152,7 @@ class Reducer:
         group = made.groups[at]
         first, last = min(calls), max(calls)
         done = next((number for number in sorted(calls, reverse=True) if calls[number][-1].finished), 0)
-        if last - first < flight_recorder.MOST_ENTRIES:
+        if last - first < MOST_ENTRIES:
             places = array("I", bytes(reduced_dumps.WIDTH * (last - first + 1)))
             for number, block in calls.items():
                 places[number - first] = self._place(block, sites)
