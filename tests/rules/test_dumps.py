@@ -255,6 +255,12 @@ def test_a_call_that_all_are_in_while_they_went_on_elsewhere_stands_still() -> N
     assert verdict.root.level is Level.ERROR
 
 
+def test_rings_without_a_call_in_common_are_not_compared() -> None:
+    """Rank 1 stopped at its third call; the others' rings begin at the fifth."""
+    verdict = judged(job(3, lambda each: trained(each, 3 if each.rank == 1 else 8)), last=4)
+    assert verdict.root is None or verdict.root.subject.rank == 1
+
+
 def test_no_dump_at_all_is_no_finding() -> None:
     verdict = rules.judge(dumps.read([piece("x", b"junk")]))
     assert (verdict.root, len(verdict.unseen)) == (None, 1)

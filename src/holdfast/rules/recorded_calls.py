@@ -121,6 +121,8 @@ def _disagreements(histories: Mapping[int, History], agreement: _Agreement) -> I
     for history in histories.values():
         begin = max(longest.first, history.first)
         end = min(longest.first + len(longest.calls), history.first + len(history.calls))
+        if begin >= end:  # the rings hold no call in common
+            continue
         ours, theirs = (each.calls[begin - each.first : end - each.first] for each in (longest, history))
         if ours == theirs:
             continue
