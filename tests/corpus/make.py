@@ -27,7 +27,7 @@ from tests.corpus.launchers import LAUNCHERS
 
 HERE = Path(__file__).parent
 CASES = HERE / "cases"
-LIMIT_S = 150.0
+LIMIT_S = 120.0
 
 
 def main(names: list[str]) -> int:

@@ -63,7 +63,7 @@ def test_a_case_is_judged_right(name: str) -> None:
 
 
 @pytest.mark.matrix
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", cases(name for name, expected in EXPECTED.items() if not expected.as_root))
 def test_a_case_that_is_run_anew_is_judged_right(name: str) -> None:
     if why := lacking(EXPECTED[name]):

@@ -1,5 +1,6 @@
 """The label map of rank 1 lacks a class: every attempt ends at the same batch."""
 
+import datetime as dt
 import os
 
 import torch
@@ -7,7 +8,7 @@ import torch.distributed as dist
 
 CLASSES = {"cat": 0, "dog": 1}
 
-dist.init_process_group("gloo")
+dist.init_process_group("gloo", timeout=dt.timedelta(seconds=20))
 rank = dist.get_rank()
 print(f"rank {rank}: attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}", flush=True)
 for step in range(30):

@@ -1,11 +1,12 @@
 """Rank 1 fails in the first attempt; the restarted ranks meet the addresses of the dead ones in the store."""
 
+import datetime as dt
 import os
 
 import torch
 import torch.distributed as dist
 
-dist.init_process_group("gloo")
+dist.init_process_group("gloo", timeout=dt.timedelta(seconds=20))
 rank, attempt = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 print(f"rank {rank}: attempt {attempt}, resuming from step {20 * attempt}", flush=True)
 for step in range(20 * attempt, 40):
