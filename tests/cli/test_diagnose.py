@@ -81,6 +81,13 @@ def test_a_healthy_log_ends_with_0(tmp_path):
     assert (done.returncode, done.stdout.decode()[0]) == (0, "✓")
 
 
+def test_a_log_that_tells_of_nothing_is_not_called_fine(tmp_path):
+    (tmp_path / "train.log").write_text("loading the data\nbuilding the model\n")
+    done = holdfast(tmp_path / "train.log")
+    assert (done.returncode, done.stdout.decode()[0]) == (3, "?")
+    assert "nothing says that the job went well" in " ".join(done.stdout.decode().split())
+
+
 @pytest.mark.slow
 def test_a_folder_of_many_small_files_is_told_in_a_few_lines(tmp_path):
     for number in range(3000):

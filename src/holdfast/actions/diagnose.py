@@ -32,6 +32,7 @@ from holdfast.findings import Fact, Level, Verdict
 from holdfast.report.html import incident_page
 from holdfast.report.timeline import Timeline
 from holdfast.rules import exits, untold
+from holdfast.rules.logs.judge import is_mute
 from holdfast.rules.logs.judge import judge as judge_logs
 from holdfast.rules.verdict import QUESTION, merge
 
@@ -68,12 +69,17 @@ class Diagnosis:
         sampled = self.stacks is not None and self.stacks.samples is not None
         blind = not any((self.logs, self.summary, self.dumps, sampled))
         unsaid = self.summary is not None and untold.ranks(self.summary.ranks)
-        return COULD_NOT_JUDGE if self.verdict.suspects or blind or unsaid or self._is_cut else 0
+        return COULD_NOT_JUDGE if self.verdict.suspects or blind or unsaid or self._is_cut or self._is_mute else 0
 
     @property
     def _is_cut(self) -> bool:
         """True where something was lost in which the cause may have stood."""
         return any(item.trouble for item in self.read) or any(item.lost for item in self.ignored)
+
+    @property
+    def _is_mute(self) -> bool:
+        """True where there are logs alone, and they tell neither of a failure nor of steps nor of an end."""
+        return self.logs is not None and not (self.summary or self.dumps or self.stacks) and is_mute(self.logs)
 
     @property
     def is_undecided(self) -> bool:

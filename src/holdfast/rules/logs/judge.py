@@ -14,6 +14,8 @@ from holdfast.rules.logs.heard import Candidate, Heard, Rule
 from holdfast.rules.logs.meanings import ALSO, Tier
 
 QUESTION = "What ended this job?"
+#: Signals of a job that runs, or has ended as it should.
+_LIFE = frozenset({"finished", "progress", "pace"})
 MOST_SUSPECTS = 3
 MOST_CONSEQUENCES = 6
 
@@ -41,6 +43,11 @@ def judge(facts: LogFacts) -> Verdict:
         ruled_out=_ruled_out(heard, root),
         unseen=_unseen(heard, root),
     )
+
+
+def is_mute(facts: LogFacts) -> bool:
+    """True where no line tells of steps or of an end: that nothing failed is then no sign that it went well."""
+    return not _LIFE & {signal.name for signal in facts.signals}
 
 
 def _distinct(candidates: list[Candidate]) -> list[Candidate]:
@@ -100,6 +107,6 @@ def _unseen(heard: Heard, root: Finding | None) -> tuple[str, ...]:
     if facts.world_size and len(facts.ranks) < facts.world_size:
         missing = set(range(facts.world_size)) - facts.ranks.keys()
         found.append(f"no line of {len(missing)} of {facts.world_size} ranks")
-    if root is None and not any(name in heard for name in ("finished", "progress", "pace")):
+    if root is None and is_mute(facts):
         found.append("no line tells of a failure, and none of steps or of an end: nothing says that the job went well")
     return tuple(found)
