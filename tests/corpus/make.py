@@ -52,7 +52,11 @@ def lacking(expected: Expected) -> str:
         except metadata.PackageNotFoundError:
             return f"the package {package} is not installed"
     tool = LAUNCHERS[expected.launcher].tool
-    return f"there is no {tool} here" if tool and not shutil.which(tool) else ""
+    if tool and not shutil.which(tool):
+        return f"there is no {tool} here"
+    if tool in {"srun", "sbatch"} and subprocess.run(["scontrol", "ping"], capture_output=True, check=False).returncode:
+        return "no controller of Slurm answers"
+    return ""
 
 
 def keep(name: str, expected: Expected, logs: dict[str, str]) -> None:
