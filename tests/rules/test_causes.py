@@ -41,7 +41,7 @@ PROC000 no-failure                    PROC001 python-exception-on-one-rank
 PROC002 python-exception-all-ranks    PROC003 segfault-in-worker         PROC004 signal-sigterm-preempted
 PROC005 peer-lost                     PROC006 rank-killed                PROC007 rank-stopped
 PROC008 rank-uninterruptible-io       PROC009 exit-nonzero
-PROC010 stalled-outside-collectives
+PROC010 stalled-outside-collectives   PROC011 stale-build-lock
 DATA001 dataloader-worker-died        DATA002 file-io-blocked            DATA003 model-download-race
 CKPT001 checkpoint-io-slow-timeout    CKPT002 checkpoint-corrupt         CKPT003 checkpoint-half-written
 CONF001 comm-config-bad               CONF002 unused-parameters-ddp      CONF003 ddp-param-ready-twice

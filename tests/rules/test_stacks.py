@@ -193,6 +193,22 @@ def test_one_look_is_believed_less_and_one_that_runs_is_at_work():
     assert judge(*waiting, once, running={0}).root is not None
 
 
+LOAD = Place("/job/kernels.py", 9, "load_kernels")
+BUILDS = (Place(f"{TORCH}/utils/cpp_extension.py", 2200, "_jit_compile"), LOAD, MAIN)
+BATON = (Place(f"{TORCH}/utils/file_baton.py", 57, "wait"), *BUILDS)
+
+
+def test_a_lock_that_nobody_holds_is_named_where_all_wait_for_it_and_where_one_does():
+    for rows in ([row(rank, BATON) for rank in range(4)], [*WAITERS, row(2, BATON)]):
+        root = judge(*rows).root
+        assert (root.cause, root.subject.line) == ("stale-build-lock", LOAD.line)
+    assert root.subject.rank == 2
+
+
+def test_who_waits_for_a_rank_that_builds_is_in_no_trouble():
+    assert judge(row(0, BUILDS), *(row(rank, BATON) for rank in range(1, 4))).root is None
+
+
 def test_nothing_seen_gives_no_finding_and_says_why():
     rows = [RankState(rank=rank, life=Life.RUNNING, unseen=("no leave to trace",)) for rank in range(2)]
     verdict = judge(*rows)

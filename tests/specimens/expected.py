@@ -70,6 +70,7 @@ EXPECTED = {
     "never_ends": Expected(
         Ending.HANG, ("stalled-outside-collectives",), (1,), environment=(("HOLDFAST_ALONE_S", "4"),)
     ),
+    "stale_build_lock": Expected(Ending.HANG, ("stale-build-lock",), (0,), environment=(("HOLDFAST_COMPILE_S", "4"),)),
     "missing_recv": hang(0, "p2p-without-partner"),
     "straggler": Expected(Ending.WELL),
     "healthy": Expected(Ending.WELL),

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from holdfast.facts.ranks import Group, Life, Operation, RankState
 from holdfast.findings import Cause, Fact, Finding, Level, RuledOut, Subject, Verdict, finding
 from holdfast.report.ranksets import compress_ranks as ranks_text
-from holdfast.rules import divergence, mismatch, roots, waits
+from holdfast.rules import build_locks, divergence, mismatch, roots, waits
 from holdfast.rules.causes import by_name
 from holdfast.rules.places import Source
 from holdfast.rules.waits import STORE_CALLS, Wait, WaitGraph
@@ -46,7 +46,9 @@ def judge(
         waits.build(ranks, groups, world_size), divergence.find(ranks),
     )  # fmt: skip
     found = [
-        item for rule in (_died, _parted, _new_group, circle, _no_partner, _roots, transport) for item in rule(case)
+        item
+        for rule in (_died, _locked, _parted, _new_group, circle, _no_partner, _roots, transport)
+        for item in rule(case)
     ] or _alone(case)
     dead = any(roots.died(state) for state in ranks)
     root = found[0] if found else None
@@ -61,6 +63,10 @@ def judge(
 
 
 # ---- the rules, in the order in which they are believed
+
+
+def _locked(case: Case) -> list[Finding]:
+    return [] if any(roots.died(state) for state in case.ranks.values()) else build_locks.stale(case.ranks.values())
 
 
 def _died(case: Case) -> list[Finding]:

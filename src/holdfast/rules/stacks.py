@@ -18,7 +18,7 @@ from holdfast.facts.user_code import innermost_user
 from holdfast.findings import Fact, Finding, Level, RuledOut, Subject, Verdict, finding
 from holdfast.report.ranksets import say_ranks
 from holdfast.report.text import duration
-from holdfast.rules import roots, stall
+from holdfast.rules import build_locks, roots, stall
 from holdfast.rules.causes import by_name
 from holdfast.rules.places import Source, rank_guard
 from holdfast.rules.stack_waits import Kind, Wait, find
@@ -153,6 +153,9 @@ def _still_s(state: RankState) -> float:
 
 
 def _found(scene: Scene) -> list[Finding]:
+    locked = build_locks.stale(scene.ranks.values())
+    if locked:
+        return locked
     if not scene.stopped and _advances(scene):
         return []
     if scene.stopped or (scene.waits and scene.elsewhere):

@@ -298,4 +298,34 @@ CAUSES = (
             "wandb/wandb#4929",
         ),
     ),
+    Cause(
+        code="PROC011",
+        name="stale-build-lock",
+        summary="Ranks wait for the lock of an extension's build, and whoever held it is gone.",
+        what_happens="torch builds C++ and CUDA extensions when they are first loaded (DeepSpeed's operators, "
+        "load_inline, many custom kernels). One process builds, the others wait until the file `lock` in the build "
+        "folder is gone. It is a plain file: a job that was killed while it built leaves it behind, and all ranks of "
+        "every later job wait for it, without a word and without any time-out.",
+        shows_before="A file `lock` in a folder of ~/.cache/torch_extensions (or TORCH_EXTENSIONS_DIR), older than the "
+        "job.",
+        shows_during="Every rank that loads the extension is in FileBaton.wait (torch/utils/file_baton.py), uses no "
+        "CPU, and no process compiles.",
+        shows_after="The others, if there are any, time out in their next collective.",
+        known_misses="Another job that shares the folder, on this host or over a network file system, may be building "
+        "just now; only the ranks of this job are looked at.",
+        remedies=(
+            Remedy(
+                text="See that nobody builds there, and remove the lock.",
+                command="find ${TORCH_EXTENSIONS_DIR:-~/.cache/torch_extensions} -name lock -mmin +10 -delete",
+                safety=Safety.BY_HAND,
+            ),
+            Remedy(
+                text="Build before training, in one process (DeepSpeed: DS_BUILD_OPS=1 at its installation), or give "
+                "each job a folder of its own by TORCH_EXTENSIONS_DIR.",
+                safety=Safety.BY_HAND,
+            ),
+            WATCH,
+        ),
+        sources=("torch: torch/utils/file_baton.py", "torch: torch/utils/cpp_extension.py, _jit_compile"),
+    ),
 )
