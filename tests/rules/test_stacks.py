@@ -209,6 +209,12 @@ def test_who_waits_for_a_rank_that_builds_is_in_no_trouble():
     assert judge(row(0, BUILDS), *(row(rank, BATON) for rank in range(1, 4))).root is None
 
 
+def test_the_remedy_has_the_number_of_the_process():
+    root = judge(*WAITERS, row(2, (TOKENIZE, MAIN), life=Life.STOPPED)).root
+    assert root.cause == "rank-stopped"
+    assert [remedy.command for remedy in root.remedies][:2] == ["kill -CONT 1002", "grep TracerPid /proc/1002/status"]
+
+
 def test_nothing_seen_gives_no_finding_and_says_why():
     rows = [RankState(rank=rank, life=Life.RUNNING, unseen=("no leave to trace",)) for rank in range(2)]
     verdict = judge(*rows)

@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 import signal
 
+from msgspec.structs import replace
+
 from holdfast.facts.ranks import Life, Place, RankState
 from holdfast.facts.user_code import innermost_user, is_machinery
-from holdfast.findings import Cause, Fact, Finding, Subject, finding
+from holdfast.findings import Cause, Fact, Finding, Remedy, Subject, finding
 from holdfast.rules.causes import by_name
 from holdfast.rules.places import Source, loop_swallows
 
+_PID = re.compile(r"\bPID\b")
 _LOADER_DEAD = re.compile(r"DataLoader worker \(pid(?:\(s\))?")
 _LOADER_FRAMES = re.compile(r"/torch/utils/data/dataloader\.py$")
 _OUT_OF_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError|can't allocate memory|MemoryError")
@@ -104,7 +107,17 @@ def _claim(
     facts += _stack_facts(state)
     file, line = (place.file, place.line) if place else (None, None)
     subject = Subject(rank=state.rank, host=host, file=file, line=line)
-    return finding(cause, message, subject=subject, evidence=tuple(facts), confidence=confidence)
+    remedies = tuple(_for_process(remedy, state.pid) for remedy in cause.remedies)
+    return finding(
+        cause, message, subject=subject, evidence=tuple(facts), remedies=remedies, confidence=confidence
+    )  # fmt: skip
+
+
+def _for_process(remedy: Remedy, pid: int) -> Remedy:
+    """The remedy, whose command has the number of the process in it where that is known."""
+    if not pid or remedy.command is None:
+        return remedy
+    return replace(remedy, command=_PID.sub(str(pid), remedy.command))
 
 
 def _stack_facts(state: RankState) -> list[Fact]:
