@@ -157,6 +157,7 @@ def test_the_page_is_written(tmp_path):
     page = (tmp_path / "page.html").read_text()
     assert "KeyError" in page
     assert "train.log" in page
+    assert "1970" not in page
     done = holdfast(tmp_path / "train.log", "--html", tmp_path / "no" / "page.html")
     assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
 

@@ -30,6 +30,7 @@ from holdfast.facts.ranks import RankState
 from holdfast.facts.stack_files import StackTable
 from holdfast.findings import Fact, Level, Verdict
 from holdfast.report.html import incident_page
+from holdfast.report.text import plural
 from holdfast.report.timeline import Timeline
 from holdfast.rules import exits, untold
 from holdfast.rules.logs.judge import is_mute
@@ -156,9 +157,9 @@ def _unseen(read: Sequence[ReadPiece], ignored: Sequence[Ignored]) -> list[str]:
 def page(found: Diagnosis) -> str:
     """The diagnosis as one page; with the picture of the ranks where boxes tell of them."""
     table = found.summary
-    drawn = timeline(table) if table is not None else Timeline((), 0.0, 0.0)
+    drawn = timeline(table) if table is not None else Timeline((), time.time(), time.time())
     facts = table.facts if table is not None else ()
-    run = {"read": f"{len(found.read)} files", "ignored": f"{len(found.ignored)} files"}
+    run = {"read": plural(len(found.read), "file"), "ignored": plural(len(found.ignored), "file")}
     run |= {item.name: f"{item.kind}, {item.bytes:,} bytes" for item in found.read[:MOST_LISTED]}
     run |= {item.name: f"ignored: {item.why}" for item in found.ignored[:MOST_LISTED]}
     threads = found.stacks.samples.threads if found.stacks is not None and found.stacks.samples is not None else {}

@@ -34,7 +34,7 @@ def judge(facts: LogFacts) -> Verdict:
     root = _finding(best[0]) if best else None
     others = [_finding(one) for one in best[1:] if not _follows(one, best[0])]
     if root is not None:
-        others += [_also(root, name) for name in ALSO.get(root.cause, ()) if name not in {one.cause for one in others}]
+        others += [_also(root, name) for name in ALSO.get(root.cause, ()) if name not in {one.cause for one in best}]
     return Verdict(
         question=QUESTION,
         root=root,
