@@ -5,6 +5,7 @@ Importing this package costs next to nothing and imports no torch. The names bel
 
     holdfast.step(n)                      this rank begins step n
     holdfast.phase(name, budget="10m")    with-block: what runs in it may take this long and is no hang meanwhile
+    holdfast.comm                         collectives that end, and name the ranks that did not come
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-#: Public name -> the module that holds it. Rooms to come are added here, one line each.
+#: Public name -> the module that holds it, or which it is. Rooms to come are added here, one line each.
 _LAZY = {
+    "comm": "holdfast.runtime.comm",
     "phase": "holdfast.runtime.recorder",
     "step": "holdfast.runtime.recorder",
 }
 
-__all__ = ["__version__", "phase", "step"]
+__all__ = ["__version__", "comm", "phase", "step"]
 
 
 def __getattr__(name: str) -> Any:
@@ -28,7 +30,8 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         message = f"module 'holdfast' has no attribute {name!r}; it offers {', '.join(sorted(_LAZY))}"
         raise AttributeError(message)
-    value = getattr(import_module(_LAZY[name]), name)
+    room = import_module(_LAZY[name])
+    value = room if room.__name__.endswith(f".{name}") else getattr(room, name)
     globals()[name] = value
     return value
 

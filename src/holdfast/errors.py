@@ -11,6 +11,9 @@
     ├── WorldError                 the world's: the command was right, the machine or the network did not play along
     │   ├── RendezvousUnreachable  the store of the job cannot be reached
     │   ├── CopyUnreachable        the copy of `attach` that judges for all nodes cannot be reached
+    │   ├── CollectiveTimeout      ranks did not come to a collective in time
+    │   ├── CollectiveFailed       a collective failed on this rank: a peer is gone, or the backend gave up
+    │   ├── GroupBroken            a process group in which a call failed, and which is not used again
     │   ├── ShmUnavailable         the shared memory (or any folder for boxes) is missing, full or closed to us
     │   ├── StackRefused           the stack of a process cannot be taken
     │   ├── BoxUnreadable          a box that is no box, or not a whole one
@@ -30,7 +33,7 @@ The command line prints that sentence on stderr and ends with ``exit_status``; a
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 
@@ -53,6 +56,10 @@ class HoldfastError(Exception):
             self.why = why
         if next_step is not None:
             self.next_step = next_step
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle as what it is, whatever its constructor takes: errors travel from rank to rank."""
+        return _unpickled, (type(self), self.args, self.__dict__)
 
     def __str__(self) -> str:
         sentence = self.what.replace("{subject}", self.subject)
@@ -142,6 +149,31 @@ class CopyUnreachable(WorldError):
     )
 
 
+class CollectiveTimeout(WorldError):
+    """``missing`` are the global ranks that were not seen in the call; empty where that is not known."""
+
+    what = "{subject} did not complete"
+    next_step = "look at the stacks of the ranks that did not come (holdfast attach)"
+
+    def __init__(self, subject: object, *, why: str | None = None, missing: Sequence[int] = ()) -> None:
+        super().__init__(subject, why=why)
+        self.missing = tuple(missing)
+
+
+class CollectiveFailed(WorldError):
+    """The call itself failed; the group it was made in is not used again."""
+
+    what = "{subject} failed"
+    next_step = "look for the rank that died first; this group is not used again"
+
+
+class GroupBroken(WorldError):
+    """A call was made in a group in which an earlier one timed out or failed: its ranks may be at different calls."""
+
+    what = "process group {subject} is not used again"
+    next_step = "make a fresh group, on every rank"
+
+
 class ShmUnavailable(WorldError):
     """A box cannot be made at the subject, a path: the file system is missing, full, or does not let us write."""
 
@@ -218,6 +250,12 @@ class InternalError(HoldfastError):
     """A bug of holdfast: something that its own code rules out has happened."""
 
     next_step = "this is a bug of holdfast; please report it with the lines above"
+
+
+def _unpickled(kind: type[HoldfastError], arguments: tuple[object, ...], fields: dict[str, object]) -> HoldfastError:
+    error = kind.__new__(kind, *arguments)
+    error.__dict__.update(fields)
+    return error
 
 
 def _listed(names: list[str], word: str) -> str:

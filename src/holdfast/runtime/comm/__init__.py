@@ -1,0 +1,13 @@
+"""Collectives that end: each has a limit of its own, and says which ranks did not come when it is over.
+
+May stand here: what users call instead of ``torch.distributed``'s functions (``reduce.py``, ``meetings.py``), how a
+call is waited for (``waiting.py``), and what is known of a group (``groups.py``). Nothing here starts a thread, or
+uses a signal.
+"""
+
+from __future__ import annotations
+
+from holdfast.runtime.comm.meetings import agree, barrier
+from holdfast.runtime.comm.reduce import all_reduce, safe_all_reduce
+
+__all__ = ["agree", "all_reduce", "barrier", "safe_all_reduce"]

@@ -1,0 +1,76 @@
+"""What is known of a process group beside what torch keeps: members, store, number of calls, and if it is whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from holdfast.errors import BadValue, GroupBroken, InternalError
+
+#: Below this prefix all keys of this room stand in the job's store.
+PREFIX = "holdfast/comm"
+
+
+@dataclass
+class GroupState:
+    """One group as this rank knows it. ``calls`` counts the bounded calls made in it, the same on all its ranks.
+
+    ``broken`` says why the group is not used any more; empty while it is.
+    """
+
+    group: dist.ProcessGroup
+    name: str
+    ranks: tuple[int, ...]
+    device: torch.device
+    calls: int = 0
+    broken: str = ""
+
+    @property
+    def store(self) -> Store:
+        """The job's store, below a prefix of this group's own."""
+        return PrefixStore(f"{PREFIX}/{self.name}", job_store())
+
+
+_states: WeakKeyDictionary[dist.ProcessGroup, GroupState] = WeakKeyDictionary()
+
+
+def state_of(group: dist.ProcessGroup | None, *, broken_too: bool = False) -> GroupState:
+    """What is known of the group; None means the default one. ``broken_too``: also where it is not used any more.
+
+    Raises:
+        BadValue: there is no process group, or this rank is no member of this one.
+        GroupBroken: a call in it timed out or failed.
+    """
+    if not dist.is_initialized():
+        raise BadValue("a collective was called", why="there is no process group yet",
+                       next_step="call torch.distributed.init_process_group first")  # fmt: skip
+    if group is not None and not isinstance(group, dist.ProcessGroup):  # GroupMember.NON_GROUP_MEMBER
+        raise BadValue("a collective was called", why="this rank is no member of its group",
+                       next_step="let only members call it, or give no group")  # fmt: skip
+    actual = group if group is not None else dist.group.WORLD
+    if actual is None:
+        raise InternalError("torch says that it is initialised and has no default group")
+    found = _states.get(actual)
+    if found is None:
+        found = _states[actual] = GroupState(
+            actual, actual.group_name, tuple(dist.get_process_group_ranks(actual)), _device(actual)
+        )
+    if found.broken and not broken_too:
+        raise GroupBroken(repr(found.name), why=found.broken)
+    return found
+
+
+def _device(group: dist.ProcessGroup) -> torch.device:
+    """Where small tensors for this group have to lie: in host memory where its backend takes that."""
+    backends = dist.get_backend_config(group) if hasattr(dist, "get_backend_config") else dist.get_backend(group)
+    host = any(word in str(backends).lower() for word in ("cpu:", "gloo", "mpi"))
+    return torch.device("cpu") if host else torch.device("cuda", torch.cuda.current_device())
+
+
+def job_store() -> Store:
+    """The store that the default group was made with. torch has no public name for it."""
+    return dist.distributed_c10d._get_default_store()  # noqa: SLF001 - in every torch from 1.8 to 2.13

@@ -1,0 +1,76 @@
+"""Where ranks meet without moving data: a barrier in the job's store, and a decision that all take alike."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+
+from holdfast.errors import BadValue, CollectiveTimeout
+from holdfast.report.text import duration
+from holdfast.runtime.comm.groups import PREFIX, job_store, state_of
+from holdfast.runtime.comm.waiting import begin, finish, say_missing
+
+BARRIER_LIMIT_S = 300.0
+AGREE_LIMIT_S = 300.0
+#: Between two looks at the store: short at first, so that ranks that come together do not wait for each other's sleep.
+_SHORTEST_S, _LONGEST_S = 0.001, 0.25
+
+_REDUCTIONS = {
+    "any": dist.ReduceOp.MAX, "all": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN,
+}  # fmt: skip
+_met: dict[str, int] = {}
+
+
+def barrier(name: str, timeout: float = BARRIER_LIMIT_S) -> None:
+    """Wait until every rank of the job has come to the barrier ``name``, through the store alone.
+
+    No communicator is used, so that it works where one is broken. The same name may be used again and again.
+
+    Raises:
+        CollectiveTimeout: ranks did not come within ``timeout`` seconds; it names them.
+    """
+    members = state_of(None, broken_too=True).ranks
+    rank = dist.get_rank()
+    round_of = _met[name] = _met.get(name, 0) + 1
+    store = PrefixStore(f"{PREFIX}/barrier/{name}/{round_of}", job_store())
+    store.set(str(rank), "")
+    waiting = set(members) - {rank}
+    until, pause = time.monotonic() + timeout, _SHORTEST_S
+    while waiting := {other for other in waiting if not store.check([str(other)])}:
+        left = until - time.monotonic()
+        if left <= 0:
+            absent = tuple(sorted(waiting))
+            why = f"{say_missing(absent)} did not come within {duration(timeout)}"
+            raise CollectiveTimeout(f"barrier {name!r}", why=why, missing=absent)
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, _LONGEST_S)
+
+
+def agree(
+    value: float,
+    reduce: Literal["any", "all", "min", "max"] = "any",
+    group: dist.ProcessGroup | None = None,
+    *,
+    timeout: float = AGREE_LIMIT_S,
+) -> float:
+    """What all ranks of the group decide together: every rank gets the same answer, before any of them acts.
+
+    ``any`` and ``all`` are for truth values (``agree(out_of_memory)``), ``min`` and ``max`` for numbers.
+
+    Raises:
+        BadValue, CollectiveTimeout, CollectiveFailed, GroupBroken: as :func:`holdfast.comm.all_reduce`.
+    """
+    if reduce not in _REDUCTIONS:
+        raise BadValue(f"agree was asked for {reduce!r}", why="it knows any, all, min and max")
+    state = state_of(group)
+    call = begin(state, f"agree ({reduce})")
+    given = float(bool(value)) if reduce in ("any", "all") else float(value)
+    shared = torch.tensor([given], dtype=torch.float64, device=state.device)
+    options = dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp(_REDUCTIONS[reduce])
+    finish([state.group.allreduce([shared], options)], call, timeout)
+    return bool(shared.item()) if reduce in ("any", "all") else shared.item()

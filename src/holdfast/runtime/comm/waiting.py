@@ -1,0 +1,144 @@
+"""Waits for a collective for so long and no longer, and finds out who did not come.
+
+``work.wait(timeout)`` is torch's own: it needs no thread and no signal, may be repeated on the same work, and leaves
+the group as it is (measured on gloo). Where the first wait is in vain, the rank writes into the job's store that it is
+here; whoever has written nothing when the limit is over has not come.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch.distributed as dist
+
+from holdfast.errors import CollectiveFailed, CollectiveTimeout
+from holdfast.report.ranksets import say_ranks
+from holdfast.report.text import duration
+from holdfast.runtime.comm.groups import GroupState
+
+#: After so long a rank writes down that it waits. Who came later than this before the limit may not have written yet.
+PRESENT_AFTER_S = 1.0
+#: After this share of the limit, and not before so many seconds, the waiting is said in the log.
+SAY_AT, SAY_AFTER_S = 0.1, 10.0
+_OWN = str(Path(__file__).resolve().parents[2])
+#: Nothing is waited for once more for less.
+_TICK_S = 0.002
+_FIRST = timedelta(seconds=PRESENT_AFTER_S)
+
+_log = logging.getLogger("holdfast.comm")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call, in the words of an error: ``all_reduce of 467,019,003 float32``."""
+
+    words: str
+    state: GroupState
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.words} (call {self.number} in group {self.state.name!r})"
+
+
+def begin(state: GroupState, words: str) -> Call:
+    """Count a call of this group; all its ranks make the same calls in one order, so that they agree on numbers."""
+    state.calls += 1
+    return Call(words, state, state.calls)
+
+
+def finish(works: Iterable[dist.Work], call: Call, limit_s: float) -> None:
+    """Wait until all are over, in all no longer than ``limit_s`` seconds.
+
+    Raises:
+        CollectiveTimeout: they are not; it names the ranks that did not come.
+        CollectiveFailed: one failed.
+    """
+    until = time.monotonic() + limit_s
+    announced = False
+    for work in works:
+        if until - time.monotonic() > PRESENT_AFTER_S and _is_over(work, _FIRST, call):
+            continue
+        if not announced:
+            _announce(call)
+            announced = True
+        _wait_long(work, call, until, limit_s)
+
+
+def _is_over(work: dist.Work, limit: timedelta, call: Call) -> bool:
+    """True where the work is done within the limit, False where it goes on."""
+    try:
+        work.wait(limit)
+    except RuntimeError as error:
+        if not work.is_completed():
+            return False
+        call.state.broken = f"{call.words} failed in it"
+        raise CollectiveFailed(call, why=_first_line(error)) from error
+    return True
+
+
+def _wait_long(work: dist.Work, call: Call, until: float, limit_s: float) -> None:
+    say_at = until - limit_s + max(SAY_AT * limit_s, SAY_AFTER_S)
+    while True:
+        now = time.monotonic()
+        slice_s = min(until, say_at if say_at > now else until) - now
+        if slice_s > 0 and _is_over(work, timedelta(seconds=slice_s), call):
+            return
+        if until - time.monotonic() < _TICK_S:
+            _give_up(call, limit_s)
+        waited = limit_s - (until - time.monotonic())
+        _log.warning("still waiting in %s for %s after %s", call, say_missing(missing(call)), duration(waited))
+        say_at = float("inf")
+
+
+def _give_up(call: Call, limit_s: float) -> None:
+    absent = missing(call)
+    call.state.broken = f"{call.words} timed out in it after {duration(limit_s)}"
+    why = (
+        f"{say_missing(absent)} did not come within {duration(limit_s)}"
+        if absent
+        else (f"all ranks were in it, and it was not over within {duration(limit_s)}")
+    )
+    raise CollectiveTimeout(f"{call} at {_site()}", why=why, missing=absent)
+
+
+# ---- who is here
+
+
+def _announce(call: Call) -> None:
+    """Write down that this rank is in the call, and where."""
+    store = call.state.store
+    store.set(_key(call, dist.get_rank()), json.dumps({"site": _site()}))
+
+
+def missing(call: Call) -> tuple[int, ...]:
+    """The members that have not written that they are in the call."""
+    store = call.state.store
+    return tuple(rank for rank in call.state.ranks if not store.check([_key(call, rank)]))
+
+
+def say_missing(ranks: tuple[int, ...]) -> str:
+    """``rank 3``; ``nobody`` where none is missing."""
+    return say_ranks(ranks) if ranks else "nobody"
+
+
+def _key(call: Call, rank: int) -> str:
+    return f"{call.number}/{rank}"
+
+
+def _site() -> str:
+    """The line of the user's that made the call: the innermost frame outside of holdfast."""
+    frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() reads the sources of all frames
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0][:300] or type(error).__name__

@@ -1,0 +1,1 @@
+"""The collectives of holdfast, each on real ranks over gloo."""
