@@ -13,6 +13,8 @@ import zipfile
 from pathlib import Path
 
 from holdfast.blackbox import BoxWriter, Note
+from holdfast.facts import dumps, reduced_dumps
+from holdfast.facts.evidence import Kind, Piece
 from tests.actions.secrets_made_up import LINES, PEM
 
 LINE = (
@@ -55,6 +57,13 @@ RANKS = json.dumps(
      "time": 3.0, "groups": [], "facts": []}
 ).encode()  # fmt: skip
 SECRETS = [*(line.encode() for line, _ in LINES.values()), PEM[0].encode()]
+
+
+def reduced() -> bytes:
+    """Dumps of two ranks, reduced."""
+    data = json.dumps(DUMP).encode()
+    pieces = [Piece(f"dump_rank_{rank}", Kind.DUMP, len(data), lambda: io.BytesIO(data)) for rank in (0, 1)]
+    return reduced_dumps.encode(dumps.reduce(pieces).reduced)
 
 
 def archives() -> list[bytes]:

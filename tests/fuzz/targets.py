@@ -19,11 +19,13 @@ from holdfast.actions.redact_records import box as clean_box
 from holdfast.actions.redact_records import document
 from holdfast.errors import BoxUnreadable, DumpUnreadable
 from holdfast.facts import box_files, flight_recorder, plain_pickle, stack_dumps, stack_text
+from holdfast.facts import dumps as dump_tables_of
 from holdfast.facts.evidence import Ignored, Kind, Piece, gather
 from holdfast.facts.evidence.streams import Limits
 from holdfast.facts.logs import lines, scan
 from holdfast.facts.logs.scan import Scanner
 from holdfast.facts.logs.signals import ROWS, fields
+from holdfast.rules.dumps import judge as judge_dumps
 from tests.fuzz import seeds
 from tests.fuzz.seeds import DUMP, FAULTHANDLER, LINE, PY_SPY, PY_SPY_JSON, RANKS, SECRETS, VERDICT
 
@@ -69,6 +71,13 @@ def dumps(data: bytes) -> None:
     """A dump is read, or refused in a sentence."""
     with contextlib.suppress(DumpUnreadable):
         flight_recorder.parse(data)
+
+
+def dump_tables(data: bytes) -> None:
+    """Dumps of two ranks, and what somebody reduced them to, come to a verdict, whatever stands in them."""
+    for kind in (Kind.DUMP, Kind.REDUCED):
+        pieces = [Piece(f"dump_rank_{rank}", kind, len(data), lambda: io.BytesIO(data)) for rank in (0, 1)]
+        judge_dumps(dump_tables_of.read(pieces))
 
 
 def heap(data: bytes) -> None:
@@ -169,6 +178,7 @@ TARGETS = {
     "log-scan": (log_scan, [LINE * 3, b"\xff\xfe" + LINE.decode().encode("utf-16-le"), b"\0" * 99 + LINE]),
     "plain-pickle": (plain_pickles, [pickle.dumps(DUMP, protocol) for protocol in (2, 4, 5)]),
     "dump": (dumps, [pickle.dumps(DUMP, 2), json.dumps(DUMP).encode()]),
+    "dump-tables": (dump_tables, [seeds.reduced(), pickle.dumps(DUMP, 2), json.dumps(DUMP).encode()]),
     "heap": (heap, seeds.archives()),
     "standard-input": (standard_input, seeds.archives()),
     "stacks": (stacks, [PY_SPY, PY_SPY_JSON, FAULTHANDLER]),
