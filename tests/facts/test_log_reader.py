@@ -92,6 +92,40 @@ def test_ranks_in_names_of_files() -> None:
     assert rank_of("crank7x.log") is None
 
 
+def test_the_innermost_part_of_a_path_tells_the_rank() -> None:
+    assert rank_of("node_rank0/rank1.log") == 1
+    assert rank_of("rank2/attempt_0/3/stderr.log") == 3
+    assert rank_of("evidence.tgz!rank_5/out/stdout.log") == 5
+
+
+def test_ray_tells_which_process_is_which_rank() -> None:
+    found = facts(
+        log="(Trainer pid=70, ip=10.0.0.9) - (node_id=ab12, ip=10.0.0.9, pid=81) world_rank=3, local_rank=1\n"
+        "(Loop pid=82) Setting up process group for: env:// [rank=4, world_size=8]\n"
+        "(Loop pid=81) Too many open files\n(Loop pid=82) Too many open files\n(Loop pid=90) Too many open files\n"
+        "ray.exceptions.RayTaskError(KeyError): \x1b[36mray::Loop.fit()\x1b[39m (pid=82, ip=10.0.0.9)\n"
+    )
+    assert [one.line.rank for one in found.signals if one.name == "fd-limit"] == [3, 4, None]
+    assert [one.fields for one in found.signals if one.name == "worker-failed"] == [{"rank": 4}]
+
+
+def test_one_pid_of_two_ranks_is_nobodys() -> None:
+    lines = (
+        "".join(f"(Loop pid=81) rank {rank} of 4 is here\n" for rank in (1, 2)) + "(Loop pid=81) Too many open files\n"
+    )
+    assert [one.line.rank for one in facts(log=lines).signals if one.name == "fd-limit"] == [None]
+
+
+def test_work_is_counted_group_by_group() -> None:
+    lines = (
+        "[rank2]:[E203 04:05:06.2 ProcessGroupNCCL.cpp:2168] [PG ID 3 PG GUID 17 Rank 2]  failure detected by watchdog "
+        "at work sequence id: 9 PG status: last enqueued work: 11, last completed work: 8\n"
+        "[rank2]:[E ProcessGroupNCCL.cpp:1540] [PG 1 Rank 2] Timeout at NCCL work: 7, last enqueued NCCL work: 8, last "
+        "completed NCCL work: 6.\n"
+    )
+    assert facts(log=lines).ranks[2].enqueued == {"17": 11, "1": 8}
+
+
 def test_expressions_have_no_look_around() -> None:
     for row in ROWS:
         assert not any(mark in row.expression for mark in ("(?=", "(?!", "(?<=", "(?<!")), row.name

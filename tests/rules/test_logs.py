@@ -357,3 +357,114 @@ def test_slurm_names_the_task() -> None:
 def test_a_log_that_tells_nothing_is_not_called_well() -> None:
     assert verdict("some words\n").unseen
     assert not verdict("step 3 / 10\ntraining finished\n").unseen
+
+
+def found(*logs: str) -> tuple[str, int | None]:
+    """Cause and rank of the root; the logs are of one job."""
+    root = verdict(*logs).root
+    return (root.cause, root.subject.rank) if root else (HEALTHY, None)
+
+
+OUT = "CUDA out of memory. Tried to allocate 3.00 GiB."
+
+
+def test_of_several_ranks_the_first_to_speak_is_named() -> None:
+    one_log = f"[rank3]: torch.OutOfMemoryError: {OUT}\n[rank1]: torch.OutOfMemoryError: {OUT}\n"
+    assert found(one_log) == ("gpu-oom-all-ranks", 3)
+    early, late = (f"2026-02-03 04:05:0{second} {OUT}\n" for second in (1, 8))
+    logs = verdict(late, early, names=("rank0.log", "rank5.log")).root
+    assert logs is not None
+    assert logs.subject.rank == 5
+    untimed = verdict(OUT, OUT, names=("rank6.log", "rank4.log")).root
+    assert untimed is not None
+    assert untimed.subject.rank == 4
+
+
+def test_the_gpu_that_is_full_tells_the_rank_where_nothing_else_does() -> None:
+    assert found(f"RuntimeError: {OUT} GPU 3 has a total capacity of 40.00 GiB\n") == ("gpu-oom-all-ranks", 3)
+    assert found(f"[rank1]: RuntimeError: {OUT} (GPU 3; 40.00 GiB total capacity)\n") == ("gpu-oom-all-ranks", 1)
+
+
+def test_a_rank_alone_in_a_collective_is_told_by_those_who_heard_of_it() -> None:
+    heard_of_it = "".join(status(rank, 88, 88).replace("from rank 0", "from  rank 6") for rank in (0, 1, 2))
+    assert found(heard_of_it + LAUNCHER_ENDS) == ("rank-missing-collective", 6)
+    stuck = "".join(status(rank, 90, 88).replace("from rank 0", "from  rank 6") for rank in (0, 1, 2))
+    assert found(stuck) == ("watchdog-timeout-straggler", 6)
+
+
+def test_ranks_in_different_works_of_a_group() -> None:
+    behind = watchdog(0, 530) + watchdog(1, 498)
+    assert found(behind) == ("rank-missing-collective", 1)
+    alone_ahead = watchdog(0, 530) + watchdog(1, 530) + watchdog(2, 531, "BROADCAST")
+    assert found(alone_ahead) == ("rank-missing-collective", 2)
+
+
+def test_works_of_different_groups_are_not_compared() -> None:
+    def of_group(rank: int, number: int, group: int) -> str:
+        return (
+            f"[rank{rank}]:[E203 04:05:06.2 ProcessGroupNCCL.cpp:2168] [PG ID {group} PG GUID {group} Rank {rank}]  "
+            f"failure detected by watchdog at work sequence id: {number} PG status: last enqueued work: {number}, last "
+            f"completed work: {number - 1}\n"
+        )
+
+    log = of_group(0, 530, 1) + of_group(1, 41, 2)
+    root = verdict(log).root
+    assert root is not None
+    assert "did not make the same calls" not in root.message
+
+
+def test_rank_0_alone_waited_for_the_next() -> None:
+    assert found(watchdog(0, 530) + LAUNCHER_ENDS) == ("rank-missing-collective", 1)
+
+
+def fingerprints(one: int, other: int, numbers: tuple[int, int], shapes: tuple[int, int] = (8, 9)) -> str:
+    """What torch says when two ranks made different collectives."""
+    kinds = [
+        f"CollectiveFingerPrint(SequenceNumber={number}, OpType=ALLREDUCE, TensorShape=[{shape}])"
+        for number, shape in zip(numbers, shapes, strict=True)
+    ]
+    return (
+        f"RuntimeError: Detected mismatch between collectives on ranks. Rank {one} is running collective: {kinds[0]}, "
+        f"but Rank {other} is running collective: {kinds[1]}.\n"
+    )
+
+
+def test_of_two_that_differ_the_one_behind_is_named_or_else_who_speaks() -> None:
+    assert found(fingerprints(1, 5, (101, 3))) == ("collective-mismatch", 5)
+    assert found(fingerprints(1, 5, (3, 3))) == ("collective-mismatch", 1)
+
+
+def test_the_rank_that_a_barrier_lost_is_named() -> None:
+    log = (
+        "RuntimeError: Rank 3 successfully reached monitoredBarrier, but received errors while waiting for send/recv "
+        "from rank 2. Please check rank 2 logs for faulty rank.\n [pair.cc:598] Connection closed by peer [10.0.0.2]\n"
+    )
+    assert found(log) == ("peer-lost", 2)
+
+
+def test_mpirun_tells_the_rank_that_crashed() -> None:
+    log = "mpirun noticed that process rank 19 with PID 88 on node n3 exited on signal 11 (Segmentation fault).\n"
+    assert found(log) == ("segfault-in-worker", 19)
+
+
+def test_an_exception_after_which_the_job_made_steps_was_caught() -> None:
+    steps = "".join(f"iteration {number}/900\n" for number in (4, 5, 6))
+    assert found(raises(3, "FileExistsError: [Errno 17] /scratch/x") + steps) == (HEALTHY, None)
+    assert found(raises(3, "KeyError: 'label'") + steps + LAUNCHER_ENDS)[0] == "python-exception-on-one-rank"
+
+
+def test_an_actor_of_rays_is_named_by_its_rank() -> None:
+    joined = "(Loop pid=81) rank 0 of 2 joined\n(Loop pid=82) rank 1 of 2 joined\n"
+    raised = (
+        "Traceback (most recent call last):\n"
+        "ray.exceptions.RayTaskError(KeyError): ray::Loop.fit() (pid=82, ip=10.0.0.9)\n"
+        "  File \"/job/a.py\", line 7, in fit\nKeyError: 'label'\n"
+    )
+    assert found(joined + raised) == ("python-exception-on-one-rank", 1)
+    died = "ray.exceptions.ActorDiedError: The actor died unexpectedly.\n\tclass_name: Loop\n\tpid: 82\n"
+    assert found(joined + died) == ("peer-lost", 1)
+
+
+def test_memory_of_other_accelerators() -> None:
+    log = "[rank1]:[E203 04:05:06.1 x.ts:444] NPU out of memory. It tried to allocate 2.00 GiB (NPU 1; 60 GiB total)\n"
+    assert found(log + raises(1, "RuntimeError: the inner error stands above")) == ("gpu-oom-all-ranks", 1)

@@ -19,29 +19,36 @@ from holdfast.facts.logs.kept import MOST_TRACEBACKS, KeptSignals
 from holdfast.facts.logs.lines import parse
 from holdfast.facts.logs.scan import Hit, Scanner
 from holdfast.facts.logs.signals import ROWS, Row, fields
+from holdfast.facts.logs.speakers import NCCL_PROCESS, actor_of, learn, rank_of_actor
 from holdfast.facts.ranks import Place, Stack
 from holdfast.facts.user_code import innermost_user
 
 MOST_FRAMES = 64
 
 #: What a healthy log says on nearly every line: searched for fully at both ends of a long log, and in samples between.
-CHATTY = frozenset({"progress", "pace", "evaluation", "checkpoint-word", "preparing", "rank-elements"})
+CHATTY = frozenset({
+    "progress", "pace", "evaluation", "checkpoint-word", "preparing", "rank-elements", "process-rank", "actor-failed",
+})  # fmt: skip
 
-#: Ranks in names of files: torchrun's folders, and what people write.
-_FILE_RANKS = (
-    re.compile(r"attempt_\d+/(?P<rank>\d{1,6})/std(?:out|err)\.log$"),
-    re.compile(r"(?:^|[/!_.-])rank[_-]?(?P<rank>\d{1,6})(?:[/_.-]|$)", re.IGNORECASE),
-    re.compile(r"(?:^|[/!_.-])(?:task|worker|proc)[_-](?P<rank>\d{1,6})\.(?:log|out|err|txt)$"),
+#: Ranks in names of files: torchrun's folders, and what people write, in one part of a path.
+_TORCHRUN = re.compile(r"attempt_\d+/(?P<rank>\d{1,6})/std(?:out|err)\.log$")
+_PARTS = re.compile(r"[/!]")
+_PART_RANKS = (
+    re.compile(r"(?:^|[_.-])rank[_-]?(?P<rank>\d{1,6})(?:[_.-]|$)", re.IGNORECASE),
+    re.compile(r"(?:^|[_.-])(?:task|worker|proc)[_-](?P<rank>\d{1,6})\.(?:log|out|err|txt)$"),
 )
 _FRAME_ROWS = frozenset({"traceback", "frame", "exception"})
 
 
 def rank_of(name: str) -> int | None:
-    """The rank that a file's name tells; None where it tells none."""
-    for expression in _FILE_RANKS:
-        found = expression.search(name)
-        if found is not None:
-            return int(found["rank"])
+    """The rank that a file's name tells, or else that of the innermost folder which tells one; None where none does."""
+    found = _TORCHRUN.search(name)
+    if found is not None:
+        return int(found["rank"])
+    for part in reversed(_PARTS.split(name)):
+        for expression in _PART_RANKS:
+            if (found := expression.search(part)) is not None:
+                return int(found["rank"])
     return None
 
 
@@ -134,11 +141,12 @@ class _Heap:
         """One line in which something was found; ``after_lines`` stand in front of what is being read."""
         number = hit.number + after_lines
         line = parse(hit.line, self._source, number, rank=self._file_rank, year=self._year)
-        process = _NCCL_PROCESS.match(hit.line)
+        process = NCCL_PROCESS.match(hit.line)
         if process is not None:
             self._hosts.add(process[2].decode())
         if line.rank is None and process is not None:
             line = _with_rank(line, self._processes.get(process[1].decode()))
+        line, actor = self._by_actor(line, hit.line)
         self._see(line)
         for index in hit.rows:
             row = ROWS[index]
@@ -146,10 +154,25 @@ class _Heap:
             owner = line
             if said is None:  # it stood in a prefix, or in a progress bar, which may be another rank's
                 said, owner = fields(row, hit.line.decode("utf-8", errors="replace")), _with_rank(line, None)
-            if said is not None and process is not None:
+            if said is None:
+                continue
+            if process is not None:
                 said["device"] = int(process[3])
-            if said is not None:
-                self._hear(row, owner, said, process[1].decode() if process else "")
+            if row.name in _OF_GROUPS and (group := _GROUP.search(hit.line)) is not None:
+                said["group"] = group[1].decode()
+            if row.name == "process-rank" and (pid := said.get("pid", actor)) is not None:
+                learn(self._processes, int(pid), int(said["rank"]))
+            self._hear(row, owner, said, process[1].decode() if process else "")
+
+    def _by_actor(self, line: Line, raw: bytes) -> tuple[Line, int | None]:
+        """The line with its actor's rank, and the actor's pid; from a line with both it is learned who is who."""
+        actor = actor_of(raw) if self._file_rank is None else None
+        if actor is None:
+            return line, None
+        if line.rank is None:
+            return _with_rank(line, rank_of_actor(self._processes, actor)), actor
+        learn(self._processes, actor, line.rank)
+        return line, actor
 
     def _see(self, line: Line) -> None:
         if line.rank is None:
@@ -164,9 +187,11 @@ class _Heap:
             self._processes[process] = int(said["rank"])
             self._world = max(self._world or 0, int(said["world"]))
         elif row.name == "work-status" and line.rank is not None:
-            self._progress(line.rank, _group_of(line.text), int(said["enqueued"]), int(said["completed"]))
+            self._progress(line.rank, str(said.get("group", "0")), int(said["enqueued"]), int(said["completed"]))
         elif row.name in ("failed-rank", "failed-code", "failed-host"):
             self._table(row.name, said)
+        elif row.name == "actor-failed" and (rank := rank_of_actor(self._processes, int(said["pid"]))) is not None:
+            self._kept.add(Signal("worker-failed", line, {"rank": rank}))
         if row.name not in _FRAME_ROWS:
             self._kept.add(Signal(row.name, line, said))
 
@@ -212,14 +237,9 @@ class _Heap:
         )  # fmt: skip
 
 
-#: Process (host and pid), host and CUDA device of a line of NCCL's.
-_NCCL_PROCESS = re.compile(rb"(([\w.-]{1,120}):\d{1,8}):\d{1,8} \[(\d{1,3})\]")
-_GROUP = re.compile(r"(?:PG GUID |PG ID )(\w+)")
-
-
-def _group_of(text: str) -> str:
-    found = _GROUP.search(text)
-    return found[1] if found else "0"
+#: What torch's watchdog says is said of one process group, whose name stands in the line's prefix.
+_OF_GROUPS = frozenset({"work-status", "watchdog-timeout"})
+_GROUP = re.compile(rb"\[PG (?:ID \w+ PG GUID |ID )?(\w+)")
 
 
 def _with_rank(line: Line, rank: int | None) -> Line:

@@ -18,6 +18,8 @@ def memory(heard: Heard) -> Iterable[Candidate]:
     waited = heard.ranks("watchdog-timeout", "gloo-timeout", "peer-closed", "dump-signal") - ranks
     lines = tuple(signal.line for signal in signals)
     rank = rank_of(heard, signals)
+    if rank is None and len(heard.facts.hosts) <= 1:  # on one node a rank's GPU mostly has its number
+        rank = next((int(signal.fields["gpu"]) for signal in signals if "gpu" in signal.fields), None)
     if len(ranks) == 1 and waited and len(heard.failed_ranks - ranks) == 0:
         message = f"rank {rank} alone ran out of GPU memory, and {len(waited)} others waited for it"
         yield Candidate("oom-on-one-rank-then-timeout", Tier.DEVICE, 0.85, message, lines, rank)

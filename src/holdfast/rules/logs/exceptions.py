@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 
 from holdfast.facts.logs import LoggedTraceback
-from holdfast.rules.logs.heard import Candidate, Heard, place
+from holdfast.rules.logs.heard import Candidate, Heard, first_to_speak, place
 from holdfast.rules.logs.meanings import MEANINGS, Tier
-from holdfast.rules.logs.plain import overcome
+from holdfast.rules.logs.plain import FAILURES, LEAST_AFTERWARDS, overcome
 
 #: What launchers raise about the processes that they started.
 _LAUNCHERS = re.compile(
@@ -36,13 +36,15 @@ def raised(heard: Heard) -> Iterable[Candidate]:
     if not own or _went_on(heard, own[-1]):
         return
     same = [one for one in own if _kind(one) == _kind(own[0])]
-    ranks = {one.line.rank for one in same if one.line.rank is not None}
+    lines = tuple(one.line for one in same)
+    ranks = {line.rank for line in lines if line.rank is not None}
     ranks = ranks or {int(rank) for signal in heard.all("worker-failed") for rank in signal.fields.values()}
-    rank = _first(heard, ranks)
+    rank = heard.first_failed
+    if rank is None or (ranks and rank not in ranks):
+        rank = first_to_speak(lines) if any(line.rank is not None for line in lines) else min(ranks, default=None)
     everybody = len(ranks) > 1 or (not ranks and (len(same) > 1 or len(heard.failed_ranks) > 1))
     said = f"{own[0].type}: {own[0].text}"[:160].rstrip(": ")
     where = f" at {own[0].place.file.rsplit('/', 1)[-1]}:{own[0].place.line}" if own[0].place else ""
-    lines = tuple(one.line for one in same)
     if everybody:
         rank = rank or 0  # all of them: the first stands for the rest
         message = f"{len(ranks) or 'several'} ranks raised {said}{where}"
@@ -56,13 +58,19 @@ def raised(heard: Heard) -> Iterable[Candidate]:
 
 
 def _went_on(heard: Heard, last: LoggedTraceback) -> bool:
-    """True where the job finished after the last exception, which somebody caught, and no launcher saw a failure."""
+    """True where the job finished, or made steps, after the last exception, and nobody saw a failure.
+
+    Somebody caught it then.
+    """
     later = [
-        signal for signal in heard.all("finished")
+        signal for signal in heard.all("finished", "progress", "pace")
         if signal.line.source == last.line.source and signal.line.number > last.line.number
     ]  # fmt: skip
+    ended = [signal for signal in later if signal.name == "finished"]
     failures = [signal for signal in heard.all("exit-code") if not overcome(heard, signal)]
-    return bool(later) and not heard.failed_ranks and not failures
+    if not ended and any(name in heard for name in FAILURES):
+        return False
+    return (bool(ended) or len(later) >= LEAST_AFTERWARDS) and not heard.failed_ranks and not failures
 
 
 def is_own(one: LoggedTraceback) -> bool:
@@ -77,10 +85,3 @@ def is_own(one: LoggedTraceback) -> bool:
 def _kind(one: LoggedTraceback) -> tuple[str, str]:
     """Type and text without numbers, in which ranks differ."""
     return one.type.rsplit(".", 1)[-1], _NUMBERS.sub("0", one.text)[:80]
-
-
-def _first(heard: Heard, ranks: set[int]) -> int | None:
-    first = heard.first_failed
-    if first is not None and (not ranks or first in ranks):
-        return first
-    return min(ranks) if ranks else None

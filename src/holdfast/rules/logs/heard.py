@@ -90,4 +90,17 @@ def place(signal: Signal) -> tuple[str, int]:
     return signal.line.source, signal.line.number
 
 
+def first_to_speak(lines: Iterable[Line]) -> int | None:
+    """The rank whose line came first: by time where each line tells one, by its number in a log that all share.
+
+    Nothing orders the lines of several logs without times: the lowest rank stands for them.
+    """
+    told = [line for line in lines if line.rank is not None]
+    if told and all(line.time is not None for line in told):
+        return min(told, key=lambda line: (line.time or 0.0, line.number)).rank
+    if len({line.source for line in told}) == 1:
+        return min(told, key=lambda line: line.number).rank
+    return min((line.rank for line in told if line.rank is not None), default=None)
+
+
 Rule = Callable[[Heard], Iterable[Candidate]]

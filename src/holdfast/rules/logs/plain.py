@@ -6,11 +6,13 @@ from collections.abc import Iterable
 
 from holdfast.facts.logs import Signal
 from holdfast.rules.logs.absent import absent
-from holdfast.rules.logs.heard import Candidate, Heard
+from holdfast.rules.logs.heard import Candidate, Heard, first_to_speak
 from holdfast.rules.logs.meanings import MEANINGS, Meaning, Tier
 
 #: So many steps after a line, and it was no failure.
-_LEAST_AFTERWARDS = 3
+LEAST_AFTERWARDS = 3
+#: What is told of a job that failed after all.
+FAILURES = ("exit-code", "failed-code", "watchdog-timeout", "segfault", "killed", "terminated")
 
 
 def machine(heard: Heard) -> Iterable[Candidate]:
@@ -73,16 +75,16 @@ def rank_of(heard: Heard, signals: list[Signal]) -> int | None:
     if signals[0].name in OF_SURVIVORS:
         if signals[0].name not in OF_WAITERS:
             return None
-        asked = heard.first("unique-id")
+        asked = next((one for one in heard.all("unique-id", "barrier-reached") if "origin" in one.fields), None)
         return int(asked.fields["origin"]) if asked else absent(heard, heard.ranks(*OF_WAITERS))
     named = [rank for signal in signals if (rank := _named(signal)) is not None]
     if named:
         return named[0]
-    ranks = sorted({signal.line.rank for signal in signals if signal.line.rank is not None})
+    ranks = {signal.line.rank for signal in signals if signal.line.rank is not None}
     first = heard.first_failed
     if first is not None and (not ranks or first in ranks or len(heard.failed_ranks) > 1):
         return first
-    return ranks[0] if ranks else _told_by_launchers(heard, signals)
+    return first_to_speak(signal.line for signal in signals) if ranks else _told_by_launchers(heard, signals)
 
 
 def _named(signal: Signal) -> int | None:
@@ -92,9 +94,10 @@ def _named(signal: Signal) -> int | None:
 
 
 def _told_by_launchers(heard: Heard, signals: list[Signal]) -> int | None:
-    spoken = heard.first("mpi-process", "failed-rank-json", "worker-failed")
-    if spoken is not None:
-        return int(next(iter(spoken.fields.values())))
+    spoken = heard.all("mpi-process", "mpi-signal", "failed-rank-json", "worker-failed")
+    for one in spoken:
+        if (rank := one.fields.get("rank", one.fields.get("snippet"))) is not None:
+            return int(rank)
     if len(heard.failed_ranks) == 1:
         return next(iter(heard.failed_ranks))
     lost = absent(heard, heard.ranks(*OF_WAITERS))
@@ -113,9 +116,9 @@ def overcome(heard: Heard, signal: Signal) -> bool:
     Where a launcher started the ranks anew, it tells of the failure first: what counts is how the new attempt went.
     """
     begun = next((one for one in reversed(heard.after(signal, "exit-code")) if _went_on(heard, one)), signal)
-    failed = heard.after(begun, "exit-code", "failed-code", "watchdog-timeout", "segfault", "killed", "terminated")
+    failed = heard.after(begun, *FAILURES)
     return not failed and (_went_on(heard, begun) or bool(heard.after(begun, "finished")))
 
 
 def _went_on(heard: Heard, signal: Signal) -> bool:
-    return len(heard.after(signal, "pace", "progress")) >= _LEAST_AFTERWARDS
+    return len(heard.after(signal, "pace", "progress")) >= LEAST_AFTERWARDS

@@ -20,6 +20,7 @@ from holdfast.rules.logs.meanings import Tier
 _FROM_ROOT = frozenset({"BROADCAST", "SCATTER"})
 #: What a fingerprint says of the call: its operation and shapes, or else its number.
 _KIND = re.compile(r"OpType=\w+|TensorShape=\[[\d, ]*\]")
+_NUMBER = re.compile(r"SequenceNumber=(\d+)")
 #: A time-out this early is one of making the communicator or of the first step.
 EARLY_WORK = 10
 
@@ -35,8 +36,11 @@ def waited(heard: Heard) -> Iterable[Candidate]:
         others = heard.all("watchdog-timeout", "gloo-timeout", "watchdog-stuck", "socket-timeout", "barrier-reached")
         if others:
             yield _unnumbered(heard, others)
+        else:
+            yield from _alone(heard)
         return
     yield from _mismatch(heard)
+    yield from _apart(timeouts)
     yield from _missing(heard, timeouts)
 
 
@@ -73,13 +77,53 @@ def _mismatch(heard: Heard) -> Iterable[Candidate]:
         return
 
 
+def _apart(timeouts: list[Signal]) -> Iterable[Candidate]:
+    """Ranks that stood in different works of one group: each call of the few met another of the others."""
+    groups = {(one.line.rank, one.fields["seq"]): one.fields["group"] for one in timeouts if "group" in one.fields}
+    stood: dict[int, Signal] = {}
+    for one in sorted(timeouts, key=lambda one: int(one.fields["seq"])):
+        if one.line.rank is not None:
+            stood.setdefault(one.line.rank, one)
+    by_number: dict[int, list[int]] = defaultdict(list)
+    for rank, one in stood.items():
+        by_number[int(one.fields["seq"])].append(rank)
+    told = {groups.get((rank, one.fields["seq"])) for rank, one in stood.items()} - {None}
+    if len(by_number) < 2 or len(told) > 1:
+        return
+    few, many = (sorted(by_number, key=lambda number: (len(by_number[number]), number))[at] for at in (0, -1))
+    odd = min(by_number[few])
+    message = (
+        f"ranks {ranks_text(sorted(by_number[few]))} stood in work {few} of a group and ranks "
+        f"{ranks_text(sorted(by_number[many]))} in work {many}: they did not make the same calls"
+    )
+    lines = (stood[odd].line, *(stood[rank].line for rank in by_number[many]))
+    yield Candidate("rank-missing-collective", Tier.WAITING, 0.6, message, lines[:8], odd)
+
+
+def _alone(heard: Heard) -> Iterable[Candidate]:
+    """All that is left is what ranks heard: another ran out of time, in a collective that they had not begun."""
+    told = heard.all("dump-signal")
+    if not told:
+        return
+    origin = Counter(int(signal.fields["origin"]) for signal in told).most_common(1)[0][0]
+    hearers = [rank for rank in heard.facts.ranks.values() if rank.rank in heard.ranks("dump-signal") - {origin}]
+    if hearers and all(rank.enqueued == rank.completed for rank in hearers):
+        message = f"rank {origin} ran out of time in a collective, and the others had not begun another"
+        yield Candidate("rank-missing-collective", Tier.WAITING, 0.5, message, _lines(told), origin)
+        return
+    message = f"rank {origin} was the first to run out of time in a collective; of the others only that is told"
+    yield Candidate("watchdog-timeout-straggler", Tier.WAITING, 0.4, message, _lines(told), origin)
+
+
 def _missing(heard: Heard, timeouts: list[Signal]) -> Iterable[Candidate]:
     """Who had not enqueued what the others waited in."""
     number = Counter(int(signal.fields["seq"]) for signal in timeouts).most_common(1)[0][0]
     inside = {signal.line.rank for signal in timeouts if signal.fields["seq"] == number} - {None}
+    groups = {str(one.fields["group"]) for one in timeouts if one.fields["seq"] == number and "group" in one.fields}
     behind = sorted(
         rank.rank for rank in heard.facts.ranks.values()
-        if rank.rank not in inside and any(enqueued < number for enqueued in rank.enqueued.values())
+        if rank.rank not in inside
+        and any(enqueued < number for group, enqueued in rank.enqueued.items() if not groups or group in groups)
     )  # fmt: skip
     lines = _lines(timeouts)
     call = str(timeouts[0].fields.get("op", "work"))
@@ -102,6 +146,10 @@ def _missing(heard: Heard, timeouts: list[Signal]) -> Iterable[Candidate]:
         return
     if missed is None:
         missed = min(heard.facts.ranks.keys() - inside, default=None)
+    if missed is None and inside == {0}:
+        message = f"{who}, and no other rank wrote a line: rank 1 is the first of those that did not come to it"
+        yield Candidate("rank-missing-collective", Tier.WAITING, 0.45, message, lines, 1)
+        return
     message = f"{who}; {'the others' if missed is None else f'rank {missed}'} did not come to it"
     yield Candidate("rank-missing-collective", Tier.WAITING, 0.5, message, lines, missed)
 
@@ -151,16 +199,27 @@ def _sizes(heard: Heard) -> Iterable[Candidate]:
 
 def _fingerprints(heard: Heard) -> Iterable[Candidate]:
     """Reads torch's own comparison under ``TORCH_DISTRIBUTED_DEBUG=DETAIL``: each line compares two ranks."""
-    told = {
-        int(signal.fields["rank"]): _KIND.findall(str(signal.fields["kind"])) for signal in heard.all("fingerprint")
+    calls = {
+        int(signal.fields["rank"]): str(signal.fields["kind"]).split("but Rank", 1)[0]
+        for signal in heard.all("fingerprint")
     }
-    kinds = Counter(map(tuple, told.values()))
-    if len(kinds) < 2 or min(kinds.values()) == max(kinds.values()):
+    kinds = {rank: tuple(_KIND.findall(call)) for rank, call in calls.items()}
+    alike = Counter(kinds.values())
+    if len(alike) < 2:
         return
-    odd = min(rank for rank, kind in told.items() if kinds[tuple(kind)] == min(kinds.values()))
-    message = f"rank {odd} made another collective than the others: {', '.join(told[odd])}"
+    few = min(alike.values())
+    odd = (
+        min(rank for rank, kind in kinds.items() if alike[kind] == few) if few < max(alike.values()) else _behind(calls)
+    )
+    message = f"rank {odd} made another collective than the others: {', '.join(kinds[odd])}"
     lines = _lines([signal for signal in heard.all("fingerprint") if signal.fields["rank"] == odd])
     yield Candidate("collective-mismatch", Tier.NAMED, 0.95, message, lines, odd)
+
+
+def _behind(calls: dict[int, str]) -> int:
+    """The rank with the fewest calls, or else the one that was told of first: it is who compared."""
+    numbers = {rank: int(found[1]) for rank, call in calls.items() if (found := _NUMBER.search(call))}
+    return min(numbers or calls, key=lambda rank: numbers.get(rank, 0))
 
 
 def _lines(signals: list[Signal]) -> tuple[Line, ...]:

@@ -22,7 +22,11 @@ DEVICES = rows(
     ("cuda-assert", r"block: \[\d+,\d+,\d+\], thread: \[\d+,\d+,\d+\] Assertion"),
     ("cuda-illegal-address", r"an illegal memory access was encountered|misaligned address"),
     ("cuda-illegal-address", r"Memory access fault by GPU node"),
-    ("cuda-out-of-memory", r"(?:CUDA|HIP) out of memory\.?(?: Tried to allocate (?P<wanted>[\d.]+ [KMG]iB))?"),
+    (
+        "cuda-out-of-memory",
+        r"(?:CUDA|HIP) out of memory\.?(?: Tried to allocate (?P<wanted>[\d.]+ [KMG]iB)(?:\.? \(?GPU (?P<gpu>\d+))?)?",
+    ),
+    ("cuda-out-of-memory", r"(?:NPU|XPU|MUSA|MLU) out of memory"),
     ("cuda-out-of-memory", r"OutOfMemoryError"),
     ("cuda-out-of-memory", r"CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation"),
     ("cuda-out-of-memory", r"Cuda failure '?(?:\d+ '?)?out of memory"),

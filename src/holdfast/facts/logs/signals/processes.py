@@ -13,6 +13,9 @@ PROCESSES = rows(
     ("process-ended", r"[Pp]rocess (?P<rank>\d+) (?:terminated with exit|failed with return) code (?P<code>-?\d+)"),
     ("worker-failed", r"Worker (?P<rank>\d+) has failed|Rank (?P<snippet>\d+) Error Snippet"),
     ("worker-failed", r"[Pp]rocess (?P<rank>\d+) terminated with (?:the following error|signal|exit code)"),
+    ("process-rank", r"\[rank=(?P<rank>\d+), world_size=\d+\]"),
+    ("process-rank", r"pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d+)"),
+    ("actor-failed", r"RayTaskError\(\w+\).{0,120}\(pid=(?P<pid>\d+)"),
     ("world-size", r"(?:world[_ ]size|WORLD_SIZE)\W{0,3}(?P<world>\d{1,6})\b|MEMBER: \d+/(?P<members>\d{1,6})"),
     ("world-size", r"rank=\d+, size=(?P<world>\d{1,6})\b"),
     ("guesses", r"potential root causes|Some common causes include"),
@@ -57,6 +60,8 @@ ANCHORED = (
     Row("failed-code", r"^\s*exitcode\s*: (?P<code>-?\d+) \(pid: (?P<pid>\d+)\)", find=r"exitcode\s*: -?\d+ \(pid"),
     Row("failed-time", r"^\s*time\s*: (?P<time>\d{4}-\d\d-\d\d_[\d:]{8})", find=r"time\s+: \d{4}-"),
     Row("failed-host", r"^\s*host\s*: (?P<host>\S+)", find=r"host\s+: "),
+    Row("process-rank", r"^[Rr]ank[ =:]{0,2}(?P<rank>\d+)(?: of |/)\d+", find=r"[Rr]ank[ =:]{0,2}\d+(?: of |/)\d"),
+    Row("actor-failed", r"^\s*pid: (?P<pid>\d+)$", find=r"\bpid: \d+"),
     Row("failed-rank-json", r'^\s*"(?P<rank>\d+)": \{', find=r'"\d+": \{'),
 )
 

@@ -46,7 +46,7 @@ WATCHDOG = rows(
     ("gloo-timeout", r"Timed out waiting (?P<ms>\d+)ms for (?P<what>recv|send) operation"),
     ("mismatch-said", r"\[(?P<rank>\d+)\]: params\[\d+\] in this process .{0,80}appears not to match"),
     ("mismatch-said", r"DDP expects same model across all ranks"),
-    ("barrier-reached", r"successfully reached monitoredBarrier"),
+    ("barrier-reached", r"successfully reached monitoredBarrier(?:.{0,80} from rank (?P<origin>\d+))?"),
     ("uneven-said", r"at least one rank that exhausted inputs"),
     ("gloo-timeout", r"Application timeout caused pair closure"),
     ("barrier-missing", r"Ranks? (?P<missing>[\d, ]+?) failed to (?:pass|reach) monitoredBarrier"),
