@@ -468,3 +468,38 @@ def test_an_actor_of_rays_is_named_by_its_rank() -> None:
 def test_memory_of_other_accelerators() -> None:
     log = "[rank1]:[E203 04:05:06.1 x.ts:444] NPU out of memory. It tried to allocate 2.00 GiB (NPU 1; 60 GiB total)\n"
     assert found(log + raises(1, "RuntimeError: the inner error stands above")) == ("gpu-oom-all-ranks", 1)
+
+
+UNSIGNED = 'Traceback (most recent call last):\n  File "/job/train.py", line 41, in step\n    use(x)\nKeyError: 3\n'
+
+
+def test_launchers_tell_the_rank_where_no_line_does() -> None:
+    assert found(UNSIGNED + LAUNCHER_ENDS) == ("python-exception-on-one-rank", 2)
+    assert found(UNSIGNED + UNSIGNED + LAUNCHER_ENDS) == ("python-exception-all-ranks", 2)
+    assert found(UNSIGNED + "srun: error: n4: task 6: Exited with exit code 1\n") == ("python-exception-on-one-rank", 6)
+    wrapped = "mpirun noticed that process rank 5 with PID 77 on node n3 exited on\nsignal 9 (Killed).\n"
+    assert found(wrapped) == ("host-oom-killed", 5)
+
+
+def test_of_several_ranks_the_one_whose_process_the_launcher_saw_fail_is_named() -> None:
+    error = "RuntimeError: shapes do not match"
+    everybody = "".join(raises(rank, error) for rank in (0, 1, 2, 3))
+    assert found(everybody + LAUNCHER_ENDS) == ("python-exception-all-ranks", 2)
+    other_node = "".join(raises(rank, error) for rank in (8, 9))
+    assert found(other_node + LAUNCHER_ENDS) == ("python-exception-all-ranks", 8)
+
+
+@pytest.mark.parametrize(
+    "prefix", ["  ", "1105:[default2]:", "2026-02-03 04:05:06,789 - trainer - INFO - ", "stderr: "]
+)
+def test_what_stands_in_front_of_a_rank(prefix: str) -> None:
+    lines = "".join(f"{prefix}{line}\n" for line in raises(2, "ValueError: no such layer").splitlines())
+    assert found(lines) == ("python-exception-on-one-rank", 2)
+
+
+def test_a_checkpoint_that_took_its_time_is_no_failure_unless_somebody_minded() -> None:
+    long = "Loading the checkpoint took 410.2 secs\n"
+    assert found(long) == (HEALTHY, None)
+    assert found(long + "RuntimeError: Timed out waiting 1800000ms for recv operation to complete\n")[0] == (
+        "checkpoint-io-slow-timeout"
+    )

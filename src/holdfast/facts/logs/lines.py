@@ -35,8 +35,8 @@ _ZONE = r"(?: ?(?P<zone>Z|[+-]\d\d:?\d\d))?"
 _PREFIXES = tuple(
     re.compile(expression)
     for expression in (
-        r"\[rank[ :]{0,2}(?P<rank>\d{1,6})\]:? ?",
-        r"\[[Rr]ank (?P<rank>\d{1,6})\]:? ?",
+        r"\s{0,8}\[rank[ :]{0,2}(?P<rank>\d{1,6})\]:? ?",
+        r"\s{0,8}\[[Rr]ank (?P<rank>\d{1,6})\]:? ?",
         r"(?:\[RANK |RANK=?|rank=?|Rank )(?P<rank>\d{1,6})(?:\]|:|\|) ?",
         r"\[1,(?P<rank>\d{1,6})\]<std(?:out|err)>: ?",
         r"\[(?P<host>[A-Za-z][\w.-]{0,120}):(?P<rank>\d{1,6})\] ?",
@@ -47,6 +47,9 @@ _PREFIXES = tuple(
         r" {0,4}(?P<task>\d{1,5}): (?=[^\d\s]| {2})",
         r"\s{0,4}\| ",
         r"\[\d{1,9}\] (?=\[)",
+        r"\d{1,9}:(?=\[(?:rank|default)\d)",
+        r"std(?:out|err): ",
+        r"[\w.-]{1,60} - (?:DEBUG|INFO|WARNING|ERROR|CRITICAL) - ",
         r"(?P<host>[\w.-]{1,120}):\d{1,8}:\d{1,8} \[(?P<device>\d{1,3})\] ",
         rf"\[?(?P<year>\d{{4}})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T_ ]{_CLOCK}{_ZONE}\]?(?: - |[,:]? ?)",
         rf"\[?(?:[A-Z][a-z]{{2}} )?(?P<name>[A-Z][a-z]{{2}}) +(?P<day>\d{{1,2}}) {_CLOCK}(?: (?P<year>\d{{4}}))?\]? ",

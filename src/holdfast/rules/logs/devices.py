@@ -6,7 +6,10 @@ from collections.abc import Iterable
 
 from holdfast.rules.logs.heard import Candidate, Heard
 from holdfast.rules.logs.meanings import MEANINGS, XIDS_OF_PROGRAMS, XIDS_THAT_FOLLOW, Tier
-from holdfast.rules.logs.plain import candidate, overcome, rank_of
+from holdfast.rules.logs.plain import FAILURES, candidate, overcome, rank_of
+
+#: Said by who waited for another too long.
+_TIMEOUTS = ("gloo-timeout", "socket-timeout", "store-key-timeout", "watchdog-stuck", "barrier-missing", "time-limit")
 
 
 def memory(heard: Heard) -> Iterable[Candidate]:
@@ -45,7 +48,9 @@ def xid(heard: Heard) -> Iterable[Candidate]:
 
 def storage(heard: Heard) -> Iterable[Candidate]:
     """A full or stuck disk: a checkpoint's where a checkpoint is spoken of, shared memory's where that is."""
-    for name in ("no-space", "checkpoint-slow"):
+    for name in ("no-space", "checkpoint-slow", "checkpoint-long"):
+        if name == "checkpoint-long" and not any(told in heard for told in (*FAILURES, *_TIMEOUTS)):
+            continue  # it took its time, and nobody minded
         for signal in heard.all(name):
             if overcome(heard, signal):
                 continue
@@ -53,7 +58,9 @@ def storage(heard: Heard) -> Iterable[Candidate]:
                 continue
             full = name == "no-space"
             told = "checkpoint-word" in heard
-            sentence = "the disk that checkpoints are written to is full" if full else MEANINGS[name].sentence
+            sentence = (
+                "the disk that checkpoints are written to is full" if full else MEANINGS["checkpoint-slow"].sentence
+            )
             confidence = 0.9 if full and told else 0.6
             yield Candidate(
                 "checkpoint-io-slow-timeout", Tier.DEVICE, confidence, sentence, (signal.line,), signal.line.rank

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from holdfast.facts.logs import LoggedTraceback
 from holdfast.rules.logs.heard import Candidate, Heard, first_to_speak, place
 from holdfast.rules.logs.meanings import MEANINGS, Tier
-from holdfast.rules.logs.plain import FAILURES, LEAST_AFTERWARDS, overcome
+from holdfast.rules.logs.plain import FAILURES, LEAST_AFTERWARDS, overcome, told_by_launchers
 
 #: What launchers raise about the processes that they started.
 _LAUNCHERS = re.compile(
@@ -39,9 +39,10 @@ def raised(heard: Heard) -> Iterable[Candidate]:
     lines = tuple(one.line for one in same)
     ranks = {line.rank for line in lines if line.rank is not None}
     ranks = ranks or {int(rank) for signal in heard.all("worker-failed") for rank in signal.fields.values()}
-    rank = heard.first_failed
+    rank = heard.first_failed_of(ranks)
     if rank is None or (ranks and rank not in ranks):
-        rank = first_to_speak(lines) if any(line.rank is not None for line in lines) else min(ranks, default=None)
+        spoke = first_to_speak(lines)
+        rank = spoke if spoke is not None else told_by_launchers(heard)
     everybody = len(ranks) > 1 or (not ranks and (len(same) > 1 or len(heard.failed_ranks) > 1))
     said = f"{own[0].type}: {own[0].text}"[:160].rstrip(": ")
     where = f" at {own[0].place.file.rsplit('/', 1)[-1]}:{own[0].place.line}" if own[0].place else ""

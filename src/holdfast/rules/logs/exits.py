@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from holdfast.facts.logs import Signal
 from holdfast.rules.logs.heard import Candidate, Heard
 from holdfast.rules.logs.meanings import MEANINGS, Tier
-from holdfast.rules.logs.outside import task_numbers
-from holdfast.rules.logs.plain import OF_WAITERS, candidate, overcome, rank_of
+from holdfast.rules.logs.plain import OF_WAITERS, candidate, overcome, rank_of, task_numbers
 
 #: Signals of Unix that end a process, and what is said where one did; a shell adds 128 to their number.
 _BY_SIGNAL = {6: "aborted", 7: "bus-error", 9: "killed", 11: "segfault", 15: "terminated"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from holdfast.facts.logs import Line, LogFacts, Signal
@@ -78,6 +78,17 @@ class Heard:
                     (str(times[0].fields["time"]) if times else "", ranks[0].order, int(ranks[0].fields["rank"]))
                 )
         return min(told)[2] if told else None
+
+    @property
+    def failed_local_rank(self) -> int | None:
+        """The process that torchrun saw fail, by its number on the node; None where several nodes, or none, tell."""
+        local = {int(signal.fields["local_rank"]) for signal in self.all("exit-code")}
+        return local.pop() if len(local) == 1 else None
+
+    def first_failed_of(self, ranks: Collection[int | None]) -> int | None:
+        """The rank that torchrun saw fail first; on one node its local rank, where that is one of ``ranks``."""
+        local = self.failed_local_rank if len(self.facts.hosts) <= 1 else None
+        return self.first_failed if self.first_failed is not None else local if local in ranks else None
 
     @property
     def failed_ranks(self) -> set[int]:

@@ -8,7 +8,7 @@ from holdfast.facts.logs import Signal
 from holdfast.rules.logs.exceptions import is_own
 from holdfast.rules.logs.heard import Candidate, Heard
 from holdfast.rules.logs.meanings import MEANINGS, Tier
-from holdfast.rules.logs.plain import candidate, overcome
+from holdfast.rules.logs.plain import candidate, overcome, task_numbers
 
 
 def ended(heard: Heard) -> Iterable[Candidate]:
@@ -50,8 +50,3 @@ def tasks(heard: Heard) -> Iterable[Candidate]:
         elif "Segmentation" in what and "watchdog-timeout" not in heard:
             message = f"task {number} on {host} crashed in native code"
             yield Candidate("segfault-in-worker", Tier.CRASH, 0.75, message, (signal.line,), rank, host)
-
-
-def task_numbers(tasks: str) -> list[int]:
-    """The numbers in ``[0-3,7]``: of a range, its two ends."""
-    return [int(number) for number in tasks.strip("[]").replace("-", ",").split(",") if number.isdigit()]

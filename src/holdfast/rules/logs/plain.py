@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from holdfast.facts.logs import Signal
 from holdfast.rules.logs.absent import absent
@@ -81,10 +81,10 @@ def rank_of(heard: Heard, signals: list[Signal]) -> int | None:
     if named:
         return named[0]
     ranks = {signal.line.rank for signal in signals if signal.line.rank is not None}
-    first = heard.first_failed
+    first = heard.first_failed_of(ranks)
     if first is not None and (not ranks or first in ranks or len(heard.failed_ranks) > 1):
         return first
-    return first_to_speak(signal.line for signal in signals) if ranks else _told_by_launchers(heard, signals)
+    return first_to_speak(signal.line for signal in signals) if ranks else told_by_launchers(heard, signals)
 
 
 def _named(signal: Signal) -> int | None:
@@ -93,7 +93,8 @@ def _named(signal: Signal) -> int | None:
     return int(said) if said.isdigit() else None
 
 
-def _told_by_launchers(heard: Heard, signals: list[Signal]) -> int | None:
+def told_by_launchers(heard: Heard, signals: Sequence[Signal] = ()) -> int | None:
+    """The rank that those tell of who started the processes, or that ``signals`` leave; None where it is not one."""
     spoken = heard.all("mpi-process", "mpi-signal", "failed-rank-json", "worker-failed")
     for one in spoken:
         if (rank := one.fields.get("rank", one.fields.get("snippet"))) is not None:
@@ -103,11 +104,19 @@ def _told_by_launchers(heard: Heard, signals: list[Signal]) -> int | None:
     lost = absent(heard, heard.ranks(*OF_WAITERS))
     if lost is not None:
         return lost
-    local = {int(signal.fields["local_rank"]) for signal in heard.all("exit-code")}
+    local = heard.failed_local_rank
+    if local is not None and not heard.failed_ranks and len(heard.facts.hosts) <= 1:
+        return local  # of one node, as far as the logs go
+    task = next((task for one in heard.all("slurm-task") for task in task_numbers(str(one.fields["tasks"]))), None)
+    if task is not None:
+        return task
     devices = [int(signal.fields["device"]) for signal in signals if "device" in signal.fields]
-    if len(local) == 1 and not heard.failed_ranks and not heard.facts.hosts:
-        return local.pop()  # of one node, as far as the logs go
     return devices[0] if devices and len(heard.facts.hosts) == 1 else None
+
+
+def task_numbers(tasks: str) -> list[int]:
+    """The numbers of Slurm's tasks in ``[0-3,7]``: of a range, its two ends."""
+    return [int(number) for number in tasks.strip("[]").replace("-", ",").split(",") if number.isdigit()]
 
 
 def overcome(heard: Heard, signal: Signal) -> bool:

@@ -32,7 +32,7 @@ DEVICES = rows(
     ("cuda-out-of-memory", r"Cuda failure '?(?:\d+ '?)?out of memory"),
     ("cuda-error-memory", r"(?:CUDA|HIP) error: out of memory"),
     ("invalid-ordinal", r"invalid device ordinal|No CUDA GPUs are available"),
-    ("invalid-ordinal", r"no CUDA-capable device is detected|Invalid device id\b"),
+    ("invalid-ordinal", r"no CUDA-capable device is detected|Invalid device id\b|GPU device may be out of range"),
     ("duplicate-gpu", r"Duplicate GPU detected : rank (?P<rank>\d+) and rank (?P<other>\d+)"),
     ("duplicate-gpu", r"Multiple processes.{0,40}same (?:GPU|CUDA device)"),
     ("duplicate-gpu", r"devices? (?:is|are) busy or unavailable"),

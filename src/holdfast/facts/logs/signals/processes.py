@@ -21,6 +21,7 @@ PROCESSES = rows(
     ("guesses", r"potential root causes|Some common causes include"),
     ("mpi-process", r"Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]"),
     ("mpi-signal", r"(?:process rank (?P<rank>\d+).{0,60})?exited on signal (?P<signal>\d+)"),
+    ("mpi-signal", r"noticed that process rank (?P<rank>\d+) with PID"),
     ("slurm-task", r"srun: error: (?P<host>\S+?): tasks? (?P<tasks>[\d,\-\[\]]+): (?P<what>.+)"),
     ("slurm-cancelled", r"(?:STEP|JOB) [\d.+_]+ ON \S+ CANCELLED AT \S+(?: DUE TO (?P<why>[A-Z ]+))?"),
     ("time-limit", r"DUE TO TIME LIMIT|time limit (?:reached|exceeded)|DeadlineExceeded"),

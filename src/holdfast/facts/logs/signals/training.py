@@ -100,6 +100,6 @@ DATA = rows(
     ("checkpoint-word", r"[Cc]heckpoint|ckpt|\.pt\b|\.safetensors"),
     ("checkpoint-broken", r"PytorchStreamReader failed|failed finding central directory|UnpicklingError"),
     ("checkpoint-broken", r"MetadataIncompleteBuffer|SafetensorError|HeaderTooLarge|InvalidHeaderDeserialization"),
-    ("checkpoint-slow", r"(?:[Cc]heckpoint|sav(?:e|ing)).{0,80}(?:stuck|slow|hang|took (?P<seconds>\d{3,}))"),
+    ("checkpoint-long", r"(?:[Cc]heckpoint|sav(?:e|ing)).{0,80}(?:stuck|slow|hang|took \d{3,})"),
     ("checkpoint-slow", r"Stale file handle|I/O error|Input/output error"),
 )  # fmt: skip
