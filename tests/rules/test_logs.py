@@ -413,8 +413,30 @@ def test_works_of_different_groups_are_not_compared() -> None:
     assert "did not make the same calls" not in root.message
 
 
-def test_rank_0_alone_waited_for_the_next() -> None:
+def test_a_rank_alone_waited_for_the_first_of_the_others() -> None:
     assert found(watchdog(0, 530) + LAUNCHER_ENDS) == ("rank-missing-collective", 1)
+    assert found(watchdog(1, 530)) == ("rank-missing-collective", 0)
+
+
+def test_a_broadcast_waits_for_its_root_however_it_is_told() -> None:
+    told_before = (
+        "[rank7]:[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank 7] Timeout at NCCL work: 1, last enqueued NCCL work: 1\n"
+    )
+    assert found(told_before + watchdog(7, 1, "BROADCAST")) == ("rank-missing-collective", 0)
+
+
+def test_who_asks_for_the_unique_id_waits_for_its_origin() -> None:
+    log = (
+        "[rank7]: torch.distributed.DistBackendError: [7] is setting up NCCL communicator and retrieving ncclUniqueId "
+        "from [0] via c10d key-value store by key '0', but store->get('0') got error: wait timeout after 600000ms, "
+        "keys: /0\n"
+    )
+    assert found(log) == ("rank-missing-collective", 0)
+
+
+def test_a_watchdog_that_hung_is_the_reason_of_the_abort() -> None:
+    log = "Terminating the process, due to ProcessGroupNCCL watchdog hang.\nprocess 1 terminated with signal SIGABRT\n"
+    assert found(log)[0] == "watchdog-timeout-straggler"
 
 
 def fingerprints(one: int, other: int, numbers: tuple[int, int], shapes: tuple[int, int] = (8, 9)) -> str:

@@ -30,6 +30,8 @@ _NAMED_LATER = re.compile(r"\[rank[ :=]{0,2}(\d{1,6})\]", re.IGNORECASE)
 _MONTHS = {name: number for number, name in enumerate(calendar.month_abbr) if name}
 _CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?P<fraction>[.,]\d{1,9})?"
 _ZONE = r"(?: ?(?P<zone>Z|[+-]\d\d:?\d\d))?"
+#: What engines that split a model over GPUs write behind the time.
+_SHARD = r"(?: (?:DP\d{1,4} )?TP(?P<rank>\d{1,4})(?: EP\d{1,4})?)?"
 
 #: Each takes off one prefix. Groups: rank, host, and those of a time.
 _PREFIXES = tuple(
@@ -39,9 +41,11 @@ _PREFIXES = tuple(
         r"\s{0,8}\[[Rr]ank (?P<rank>\d{1,6})\]:? ?",
         r"(?:\[RANK |RANK=?|rank=?|Rank )(?P<rank>\d{1,6})(?:\]|:|\|) ?",
         r"\[1,(?P<rank>\d{1,6})\]<std(?:out|err)>: ?",
+        r"\[[\w./-]{1,200}\.(?:py|cc|cpp|cu|h|hpp|rs):\d{1,6}\] ?",
         r"\[(?P<host>[A-Za-z][\w.-]{0,120}):(?P<rank>\d{1,6})\] ?",
         r"\[(?:default|trainer|worker|main|default_role)_?(?P<rank>\d{1,6})\]: ?",
         r"\[pod/(?P<host>[\w.-]{1,253})/[\w.-]{1,253}\] ?",
+        r"\((?:Vllm)?Worker(?:Process)?(?: rank=|_TP)(?P<rank>\d{1,6})\b[^)]{0,40} pid=\d+\) ?",
         r"\((?P<actor>[A-Za-z_][\w.:]{0,80}) pid=\d+(?:, ip=(?P<host>[\w.:]{1,60}))?\) ?",
         r"(?P<host>[A-Za-z][A-Za-z0-9_.-]{0,60}-?\d[\w.-]{0,60}): (?=\S)",
         r" {0,4}(?P<task>\d{1,5}): (?=[^\d\s]| {2})",
@@ -51,7 +55,7 @@ _PREFIXES = tuple(
         r"std(?:out|err): ",
         r"[\w.-]{1,60} - (?:DEBUG|INFO|WARNING|ERROR|CRITICAL) - ",
         r"(?P<host>[\w.-]{1,120}):\d{1,8}:\d{1,8} \[(?P<device>\d{1,3})\] ",
-        rf"\[?(?P<year>\d{{4}})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T_ ]{_CLOCK}{_ZONE}\]?(?: - |[,:]? ?)",
+        rf"\[?(?P<year>\d{{4}})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T_ ]{_CLOCK}{_ZONE}{_SHARD}\]?(?: - |[,:]? ?)",
         rf"\[?(?:[A-Z][a-z]{{2}} )?(?P<name>[A-Z][a-z]{{2}}) +(?P<day>\d{{1,2}}) {_CLOCK}(?: (?P<year>\d{{4}}))?\]? ",
         rf"\[?[WEIF](?P<month>\d\d?)(?P<day>\d\d) {_CLOCK} (?:\d+ )?[\w./-]{{1,300}}:\d+\]:? ?",
         rf"(?:INFO|WARNING|ERROR|DEBUG|CRITICAL) (?P<month>\d\d)-(?P<day>\d\d) {_CLOCK} ",

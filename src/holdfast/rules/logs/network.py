@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from holdfast.facts.logs import Signal
 from holdfast.rules.logs.absent import absent
-from holdfast.rules.logs.heard import Candidate, Heard
+from holdfast.rules.logs.heard import Candidate, Heard, place
 from holdfast.rules.logs.meanings import MEANINGS, Tier
 from holdfast.rules.logs.plain import candidate, overcome
 
@@ -32,8 +32,9 @@ def rendezvous(heard: Heard) -> Iterable[Candidate]:
         )
         yield Candidate("firewall-blocked-ports", Tier.NETWORK, 0.85, message, (lost.line, joined.line))
     yield from _missing(heard)
+    asked = {place(signal) for signal in heard.all("unique-id")}  # there it is a rank that is waited for
     for name in _RENDEZVOUS:
-        signals = [signal for signal in heard.all(name) if not overcome(heard, signal)]
+        signals = [signal for signal in heard.all(name) if place(signal) not in asked and not overcome(heard, signal)]
         if signals:
             yield candidate(heard, MEANINGS[name], signals)
 

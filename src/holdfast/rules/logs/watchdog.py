@@ -126,7 +126,9 @@ def _missing(heard: Heard, timeouts: list[Signal]) -> Iterable[Candidate]:
         and any(enqueued < number for group, enqueued in rank.enqueued.items() if not groups or group in groups)
     )  # fmt: skip
     lines = _lines(timeouts)
-    call = str(timeouts[0].fields.get("op", "work"))
+    call = next(
+        (str(one.fields["op"]) for one in timeouts if one.fields["seq"] == number and "op" in one.fields), "work"
+    )
     if behind:
         message = f"ranks {ranks_text(behind)} never enqueued work {number} ({call}), in which the others timed out"
         yield Candidate("rank-missing-collective", Tier.WAITING, 0.8, message, lines, behind[0])
@@ -146,9 +148,10 @@ def _missing(heard: Heard, timeouts: list[Signal]) -> Iterable[Candidate]:
         return
     if missed is None:
         missed = min(heard.facts.ranks.keys() - inside, default=None)
-    if missed is None and inside == {0}:
-        message = f"{who}, and no other rank wrote a line: rank 1 is the first of those that did not come to it"
-        yield Candidate("rank-missing-collective", Tier.WAITING, 0.45, message, lines, 1)
+    if missed is None and len(inside) == 1:
+        missed = 1 if 0 in inside else 0
+        message = f"{who}, and no other rank wrote a line: rank {missed} is the first of those that did not come to it"
+        yield Candidate("rank-missing-collective", Tier.WAITING, 0.45, message, lines, missed)
         return
     message = f"{who}; {'the others' if missed is None else f'rank {missed}'} did not come to it"
     yield Candidate("rank-missing-collective", Tier.WAITING, 0.5, message, lines, missed)

@@ -50,8 +50,8 @@ PROCESSES = rows(
 ANCHORED = (
     Row(
         "exception",
-        r"^[\s^~|]*(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Failure))(?:\s*:\s*(?P<text>.*))?$",
-        find=r"(?:Error|Exception|Interrupt|Failure)\b",
+        r"^[\s^~|]*(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Failure)(?:_\w+)?)(?:\s*:\s*(?P<text>.*))?$",
+        find=r"(?:Error|Exception|Interrupt|Failure)(?:_\w+)?\b",
     ),
     Row(
         "failed-rank",
