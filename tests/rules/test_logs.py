@@ -418,6 +418,12 @@ def test_a_rank_alone_waited_for_the_first_of_the_others() -> None:
     assert found(watchdog(1, 530)) == ("rank-missing-collective", 0)
 
 
+def test_a_time_out_whose_line_was_wrapped() -> None:
+    lines = [watchdog(rank, 40).replace("timeout: ", "timeout:\n") for rank in (0, 1, 3)]
+    assert found(lines[1]) == ("rank-missing-collective", 0)
+    assert found("".join(lines)) == ("rank-missing-collective", 2)
+
+
 def test_a_broadcast_waits_for_its_root_however_it_is_told() -> None:
     told_before = (
         "[rank7]:[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank 7] Timeout at NCCL work: 1, last enqueued NCCL work: 1\n"

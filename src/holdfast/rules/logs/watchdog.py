@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import count
 
 from holdfast.facts.logs import Line, Signal
 from holdfast.report.ranksets import compress_ranks as ranks_text
@@ -149,7 +150,7 @@ def _missing(heard: Heard, timeouts: list[Signal]) -> Iterable[Candidate]:
     if missed is None:
         missed = min(heard.facts.ranks.keys() - inside, default=None)
     if missed is None and len(inside) == 1:
-        missed = 1 if 0 in inside else 0
+        missed = _first_but(inside)
         message = f"{who}, and no other rank wrote a line: rank {missed} is the first of those that did not come to it"
         yield Candidate("rank-missing-collective", Tier.WAITING, 0.45, message, lines, missed)
         return
@@ -170,6 +171,8 @@ def _unnumbered(heard: Heard, waits: list[Signal]) -> Candidate:
     """Time-outs without the work's number, as gloo's: who did not time out was not there."""
     # Whose connection was closed in a collective was there, too.
     missed = absent(heard, {signal.line.rank for signal in waits} | heard.ranks("peer-closed"))
+    if missed is None and len(alone := heard.ranks("watchdog-timeout")) == 1 and alone == heard.facts.ranks.keys():
+        missed = _first_but(alone)
     if missed is None and heard.ranks("peer-closed") - {signal.line.rank for signal in waits}:
         message = "ranks waited in collectives that do not belong together until one of them gave up"
         return Candidate("rank-missing-collective", Tier.WAITING, 0.4, message, _lines(waits))
@@ -178,6 +181,11 @@ def _unnumbered(heard: Heard, waits: list[Signal]) -> Candidate:
         return Candidate("watchdog-timeout-straggler", Tier.WAITING, 0.35, message, _lines(waits))
     message = f"all but rank {missed} timed out waiting in a collective"
     return Candidate("rank-missing-collective", Tier.WAITING, 0.45, message, _lines(waits), missed)
+
+
+def _first_but(ranks: Collection[int | None]) -> int:
+    """The lowest rank that is none of ``ranks``: it is there, whatever the size of the job."""
+    return next(rank for rank in count() if rank not in ranks)
 
 
 def _known(ranks: set[int | None]) -> list[int]:

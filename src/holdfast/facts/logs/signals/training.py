@@ -30,7 +30,10 @@ NCCL = rows(
 )  # fmt: skip
 
 WATCHDOG = rows(
-    ("watchdog-timeout", r"collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)"),
+    (
+        "watchdog-timeout",
+        r"collective operation timeout:(?: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+))?",
+    ),
     ("watchdog-size", r"WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+), NumelIn=(?P<numel>\d+)"),
     ("watchdog-timeout", r"failure detected by watchdog at work sequence id: (?P<seq>\d+)"),
     ("watchdog-timeout", r"(?:Timeout at NCCL work|detected by watchdog at work): (?P<seq>\d+)"),
