@@ -58,6 +58,7 @@ def test_the_sleeping_rank_is_named_with_its_line_and_those_who_wait() -> None:
         (row(2, *history(30), life=Life.DEAD, exit_code=3), "exit-nonzero"),
         (row(2, *history(30), life=Life.DEAD, exit_code=0), "rank-exits-early"),
         (row(2, *history(30), life=Life.DEAD, exit_code=0, ended=Ended("sys.exit", EVAL)), "rank-exits-early"),
+        (row(2, *history(30), life=Life.DEAD, exit_code=-6, ended=Ended("sys.exit", EVAL)), "rank-exits-early"),
         (row(2, *history(30), life=Life.DEAD, exit_code=0, ended=Ended("end of script")), "uneven-inputs"),
         (row(2, *history(30), exit_code=1, life=Life.DEAD, raised=Raised("ValueError", "bad", EVAL)),
          "python-exception-on-one-rank"),
@@ -70,6 +71,12 @@ def test_the_sleeping_rank_is_named_with_its_line_and_those_who_wait() -> None:
 )  # fmt: skip
 def test_what_the_system_says_of_a_rank_decides(state: RankState, cause: str) -> None:
     assert root_of(judge([*waiting(0, 1, 3), state]))[:2] == (cause, 2)
+
+
+def test_a_crash_after_the_end_of_the_script_that_nobody_missed_is_a_crash() -> None:
+    done = [row(rank, *history(30), life=Life.DEAD, exit_code=0, ended=Ended("end of script")) for rank in (0, 1, 3)]
+    crashed = row(2, *history(30), life=Life.DEAD, exit_code=-6, ended=Ended("end of script"))
+    assert root_of(judge([*done, crashed]))[:2] == ("segfault-in-worker", 2)
 
 
 def test_a_dead_loader_worker_is_told_from_a_slow_one() -> None:

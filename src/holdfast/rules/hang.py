@@ -81,7 +81,13 @@ def _died(case: Case) -> list[Finding]:
         return found or _vanished(case, dead)
     if len(own) == case.world_size > 1 and len({state.raised.type for state in own if state.raised}) == 1:
         return [mismatch.all_ranks(own)]
-    return [roots.explain(state, case.source, _waited_text(case, state.rank)) for state in own]
+    missed = len(own) < len(dead)  # others lost their connection to it
+    return [
+        roots.explain(state, case.source, _waited_text(case, state.rank))
+        if missed or case.graph.waiting_for(state.rank)
+        else roots.explain(state, case.source, "")
+        for state in own
+    ]
 
 
 def _vanished(case: Case, lost: Sequence[RankState]) -> list[Finding]:

@@ -17,6 +17,7 @@ from holdfast.findings import Cause, Fact, Finding, Remedy, Subject, finding
 from holdfast.rules.causes import by_name
 from holdfast.rules.places import Source, loop_swallows
 
+_CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT})
 _PID = re.compile(r"\bPID\b")
 _LOADER_DEAD = re.compile(r"DataLoader worker \(pid(?:\(s\))?")
 _LOADER_FRAMES = re.compile(r"/torch/utils/data/dataloader\.py$")
@@ -62,7 +63,10 @@ def severity(state: RankState) -> int:
 
 
 def explain(state: RankState, source: Source, waited: str) -> Finding:
-    """The finding about ``state``, which the others wait for in ``waited`` (words such as ``all_reduce #31``)."""
+    """The finding about ``state``, which the others wait for in ``waited`` (words such as ``all_reduce #31``).
+
+    ``waited`` is empty where nobody missed it.
+    """
     for rule in (_signalled, _crashed, _ended, _stopped, _loader, _file):
         found = rule(state, source, waited)
         if found is not None:
@@ -144,8 +148,10 @@ def _last_place(state: RankState) -> Place | None:
     return max(calls, key=lambda call: call.entered).site if calls else None
 
 
-def _signalled(state: RankState, _source: Source, _waited: str) -> Finding | None:
+def _signalled(state: RankState, _source: Source, waited: str) -> Finding | None:
     if state.exit_code is None or state.exit_code >= 0 or state.raised is not None:
+        return None
+    if waited and _fell_in_tear_down(state):
         return None
     number = -state.exit_code
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
@@ -155,7 +161,7 @@ def _signalled(state: RankState, _source: Source, _waited: str) -> Finding | Non
         struck = "cgroup memory.events|the out-of-memory killer struck in this rank's memory cgroup"
         return _claim("host-oom-killed", state, message, None, exit_fact, struck)
     place = _last_place(state)
-    if number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT):
+    if number in _CRASHES:
         message = f"rank {state.rank} crashed in native code ({name})"
         return _claim("segfault-in-worker", state, message, place, exit_fact, confidence=0.7)
     if number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
@@ -165,10 +171,10 @@ def _signalled(state: RankState, _source: Source, _waited: str) -> Finding | Non
     return _claim("rank-killed", state, message, place, exit_fact, confidence=0.85)
 
 
-def _crashed(state: RankState, _source: Source, _waited: str) -> Finding | None:
+def _crashed(state: RankState, _source: Source, waited: str) -> Finding | None:
     raised = state.raised
     if raised is None:
-        if not state.exit_code:
+        if not state.exit_code or (waited and _fell_in_tear_down(state)):
             return None
         message = f"rank {state.rank} ended with status {state.exit_code}"
         exit_fact = f"exit status of process {state.pid}|{state.exit_code}"
@@ -189,6 +195,12 @@ def _crashed(state: RankState, _source: Source, _waited: str) -> Finding | None:
     return _claim("python-exception-on-one-rank", state, message, raised.place, seen, confidence=0.95)
 
 
+def _fell_in_tear_down(state: RankState) -> bool:
+    """True where the script had ended by itself, and native code crashed after that: torch does so with peers left."""
+    left = state.ended is not None and state.ended.how != "exception"
+    return left and state.exit_code is not None and -state.exit_code in _CRASHES
+
+
 def _ended(state: RankState, source: Source, waited: str) -> Finding | None:
     if state.life != Life.DEAD and (state.ended is None or state.ended.how == "exception"):
         return None
@@ -197,6 +209,8 @@ def _ended(state: RankState, source: Source, waited: str) -> Finding | None:
     seen = f"exit status of process {state.pid}|0, without reaching the end of the script"
     if ended is not None:
         seen = f"box of rank {state.rank}|script ended: {ended.how}{_at(ended.place, ' at ')}"
+    if _fell_in_tear_down(state):
+        seen += f", and its process crashed after that ({signal.Signals(-(state.exit_code or 0)).name})"
     if ended is None or ended.how == "sys.exit":
         where = ended.place if ended else place
         message = f"rank {state.rank} left the program{_at(where, ' at ')} while the others were in {waited}"
