@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import PurePath
 
 import msgspec
 
@@ -107,7 +106,7 @@ def _claimed(
     """The processes with their ranks, and those of which nothing tells it."""
     claims, nameless = [], []
     alone = len({process.pid for process in found}) == 1
-    of_file = next((rank for part in (PurePath(name).name, name) if (rank := rank_of(part)) is not None), None)
+    of_file = rank_of(name)
     for process in found:
         said = f"{process.heading}\n{process.command}"
         local = _number(_LOCAL, said)
