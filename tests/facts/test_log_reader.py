@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -124,6 +125,27 @@ def test_work_is_counted_group_by_group() -> None:
         "completed NCCL work: 6.\n"
     )
     assert facts(log=lines).ranks[2].enqueued == {"17": 11, "1": 8}
+
+
+@pytest.mark.parametrize(
+    "digits", ["9" * 12, "9" * 21, "9" * 5000, "\N{SUPERSCRIPT TWO}", "\N{ARABIC-INDIC DIGIT THREE}"]
+)
+def test_numbers_beyond_belief_are_passed_over(digits: str) -> None:
+    found = facts(
+        log=f"n1:5:9 [0] NCCL INFO comm 0x7f rank {digits} nranks {digits} cudaDev 0\n"
+        f"  rank      : {digits} (local_rank: {digits})\n  exitcode  : {digits} (pid: {digits})\n"
+        f"(Loop pid=81) rank {digits} of 4\n\tpid: {digits}\n"
+        f"[rank2]: last enqueued work: {digits}, last completed work: 3\n"
+        f"failed (exitcode: {digits}) local_rank: {digits} (pid: {digits})\nsrun: error: n1: task {digits}: Killed\n"
+        f"process {digits} terminated with signal SIGKILL\n"
+    )
+    assert all(rank < 10**6 for rank in found.ranks)
+    assert (found.world_size or 0) < 10**6
+
+
+def test_minus_one_without_a_sign_is_a_number() -> None:
+    lines = "[rank2]: last enqueued NCCL work: 1, last completed NCCL work: 18446744073709551615.\n"
+    assert facts(log=lines).ranks[2].completed == {"0": 2**64 - 1}
 
 
 def test_expressions_have_no_look_around() -> None:

@@ -531,3 +531,13 @@ def test_a_checkpoint_that_took_its_time_is_no_failure_unless_somebody_minded() 
     assert found(long + "RuntimeError: Timed out waiting 1800000ms for recv operation to complete\n")[0] == (
         "checkpoint-io-slow-timeout"
     )
+
+
+@pytest.mark.parametrize("digits", ["9" * 12, "9" * 5000])
+def test_numbers_beyond_belief_end_no_verdict(digits: str) -> None:
+    told = f"n1:5:9 [0] NCCL INFO comm 0x7f rank {digits} nranks {digits} cudaDev 0\n" + watchdog(1, 530)
+    spawned = f"process {digits} terminated with signal SIGKILL\nsrun: error: n1: tasks 0-{digits}: Killed\n"
+    launched = f"failed (exitcode: 1) local_rank: {digits} (pid: {digits})\n  rank      : {digits} (local_rank: 0)\n"
+    missing = f"RuntimeError: Ranks {digits}, 3 failed to pass monitoredBarrier in 9 ms\n"
+    for log in (told, spawned, UNSIGNED + launched, told + spawned + launched, missing):
+        assert verdict(log).root is not None

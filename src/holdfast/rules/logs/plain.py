@@ -9,6 +9,8 @@ from holdfast.rules.logs.absent import absent
 from holdfast.rules.logs.heard import Candidate, Heard, first_to_speak
 from holdfast.rules.logs.meanings import MEANINGS, Meaning, Tier
 
+#: A longer number is no rank.
+MOST_RANK_DIGITS = 6
 #: So many steps after a line, and it was no failure.
 LEAST_AFTERWARDS = 3
 #: What is told of a job that failed after all.
@@ -90,7 +92,7 @@ def rank_of(heard: Heard, signals: list[Signal]) -> int | None:
 def _named(signal: Signal) -> int | None:
     """The rank that the line itself speaks of."""
     said = str(signal.fields.get("rank", signal.fields.get("missing", ""))).split(",")[0].strip()
-    return int(said) if said.isdigit() else None
+    return int(said) if said.isdigit() and len(said) <= MOST_RANK_DIGITS else None
 
 
 def told_by_launchers(heard: Heard, signals: Sequence[Signal] = ()) -> int | None:
@@ -116,7 +118,8 @@ def told_by_launchers(heard: Heard, signals: Sequence[Signal] = ()) -> int | Non
 
 def task_numbers(tasks: str) -> list[int]:
     """The numbers of Slurm's tasks in ``[0-3,7]``: of a range, its two ends."""
-    return [int(number) for number in tasks.strip("[]").replace("-", ",").split(",") if number.isdigit()]
+    numbers = tasks.strip("[]").replace("-", ",").split(",")
+    return [int(number) for number in numbers if number.isdigit() and len(number) <= MOST_RANK_DIGITS]
 
 
 def overcome(heard: Heard, signal: Signal) -> bool:

@@ -17,18 +17,25 @@ __all__ = ["ROWS", "Row", "fields"]
 ROWS: tuple[Row, ...] = (*DEVICES, *MEMORY, *NETWORK, *NCCL, *WATCHDOG, *MODEL, *DATA, *PROCESSES, *ANCHORED, *NOISE)
 
 
+#: Longer numbers are nobody's: the longest that torch prints is -1 as 64 bits without a sign.
+_MOST_DIGITS = 20
+
+
 def fields(row: Row, text: str) -> dict[str, str | int | float] | None:
-    """The fields of ``row`` in ``text``; None where the row does not stand in it."""
+    """The fields of ``row`` in ``text``; None where the row does not stand in it, or with a number beyond belief."""
     found = row.compiled.search(text)
     if found is None:
         return None
-    return {name: _number(value) for name, value in found.groupdict().items() if value is not None}
+    said = {name: value for name, value in found.groupdict().items() if value is not None}
+    if any(len(value) > _MOST_DIGITS and value.lstrip("-").isdigit() for value in said.values()):
+        return None
+    return {name: _number(value) for name, value in said.items()}
 
 
 def _number(value: str) -> str | int | float:
-    if value.lstrip("-").isdigit() and len(value) < 18:
+    if value.isascii() and value.removeprefix("-").isdigit():
         return int(value)
     try:
-        return float(value) if value.replace(".", "", 1).isdigit() and len(value) < 18 else value
+        return float(value) if value.replace(".", "", 1).isdigit() and len(value) < _MOST_DIGITS else value
     except ValueError:
         return value

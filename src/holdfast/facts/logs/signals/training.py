@@ -26,7 +26,7 @@ NCCL = rows(
     ("nccl-truncated", r"size mismatch between ranks|Mismatched collective detected.{0,80}rank (?P<rank>\d+)"),
     ("nccl-p2p", r"via P2P/(?:IPC|direct pointer|CUMEM|read)|\[send\] via P2P"),
     ("nccl-made", r"NCCL INFO .{0,200}(?:Init COMPLETE|Connected all (?:rings|trees)|opCount [0-9a-f]{1,2} )"),
-    ("nccl-rank", r"comm 0x[0-9a-f]+ rank (?P<rank>\d+) nranks (?P<world>\d+)"),
+    ("nccl-rank", r"comm 0x[0-9a-f]+ rank (?P<rank>\d{1,6}) nranks (?P<world>\d{1,6})\b"),
 )  # fmt: skip
 
 WATCHDOG = rows(
