@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import lru_cache
+from itertools import islice
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -71,7 +72,7 @@ class Sites:
         if not isinstance(frames, list):
             return None
         known = self._places
-        for frame in frames[:MOST_FRAMES]:
+        for frame in islice(frames, MOST_FRAMES):
             place, own = known.get(id(frame)) or self._place(frame)
             if own:
                 return place
@@ -95,9 +96,9 @@ class Entry(
     kw_only=True,
     gc=False,
     rename={
-        "number": "record_id", "title": "profiling_name", "group_id": "pg_id", "operation_sequence": "op_id",
+        "number": "record_id", "title": "profiling_name", "group_id": "pg_id",
         "collective_sequence": "collective_seq_id", "point_to_point_sequence": "p2p_seq_id", "marked_p2p": "is_p2p",
-        "created_ns": "time_created_ns", "started_ns": "time_discovered_started_ns",
+        "created_ns": "time_created_ns",
         "completed_ns": "time_discovered_completed_ns",
     },
 ):  # fmt: skip
@@ -114,15 +115,11 @@ class Entry(
     group_id: _Number | None = None
     collective_sequence: _Number = 0
     point_to_point_sequence: _Number = 0
-    operation_sequence: _Number = 0
     marked_p2p: bool = False
     state: State = State.SCHEDULED
     retired: bool = False
     created_ns: _Number = 0
-    started_ns: _Number | None = None
     completed_ns: _Number | None = None
-    timeout_ms: float | None = None
-    duration_ms: float | None = None
     input_sizes: _Sizes = ()
     output_sizes: _Sizes = ()
     input_dtypes: _Texts = ()
@@ -173,11 +170,6 @@ class Entry(
     def completed(self) -> float | None:
         """When its end was noticed, in Unix seconds; JSON has 0 where the pickle has None."""
         return self.completed_ns / 1e9 if self.completed_ns else None
-
-    @property
-    def started(self) -> float | None:
-        """When its start on the device was noticed, in Unix seconds."""
-        return self.started_ns / 1e9 if self.started_ns else None
 
     @property
     def site(self) -> Place | None:
