@@ -20,16 +20,17 @@ MOST_OBJECTS = 1 << 21
 # APPENDS SETITEM SETITEMS EMPTY_TUPLE MEMOIZE; then those with an argument. LONG1 has its length in front, and a number
 # of the memo in LONG_BINPUT is below 2**21.
 _LONG1 = b"|".join(rb"\x8a\x%02x.{%d}" % (size, size) for size in (8, *range(8), 9))
+_PUT = rb"r..[\x00-\x1f]\x00"
 _ALONE = rb"(N\x88\x89aesu)\x94"
-_LONGER = rb"M..|J....|" + _LONG1 + rb"|G.{8}|\x95.{8}"
-#: In the order of how often a dump has them.
-_PLAIN = rb"(?:[hKq\x80].|j....|r..[\x00-\x1f]\x00|[%s]|%s)*+"
-_FIXED = re.compile(_PLAIN % (_ALONE, _LONGER), re.DOTALL)
+_LONGER = rb"K.|[q\x80].|M..|J....|" + _LONG1 + rb"|G.{8}|\x95.{8}"
+#: In the order of how often a dump has them; several references to frames follow each other.
+_PLAIN = rb"(?:h.|j....j....j....j....|j....|%s" + _PUT + rb"|[%s]|%s)*+"
+_FIXED = re.compile(_PLAIN % (b"", _ALONE, _LONGER), re.DOTALL)
 #: The same with containers and with texts of less than 64 bytes, for a first run that counts nothing.
 _SHORT_TEXT = b"|".join(re.escape(bytes([size])) + rb"\x00\x00\x00.{%d}" % size for size in range(64))
 _COMMON = re.compile(
-    _PLAIN % (_ALONE + rb"\]}t\x85\x86\x87", _LONGER + rb"|X(?:" + _SHORT_TEXT + rb")"), re.DOTALL
-)  # fmt: skip
+    _PLAIN % (rb"\]" + _PUT + b"|", _ALONE + rb"\]}t\x85\x86\x87", _LONGER + rb"|X(?:" + _SHORT_TEXT + rb")"), re.DOTALL
+)
 #: EMPTY_LIST, EMPTY_DICT, TUPLE, TUPLE1, TUPLE2, TUPLE3.
 _CONTAINERS = frozenset(b"]}t\x85\x86\x87")
 #: BINUNICODE, SHORT_BINUNICODE and BINUNICODE8, with how many bytes their length takes.
