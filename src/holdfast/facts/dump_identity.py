@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from operator import attrgetter
 from typing import TypeGuard
 
 from holdfast.facts.flight_recorder import Dump, Status
@@ -18,7 +19,7 @@ def rank_of(dump: Dump) -> int | None:
     members = {group.name: group.ranks for group in dump.groups if believable(group.ranks)}
     for ranks in members.values():
         everywhere = set(ranks) if everywhere is None else everywhere & set(ranks)
-    for title, (group, _) in {(entry.title, entry.process_group) for entry in dump.entries}:
+    for title, (group, _) in set(map(attrgetter("title", "process_group"), dump.entries)):
         own, ranks_here = title_of(title).own, members.get(group)
         if own is not None and ranks_here is not None and own < len(ranks_here):
             return ranks_here[own]

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
+from operator import attrgetter
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -122,7 +123,7 @@ class Reducer:
         self.ignored.append(Ignored(older.file, f"rank {rank.rank} has a newer dump"))
 
     def _reduce(self, rank: int, file: str, dump: Dump) -> ReducedRank:
-        newest = max((entry.created_ns for entry in dump.entries), default=0) / 1e9
+        newest = max(map(attrgetter("created_ns"), dump.entries), default=0) / 1e9
         made = ReducedRank(rank, file, newest, any(entry.site for entry in dump.entries[-8:]), [])
         numbers: dict[str, int] = {}
         for group in dump.groups:

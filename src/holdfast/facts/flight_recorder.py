@@ -18,6 +18,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -152,7 +153,7 @@ def _dump(content: Mapping[Any, Any], version: str, rank: int | None) -> Dump:
 
 def _groups(content: Mapping[Any, Any], entries: list[Entry]) -> tuple[RecordedGroup, ...]:
     """The groups of ``pg_config`` and of entries, with their status; one whose id no entry names keeps that alone."""
-    ids = {entry.process_group: entry.group_id for entry in entries}
+    ids: dict[tuple[str, str], int | None] = dict(map(attrgetter("process_group", "group_id"), entries))
     states = {int(key): status for key, status in _values(content, "pg_status", _status) if key.isdecimal()}
     groups = {group.name: group for _, group in _values(content, "pg_config", _group) if group.name}  # gloo writes ""
     groups = {name: RecordedGroup(name, description) for name, description in ids} | groups

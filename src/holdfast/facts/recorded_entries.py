@@ -192,7 +192,8 @@ def entries(listed: list[Any]) -> list[Entry]:
             found = msgspec.convert(portion, list[Entry], strict=False)
         except (msgspec.ValidationError, OverflowError):
             found = [entry for each in portion if (entry := or_none(_odd_entry, each)) is not None]
-        sizes += sum(len(each.input_sizes) + len(each.output_sizes) + len(each.input_dtypes) for each in found)
+        if len(listed) > _PORTION:  # of one portion alone there cannot be too many
+            sizes += sum(len(each.input_sizes) + len(each.output_sizes) + len(each.input_dtypes) for each in found)
         if sizes > _MOST_SIZES:
             break
         made += found
