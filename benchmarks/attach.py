@@ -2,7 +2,7 @@
 
 The job is `tests/specimens/rank_sleeps.py` on gloo, started by torchrun, and rank 2 has slept for over ten seconds.
 Between its two looks attach waits a second. `py-spy dump`, called for one process after the other, is what one would do
-by hand; it prints eight stacks and gives no verdict. Both in turns, in the same job.
+by hand; it prints eight stacks and gives no verdict. Both in the same job, py-spy last, because it stops the processes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def once(command: list[str]) -> tuple[float, str]:
 
 def measure(port: int, pids: list[int]) -> None:
     """Print the medians over the rounds."""
-    attached, spied, right, sizes = [], [], 0, set()
+    attached, right, sizes = [], 0, set()
     for _ in range(ROUNDS):
         seconds, said = once([str(HERE / "holdfast"), "attach", "--json", "--port", str(port)])
         attached.append(seconds)
@@ -46,7 +46,8 @@ def measure(port: int, pids: list[int]) -> None:
         root = found["verdict"]["root"]
         right += root is not None and root["subject"]["rank"] in EXPECTED["rank_sleeps"].ranks
         sizes.add(len(found["samples"]["ranks"]))
-        spied.append(sum(once([str(HERE / "py-spy"), "dump", "--pid", str(pid)])[0] for pid in pids))
+    # Afterwards: py-spy stops the processes, and they have then not slept for long.
+    spied = [sum(once([str(HERE / "py-spy"), "dump", "--pid", str(pid)])[0] for pid in pids) for _ in range(ROUNDS)]
     print(
         f"holdfast attach, {PROCESSES} ranks: median {statistics.median(attached):.2f} s "
         f"({min(attached):.2f} to {max(attached):.2f}; target {TARGET_S:.0f} s), right rank {right} of {ROUNDS}, "
