@@ -12,6 +12,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -73,11 +74,14 @@ def finish(works: Iterable[dist.Work], call: Call, limit_s: float) -> None:
 
 def _is_over(work: dist.Work, limit: timedelta, call: Call) -> bool:
     """True where the work is done within the limit, False where it goes on."""
-    try:
+    with suppress(RuntimeError):
         work.wait(limit)
+        return True
+    if not work.is_completed():
+        return False
+    try:
+        work.wait(limit)  # it is over: well, if that came just after the limit, or with the error that ended it
     except RuntimeError as error:
-        if not work.is_completed():
-            return False
         call.state.broken = f"{call.words} failed in it"
         raise CollectiveFailed(call, why=_first_line(error)) from error
     return True
