@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast import compiled
 from holdfast.facts import plain_pickle
 from holdfast.facts.plain_pickle import Refused, Truncated
 
@@ -68,7 +69,7 @@ def test_no_other_opcode_gets_through(data: bytes) -> None:
 
 
 def test_the_second_wall_stands_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(plain_pickle, "_inspect", lambda _: None)
+    monkeypatch.setattr(plain_pickle.Wall, "lets_through", lambda *_: True)
     with pytest.raises(Refused):
         plain_pickle.loads(pickle.dumps(Evil(tmp_path / "made")))
     with pytest.raises(Refused):
@@ -113,3 +114,63 @@ def test_a_list_in_a_list_in_a_list_is_no_deep_water() -> None:
     for _ in range(depth - 1):
         (found,) = found
     assert found == []
+
+
+# ---- the first wall, compiled
+
+
+@pytest.fixture(scope="module")
+def wall() -> plain_pickle.Wall:
+    """One that has compiled itself."""
+    if compiled.compiler() is None:
+        pytest.skip("no C++ compiler on this machine: the wall in Python stands alone")
+    made = plain_pickle.Wall(worth_compiling=0)
+    assert made.lets_through(pickle.dumps({}, 2))
+    return made
+
+
+def python_lets_through(data: bytes) -> bool:
+    try:
+        plain_pickle.look(data)
+    except (Refused, Truncated):
+        return False
+    return True
+
+
+@given(PLAIN, st.sampled_from([2, 3, 4, 5]), st.data())
+def test_both_walls_let_the_same_through(
+    wall: plain_pickle.Wall, value: object, protocol: int, data: st.DataObject
+) -> None:
+    whole = bytearray(pickle.dumps(value, protocol))
+    assert wall.lets_through(bytes(whole)) == python_lets_through(bytes(whole))
+    for _ in range(data.draw(st.integers(0, 3))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    changed = bytes(whole[: data.draw(st.integers(0, len(whole)))])
+    assert wall.lets_through(changed) == python_lets_through(changed)
+
+
+@pytest.mark.parametrize("argument", [b"", b"\x00" * 4, b"\x01\x00\x00\x00a", b"\xff\xff\xff\x7f", b"\x00\x00\x20\x00"])
+def test_both_walls_think_the_same_of_every_opcode(wall: plain_pickle.Wall, argument: bytes) -> None:
+    for opcode in range(256):
+        data = b"\x80\x02" + bytes([opcode]) + argument + b"N" * 8 + b"."
+        assert wall.lets_through(data) == python_lets_through(data), hex(opcode)
+
+
+def test_both_walls_count_the_same_objects(wall: plain_pickle.Wall) -> None:
+    for more in (0, 1):
+        data = b"\x80\x02" + b"]" * (plain_pickle.MOST_OBJECTS + more) + b"."
+        assert wall.lets_through(data) == python_lets_through(data) == (more == 0)
+
+
+def test_without_a_compiler_the_wall_in_python_stands_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(plain_pickle, "wall", made := plain_pickle.Wall(worth_compiling=0))
+    assert plain_pickle.loads(pickle.dumps([1, "a"], 2)) == [1, "a"]
+    assert not made.lets_through(pickle.dumps([1, "a"], 2))
+
+
+def test_a_library_that_cannot_be_loaded_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path))
+    compiled.place("plain-pickle", [plain_pickle.SOURCE]).write_bytes(b"no library")
+    assert not plain_pickle.Wall().lets_through(pickle.dumps({}, 2))

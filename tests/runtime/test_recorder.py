@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import compiled
 from holdfast.facts.boxes import Box
 from holdfast.runtime.recorder import build, seconds
 
@@ -55,7 +56,7 @@ def port(memory: Path) -> int:
 @pytest.fixture(scope="module")
 def native() -> Path:
     """The compiled recorder; skipped where there is no compiler, as the recorder itself falls back there."""
-    if build.compiler() is None:
+    if compiled.compiler() is None:
         pytest.skip("no C++ compiler on this machine: the native recorder cannot be built")
     said: list[str] = []
     built = build.ensure_built(said.append)

@@ -35,6 +35,8 @@ RECENT = 4
 MOST_PARTS = 64
 #: Calls whose sizes follow the data: no two are alike, and none has to be.
 _ANY_SIZE = re.compile(r"all_?to_?all|_v$|gatherv|scatterv", re.IGNORECASE)
+#: What tells apart calls from one line.
+_LOOKS = attrgetter("title", "input_sizes", "output_sizes", "input_dtypes", "output_dtypes")
 
 _T = TypeVar("_T")
 
@@ -151,15 +153,16 @@ class Reducer:
     def _collectives(self, made: ReducedRank, at: int, calls: Mapping[int, list[Entry]], sites: Sites) -> None:
         """History, progress and open calls of one group; in a block, the last entry has the state."""
         group = made.groups[at]
-        first, last = min(calls), max(calls)
-        done = next((number for number in sorted(calls, reverse=True) if calls[number][-1].finished), 0)
+        numbers = sorted(calls)
+        first, last = numbers[0], numbers[-1]
+        done = next((number for number in reversed(numbers) if calls[number][-1].finished), 0)
         if last - first < MOST_ENTRIES:
             places = array("I", bytes(reduced_dumps.WIDTH * (last - first + 1)))
             for number, block in calls.items():
                 places[number - first] = self._place(block, sites)
             group.first, group.history = first, _placed(self._histories, self.reduced.histories, places.tobytes())
         group.entered, group.completed, group.backend = last, done, calls[last][-1].backend
-        open_calls = sorted(number for number in calls if number > done)
+        open_calls = numbers[bisect(numbers, done) :]
         made.pending += [
             (at, _operation(calls[number], number, certain=number == open_calls[0])) for number in open_calls
         ]
@@ -202,18 +205,10 @@ class Reducer:
 
     def _place(self, block: list[Entry], sites: Sites) -> int:
         """The place in the table of the call that these entries are."""
-        parts = tuple(self._place([part], sites) for part in block[:-1][:MOST_PARTS]) if len(block) > 1 else ()
         entry = block[-1]
         site = sites.of(entry.frames)
-        same = (
-            entry.title,
-            entry.input_sizes,
-            entry.output_sizes,
-            entry.input_dtypes,
-            entry.output_dtypes,
-            site,
-            parts,
-        )
+        parts = tuple(self._place([part], sites) for part in block[:-1][:MOST_PARTS]) if len(block) > 1 else ()
+        same = (_LOOKS(entry), site, parts)
         place = self._seen.get(same)
         if place is None:
             call = Call(entry.name, entry.backend, site=site, parts=parts)

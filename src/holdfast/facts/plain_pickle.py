@@ -8,13 +8,21 @@ the unpickler keeps in an array, stay small.
 
 from __future__ import annotations
 
+import ctypes
 import io
 import pickle
 import re
+from pathlib import Path
 from typing import Any, NoReturn
+
+from holdfast import compiled
 
 #: Containers and texts in one stream. The widest takes 64 bytes or so.
 MOST_OBJECTS = 1 << 21
+#: Numbers of the memo, and bytes of an integer.
+_MOST_MEMO = 1 << 21
+_LONGEST_LONG = 9
+SOURCE = Path(__file__).parent / "native" / "plain_pickle.cpp"
 
 # Opcodes of fixed length that make no container and no text (pickletools names them): MARK NONE NEWTRUE NEWFALSE APPEND
 # APPENDS SETITEM SETITEMS EMPTY_TUPLE MEMOIZE; then those with an argument. LONG1 has its length in front, and a number
@@ -64,7 +72,8 @@ def loads(data: bytes) -> Any:
         Truncated: the stream ends too early.
         Refused: it has any other opcode, more objects than MOST_OBJECTS, or does not fit together.
     """
-    _inspect(data)
+    if not wall.lets_through(data):
+        look(data)
     try:
         return _Plain(_Whole(data)).load()
     except (
@@ -80,8 +89,50 @@ def loads(data: bytes) -> Any:
         raise Refused(f"it does not fit together ({type(error).__name__})") from error
 
 
-def _inspect(data: bytes) -> None:
-    """Go through all opcodes without carrying one out. Raises Truncated or Refused."""
+class Wall:
+    """The first wall, compiled: as soon as so many bytes have been looked at that compiling is worth its time."""
+
+    def __init__(self, worth_compiling: int = 16 << 20) -> None:
+        self._library: ctypes.CDLL | None = None
+        self._ways = [(0, _load), (worth_compiling, _built)]
+        self._seen = 0
+
+    def lets_through(self, data: bytes) -> bool:
+        """True where all is well; False where it is not, or where nothing is compiled."""
+        self._seen += len(data)
+        while self._library is None and self._ways and self._seen > self._ways[0][0]:
+            self._library = self._ways.pop(0)[1]()
+        if self._library is None:
+            return False
+        return bool(self._library.holdfast_is_plain(data, len(data), MOST_OBJECTS, _MOST_MEMO, _LONGEST_LONG))
+
+
+def _built() -> ctypes.CDLL | None:
+    arguments = ["-std=c++17", str(SOURCE)]
+    return _load() if compiled.build(_place(), arguments, progress=lambda _: None) else None
+
+
+def _load() -> ctypes.CDLL | None:
+    """The compiled wall; None where there is none yet, or it cannot be loaded here."""
+    try:
+        library = ctypes.CDLL(str(_place()))
+    except OSError:
+        return None
+    size, number = ctypes.c_size_t, ctypes.c_uint64
+    library.holdfast_is_plain.argtypes = [ctypes.c_char_p, size, number, number, number]
+    library.holdfast_is_plain.restype = ctypes.c_int
+    return library
+
+
+def _place() -> Path:
+    return compiled.place("plain-pickle", [SOURCE])
+
+
+wall = Wall()
+
+
+def look(data: bytes) -> None:
+    """The first wall in Python: all opcodes, without carrying one out. Raises Truncated or Refused."""
     at, objects = 0, 0
     # Where there are not even as many bytes that could make an object, those of the common opcodes need no count.
     few = len(data) <= MOST_OBJECTS or sum(map(data.count, _OBJECTS)) <= MOST_OBJECTS
