@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,22 +20,26 @@ PREFIX = "holdfast/comm"
 class GroupState:
     """One group as this rank knows it. ``calls`` counts the bounded calls made in it, the same on all its ranks.
 
-    ``broken`` says why the group is not used any more; empty while it is.
+    ``broken`` says why the group is not used any more; empty while it is. ``epoch`` counts the default groups of this
+    process: after ``destroy_process_group`` names begin anew, in a store that may be the same.
     """
 
     group: dist.ProcessGroup
     name: str
     ranks: tuple[int, ...]
     device: torch.device
+    epoch: int
     calls: int = 0
     broken: str = ""
 
     @property
     def store(self) -> Store:
         """The job's store, below a prefix of this group's own."""
-        return PrefixStore(f"{PREFIX}/{self.name}", job_store())
+        return PrefixStore(f"{PREFIX}/{self.epoch}/{self.name}", job_store())
 
 
+_epochs: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
+_epoch_numbers = count(1)
 _states: WeakKeyDictionary[dist.ProcessGroup, GroupState] = WeakKeyDictionary()
 
 
@@ -57,11 +62,21 @@ def state_of(group: dist.ProcessGroup | None, *, broken_too: bool = False) -> Gr
     found = _states.get(actual)
     if found is None:
         found = _states[actual] = GroupState(
-            actual, actual.group_name, tuple(dist.get_process_group_ranks(actual)), _device(actual)
+            actual, actual.group_name, tuple(dist.get_process_group_ranks(actual)), _device(actual), epoch()
         )
     if found.broken and not broken_too:
         raise GroupBroken(repr(found.name), why=found.broken)
     return found
+
+
+def epoch() -> int:
+    """How many default groups this process has had, as far as this room was asked."""
+    world = dist.group.WORLD
+    if world is None:
+        raise InternalError("torch says that it is initialised and has no default group")
+    if world not in _epochs:
+        _epochs[world] = next(_epoch_numbers)
+    return _epochs[world]
 
 
 def _device(group: dist.ProcessGroup) -> torch.device:

@@ -11,7 +11,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from holdfast.errors import BadValue, CollectiveTimeout
 from holdfast.report.text import duration
-from holdfast.runtime.comm.groups import PREFIX, job_store, state_of
+from holdfast.runtime.comm.groups import state_of
 from holdfast.runtime.comm.waiting import begin, finish, say_missing
 
 BARRIER_LIMIT_S = 300.0
@@ -22,7 +22,7 @@ _SHORTEST_S, _LONGEST_S = 0.001, 0.25
 _REDUCTIONS = {
     "any": dist.ReduceOp.MAX, "all": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN,
 }  # fmt: skip
-_met: dict[str, int] = {}
+_met: dict[tuple[int, str], int] = {}
 
 
 def barrier(name: str, timeout: float = BARRIER_LIMIT_S) -> None:
@@ -33,10 +33,11 @@ def barrier(name: str, timeout: float = BARRIER_LIMIT_S) -> None:
     Raises:
         CollectiveTimeout: ranks did not come within ``timeout`` seconds; it names them.
     """
-    members = state_of(None, broken_too=True).ranks
+    state = state_of(None, broken_too=True)
+    members = state.ranks
     rank = dist.get_rank()
-    round_of = _met[name] = _met.get(name, 0) + 1
-    store = PrefixStore(f"{PREFIX}/barrier/{name}/{round_of}", job_store())
+    round_of = _met[state.epoch, name] = _met.get((state.epoch, name), 0) + 1
+    store = PrefixStore(f"barrier/{name}/{round_of}", state.store)
     store.set(str(rank), "")
     waiting = set(members) - {rank}
     until, pause = time.monotonic() + timeout, _SHORTEST_S
@@ -67,10 +68,10 @@ def agree(
     if reduce not in _REDUCTIONS:
         raise BadValue(f"agree was asked for {reduce!r}", why="it knows any, all, min and max")
     state = state_of(group)
-    call = begin(state, f"agree ({reduce})")
+    call = begin(state, f"agree ({reduce})", timeout)
     given = float(bool(value)) if reduce in ("any", "all") else float(value)
     shared = torch.tensor([given], dtype=torch.float64, device=state.device)
     options = dist.AllreduceOptions()
     options.reduceOp = dist.ReduceOp(_REDUCTIONS[reduce])
-    finish([state.group.allreduce([shared], options)], call, timeout)
+    finish([state.group.allreduce([shared], options)], call)
     return bool(shared.item()) if reduce in ("any", "all") else shared.item()

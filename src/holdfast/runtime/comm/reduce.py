@@ -45,12 +45,12 @@ def all_reduce(
     _check(tensor, timeout, chunk, window)
     if tensor.numel() == 0:
         return tensor
-    call = begin(state, f"all_reduce of {tensor.numel():,} {str(tensor.dtype).removeprefix('torch.')}")
+    call = begin(state, f"all_reduce of {tensor.numel():,} {str(tensor.dtype).removeprefix('torch.')}", timeout)
     flat = tensor.detach() if tensor.is_contiguous() else tensor.detach().contiguous()
     if chunk is None or chunk >= tensor.numel():
-        finish([_start(flat, op, state)], call, timeout)
+        finish([_start(flat, op, state)], call)
     else:
-        finish(_pieces(flat.view(-1), op, state, chunk, window), call, timeout)
+        finish(_pieces(flat.view(-1), op, state, chunk, window), call)
     if flat.data_ptr() != tensor.data_ptr():
         tensor.detach().copy_(flat)
     return tensor

@@ -3,6 +3,9 @@
 ``work.wait(timeout)`` is torch's own: it needs no thread and no signal, may be repeated on the same work, and leaves
 the group as it is (measured on gloo). Where the first wait is in vain, the rank writes into the job's store that it is
 here; whoever has written nothing when the limit is over has not come.
+
+A call is begun once (:func:`begin`), and may wait for several things in turn (:func:`finish` for works, :func:`poll`
+for what nothing wakes): all of them together have its limit.
 """
 
 from __future__ import annotations
@@ -11,9 +14,9 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
@@ -29,47 +32,69 @@ PRESENT_AFTER_S = 1.0
 #: After this share of the limit, and not before so many seconds, the waiting is said in the log.
 SAY_AT, SAY_AFTER_S = 0.1, 10.0
 _OWN = str(Path(__file__).resolve().parents[2])
-#: Nothing is waited for once more for less.
+#: Nothing is waited for once more for less; to torch, a limit below a millisecond is none at all.
 _TICK_S = 0.002
 _FIRST = timedelta(seconds=PRESENT_AFTER_S)
+#: What nothing wakes is looked at so often without a pause (some 50 us), and then in pauses that grow up to this.
+_SPINS, _LONGEST_PAUSE_S = 200, 0.002
 
 _log = logging.getLogger("holdfast.comm")
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Call:
-    """One call, in the words of an error: ``all_reduce of 467,019,003 float32``."""
+    """One call, in the words of an error: ``all_reduce of 467,019,003 float32``. Times are of the monotonic clock."""
 
     words: str
     state: GroupState
     number: int
+    limit_s: float
+    until: float
+    announced: bool = False
+    #: When the log says next that it waits.
+    say_at: float = field(default=0.0)
 
     def __str__(self) -> str:
         return f"{self.words} (call {self.number} in group {self.state.name!r})"
 
 
-def begin(state: GroupState, words: str) -> Call:
+def begin(state: GroupState, words: str, limit_s: float) -> Call:
     """Count a call of this group; all its ranks make the same calls in one order, so that they agree on numbers."""
     state.calls += 1
-    return Call(words, state, state.calls)
+    until = time.monotonic() + limit_s
+    return Call(words, state, state.calls, limit_s, until, say_at=until - limit_s + max(SAY_AT * limit_s, SAY_AFTER_S))
 
 
-def finish(works: Iterable[dist.Work], call: Call, limit_s: float) -> None:
-    """Wait until all are over, in all no longer than ``limit_s`` seconds.
+def finish(works: Iterable[dist.Work], call: Call) -> None:
+    """Wait until all are over, no longer than the call may last.
 
     Raises:
         CollectiveTimeout: they are not; it names the ranks that did not come.
         CollectiveFailed: one failed.
     """
-    until = time.monotonic() + limit_s
-    announced = False
     for work in works:
-        if until - time.monotonic() > PRESENT_AFTER_S and _is_over(work, _FIRST, call):
+        if call.until - time.monotonic() > PRESENT_AFTER_S and _is_over(work, _FIRST, call):
             continue
-        if not announced:
-            _announce(call)
-            announced = True
-        _wait_long(work, call, until, limit_s)
+        while not _is_over(work, timedelta(seconds=max(_slice(call), _TICK_S)), call):
+            _look_around(call)
+
+
+def poll(ready: Callable[[], bool], call: Call) -> None:
+    """Wait until ``ready()`` is true, of which nothing tells us, no longer than the call may last.
+
+    Raises:
+        CollectiveTimeout: it is not; it names the ranks that did not come.
+    """
+    for _ in range(_SPINS):
+        if ready():
+            return
+    began, pause = time.monotonic(), 1e-5
+    while not ready():
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
+        if time.monotonic() - began > PRESENT_AFTER_S or time.monotonic() > call.until:
+            _slice(call)
+            _look_around(call)
 
 
 def _is_over(work: dist.Work, limit: timedelta, call: Call) -> bool:
@@ -87,29 +112,36 @@ def _is_over(work: dist.Work, limit: timedelta, call: Call) -> bool:
     return True
 
 
-def _wait_long(work: dist.Work, call: Call, until: float, limit_s: float) -> None:
-    say_at = until - limit_s + max(SAY_AT * limit_s, SAY_AFTER_S)
-    while True:
-        now = time.monotonic()
-        slice_s = min(until, say_at if say_at > now else until) - now
-        if slice_s > 0 and _is_over(work, timedelta(seconds=slice_s), call):
-            return
-        if until - time.monotonic() < _TICK_S:
-            _give_up(call, limit_s)
-        waited = limit_s - (until - time.monotonic())
-        _log.warning("still waiting in %s for %s after %s", call, say_missing(missing(call)), duration(waited))
-        say_at = float("inf")
+def _slice(call: Call) -> float:
+    """Write down that this rank is here, and say for how many seconds it waits before it looks around."""
+    if not call.announced:
+        _announce(call)
+        call.announced = True
+    now = time.monotonic()
+    return min(call.until, call.say_at if call.say_at > now else call.until) - now
 
 
-def _give_up(call: Call, limit_s: float) -> None:
+def _look_around(call: Call) -> None:
+    """Give up where the time is over; say once for whom is waited."""
+    now = time.monotonic()
+    if call.until - now < _TICK_S:
+        _give_up(call)
+    if now >= call.say_at:
+        waited = duration(call.limit_s - (call.until - now))
+        _log.warning("still waiting in %s for %s after %s", call, say_missing(missing(call)), waited)
+        call.say_at = float("inf")
+
+
+def _give_up(call: Call) -> None:
     absent = missing(call)
-    call.state.broken = f"{call.words} timed out in it after {duration(limit_s)}"
+    limit = duration(call.limit_s)
+    call.state.broken = f"{call.words} timed out in it after {limit}"
     why = (
-        f"{say_missing(absent)} did not come within {duration(limit_s)}"
+        f"{say_missing(absent)} did not come within {limit}"
         if absent
-        else (f"all ranks were in it, and it was not over within {duration(limit_s)}")
+        else f"all ranks were in it, and it was not over within {limit}"
     )
-    raise CollectiveTimeout(f"{call} at {_site()}", why=why, missing=absent)
+    raise CollectiveTimeout(f"{call} at {site()}", why=why, missing=absent)
 
 
 # ---- who is here
@@ -118,7 +150,7 @@ def _give_up(call: Call, limit_s: float) -> None:
 def _announce(call: Call) -> None:
     """Write down that this rank is in the call, and where."""
     store = call.state.store
-    store.set(_key(call, dist.get_rank()), json.dumps({"site": _site()}))
+    store.set(_key(call, dist.get_rank()), json.dumps({"site": site()}))
 
 
 def missing(call: Call) -> tuple[int, ...]:
@@ -136,7 +168,7 @@ def _key(call: Call, rank: int) -> str:
     return f"{call.number}/{rank}"
 
 
-def _site() -> str:
+def site() -> str:
     """The line of the user's that made the call: the innermost frame outside of holdfast."""
     frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() reads the sources of all frames
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):

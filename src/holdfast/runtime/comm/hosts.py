@@ -1,0 +1,62 @@
+"""Which ranks of a group share a host, and with it memory."""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import timedelta
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+import torch.distributed as dist
+
+from holdfast.errors import CollectiveTimeout
+from holdfast.report.text import duration
+from holdfast.runtime.comm.groups import GroupState
+from holdfast.runtime.comm.waiting import say_missing
+
+#: The folder that is memory.
+SHARED = Path("/dev/shm")  # noqa: S108 - shared memory is what is wanted
+_LIMIT_S = 300.0
+
+Layout = tuple[tuple[int, ...], ...]
+_layouts: WeakKeyDictionary[dist.ProcessGroup, Layout] = WeakKeyDictionary()
+
+
+def layout_of(state: GroupState, limit_s: float = _LIMIT_S) -> Layout:
+    """The group's global ranks, host by host, in the order of each host's first rank; asked of the store once.
+
+    All ranks of the group have to ask.
+
+    Raises:
+        CollectiveTimeout: ranks did not ask within ``limit_s`` seconds; it names them.
+    """
+    found = _layouts.get(state.group)
+    if found is None:
+        found = _layouts[state.group] = _ask(state, limit_s)
+    return found
+
+
+def _ask(state: GroupState, limit_s: float) -> Layout:
+    store = state.store
+    store.set(f"host/{dist.get_rank()}", identity())
+    keys = [f"host/{rank}" for rank in state.ranks]
+    try:
+        store.wait(keys, timedelta(seconds=limit_s))
+    except RuntimeError as error:
+        absent = tuple(rank for rank, key in zip(state.ranks, keys, strict=True) if not store.check([key]))
+        why = f"{say_missing(absent)} did not come within {duration(limit_s)}"
+        raise CollectiveTimeout(f"the layout of group {state.name!r}", why=why, missing=absent) from error
+    hosts: dict[bytes, list[int]] = {}
+    for rank, host in zip(state.ranks, store.multi_get(keys), strict=True):
+        hosts.setdefault(bytes(host), []).append(rank)
+    return tuple(tuple(ranks) for ranks in hosts.values())
+
+
+def identity() -> str:
+    """The same for all processes that share a kernel and /dev/shm; containers often share the kernel alone."""
+    try:
+        kernel = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{kernel}/{SHARED.stat().st_dev}"
+    except OSError:
+        return f"{socket.gethostname()}/{os.getpid()}"  # nothing is shared that could be proven to be
