@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from holdfast.errors import BadValue, CollectiveFailed, CollectiveTimeout, GroupBroken
 from holdfast.runtime.comm.groups import GroupState, state_of
+from holdfast.runtime.comm.validation import check
 from holdfast.runtime.comm.waiting import begin, finish
 
 #: Seconds; that of a training step is torch's own for NCCL.
@@ -42,13 +43,15 @@ def all_reduce(
         GroupBroken: an earlier call in this group timed out or failed.
     """
     state = state_of(group)
-    _check(tensor, timeout, chunk, window)
+    check(tensor, "all_reduce", timeout)
+    if (chunk is not None and chunk < 1) or window < 1:
+        raise BadValue("all_reduce", why=f"pieces of {chunk} elements, {window} at once, make no sense")
     if tensor.numel() == 0:
         return tensor
     call = begin(state, f"all_reduce of {tensor.numel():,} {str(tensor.dtype).removeprefix('torch.')}", timeout)
     flat = tensor.detach() if tensor.is_contiguous() else tensor.detach().contiguous()
     if chunk is None or chunk >= tensor.numel():
-        finish([_start(flat, op, state)], call)
+        finish([start(flat, op, state)], call)
     else:
         finish(_pieces(flat.view(-1), op, state, chunk, window), call)
     if flat.data_ptr() != tensor.data_ptr():
@@ -66,22 +69,8 @@ def safe_all_reduce(tensor: torch.Tensor, *arguments: object, **options: object)
     return True
 
 
-def _check(tensor: torch.Tensor, timeout: float, chunk: int | None, window: int) -> None:
-    """One sentence about what cannot be reduced, the same on every rank that gives it."""
-    why = ""
-    if tensor.layout is not torch.strided:
-        why = "it is sparse; reduce its values, or a dense copy"
-    elif tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled():
-        why = "it requires a gradient, which would not know of the reduction; give tensor.detach()"
-    elif not timeout > 0:
-        why = f"its time limit is {timeout} s; give a positive one"
-    elif (chunk is not None and chunk < 1) or window < 1:
-        why = f"pieces of {chunk} elements, {window} at once, make no sense"
-    if why:
-        raise BadValue("a tensor was given to all_reduce", why=why)
-
-
-def _start(tensor: torch.Tensor, op: dist.ReduceOp | dist.ReduceOp.RedOpType, state: GroupState) -> dist.Work:
+def start(tensor: torch.Tensor, op: dist.ReduceOp | dist.ReduceOp.RedOpType, state: GroupState) -> dist.Work:
+    """Begin to reduce a contiguous tensor in place."""
     options = dist.AllreduceOptions()
     options.reduceOp = dist.ReduceOp(op) if isinstance(op, dist.ReduceOp.RedOpType) else op
     return state.group.allreduce([tensor], options)
@@ -95,5 +84,5 @@ def _pieces(
     for piece in flat.split(chunk):
         if len(under_way) == window:
             yield under_way.popleft()
-        under_way.append(_start(piece, op, state))
+        under_way.append(start(piece, op, state))
     yield from under_way
