@@ -61,12 +61,24 @@ def state_of(group: dist.ProcessGroup | None, *, broken_too: bool = False) -> Gr
         raise InternalError("torch says that it is initialised and has no default group")
     found = _states.get(actual)
     if found is None:
+        if actual not in dist.distributed_c10d._world.pg_map:  # noqa: SLF001
+            raise GroupBroken(repr(actual.group_name), why="it was destroyed")
         found = _states[actual] = GroupState(
             actual, actual.group_name, tuple(dist.get_process_group_ranks(actual)), _device(actual), epoch()
         )
     if found.broken and not broken_too:
         raise GroupBroken(repr(found.name), why=found.broken)
     return found
+
+
+def broken_groups() -> list[dist.ProcessGroup]:
+    """Groups of this process that are not used any more."""
+    return [state.group for state in _states.values() if state.broken]
+
+
+def forget(group: dist.ProcessGroup) -> None:
+    """Drop what is known of a group, and with it the last reference that this room holds to it."""
+    _states.pop(group, None)
 
 
 def epoch() -> int:

@@ -1,0 +1,137 @@
+"""Broken groups and those in their place: who meets, what training notices (nothing), and how the process ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from holdfast import comm
+from holdfast.errors import BadValue, CollectiveTimeout, GroupBroken
+from holdfast.runtime.comm.groups import state_of
+from tests.runtime.comm.ranks import run
+
+pytestmark = pytest.mark.slow
+
+
+def breaks_three_times(rank: int) -> Any:
+    """Each time another rank does not come; training's all-reduce goes on in between, and while others wait."""
+    group = dist.new_group([0, 1, 2], group_desc="evaluation", timeout=timedelta(seconds=25))
+    comm.all_reduce(torch.ones(1), group=group, timeout=20)
+    sums, names, weights = [], [], torch.zeros(4)
+    for turn in range(3):
+        if rank != turn:
+            with pytest.raises(CollectiveTimeout) as caught:
+                comm.all_reduce(torch.ones(5), group=group, timeout=1.2)
+            assert caught.value.missing == (turn,)
+        for _ in range(5):
+            gradient = torch.full((4,), float(rank + turn))
+            dist.all_reduce(gradient)
+            weights += gradient
+        broken, group = group, comm.rebuild(group, timeout=20)
+        with pytest.raises(GroupBroken):
+            comm.all_reduce(torch.ones(1), group=broken)
+        sums.append(comm.all_reduce(torch.full((3,), rank + turn), group=group, timeout=20).tolist())
+        names.append(group.group_name)
+    limit = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+    return weights.tolist(), sums, names, group.group_desc, limit, list(state_of(group).ranks)
+
+
+def test_training_goes_on_while_evaluations_group_breaks_and_is_rebuilt_three_times(tmp_path: Path) -> None:
+    told = run(3, breaks_three_times, tmp_path)
+    assert told[0] == told[1] == told[2]
+    weights, sums, names, description, limit, ranks = told[0]
+    assert weights == [5.0 * (3 + 6 + 9)] * 4
+    assert sums == [[3] * 3, [6] * 3, [9] * 3]
+    assert len(set(names)) == 3
+    assert (description, limit, ranks) == ("evaluation", 25.0, [0, 1, 2])
+
+
+def meets_in_part(rank: int) -> Any:
+    """Rank 2 never rebuilds; the others name it, then go on without it, then rebuild their own group again."""
+    group = dist.new_group([2, 0, 1], timeout=timedelta(seconds=25))
+    if rank == 2:
+        with pytest.raises(BadValue, match="not among those that go on"):
+            comm.rebuild(group, ranks=[0, 1])
+        time.sleep(3)
+        return None
+    with pytest.raises(CollectiveTimeout) as caught:
+        comm.rebuild(group, timeout=1)
+    with pytest.raises(GroupBroken, match="it was rebuilt"):
+        comm.all_reduce(torch.ones(1), group=group)
+    fresh = comm.rebuild(group, ranks=[0, 1], timeout=20)
+    again = comm.rebuild(fresh, timeout=20)
+    instead = [comm.all_reduce(torch.tensor([rank + 1]), group=again, timeout=20).item()]
+    return str(caught.value), caught.value.missing, instead
+
+
+def test_who_does_not_come_is_named_and_the_others_can_go_on_without_it(tmp_path: Path) -> None:
+    told = run(3, meets_in_part, tmp_path)
+    assert told[0] == told[1]
+    text, missing, sums = told[0]
+    assert (missing, sums) == ((2,), [3])
+    assert text.startswith("the rebuilding of group '1' did not complete: rank 2 did not come within 1")
+
+
+def in_place_of_the_default(rank: int) -> Any:
+    comm.all_reduce(torch.ones(1), timeout=20)
+    if rank == 0:
+        assert not comm.safe_all_reduce(torch.ones(1), timeout=0.5)
+    else:
+        time.sleep(0.5)
+    group = comm.rebuild(timeout=20)
+    return comm.all_reduce(torch.tensor([rank + 1]), group=group, timeout=20).item(), group is dist.group.WORLD
+
+
+def test_a_group_of_all_in_place_of_the_default_one(tmp_path: Path) -> None:
+    assert run(2, in_place_of_the_default, tmp_path) == [(3, False)] * 2
+
+
+ENDS = """
+import sys, torch, torch.distributed as dist
+from datetime import timedelta
+from holdfast import comm
+from holdfast.errors import CollectiveTimeout
+rank, how, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+store = dist.FileStore(folder + "/store", 2)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=600))
+group = dist.new_group([0, 1], timeout=timedelta(seconds=600))
+comm.all_reduce(torch.ones(3), group=group, timeout=20)
+if rank == 0:
+    try:
+        comm.all_reduce(torch.ones(3), group=group, timeout=0.5)
+    except CollectiveTimeout:
+        pass
+if how != "broken":
+    group = comm.rebuild(group, timeout=20)
+    assert comm.all_reduce(torch.ones(1), group=group, timeout=20).item() == 2
+dist.barrier()
+if how == "destroyed":
+    dist.destroy_process_group()
+store.set(f"ends{rank}", "")
+if rank == 1:  # its connections stay open, so that what rank 0 began would go on
+    store.wait(["over"], timedelta(seconds=30))
+"""
+
+
+@pytest.mark.parametrize("how", ["rebuilt", "destroyed", "broken"])
+def test_a_process_whose_group_broke_ends_at_once_and_well(how: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", ENDS]
+    ranks = [subprocess.Popen([*command, str(rank), how, str(tmp_path)], stderr=subprocess.PIPE) for rank in (0, 1)]
+    try:
+        said = ranks[0].communicate(timeout=25)[1].decode()
+        assert ranks[0].returncode == 0, said
+        assert "terminate" not in said
+        dist.FileStore(str(tmp_path / "store"), 2).set("over", "")
+        assert ranks[1].wait(25) == 0, ranks[1].communicate()
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
