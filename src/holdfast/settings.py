@@ -98,6 +98,11 @@ _ROWS = (
             "collective.", default=1800.0),
     _row_of(_PATIENCE, "HOLDFAST_GROUP_TIMEOUT_S", "Time limit of process groups for which the script names none, as "
             "--group-timeout; torch's own (10 minutes for NCCL, 30 for gloo) where it is unset.", too_late=GROUP),
+    _row_of(_OURS, "HOLDFAST_TIMEOUTS", "TOML file with your own time limits for the collectives of holdfast.comm, "
+            "over ours key by key; the same on all hosts.", kind=Kind.PATH, too_late="the first collective"),
+    _row_of(_OURS, "HOLDFAST_HISTORY", "Folder in which time-outs and slow collectives are counted over restarts. "
+            "`holdfast run` sets it to `history` in the folder of all runs; nothing is kept where it is unset.",
+            kind=Kind.PATH, set_by="you, or holdfast run", too_late=WORKER_START),
     _row_of(_OURS, "HOLDFAST_RING", "Collectives that each rank's box remembers, 128 bytes each; the oldest is "
             "overwritten.", kind=Kind.COUNT, default=4096, unit="records", minimum=64),
     _row_of(_OURS, "HOLDFAST_CACHE", "Folder for what is compiled once and kept; where it is unset, one in the "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from holdfast.blackbox import BoxWriter
 from holdfast.errors import BadValue
@@ -16,6 +17,8 @@ from holdfast.errors import BadValue
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "ms": 0.001}
 
 _box: BoxWriter | None = None
+#: Of each thread its own: an evaluation on the side is not training's phase.
+_phase: ContextVar[tuple[str, float]] = ContextVar("phase", default=("", 0.0))
 
 #: Called with the number of each step that begins (fault injection listens here).
 step_listeners: list[Callable[[int], None]] = []
@@ -50,15 +53,22 @@ def phase(name: str, budget: str | float = "10m") -> Iterator[None]:
     Raises:
         BadValue: the budget cannot be read as a time.
     """
-    limit_s = seconds(budget)
-    if _box is None:
-        yield
-        return
-    _box.phase(name, limit_s)
+    inner, outer = (name, seconds(budget)), _phase.get()
+    _enter(inner)
     try:
         yield
     finally:
-        _box.phase("", 0.0)
+        _enter(outer)
+
+
+def _enter(now: tuple[str, float]) -> None:
+    _phase.set(now)
+    if _box is not None:
+        _box.phase(*now)
+
+
+#: The phase that this thread is in and its budget in seconds, also where no box exists; ``("", 0.0)`` outside of any.
+current_phase: Callable[[], tuple[str, float]] = _phase.get
 
 
 def seconds(text: str | float) -> float:
