@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import hashlib
 import logging
 import time
-import uuid
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -30,7 +28,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from holdfast.errors import BadValue, CollectiveFailed
 from holdfast.runtime.comm.groups import GroupState, broken_groups, forget, job_store, state_of
-from holdfast.runtime.comm.roll_call import roll_call
+from holdfast.runtime.comm.roll_call import meet
 
 REBUILD_LIMIT_S = 300.0
 #: gloo gives five times its limit to connecting (gloo/transport/tcp, measured: 20 s became 100 s).
@@ -67,12 +65,11 @@ def rebuild(
     store = PrefixStore(f"rebuild/{'-'.join(map(str, members))}/{_rebuilt.get(place, 0)}", state.store)
     until = time.monotonic() + timeout
     state.broken = state.broken or "it was rebuilt"
-    words = roll_call(store, members, uuid.uuid4().hex, timeout, subject)  # from here on nobody waits in the old one
-    name = f"{state.name.partition('~')[0]}~{hashlib.sha256(b''.join(words)).hexdigest()[:16]}"
+    met = meet(store, members, timeout, subject)  # from here on nobody waits in the old one
+    name = f"{state.name.partition('~')[0]}~{met}"
     try:
         fresh = _make(state.group, members, name, max(until - time.monotonic(), 1.0))
     except RuntimeError as error:
-        store.delete_key(str(dist.get_rank()))
         raise CollectiveFailed(subject, why=str(error).strip().partition("\n")[0][:300]) from error
     _rebuilt[place] = _rebuilt.get(place, 0) + 1
     retire(state)

@@ -1,9 +1,15 @@
-"""Ranks tell each other a word through the store, within a limit that names who says nothing."""
+"""Ranks meet in the store before they make something together, so that nobody begins it alone.
+
+Unlike a barrier, a meeting may be given up and tried again: each try has a word of its own, and a meeting is over when
+all ranks have seen the same words. The word of a rank that has left meanwhile is seen by nobody as an answer.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import time
+import uuid
 from collections.abc import Sequence
-from datetime import timedelta
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
@@ -12,23 +18,33 @@ from holdfast.errors import CollectiveTimeout
 from holdfast.report.ranksets import say_ranks
 from holdfast.report.text import duration
 
+#: Between two looks at the store.
+_SHORTEST_S, _LONGEST_S = 0.001, 0.1
 
-def roll_call(store: Store, ranks: Sequence[int], word: str, limit_s: float, subject: str) -> list[bytes]:
-    """What each of the ranks said, in their order; this rank says ``word``, and takes it back where others miss.
 
-    ``store`` is below a prefix that is used once, and ``subject`` what an error speaks of.
+def meet(store: Store, ranks: Sequence[int], limit_s: float, subject: str) -> str:
+    """A name that all ``ranks`` have agreed on, and that no other meeting had.
+
+    ``store`` is below a prefix that is used until one meeting succeeds; ``subject`` is what an error speaks of.
 
     Raises:
-        CollectiveTimeout: ranks said nothing within ``limit_s`` seconds; it names them.
+        CollectiveTimeout: ranks did not come within ``limit_s`` seconds; it names them.
     """
-    own = str(dist.get_rank())
-    store.set(own, word)
-    keys = [str(rank) for rank in ranks]
-    try:
-        store.wait(keys, timedelta(seconds=limit_s))
-    except RuntimeError as error:
-        absent = tuple(rank for rank, key in zip(ranks, keys, strict=True) if not store.check([key]))
-        store.delete_key(own)
-        why = f"{say_ranks(absent)} did not come within {duration(limit_s)}"
-        raise CollectiveTimeout(subject, why=why, missing=absent) from error
-    return [bytes(said) for said in store.multi_get(keys)]
+    own = dist.get_rank()
+    store.set(f"word/{own}", uuid.uuid4().hex)
+    words = [f"word/{rank}" for rank in ranks]
+    until, pause = time.monotonic() + limit_s, _SHORTEST_S
+    while True:
+        absent = tuple(rank for rank, key in zip(ranks, words, strict=True) if not store.check([key]))
+        if not absent:
+            name = hashlib.sha256(b"".join(bytes(word) for word in store.multi_get(words))).hexdigest()[:16]
+            store.set(f"{name}/{own}", "")
+            absent = tuple(rank for rank in ranks if not store.check([f"{name}/{rank}"]))
+            if not absent:
+                return name
+        left = until - time.monotonic()
+        if left <= 0:
+            why = f"{say_ranks(absent)} did not come within {duration(limit_s)}"
+            raise CollectiveTimeout(subject, why=why, missing=absent)
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, _LONGEST_S)
