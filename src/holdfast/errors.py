@@ -7,12 +7,14 @@
     │   ├── MissingFile            a script, folder or file that is not there
     │   ├── NoJob                  no training process that is meant is running
     │   ├── SeveralJobs            several training jobs are meant, where one has to be
+    │   ├── CollectiveMismatch     the ranks of a group made different calls, or with different tensors
     │   └── MissingExtra           a part of holdfast, or torch itself, that is not installed
     ├── WorldError                 the world's: the command was right, the machine or the network did not play along
     │   ├── RendezvousUnreachable  the store of the job cannot be reached
     │   ├── CopyUnreachable        the copy of `attach` that judges for all nodes cannot be reached
     │   ├── CollectiveTimeout      ranks did not come to a collective in time
     │   ├── CollectiveFailed       a collective failed on this rank: a peer is gone, or the backend gave up
+    │   ├── OutOfLockstep          ranks are at different steps, or hold different parameters
     │   ├── GroupBroken            a process group in which a call failed, and which is not used again
     │   ├── ShmUnavailable         the shared memory (or any folder for boxes) is missing, full or closed to us
     │   ├── StackRefused           the stack of a process cannot be taken
@@ -149,6 +151,17 @@ class CopyUnreachable(WorldError):
     )
 
 
+class CollectiveMismatch(UsageError):
+    """``odd`` are the global ranks whose call is not that of most; empty where that cannot be told."""
+
+    what = "{subject} is not the same on all ranks"
+    next_step = "make the same calls, with the same shapes and dtypes, on every rank; a fresh group is needed"
+
+    def __init__(self, subject: object, *, why: str | None = None, odd: Sequence[int] = ()) -> None:
+        super().__init__(subject, why=why)
+        self.odd = tuple(odd)
+
+
 class CollectiveTimeout(WorldError):
     """``missing`` are the global ranks that were not seen in the call; empty where that is not known."""
 
@@ -165,6 +178,17 @@ class CollectiveFailed(WorldError):
 
     what = "{subject} failed"
     next_step = "look for the rank that died first; this group is not used again"
+
+
+class OutOfLockstep(WorldError):
+    """``odd`` are the global ranks that differ from most."""
+
+    what = "the ranks of {subject} are not in lockstep"
+    next_step = "start all of them from one checkpoint; a rank that skips a step or a batch has to say so to the others"
+
+    def __init__(self, subject: object, *, why: str | None = None, odd: Sequence[int] = ()) -> None:
+        super().__init__(subject, why=why)
+        self.odd = tuple(odd)
 
 
 class GroupBroken(WorldError):
