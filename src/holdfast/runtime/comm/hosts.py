@@ -9,11 +9,12 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
 
 from holdfast.errors import CollectiveTimeout
 from holdfast.report.text import duration
 from holdfast.runtime.comm.groups import GroupState
-from holdfast.runtime.comm.waiting import say_missing
+from holdfast.runtime.comm.presence import say_missing
 
 #: The folder that is memory.
 SHARED = Path("/dev/shm")  # noqa: S108 - shared memory is what is wanted
@@ -37,16 +38,21 @@ def layout_of(state: GroupState, limit_s: float = _LIMIT_S) -> Layout:
     return found
 
 
+def known_layout(state: GroupState) -> Layout | None:
+    """The same where it was asked for before, at no cost and without the others; else None."""
+    return _layouts.get(state.group)
+
+
 def _ask(state: GroupState, limit_s: float) -> Layout:
-    store = state.store
-    store.set(f"host/{dist.get_rank()}", identity())
-    keys = [f"host/{rank}" for rank in state.ranks]
+    store = PrefixStore("host", state.store)
+    keys = [str(rank) for rank in state.ranks]
+    store.set(str(dist.get_rank()), identity())
     try:
         store.wait(keys, timedelta(seconds=limit_s))
     except RuntimeError as error:
         absent = tuple(rank for rank, key in zip(state.ranks, keys, strict=True) if not store.check([key]))
         why = f"{say_missing(absent)} did not come within {duration(limit_s)}"
-        raise CollectiveTimeout(f"the layout of group {state.name!r}", why=why, missing=absent) from error
+        raise CollectiveTimeout(f"the first call in group {state.name!r}", why=why, missing=absent) from error
     hosts: dict[bytes, list[int]] = {}
     for rank, host in zip(state.ranks, store.multi_get(keys), strict=True):
         hosts.setdefault(bytes(host), []).append(rank)

@@ -12,7 +12,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 from holdfast.errors import BadValue, CollectiveTimeout
 from holdfast.report.text import duration
 from holdfast.runtime.comm.groups import state_of
-from holdfast.runtime.comm.waiting import begin, finish, say_missing
+from holdfast.runtime.comm.presence import say_missing
+from holdfast.runtime.comm.waiting import begin, finish
 
 BARRIER_LIMIT_S = 300.0
 AGREE_LIMIT_S = 300.0

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator
+from functools import lru_cache
 
 import torch
 import torch.distributed as dist
 
-from holdfast.errors import BadValue, CollectiveFailed, CollectiveTimeout, GroupBroken
+from holdfast.errors import CollectiveFailed, CollectiveMismatch, CollectiveTimeout, GroupBroken
 from holdfast.runtime.comm.groups import GroupState, state_of
-from holdfast.runtime.comm.validation import check
+from holdfast.runtime.comm.validation import wrong_with
 from holdfast.runtime.comm.waiting import begin, finish
 
 #: Seconds; that of a training step is torch's own for NCCL.
@@ -43,12 +44,13 @@ def all_reduce(
         GroupBroken: an earlier call in this group timed out or failed.
     """
     state = state_of(group)
-    check(tensor, "all_reduce", timeout)
+    wrong = wrong_with(tensor, timeout)
     if (chunk is not None and chunk < 1) or window < 1:
-        raise BadValue("all_reduce", why=f"pieces of {chunk} elements, {window} at once, make no sense")
-    if tensor.numel() == 0:
+        wrong = f"pieces of {chunk} elements, {window} at once, make no sense"
+    call = begin(state, _words(op, tensor.shape, tensor.dtype), timeout, wrong=wrong)
+    if tensor.numel() == 0:  # the ranks meet all the same: one of them may have brought more
+        finish([start(torch.zeros(1, device=state.device), op, state)], call)
         return tensor
-    call = begin(state, f"all_reduce of {tensor.numel():,} {str(tensor.dtype).removeprefix('torch.')}", timeout)
     flat = tensor.detach() if tensor.is_contiguous() else tensor.detach().contiguous()
     if chunk is None or chunk >= tensor.numel():
         finish([start(flat, op, state)], call)
@@ -59,11 +61,19 @@ def all_reduce(
     return tensor
 
 
+@lru_cache(maxsize=1024)
+def _words(op: dist.ReduceOp | dist.ReduceOp.RedOpType, shape: torch.Size, dtype: torch.dtype) -> str:
+    """``all_reduce of 467,019,003 float32``; the operation where it is no sum, the shape where it has several parts."""
+    name = "all_reduce" if op == dist.ReduceOp.SUM else f"all_reduce ({str(op).rpartition('.')[2]})"
+    several = f" {list(shape)}" if len(shape) > 1 else ""
+    return f"{name} of {shape.numel():,} {str(dtype).removeprefix('torch.')}{several}"
+
+
 def safe_all_reduce(tensor: torch.Tensor, *arguments: object, **options: object) -> bool:
     """:func:`all_reduce` for those who want no exception: False, and a line in the log, where it failed."""
     try:
         all_reduce(tensor, *arguments, **options)  # type: ignore[arg-type]
-    except (CollectiveTimeout, CollectiveFailed, GroupBroken) as error:
+    except (CollectiveMismatch, CollectiveTimeout, CollectiveFailed, GroupBroken) as error:
         _log.warning("%s", error)
         return False
     return True

@@ -10,59 +10,81 @@ for what nothing wakes): all of them together have its limit.
 
 from __future__ import annotations
 
-import json
 import logging
-import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
+from typing import NoReturn
 
 import torch.distributed as dist
 
-from holdfast.errors import CollectiveFailed, CollectiveTimeout
-from holdfast.report.ranksets import say_ranks
+from holdfast.errors import BadValue, CollectiveFailed, CollectiveTimeout
 from holdfast.report.text import duration
+from holdfast.runtime.comm import signatures, trouble
 from holdfast.runtime.comm.groups import GroupState
+from holdfast.runtime.comm.presence import Call, announce, missing, say_missing, site, told
 
 #: After so long a rank writes down that it waits. Who came later than this before the limit may not have written yet.
 PRESENT_AFTER_S = 1.0
 #: After this share of the limit, and not before so many seconds, the waiting is said in the log.
 SAY_AT, SAY_AFTER_S = 0.1, 10.0
-_OWN = str(Path(__file__).resolve().parents[2])
 #: Nothing is waited for once more for less; to torch, a limit below a millisecond is none at all.
 _TICK_S = 0.002
 _FIRST = timedelta(seconds=PRESENT_AFTER_S)
+#: Limit of a call that is refused because its limit is none: others are told within it.
+_ASKING_S = 60.0
+#: So often a rank that waits looks for what others have found.
+_LOOK_EVERY_S = 1.0
 #: What nothing wakes is looked at so often without a pause (some 50 us), and then in pauses that grow up to this.
 _SPINS, _LONGEST_PAUSE_S = 200, 0.002
 
 _log = logging.getLogger("holdfast.comm")
 
 
-@dataclass(slots=True)
-class Call:
-    """One call, in the words of an error: ``all_reduce of 467,019,003 float32``. Times are of the monotonic clock."""
+def begin(state: GroupState, words: str, limit_s: float, *, wrong: str = "") -> Call:
+    """Count a call of this group; all its ranks make the same calls in one order, so that they agree on numbers.
 
-    words: str
-    state: GroupState
-    number: int
-    limit_s: float
-    until: float
-    announced: bool = False
-    #: When the log says next that it waits.
-    say_at: float = field(default=0.0)
+    ``words`` have to be the same on all ranks: by them is found, before any data move, that calls differ. ``wrong``
+    says why this rank's tensor cannot be taken.
 
-    def __str__(self) -> str:
-        return f"{self.words} (call {self.number} in group {self.state.name!r})"
-
-
-def begin(state: GroupState, words: str, limit_s: float) -> Call:
-    """Count a call of this group; all its ranks make the same calls in one order, so that they agree on numbers."""
+    Raises:
+        BadValue: something is ``wrong``; the other ranks get a CollectiveMismatch, where all is well with theirs.
+        CollectiveMismatch: another rank's call of this number is a different one. All ranks of the group are told.
+    """
     state.calls += 1
+    limit_s = limit_s if limit_s > 0 else _ASKING_S
     until = time.monotonic() + limit_s
-    return Call(words, state, state.calls, limit_s, until, say_at=until - limit_s + max(SAY_AT * limit_s, SAY_AFTER_S))
+    call = Call(words, state, state.calls, limit_s, until, say_at=until - limit_s + max(SAY_AT * limit_s, SAY_AFTER_S))
+    known = _signatures(call)
+    new = known.is_new(words)
+    if wrong:
+        call.words += f" (refused: {wrong})"
+    if known.differ(call.number, call.words):
+        trouble.mismatch(call)
+    if wrong:
+        trouble.refuse(call, wrong)
+        raise BadValue(words.partition(" of ")[0], why=wrong)
+    if new and not known.all_seen:
+        _compare_in_store(call)
+    return call
+
+
+def _signatures(call: Call) -> signatures.Signatures:
+    try:
+        return signatures.of(call.state, call.limit_s)
+    except CollectiveTimeout as error:
+        trouble.break_group(call, f"{call.words} timed out in it: {error.why}", error.missing)
+        raise CollectiveTimeout(f"{call} at {site()}", why=error.why, missing=error.missing) from error
+
+
+def _compare_in_store(call: Call) -> None:
+    """Wait until all ranks have written down what they call; those to whom it is not new do so after a second."""
+    announce(call)
+    keys = [call.key(rank) for rank in call.state.ranks]
+    poll(lambda: call.state.store.check(keys), call)
+    if len({each["words"] for each in told(call).values()}) > 1:
+        trouble.mismatch(call)
 
 
 def finish(works: Iterable[dist.Work], call: Call) -> None:
@@ -75,6 +97,7 @@ def finish(works: Iterable[dist.Work], call: Call) -> None:
     for work in works:
         if call.until - time.monotonic() > PRESENT_AFTER_S and _is_over(work, _FIRST, call):
             continue
+        _look_around(call)
         while not _is_over(work, timedelta(seconds=max(_slice(call), _TICK_S)), call):
             _look_around(call)
 
@@ -93,7 +116,6 @@ def poll(ready: Callable[[], bool], call: Call) -> None:
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_S)
         if time.monotonic() - began > PRESENT_AFTER_S or time.monotonic() > call.until:
-            _slice(call)
             _look_around(call)
 
 
@@ -107,73 +129,45 @@ def _is_over(work: dist.Work, limit: timedelta, call: Call) -> bool:
     try:
         work.wait(limit)  # it is over: well, if that came just after the limit, or with the error that ended it
     except RuntimeError as error:
-        call.state.broken = f"{call.words} failed in it"
+        with suppress(RuntimeError):  # the store may be gone with the rank
+            trouble.break_group(call, f"{call.words} failed in it")
         raise CollectiveFailed(call, why=_first_line(error)) from error
     return True
 
 
 def _slice(call: Call) -> float:
-    """Write down that this rank is here, and say for how many seconds it waits before it looks around."""
-    if not call.announced:
-        _announce(call)
-        call.announced = True
+    """For how many seconds is waited before this rank looks around."""
     now = time.monotonic()
-    return min(call.until, call.say_at if call.say_at > now else call.until) - now
+    return min(call.until, call.say_at if call.say_at > now else call.until, now + _LOOK_EVERY_S) - now
 
 
 def _look_around(call: Call) -> None:
-    """Give up where the time is over; say once for whom is waited."""
+    """Give up where the time is over; raise what others found of this call; say once for whom is waited."""
     now = time.monotonic()
-    if call.until - now < _TICK_S:
-        _give_up(call)
-    if now >= call.say_at:
-        waited = duration(call.limit_s - (call.until - now))
-        _log.warning("still waiting in %s for %s after %s", call, say_missing(missing(call)), waited)
-        call.say_at = float("inf")
+    try:
+        announce(call)
+        if call.until - now < _TICK_S:
+            _give_up(call)
+        trouble.look(call)
+        if now >= call.say_at:
+            waited = duration(call.limit_s - (call.until - now))
+            _log.warning("still waiting in %s for %s after %s", call, say_missing(missing(call)), waited)
+            call.say_at = float("inf")
+    except RuntimeError as error:  # of torch's store; ours are none
+        call.state.broken = f"the job's store was lost in {call.words}"
+        raise CollectiveFailed(call, why=f"the job's store cannot be reached: {_first_line(error)}") from error
 
 
-def _give_up(call: Call) -> None:
+def _give_up(call: Call) -> NoReturn:
     absent = missing(call)
     limit = duration(call.limit_s)
-    call.state.broken = f"{call.words} timed out in it after {limit}"
     why = (
         f"{say_missing(absent)} did not come within {limit}"
         if absent
         else f"all ranks were in it, and it was not over within {limit}"
     )
+    trouble.break_group(call, f"{call.words} timed out in it: {why}", absent)
     raise CollectiveTimeout(f"{call} at {site()}", why=why, missing=absent)
-
-
-# ---- who is here
-
-
-def _announce(call: Call) -> None:
-    """Write down that this rank is in the call, and where."""
-    store = call.state.store
-    store.set(_key(call, dist.get_rank()), json.dumps({"site": site()}))
-
-
-def missing(call: Call) -> tuple[int, ...]:
-    """The members that have not written that they are in the call."""
-    store = call.state.store
-    return tuple(rank for rank in call.state.ranks if not store.check([_key(call, rank)]))
-
-
-def say_missing(ranks: tuple[int, ...]) -> str:
-    """``rank 3``; ``nobody`` where none is missing."""
-    return say_ranks(ranks) if ranks else "nobody"
-
-
-def _key(call: Call, rank: int) -> str:
-    return f"{call.number}/{rank}"
-
-
-def site() -> str:
-    """The line of the user's that made the call: the innermost frame outside of holdfast."""
-    frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() reads the sources of all frames
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
-        frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
 def _first_line(error: BaseException) -> str:
