@@ -18,7 +18,7 @@ import torch.distributed as dist
 from holdfast.errors import BadValue, OutOfLockstep
 from holdfast.report.ranksets import say_ranks
 from holdfast.runtime.comm.groups import GroupState, state_of
-from holdfast.runtime.comm.rebuild import beside
+from holdfast.runtime.comm.making import beside
 from holdfast.runtime.comm.waiting import begin, finish
 
 #: For a rank that is not at a check when the others are at the one after it.

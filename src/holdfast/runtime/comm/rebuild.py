@@ -19,20 +19,18 @@ import logging
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.distributed_c10d import PrefixStore
 
-from holdfast.errors import BadValue, CollectiveFailed
-from holdfast.runtime.comm.groups import GroupState, broken_groups, forget, job_store, state_of
+from holdfast.errors import BadValue, CollectiveFailed, InternalError
+from holdfast.runtime.comm.groups import GroupState, broken_groups, forget, state_of
+from holdfast.runtime.comm.making import make_group
 from holdfast.runtime.comm.roll_call import meet
 
 REBUILD_LIMIT_S = 300.0
-#: gloo gives five times its limit to connecting (gloo/transport/tcp, measured: 20 s became 100 s).
-_CONNECT_FACTOR = 5
 #: A group whose limit is over is kept for this much longer, for the work that waited in its queue.
 _MARGIN_S = 30.0
 
@@ -91,41 +89,11 @@ def _members(state: GroupState, ranks: Sequence[int] | None, timeout: float) -> 
     return members
 
 
-def beside(state: GroupState, backend: str, purpose: str, limit: timedelta, timeout: float) -> dist.ProcessGroup:
-    """A second group of the same ranks, for a purpose of ours, with a time limit of its own; all its ranks call it.
-
-    Raises:
-        CollectiveTimeout: ranks did not call it within ``timeout`` seconds; it names them.
-    """
-    until = time.monotonic() + timeout
-    store = PrefixStore(purpose, state.store)
-    name = meet(store, state.ranks, timeout, f"the making of the group of {purpose} beside {state.name!r}")
-    left_s = max(until - time.monotonic(), 1.0)
-    return _make(backend, state.ranks, f"{purpose}~{name}", left_s, {"default": limit})
-
-
 def _make_like(old: dist.ProcessGroup, members: tuple[int, ...], name: str, limit_s: float) -> dist.ProcessGroup:
     limits = {device.type: _limit_of(old, device) for device in old._device_types}  # noqa: SLF001
-    return _make(dist.get_backend(old), members, name, limit_s, limits, **_description(old))
-
-
-def _make(
-    backend: str, members: tuple[int, ...], name: str, limit_s: float, limits: dict[str, timedelta], **more: str
-) -> dist.ProcessGroup:
-    """What ``new_group`` does for a member, under a name of ours; torch's own function for that is private.
-
-    ``limits``: of collectives, by the type of device, or ``default``.
-    """
-    torchs: Any = c10d  # its types of names differ between versions
-    fresh: dist.ProcessGroup
-    fresh, _ = torchs._new_process_group_helper(  # noqa: SLF001
-        len(members), members.index(dist.get_rank()), list(members), backend, job_store(), name,
-        timeout=timedelta(seconds=limit_s / _CONNECT_FACTOR), **more,
-    )  # fmt: skip
-    c10d._world.pg_group_ranks[fresh] = {rank: place for place, rank in enumerate(members)}  # noqa: SLF001
-    for device in fresh._device_types:  # noqa: SLF001
-        limit = limits.get(device.type) or limits.get("default") or c10d.default_pg_timeout
-        fresh._get_backend(device)._set_default_timeout(limit)  # noqa: SLF001
+    fresh = make_group(dist.get_backend(old), members, name, limit_s, limits, **_description(old))
+    if fresh is None:
+        raise InternalError("a rank that is no member rebuilds a group")
     return fresh
 
 

@@ -34,14 +34,18 @@ def meet(store: Store, ranks: Sequence[int], limit_s: float, subject: str) -> st
     store.set(f"word/{own}", uuid.uuid4().hex)
     words = [f"word/{rank}" for rank in ranks]
     until, pause = time.monotonic() + limit_s, _SHORTEST_S
+    names: list[str] = []
     while True:
         absent = tuple(rank for rank, key in zip(ranks, words, strict=True) if not store.check([key]))
         if not absent:
             name = hashlib.sha256(b"".join(bytes(word) for word in store.multi_get(words))).hexdigest()[:16]
-            store.set(f"{name}/{own}", "")
-            absent = tuple(rank for rank in ranks if not store.check([f"{name}/{rank}"]))
-            if not absent:
-                return name
+            if name not in names:
+                names.append(name)
+                store.set(f"{name}/{own}", "")
+            for name in names:  # who has seen that all agree may be at the next meeting, with another word
+                absent = tuple(rank for rank in ranks if not store.check([f"{name}/{rank}"]))
+                if not absent:
+                    return name
         left = until - time.monotonic()
         if left <= 0:
             why = f"{say_ranks(absent)} did not come within {duration(limit_s)}"
