@@ -76,7 +76,9 @@ $(READY): pyproject.toml | $(BIN)/python
 	    $(PIP) install --quiet --no-deps --retries 0 '$(TORCH)' $(if $(TORCH_INDEX),--extra-index-url '$(TORCH_INDEX)') \
 	    && $(PIP) install --quiet '$(TORCH)'; }
 	@echo "installing holdfast and its tools into $(VENV) ..."
-	@$(PIP) install --quiet -e '.[dev]'
+	@$(PIP) install --quiet -e '.[dev,frameworks]' || { \
+	    echo "DeepSpeed or Accelerate cannot be installed here: the tests of their examples are skipped"; \
+	    $(PIP) install --quiet -e '.[dev]'; }
 	@touch $@
 
 $(PAGES): $(READY)

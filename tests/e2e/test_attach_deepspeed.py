@@ -8,12 +8,15 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 
 import psutil
 import pytest
 
-pytestmark = pytest.mark.slow
-pytest.importorskip("deepspeed", reason="DeepSpeed is not installed", exc_type=ImportError)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed: make setup"),
+]
 LIMIT_S = 100
 PROGRAM = """
 import os, time
