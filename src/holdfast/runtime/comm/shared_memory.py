@@ -1,0 +1,290 @@
+"""All-reduce of ranks on one host through memory that they share, instead of through gloo's sockets.
+
+Each rank copies its tensor into its area of the segment, reduces one slice over all areas, and copies the whole result
+out; a small tensor is reduced whole by every rank, which saves the second wait. Larger tensors go through in pieces
+that fit the processor's caches. A tensor made by :func:`shared_tensor` lies in such memory from the start: nothing is
+copied.
+
+Ranks wait for each other by numbers in the segment's head: a rank writes its data first and then the number of its
+step, the others see the number first and then read the data. That this order holds is what x86 promises (total store
+order) for aligned words, which CPython reads and writes with one instruction each; other processors do not promise it,
+and there this is not used. A rank that gives up says so in the head, so that who comes later takes no part.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import platform
+import time
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+
+from holdfast.errors import BadValue, CollectiveFailed, InternalError
+from holdfast.runtime.comm import trouble
+from holdfast.runtime.comm.folding import Operation, fold, folds
+from holdfast.runtime.comm.groups import state_of
+from holdfast.runtime.comm.hosts import layout_of
+from holdfast.runtime.comm.presence import Call
+from holdfast.runtime.comm.segments import share
+from holdfast.runtime.comm.waiting import begin, poll
+
+SHARED_TENSOR_LIMIT_S = 60.0
+#: The ranks are all there, and map a segment. One that dies at this makes the others wait so long, and do without.
+_SHARE_S = 30.0
+_LEAST_S = 0.01
+#: Each rank has two areas of so many bytes, for even and odd steps; all areas together have at most so many.
+_AREA_BYTES, _AREAS_BYTES = 1 << 20, 64 << 20
+#: Up to this in all areas together, every rank reduces the whole instead of waiting twice.
+_WHOLE_BYTES = 128 << 10
+#: A shared tensor is reduced in blocks of so many elements, which are in a cache when they are written back.
+_BLOCK = 1 << 15
+#: In the head each rank has a cache line of eight numbers: the step that it has come to, the one in which it has
+#: reduced its slice, where its tensor lies (0 for in an area; for even and odd steps), and the step that it gave up in.
+_LINE, _CAME, _REDUCED, _PLACE, _LEFT = 8, 0, 1, 2, 4
+_PAGE = mmap.PAGESIZE
+#: What the processors are called whose stores are seen in the order in which they were made.
+_ORDERED = ("x86_64", "AMD64", "i686")
+
+
+def takes(flat: torch.Tensor, op: Operation) -> bool:
+    """Whether such a tensor can be reduced in memory, where the group has some."""
+    return flat.device.type == "cpu" and folds(op, flat.dtype)
+
+
+def usable(call: Call) -> bool:
+    """Whether the group's ranks share memory; at the first question it is made, so that all of them ask in one call.
+
+    Raises:
+        CollectiveTimeout: it is the first question, and ranks did not come to the call; they are named.
+    """
+    return _memory_of(call) is not None
+
+
+def reduce_in_memory(flat: torch.Tensor, op: Operation, call: Call) -> None:
+    """Reduce a contiguous tensor of one axis in place; all ranks get the same bits. Ask :func:`usable` before.
+
+    Raises:
+        BadValue: it lies in a shared tensor on some ranks, and elsewhere on others; on all ranks alike.
+        CollectiveTimeout: it took longer than the call may; the ranks that did not come are named.
+        GroupBroken, CollectiveFailed: another rank has given up.
+    """
+    memory = _memory_of(call)
+    if memory is None:
+        raise InternalError(f"group {call.state.name!r} shares no memory")
+    try:
+        found = memory.find(flat)
+        if found is not None:
+            _reduce_where_it_lies(memory, found, op, call)
+        else:
+            for piece in flat.split(memory.data.shape[-1] // flat.element_size()):
+                _reduce_through_areas(memory, piece, op, call)
+    except BadValue:
+        raise
+    except BaseException:
+        memory.leave(call)
+        raise
+
+
+def shared_tensor(
+    shape: Sequence[int],
+    dtype: torch.dtype = torch.float32,
+    group: dist.ProcessGroup | None = None,
+    *,
+    timeout: float = SHARED_TENSOR_LIMIT_S,
+) -> torch.Tensor:
+    """Zeros of this rank's own, in memory that the group's other ranks on this host see, for them to be reduced in.
+
+    An all_reduce of it, or of the same contiguous view of it on all ranks, copies nothing. All ranks make it, and all
+    give it; the others write into it only while it is reduced. An ordinary tensor where the ranks share no memory.
+    After a call that failed its contents are anything.
+
+    Raises:
+        CollectiveMismatch, CollectiveTimeout, GroupBroken: as :func:`holdfast.comm.all_reduce`.
+    """
+    state = state_of(group)
+    size = torch.Size(shape)
+    call = begin(state, f"shared_tensor of {size.numel():,} {str(dtype)[6:]} {list(size)}", timeout)
+    memory = _memory_of(call)
+    if memory is None or not size.numel() or dtype.is_complex or dtype is torch.bool:
+        return torch.zeros(size, dtype=dtype)
+    made = memory.tensor(size.numel() * dtype.itemsize, call)
+    return made.view(dtype).view(size) if made is not None else torch.zeros(size, dtype=dtype)
+
+
+# ---- the steps
+
+
+def _reduce_through_areas(memory: _Memory, piece: torch.Tensor, op: Operation, call: Call) -> None:
+    memory.step += 1
+    areas = memory.data[memory.step & 1, :, : piece.nbytes].view(piece.dtype).unbind()
+    areas[memory.rank].copy_(piece)
+    memory.come(0, call)
+    if piece.nbytes * memory.ranks <= _WHOLE_BYTES:
+        fold(areas, op, piece)
+        return
+    part = memory.slice_of(piece)
+    mine = [area[part] for area in areas]
+    fold(mine, op, mine[0])  # this slice of the areas is nobody else's until all have reduced theirs
+    memory.reduced(call)
+    piece.copy_(areas[0])
+
+
+def _reduce_where_it_lies(memory: _Memory, found: _Found, op: Operation, call: Call) -> None:
+    memory.step += 1
+    memory.come(found.place, call)
+    part = memory.slice_of(found.views[0])
+    for blocks in zip(*(view[part].split(_BLOCK) for view in found.views), strict=True):
+        fold(blocks, op, blocks[0])
+        for block in blocks[1:]:
+            block.copy_(blocks[0])
+    memory.reduced(call)
+    memory.look_who_left(call)  # who gave up in this step may have changed its tensor while we read
+
+
+# ---- the segment
+
+
+@dataclass(slots=True)
+class _Tensor:
+    """A shared tensor: its ``number`` is the same on all ranks, ``address`` is that of this rank's part."""
+
+    number: int
+    address: int
+    nbytes: int
+    stride: int
+    segment: weakref.ref[mmap.mmap]
+
+
+@dataclass(slots=True)
+class _Found:
+    """``place`` is the same on all ranks that give the same part of the same tensor; ``views``: that of each rank."""
+
+    place: int
+    views: list[torch.Tensor]
+
+
+class _Memory:
+    """The segment of one group. All its ranks take the same steps through it, whose numbers thereby agree.
+
+    An area is written in every second step: whoever has come to the step between has read all that it wanted.
+    """
+
+    def __init__(self, segment: mmap.mmap, ranks: int, rank: int, head_bytes: int) -> None:
+        self.numbers = memoryview(segment)[: ranks * _LINE * 8].cast("q")
+        self.data = torch.frombuffer(segment, dtype=torch.uint8)[head_bytes:].view(2, ranks, -1)
+        self.ranks = ranks
+        self.rank = rank
+        self.step = 0
+        self._own = rank * _LINE
+        self._tensors: list[_Tensor] = []
+        self._made = 0
+
+    def come(self, place: int, call: Call) -> None:
+        """Say that this rank's tensor is there, and wait until all others' are."""
+        where = _PLACE + (self.step & 1)
+        self.numbers[self._own + where] = place
+        self.numbers[self._own + _CAME] = self.step
+        self._wait(_CAME, call)
+        if len(set(self.numbers[where::_LINE])) > 1:
+            raise BadValue("a tensor was given to all_reduce", why="it lies in a shared tensor on some ranks only",
+                           next_step="give the same view of the same shared tensor on all")  # fmt: skip
+
+    def reduced(self, call: Call) -> None:
+        """Say that this rank has reduced its slice, and wait until all others have."""
+        self.numbers[self._own + _REDUCED] = self.step
+        self._wait(_REDUCED, call)
+
+    def _wait(self, what: int, call: Call) -> None:
+        numbers, step, at, end = self.numbers, self.step, what, self.ranks * _LINE
+
+        def ready() -> bool:
+            nonlocal at
+            while at < end and numbers[at] >= step:
+                at += _LINE
+            if at < end:
+                self.look_who_left(call)
+                os.sched_yield()  # to a rank on the same core
+            return at >= end
+
+        poll(ready, call)
+
+    def look_who_left(self, call: Call) -> None:
+        """Raise what a rank that gave up in this step, or before, has written into the store."""
+        if any(0 < left <= self.step for left in self.numbers[_LEFT::_LINE]):
+            trouble.look(call)
+            call.state.broken = f"another rank gave up in {call.words}"
+            raise CollectiveFailed(call, why="another rank gave up in it")
+
+    def leave(self, call: Call) -> None:
+        """Say that this rank takes no further part, as its call failed or was interrupted."""
+        if not call.state.broken:
+            with suppress(RuntimeError):  # the store may be gone
+                trouble.break_group(call, f"{call.words} was interrupted in it")
+        self.numbers[self._own + _LEFT] = max(self.step, 1)
+
+    def slice_of(self, flat: torch.Tensor) -> slice:
+        """This rank's share of a tensor's elements, beginning at a cache line."""
+        share_of_all = -(-flat.numel() // self.ranks) + 63 & ~63
+        return slice(self.rank * share_of_all, (self.rank + 1) * share_of_all)
+
+    def tensor(self, nbytes: int, call: Call) -> torch.Tensor | None:
+        """The bytes of a new shared tensor; None where there is no memory for it."""
+        self._made += 1
+        stride = -(-nbytes // _PAGE) * _PAGE
+        segment = _share(f"tensor/{self._made}", self.ranks * stride, call)
+        if segment is None:
+            return None
+        own = torch.frombuffer(segment, dtype=torch.uint8, offset=self.rank * stride, count=nbytes)
+        self._tensors.append(_Tensor(self._made, own.data_ptr(), nbytes, stride, weakref.ref(segment)))
+        return own
+
+    def find(self, flat: torch.Tensor) -> _Found | None:
+        """The shared tensor that these elements lie in."""
+        for tensor in self._tensors:
+            offset = flat.data_ptr() - tensor.address
+            segment = tensor.segment()
+            if segment is not None and offset >= 0 and offset + flat.nbytes <= tensor.nbytes:
+                starts = range(offset, offset + self.ranks * tensor.stride, tensor.stride)
+                views = [torch.frombuffer(segment, dtype=flat.dtype, count=flat.numel(), offset=at) for at in starts]
+                return _Found(tensor.number << 40 | offset, views)
+        self._tensors = [tensor for tensor in self._tensors if tensor.segment() is not None]
+        return None
+
+
+#: By group; None where its ranks cannot have a segment.
+_memories: WeakKeyDictionary[dist.ProcessGroup, _Memory | None] = WeakKeyDictionary()
+
+
+def _memory_of(call: Call) -> _Memory | None:
+    group = call.state.group
+    if group not in _memories:
+        _memories[group] = _make(call)
+    return _memories[group]
+
+
+def _make(call: Call) -> _Memory | None:
+    size = len(call.state.ranks)
+    limit_s = max(call.until - time.monotonic(), _LEAST_S)
+    if size < 2 or platform.machine() not in _ORDERED or len(layout_of(call.state, limit_s)) > 1:
+        return None
+    head = -(-size * _LINE * 8 // _PAGE) * _PAGE
+    area = min(_AREA_BYTES, _AREAS_BYTES // (2 * size) // _PAGE * _PAGE)
+    segment = _share("sums", head + 2 * size * area, call)
+    return None if segment is None else _Memory(segment, size, call.state.group.rank(), head)
+
+
+def _share(purpose: str, size: int, call: Call) -> mmap.mmap | None:
+    """Memory that all ranks have or none; they meet before, so that nobody waits for one that does not come."""
+    store = PrefixStore(f"here/{purpose}", call.state.store)
+    store.set(str(dist.get_rank()), "")
+    keys = [str(rank) for rank in call.state.ranks]
+    poll(lambda: store.check(keys), call)
+    return share(call.state, purpose, size, _SHARE_S)

@@ -1,0 +1,91 @@
+"""Exchanged, and reduced in shared memory: on real ranks, the bits of a sum in order of the ranks, on all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from holdfast.runtime.comm import exchange, shared_memory
+from holdfast.runtime.comm.groups import state_of
+from holdfast.runtime.comm.shared_memory import shared_tensor
+from holdfast.runtime.comm.waiting import begin
+from tests.runtime.comm.ranks import run
+
+LIMIT_S = 20
+DTYPES = ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64"]
+OPS = ["SUM", "MIN", "MAX", "PRODUCT"]
+
+
+def random(size: int, dtype: str, seed: int, rank: int) -> torch.Tensor:
+    """Numbers whose sums are rounded where the dtype has a point."""
+    generator = torch.Generator().manual_seed(seed * 16 + rank)
+    kind = getattr(torch, dtype)
+    if kind.is_floating_point:
+        return torch.randn(size, generator=generator).to(kind)
+    return torch.randint(0, 7, (size,), generator=generator).to(kind)
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    return bytes(tensor.contiguous().view(-1).view(torch.uint8).numpy())
+
+
+def same_everywhere(tensor: torch.Tensor) -> bool:
+    """Whether all ranks have these bits."""
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, bits(tensor))
+    return len(set(everyone)) == 1
+
+
+def reduced(how: str, tensor: torch.Tensor, op: Any) -> torch.Tensor:
+    state = state_of(None)
+    call = begin(state, f"{how} of {tensor.numel()} {tensor.dtype} {op}", LIMIT_S)
+    flat = tensor.clone()
+    if how == "exchange":
+        exchange.exchange(flat, op, call)
+    else:
+        assert shared_memory.usable(call)
+        assert shared_memory.takes(flat, op)
+        shared_memory.reduce_in_memory(flat, op, call)
+    return flat
+
+
+def reductions(rank: int, cases: list[tuple[int, str, str]]) -> list[Any]:
+    wrong = []
+    for seed, (size, dtype, op) in enumerate(cases):
+        tensor, operation = random(size, dtype, seed, rank), getattr(dist.ReduceOp, op)
+        expected = tensor.clone()
+        dist.all_reduce(expected, operation)
+        in_order = random(size, dtype, seed, 0)
+        for other in range(1, dist.get_world_size()):
+            function = {"SUM": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum}[op]
+            in_order = function(in_order, random(size, dtype, seed, other))
+        lying = shared_tensor((size + 3,), tensor.dtype)[3:]
+        lying.copy_(tensor)
+        call = begin(state_of(None), f"all_reduce {size} {dtype} {op}", LIMIT_S)
+        shared_memory.reduce_in_memory(lying, operation, call)
+        for how, got in [
+            ("exchange", reduced("exchange", tensor, operation)),
+            ("memory", reduced("memory", tensor, operation)),
+            ("shared tensor", lying),
+        ]:
+            exact = dist.get_world_size() == 2 or not tensor.is_floating_point() or op in ("MIN", "MAX")
+            if bits(got) != bits(in_order) or (exact and not torch.equal(got, expected)) or not same_everywhere(got):
+                wrong.append((how, size, dtype, op))
+    return wrong
+
+
+SIZES = st.one_of(st.integers(1, 40), st.integers(1, 40_000), st.integers(500_000, 700_000))
+
+
+@given(st.lists(st.tuples(SIZES, st.sampled_from(DTYPES), st.sampled_from(OPS)), min_size=25, max_size=25))
+@settings(max_examples=1, deadline=None, phases=[Phase.generate])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_what_is_reduced_has_the_bits_of_a_sum_in_order_on_all_ranks(
+    ranks: int, tmp_path_factory: pytest.TempPathFactory, cases: list[Any]
+) -> None:
+    assert run(ranks, reductions, tmp_path_factory.mktemp("reductions"), cases) == [[]] * ranks
