@@ -6,6 +6,7 @@ Importing this package costs next to nothing and imports no torch. The names bel
     holdfast.step(n)                      this rank begins step n
     holdfast.phase(name, budget="10m")    with-block: what runs in it may take this long and is no hang meanwhile
     holdfast.comm                         collectives that end, and name the ranks that did not come
+    holdfast.sinks                        where metrics go, without harm to training when that fails
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ __version__ = "0.1.0"
 #: Public name -> the module that holds it, or which it is. Rooms to come are added here, one line each.
 _LAZY = {
     "comm": "holdfast.runtime.comm",
+    "evaluate": "holdfast.runtime.evaluate",
     "phase": "holdfast.runtime.recorder",
+    "sinks": "holdfast.runtime.sinks",
     "step": "holdfast.runtime.recorder",
 }
 
-__all__ = ["__version__", "comm", "phase", "step"]
+__all__ = ["__version__", "comm", "evaluate", "phase", "sinks", "step"]
 
 
 def __getattr__(name: str) -> Any:
