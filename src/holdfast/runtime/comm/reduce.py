@@ -1,72 +1,78 @@
-"""Sums over ranks that end: one tensor of any size, whole or in pieces of which several are under way."""
+"""Sums over ranks that end: one tensor of any size, in the way that is fastest on this link."""
 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Iterator
 from functools import lru_cache
+from typing import Literal
 
 import torch
 import torch.distributed as dist
 
-from holdfast.errors import CollectiveFailed, CollectiveMismatch, CollectiveTimeout, GroupBroken
-from holdfast.runtime.comm.groups import GroupState, state_of
+from holdfast.errors import BadValue, CollectiveFailed, CollectiveMismatch, CollectiveTimeout, GroupBroken
+from holdfast.runtime.comm import choice, limits
+from holdfast.runtime.comm.folding import Operation
+from holdfast.runtime.comm.groups import state_of
 from holdfast.runtime.comm.validation import wrong_with
 from holdfast.runtime.comm.waiting import begin, finish
+from holdfast.runtime.comm.ways import PIECE, WINDOW, in_pieces, narrowed, start, whole
 
-#: Seconds; that of a training step is torch's own for NCCL.
 DEFAULT_LIMIT_S = 600.0
-#: Pieces under way at once.
-WINDOW = 4
 
 _log = logging.getLogger("holdfast.comm")
 
 
 def all_reduce(
     tensor: torch.Tensor,
-    op: dist.ReduceOp | dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
+    op: Operation = dist.ReduceOp.SUM,
     group: dist.ProcessGroup | None = None,
     *,
-    timeout: float = DEFAULT_LIMIT_S,
-    chunk: int | None = None,
+    timeout: float | str | None = None,
+    chunk: int | Literal["auto"] | None = "auto",
     window: int = WINDOW,
+    wire: Literal["bf16"] | None = None,
 ) -> torch.Tensor:
-    """Reduce ``tensor`` over the ranks of ``group``, in place, within ``timeout`` seconds; it is returned.
+    """Reduce ``tensor`` over the ranks of ``group``, in place; it is returned.
 
-    ``chunk``: elements of a piece, of which ``window`` are under way at once; None reduces the tensor in one call.
-    The result is that of one call, as every element is reduced by itself.
+    ``timeout``: seconds, or ``"90s"``; None leaves it to the policy (:mod:`holdfast.runtime.comm.limits`). ``chunk``:
+    ``"auto"`` tries out on the first calls of each size what is fastest here (:mod:`holdfast.runtime.comm.choice`),
+    None makes one call of the backend, a number is the elements of a piece, of which ``window`` are under way at once.
+    ``wire="bf16"`` sends float32 and float64 as bfloat16, in pieces: half the traffic or less, and 8 bits of precision.
+    All ranks get the same bits; to the last bit they are those of ``torch.distributed.all_reduce`` where that rounds
+    nothing, or there are two ranks, or ``chunk`` is None.
 
     Raises:
         BadValue: the tensor cannot be reduced, or there is no such group.
+        CollectiveMismatch: the ranks do not reduce the same, or one of them cannot; all of them are told.
         CollectiveTimeout: it took longer; the ranks that did not come are named, and the group is not used again.
         CollectiveFailed: a peer is gone.
         GroupBroken: an earlier call in this group timed out or failed.
     """
     state = state_of(group)
-    wrong = wrong_with(tensor, timeout)
-    if (chunk is not None and chunk < 1) or window < 1:
-        wrong = f"pieces of {chunk} elements, {window} at once, make no sense"
-    call = begin(state, _words(op, tensor.shape, tensor.dtype), timeout, wrong=wrong)
+    wrong = wrong_with(tensor)
+    if wire is not None or chunk != "auto" or window != WINDOW:
+        wrong = wrong or _wrong_pieces(tensor, chunk, window, wire)
+    try:
+        limit_s = limits.limit_s(state, tensor.nbytes, timeout=timeout)
+    except BadValue as error:
+        wrong, limit_s = error.why, 0.0
+    call = begin(state, _words(op, tensor.shape, tensor.dtype), limit_s, wrong=wrong)
     if tensor.numel() == 0:  # the ranks meet all the same: one of them may have brought more
         finish([start(torch.zeros(1, device=state.device), op, state)], call)
         return tensor
-    flat = tensor.detach() if tensor.is_contiguous() else tensor.detach().contiguous()
-    if chunk is None or chunk >= tensor.numel():
-        finish([start(flat, op, state)], call)
+    plain = tensor.detach()
+    flat = plain.contiguous().view(-1)
+    if wire is not None:
+        narrowed(flat, op, call, chunk=PIECE if chunk in ("auto", None) else int(chunk), window=window)
+    elif chunk == "auto":
+        choice.reduce(flat, op, call)
+    elif chunk is None:
+        whole(flat, op, call)
     else:
-        finish(_pieces(flat.view(-1), op, state, chunk, window), call)
+        in_pieces(flat, op, call, chunk=chunk, window=window)
     if flat.data_ptr() != tensor.data_ptr():
-        tensor.detach().copy_(flat)
+        plain.copy_(flat.view(tensor.shape))
     return tensor
-
-
-@lru_cache(maxsize=1024)
-def _words(op: dist.ReduceOp | dist.ReduceOp.RedOpType, shape: torch.Size, dtype: torch.dtype) -> str:
-    """``all_reduce of 467,019,003 float32``; the operation where it is no sum, the shape where it has several parts."""
-    name = "all_reduce" if op == dist.ReduceOp.SUM else f"all_reduce ({str(op).rpartition('.')[2]})"
-    several = f" {list(shape)}" if len(shape) > 1 else ""
-    return f"{name} of {shape.numel():,} {str(dtype).removeprefix('torch.')}{several}"
 
 
 def safe_all_reduce(tensor: torch.Tensor, *arguments: object, **options: object) -> bool:
@@ -79,20 +85,19 @@ def safe_all_reduce(tensor: torch.Tensor, *arguments: object, **options: object)
     return True
 
 
-def start(tensor: torch.Tensor, op: dist.ReduceOp | dist.ReduceOp.RedOpType, state: GroupState) -> dist.Work:
-    """Begin to reduce a contiguous tensor in place."""
-    options = dist.AllreduceOptions()
-    options.reduceOp = dist.ReduceOp(op) if isinstance(op, dist.ReduceOp.RedOpType) else op
-    return state.group.allreduce([tensor], options)
+def _wrong_pieces(tensor: torch.Tensor, chunk: int | str | None, window: int, wire: str | None) -> str:
+    if (chunk not in ("auto", None) and not (isinstance(chunk, int) and chunk >= 1)) or window < 1:
+        return f"pieces of {chunk} elements, {window} at once, make no sense"
+    if wire not in ("bf16", None):
+        return f"nothing is known of {wire!r} on the wire; it may be 'bf16'"
+    if wire and tensor.dtype not in (torch.float32, torch.float64):
+        return f"{tensor.dtype} is not made narrower; only float32 and float64 are"
+    return ""
 
 
-def _pieces(
-    flat: torch.Tensor, op: dist.ReduceOp | dist.ReduceOp.RedOpType, state: GroupState, chunk: int, window: int
-) -> Iterator[dist.Work]:
-    """The works of all pieces in order; a piece is begun when the one ``window`` before it has been waited for."""
-    under_way: deque[dist.Work] = deque()
-    for piece in flat.split(chunk):
-        if len(under_way) == window:
-            yield under_way.popleft()
-        under_way.append(start(piece, op, state))
-    yield from under_way
+@lru_cache(maxsize=1024)
+def _words(op: Operation, shape: torch.Size, dtype: torch.dtype) -> str:
+    """``all_reduce of 467,019,003 float32``; the operation where it is no sum, the shape where it has several parts."""
+    name = "all_reduce" if op == dist.ReduceOp.SUM else f"all_reduce ({str(op).rpartition('.')[2]})"
+    several = f" {list(shape)}" if len(shape) > 1 else ""
+    return f"{name} of {shape.numel():,} {str(dtype).removeprefix('torch.')}{several}"

@@ -7,7 +7,7 @@ import torch
 from holdfast.errors import BadValue
 
 
-def wrong_with(tensor: torch.Tensor, timeout: float) -> str:
+def wrong_with(tensor: torch.Tensor, timeout: float = 1.0) -> str:
     """Why no collective can change this tensor in place within ``timeout`` seconds; empty where it can."""
     if tensor.layout is not torch.strided:
         return "it is sparse; reduce its values, or a dense copy"

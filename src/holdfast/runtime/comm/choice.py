@@ -1,0 +1,98 @@
+"""Which way a tensor is reduced is tried out on the calls that are made anyway, and decided by all ranks together.
+
+For each power of two of bytes and each dtype of a group, the ways in question take turns in the first calls. A rank
+that comes early waits for the others, so that the shortest time of all ranks is that of a call; when every way has had
+its turns, one more small reduction (of these times, to their minimum) gives all ranks the same figures, and the fastest
+way is taken from then on. Nothing is sent for the sake of measuring alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import time
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+
+from holdfast.runtime.comm.folding import Operation
+from holdfast.runtime.comm.groups import GroupState
+from holdfast.runtime.comm.presence import Call
+from holdfast.runtime.comm.waiting import finish
+from holdfast.runtime.comm.ways import Way, start, ways_for, whole
+
+#: Turns of each way; the first one is not counted, as connections and memory are made in it.
+TURNS = 4
+#: What another way has to be better by than the plain one.
+_WORTH = 0.9
+#: Sizes and dtypes of one group that are tried out; whatever comes later is reduced in one call.
+_MOST = 256
+
+_log = logging.getLogger("holdfast.comm")
+
+Key = tuple[int, torch.dtype, bool]
+
+
+class Trial:
+    """The ways for one size, and how long their turns took, in seconds."""
+
+    def __init__(self, ways: list[Way]) -> None:
+        self.ways = ways
+        self._times: list[float] = []
+
+    def reduce(self, flat: torch.Tensor, op: Operation, call: Call) -> Way | None:
+        """Reduce by the way whose turn it is; the best one, when all have had theirs."""
+        began = time.perf_counter()
+        self.ways[len(self._times) % len(self.ways)].reduce(flat, op, call)
+        self._times.append(time.perf_counter() - began)
+        if len(self._times) < TURNS * len(self.ways):
+            return None
+        times = torch.tensor(self._times, dtype=torch.float64, device=call.state.device)
+        finish([start(times, dist.ReduceOp.MIN, call.state)], call)
+        return self._best(times.view(TURNS, -1)[1:].T.tolist(), flat, call)
+
+    def _best(self, times: list[list[float]], flat: torch.Tensor, call: Call) -> Way:
+        plain, *others = (statistics.median(each) for each in times)
+        fastest = min(others)
+        chosen = self.ways[1 + others.index(fastest)] if fastest < _WORTH * plain else self.ways[0]
+        table = ", ".join(
+            f"{way.name} {1e6 * taken:,.0f} us" for way, taken in zip(self.ways, (plain, *others), strict=True)
+        )
+        _log.info("all_reduce of some %s bytes in group %r: by %s (%s)",
+                  f"{flat.nbytes:,}", call.state.name, chosen.name, table)  # fmt: skip
+        return chosen
+
+
+_chosen: WeakKeyDictionary[dist.ProcessGroup, dict[Key, Way | Trial]] = WeakKeyDictionary()
+
+
+def reduce(flat: torch.Tensor, op: Operation, call: Call) -> None:
+    """Reduce a contiguous tensor of one axis in place, by the way that was found to be the fastest here."""
+    known = _chosen.setdefault(call.state.group, {})
+    key = (flat.nbytes.bit_length(), flat.dtype, op == dist.ReduceOp.SUM)
+    found = known.get(key)
+    if isinstance(found, Way):
+        found.reduce(flat, op, call)
+        return
+    if found is None:
+        ways = ways_for(flat, op, call) if len(known) < _MOST and not _steady() else []
+        if len(ways) < 2:
+            if len(known) < _MOST:
+                known[key] = Way("one call", whole)
+            whole(flat, op, call)
+            return
+        found = known[key] = Trial(ways)
+    best = found.reduce(flat, op, call)
+    if best is not None:
+        known[key] = best
+
+
+def _steady() -> bool:
+    """True where the user wants the same bits in every run, which a way chosen by its speed cannot promise."""
+    return torch.are_deterministic_algorithms_enabled()
+
+
+def chosen(state: GroupState) -> dict[Key, str]:
+    """By size (bits of its number of bytes), dtype, and whether it is a sum: the way that was decided for."""
+    return {key: way.name for key, way in _chosen.get(state.group, {}).items() if isinstance(way, Way)}
