@@ -27,6 +27,7 @@ struct Groups {
   std::array<int, size_t(at::ScalarType::NumOptions)> index;
   std::vector<at::ScalarType> types;
   std::vector<int64_t> elements;
+  std::vector<at::Tensor> lone;  // the one tensor of a group, where it needs no copy; undefined else
   Groups() { index.fill(-1); }
   int of(at::ScalarType type) {
     int& found = index[size_t(type)];
@@ -34,6 +35,7 @@ struct Groups {
       found = int(types.size());
       types.push_back(type);
       elements.push_back(0);
+      lone.emplace_back();
     }
     return found;
   }
@@ -107,14 +109,17 @@ PyObject* pack(PyObject*, PyObject* list) {
     if (size == 0) Py_RETURN_NONE;
     auto start = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
     ranges.emplace_back(start, start + uintptr_t(size));
+    groups.lone[group] = groups.elements[group] == 0 && tensor.is_contiguous() ? tensor : at::Tensor();
     groups.elements[group] += tensor.numel();
   }
   if (!apart(ranges)) Py_RETURN_NONE;
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> buffers;
   for (size_t g = 0; g < groups.types.size(); g++)
-    buffers.push_back(at::empty({groups.elements[g]}, groups.types[g]));
+    buffers.push_back(groups.lone[g].defined() ? groups.lone[g].view(-1)
+                                               : at::empty({groups.elements[g]}, groups.types[g]));
   each(list, groups, buffers, [](const at::Tensor& tensor, const at::Tensor& buffer, int64_t offset) {
+    if (tensor.const_data_ptr() == buffer.const_data_ptr()) return;
     if (tensor.is_contiguous())
       std::memcpy(at_offset(buffer, offset), tensor.const_data_ptr(), tensor.nbytes());
     else
@@ -143,6 +148,7 @@ PyObject* unpack(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     groups.of(buffers.back().scalar_type());
   }
   each(list, groups, buffers, [](const at::Tensor& tensor, const at::Tensor& buffer, int64_t offset) {
+    if (tensor.const_data_ptr() == buffer.const_data_ptr()) return;
     if (!tensor.is_contiguous()) {
       tensor.copy_(buffer.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
       return;
