@@ -24,7 +24,8 @@ def run(size: int, program: Program, folder: Path, *arguments: object, limit_s: 
 
     The function is found by its module and name, so that it has to stand at the top of a file.
     """
-    module = f"{__package__}.{Path(program.__code__.co_filename).stem}"  # pytest calls it by another name
+    file = Path(program.__code__.co_filename).relative_to(ROOT)
+    module = ".".join(file.with_suffix("").parts)  # pytest calls it by another name
     (folder / "arguments").write_bytes(pickle.dumps((module, program.__qualname__, arguments)))
     command = [sys.executable, "-m", __name__]
     ranks = [

@@ -1,0 +1,1 @@
+"""The evaluation guard, on real ranks over gloo where several are the matter."""

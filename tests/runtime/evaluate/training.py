@@ -1,0 +1,101 @@
+"""A training that the guard's tests share: its losses show if evaluation harmed it, its steps if ranks parted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+from holdfast.runtime.evaluate import DistributedEvalSampler, EvalResult, Evaluation
+
+SIZES = {"long": 23, "short": 7}
+BATCH = 4
+STEPS = 4
+EVERY = 2
+
+
+def dataset(name: str) -> TensorDataset:
+    generator = torch.Generator().manual_seed(SIZES[name])
+    return TensorDataset(torch.randn(SIZES[name], 4, generator=generator))
+
+
+def loaders(size: int = BATCH) -> dict[str, DataLoader[Any]]:
+    data = {name: dataset(name) for name in SIZES}
+    return {name: DataLoader(each, size, sampler=DistributedEvalSampler(each)) for name, each in data.items()}
+
+
+def squares(model: nn.Module, batch: Any) -> dict[str, Any]:
+    (x,) = batch
+    out = model(x)
+    return {"square": out.square().sum(), "positive": ((out > 0).sum(), out.numel())}
+
+
+def truth(model: nn.Module) -> dict[str, float]:
+    """Both metrics over all samples of both datasets, in one batch and one process."""
+    copy = network(0)
+    copy.load_state_dict(model.state_dict())
+    copy.eval()
+    with torch.no_grad():
+        out = {name: copy(dataset(name).tensors[0]) for name in SIZES}
+    return {
+        f"{name}/{metric}": value
+        for name, each in out.items()
+        for metric, value in (
+            ("square", each.double().square().mean().item()), ("positive", (each > 0).double().mean().item()),
+        )
+    }  # fmt: skip
+
+
+def right(result: EvalResult, expected: dict[str, float]) -> bool:
+    """True where exactly the metrics are told, and each is what it is."""
+    return result.metrics.keys() == expected.keys() and all(
+        abs(value - expected[name]) < 1e-5 for name, value in result.metrics.items()
+    )
+
+
+def network(seed: int) -> nn.Module:
+    state = torch.get_rng_state()
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1))
+    torch.set_rng_state(state)
+    return model
+
+
+def train(make: Callable[[nn.Module], Evaluation] | None) -> tuple[list[float], list[tuple[EvalResult, bool]]]:
+    """Losses of all steps, drawn from three sources of chance, and the results with whether they are right."""
+    torch.manual_seed(dist.get_rank())
+    random.seed(dist.get_rank())
+    np.random.seed(dist.get_rank())  # noqa: NPY002 - it is the global generator that must go on
+    model = network(1)
+    model[1].momentum = 0.3
+    model[3].eval()  # a part that its user keeps in evaluation mode
+    wrapped = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(wrapped.parameters(), 0.05)
+    evaluation = make(wrapped) if make else None
+    losses, results = [], []
+    for step in range(1, STEPS + 1):
+        scale = random.random() + np.random.rand()  # noqa: NPY002
+        loss = (wrapped(torch.randn(6, 4)) - scale).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        for buffer in model.buffers():  # as DDP does before the next step
+            dist.broadcast(buffer, 0)
+        if evaluation is not None and step % EVERY == 0:
+            expected = truth(model)
+            result = evaluation.run(step)
+            results.append((result, right(result, expected)))
+            assert [module.training for module in model] == [True, True, True, False]
+            assert torch.is_grad_enabled()
+    together = torch.tensor([float(len(losses))])
+    dist.all_reduce(together)  # training's own group: it works, and all are here
+    assert together.item() == STEPS * dist.get_world_size()
+    return losses, results
