@@ -7,10 +7,11 @@ uses a signal.
 
 from __future__ import annotations
 
+from holdfast.runtime.comm.compression import compress
 from holdfast.runtime.comm.hierarchy import Hierarchy
 from holdfast.runtime.comm.lockstep import lockstep
 from holdfast.runtime.comm.meetings import agree, barrier
 from holdfast.runtime.comm.rebuild import rebuild
 from holdfast.runtime.comm.reduce import all_reduce, safe_all_reduce
 
-__all__ = ["Hierarchy", "agree", "all_reduce", "barrier", "lockstep", "rebuild", "safe_all_reduce"]
+__all__ = ["Hierarchy", "agree", "all_reduce", "barrier", "compress", "lockstep", "rebuild", "safe_all_reduce"]

@@ -19,9 +19,10 @@ from holdfast.errors import BadValue, InternalError
 from holdfast.runtime.comm.groups import GroupState, state_of
 from holdfast.runtime.comm.hosts import layout_of
 from holdfast.runtime.comm.making import beside, make_group
-from holdfast.runtime.comm.reduce import DEFAULT_LIMIT_S, WINDOW, start
+from holdfast.runtime.comm.reduce import DEFAULT_LIMIT_S
 from holdfast.runtime.comm.validation import wrong_with
 from holdfast.runtime.comm.waiting import begin, finish
+from holdfast.runtime.comm.ways import WINDOW, start
 
 #: Elements of a piece. Pieces of 1 M kept a link of 10 ms round trip busy, four at a time (docs/benchmarks.md).
 CHUNK = 1 << 20
