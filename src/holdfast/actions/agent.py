@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from holdfast.actions.channel import Channel
 from holdfast.actions.policy import Budget, Course, Decision, OnHang, decide
 from holdfast.actions.recordings import Recordings
 from holdfast.actions.run_folder import RunFolder
+from holdfast.errors import MissingFile
+from holdfast.facts import collective_history
 from holdfast.facts.environment import environment_facts
 from holdfast.facts.host import host_facts
 from holdfast.facts.versions import versions
@@ -89,6 +92,7 @@ class NodeAgent:
         self._generation: Generation | None = None
         self._case = _Case()
         self._recordings = Recordings(folder.path / "flight-recorder", plan.environment)
+        self._history = collective_history.folder_of(folder.path.parent)
         self._note_run()
 
     def _note_run(self) -> None:
@@ -116,6 +120,7 @@ class NodeAgent:
             "HOLDFAST_NATIVE": self._plan.native,
             "HOLDFAST_INJECT": self._plan.inject,
             "HOLDFAST_WATCHER_PID": str(self._watcher.pid),
+            **settings.gaps({"HOLDFAST_HISTORY": str(self._history)}),
             "HOLDFAST_FACTS": str(self._folder.path.absolute() / FACTS),
             **({} if limit_s is None else {"HOLDFAST_GROUP_TIMEOUT_S": f"{limit_s:g}"}),
         }
@@ -287,12 +292,19 @@ class NodeAgent:
         self._watcher.close()
         self._recordings.close()
         self._folder.close()
+        self._keep_history()
         if status != 0 and self._incidents:
             last = self._incidents[-1]
             sentence = last.verdict.root.message if last.verdict.root else "workers died"
             say(f"the job failed: {sentence}" + (f"; {last.html}" if last.html else ""))
         if self._plan.json_report is not None:
             json_report.write(self._plan.json_report, self._report(status))
+
+    def _keep_history(self) -> None:
+        history = collective_history.read(self._history)
+        with suppress(MissingFile):  # a full disk
+            if history.troubles:
+                self._folder.write(collective_history.FILE, collective_history.kept(history))
 
     def _report(self, status: int) -> dict[str, Any]:
         verdict = self._incidents[-1].verdict if self._incidents else Verdict(question=QUESTION)

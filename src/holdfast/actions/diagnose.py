@@ -47,7 +47,8 @@ MOST_UNSEEN = 64
 class Diagnosis:
     """The verdict, and what it rests on.
 
-    ``summary`` and ``dumps`` are the tables of ranks, ``stacks`` what files of stacks tell, where there are any.
+    ``summary`` and ``dumps`` are the tables of ranks, ``stacks`` what files of stacks tell, where there are any;
+    ``collectives`` is the history of those that timed out or were slow.
     """
 
     verdict: Verdict
@@ -58,6 +59,7 @@ class Diagnosis:
     summary: Summary | None = None
     dumps: DumpTable | None = None
     stacks: StackTable | None = None
+    collectives: tuple[Fact, ...] = ()
 
     @property
     def exit_status(self) -> int:
@@ -107,6 +109,7 @@ def diagnose(
     tables = _tables(heap, told)
     verdicts = witnesses.judge(tables)
     said = judge_logs(logs) if told is not None else None
+    collectives = heap.collectives()
     heap.settle_sizes()
     read = tuple(item for item in heap.read if item.name not in heap.refused)
     if heap.ignored and not read and all(_is_missing(item, paths) for item in heap.ignored):
@@ -115,7 +118,7 @@ def diagnose(
     verdict = replace(verdict, unseen=(*verdict.unseen, *_unseen(read, heap.ignored)))
     elapsed_s = time.monotonic() - begun
     return Diagnosis(
-        verdict, read, tuple(heap.ignored), elapsed_s, told, tables.boxes, tables.dumps, tables.stacks
+        verdict, read, tuple(heap.ignored), elapsed_s, told, tables.boxes, tables.dumps, tables.stacks, collectives
     )  # fmt: skip
 
 
@@ -158,7 +161,7 @@ def page(found: Diagnosis) -> str:
     """The diagnosis as one page; with the picture of the ranks where boxes tell of them."""
     table = found.summary
     drawn = timeline(table) if table is not None else Timeline((), time.time(), time.time())
-    facts = table.facts if table is not None else ()
+    facts = (*(table.facts if table is not None else ()), *found.collectives)
     run = {"read": plural(len(found.read), "file"), "ignored": plural(len(found.ignored), "file")}
     run |= {item.name: f"{item.kind}, {item.bytes:,} bytes" for item in found.read[:MOST_LISTED]}
     run |= {item.name: f"ignored: {item.why}" for item in found.ignored[:MOST_LISTED]}

@@ -180,7 +180,7 @@ def _look(path: Path, name: str) -> Iterator[Found | LeftOut]:
         if isinstance(piece, Ignored):
             yield LeftOut(inside, piece.why)
         else:
-            is_document = piece.kind in (Kind.REPORT, Kind.STACKS)
+            is_document = piece.kind in (Kind.REPORT, Kind.STACKS, Kind.HISTORY)
             yield Found(path, inside, piece.kind, "utf-8", is_document, unpack=piece.open)
 
 

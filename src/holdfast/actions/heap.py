@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, cast
 import msgspec
 
 from holdfast.errors import DumpUnreadable
-from holdfast.facts import box_files, dumps, flight_recorder, stack_files
+from holdfast.facts import box_files, collective_history, dumps, flight_recorder, stack_files
 from holdfast.facts.box_files import BoxTable
 from holdfast.facts.dumps import DumpTable
 from holdfast.facts.evidence import Ignored, Kind, Piece
@@ -20,7 +20,7 @@ from holdfast.facts.node import Summary
 from holdfast.facts.ranks import Group
 from holdfast.facts.reduced_dumps import Reduced
 from holdfast.facts.stack_files import StackTable
-from holdfast.findings import Verdict
+from holdfast.findings import Fact, Verdict
 
 #: Told how many files were found and how many bytes were read so far, and the name of the file.
 Watch = Callable[[int, int, str], None]
@@ -164,6 +164,12 @@ class Heap:
         made = stack_files.read(self._later.get(Kind.STACKS, ()), by_pid, world_size)
         self._refuse(made.ignored)
         return made
+
+    def collectives(self) -> tuple[Fact, ...]:
+        """What the history of collectives tells."""
+        told, ignored = collective_history.from_pieces(self._later.get(Kind.HISTORY, ()))
+        self._refuse(ignored)
+        return told
 
     def _refuse(self, items: Sequence[Ignored]) -> None:
         self.ignored += items

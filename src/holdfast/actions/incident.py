@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
+from holdfast.facts import collective_history
 from holdfast.facts.node import Summary
 from holdfast.facts.ranks import Life, Operation, RankState
 from holdfast.facts.user_code import innermost_user
-from holdfast.findings import Verdict, verdict_to_json
+from holdfast.findings import Fact, Verdict, verdict_to_json
 from holdfast.report.files import write_whole
 from holdfast.report.html import incident_page
 from holdfast.report.timeline import Lane, Span, Timeline
@@ -26,6 +27,7 @@ def write(parent: Path, verdict: Verdict, table: Summary, start: Mapping[str, An
     write_whole(folder / "verdict.json", msgspec.json.format(msgspec.json.encode(verdict_to_json(verdict))))
     write_whole(folder / "ranks.json", msgspec.json.format(msgspec.json.encode(table)))
     _keep_boxes(folder / "boxes", start)
+    collectives = _keep_history(folder, Path(start["run_dir"]).parent)
     page = folder / "report.html"
     stacks = {state.rank: _stack_lines(state) for state in table.ranks if state.stacks}
     run = {
@@ -34,7 +36,9 @@ def write(parent: Path, verdict: Verdict, table: Summary, start: Mapping[str, An
         "world size": str(table.world_size),
     }
     title = f"incident {folder.name}, generation {start['generation']}"
-    content = incident_page(verdict, timeline(table), title=title, facts=table.facts, stacks=stacks, run=run)
+    content = incident_page(
+        verdict, timeline(table), title=title, facts=(*table.facts, *collectives), stacks=stacks, run=run
+    )
     write_whole(page, content.encode())
     return folder, page
 
@@ -57,6 +61,15 @@ def _keep_boxes(folder: Path, start: Mapping[str, Any]) -> None:
     for worker in start["workers"]:
         if Path(worker["box"]).exists():
             shutil.copyfile(worker["box"], folder / f"rank{worker['rank']}.box")
+
+
+def _keep_history(folder: Path, runs: Path) -> tuple[Fact, ...]:
+    """Keep what is known of collectives that timed out or were slow, where there are any, and tell it."""
+    place = collective_history.folder_of(runs)
+    history = collective_history.read(place)
+    if history.troubles:
+        write_whole(folder / collective_history.FILE, collective_history.kept(history))
+    return collective_history.facts(history, str(place))
 
 
 def stuck_ranks(verdict: Verdict, table: Summary) -> list[int]:

@@ -102,13 +102,15 @@ def _show(found: Diagnosis, *, as_json: bool, html: Path | None, again: bool) ->
         from holdfast.report.json import envelope, write
 
         findings = (*([verdict.root] if verdict.root else []), *verdict.suspects)
-        write(sys.stdout, envelope("diagnose", findings, verdict, read=found.read, ignored=found.ignored))
+        write(sys.stdout, envelope("diagnose", findings, verdict, read=found.read, ignored=found.ignored,
+                                   collectives=found.collectives))  # fmt: skip
         return found.exit_status
-    from holdfast.report.evidence import render_evidence
+    from holdfast.report.evidence import render_collectives, render_evidence
     from holdfast.report.terminal import render_verdict
 
     if found.read and not again:
         render_verdict(verdict, file=sys.stdout, html=str(html) if html else None, undecided=found.is_undecided)
+        render_collectives(found.collectives, file=sys.stdout)
     read = [(str(item.kind), item.name, item.bytes) for item in found.read]
     ignored = [(item.name, item.why) for item in found.ignored]
     render_evidence(read, ignored, file=sys.stdout, elapsed_s=found.elapsed_s)

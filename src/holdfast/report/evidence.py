@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TextIO
 
+from holdfast.findings import Fact
 from holdfast.report.document import Document, Row, Section
 from holdfast.report.text import one_line, plural
 
@@ -32,6 +33,19 @@ def render_evidence(
     sections = (Section("read", _by_kind(read)), Section("ignored", _by_reason(ignored)))
     shown = tuple(section for section in sections if section.rows)
     draw(Document("", headline, "plain", shown, framed=False), file, width)
+
+
+def render_collectives(facts: Sequence[Fact], *, file: TextIO, width: int | None = None) -> None:
+    """Print which collectives timed out or were slow over the runs, and what follows; nothing where there are none."""
+    if not facts:
+        return
+    from holdfast.report.sheet import draw  # noqa: PLC0415 - as above
+
+    rows = [Row(one_line(fact.text), mark="•") for fact in facts[:REASONS]]
+    if len(facts) > REASONS:
+        rows.append(Row(f"… and {len(facts) - REASONS:,} more; --json has all of them", style="aside"))
+    headline = "collectives that timed out or were slow, over all runs"
+    draw(Document("", headline, "plain", (Section("history", tuple(rows)),), framed=False), file, width)
 
 
 def _by_kind(read: Sequence[tuple[str, str, int]]) -> tuple[Row, ...]:

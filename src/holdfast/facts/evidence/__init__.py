@@ -23,6 +23,7 @@ class Kind(StrEnum):
     BOX = "holdfast box"
     STACKS = "py-spy stacks"
     REPORT = "holdfast report"
+    HISTORY = "history of collectives"
     UNKNOWN = "unknown"
 
 

@@ -37,6 +37,7 @@ _STACKS_TEXT = re.compile(
     rb"|(?:Current thread|Thread) 0x[0-9a-f]+ [^\n]*\()"
 )
 _REDUCED_JSON = re.compile(rb'\s*\{\s*"schema"\s*:\s*"holdfast/dumps/')
+_HISTORY_JSON = re.compile(rb'\s*\{\s*"schema"\s*:\s*"holdfast/history/')
 _REPORT_JSON = re.compile(rb'\s*\{\s*"(?:schema"\s*:\s*"holdfast/|question"\s*:|ranks"\s*:\s*\[)')
 _MESSAGES = frozenset({"log", "message", "msg", "text", "MESSAGE"})
 
@@ -133,6 +134,8 @@ def kind(head: bytes) -> Kind:
 def _text_kind(head: bytes) -> Kind:
     if _REDUCED_JSON.match(head):
         return Kind.REDUCED
+    if _HISTORY_JSON.match(head):
+        return Kind.HISTORY
     if _REPORT_JSON.match(head):
         return Kind.REPORT
     if _STACKS_JSON.match(head) or _STACKS_TEXT.match(head):
