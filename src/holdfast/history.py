@@ -40,7 +40,8 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
 
     ``size`` is the power of two of bytes that they stay below, ``absent`` of ``timeouts`` lacked ranks, ``longest_s``
     is that of a call that ended well. ``at_limit`` counts time-outs at ``limit_s``, the longest limit that ended one
-    for which a longer one may help. Runs are numbered by the file; ``at`` is in Unix seconds.
+    for which a longer one may help. Runs are numbered by the file; ``call`` is twice the number of the latest call, one
+    more where that timed out, and ``at`` its time in Unix seconds.
     """
 
     operation: _Text

@@ -19,7 +19,6 @@ from holdfast.errors import CollectiveTimeout
 from holdfast.history import History, parse
 from holdfast.runtime.comm import history, hosts, limits
 from holdfast.runtime.comm.groups import state_of
-from holdfast.runtime.comm.waiting import begin, finish
 from tests.runtime.comm.ranks import run
 
 STATE = SimpleNamespace(epoch=1, name="0", group=None)
@@ -51,21 +50,15 @@ def kept(folder):
 
 def times_out(rank: int, folder: str, restart: int) -> Any:
     os.environ.update(HOLDFAST_HISTORY=folder, TORCHELASTIC_RESTART_COUNT=str(restart))
-    state = state_of(None)
-    hosts.layout_of(state, 20)
-    call = begin(state, "all_reduce of 3 float32", 20)
-    finish([state.group.allreduce([torch.ones(3)])], call)
+    hosts.layout_of(state_of(None), 20)
+    holdfast.comm.all_reduce(torch.ones(1 << 16), chunk=None, timeout=20)
     with holdfast.phase("evaluation"):
-        call = begin(state, "all_reduce of 67,108,864 float32", 1.5)
         if rank == 2:
             time.sleep(3)
             return None
-        try:
-            finish([state.group.allreduce([torch.ones(3)])], call)
-        except CollectiveTimeout as error:
-            limits.note(call, 1.5, 1 << 28, "timeout", absent=bool(error.missing))
-        delay = history.known().troubles
-    return delay[0].timeouts
+        with pytest.raises(CollectiveTimeout):
+            holdfast.comm.all_reduce(torch.ones(1 << 16), chunk=None, timeout=1.5)
+    return history.known().troubles[0].timeouts
 
 
 def test_ranks_count_one_time_out_once_and_it_is_kept_over_a_restart(tmp_path):
@@ -78,7 +71,7 @@ def test_ranks_count_one_time_out_once_and_it_is_kept_over_a_restart(tmp_path):
     (trouble,) = history_of_both.troubles
     assert (trouble.timeouts, trouble.absent, trouble.runs, history_of_both.runs) == (2, 2, 2, 2)
     assert (trouble.operation, trouble.group, trouble.phase) == ("all_reduce", "0", "evaluation")
-    assert (trouble.link, trouble.size) == ("same host", 29)
+    assert (trouble.link, trouble.size) == ("same host", 19)
     assert trouble.site.startswith("test_history.py:")
 
 

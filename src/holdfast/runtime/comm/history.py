@@ -75,7 +75,7 @@ def note(
         phase=phase, link=_link(call.state), site=_cut(site()), words=_cut(call.words),
         timeouts=int(outcome == "timeout"), absent=int(absent and outcome == "timeout"), slow=int(slow),
         longest_s=seconds if slow else 0.0, limit_s=call.limit_s if telling or slow else 0.0, at_limit=int(telling),
-        bandwidth=bandwidth or 0.0, call=call.number, at=time.time(),
+        bandwidth=bandwidth or 0.0, call=2 * call.number + (outcome == "timeout"), at=time.time(),
     )  # fmt: skip
     _within(DISK_LIMIT_S, lambda: _keep(event))
 
