@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -99,3 +100,46 @@ def train(make: Callable[[nn.Module], Evaluation] | None) -> tuple[list[float], 
     dist.all_reduce(together)  # training's own group: it works, and all are here
     assert together.item() == STEPS * dist.get_world_size()
     return losses, results
+
+
+class Fault:
+    """Wraps the metric function: on ``ranks``, batch number ``at`` of an evaluation does ``what``, ``times`` times."""
+
+    def __init__(self, what: str, ranks: tuple[int, ...] = (1,), at: int = 1, times: int = 1) -> None:
+        self.what, self.at, self.times = what, at, times
+        self.here = dist.get_rank() in ranks
+        self.batch = 0
+
+    def __call__(self, model: Any, batch: Any) -> dict[str, Any]:
+        self.batch += 1
+        if self.here and self.batch >= self.at and self.times > 0:
+            self.times -= 1
+            self._happen()
+        if self.here and self.what == "too large" and len(batch[0]) > BATCH // 4:
+            raise torch.OutOfMemoryError("tried to allocate 2 GiB")
+        return squares(model, batch)
+
+    def _happen(self) -> None:
+        if self.what == "raises":
+            raise ValueError("a strange sample")
+        if self.what == "memory":
+            raise MemoryError
+        if self.what == "sleeps":
+            time.sleep(0.7)
+        if self.what == "hangs":
+            time.sleep(4)
+
+
+def summary(results: list[tuple[EvalResult, bool]]) -> list[Any]:
+    """What all ranks have to agree on."""
+    return [
+        (
+            dict(result.metrics), result.coverage, result.attempts, result.degraded, result.failed, result.troubles, ok,
+        )
+        for result, ok in results
+    ]  # fmt: skip
+
+
+def guarded(model: Any, fault: Any = None, **options: Any) -> Evaluation:
+    options = {"budget": 30, "grace": 20} | options
+    return Evaluation(model, loaders(), fault or squares, **options)

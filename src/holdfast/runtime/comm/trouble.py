@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from holdfast.errors import CollectiveMismatch, CollectiveTimeout, GroupBroken
 from holdfast.report.ranksets import say_ranks
+from holdfast.runtime.comm.groups import GroupState
 from holdfast.runtime.comm.presence import Call, announce, site, told
 
 #: Ranks that wait in the call have said within so many seconds what they called.
@@ -48,9 +49,14 @@ def refuse(call: Call, why: str) -> None:
 
 def break_group(call: Call, why: str, missing: Sequence[int] = ()) -> None:
     """The group is not used any more, by any rank; ``missing`` did not come to the call, which timed out."""
-    call.state.broken = why
-    said = {"why": f"on rank {dist.get_rank()} {why}", "call": call.number, "missing": list(missing)}
-    call.state.store.compare_set(_BROKEN, "", json.dumps(said))
+    leave(call.state, why, call.number, missing)
+
+
+def leave(state: GroupState, why: str, number: int = 0, missing: Sequence[int] = ()) -> None:
+    """As :func:`break_group`, outside of a call."""
+    state.broken = why
+    said = {"why": f"on rank {dist.get_rank()} {why}", "call": number, "missing": list(missing)}
+    state.store.compare_set(_BROKEN, "", json.dumps(said))
 
 
 def look(call: Call) -> None:

@@ -56,10 +56,11 @@ class Source:
         """
         if isinstance(loader, Sized):
             return len(loader)
-        if not isinstance(self._loader, Sized):
+        whole: Any = self._loader
+        if not hasattr(whole, "__len__"):
             raise BadValue(f"the loader {self.name!r}", why="it does not tell how many batches it has",
                            next_step="give it a __len__: collective_forward needs the number beforehand")  # fmt: skip
-        return len(self._loader) << halvings
+        return len(whole) << halvings
 
     def _cut(self, loader: Iterable[Any], halvings: int) -> Iterator[Any]:
         for batch in loader:

@@ -23,6 +23,8 @@ from holdfast.runtime.evaluate.meeting import Meeting
 from holdfast.runtime.evaluate.quiet import undisturbed
 from holdfast.runtime.evaluate.result import EvalResult, result_of
 from holdfast.runtime.recorder import phase, seconds
+from holdfast.runtime.sinks import Sink
+from holdfast.runtime.sinks.guard import guarded
 
 _log = logging.getLogger("holdfast.evaluate")
 
@@ -43,7 +45,7 @@ class Evaluation:
         budget: time for one evaluation with all its tries, as ``"10m"`` or in seconds; looked at between batches.
         retries: tries after the first, each with batches half as large.
         min_coverage: least share of a dataset's samples over which a mean is reported where more could not be had.
-        sinks: where results go, on rank 0 (anything with ``write(step, numbers)``).
+        sinks: where results go, from rank 0, under names such as ``eval/<dataset>/<metric>`` and ``eval/failed``.
         grace: so much longer than its budget each rank waits for the others.
         batch_size: the first argument of loaders that are functions.
         samples: function that tells the number of samples of a batch; the default finds a tensor in it.
@@ -61,7 +63,7 @@ class Evaluation:
     budget: str | float
     retries: int = 3
     min_coverage: float = 0.95
-    sinks: Iterable[Any] = ()
+    sinks: Iterable[Sink] = ()
     grace: str | float = 15.0
     batch_size: int | None = None
     samples: Callable[[Any], int] = size_of
@@ -75,6 +77,7 @@ class Evaluation:
         self._check()
         named = self.loaders if isinstance(self.loaders, Mapping) else {"": self.loaders}
         self._sources = [Source(name, loader, self.batch_size, self.samples) for name, loader in named.items()]
+        self._guarded = guarded(self.sinks)
         self._meeting = Meeting(self._budget_s, self._grace_s, self.only_rank)
         self._in_step = InStep(inner(self.model), self._meeting) if self.collective_forward else None
 
@@ -100,17 +103,17 @@ class Evaluation:
         self._runs[step] += 1
         key = f"{step}/{self._runs[step]}"
         try:
-            decision = self._decide(key, model, began + self._budget_s)
+            decision = self._decide(key, model)
         except (dist.DistError, ConnectionError) as error:  # of the store: then nothing can be agreed on any more
             told = str(error).strip().partition("\n")[0][:200]
             return EvalResult(step, troubles={self._meeting.rank: f"the job's store does not answer: {told}"})
         return result_of(step, decision, self.min_coverage, time.monotonic() - began)
 
-    def _decide(self, key: str, model: Any, deadline: float) -> Decision:
+    def _decide(self, key: str, model: Any) -> Decision:
         if self._meeting.listens:
-            return self._meeting.listen(key, deadline)
-        self._meeting.open()
-        decision = self._tries(key, model, deadline)
+            return self._meeting.listen(key, time.monotonic() + self._budget_s)
+        self._meeting.open(key)
+        decision = self._tries(key, model, time.monotonic() + self._budget_s)
         return decision if self.only_rank is None else self._meeting.announce(key, decision)
 
     def _tries(self, key: str, model: Any, deadline: float) -> Decision:
@@ -135,19 +138,14 @@ class Evaluation:
         return replace(decision, troubles=troubles, attempts=attempt)
 
     def _tell(self, result: EvalResult) -> None:
-        """Write the result to log and sinks, on one rank; a sink that fails is said, and harms nobody."""
+        """Write the result to log and sinks, on one rank; a sink that fails harms nobody."""
         if self._meeting.rank != 0:
             return
         if result.failed or result.degraded or result.troubles:
             _log.warning("%s", result)
         if result.not_finite:
             _log.warning("evaluation at step %d: not finite: %s", result.step, ", ".join(result.not_finite))
-        numbers = result.for_sinks()
-        for sink in self.sinks:
-            try:
-                sink.write(result.step, numbers)
-            except Exception as error:  # noqa: BLE001 - training must not end because a file system is full
-                _log.warning("the sink %s failed: %s", type(sink).__name__, error)
+        self._guarded.write(result.step, result.for_sinks())
 
     def _check(self) -> None:
         why = ""

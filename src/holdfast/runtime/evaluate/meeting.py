@@ -17,8 +17,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from holdfast.errors import CollectiveFailed, CollectiveTimeout, GroupBroken
-from holdfast.runtime.comm.groups import epoch, job_store
+from holdfast.errors import CollectiveTimeout, WorldError
+from holdfast.runtime.comm import trouble
+from holdfast.runtime.comm.groups import epoch, job_store, state_of
 from holdfast.runtime.comm.rebuild import rebuild
 from holdfast.runtime.comm.reduce import all_reduce
 from holdfast.runtime.evaluate.decision import Decision, Outcome, Tally, decode, encode, weigh
@@ -42,8 +43,8 @@ class Meeting:
 
     def __init__(self, budget_s: float, grace_s: float, speaker: int | None = None) -> None:
         self.grace_s = grace_s
-        self._lost = False
-        self._rebuilds = 0
+        #: Not used any more, as this rank found; to be made anew, as all have heard in the same decision.
+        self._lost = self._renew = False
         self._group: dist.ProcessGroup | None = None
         self._layout: Layout | None = None
         self.alone = not (dist.is_available() and dist.is_initialized())
@@ -61,10 +62,10 @@ class Meeting:
         """The group of this evaluation; None where it has none (one rank, or it was lost)."""
         return None if self._lost else self._group
 
-    def open(self) -> None:
-        """Before an evaluation: a fresh group in place of one that was lost on any rank."""
-        if self._group is not None and (self._lost or self.table.store.check([self._lost_key])):
-            self._rebuild(self._group)
+    def open(self, key: str) -> None:
+        """Before an evaluation: a fresh group in place of one that was lost on any rank, as all were told."""
+        if self._renew and self._group is not None:
+            self._rebuild(self._group, f"{key}/group")
 
     def decide(self, key: str, outcome: Outcome, deadline: float, *, may_retry: bool) -> Decision:
         """Tell the others how it went here, and hear what is done about it: the same on every rank.
@@ -138,9 +139,9 @@ class Meeting:
             return False
         try:
             all_reduce(vector, op, self.group, timeout=max(deadline - time.monotonic(), 0.0) + self.grace_s)
-        except (CollectiveTimeout, CollectiveFailed, GroupBroken) as error:
+        except (WorldError, RuntimeError) as error:
             _log.warning("the ranks go on over the store: %s", error)
-            self._lose()
+            self._lose(f"it failed in evaluation: {error}")
             return False
         return True
 
@@ -155,8 +156,9 @@ class Meeting:
         return self.table.settle(key, voice, count_voices, deadline + 2 * self.grace_s, self.grace_s)
 
     def _after(self, decision: Decision) -> None:
-        if decision.lost and not self._lost:
-            self._lose()
+        if decision.lost:
+            self._lose("it was lost on another rank")
+            self._renew = True
         if self._layout is None and self._group is not None:
             # Written once, so that all ranks sum vectors of one length.
             text = self.table.decision("layout")
@@ -167,30 +169,24 @@ class Meeting:
 
     # ---- the group
 
-    @property
-    def _lost_key(self) -> str:
-        return f"lost/{self._rebuilds}"
-
-    def _lose(self) -> None:
+    def _lose(self, why: str) -> None:
         self._lost = True
         if self._group is not None:
-            self.table.store.set(self._lost_key, "")
+            trouble.leave(state_of(self._group, broken_too=True), why)
 
-    def _rebuild(self, group: dist.ProcessGroup) -> None:
+    def _rebuild(self, group: dist.ProcessGroup, key: str) -> None:
         """A fresh group if all ranks come and get it; otherwise the store serves, which is slower and as right."""
-        self._rebuilds += 1
-        begun, fresh, voice = time.monotonic(), group, _MADE
+        end, fresh, voice = time.monotonic() + 2 * self.grace_s, group, _MADE
         try:
             fresh = rebuild(group, timeout=self.grace_s)
         except CollectiveTimeout as error:
             voice = _LATER
             _log.warning("evaluation goes on over the store for now: %s", error)
-        except (CollectiveFailed, RuntimeError) as error:
+        except (WorldError, RuntimeError) as error:
             voice = _NEVER
             _log.warning("evaluation goes on over the store: %s", error)
-        key, end = f"group/{self._rebuilds}", begun + 2 * self.grace_s
         decided = self.table.settle(key, voice, self._count_groups, end, self.grace_s)
-        self._lost = decided != _MADE
+        self._lost = self._renew = decided != _MADE
         self._group = None if decided == _NEVER else fresh
 
     def _count_groups(self, voices: dict[int, str]) -> str:
