@@ -33,7 +33,7 @@ WORTH = 1.1
 #: Bytes of DDP's bucket where it was given no size.
 BUCKET_BYTES = 25 * 2**20
 MEASURE_LIMIT_S = 300.0
-_ROUNDS = 5
+_ROUNDS = 9
 #: What torch takes for the first bucket, which it makes small so that communication begins early.
 _FIRST_BUCKET_BYTES = 2**20
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}

@@ -81,6 +81,11 @@ def forget(group: dist.ProcessGroup) -> None:
     _states.pop(group, None)
 
 
+def forget_all() -> None:
+    """The same for all groups."""
+    _states.clear()
+
+
 def epoch() -> int:
     """How many default groups this process has had, as far as this room was asked."""
     world = dist.group.WORLD

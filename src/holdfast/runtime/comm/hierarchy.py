@@ -8,9 +8,11 @@ all-gather) without a copy of the tensor, and for uneven nodes too. Each rank ge
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from functools import lru_cache
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -69,6 +71,7 @@ class Hierarchy:
             made = [self._make(backend, members, limit, timeout) for members in families if len(members) > 1]
             mine.append(next((state_of(each) for each in made if each is not None), None))
         self._node, self._rail = mine
+        _made.add(self)
 
     def _make(
         self, backend: str, members: tuple[int, ...], limit: timedelta, timeout: float
@@ -165,6 +168,16 @@ class Hierarchy:
         options.rootRank = root
         options.rootTensor = 0
         return node.group.broadcast([piece], options)
+
+
+_made: WeakSet[Hierarchy] = WeakSet()
+
+
+@atexit.register
+def _drop_groups() -> None:
+    """Threads of gloo must not outlive the interpreter, as they would with a hierarchy that a script's name holds."""
+    for each in _made:
+        each.__dict__.clear()
 
 
 @lru_cache(maxsize=1024)

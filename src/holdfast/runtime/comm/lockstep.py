@@ -6,6 +6,7 @@ the next one is due. Every rank looks at the same call, so that all raise at the
 
 from __future__ import annotations
 
+import atexit
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -68,7 +69,7 @@ class Watch:
 
     def __init__(self, watched: GroupState, timeout: float) -> None:
         self.calls = 0
-        self._watched = watched
+        self._name = watched.name  # not the group itself, which would never be dropped
         self._state = state_of(beside(watched, "gloo", "lockstep", timedelta(seconds=timeout), timeout))
         self._own = (0, _NONE, _NONE)
         self._shared = torch.empty(0)
@@ -119,10 +120,11 @@ class Watch:
         store.wait(keys, timedelta(seconds=_TELL_S))
         have = {rank: tuple(map(int, word.split())) for rank, word in zip(ranks, store.multi_get(keys), strict=True)}
         odd, why = compare(have)
-        raise OutOfLockstep(f"group {self._watched.name!r}", why=why, odd=odd)
+        raise OutOfLockstep(f"group {self._name!r}", why=why, odd=odd)
 
 
 _watches: WeakKeyDictionary[dist.ProcessGroup, Watch] = WeakKeyDictionary()
+atexit.register(_watches.clear)  # threads of gloo must not outlive the interpreter
 
 
 def _watch(group: dist.ProcessGroup | None, every: int, timeout: float) -> Watch:

@@ -26,7 +26,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.distributed_c10d import PrefixStore
 
 from holdfast.errors import BadValue, CollectiveFailed, InternalError
-from holdfast.runtime.comm.groups import GroupState, broken_groups, forget, state_of
+from holdfast.runtime.comm.groups import GroupState, broken_groups, forget, forget_all, state_of
 from holdfast.runtime.comm.making import make_group
 from holdfast.runtime.comm.roll_call import meet
 
@@ -130,10 +130,15 @@ def retire(state: GroupState) -> None:
     end(group)
 
 
-def _keep_for_ever() -> None:
-    """Give each broken group a reference that nobody drops: its destructor would wait for peers at the very end."""
+def _leave_groups() -> None:
+    """At the end of the process: drop groups while the interpreter lives, and give broken ones a lasting reference.
+
+    Threads of gloo that outlive the interpreter abort the process ("terminate called without an active exception"), and
+    the destructor of a broken group would wait for peers.
+    """
     for group in {*(group for _, group in _retired), *broken_groups()}:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+    forget_all()
 
 
-atexit.register(_keep_for_ever)
+atexit.register(_leave_groups)
