@@ -10,8 +10,23 @@ from __future__ import annotations
 from holdfast.runtime.comm.compression import compress
 from holdfast.runtime.comm.hierarchy import Hierarchy
 from holdfast.runtime.comm.lockstep import lockstep
+from holdfast.runtime.comm.many import all_reduce_many
 from holdfast.runtime.comm.meetings import agree, barrier
+from holdfast.runtime.comm.metric_states import synced
+from holdfast.runtime.comm.metrics import sync_metrics
 from holdfast.runtime.comm.rebuild import rebuild
 from holdfast.runtime.comm.reduce import all_reduce, safe_all_reduce
 
-__all__ = ["Hierarchy", "agree", "all_reduce", "barrier", "compress", "lockstep", "rebuild", "safe_all_reduce"]
+__all__ = [
+    "Hierarchy",
+    "agree",
+    "all_reduce",
+    "all_reduce_many",
+    "barrier",
+    "compress",
+    "lockstep",
+    "rebuild",
+    "safe_all_reduce",
+    "sync_metrics",
+    "synced",
+]
