@@ -11,12 +11,11 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from holdfast.errors import BadValue, CollectiveTimeout
 from holdfast.report.text import duration
+from holdfast.runtime.comm import limits
 from holdfast.runtime.comm.groups import state_of
 from holdfast.runtime.comm.presence import say_missing
 from holdfast.runtime.comm.waiting import begin, finish
 
-BARRIER_LIMIT_S = 300.0
-AGREE_LIMIT_S = 300.0
 #: Between two looks at the store: short at first, so that ranks that come together do not wait for each other's sleep.
 _SHORTEST_S, _LONGEST_S = 0.001, 0.25
 
@@ -26,13 +25,14 @@ _REDUCTIONS = {
 _met: dict[tuple[int, str], int] = {}
 
 
-def barrier(name: str, timeout: float = BARRIER_LIMIT_S) -> None:
+def barrier(name: str, timeout: float | str | None = None) -> None:
     """Wait until every rank of the job has come to the barrier ``name``, through the store alone.
 
     No communicator is used, so that it works where one is broken. The same name may be used again and again.
 
     Raises:
-        CollectiveTimeout: ranks did not come within ``timeout`` seconds; it names them.
+        BadValue: ``timeout`` is no time.
+        CollectiveTimeout: ranks did not come within it; it names them.
     """
     state = state_of(None, broken_too=True)
     members = state.ranks
@@ -41,12 +41,13 @@ def barrier(name: str, timeout: float = BARRIER_LIMIT_S) -> None:
     store = PrefixStore(f"barrier/{name}/{round_of}", state.store)
     store.set(str(rank), "")
     waiting = set(members) - {rank}
-    until, pause = time.monotonic() + timeout, _SHORTEST_S
+    limit_s = limits.limit_s(state, 0, timeout=timeout)
+    until, pause = time.monotonic() + limit_s, _SHORTEST_S
     while waiting := {other for other in waiting if not store.check([str(other)])}:
         left = until - time.monotonic()
         if left <= 0:
             absent = tuple(sorted(waiting))
-            why = f"{say_missing(absent)} did not come within {duration(timeout)}"
+            why = f"{say_missing(absent)} did not come within {duration(limit_s)}"
             raise CollectiveTimeout(f"barrier {name!r}", why=why, missing=absent)
         time.sleep(min(pause, left))
         pause = min(2 * pause, _LONGEST_S)
@@ -57,7 +58,7 @@ def agree(
     reduce: Literal["any", "all", "min", "max"] = "any",
     group: dist.ProcessGroup | None = None,
     *,
-    timeout: float = AGREE_LIMIT_S,
+    timeout: float | str | None = None,
 ) -> float:
     """What all ranks of the group decide together: every rank gets the same answer, before any of them acts.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,14 @@ class Call:
     limit_s: float
     until: float
     say_at: float
+    #: Bytes that a rank gives, or gets if that is more; 0 where that tells nothing of the link.
+    nbytes: int = 0
     announced: bool = False
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds since it was begun."""
+        return self.limit_s - (self.until - time.monotonic())
 
     def __str__(self) -> str:
         return f"{self.words} (call {self.number} in group {self.state.name!r})"

@@ -9,13 +9,13 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from holdfast.errors import BadValue, CollectiveFailed, CollectiveMismatch, CollectiveTimeout, GroupBroken
-from holdfast.runtime.comm import choice, limits
+from holdfast.errors import CollectiveFailed, CollectiveMismatch, CollectiveTimeout, GroupBroken
+from holdfast.runtime.comm import choice
 from holdfast.runtime.comm.folding import Operation
 from holdfast.runtime.comm.groups import state_of
 from holdfast.runtime.comm.validation import wrong_with
-from holdfast.runtime.comm.waiting import begin, finish
-from holdfast.runtime.comm.ways import PIECE, WINDOW, in_pieces, narrowed, start, whole
+from holdfast.runtime.comm.waiting import begin, meet
+from holdfast.runtime.comm.ways import PIECE, WINDOW, in_pieces, narrowed, whole
 
 DEFAULT_LIMIT_S = 600.0
 
@@ -52,13 +52,15 @@ def all_reduce(
     wrong = wrong_with(tensor)
     if wire is not None or chunk != "auto" or window != WINDOW:
         wrong = wrong or _wrong_pieces(tensor, chunk, window, wire)
-    try:
-        limit_s = limits.limit_s(state, tensor.nbytes, timeout=timeout)
-    except BadValue as error:
-        wrong, limit_s = error.why, 0.0
-    call = begin(state, _words(op, tensor.shape, tensor.dtype), limit_s, wrong=wrong)
-    if tensor.numel() == 0:  # the ranks meet all the same: one of them may have brought more
-        finish([start(torch.zeros(1, device=state.device), op, state)], call)
+    call = begin(
+        state,
+        _words(op, tensor.shape, tensor.dtype),
+        timeout,
+        nbytes=tensor.numel() * tensor.element_size(),
+        wrong=wrong,
+    )
+    if tensor.numel() == 0:
+        meet(call)
         return tensor
     plain = tensor.detach()
     flat = plain.contiguous().view(-1)

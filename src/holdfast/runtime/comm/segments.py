@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import platform
 import secrets
 from contextlib import suppress
 from datetime import timedelta
@@ -19,6 +20,8 @@ from holdfast.runtime.comm.groups import GroupState
 from holdfast.runtime.comm.hosts import SHARED, layout_of
 
 _FAILED = "-"
+#: Processors whose stores are seen in the order in which they were made (x86's total store order).
+_ORDERED = frozenset({"x86_64", "AMD64", "i686"})
 
 
 def share(state: GroupState, purpose: str, size: int, limit_s: float) -> mmap.mmap | None:
@@ -43,6 +46,11 @@ def share(state: GroupState, purpose: str, size: int, limit_s: float) -> mmap.mm
     if me == mates[0]:
         _take_name_away(store)
     return made if whole else None
+
+
+def keeps_order() -> bool:
+    """Whether who sees a number that was written last sees all that was written before it."""
+    return platform.machine() in _ORDERED
 
 
 def mates_of(state: GroupState) -> tuple[int, ...]:

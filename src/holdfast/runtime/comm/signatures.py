@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from holdfast.runtime.comm.groups import GroupState
 from holdfast.runtime.comm.hosts import layout_of
-from holdfast.runtime.comm.segments import mates_of, share
+from holdfast.runtime.comm.segments import keeps_order, mates_of, share
 
 #: Numbers that a rank has in shared memory: that of a call and its checksum, for even calls and for odd ones. Who is
 #: further ahead than one call (the source of a broadcast may be) is not compared with.
@@ -29,7 +29,8 @@ class Signatures:
     def __init__(self, state: GroupState, limit_s: float) -> None:
         hosts = layout_of(state, limit_s)
         mates = mates_of(state)
-        segment = share(state, "signatures", 8 * _NUMBERS * len(mates), limit_s) if len(mates) > 1 else None
+        seen = len(mates) > 1 and keeps_order()
+        segment = share(state, "signatures", 8 * _NUMBERS * len(mates), limit_s) if seen else None
         self._slots = memoryview(segment).cast("Q") if segment is not None else None
         self._mine = _NUMBERS * mates.index(dist.get_rank())
         self._others = tuple(_NUMBERS * at for at in range(len(mates)) if _NUMBERS * at != self._mine)

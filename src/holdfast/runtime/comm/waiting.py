@@ -17,11 +17,12 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import NoReturn
 
+import torch
 import torch.distributed as dist
 
-from holdfast.errors import BadValue, CollectiveFailed, CollectiveTimeout
+from holdfast.errors import BadValue, CollectiveFailed, CollectiveTimeout, UsageError
 from holdfast.report.text import duration
-from holdfast.runtime.comm import signatures, trouble
+from holdfast.runtime.comm import limits, signatures, trouble
 from holdfast.runtime.comm.groups import GroupState
 from holdfast.runtime.comm.presence import Call, announce, missing, say_missing, site, told
 
@@ -42,20 +43,24 @@ _SPINS, _LONGEST_PAUSE_S = 200, 0.002
 _log = logging.getLogger("holdfast.comm")
 
 
-def begin(state: GroupState, words: str, limit_s: float, *, wrong: str = "") -> Call:
+def begin(state: GroupState, words: str, timeout: float | str | None, *, nbytes: int = 0, wrong: str = "") -> Call:
     """Count a call of this group; all its ranks make the same calls in one order, so that they agree on numbers.
 
-    ``words`` have to be the same on all ranks: by them is found, before any data move, that calls differ. ``wrong``
-    says why this rank's tensor cannot be taken.
+    ``words`` have to be the same on all ranks: by them is found, before any data move, that calls differ. ``timeout``
+    is as users give it, None for what the policy says of ``nbytes``. ``wrong`` says why this rank's tensor is refused.
 
     Raises:
         BadValue: something is ``wrong``; the other ranks get a CollectiveMismatch, where all is well with theirs.
         CollectiveMismatch: another rank's call of this number is a different one. All ranks of the group are told.
     """
     state.calls += 1
-    limit_s = limit_s if limit_s > 0 else _ASKING_S
-    until = time.monotonic() + limit_s
-    call = Call(words, state, state.calls, limit_s, until, say_at=until - limit_s + max(SAY_AT * limit_s, SAY_AFTER_S))
+    try:
+        limit_s = limits.limit_s(state, nbytes, timeout=timeout)
+    except UsageError as error:
+        wrong, limit_s = wrong or str(error), _ASKING_S
+    now = time.monotonic()
+    say_at = now + max(SAY_AT * limit_s, SAY_AFTER_S)
+    call = Call(words, state, state.calls, limit_s, now + limit_s, say_at, nbytes)
     known = _signatures(call)
     new = known.is_new(words)
     if wrong:
@@ -100,6 +105,15 @@ def finish(works: Iterable[dist.Work], call: Call) -> None:
         _look_around(call)
         while not _is_over(work, timedelta(seconds=max(_slice(call), _TICK_S)), call):
             _look_around(call)
+        limits.note(call, call.waited_s, call.nbytes, "well")
+    if call.nbytes >= limits.LEAST_MEASURED_BYTES:
+        limits.measured(call.state, call.nbytes, call.waited_s)
+
+
+def meet(call: Call) -> None:
+    """Wait for all ranks where nothing is to be moved: one of them may have brought something."""
+    options = dist.AllreduceOptions()
+    finish([call.state.group.allreduce([torch.zeros(1, device=call.state.device)], options)], call)
 
 
 def poll(ready: Callable[[], bool], call: Call) -> None:
@@ -112,11 +126,15 @@ def poll(ready: Callable[[], bool], call: Call) -> None:
         if ready():
             return
     began, pause = time.monotonic(), 1e-5
+    long = False
     while not ready():
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_S)
         if time.monotonic() - began > PRESENT_AFTER_S or time.monotonic() > call.until:
+            long = True
             _look_around(call)
+    if long:
+        limits.note(call, call.waited_s, call.nbytes, "well")
 
 
 def _is_over(work: dist.Work, limit: timedelta, call: Call) -> bool:
@@ -131,6 +149,7 @@ def _is_over(work: dist.Work, limit: timedelta, call: Call) -> bool:
     except RuntimeError as error:
         with suppress(RuntimeError):  # the store may be gone with the rank
             trouble.break_group(call, f"{call.words} failed in it")
+        limits.note(call, call.waited_s, call.nbytes, "failed")
         raise CollectiveFailed(call, why=_first_line(error)) from error
     return True
 
@@ -150,8 +169,8 @@ def _look_around(call: Call) -> None:
             _give_up(call)
         trouble.look(call)
         if now >= call.say_at:
-            waited = duration(call.limit_s - (call.until - now))
-            _log.warning("still waiting in %s for %s after %s", call, say_missing(missing(call)), waited)
+            _log.warning("still waiting in %s for %s after %s",
+                         call, say_missing(missing(call)), duration(call.waited_s))  # fmt: skip
             call.say_at = float("inf")
     except RuntimeError as error:  # of torch's store; ours are none
         call.state.broken = f"the job's store was lost in {call.words}"
@@ -167,6 +186,7 @@ def _give_up(call: Call) -> NoReturn:
         else f"all ranks were in it, and it was not over within {limit}"
     )
     trouble.break_group(call, f"{call.words} timed out in it: {why}", absent)
+    limits.note(call, call.limit_s, call.nbytes, "timeout", absent=bool(absent))
     raise CollectiveTimeout(f"{call} at {site()}", why=why, missing=absent)
 
 
