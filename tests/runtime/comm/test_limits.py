@@ -196,6 +196,16 @@ def test_two_time_outs_of_a_line_double_its_limit_and_the_log_says_why(monkeypat
     assert limit_s(STATE, LARGE) == 600  # of another line
 
 
+def test_a_limit_of_the_users_own_teaches_the_policy_nothing(monkeypatch):
+    monkeypatch.setattr(history.hosts, "known_layout", lambda _: None)
+    monkeypatch.setattr(limits, "site", lambda: history.known().troubles[0].site)
+    for number in range(4):
+        noted(trouble(number=number, limit_s=5.0), seconds=5.0)
+    (kept,) = history.known().troubles
+    assert (kept.timeouts, kept.at_limit) == (4, 0)
+    assert limit_s(STATE, LARGE) == 600
+
+
 def test_a_limit_that_is_learnt_stays_below_the_ceiling(monkeypatch):
     monkeypatch.setattr(history.hosts, "known_layout", lambda _: None)
     monkeypatch.setattr(limits, "site", lambda: history.known().troubles[0].site)

@@ -52,30 +52,31 @@ _said: set[str] = set()
 listeners: list[Callable[[], None]] = []
 
 
-def note(
-    call: Call,
-    seconds: float,
-    nbytes: int,
-    outcome: Outcome,
-    *,
-    phase: str,
-    bandwidth: float | None,
-    absent: bool = False,
-) -> None:
-    """Count a call that took so many seconds, where that was long or it timed out; ``absent``: ranks did not come.
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known around a call: its phase (``training`` or ``evaluation``), what the group's link was seen to reach.
 
-    ``phase`` is ``training`` or ``evaluation``, ``bandwidth`` what the group's link was seen to reach. Never raises.
+    ``absent``: ranks did not come to it. ``ours``: its limit is the policy's, and not a shorter one of the user's.
     """
+
+    phase: str
+    bandwidth: float | None = None
+    absent: bool = False
+    ours: bool = True
+
+
+def note(call: Call, seconds: float, nbytes: int, outcome: Outcome, about: About) -> None:
+    """Count a call that took so many seconds, where that was long or it timed out. Never raises."""
     slow = outcome == "well" and seconds >= min(SLOW_S, SLOW_SHARE * call.limit_s)
-    if not slow and outcome != "timeout":
+    timed_out = outcome == "timeout"
+    if not slow and not timed_out:
         return
-    telling = outcome == "timeout" and (not absent or phase == "evaluation")
+    telling = timed_out and about.ours and (not about.absent or about.phase == "evaluation")
     event = Trouble(
         operation=_cut(call.words.partition(" of ")[0]), group=_cut(call.state.name), size=nbytes.bit_length(),
-        phase=phase, link=_link(call.state), site=_cut(site()), words=_cut(call.words),
-        timeouts=int(outcome == "timeout"), absent=int(absent and outcome == "timeout"), slow=int(slow),
+        phase=about.phase, link=_link(call.state), site=_cut(site()), words=_cut(call.words),
+        timeouts=int(timed_out), absent=int(about.absent and timed_out), slow=int(slow),
         longest_s=seconds if slow else 0.0, limit_s=call.limit_s if telling or slow else 0.0, at_limit=int(telling),
-        bandwidth=bandwidth or 0.0, call=2 * call.number + (outcome == "timeout"), at=time.time(),
+        bandwidth=about.bandwidth or 0.0, call=2 * call.number + timed_out, at=time.time(),
     )  # fmt: skip
     _within(DISK_LIMIT_S, lambda: _keep(event))
 

@@ -103,8 +103,10 @@ def note(call: Call, seconds: float, nbytes: int, outcome: history.Outcome, *, a
     Never raises: it is called while an error of the call's own is on its way.
     """
     with suppress(HoldfastError):  # a file of limits that cannot be read was told of by whoever asked for a limit
-        phase, link = phase_kind(recorder.current_phase()[0]), bandwidth(call.state)
-        history.note(call, seconds, nbytes, outcome, phase=phase, bandwidth=link, absent=absent)
+        name, _ = recorder.current_phase()
+        ours = call.limit_s >= _floor(name, nbytes)  # a shorter one is the user's own, and not ours to make longer
+        about = history.About(phase=phase_kind(name), bandwidth=bandwidth(call.state), absent=absent, ours=ours)
+        history.note(call, seconds, nbytes, outcome, about)
 
 
 def forget() -> None:
@@ -150,13 +152,16 @@ def _by_policy(key: _Key) -> float:
     rules = policy()
     epoch, group, (phase, budget_s), size = key
     nbytes = 1 << size  # as much as a call of this power of two may move
-    if phase_kind(phase) == "evaluation":
-        floor = rules.evaluation
-    else:
-        floor = rules.small if nbytes <= rules.small_bytes and not phase else rules.training
     known = _bandwidth(epoch, group)
     wanted = rules.bandwidth_factor * nbytes / known if known else 0.0
-    return max(floor, budget_s, min(wanted, rules.ceiling))
+    return max(_floor(phase, nbytes), budget_s, min(wanted, rules.ceiling))
+
+
+def _floor(phase: str, nbytes: int) -> float:
+    rules = policy()
+    if phase_kind(phase) == "evaluation":
+        return rules.evaluation
+    return rules.small if nbytes <= rules.small_bytes and not phase else rules.training
 
 
 # ---- the file
