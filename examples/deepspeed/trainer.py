@@ -2,7 +2,9 @@
 
     DS_ACCELERATOR=cpu holdfast run --standalone --nproc-per-node 2 examples/deepspeed/trainer.py --zero-stage 2
 
-No compiler is needed: the optimizer is torch's own.
+No compiler is needed: the optimizer is torch's own. A forward pass in stage 3 gathers weights, so that all ranks have
+to make it together, also where one has fewer batches or fails. A whole copy is evaluated there instead; where that does
+not fit, evaluate the engine's own module with ``collective_forward=True``.
 """
 
 from __future__ import annotations
@@ -32,14 +34,8 @@ def main() -> None:
     engine = made_engine(LanguageModel(), options)
 
     counting = Sabotage(count, options.fail_evaluation)
-    # In stage 3 a forward pass gathers weights: the ranks make it together, those without a batch left as well.
-    evaluation = evaluate.Evaluation(
-        engine.module,
-        held_out(options.batch_size),
-        counting,
-        budget=options.budget,
-        collective_forward=options.zero_stage == 3,
-    )
+    whole = LanguageModel() if options.zero_stage == 3 else engine.module
+    evaluation = evaluate.Evaluation(whole, held_out(options.batch_size), counting, budget=options.budget)
     best = Best(options.patience)
 
     for step, texts in enumerate(training_batches(options.steps, options.batch_size, options.seed), start=1):
@@ -50,6 +46,8 @@ def main() -> None:
 
         if step % options.evaluate_every == 0:
             counting.step = step
+            if whole is not engine.module:
+                gather(engine.module, into=whole)
             result = evaluation.run(step)
             if best.consider(step, result) and options.save_best is not None:
                 engine.save_checkpoint(options.save_best, tag="best", client_state={"step": step})  # all ranks write
@@ -74,12 +72,27 @@ def made_engine(model: LanguageModel, options: argparse.Namespace) -> deepspeed.
     settings = {
         "train_micro_batch_size_per_gpu": options.batch_size,
         "gradient_clipping": 0.0,  # DeepSpeed's default is 1.0; the other examples do not clip
-        "zero_optimization": {"stage": options.zero_stage},
+        # But for these zeros, so small a model would stay whole after its first forward.
+        "zero_optimization": {
+            "stage": options.zero_stage,
+            "stage3_param_persistence_threshold": 0,
+            "stage3_max_live_parameters": 0,
+            "stage3_max_reuse_distance": 0,
+        },
         "steps_per_print": sys.maxsize,
     }
     optimizer = Adam(model.parameters(), lr=options.lr)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
     return engine
+
+
+@torch.no_grad()
+def gather(sharded: torch.nn.Module, into: torch.nn.Module) -> None:
+    """Copies the weights of which each rank holds a share; all ranks take part."""
+    shares = list(sharded.parameters())
+    with deepspeed.zero.GatheredParameters(shares):
+        for weight, share in zip(into.parameters(), shares, strict=True):
+            weight.copy_(share)
 
 
 if __name__ == "__main__":
