@@ -14,7 +14,7 @@ from holdfast.actions.channel import Channel
 from holdfast.actions.policy import Budget, OnHang
 from holdfast.actions.run_folder import RunFolder
 from holdfast.errors import BadValue, HoldfastError, MissingFile, UnknownName
-from holdfast.runtime import faults, torchrun
+from holdfast.runtime import faults, packing, torchrun
 from holdfast.runtime.launch import FAILED, launch
 from holdfast.runtime.recorder import build
 from holdfast.runtime.recorder import seconds as recorder_seconds
@@ -78,6 +78,8 @@ def _plan(given: argparse.Namespace, wish: Wish) -> Plan:
     if wish.json_report is not None and not wish.json_report.absolute().parent.is_dir():
         raise MissingFile(wish.json_report, why="its folder does not exist")
     library = build.ensure_built(say) if recorder in ("auto", "native") else None
+    if library is not None:
+        packing.ensure_built(say)
     return Plan(
         workers=workers, recorder=recorder, native=str(library or ""), inject=inject, on_hang=OnHang(wish.on_hang),
         preset=wish.preset, environment=environment, json_report=wish.json_report,

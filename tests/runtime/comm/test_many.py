@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast import compiled
 from holdfast.errors import BadValue, CollectiveMismatch, CollectiveTimeout
-from holdfast.runtime.comm import build, many
+from holdfast.runtime import packing
 from holdfast.runtime.comm.many import all_reduce_many
 from tests.runtime.comm.ranks import run
 
@@ -34,15 +34,17 @@ CASE = st.tuples(st.lists(TENSOR, max_size=12), st.sampled_from(["SUM", "MAX", "
 def _compiled() -> None:
     if compiled.compiler() is None:
         pytest.skip("no C++ compiler on this machine: there is one way only")
-    assert build.ensure_built(print) is not None
+    assert packing.ensure_built(print) is not None
+
+
+_compiled_part = packing.loaded
 
 
 def choose(way: str) -> None:
     """The rank packs in this way from here on."""
-    build.packing.cache_clear()
-    native = build.packing()
+    native = _compiled_part()
     assert native is not None
-    many.packing = cache(lambda: native if way == "c++" else None)  # type: ignore[attr-defined]
+    packing.loaded = cache(lambda: native if way == "c++" else None)  # type: ignore[assignment]
 
 
 def make(kind: tuple[str, list[int], str], seed: int) -> torch.Tensor:
@@ -213,13 +215,13 @@ def test_a_part_that_does_not_load_or_is_not_there_is_done_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "packing.so"
-    monkeypatch.setattr(build, "place", lambda: file)
+    monkeypatch.setattr(packing, "place", lambda: file)
     for content in (None, b"no library"):
         if content is not None:
             file.write_bytes(content)
-        build.packing.cache_clear()
+        packing.loaded.cache_clear()
         with caplog.at_level("DEBUG", logger="holdfast.comm"):
-            assert build.packing() is None
-    build.packing.cache_clear()
-    assert "`python -m holdfast.runtime.comm.build` compiles a faster way" in caplog.text
+            assert packing.loaded() is None
+    packing.loaded.cache_clear()
+    assert "`python -m holdfast.runtime.packing` compiles a faster way" in caplog.text
     assert "does not load" in caplog.text

@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 
 from holdfast.errors import BadValue
+from holdfast.runtime import packing
 from holdfast.runtime.comm import choice, limits
-from holdfast.runtime.comm.build import packing
 from holdfast.runtime.comm.folding import Operation
 from holdfast.runtime.comm.groups import state_of
 from holdfast.runtime.comm.validation import wrong_with
@@ -85,7 +85,7 @@ def _words(packed: _Packed, count: int, op: Operation) -> str:
 
 def _pack(given: list[torch.Tensor]) -> _Packed:
     """Flat copies of all tensors, or why one of them cannot be reduced in place."""
-    native = packing()
+    native = packing.loaded()
     made = native.pack(given) if native is not None else None
     if made is not None:
         buffers, shapes = made
@@ -95,7 +95,7 @@ def _pack(given: list[torch.Tensor]) -> _Packed:
 
 
 def _unpack(given: list[torch.Tensor], packed: _Packed) -> None:
-    native = packing()
+    native = packing.loaded()
     if packed.natively and native is not None:
         native.unpack(given, packed.buffers)
         return

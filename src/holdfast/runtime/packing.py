@@ -1,7 +1,8 @@
-"""Compiles the packing of many tensors in C++ (some 15 s, once): ``python -m holdfast.runtime.comm.build``.
+"""Compiles the packing of many tensors in C++ (some 15 s, once): ``python -m holdfast.runtime.packing``.
 
-``holdfast run`` does so before the job starts. Nothing is compiled while a job trains: where the compiled part is not
-there, torch's own operators pack, some 0.5 ms slower for 512 tensors.
+``holdfast run`` does so before the job starts, which is why this stands outside of ``comm``, whose import takes longer.
+Nothing is compiled while a job trains: where the compiled part is not there, torch's own operators pack, some 0.5 ms
+slower for 512 tensors.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch
 from holdfast import compiled
 from holdfast.runtime import extension
 
-SOURCE = Path(__file__).parent / "native" / "packing.cpp"
+SOURCE = Path(__file__).parent / "comm" / "native" / "packing.cpp"
 
 _log = logging.getLogger("holdfast.comm")
 
@@ -45,7 +46,7 @@ def ensure_built(progress: Callable[[str], None]) -> Path | None:
 
 
 @cache
-def packing() -> ModuleType | None:
+def loaded() -> ModuleType | None:
     """The compiled part, where an earlier :func:`ensure_built` left it; None without it."""
     target = place()
     if not target.is_file():
