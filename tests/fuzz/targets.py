@@ -17,17 +17,21 @@ from holdfast.actions.diagnose import diagnose, page
 from holdfast.actions.redact import Redactor
 from holdfast.actions.redact_records import box as clean_box
 from holdfast.actions.redact_records import document
-from holdfast.errors import BoxUnreadable, DumpUnreadable
+from holdfast.errors import BadValue, BoxUnreadable, DumpUnreadable
 from holdfast.facts import box_files, flight_recorder, plain_pickle, stack_dumps, stack_text
 from holdfast.facts import dumps as dump_tables_of
+from holdfast.facts.collective_history import facts, kept
 from holdfast.facts.evidence import Ignored, Kind, Piece, gather
 from holdfast.facts.evidence.streams import Limits
 from holdfast.facts.logs import lines, scan
 from holdfast.facts.logs.scan import Scanner
 from holdfast.facts.logs.signals import ROWS, fields
+from holdfast.history import learn
+from holdfast.history import parse as parse_history
 from holdfast.rules.dumps import judge as judge_dumps
 from tests.fuzz import seeds
 from tests.fuzz.seeds import DUMP, FAULTHANDLER, LINE, PY_SPY, PY_SPY_JSON, RANKS, SECRETS, VERDICT
+from tests.test_history import after, event
 
 TABLE = tuple((row.name, row.find or row.expression, row.ignore_case) for row in ROWS)
 _SLOW, _FAST = Scanner(TABLE), Scanner(TABLE)
@@ -122,6 +126,15 @@ def _drain(found: Callable, size: int) -> None:
     assert read <= 3 * (LIMITS.free_bytes + LIMITS.ratio * size) + 3 * size  # UTF-16 grows when it is recoded
 
 
+def history(data: bytes) -> None:
+    """A history of collectives is one, or refused in a sentence; what it teaches is within bounds."""
+    with contextlib.suppress(BadValue):
+        found = parse_history(data, "fuzz")
+        for each in found.troubles:
+            assert learn(each, found.runs).least_limit_s <= 3e9
+        facts(found, "fuzz")
+
+
 def stacks(data: bytes) -> None:
     """Text of py-spy and faulthandler is read, or why not is said."""
     stack_text.from_py_spy(data, 7, "/job")
@@ -181,6 +194,10 @@ TARGETS = {
     "dump-tables": (dump_tables, [seeds.reduced(), pickle.dumps(DUMP, 2), json.dumps(DUMP).encode()]),
     "heap": (heap, seeds.archives()),
     "standard-input": (standard_input, seeds.archives()),
+    "history": (
+        history,
+        [kept(after(event(), event())), b'{"schema": "holdfast/history/1", "runs": 3, "troubles": []}'],
+    ),
     "stacks": (stacks, [PY_SPY, PY_SPY_JSON, FAULTHANDLER]),
     "box": (boxes, [b"", bytes(range(96)), b"\x08\0\0\7" + b"\xff" * 8, b"\0\0\1\7" + b"raised\t{"]),
     "everything": (everything, [VERDICT, RANKS, PY_SPY, PY_SPY_JSON, FAULTHANDLER, LINE, json.dumps(DUMP).encode()]),
