@@ -37,7 +37,7 @@ _NONE = -1
 def lockstep(
     step: int,
     *,
-    every: int = 10,
+    every: int = 50,
     batches: int | None = None,
     parameters: Iterable[torch.Tensor] | None = None,
     group: dist.ProcessGroup | None = None,
