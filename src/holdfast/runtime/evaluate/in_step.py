@@ -65,14 +65,15 @@ class InStep:
             empty = "" if walk.length else "it has no batch, and the model's forward needs one on every rank"
             walk.trouble = walk.trouble or empty or "another rank could not begin"
             rounds = 0
-        for number in range(rounds):
-            if number and number % LOOK_EVERY == 0:
-                walk.trouble = walk.trouble or ("its time was over" if time.monotonic() > job.deadline else "")
+        for number in range(1, rounds + 1):
+            if not self._forward(walk, f"{key}/{number}/inside", job):
+                break
+            if number % LOOK_EVERY == 0 or number == rounds:
+                over = number < rounds and time.monotonic() > job.deadline
+                walk.trouble = walk.trouble or ("its time was over" if over else "")
                 if self._meeting.most(f"{key}/{number}", [float(bool(walk.trouble))], job.deadline) != [0.0]:
                     walk.trouble = walk.trouble or "it stopped where another rank did"
                     break
-            if not self._forward(walk, f"{key}/{number}/inside", job):
-                break
         return tally_of(source, walk.sums, walk.trouble)
 
     def _forward(self, walk: _Walk, key: str, job: Job) -> bool:
