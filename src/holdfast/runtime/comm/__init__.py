@@ -7,7 +7,9 @@ uses a signal.
 
 from __future__ import annotations
 
+from holdfast.runtime.comm.broadcast import broadcast
 from holdfast.runtime.comm.compression import compress
+from holdfast.runtime.comm.gather import all_gather, reduce_scatter
 from holdfast.runtime.comm.hierarchy import Hierarchy
 from holdfast.runtime.comm.lockstep import lockstep
 from holdfast.runtime.comm.many import all_reduce_many
@@ -16,17 +18,22 @@ from holdfast.runtime.comm.metric_states import synced
 from holdfast.runtime.comm.metrics import sync_metrics
 from holdfast.runtime.comm.rebuild import rebuild
 from holdfast.runtime.comm.reduce import all_reduce, safe_all_reduce
+from holdfast.runtime.comm.shared_memory import shared_tensor
 
 __all__ = [
     "Hierarchy",
     "agree",
+    "all_gather",
     "all_reduce",
     "all_reduce_many",
     "barrier",
+    "broadcast",
     "compress",
     "lockstep",
     "rebuild",
+    "reduce_scatter",
     "safe_all_reduce",
+    "shared_tensor",
     "sync_metrics",
     "synced",
 ]

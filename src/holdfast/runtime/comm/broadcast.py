@@ -11,10 +11,8 @@ import torch.distributed as dist
 
 from holdfast.runtime.comm.groups import GroupState, state_of
 from holdfast.runtime.comm.validation import wrong_with
-from holdfast.runtime.comm.waiting import begin, finish
+from holdfast.runtime.comm.waiting import begin, finish, meet
 
-#: Seconds; that of a training step is torch's own for NCCL.
-DEFAULT_LIMIT_S = 600.0
 #: Pieces under way at once.
 WINDOW = 4
 #: gloo hands the whole tensor on from rank to rank, log2(n) times, and begins when it has all of it.
@@ -26,28 +24,30 @@ def broadcast(
     src: int = 0,
     group: dist.ProcessGroup | None = None,
     *,
-    timeout: float = DEFAULT_LIMIT_S,
+    timeout: float | str | None = None,
     chunk: int | Literal["auto"] | None = "auto",
     window: int = WINDOW,
 ) -> torch.Tensor:
-    """Give all ranks of ``group`` the tensor of global rank ``src``, in place, within ``timeout`` seconds.
+    """Give all ranks of ``group`` the tensor of global rank ``src``, in place; it is returned.
 
-    ``chunk``: elements of a piece, of which ``window`` are under way at once; None moves the tensor in one call, and
-    "auto" does so where no rank has to hand it on. Tensors of any dtype; one that is not contiguous is copied.
+    ``timeout``: as :func:`holdfast.comm.all_reduce` takes it. ``chunk``: elements of a piece, of which ``window`` are
+    under way at once; None moves the tensor in one call, and "auto" does so where no rank has to hand it on. Tensors
+    of any dtype; one that is not contiguous is copied.
 
     Raises:
         BadValue, CollectiveMismatch, CollectiveTimeout, CollectiveFailed, GroupBroken: as
             :func:`holdfast.comm.all_reduce`.
     """
     state = state_of(group)
-    wrong = wrong_with(tensor, timeout)
+    wrong = wrong_with(tensor)
     if src not in state.ranks:
         wrong = f"rank {src} is no member of the group; give the global rank of one that is"
     elif (isinstance(chunk, int) and chunk < 1) or window < 1 or (isinstance(chunk, str) and chunk != "auto"):
         wrong = f"pieces of {chunk} elements, {window} at once, make no sense"
     words = f"broadcast of {tensor.numel():,} {str(tensor.dtype)[6:]} {list(tensor.shape)} from rank {src}"
-    call = begin(state, words, timeout, wrong=wrong)
+    call = begin(state, words, timeout, nbytes=tensor.numel() * tensor.element_size(), wrong=wrong)
     if tensor.numel() == 0:
+        meet(call)
         return tensor
     whole = tensor.detach().contiguous()
     flat = raw(whole) if on_gloo(state, tensor) else whole.view(-1)

@@ -14,11 +14,12 @@ from collections.abc import Iterator, Sequence
 import torch
 import torch.distributed as dist
 
-from holdfast.runtime.comm.broadcast import DEFAULT_LIMIT_S, on_gloo, raw, start_broadcast
+from holdfast.runtime.comm.broadcast import on_gloo, raw, start_broadcast
 from holdfast.runtime.comm.folding import Operation, fold, folds
 from holdfast.runtime.comm.groups import GroupState, state_of
+from holdfast.runtime.comm.presence import Call
 from holdfast.runtime.comm.validation import wrong_with
-from holdfast.runtime.comm.waiting import begin, finish
+from holdfast.runtime.comm.waiting import begin, finish, meet
 
 #: Parts up to this are sent to all at once where there are more than two ranks: a broadcast is handed on.
 _SMALL_BYTES = 256 << 10
@@ -31,22 +32,23 @@ def all_gather(
     tensor: torch.Tensor,
     group: dist.ProcessGroup | None = None,
     *,
-    timeout: float = DEFAULT_LIMIT_S,
+    timeout: float | str | None = None,
 ) -> torch.Tensor | Sequence[torch.Tensor]:
-    """Put the tensors of all ranks of ``group`` into ``output``, in their order, within ``timeout`` seconds.
+    """Put the tensors of all ranks of ``group`` into ``output``, in their order.
 
     ``output``: one contiguous tensor with as many elements as all ranks' have together, or a list of contiguous ones,
     one for each rank; it is returned. ``tensor`` may be the part of it that is this rank's. On gloo: any dtype, and no
-    memory beside the output, except for parts below 256 KiB.
+    memory beside the output, except for parts below 256 KiB. ``timeout``: as :func:`holdfast.comm.all_reduce` takes it.
 
     Raises:
         BadValue, CollectiveMismatch, CollectiveTimeout, CollectiveFailed, GroupBroken: as
             :func:`holdfast.comm.all_reduce`.
     """
     state = state_of(group)
-    wrong = _misfit(output, tensor, state) or wrong_with(tensor, timeout)
-    call = begin(state, _words("all_gather", tensor), timeout, wrong=wrong)
+    wrong = _misfit(output, tensor, state) or wrong_with(tensor)
+    call = _begin("all_gather", tensor, timeout, state, wrong)
     if tensor.numel() == 0:
+        meet(call)
         return output
     given = tensor.detach()
     if not on_gloo(state, tensor):
@@ -70,25 +72,26 @@ def reduce_scatter(
     op: Operation = dist.ReduceOp.SUM,
     group: dist.ProcessGroup | None = None,
     *,
-    timeout: float = DEFAULT_LIMIT_S,
+    timeout: float | str | None = None,
 ) -> torch.Tensor:
     """Reduce ``tensor`` over the ranks of ``group``, and put the part that is this rank's into ``output``.
 
     ``tensor``: one contiguous tensor with as many elements as all ranks' outputs, or a list of contiguous ones, one for
     each rank; it is left as it is, unless ``output`` is this rank's part of it. On gloo the ranks are folded in their
-    order, in pieces; these need at most 64 MiB.
+    order, in pieces; these need at most 64 MiB. ``timeout``: as :func:`holdfast.comm.all_reduce` takes it.
 
     Raises:
         BadValue, CollectiveMismatch, CollectiveTimeout, CollectiveFailed, GroupBroken: as
             :func:`holdfast.comm.all_reduce`.
     """
     state = state_of(group)
-    wrong = _misfit(tensor, output, state) or wrong_with(output, timeout)
+    wrong = _misfit(tensor, output, state) or wrong_with(output)
     if not wrong and not output.is_contiguous():
         wrong = "the output is not contiguous"
     name = "reduce_scatter" if op == dist.ReduceOp.SUM else f"reduce_scatter ({str(op).rpartition('.')[2]})"
-    call = begin(state, _words(name, output), timeout, wrong=wrong)
+    call = _begin(name, output, timeout, state, wrong)
     if output.numel() == 0:
+        meet(call)
         return output
     if on_gloo(state, output) and folds(op, output.dtype) and len(state.ranks) > 1:
         finish(_scattered(output.detach().view(-1), _parts(tensor, state), op, state), call)
@@ -97,8 +100,10 @@ def reduce_scatter(
     return output
 
 
-def _words(name: str, part: torch.Tensor) -> str:
-    return f"{name} of {part.numel():,} {str(part.dtype)[6:]} a rank"
+def _begin(name: str, part: torch.Tensor, timeout: float | str | None, state: GroupState, wrong: str) -> Call:
+    words = f"{name} of {part.numel():,} {str(part.dtype)[6:]} a rank"
+    moved = part.numel() * part.element_size() * len(state.ranks)
+    return begin(state, words, timeout, nbytes=moved, wrong=wrong)
 
 
 def _misfit(all_parts: torch.Tensor | Sequence[torch.Tensor], part: torch.Tensor, state: GroupState) -> str:

@@ -7,15 +7,14 @@ copied.
 
 Ranks wait for each other by numbers in the segment's head: a rank writes its data first and then the number of its
 step, the others see the number first and then read the data. That this order holds is what x86 promises (total store
-order) for aligned words, which CPython reads and writes with one instruction each; other processors do not promise it,
-and there this is not used. A rank that gives up says so in the head, so that who comes later takes no part.
+order) for aligned words, which CPython reads and writes with one instruction each; where that is not promised, this is
+not used. A rank that gives up says so in the head, so that who comes later takes no part.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import platform
 import time
 import weakref
 from collections.abc import Sequence
@@ -28,30 +27,29 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from holdfast.errors import BadValue, CollectiveFailed, InternalError
-from holdfast.runtime.comm import trouble
+from holdfast.runtime.comm import peers, trouble
 from holdfast.runtime.comm.folding import Operation, fold, folds
 from holdfast.runtime.comm.groups import state_of
 from holdfast.runtime.comm.hosts import layout_of
 from holdfast.runtime.comm.presence import Call
-from holdfast.runtime.comm.segments import share
+from holdfast.runtime.comm.segments import keeps_order, share
 from holdfast.runtime.comm.waiting import begin, poll
 
-SHARED_TENSOR_LIMIT_S = 60.0
 #: The ranks are all there, and map a segment. One that dies at this makes the others wait so long, and do without.
 _SHARE_S = 30.0
 _LEAST_S = 0.01
 #: Each rank has two areas of so many bytes, for even and odd steps; all areas together have at most so many.
-_AREA_BYTES, _AREAS_BYTES = 1 << 20, 64 << 20
-#: Up to this in all areas together, every rank reduces the whole instead of waiting twice.
+_AREA_BYTES, _AREAS_BYTES = 2 << 20, 64 << 20
+#: Up to this in all ranks together, each reduces the whole instead of waiting twice.
 _WHOLE_BYTES = 128 << 10
 #: A shared tensor is reduced in blocks of so many elements, which are in a cache when they are written back.
 _BLOCK = 1 << 15
+#: So often a rank looks for the others alone; who waits longer looks as well for whoever gave up or has ended.
+_QUICK_LOOKS = 100
 #: In the head each rank has a cache line of eight numbers: the step that it has come to, the one in which it has
 #: reduced its slice, where its tensor lies (0 for in an area; for even and odd steps), and the step that it gave up in.
 _LINE, _CAME, _REDUCED, _PLACE, _LEFT = 8, 0, 1, 2, 4
 _PAGE = mmap.PAGESIZE
-#: What the processors are called whose stores are seen in the order in which they were made.
-_ORDERED = ("x86_64", "AMD64", "i686")
 
 
 def takes(flat: torch.Tensor, op: Operation) -> bool:
@@ -74,13 +72,14 @@ def reduce_in_memory(flat: torch.Tensor, op: Operation, call: Call) -> None:
     Raises:
         BadValue: it lies in a shared tensor on some ranks, and elsewhere on others; on all ranks alike.
         CollectiveTimeout: it took longer than the call may; the ranks that did not come are named.
-        GroupBroken, CollectiveFailed: another rank has given up.
+        CollectiveFailed: another rank's process has ended; it is named.
+        GroupBroken: another rank has given up.
     """
     memory = _memory_of(call)
     if memory is None:
         raise InternalError(f"group {call.state.name!r} shares no memory")
     try:
-        found = memory.find(flat)
+        found = memory.find(flat) if flat.nbytes * memory.ranks > _WHOLE_BYTES else None
         if found is not None:
             _reduce_where_it_lies(memory, found, op, call)
         else:
@@ -98,7 +97,7 @@ def shared_tensor(
     dtype: torch.dtype = torch.float32,
     group: dist.ProcessGroup | None = None,
     *,
-    timeout: float = SHARED_TENSOR_LIMIT_S,
+    timeout: float | str | None = None,
 ) -> torch.Tensor:
     """Zeros of this rank's own, in memory that the group's other ranks on this host see, for them to be reduced in.
 
@@ -177,12 +176,14 @@ class _Memory:
     An area is written in every second step: whoever has come to the step between has read all that it wanted.
     """
 
-    def __init__(self, segment: mmap.mmap, ranks: int, rank: int, head_bytes: int) -> None:
+    def __init__(self, segment: mmap.mmap, processes: Sequence[str], rank: int, head_bytes: int) -> None:
+        ranks = len(processes)
         self.numbers = memoryview(segment)[: ranks * _LINE * 8].cast("q")
         self.data = torch.frombuffer(segment, dtype=torch.uint8)[head_bytes:].view(2, ranks, -1)
         self.ranks = ranks
         self.rank = rank
         self.step = 0
+        self._peers = peers.Peers(dict(enumerate(processes)))
         self._own = rank * _LINE
         self._tensors: list[_Tensor] = []
         self._made = 0
@@ -204,15 +205,20 @@ class _Memory:
 
     def _wait(self, what: int, call: Call) -> None:
         numbers, step, at, end = self.numbers, self.step, what, self.ranks * _LINE
+        looks = 0
 
         def ready() -> bool:
-            nonlocal at
+            nonlocal at, looks
             while at < end and numbers[at] >= step:
                 at += _LINE
-            if at < end:
+            if at >= end:
+                return True
+            looks += 1
+            if looks > _QUICK_LOOKS:
+                self._look_who_ended(what, call)
                 self.look_who_left(call)
-                os.sched_yield()  # to a rank on the same core
-            return at >= end
+            os.sched_yield()  # to a rank on the same core
+            return False
 
         poll(ready, call)
 
@@ -222,6 +228,13 @@ class _Memory:
             trouble.look(call)
             call.state.broken = f"another rank gave up in {call.words}"
             raise CollectiveFailed(call, why="another rank gave up in it")
+
+    def _look_who_ended(self, what: int, call: Call) -> None:
+        for rank in sorted(self._peers.ended()):
+            if self.numbers[rank * _LINE + what] < self.step:  # or it has done what others wait for, and then ended
+                why = f"rank {call.state.ranks[rank]} is gone: its process has ended"
+                trouble.break_group(call, f"{call.words} failed in it: {why}")
+                raise CollectiveFailed(call, why=why)
 
     def leave(self, call: Call) -> None:
         """Say that this rank takes no further part, as its call failed or was interrupted."""
@@ -239,7 +252,7 @@ class _Memory:
         """The bytes of a new shared tensor; None where there is no memory for it."""
         self._made += 1
         stride = -(-nbytes // _PAGE) * _PAGE
-        segment = _share(f"tensor/{self._made}", self.ranks * stride, call)
+        segment, _ = _share(f"tensor/{self._made}", self.ranks * stride, call)
         if segment is None:
             return None
         own = torch.frombuffer(segment, dtype=torch.uint8, offset=self.rank * stride, count=nbytes)
@@ -273,18 +286,22 @@ def _memory_of(call: Call) -> _Memory | None:
 def _make(call: Call) -> _Memory | None:
     size = len(call.state.ranks)
     limit_s = max(call.until - time.monotonic(), _LEAST_S)
-    if size < 2 or platform.machine() not in _ORDERED or len(layout_of(call.state, limit_s)) > 1:
+    if size < 2 or not keeps_order() or len(layout_of(call.state, limit_s)) > 1:
         return None
     head = -(-size * _LINE * 8 // _PAGE) * _PAGE
     area = min(_AREA_BYTES, _AREAS_BYTES // (2 * size) // _PAGE * _PAGE)
-    segment = _share("sums", head + 2 * size * area, call)
-    return None if segment is None else _Memory(segment, size, call.state.group.rank(), head)
+    segment, processes = _share("sums", head + 2 * size * area, call)
+    return None if segment is None else _Memory(segment, processes, call.state.group.rank(), head)
 
 
-def _share(purpose: str, size: int, call: Call) -> mmap.mmap | None:
-    """Memory that all ranks have or none; they meet before, so that nobody waits for one that does not come."""
+def _share(purpose: str, size: int, call: Call) -> tuple[mmap.mmap | None, list[str]]:
+    """Memory that all ranks have or none; they meet before, so that nobody waits for one that does not come.
+
+    Also which process each of them is.
+    """
     store = PrefixStore(f"here/{purpose}", call.state.store)
-    store.set(str(dist.get_rank()), "")
+    store.set(str(dist.get_rank()), peers.identity())
     keys = [str(rank) for rank in call.state.ranks]
     poll(lambda: store.check(keys), call)
-    return share(call.state, purpose, size, _SHARE_S)
+    processes = [bytes(each).decode() for each in store.multi_get(keys)]
+    return share(call.state, purpose, size, _SHARE_S), processes
