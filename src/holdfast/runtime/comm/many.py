@@ -53,8 +53,8 @@ def all_reduce_many(
     except BadValue as error:
         packed.wrong, limit_s = error.why, 0.0
     call = begin(state, _words(packed, len(given), op), limit_s, wrong=packed.wrong)
-    nothing = [torch.zeros(1, device=state.device)]  # with it, the ranks meet all the same
-    for buffer in [buffer for buffer in packed.buffers if buffer.numel()] or nothing:
+    full = [buffer for buffer in packed.buffers if buffer.numel()]
+    for buffer in full or [torch.zeros(1, device=state.device)]:  # without any, the ranks meet all the same
         choice.reduce(buffer, op, call)
     _unpack(given, packed)
     return given

@@ -64,10 +64,15 @@ bool is_plain(PyObject* object) {
          (!tensor.is_inference() || at::InferenceMode::is_enabled());
 }
 
-bool apart(std::vector<Range>& ranges) {
-  if (!std::is_sorted(ranges.begin(), ranges.end())) std::sort(ranges.begin(), ranges.end());
-  for (size_t i = 1; i < ranges.size(); i++)
-    if (ranges[i].first < ranges[i - 1].second) return false;
+// Sorting is half of the price of packing scalars, and most lists are the one before. The GIL guards what is remembered.
+bool apart(const std::vector<Range>& ranges) {
+  static std::vector<Range> known;
+  if (ranges == known) return true;
+  std::vector<Range> sorted = ranges;
+  std::sort(sorted.begin(), sorted.end());
+  for (size_t i = 1; i < sorted.size(); i++)
+    if (sorted[i].first < sorted[i - 1].second) return false;
+  known = ranges;
   return true;
 }
 
