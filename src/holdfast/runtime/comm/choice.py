@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -64,13 +63,16 @@ class Trial:
         return chosen
 
 
-_chosen: WeakKeyDictionary[dist.ProcessGroup, dict[Key, Way | Trial]] = WeakKeyDictionary()
+class Choices(dict[Key, Way | Trial]):
+    """Those of one group."""
 
 
 def reduce(flat: torch.Tensor, op: Operation, call: Call) -> None:
     """Reduce a contiguous tensor of one axis in place, by the way that was found to be the fastest here."""
-    known = _chosen.setdefault(call.state.group, {})
-    key = (flat.nbytes.bit_length(), flat.dtype, op == dist.ReduceOp.SUM)
+    known = call.state.kept.get(Choices)
+    if known is None:
+        known = call.state.kept[Choices] = Choices()
+    key = (flat.nbytes.bit_length(), flat.dtype, op is dist.ReduceOp.SUM or op == dist.ReduceOp.SUM)
     found = known.get(key)
     if isinstance(found, Way):
         found.reduce(flat, op, call)
@@ -95,4 +97,4 @@ def _steady() -> bool:
 
 def chosen(state: GroupState) -> dict[Key, str]:
     """By size (bits of its number of bytes), dtype, and whether it is a sum: the way that was decided for."""
-    return {key: way.name for key, way in _chosen.get(state.group, {}).items() if isinstance(way, Way)}
+    return {key: way.name for key, way in state.kept.get(Choices, Choices()).items() if isinstance(way, Way)}

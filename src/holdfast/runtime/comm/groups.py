@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -31,6 +32,8 @@ class GroupState:
     epoch: int
     calls: int = 0
     broken: str = ""
+    #: What other modules of this room keep for the group, by their own class.
+    kept: dict[type, Any] = field(default_factory=dict)
 
     @property
     def store(self) -> Store:
@@ -40,7 +43,8 @@ class GroupState:
 
 _epochs: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
 _epoch_numbers = count(1)
-_states: WeakKeyDictionary[dist.ProcessGroup, GroupState] = WeakKeyDictionary()
+#: Its states hold their groups; :func:`forget` lets go of them.
+_states: dict[object, GroupState] = {}
 
 
 def state_of(group: dist.ProcessGroup | None, *, broken_too: bool = False) -> GroupState:
@@ -50,6 +54,15 @@ def state_of(group: dist.ProcessGroup | None, *, broken_too: bool = False) -> Gr
         BadValue: there is no process group, or this rank is no member of this one.
         GroupBroken: a call in it timed out or failed.
     """
+    found = _states.get(group if group is not None else dist.GroupMember.WORLD)
+    if found is None:
+        found = _first_seen(group)
+    if found.broken and not broken_too:
+        raise GroupBroken(repr(found.name), why=found.broken)
+    return found
+
+
+def _first_seen(group: dist.ProcessGroup | None) -> GroupState:
     if not dist.is_initialized():
         raise BadValue("a collective was called", why="there is no process group yet",
                        next_step="call torch.distributed.init_process_group first")  # fmt: skip
@@ -59,16 +72,12 @@ def state_of(group: dist.ProcessGroup | None, *, broken_too: bool = False) -> Gr
     actual = group if group is not None else dist.group.WORLD
     if actual is None:
         raise InternalError("torch says that it is initialised and has no default group")
-    found = _states.get(actual)
-    if found is None:
-        if actual not in dist.distributed_c10d._world.pg_map:  # noqa: SLF001
-            raise GroupBroken(repr(actual.group_name), why="it was destroyed")
-        found = _states[actual] = GroupState(
-            actual, actual.group_name, tuple(dist.get_process_group_ranks(actual)), _device(actual), epoch()
-        )
-    if found.broken and not broken_too:
-        raise GroupBroken(repr(found.name), why=found.broken)
-    return found
+    if actual not in dist.distributed_c10d._world.pg_map:  # noqa: SLF001 - there is no public way to ask
+        raise GroupBroken(repr(actual.group_name), why="it was destroyed")
+    made = _states[actual] = GroupState(
+        actual, actual.group_name, tuple(dist.get_process_group_ranks(actual)), _device(actual), epoch()
+    )
+    return made
 
 
 def broken_groups() -> list[dist.ProcessGroup]:

@@ -62,8 +62,8 @@ def all_reduce(
     if tensor.numel() == 0:
         meet(call)
         return tensor
-    plain = tensor.detach()
-    flat = plain.contiguous().view(-1)
+    plain = tensor.detach() if tensor.requires_grad else tensor
+    flat = plain if plain.dim() == 1 and plain.is_contiguous() else plain.contiguous().view(-1)
     if wire is not None:
         narrowed(flat, op, call, chunk=PIECE if chunk in ("auto", None) else int(chunk), window=window)
     elif chunk == "auto":
@@ -72,7 +72,7 @@ def all_reduce(
         whole(flat, op, call)
     else:
         in_pieces(flat, op, call, chunk=chunk, window=window)
-    if flat.data_ptr() != tensor.data_ptr():
+    if flat is not plain and flat.data_ptr() != plain.data_ptr():
         plain.copy_(flat.view(tensor.shape))
     return tensor
 

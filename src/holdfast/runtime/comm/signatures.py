@@ -10,7 +10,6 @@ words are compared over the job's store when a rank uses them for the first time
 from __future__ import annotations
 
 import zlib
-from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
@@ -59,16 +58,13 @@ class Signatures:
         return False
 
 
-_known: WeakKeyDictionary[dist.ProcessGroup, Signatures] = WeakKeyDictionary()
-
-
 def of(state: GroupState, limit_s: float) -> Signatures:
     """Those of the group; all its ranks ask for them at their first call.
 
     Raises:
         CollectiveTimeout: ranks did not come to that within ``limit_s`` seconds; it names them.
     """
-    found = _known.get(state.group)
+    found: Signatures | None = state.kept.get(Signatures)
     if found is None:
-        found = _known[state.group] = Signatures(state, limit_s)
+        found = state.kept[Signatures] = Signatures(state, limit_s)
     return found

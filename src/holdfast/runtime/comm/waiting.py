@@ -61,8 +61,8 @@ def begin(state: GroupState, words: str, timeout: float | str | None, *, nbytes:
     now = time.monotonic()
     say_at = now + max(SAY_AT * limit_s, SAY_AFTER_S)
     call = Call(words, state, state.calls, limit_s, now + limit_s, say_at, nbytes)
-    known = _signatures(call)
-    new = known.is_new(words)
+    known = state.kept.get(signatures.Signatures) or _signatures(call)
+    new = not known.all_seen and known.is_new(words)
     if wrong:
         call.words += f" (refused: {wrong})"
     if known.differ(call.number, call.words):
@@ -70,7 +70,7 @@ def begin(state: GroupState, words: str, timeout: float | str | None, *, nbytes:
     if wrong:
         trouble.refuse(call, wrong)
         raise BadValue(words.partition(" of ")[0], why=wrong)
-    if new and not known.all_seen:
+    if new:
         _compare_in_store(call)
     return call
 
@@ -139,11 +139,13 @@ def poll(ready: Callable[[], bool], call: Call) -> None:
 
 def _is_over(work: dist.Work, limit: timedelta, call: Call) -> bool:
     """True where the work is done within the limit, False where it goes on."""
-    with suppress(RuntimeError):
+    try:
         work.wait(limit)
+    except RuntimeError:
+        if not work.is_completed():
+            return False
+    else:
         return True
-    if not work.is_completed():
-        return False
     try:
         work.wait(limit)  # it is over: well, if that came just after the limit, or with the error that ended it
     except RuntimeError as error:

@@ -69,9 +69,17 @@ def ways_for(flat: torch.Tensor, op: Operation, call: Call) -> list[Way]:
 
 def start(flat: torch.Tensor, op: Operation, state: GroupState) -> dist.Work:
     """Begin to reduce a contiguous tensor in place."""
-    options = dist.AllreduceOptions()
-    options.reduceOp = dist.ReduceOp(op) if isinstance(op, dist.ReduceOp.RedOpType) else op
-    return state.group.allreduce([flat], options)
+    return state.group.allreduce([flat], _SUM if op is dist.ReduceOp.SUM else _options(op))
+
+
+def _options(op: Operation) -> dist.AllreduceOptions:
+    made = dist.AllreduceOptions()
+    made.reduceOp = dist.ReduceOp(op) if isinstance(op, dist.ReduceOp.RedOpType) else op
+    return made
+
+
+#: Made once, as it is wanted in every step.
+_SUM = _options(dist.ReduceOp.SUM)
 
 
 def _pieces(flat: torch.Tensor, op: Operation, state: GroupState, chunk: int, window: int) -> Iterator[dist.Work]:
