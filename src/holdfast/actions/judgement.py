@@ -35,6 +35,7 @@ _MAY_CURE_ITSELF = frozenset(
         "dataloader-worker-died",
         "network-fabric-fault",
         "stalled-outside-collectives",
+        "store-wait",  # one rank imports for longer than the others
     }
 )
 
