@@ -45,6 +45,8 @@ MOST_FILES = 64
 
 _log = logging.getLogger("holdfast.comm")
 _lock = threading.Lock()
+#: What waits for a disk that did not answer in time.
+_stuck: threading.Thread | None = None
 _known: History | None = None
 _shared: WeakKeyDictionary[dist.ProcessGroup, History] = WeakKeyDictionary()
 _said: set[str] = set()
@@ -78,6 +80,7 @@ def note(call: Call, seconds: float, nbytes: int, outcome: Outcome, about: About
         longest_s=seconds if slow else 0.0, limit_s=call.limit_s if telling or slow else 0.0, at_limit=int(telling),
         bandwidth=about.bandwidth or 0.0, call=2 * call.number + timed_out, at=time.time(),
     )  # fmt: skip
+    _remember(event)
     _within(DISK_LIMIT_S, lambda: _keep(event))
 
 
@@ -165,12 +168,15 @@ def _tell() -> None:
 # ---- the file
 
 
-def _keep(event: Trouble) -> None:
-    """Add the event to what is known, and to this host's file."""
+def _remember(event: Trouble) -> None:
     global _known  # noqa: PLW0603 - as above
     with _lock:
         _known = known().noting(event)
     _tell()
+
+
+def _keep(event: Trouble) -> None:
+    """Add the event to this host's file."""
     folder = settings.path("HOLDFAST_HISTORY")
     if folder is None:
         return
@@ -266,7 +272,13 @@ def _cut(text: str) -> str:
 
 
 def _within(limit_s: float, work: Callable[[], object]) -> None:
-    """Do what may touch a disk that hangs, and wait for it no longer than so; it may end later, or never."""
+    """Do what may touch a disk that hangs, and wait for it no longer than so; it may end later, or never.
+
+    While it does not, nothing else is tried.
+    """
+    global _stuck  # noqa: PLW0603 - as above
+    if _stuck is not None and _stuck.is_alive():
+        return
 
     def run() -> None:
         try:
@@ -278,6 +290,7 @@ def _within(limit_s: float, work: Callable[[], object]) -> None:
     thread.start()
     thread.join(limit_s)
     if thread.is_alive():
+        _stuck = thread
         _log.warning(
             "the history of collectives is not waited for: its disk did not answer within %s", duration(limit_s)
         )
