@@ -94,13 +94,16 @@ def first_does_not_ask(rank: int) -> Any:
         return None
     with pytest.raises(CollectiveTimeout) as caught:
         history.shared(state_of(None), 0.5)
-    return caught.value.missing, str(caught.value)
+    with pytest.raises(CollectiveTimeout):  # the first call of a group, before anything is known of its ranks
+        holdfast.comm.all_reduce(torch.ones(3), timeout=0.5)
+    return caught.value.missing, str(caught.value), history.known().troubles[0].absent
 
 
-def test_a_first_rank_that_does_not_ask_is_named(tmp_path):
-    missing, text = run(2, first_does_not_ask, tmp_path)[1]
+def test_a_first_rank_that_does_not_ask_is_named_and_the_first_call_counts_too(tmp_path):
+    missing, text, absent = run(2, first_does_not_ask, tmp_path)[1]
     assert missing == (0,)
     assert "the history of group '0' did not complete: rank 0 did not come within 500 ms" in text
+    assert absent == 1
 
 
 def test_what_is_soon_over_is_not_kept(folder):

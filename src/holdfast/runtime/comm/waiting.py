@@ -80,6 +80,7 @@ def _signatures(call: Call) -> signatures.Signatures:
         return signatures.of(call.state, call.limit_s)
     except CollectiveTimeout as error:
         trouble.break_group(call, f"{call.words} timed out in it: {error.why}", error.missing)
+        limits.note(call, call.limit_s, call.nbytes, "timeout", absent=True)
         raise CollectiveTimeout(f"{call} at {site()}", why=error.why, missing=error.missing) from error
 
 
