@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,24 @@ def one_dies(rank: int, seen: bool) -> Any:  # noqa: FBT001
 def test_one_that_is_gone_is_named_and_leaves_nothing_behind(seen: bool, tmp_path: Path) -> None:  # noqa: FBT001
     told = run(3, one_dies, tmp_path, seen)
     assert told == [(True, True, []), None, (True, True, [])]
+
+
+def one_is_interrupted(rank: int) -> Any:
+    tensor = shared_tensor((LARGE,))
+    reduce(tensor)
+    memory = shared_memory._memories[dist.group.WORLD]
+    if rank == 1:
+        memory.reduced = lambda _: signal.raise_signal(signal.SIGINT)
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt if rank == 1 else GroupBroken) as caught:
+        reduce(tensor)
+    with pytest.raises(GroupBroken):
+        reduce(tensor)
+    return time.monotonic() - begun < 4, "was interrupted in it" in str(caught.value)
+
+
+def test_one_that_is_interrupted_lets_the_others_go(tmp_path: Path) -> None:
+    assert run(3, one_is_interrupted, tmp_path) == [(True, True), (True, False), (True, True)]
 
 
 def different_places(rank: int) -> Any:
