@@ -76,21 +76,22 @@ bool apart(const std::vector<Range>& ranges) {
   return true;
 }
 
-// Calls visit(tensor, its place in the buffer of its dtype) for all that have elements.
+// Calls visit(tensor, its buffer, offset in it, address of that) for all that have elements and are not the buffer itself.
 template <typename Visit>
 void each(PyObject* list, Groups& groups, const std::vector<at::Tensor>& buffers, Visit visit) {
   std::vector<int64_t> offsets(buffers.size(), 0);
+  std::vector<char*> places;
+  for (const at::Tensor& buffer : buffers) places.push_back(static_cast<char*>(buffer.mutable_data_ptr()));
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
     const at::Tensor& tensor = THPVariable_Unpack(PyList_GET_ITEM(list, i));
-    if (tensor.numel() == 0) continue;
+    int64_t elements = tensor.numel();
+    if (elements == 0) continue;
     int group = groups.of(tensor.scalar_type());
-    visit(tensor, buffers[group], offsets[group]);
-    offsets[group] += tensor.numel();
+    if (tensor.const_data_ptr() != places[group] || elements != buffers[group].numel())
+      visit(tensor, buffers[group], offsets[group], places[group]);
+    offsets[group] += elements;
+    places[group] += elements * int64_t(tensor.element_size());
   }
-}
-
-char* at_offset(const at::Tensor& buffer, int64_t offset) {
-  return static_cast<char*>(buffer.mutable_data_ptr()) + offset * int64_t(buffer.element_size());
 }
 
 // (list of buffers, the shapes as bytes: 64 bits for dtype and number of axes, then the axes), or None.
@@ -123,10 +124,9 @@ PyObject* pack(PyObject*, PyObject* list) {
   for (size_t g = 0; g < groups.types.size(); g++)
     buffers.push_back(groups.lone[g].defined() ? groups.lone[g].view(-1)
                                                : at::empty({groups.elements[g]}, groups.types[g]));
-  each(list, groups, buffers, [](const at::Tensor& tensor, const at::Tensor& buffer, int64_t offset) {
-    if (tensor.const_data_ptr() == buffer.const_data_ptr()) return;
+  each(list, groups, buffers, [](const at::Tensor& tensor, const at::Tensor& buffer, int64_t offset, char* place) {
     if (tensor.is_contiguous())
-      std::memcpy(at_offset(buffer, offset), tensor.const_data_ptr(), tensor.nbytes());
+      std::memcpy(place, tensor.const_data_ptr(), tensor.nbytes());
     else
       buffer.narrow(0, offset, tensor.numel()).view(tensor.sizes()).copy_(tensor);
   });
@@ -152,13 +152,12 @@ PyObject* unpack(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     buffers.push_back(THPVariable_Unpack(PyList_GET_ITEM(arguments[1], g)));
     groups.of(buffers.back().scalar_type());
   }
-  each(list, groups, buffers, [](const at::Tensor& tensor, const at::Tensor& buffer, int64_t offset) {
-    if (tensor.const_data_ptr() == buffer.const_data_ptr()) return;
+  each(list, groups, buffers, [](const at::Tensor& tensor, const at::Tensor& buffer, int64_t offset, char* place) {
     if (!tensor.is_contiguous()) {
       tensor.copy_(buffer.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
       return;
     }
-    std::memcpy(tensor.mutable_data_ptr(), at_offset(buffer, offset), tensor.nbytes());
+    std::memcpy(tensor.mutable_data_ptr(), place, tensor.nbytes());
     if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();  // autograd knows that it was written to
   });
   Py_RETURN_NONE;
