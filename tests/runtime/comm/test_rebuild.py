@@ -94,6 +94,19 @@ def test_a_group_of_all_in_place_of_the_default_one(tmp_path: Path) -> None:
     assert run(2, in_place_of_the_default, tmp_path) == [(3, False)] * 2
 
 
+def under_detail(rank: int) -> Any:
+    """As in a job with TORCH_DISTRIBUTED_DEBUG=DETAIL, where a wrapper stands in front of each backend."""
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    group = comm.rebuild(comm.rebuild(timeout=20), timeout=20)
+    made = comm.Hierarchy(group, nodes=[[1], [0]], timeout=20)
+    limit = group._get_backend(torch.device("cpu")).wrapped_pg.options._timeout.total_seconds()
+    return made.all_reduce(torch.tensor([rank + 1])).item(), limit
+
+
+def test_groups_that_torch_wraps(tmp_path: Path) -> None:
+    assert run(2, under_detail, tmp_path) == [(3, 30.0)] * 2
+
+
 ENDS = """
 import sys, torch, torch.distributed as dist
 from datetime import timedelta

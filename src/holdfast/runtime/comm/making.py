@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.distributed_c10d import PrefixStore
@@ -59,6 +60,12 @@ def make_group(
     c10d._world.pg_group_ranks[fresh] = {rank: place for place, rank in enumerate(members)}  # noqa: SLF001
     for device in fresh._device_types:  # noqa: SLF001
         limit = limits.get(device.type) or limits.get("default") or c10d.default_pg_timeout
-        fresh._get_backend(device)._set_default_timeout(limit)  # noqa: SLF001
+        backend_of(fresh, device)._set_default_timeout(limit)  # noqa: SLF001
     made: dist.ProcessGroup = fresh
     return made
+
+
+def backend_of(group: dist.ProcessGroup, device: torch.device) -> Any:
+    """What does the group's collectives on the device; TORCH_DISTRIBUTED_DEBUG=DETAIL wraps it."""
+    backend = group._get_backend(device)  # noqa: SLF001
+    return getattr(backend, "wrapped_pg", backend)

@@ -27,7 +27,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from holdfast.errors import BadValue, CollectiveFailed, InternalError
 from holdfast.runtime.comm.groups import GroupState, broken_groups, forget, forget_all, state_of
-from holdfast.runtime.comm.making import make_group
+from holdfast.runtime.comm.making import backend_of, make_group
 from holdfast.runtime.comm.roll_call import meet
 
 REBUILD_LIMIT_S = 300.0
@@ -104,7 +104,7 @@ def _description(group: dist.ProcessGroup) -> dict[str, str]:
 
 def _limit_of(group: dist.ProcessGroup, device: torch.device) -> timedelta:
     """The time limit that the group was made with; torch's default where its backend does not tell."""
-    options = getattr(group._get_backend(device), "options", None)  # noqa: SLF001
+    options = getattr(backend_of(group, device), "options", None)
     limit = getattr(options, "_timeout", None)
     return limit if isinstance(limit, timedelta) else c10d.default_pg_timeout
 
