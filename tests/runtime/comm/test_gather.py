@@ -171,3 +171,21 @@ def one_is_late_and_then_dies(rank: int) -> Any:
 
 def test_one_that_is_late_is_waited_for_and_one_that_is_gone_is_not(tmp_path: Path) -> None:
     assert run(2, one_is_late_and_then_dies, tmp_path)[0] == ((1.0, 2.0), True)
+
+
+def among_two_of_three(rank: int) -> Any:
+    group = dist.new_group([1, 2])
+    if rank == 0:
+        return None
+    given, gathered, part = torch.full((3,), float(rank)), torch.zeros(6), torch.zeros(3)
+    all_gather(gathered, given, group, timeout=LIMIT_S)
+    reduce_scatter(part, gathered * rank, group=group, timeout=LIMIT_S)
+    return gathered.tolist(), part.tolist(), broadcast(given, 2, group, timeout=LIMIT_S).tolist()
+
+
+def test_ranks_of_a_group_are_meant_by_their_global_numbers(tmp_path: Path) -> None:
+    gathered = [1.0] * 3 + [2.0] * 3
+    first, second, third = run(3, among_two_of_three, tmp_path)
+    assert (first, second, third) == (
+        None, (gathered, [3.0] * 3, [2.0] * 3), (gathered, [6.0] * 3, [2.0] * 3),
+    )  # fmt: skip
