@@ -28,6 +28,10 @@ TRAINERS = {
     "accelerate": ("accelerate",),
 }
 
+ZERO = [pytest.param("zero1", marks=DEEPSPEED), pytest.param("zero3", marks=DEEPSPEED)]
+ZERO += [pytest.param("zero2", marks=(DEEPSPEED, pytest.mark.matrix))]
+each = pytest.mark.parametrize("name", ["ddp", "fsdp2", *ZERO, pytest.param("accelerate", marks=ACCELERATE)])
+
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
@@ -44,32 +48,18 @@ def trained(tmp_path_factory):
     return whole
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ddp",
-        "fsdp2",
-        pytest.param("zero1", marks=DEEPSPEED),
-        pytest.param("zero2", marks=(DEEPSPEED, pytest.mark.matrix)),
-        pytest.param("zero3", marks=DEEPSPEED),
-        pytest.param("accelerate", marks=ACCELERATE),
-    ],
-)
-def test_it_learns_and_goes_on_where_evaluation_fails_on_one_rank(name, trained, tmp_path):
+@each
+def test_it_learns(name, trained):
     learned(trained(name))
+
+
+@each
+def test_it_goes_on_where_evaluation_fails_on_one_rank(name, trained, tmp_path):
     example, *arguments = TRAINERS[name]
     went_on(train(example, tmp_path, *arguments, *FAULT), whole=trained(name))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "fsdp2",
-        pytest.param("zero1", marks=DEEPSPEED),
-        pytest.param("zero2", marks=(DEEPSPEED, pytest.mark.matrix)),
-        pytest.param("zero3", marks=DEEPSPEED),
-    ],
-)
+@pytest.mark.parametrize("name", ["fsdp2", *ZERO])
 def test_with_the_same_seed_the_losses_are_those_of_ddp(name, trained):
     assert trained(name).losses == pytest.approx(trained("ddp").losses, abs=1e-4)
     for step, metrics in trained("ddp").evaluated.items():
