@@ -113,6 +113,41 @@ def sends_less(_rank: int) -> Any:
     return off, torch.equal(strided, tensor[::2])
 
 
+REFUSED: dict[str, Any] = {
+    "sparse": lambda: comm.all_reduce(torch.ones(4).to_sparse()),
+    "gradient": lambda: comm.all_reduce(torch.ones(4, requires_grad=True)),
+    "time limit": lambda: comm.all_reduce(torch.ones(4), timeout=-1),
+    "pieces": lambda: comm.all_reduce(torch.ones(4), chunk=0),
+    "no backend for tensors on meta": lambda: comm.all_reduce(torch.ones(4, device="meta")),
+    "does not reduce int16": lambda: comm.all_reduce(torch.ones(4, dtype=torch.int16)),
+    "PRODUCT over ranks": lambda: comm.all_reduce(torch.ones(4, dtype=torch.complex64), dist.ReduceOp.PRODUCT),
+    "BAND wants whole numbers": lambda: comm.all_reduce(torch.ones(4), dist.ReduceOp.BAND),
+    "average of int32": lambda: comm.all_reduce_many([torch.ones(4, dtype=torch.int32)], dist.ReduceOp.AVG),
+}
+
+
+def refused(rank: int) -> Any:
+    """What each call is told, and that the group is none the worse for it, nor a complex sum or one of bools."""
+    told = []
+    for call in REFUSED.values():
+        with pytest.raises(BadValue) as caught:
+            call()
+        told.append(str(caught.value))
+    numbers = comm.all_reduce(torch.tensor([1 + 2j, 3j]) * (rank + 1)).tolist()
+    truths = comm.all_reduce(torch.tensor([rank == 0, False])).tolist()
+    return told, numbers, truths
+
+
+def test_what_cannot_be_reduced_is_refused_alike_and_harms_nothing(tmp_path: Path) -> None:
+    first, second = run(2, refused, tmp_path)
+    assert first == second
+    told, numbers, truths = first
+    for part, sentence in zip(REFUSED, told, strict=True):
+        assert part in sentence, (part, sentence)
+    assert numbers == [3 + 6j, 9j]
+    assert truths == [True, False]
+
+
 def test_narrow_on_the_wire(tmp_path: Path) -> None:
     found = run(2, sends_less, tmp_path)
     assert found[0] == found[1]

@@ -39,7 +39,7 @@ def broadcast(
             :func:`holdfast.comm.all_reduce`.
     """
     state = state_of(group)
-    wrong = wrong_with(tensor)
+    wrong = wrong_with(tensor, state)
     if src not in state.ranks:
         wrong = f"rank {src} is no member of the group; give the global rank of one that is"
     elif (isinstance(chunk, int) and chunk < 1) or window < 1 or (isinstance(chunk, str) and chunk != "auto"):
@@ -69,8 +69,7 @@ def start_broadcast(tensor: torch.Tensor, root: int, state: GroupState) -> dist.
 
 def on_gloo(state: GroupState, tensor: torch.Tensor) -> bool:
     """Whether gloo moves this tensor; a group may have another backend for each kind of device."""
-    name: str = state.group._get_backend(tensor.device).name()  # noqa: SLF001 - there is no public name
-    return name == "gloo"
+    return state.backend_for(tensor.device.type) == "gloo"
 
 
 def raw(tensor: torch.Tensor) -> torch.Tensor:

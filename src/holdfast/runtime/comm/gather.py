@@ -45,7 +45,7 @@ def all_gather(
             :func:`holdfast.comm.all_reduce`.
     """
     state = state_of(group)
-    wrong = _misfit(output, tensor, state) or wrong_with(tensor)
+    wrong = _misfit(output, tensor, state) or wrong_with(tensor, state)
     call = _begin("all_gather", tensor, timeout, state, wrong)
     if tensor.numel() == 0:
         meet(call)
@@ -85,7 +85,7 @@ def reduce_scatter(
             :func:`holdfast.comm.all_reduce`.
     """
     state = state_of(group)
-    wrong = _misfit(tensor, output, state) or wrong_with(output)
+    wrong = _misfit(tensor, output, state) or wrong_with(output, state, op)
     if not wrong and not output.is_contiguous():
         wrong = "the output is not contiguous"
     name = "reduce_scatter" if op == dist.ReduceOp.SUM else f"reduce_scatter ({str(op).rpartition('.')[2]})"

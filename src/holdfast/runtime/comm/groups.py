@@ -34,6 +34,18 @@ class GroupState:
     broken: str = ""
     #: What other modules of this room keep for the group, by their own class.
     kept: dict[type, Any] = field(default_factory=dict)
+    _backends: dict[str, str] = field(default_factory=dict)
+
+    def backend_for(self, device: str) -> str:
+        """Name of the backend that moves tensors on this type of device; empty where the group has none."""
+        found = self._backends.get(device)
+        if found is None:
+            try:
+                found = str(self.group._get_backend(torch.device(device)).name())  # noqa: SLF001 - no public way
+            except RuntimeError:
+                found = ""
+            self._backends[device] = found
+        return found
 
     @property
     def store(self) -> Store:

@@ -97,7 +97,7 @@ class Hierarchy:
             BadValue, CollectiveTimeout, CollectiveFailed, GroupBroken: as :func:`holdfast.comm.all_reduce`.
         """
         whole = state_of(self._whole.group)
-        wrong = wrong_with(tensor, timeout)
+        wrong = wrong_with(tensor, whole, op)
         if op not in _OPS:
             wrong = f"{op} is not the same over nodes as over ranks; give one of {', '.join(_OPS.values())}"
         elif chunk < 1 or window < 1:

@@ -16,9 +16,8 @@ from itertools import pairwise
 import torch
 import torch.distributed as dist
 
-from holdfast.errors import BadValue
 from holdfast.runtime import packing
-from holdfast.runtime.comm import choice, limits
+from holdfast.runtime.comm import choice
 from holdfast.runtime.comm.folding import Operation
 from holdfast.runtime.comm.groups import state_of
 from holdfast.runtime.comm.validation import wrong_with
@@ -48,11 +47,9 @@ def all_reduce_many(
     state = state_of(group)
     given = list(tensors)
     packed = _pack(given)
-    try:
-        limit_s = limits.limit_s(state, sum(buffer.nbytes for buffer in packed.buffers), timeout=timeout)
-    except BadValue as error:
-        packed.wrong, limit_s = error.why, 0.0
-    call = begin(state, _words(packed, len(given), op), limit_s, wrong=packed.wrong)
+    wrong = packed.wrong or next(filter(None, (wrong_with(buffer, state, op) for buffer in packed.buffers)), "")
+    nbytes = sum(buffer.nbytes for buffer in packed.buffers)
+    call = begin(state, _words(packed, len(given), op), timeout, nbytes=nbytes, wrong=wrong)
     full = [buffer for buffer in packed.buffers if buffer.numel()]
     for buffer in full or [torch.zeros(1, device=state.device)]:  # without any, the ranks meet all the same
         choice.reduce(buffer, op, call)
@@ -89,8 +86,7 @@ def _pack(given: list[torch.Tensor]) -> _Packed:
     made = native.pack(given) if native is not None else None
     if made is not None:
         buffers, shapes = made
-        wrong = next(filter(None, (wrong_with(buffer) for buffer in buffers)), "")
-        return _Packed(buffers, shapes, natively=True, wrong=wrong)
+        return _Packed(buffers, shapes, natively=True)
     return _packed_by_torch(given)
 
 

@@ -49,7 +49,7 @@ def all_reduce(
         GroupBroken: an earlier call in this group timed out or failed.
     """
     state = state_of(group)
-    wrong = wrong_with(tensor)
+    wrong = wrong_with(tensor, state, op)
     if wire is not None or chunk != "auto" or window != WINDOW:
         wrong = wrong or _wrong_pieces(tensor, chunk, window, wire)
     call = begin(
