@@ -25,10 +25,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def works(_rank: int) -> Any:
-    without, _ = train(None)
+    without, _ = train(None, ddp=True)
     told = {}
     for name, (fault, options) in CASES.items():
-        losses, results = train(lambda model: guarded(model, Fault(**fault) if fault else None, **options))  # noqa: B023
+        losses, results = train(lambda model: guarded(model, Fault(**fault) if fault else None, **options), ddp=True)  # noqa: B023
         told[name] = losses == without, summary(results)
     return told
 
@@ -52,6 +52,6 @@ def test_what_a_rank_raises_is_agreed_and_training_is_the_same(tmp_path: Path) -
     assert set(map(tuple, tries.values())) == {(2, 1)}
     _, coverage, _, degraded, failed, troubles, _ = found["in all tries"][0]
     assert (degraded, failed, coverage) == (True, False, 28 / 30)  # the third batch is rank 1's only one of `short`
-    assert troubles[1].startswith("ValueError: a strange sample at test_faults.py:")
+    assert troubles[1].startswith("ValueError: a strange sample at training.py:")
     metrics, _, _, _, failed, troubles, _ = found["in all tries, strict"][0]
     assert (metrics, failed, list(troubles)) == ({}, True, [2])
