@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from holdfast import evaluate
 
 sys.path.append(str(Path(__file__).parents[1] / "language"))
-from job import Best, Sabotage, parser, say
+from job import Best, Sabotage, metric_sinks, parser, say
 from language import LanguageModel, count, held_out, next_letter_loss, training_texts
 
 
@@ -34,7 +34,11 @@ def main() -> None:
     # Loaders of held-out texts are not prepared: prepare() makes the ranks' shares even by giving some texts twice.
     counting = Sabotage(count, options.fail_evaluation)
     evaluation = evaluate.Evaluation(
-        accelerator.unwrap_model(model), held_out(options.batch_size), counting, budget=options.budget
+        accelerator.unwrap_model(model),
+        held_out(options.batch_size),
+        counting,
+        budget=options.budget,
+        sinks=metric_sinks(options),
     )
     best = Best(options.patience)
 

@@ -21,7 +21,7 @@ from torch.optim import Adam
 from holdfast import evaluate
 
 sys.path.append(str(Path(__file__).parents[1] / "language"))
-from job import Best, Sabotage, parser, say
+from job import Best, Sabotage, metric_sinks, parser, say
 from language import LanguageModel, count, held_out, next_letter_loss, training_batches
 
 
@@ -35,7 +35,9 @@ def main() -> None:
 
     counting = Sabotage(count, options.fail_evaluation)
     whole = LanguageModel() if options.zero_stage == 3 else engine.module
-    evaluation = evaluate.Evaluation(whole, held_out(options.batch_size), counting, budget=options.budget)
+    evaluation = evaluate.Evaluation(
+        whole, held_out(options.batch_size), counting, budget=options.budget, sinks=metric_sinks(options)
+    )
     best = Best(options.patience)
 
     for step, texts in enumerate(training_batches(options.steps, options.batch_size, options.seed), start=1):

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from holdfast import evaluate
+from holdfast import evaluate, sinks
 from holdfast.runtime import faults
 
 CHOSEN_BY = "short/loss"  # the metric that the best step is chosen by, and that training is stopped by; less is better
@@ -30,8 +30,14 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     made.add_argument("--budget", default="2m", help="how long one evaluation may take: 90s, 10m")
     made.add_argument("--patience", type=int, default=4, help="stop after so many evaluations that were no better")
     made.add_argument("--save-best", type=Path, metavar="FOLDER", help="where the weights of the best step are kept")
+    made.add_argument("--metrics-file", type=Path, metavar="FILE", help="a line of JSON for each evaluation")
     made.add_argument("--fail-evaluation", default="", metavar="FAULT", help="such as exception@rank=1,step=20")
     return made
+
+
+def metric_sinks(options: argparse.Namespace) -> list[sinks.JsonLines]:
+    """Where the numbers of each evaluation go."""
+    return [sinks.JsonLines(options.metrics_file)] if options.metrics_file is not None else []
 
 
 def say(step: int, loss: Tensor) -> None:

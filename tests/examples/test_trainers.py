@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib.util import find_spec
 
 import pytest
@@ -93,11 +94,15 @@ def test_an_evaluation_that_spends_its_budget_is_left(trained, tmp_path):
 
 def test_failed_evaluations_are_neither_the_best_nor_a_reason_to_stop(tmp_path):
     faults = ";".join(f"exception@rank={step // 10 % 2},step={step}" for step in (10, 20, 30, 40))
-    trained = train("ddp", tmp_path, "--steps", "40", "--patience", "1", "--fail-evaluation", faults)
+    kept = ("--metrics-file", str(tmp_path / "metrics.jsonl"))
+    trained = train("ddp", tmp_path, "--steps", "40", "--patience", "1", "--fail-evaluation", faults, *kept)
     assert trained.status == 0, trained.output
     assert sorted(trained.losses) == list(range(1, 41))
     assert trained.evaluated == {10: {}, 20: {}, 30: {}, 40: {}}
     assert trained.output.count("done after step 40, best inf of step None") == 2
+    lines = [json.loads(line)["metrics"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["eval/failed"] for line in lines] == [1.0] * 4
+    assert not [name for line in lines for name in line if name.endswith(("loss", "accuracy"))]
 
 
 def test_where_nothing_becomes_better_all_ranks_stop_together(tmp_path):
