@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -25,7 +26,7 @@ class GroupState:
     process: after ``destroy_process_group`` names begin anew, in a store that may be the same.
     """
 
-    group: dist.ProcessGroup
+    reference: weakref.ref[dist.ProcessGroup]
     name: str
     ranks: tuple[int, ...]
     device: torch.device
@@ -35,6 +36,14 @@ class GroupState:
     #: What other modules of this room keep for the group, by their own class.
     kept: dict[type, Any] = field(default_factory=dict)
     _backends: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The group itself, which is not kept alive. Raises GroupBroken: it was destroyed."""
+        found = self.reference()
+        if found is None:
+            raise GroupBroken(repr(self.name), why="it was destroyed")
+        return found
 
     def backend_for(self, device: str) -> str:
         """Name of the backend that moves tensors on this type of device; empty where the group has none."""
@@ -55,8 +64,8 @@ class GroupState:
 
 _epochs: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
 _epoch_numbers = count(1)
-#: Its states hold their groups; :func:`forget` lets go of them.
-_states: dict[object, GroupState] = {}
+#: By the id of the group, which is nobody else's as long as its reference lives.
+_states: dict[int, GroupState] = {}
 
 
 def state_of(group: dist.ProcessGroup | None, *, broken_too: bool = False) -> GroupState:
@@ -66,8 +75,9 @@ def state_of(group: dist.ProcessGroup | None, *, broken_too: bool = False) -> Gr
         BadValue: there is no process group, or this rank is no member of this one.
         GroupBroken: a call in it timed out or failed.
     """
-    found = _states.get(group if group is not None else dist.GroupMember.WORLD)
-    if found is None:
+    actual = group if group is not None else dist.GroupMember.WORLD
+    found = _states.get(id(actual))
+    if found is None or found.reference() is not actual:
         found = _first_seen(group)
     if found.broken and not broken_too:
         raise GroupBroken(repr(found.name), why=found.broken)
@@ -86,25 +96,23 @@ def _first_seen(group: dist.ProcessGroup | None) -> GroupState:
         raise InternalError("torch says that it is initialised and has no default group")
     if actual not in dist.distributed_c10d._world.pg_map:  # noqa: SLF001 - there is no public way to ask
         raise GroupBroken(repr(actual.group_name), why="it was destroyed")
-    made = _states[actual] = GroupState(
-        actual, actual.group_name, tuple(dist.get_process_group_ranks(actual)), _device(actual), epoch()
+    key = id(actual)
+    reference = weakref.ref(actual, lambda _: _states.pop(key, None))
+    made = _states[key] = GroupState(
+        reference, actual.group_name, tuple(dist.get_process_group_ranks(actual)), _device(actual), epoch()
     )
     return made
 
 
 def broken_groups() -> list[dist.ProcessGroup]:
     """Groups of this process that are not used any more."""
-    return [state.group for state in _states.values() if state.broken]
+    found = [state.reference() for state in _states.values() if state.broken]
+    return [group for group in found if group is not None]
 
 
 def forget(group: dist.ProcessGroup) -> None:
-    """Drop what is known of a group, and with it the last reference that this room holds to it."""
-    _states.pop(group, None)
-
-
-def forget_all() -> None:
-    """The same for all groups."""
-    _states.clear()
+    """Drop what is known of a group."""
+    _states.pop(id(group), None)
 
 
 def epoch() -> int:

@@ -16,8 +16,6 @@ from holdfast.report.text import duration
 from holdfast.runtime.comm.groups import GroupState
 from holdfast.runtime.comm.presence import say_missing
 
-#: The folder that is memory.
-SHARED = Path("/dev/shm")  # noqa: S108 - shared memory is what is wanted
 _LIMIT_S = 300.0
 
 Layout = tuple[tuple[int, ...], ...]
@@ -60,9 +58,9 @@ def _ask(state: GroupState, limit_s: float) -> Layout:
 
 
 def identity() -> str:
-    """The same for all processes that share a kernel and /dev/shm; containers often share the kernel alone."""
+    """The same for all processes that see each other by their ids, and so can share memory; containers often do not."""
     try:
         kernel = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{kernel}/{SHARED.stat().st_dev}"
+        return f"{kernel}/{Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return f"{socket.gethostname()}/{os.getpid()}"  # nothing is shared that could be proven to be

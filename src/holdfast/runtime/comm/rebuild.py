@@ -26,7 +26,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.distributed_c10d import PrefixStore
 
 from holdfast.errors import BadValue, CollectiveFailed, InternalError
-from holdfast.runtime.comm.groups import GroupState, broken_groups, forget, forget_all, state_of
+from holdfast.runtime.comm.groups import GroupState, broken_groups, forget, state_of
 from holdfast.runtime.comm.making import backend_of, make_group
 from holdfast.runtime.comm.roll_call import meet
 
@@ -131,14 +131,9 @@ def retire(state: GroupState) -> None:
 
 
 def _leave_groups() -> None:
-    """At the end of the process: drop groups while the interpreter lives, and give broken ones a lasting reference.
-
-    Threads of gloo that outlive the interpreter abort the process ("terminate called without an active exception"), and
-    the destructor of a broken group would wait for peers.
-    """
+    """At the end of the process: give broken groups a lasting reference, as their destructor would wait for peers."""
     for group in {*(group for _, group in _retired), *broken_groups()}:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
-    forget_all()
 
 
 atexit.register(_leave_groups)

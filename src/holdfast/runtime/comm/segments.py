@@ -1,7 +1,7 @@
-"""Memory that the ranks of one host share: a file in /dev/shm that has no name any more when it is used.
+"""Memory that the ranks of one host share, and that has no name: whatever ends these processes, nothing is left behind.
 
-The first rank of the host makes it, the others map it, and then its name is taken away: whatever ends these processes,
-nothing is left behind.
+The first rank of the host makes it (``memfd_create``), and the others open its descriptor through /proc. Unlike a file
+in /dev/shm it is not bounded by the 64 MiB that containers have there.
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ from __future__ import annotations
 import mmap
 import os
 import platform
-import secrets
-from contextlib import suppress
 from datetime import timedelta
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from holdfast.runtime.comm.groups import GroupState
-from holdfast.runtime.comm.hosts import SHARED, layout_of
+from holdfast.runtime.comm.hosts import layout_of
 
 _FAILED = "-"
 #: Processors whose stores are seen in the order in which they were made (x86's total store order).
@@ -35,7 +33,7 @@ def share(state: GroupState, purpose: str, size: int, limit_s: float) -> mmap.mm
     mates = mates_of(state)
     store = PrefixStore(f"segment/{purpose}/{mates[0]}", state.store)
     me = dist.get_rank()
-    made = _make(store, size) if me == mates[0] else _join(store, size, limit_s)
+    made, descriptor = _make(store, size) if me == mates[0] else _join(store, size, limit_s)
     store.set(f"mapped/{me}", _FAILED if made is None else "+")
     keys = [f"mapped/{rank}" for rank in mates]
     try:
@@ -43,8 +41,8 @@ def share(state: GroupState, purpose: str, size: int, limit_s: float) -> mmap.mm
         whole = all(answer == b"+" for answer in store.multi_get(keys))
     except RuntimeError:
         whole = False
-    if me == mates[0]:
-        _take_name_away(store)
+    if descriptor >= 0:
+        os.close(descriptor)
     return made if whole else None
 
 
@@ -59,41 +57,27 @@ def mates_of(state: GroupState) -> tuple[int, ...]:
     return next(ranks for ranks in layout_of(state) if me in ranks)
 
 
-def _make(store: Store, size: int) -> mmap.mmap | None:
-    path = SHARED / f"holdfast-{os.getpid()}-{secrets.token_hex(8)}"
+def _make(store: Store, size: int) -> tuple[mmap.mmap | None, int]:
+    """The memory, and its descriptor, which stays open until the others have it."""
+    descriptor = -1
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except OSError:
-        store.set("name", _FAILED)
-        return None
-    try:
-        os.posix_fallocate(descriptor, 0, size)  # else a full /dev/shm is a SIGBUS in the middle of a sum
+        descriptor = os.memfd_create("holdfast")
+        os.posix_fallocate(descriptor, 0, size)  # else memory that is not there is a SIGBUS in the middle of a sum
         made = mmap.mmap(descriptor, size)
     except (OSError, ValueError):
         made = None
-    finally:
-        os.close(descriptor)
-    store.set("name", str(path))
-    return made
+    store.set("name", _FAILED if made is None else f"/proc/{os.getpid()}/fd/{descriptor}")
+    return made, descriptor
 
 
-def _join(store: Store, size: int, limit_s: float) -> mmap.mmap | None:
+def _join(store: Store, size: int, limit_s: float) -> tuple[mmap.mmap | None, int]:
+    descriptor = -1
     try:
         store.wait(["name"], timedelta(seconds=limit_s))
         name = store.get("name").decode()
         if name == _FAILED:
-            return None
-        descriptor = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except (RuntimeError, OSError):
-        return None
-    try:
-        return mmap.mmap(descriptor, size)
-    except (OSError, ValueError):
-        return None
-    finally:
-        os.close(descriptor)
-
-
-def _take_name_away(store: Store) -> None:
-    with suppress(OSError):
-        os.unlink(store.get("name").decode())  # noqa: PTH108 - a name that was never made is no path
+            return None, -1
+        descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+        return mmap.mmap(descriptor, size), descriptor
+    except (RuntimeError, OSError, ValueError):
+        return None, descriptor
