@@ -17,7 +17,7 @@ import torch.distributed as dist
 import holdfast
 from holdfast.errors import CollectiveTimeout
 from holdfast.history import History, parse
-from holdfast.runtime.comm import history, hosts, limits
+from holdfast.runtime.comm import choice, history, hosts, limits
 from holdfast.runtime.comm.groups import state_of
 from tests.runtime.comm.ranks import run
 
@@ -38,9 +38,9 @@ def folder(tmp_path, monkeypatch):
     history.forget()
 
 
-def noted(number=1, seconds=600.0, outcome="timeout", limit_s=600.0, *, absent=False):
+def noted(number=1, seconds=600.0, outcome="timeout", limit_s=600.0, *, absent=False, nbytes=LARGE):
     call = SimpleNamespace(words="all_reduce of 9 float32", state=STATE, limit_s=limit_s, number=number)
-    limits.note(call, seconds, LARGE, outcome, absent=absent)
+    limits.note(call, seconds, nbytes, outcome, absent=absent)
 
 
 def kept(folder):
@@ -86,6 +86,32 @@ def test_what_must_be_the_same_everywhere_is_that_of_the_first_rank(tmp_path, fo
         with holdfast.phase("evaluation"):
             noted(number)
     assert run(2, all_learn, tmp_path, str(folder)) == [(2, 1, 1), (2, 1, 0)]
+
+
+def heed(rank: int, folder: str) -> Any:
+    """Which way the calls were made, and which evaluations were left out, where rank 0 alone has a history."""
+    os.environ["HOLDFAST_HISTORY"] = folder if rank == 0 else folder + "-elsewhere"
+    for _ in range(2):
+        holdfast.comm.all_reduce(torch.ones(1 << 24))
+    batches = [torch.ones(2, 1)]
+    evaluation = holdfast.evaluate.Evaluation(None, batches, lambda _, batch: {"mean": batch.sum()}, budget=60)
+    results = [evaluation.run(step) for step in range(4)]
+    told = [(result.skipped, result.failed, dict(result.metrics), result.for_sinks()) for result in results]
+    return list(choice.chosen(state_of(None)).values()), [each[:3] for each in told], told[1][3]
+
+
+def test_pieces_and_evaluations_heed_the_first_ranks_history(tmp_path, folder):
+    for number in range(2):
+        noted(number, nbytes=1 << 26)
+        with holdfast.phase("evaluation"):
+            noted(number, nbytes=1 << 26)
+    first, second = run(2, heed, tmp_path, str(folder))
+    assert first == second
+    ways, results, of_skipped = first
+    assert "pieces of 8,388,608, which earlier time-outs speak for" in ways
+    done, left_out = (False, False, {"mean": 1.0}), (True, True, {})
+    assert results == [done, left_out, done, left_out]
+    assert of_skipped == {"eval/skipped": 1.0}
 
 
 def first_does_not_ask(rank: int) -> Any:

@@ -11,15 +11,17 @@ from __future__ import annotations
 import logging
 import statistics
 import time
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
+from holdfast.runtime.comm import history
 from holdfast.runtime.comm.folding import Operation
 from holdfast.runtime.comm.groups import GroupState
 from holdfast.runtime.comm.presence import Call
 from holdfast.runtime.comm.waiting import finish
-from holdfast.runtime.comm.ways import Way, start, ways_for, whole
+from holdfast.runtime.comm.ways import Way, in_pieces, start, ways_for, whole
 
 #: Turns of each way; the first one is not counted, as connections and memory are made in it.
 TURNS = 4
@@ -78,11 +80,11 @@ def reduce(flat: torch.Tensor, op: Operation, call: Call) -> None:
         found.reduce(flat, op, call)
         return
     if found is None:
-        ways = ways_for(flat, op, call) if len(known) < _MOST and not _steady() else []
-        if len(ways) < 2:
+        ways = _questioned(flat, op, call) if len(known) < _MOST else [Way("one call", whole)]
+        if len(ways) == 1:
             if len(known) < _MOST:
-                known[key] = Way("one call", whole)
-            whole(flat, op, call)
+                known[key] = ways[0]
+            ways[0].reduce(flat, op, call)
             return
         found = known[key] = Trial(ways)
     best = found.reduce(flat, op, call)
@@ -90,9 +92,15 @@ def reduce(flat: torch.Tensor, op: Operation, call: Call) -> None:
         known[key] = best
 
 
-def _steady() -> bool:
-    """True where the user wants the same bits in every run, which a way chosen by its speed cannot promise."""
-    return torch.are_deterministic_algorithms_enabled()
+def _questioned(flat: torch.Tensor, op: Operation, call: Call) -> list[Way]:
+    """The ways to try out; a single one where nothing is to be found out."""
+    if torch.are_deterministic_algorithms_enabled():  # a way that is chosen by its speed cannot promise the same bits
+        return [Way("one call", whole)]
+    advised = history.pieces(call.state, flat.nbytes, call.limit_s)
+    if advised is not None:
+        chunk = max(1, advised // flat.element_size())
+        return [Way(f"pieces of {chunk:,}, which earlier time-outs speak for", partial(in_pieces, chunk=chunk))]
+    return ways_for(flat, op, call)
 
 
 def chosen(state: GroupState) -> dict[Key, str]:

@@ -21,7 +21,6 @@ from holdfast.errors import BadValue, InternalError
 from holdfast.runtime.comm.groups import GroupState, state_of
 from holdfast.runtime.comm.hosts import layout_of
 from holdfast.runtime.comm.making import beside, make_group
-from holdfast.runtime.comm.reduce import DEFAULT_LIMIT_S
 from holdfast.runtime.comm.validation import wrong_with
 from holdfast.runtime.comm.waiting import begin, finish
 from holdfast.runtime.comm.ways import WINDOW, start
@@ -30,6 +29,8 @@ from holdfast.runtime.comm.ways import WINDOW, start
 CHUNK = 1 << 20
 #: Tensors of fewer elements go along one rail: a piece more costs a latency more.
 _ONE_RAIL_BELOW = 1 << 13
+#: Of the sub-groups themselves; calls have limits of their own.
+_GROUP_LIMIT_S = 600.0
 MAKING_LIMIT_S = 300.0
 
 _OPS = {
@@ -62,7 +63,7 @@ class Hierarchy:
         if sorted(rank for node in self.nodes for rank in node) != sorted(state.ranks):
             raise BadValue("a hierarchy", why=f"its nodes {self.nodes} are not the ranks {state.ranks}, each once")
         self.rails = min(map(len, self.nodes))
-        backend, limit = dist.get_backend(state.group), timedelta(seconds=DEFAULT_LIMIT_S)
+        backend, limit = dist.get_backend(state.group), timedelta(seconds=_GROUP_LIMIT_S)
         self._whole = state_of(beside(state, backend, "hierarchy", limit, timeout))
         self._place = next(node.index(dist.get_rank()) for node in self.nodes if dist.get_rank() in node)
         rails = tuple(tuple(node[at] for node in self.nodes) for at in range(self.rails))
@@ -84,11 +85,11 @@ class Hierarchy:
         tensor: torch.Tensor,
         op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
         *,
-        timeout: float = DEFAULT_LIMIT_S,
+        timeout: float | str | None = None,
         chunk: int = CHUNK,
         window: int = WINDOW,
     ) -> torch.Tensor:
-        """Reduce ``tensor`` over all ranks, in place, within ``timeout`` seconds; it is returned.
+        """Reduce ``tensor`` over all ranks, in place, within ``timeout``; it is returned.
 
         ``chunk``: elements of a piece, of which ``window`` are under way at once at each of the three stages. All ranks
         get the same bits; sums of floating-point numbers are added up in another order than in a flat all-reduce.

@@ -120,6 +120,21 @@ def advice(group: str, size: int, phase: str, place: str, of: History | None = N
     return found
 
 
+def pieces(state: GroupState, nbytes: int, limit_s: float) -> int | None:
+    """Bytes of the pieces that calls of this size in the group are better made in; None where nothing speaks for it.
+
+    The same on all ranks of the group, which all have to ask; lines and phases, that may differ over ranks, make no
+    difference. Logged.
+    """
+    history, size = shared(state, limit_s), nbytes.bit_length()
+    found = record.worst(
+        record.learn(each, history.runs) for each in history.troubles if (each.group, each.size) == (state.name, size)
+    )
+    if found.chunk_bytes is not None:
+        _say(found)
+    return found.chunk_bytes
+
+
 def evaluation_delay(state: GroupState, limit_s: float = 300.0) -> int:
     """How many evaluations to leave out after each, the same on all ranks of the group; all have to ask. Logged."""
     history = shared(state, limit_s)

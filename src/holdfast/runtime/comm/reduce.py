@@ -17,8 +17,6 @@ from holdfast.runtime.comm.validation import wrong_with
 from holdfast.runtime.comm.waiting import begin, meet
 from holdfast.runtime.comm.ways import PIECE, WINDOW, in_pieces, narrowed, whole
 
-DEFAULT_LIMIT_S = 600.0
-
 _log = logging.getLogger("holdfast.comm")
 
 

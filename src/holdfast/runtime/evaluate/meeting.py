@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from holdfast.errors import CollectiveTimeout, WorldError
-from holdfast.runtime.comm import trouble
+from holdfast.runtime.comm import history, trouble
 from holdfast.runtime.comm.groups import epoch, job_store, state_of
 from holdfast.runtime.comm.rebuild import rebuild
 from holdfast.runtime.comm.reduce import all_reduce
@@ -61,6 +61,16 @@ class Meeting:
     def group(self) -> dist.ProcessGroup | None:
         """The group of this evaluation; None where it has none (one rank, or it was lost)."""
         return None if self._lost else self._group
+
+    def advised_delay(self) -> int:
+        """How many evaluations to leave out after each, by rank 0's history; 0 where it cannot be asked."""
+        if self.alone:
+            return 0
+        try:
+            return history.evaluation_delay(state_of(None, broken_too=True), self.grace_s)
+        except (WorldError, dist.DistError, ConnectionError) as error:
+            _log.warning("the history is not asked: %s", error)
+            return 0
 
     def open(self, key: str) -> None:
         """Before an evaluation: a fresh group in place of one that was lost on any rank, as all were told."""

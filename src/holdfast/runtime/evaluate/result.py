@@ -17,7 +17,8 @@ class EvalResult:
     0. One that is no finite number is in it as it is. ``coverage`` is the share of samples that was seen (NaN: nobody
     knows how many there are), ``coverages`` that of each dataset. ``attempts``: tries made, 1 where all went well.
     ``degraded``: some metrics are over a part of their samples. ``failed``: some dataset has no result. ``troubles``:
-    what went wrong, by rank, one line each. ``seconds``: how long it took on this rank.
+    what went wrong, by rank, one line each. ``seconds``: how long it took on this rank. ``skipped``: it was left out,
+    as earlier ones timed out too often; such a result counts as failed, as it has no metrics.
     """
 
     step: int
@@ -29,6 +30,7 @@ class EvalResult:
     failed: bool = True
     troubles: Mapping[int, str] = field(default_factory=dict)
     seconds: float = 0.0
+    skipped: bool = False
 
     @property
     def not_finite(self) -> tuple[str, ...]:
@@ -37,6 +39,8 @@ class EvalResult:
 
     def for_sinks(self) -> dict[str, float]:
         """All of it as numbers, under the names that sinks get: ``eval/<dataset>/<metric>``, ``eval/failed``, …"""
+        if self.skipped:
+            return {"eval/skipped": 1.0}
         numbers = {f"eval/{name}": value for name, value in self.metrics.items()}
         numbers |= {"eval/failed": float(self.failed), "eval/degraded": float(self.degraded)}
         numbers |= {"eval/attempts": float(self.attempts), "eval/seconds": self.seconds}
@@ -44,6 +48,8 @@ class EvalResult:
 
     def __str__(self) -> str:
         """One line for the log."""
+        if self.skipped:
+            return f"evaluation at step {self.step} is left out"
         how = "failed" if self.failed else "is degraded" if self.degraded else "went well"
         told = "; ".join(f"rank {rank}: {text}" for rank, text in self.troubles.items())
         covered = "an unknown share" if isnan(self.coverage) else f"{100 * self.coverage:.1f} %"
