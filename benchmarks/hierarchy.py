@@ -11,22 +11,19 @@ import os
 import shutil
 import statistics
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
+from benchmarks.ranks import be_one, start
 
 RANKS, TURNS = 4, 7
 ELEMENTS = 10_000_000  # 40 MB of float32
 GBIT_S = 1.0
 STEPS = 500  # of a millisecond each
-_LIMIT_S = 300
 
 
 def _timed(ways: dict[str, Callable[[], object]], turns: int) -> dict[str, list[float]]:
@@ -44,7 +41,7 @@ def _timed(ways: dict[str, Callable[[], object]], turns: int) -> dict[str, list[
     return taken
 
 
-def _link(rank: int) -> None:
+def _link() -> None:
     """What a rank does in the job over the link."""
     from holdfast import comm  # noqa: PLC0415 - after torch's group, as scripts do
     from holdfast.runtime.comm.compression import measure_link  # noqa: PLC0415
@@ -64,7 +61,7 @@ def _link(rank: int) -> None:
         TURNS,
     )
     measured = measure_link(kinds=("bf16", "fp16", "powersgd"))
-    if rank:
+    if dist.get_rank():
         return
     base = found["torch, flat"]
     print(f"{RANKS} ranks on 2 hosts, {GBIT_S:g} Gbit/s, {4 * ELEMENTS / 1e6:.0f} MB")
@@ -79,7 +76,7 @@ def _link(rank: int) -> None:
         print(measured.say(kind))
 
 
-def _steps(rank: int) -> None:
+def _steps() -> None:
     """What a rank does in the job on one host: µs that lockstep adds to a step, and what compression does there."""
     from holdfast import comm  # noqa: PLC0415
     from holdfast.runtime.comm.compression import measure_link  # noqa: PLC0415
@@ -110,7 +107,7 @@ def _steps(rank: int) -> None:
             if turn:
                 spent[name].append(inside / STEPS)
     measured = measure_link(kinds=("bf16", "fp16", "powersgd"))
-    if rank:
+    if dist.get_rank():
         return
     print(f"\n2 ranks on one host\n{'':36} {'µs a step':>10}")
     for name, values in spent.items():
@@ -120,7 +117,7 @@ def _steps(rank: int) -> None:
 
 
 @contextmanager
-def _hosts() -> Iterator[list[str]]:
+def _hosts() -> Iterator[list[tuple[str, str]]]:
     """Two namespaces with a link between them; each side is shaped on its way out."""
     names = [f"holdfast{os.getpid()}{side}" for side in "ab"]
     ends = [f"hf{os.getpid() % 100000}{side}" for side in "ab"]
@@ -140,51 +137,10 @@ def _hosts() -> Iterator[list[str]]:
             shape = ["tc", "qdisc", "add", "dev", end, "root", "tbf", "rate", f"{GBIT_S:g}gbit"]
             command = ["ip", "netns", "exec", name, *shape, "burst", "256kb", "latency", "50ms"]
             subprocess.run(command, check=True, capture_output=True)
-        yield [f"{name} {end}" for name, end in zip(names, ends, strict=True)]
+        yield list(zip(names, ends, strict=True))
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
-
-
-def _job(what: str, hosts: list[str], ranks: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        running = []
-        for rank in range(ranks):
-            command = [
-                sys.executable,
-                "-W",
-                "ignore",
-                "-m",
-                "benchmarks.hierarchy",
-                what,
-                str(rank),
-                str(ranks),
-                folder,
-            ]
-            environment = os.environ | {"OMP_NUM_THREADS": "1"}
-            if hosts:
-                name, end = hosts[rank * len(hosts) // ranks].split()
-                command, environment = (
-                    ["ip", "netns", "exec", name, *command],
-                    environment | {"GLOO_SOCKET_IFNAME": end},
-                )
-            running.append(subprocess.Popen(command, env=environment))
-        try:
-            ended = [rank.wait(_LIMIT_S) for rank in running]
-        finally:
-            for each in running:
-                each.kill()
-        if any(ended):
-            print(f"the ranks ended with {ended}")
-
-
-def _rank(what: str, rank: int, ranks: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    store = dist.FileStore(str(Path(folder, "store")), ranks)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=_LIMIT_S))
-    {"link": _link, "steps": _steps}[what](rank)
-    sys.stdout.flush()
-    dist.destroy_process_group()
 
 
 def main() -> None:
@@ -194,14 +150,11 @@ def main() -> None:
     else:
         try:
             with _hosts() as hosts:
-                _job("link", hosts, RANKS)
+                start(__name__, RANKS, "link", [hosts[rank * len(hosts) // RANKS] for rank in range(RANKS)])
         except subprocess.CalledProcessError as error:
             print(f"all-reduce over two hosts is left out: {error.stderr.decode().strip()} ({' '.join(error.cmd)})")
-    _job("steps", [], 2)
+    start(__name__, 2, "steps")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 5:
-        _rank(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
-    else:
-        main()
+    be_one({"link": _link, "steps": _steps})

@@ -34,8 +34,8 @@ def why_not() -> str:
 
 
 @contextmanager
-def slow_links(size: int, round_trip_ms: float) -> Iterator[list[str]]:
-    """The names of ``size`` network name spaces in which ``tun0`` leads to the others, and takes its time."""
+def slow_links(size: int, round_trip_ms: float) -> Iterator[list[tuple[str, str]]]:
+    """So many network name spaces, and the device in each that leads to the others, and takes its time."""
     spaces = [f"holdfast{os.getpid()}-{number}" for number in range(size)]
     courier = None
     try:
@@ -46,7 +46,7 @@ def slow_links(size: int, round_trip_ms: float) -> Iterator[list[str]]:
         courier = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert courier.stdout is not None
         assert courier.stdout.readline() == b"ready\n"
-        yield spaces
+        yield [(space, DEVICE) for space in spaces]
     finally:
         if courier is not None:
             courier.kill()

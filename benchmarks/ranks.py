@@ -18,23 +18,24 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from benchmarks.links import DEVICE
-
 Calls = Mapping[str, Callable[[], Any]]
 LIMIT_S = 900
 
 
-def start(module: str, size: int, what: str, spaces: Sequence[str] = ()) -> None:
-    """Run program ``what`` of the benchmark ``module`` on so many ranks, in the network name spaces if there are."""
-    variables = {"OMP_NUM_THREADS": "1"} | ({"GLOO_SOCKET_IFNAME": DEVICE} if spaces else {})
-    before = [["ip", "netns", "exec", space] for space in spaces] or [[]] * size
+def start(module: str, size: int, what: str, spaces: Sequence[tuple[str, str]] = ()) -> None:
+    """Run program ``what`` of the benchmark ``module`` on so many ranks.
+
+    ``spaces``: for each rank the network name space that it is in, and its device there.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-W", "ignore", "-m", module]
-        ranks = [
-            subprocess.Popen([*words, *command, str(rank), str(size), f"{folder}/store", what],
-                             env=os.environ | variables)
-            for rank, words in enumerate(before)
-        ]  # fmt: skip
+        ranks = []
+        for rank in range(size):
+            command = [sys.executable, "-W", "ignore", "-m", module, str(rank), str(size), f"{folder}/store", what]
+            variables = {"OMP_NUM_THREADS": "1"}
+            if spaces:
+                command = ["ip", "netns", "exec", spaces[rank][0], *command]
+                variables["GLOO_SOCKET_IFNAME"] = spaces[rank][1]
+            ranks.append(subprocess.Popen(command, env=os.environ | variables))
         try:
             statuses = [rank.wait(LIMIT_S) for rank in ranks]
         finally:
