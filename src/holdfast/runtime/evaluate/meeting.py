@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from holdfast.errors import CollectiveTimeout, WorldError
+from holdfast.errors import CollectiveTimeout, HoldfastError, WorldError
 from holdfast.runtime.comm import history, trouble
 from holdfast.runtime.comm.groups import epoch, job_store, state_of
 from holdfast.runtime.comm.rebuild import rebuild
@@ -149,7 +149,7 @@ class Meeting:
             return False
         try:
             all_reduce(vector, op, self.group, timeout=max(deadline - time.monotonic(), 0.0) + self.grace_s)
-        except (WorldError, RuntimeError) as error:
+        except (HoldfastError, RuntimeError) as error:
             _log.warning("the ranks go on over the store: %s", error)
             self._lose(f"it failed in evaluation: {error}")
             return False
