@@ -21,7 +21,7 @@ from holdfast.runtime.comm.folding import Operation
 from holdfast.runtime.comm.groups import GroupState
 from holdfast.runtime.comm.presence import Call
 from holdfast.runtime.comm.waiting import finish
-from holdfast.runtime.comm.ways import Way, in_pieces, start, ways_for, whole
+from holdfast.runtime.comm.ways import PLAIN, Way, in_pieces, start, ways_for
 
 #: Turns of each way; the first one is not counted, as connections and memory are made in it.
 TURNS = 4
@@ -80,7 +80,7 @@ def reduce(flat: torch.Tensor, op: Operation, call: Call) -> None:
         found.reduce(flat, op, call)
         return
     if found is None:
-        ways = _questioned(flat, op, call) if len(known) < _MOST else [Way("one call", whole)]
+        ways = _questioned(flat, op, call) if len(known) < _MOST else [PLAIN]
         if len(ways) == 1:
             if len(known) < _MOST:
                 known[key] = ways[0]
@@ -92,10 +92,16 @@ def reduce(flat: torch.Tensor, op: Operation, call: Call) -> None:
         known[key] = best
 
 
+def is_plain(state: GroupState, nbytes: int, dtype: torch.dtype) -> bool:
+    """Whether one call of the backend was decided for, for sums of this size and dtype."""
+    known = state.kept.get(Choices)
+    return known is not None and known.get((nbytes.bit_length(), dtype, True)) is PLAIN
+
+
 def _questioned(flat: torch.Tensor, op: Operation, call: Call) -> list[Way]:
     """The ways to try out; a single one where nothing is to be found out."""
     if torch.are_deterministic_algorithms_enabled():  # a way that is chosen by its speed cannot promise the same bits
-        return [Way("one call", whole)]
+        return [PLAIN]
     advised = history.pieces(call.state, flat.nbytes, call.limit_s)
     if advised is not None:
         chunk = max(1, advised // flat.element_size())

@@ -35,6 +35,8 @@ class GroupState:
     broken: str = ""
     #: What other modules of this room keep for the group, by their own class.
     kept: dict[type, Any] = field(default_factory=dict)
+    #: Tensors that the group is known to sum, by shape, dtype, device and layout, and the words of such a call.
+    sums: dict[object, str] = field(default_factory=dict)
     _backends: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -62,6 +64,7 @@ class GroupState:
         return PrefixStore(f"{PREFIX}/{self.epoch}/{self.name}", job_store())
 
 
+_default = dist.GroupMember
 _epochs: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
 _epoch_numbers = count(1)
 #: By the id of the group, which is nobody else's as long as its reference lives.
@@ -75,7 +78,7 @@ def state_of(group: dist.ProcessGroup | None, *, broken_too: bool = False) -> Gr
         BadValue: there is no process group, or this rank is no member of this one.
         GroupBroken: a call in it timed out or failed.
     """
-    actual = group if group is not None else dist.GroupMember.WORLD
+    actual = group if group is not None else _default.WORLD
     found = _states.get(id(actual))
     if found is None or found.reference() is not actual:
         found = _first_seen(group)

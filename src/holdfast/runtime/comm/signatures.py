@@ -36,9 +36,9 @@ class Signatures:
         self._checksums: dict[str, int] = {}
         self.all_seen = len(hosts) == 1 and (self._slots is not None or len(mates) == 1)
 
-    def is_new(self, words: str) -> bool:
-        """True where this rank has never called that in this group."""
-        return words not in self._checksums
+    def knows(self, words: str) -> bool:
+        """True where this rank has called that in this group before."""
+        return words in self._checksums
 
     def differ(self, number: int, words: str) -> bool:
         """Lay down call ``number``; True where another rank's call of this number is a different one."""

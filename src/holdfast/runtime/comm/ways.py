@@ -43,6 +43,9 @@ def whole(flat: torch.Tensor, op: Operation, call: Call) -> None:
     finish([start(flat, op, call.state)], call)
 
 
+PLAIN = Way("one call", whole)
+
+
 def in_pieces(flat: torch.Tensor, op: Operation, call: Call, *, chunk: int = PIECE, window: int = WINDOW) -> None:
     """Pieces of ``chunk`` elements, ``window`` of them under way at once: hides the latency of a link."""
     finish(_pieces(flat, op, call.state, chunk, window), call)
@@ -55,7 +58,7 @@ def narrowed(flat: torch.Tensor, op: Operation, call: Call, *, chunk: int, windo
 
 def ways_for(flat: torch.Tensor, op: Operation, call: Call) -> list[Way]:
     """Those worth a trial for such a tensor in this group, the plain one first; the same on all ranks."""
-    found = [Way("one call", whole)]
+    found = [PLAIN]
     if len(call.state.ranks) == 1 or not on_gloo(call.state, flat):
         return found
     if folds(op, flat.dtype) and flat.nbytes <= _MOST_EXCHANGED_BYTES and len(call.state.ranks) <= _MOST_EXCHANGING:
