@@ -56,7 +56,7 @@ def all_reduce(
     # Looked up in one go: after a collective the caches are cold, and what is touched counts, not what is computed.
     kind = (tensor.shape, tensor.dtype, tensor.device, tensor.layout)
     words = state.sums.get(kind) if op is _SUM else None
-    wrong, nbytes = "", tensor.nbytes
+    wrong, nbytes = "", tensor.numel() * tensor.element_size()  # a sparse one has no nbytes
     if words is None or tensor.requires_grad:
         words, wrong = _words(op, tensor.shape, tensor.dtype), wrong_with(tensor, state, op)
         if op is _SUM and not wrong and len(state.sums) < _MOST_KINDS:
