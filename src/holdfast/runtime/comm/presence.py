@@ -33,11 +33,19 @@ class Call:
     #: Bytes that a rank gives, or gets if that is more; 0 where that tells nothing of the link.
     nbytes: int = 0
     announced: bool = False
+    #: The user's line, once it was looked for; threads that ask the store cannot see it.
+    place: str = ""
 
     @property
     def waited_s(self) -> float:
         """Seconds since it was begun."""
         return self.limit_s - (self.until - time.monotonic())
+
+    @property
+    def site(self) -> str:
+        """The user's line that made the call."""
+        self.place = self.place or site()
+        return self.place
 
     def __str__(self) -> str:
         return f"{self.words} (call {self.number} in group {self.state.name!r})"
@@ -50,7 +58,7 @@ class Call:
 def announce(call: Call) -> None:
     """Write down that this rank is in the call, what it calls, and where; once."""
     if not call.announced:
-        call.state.store.set(call.key(dist.get_rank()), json.dumps({"words": call.words, "site": site()}))
+        call.state.store.set(call.key(dist.get_rank()), json.dumps({"words": call.words, "site": call.site}))
         call.announced = True
 
 

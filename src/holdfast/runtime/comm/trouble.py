@@ -17,7 +17,7 @@ import torch.distributed as dist
 from holdfast.errors import CollectiveMismatch, CollectiveTimeout, GroupBroken
 from holdfast.report.ranksets import say_ranks
 from holdfast.runtime.comm.groups import GroupState
-from holdfast.runtime.comm.presence import Call, announce, site, told
+from holdfast.runtime.comm.presence import Call, announce, told
 
 #: Ranks that wait in the call have said within so many seconds what they called.
 _TOLD_WITHIN_S = 1.5
@@ -75,7 +75,7 @@ def look(call: Call) -> None:
         said = json.loads(store.get(_BROKEN))
         call.state.broken = said["why"]
         if said["missing"] and said["call"] == call.number:
-            raise CollectiveTimeout(f"{call} at {site()}", why=said["why"], missing=said["missing"])
+            raise CollectiveTimeout(f"{call} at {call.site}", why=said["why"], missing=said["missing"])
         raise GroupBroken(repr(call.state.name), why=call.state.broken)
 
 

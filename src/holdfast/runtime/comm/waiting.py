@@ -23,8 +23,9 @@ import torch.distributed as dist
 from holdfast.errors import BadValue, CollectiveFailed, CollectiveTimeout, UsageError
 from holdfast.report.text import duration
 from holdfast.runtime.comm import limits, signatures, trouble
+from holdfast.runtime.comm.aside import Silent, aside
 from holdfast.runtime.comm.groups import GroupState
-from holdfast.runtime.comm.presence import Call, announce, missing, say_missing, site, told
+from holdfast.runtime.comm.presence import Call, announce, missing, say_missing, told
 
 #: After so long a rank writes down that it waits. Who came later than this before the limit may not have written yet.
 PRESENT_AFTER_S = 1.0
@@ -33,6 +34,8 @@ SAY_AT, SAY_AFTER_S = 0.1, 10.0
 #: Nothing is waited for once more for less; to torch, a limit below a millisecond is none at all.
 _TICK_S = 0.002
 _FIRST = timedelta(seconds=PRESENT_AFTER_S)
+#: The store is waited for so long; where it runs, a process may stand still.
+_STORE_S = 5.0
 #: Limit of a call that is refused because its limit is none: others are told within it.
 _ASKING_S = 60.0
 #: So often a rank that waits looks for what others have found.
@@ -110,9 +113,9 @@ def _signatures(call: Call) -> signatures.Signatures:
     try:
         return signatures.of(call.state, call.limit_s)
     except CollectiveTimeout as error:
-        trouble.break_group(call, f"{call.words} timed out in it: {error.why}", error.missing)
+        _break(call, f"{call.words} timed out in it: {error.why}", error.missing)
         limits.note(call, call.limit_s, call.nbytes, "timeout", absent=True)
-        raise CollectiveTimeout(f"{call} at {site()}", why=error.why, missing=error.missing) from error
+        raise CollectiveTimeout(f"{call} at {call.site}", why=error.why, missing=error.missing) from error
 
 
 def _compare_in_store(call: Call) -> None:
@@ -180,8 +183,7 @@ def _is_over(work: dist.Work, limit: timedelta, call: Call) -> bool:
     try:
         work.wait(limit)  # it is over: well, if that came just after the limit, or with the error that ended it
     except RuntimeError as error:
-        with suppress(RuntimeError):  # the store may be gone with the rank
-            trouble.break_group(call, f"{call.words} failed in it")
+        _break(call, f"{call.words} failed in it")
         limits.note(call, call.waited_s, call.nbytes, "failed")
         raise CollectiveFailed(call, why=_first_line(error)) from error
     return True
@@ -195,32 +197,52 @@ def _slice(call: Call) -> float:
 
 def _look_around(call: Call) -> None:
     """Give up where the time is over; raise what others found of this call; say once for whom is waited."""
-    now = time.monotonic()
+    left = call.until - time.monotonic()
+    over = left < _TICK_S
+    call.place = call.site  # looked for here, as the thread that asks has another stack
     try:
-        announce(call)
-        if call.until - now < _TICK_S:
-            _give_up(call)
-        trouble.look(call)
-        if now >= call.say_at:
-            _log.warning("still waiting in %s for %s after %s",
-                         call, say_missing(missing(call)), duration(call.waited_s))  # fmt: skip
-            call.say_at = float("inf")
+        absent = aside(lambda: _ask(call, over=over), _STORE_S if over else min(_STORE_S, max(left, PRESENT_AFTER_S)))
+    except Silent:
+        if over:
+            _give_up(call, (), "the job's store, which knows who came, does not answer")
     except RuntimeError as error:  # of torch's store; ours are none
         call.state.broken = f"the job's store was lost in {call.words}"
         raise CollectiveFailed(call, why=f"the job's store cannot be reached: {_first_line(error)}") from error
+    else:
+        if over:
+            _give_up(call, absent, "all ranks were in it")
 
 
-def _give_up(call: Call) -> NoReturn:
-    absent = missing(call)
+def _ask(call: Call, *, over: bool) -> tuple[int, ...]:
+    """Say that this rank is here, hear what others found, and who is missing, where that is wanted."""
+    announce(call)
+    if over:
+        return missing(call)
+    trouble.look(call)
+    if time.monotonic() >= call.say_at:
+        call.say_at = float("inf")
+        who = say_missing(missing(call))
+        _log.warning("still waiting in %s for %s after %s", call, who, duration(call.waited_s))
+    return ()
+
+
+def _give_up(call: Call, absent: tuple[int, ...], otherwise: str) -> NoReturn:
     limit = duration(call.limit_s)
     why = (
         f"{say_missing(absent)} did not come within {limit}"
         if absent
-        else f"all ranks were in it, and it was not over within {limit}"
+        else f"{otherwise}, and it was not over within {limit}"
     )
-    trouble.break_group(call, f"{call.words} timed out in it: {why}", absent)
+    _break(call, f"{call.words} timed out in it: {why}", absent)
     limits.note(call, call.limit_s, call.nbytes, "timeout", absent=bool(absent))
-    raise CollectiveTimeout(f"{call} at {site()}", why=why, missing=absent)
+    raise CollectiveTimeout(f"{call} at {call.site}", why=why, missing=absent)
+
+
+def _break(call: Call, why: str, absent: tuple[int, ...] = ()) -> None:
+    """Use the group no more, and tell the others so, if the store is there to tell it."""
+    call.state.broken = why
+    with suppress(RuntimeError, Silent):
+        aside(lambda: trouble.break_group(call, why, absent), _STORE_S)
 
 
 def _first_line(error: BaseException) -> str:
