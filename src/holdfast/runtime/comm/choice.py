@@ -20,7 +20,7 @@ from holdfast.runtime.comm import history
 from holdfast.runtime.comm.folding import Operation
 from holdfast.runtime.comm.groups import GroupState
 from holdfast.runtime.comm.presence import Call
-from holdfast.runtime.comm.waiting import finish
+from holdfast.runtime.comm.waiting import finish, poll
 from holdfast.runtime.comm.ways import PLAIN, Way, in_pieces, start, ways_for
 
 #: Turns of each way; the first one is not counted, as connections and memory are made in it.
@@ -102,6 +102,7 @@ def _questioned(flat: torch.Tensor, op: Operation, call: Call) -> list[Way]:
     """The ways to try out; a single one where nothing is to be found out."""
     if torch.are_deterministic_algorithms_enabled():  # a way that is chosen by its speed cannot promise the same bits
         return [PLAIN]
+    poll(lambda: history.is_shared(call.state), call)
     advised = history.pieces(call.state, flat.nbytes, call.limit_s)
     if advised is not None:
         chunk = max(1, advised // flat.element_size())

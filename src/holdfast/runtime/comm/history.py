@@ -155,6 +155,11 @@ def shared(state: GroupState, limit_s: float = 300.0) -> History:
     return found
 
 
+def is_shared(state: GroupState) -> bool:
+    """Whether :func:`shared` has nothing to wait for."""
+    return state.group in _shared or dist.get_rank() == state.ranks[0] or bool(state.store.check(["history"]))
+
+
 def _share(state: GroupState, limit_s: float) -> History:
     store, first = state.store, state.ranks[0]
     if dist.get_rank() == first:

@@ -14,6 +14,7 @@ from holdfast.runtime.comm import choice
 from holdfast.runtime.comm.folding import Operation
 from holdfast.runtime.comm.groups import state_of
 from holdfast.runtime.comm.limits import LEAST_MEASURED_BYTES
+from holdfast.runtime.comm.presence import Call
 from holdfast.runtime.comm.validation import wrong_with
 from holdfast.runtime.comm.waiting import at_once, begin, meet
 from holdfast.runtime.comm.ways import PIECE, WINDOW, in_pieces, narrowed, whole
@@ -67,7 +68,7 @@ def all_reduce(
         and (timeout is None or (type(timeout) in _NUMBERS and timeout >= 1))  # type: ignore[operator]
         and 0 < nbytes < LEAST_MEASURED_BYTES
         and tensor.is_contiguous()
-        and at_once(state, words, timeout, nbytes, tensor)  # type: ignore[arg-type]
+        and at_once(state, words, timeout, nbytes, tensor)
     ):
         return tensor
     if wire is not None or chunk != "auto" or window != WINDOW:
@@ -78,6 +79,15 @@ def all_reduce(
         return tensor
     plain = tensor.detach() if tensor.requires_grad else tensor
     flat = plain if plain.dim() == 1 and plain.is_contiguous() else plain.contiguous().view(-1)
+    _reduce(flat, op, call, chunk, window, wire)
+    if flat is not plain and flat.data_ptr() != plain.data_ptr():
+        plain.copy_(flat.view(tensor.shape))
+    return tensor
+
+
+def _reduce(
+    flat: torch.Tensor, op: Operation, call: Call, chunk: int | str | None, window: int, wire: str | None
+) -> None:
     if wire is not None:
         narrowed(flat, op, call, chunk=PIECE if chunk in ("auto", None) else int(chunk), window=window)
     elif chunk == "auto":
@@ -85,16 +95,13 @@ def all_reduce(
     elif chunk is None:
         whole(flat, op, call)
     else:
-        in_pieces(flat, op, call, chunk=chunk, window=window)
-    if flat is not plain and flat.data_ptr() != plain.data_ptr():
-        plain.copy_(flat.view(tensor.shape))
-    return tensor
+        in_pieces(flat, op, call, chunk=int(chunk), window=window)
 
 
 def safe_all_reduce(tensor: torch.Tensor, *arguments: object, **options: object) -> bool:
     """:func:`all_reduce` for those who want no exception: False, and a line in the log, where it failed."""
     try:
-        all_reduce(tensor, *arguments, **options)  # type: ignore[arg-type]
+        all_reduce(tensor, *arguments, **options)
     except (CollectiveMismatch, CollectiveTimeout, CollectiveFailed, GroupBroken) as error:
         _log.warning("%s", error)
         return False
