@@ -101,7 +101,7 @@ def _reduce(
 def safe_all_reduce(tensor: torch.Tensor, *arguments: object, **options: object) -> bool:
     """:func:`all_reduce` for those who want no exception: False, and a line in the log, where it failed."""
     try:
-        all_reduce(tensor, *arguments, **options)
+        all_reduce(tensor, *arguments, **options)  # type: ignore[arg-type]
     except (CollectiveMismatch, CollectiveTimeout, CollectiveFailed, GroupBroken) as error:
         _log.warning("%s", error)
         return False
