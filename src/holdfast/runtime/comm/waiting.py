@@ -79,7 +79,7 @@ def begin(state: GroupState, words: str, timeout: float | str | None, *, nbytes:
     return call
 
 
-def at_once(state: GroupState, words: str, timeout: float | None, nbytes: int, tensor: torch.Tensor) -> bool:
+def at_once(state: GroupState, words: str, timeout: float | str | None, nbytes: int, tensor: torch.Tensor) -> bool:
     """Sum a tensor as was done before in this group; False where the call has to be begun and finished instead.
 
     For small tensors that are in nobody's way: until a second is over nothing is made ready that only a longer wait
