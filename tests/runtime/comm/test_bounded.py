@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast import comm
 from holdfast.errors import BadValue, CollectiveFailed, CollectiveTimeout, GroupBroken
+from holdfast.runtime.comm.groups import GroupState
 from tests.runtime.comm.ranks import run
 
 LATE_S = 0.3
@@ -168,3 +169,20 @@ def test_a_barrier_names_who_is_missing_also_without_a_communicator(tmp_path: Pa
     assert told[0] == told[2]
     assert told[0][1] == (1,)
     assert told[0][0].startswith("barrier 'end' did not complete: rank 1 did not come within 3")
+
+
+def asked_if_over(rank: int, program: str) -> Any:
+    """As on NCCL, where a wait that runs out aborts the communicator: works are asked, and never waited for."""
+    GroupState.may_wait_again = False  # type: ignore[assignment]
+    return {"missing": one_does_not_come, "late": one_is_late, "dies": one_dies}[program](rank)
+
+
+def test_works_that_may_not_be_waited_for_twice_are_asked(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("missing", "late", "dies")]
+    for folder in folders:
+        folder.mkdir()
+    told = run(3, asked_if_over, folders[0], "missing")
+    assert [told[rank][1] for rank in (0, 2)] == [(1,), (1,)]
+    assert 1.5 <= told[0][2] < 1.5 + LATE_S + 1
+    assert run(2, asked_if_over, folders[1], "late") == [[6.0] * 5] * 2
+    assert "failed: " in run(2, asked_if_over, folders[2], "dies")[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -57,6 +58,15 @@ class GroupState:
                 found = ""
             self._backends[device] = found
         return found
+
+    @cached_property
+    def may_wait_again(self) -> bool:
+        """Whether a wait that ran out leaves its work as it was: on gloo.
+
+        NCCL aborts the communicator then (torch 2.6 and later, ``WorkNCCL::wait`` in ProcessGroupNCCL.cpp).
+        """
+        types = self.group._device_types  # noqa: SLF001 - no public way
+        return {self.backend_for(device.type) for device in types} == {"gloo"}
 
     @property
     def store(self) -> Store:

@@ -1,8 +1,9 @@
 """Waits for a collective for so long and no longer, and finds out who did not come.
 
-``work.wait(timeout)`` is torch's own: it needs no thread and no signal, may be repeated on the same work, and leaves
-the group as it is (measured on gloo). Where the first wait is in vain, the rank writes into the job's store that it is
-here; whoever has written nothing when the limit is over has not come.
+``work.wait(timeout)`` is torch's own: it needs no thread and no signal, and on gloo it may be repeated on the same work
+and leaves the group as it is (measured). On NCCL such a wait aborts the communicator when it runs out: there a work is
+asked whether it is over. Whoever waits for longer than a second writes into the job's store that it is here; whoever
+has written nothing when the limit is over has not come.
 
 A call is begun once (:func:`begin`), and may wait for several things in turn (:func:`finish` for works, :func:`poll`
 for what nothing wakes): all of them together have its limit.
@@ -87,7 +88,7 @@ def at_once(state: GroupState, words: str, timeout: float | str | None, nbytes: 
     ``timeout`` is no less than a second. Raises as :func:`begin` and :func:`finish`.
     """
     known = state.kept.get(signatures.Signatures)
-    if known is None or not known.knows(words):
+    if known is None or not known.knows(words) or not state.may_wait_again:
         return False
     state.calls += 1
     if known.differ(state.calls, words):
@@ -135,6 +136,10 @@ def finish(works: Iterable[dist.Work], call: Call) -> None:
         CollectiveFailed: one failed.
     """
     for work in works:
+        if not call.state.may_wait_again:
+            poll(work.is_completed, call)
+            _is_over(work, timedelta(seconds=_TICK_S), call)  # orders the stream, and raises the error that ended it
+            continue
         if call.until - time.monotonic() > PRESENT_AFTER_S and _is_over(work, _FIRST, call):
             continue
         _look_around(call)
