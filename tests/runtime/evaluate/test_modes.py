@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader
 
 from holdfast.runtime.evaluate import AsyncEvaluation, Evaluation, in_step
@@ -126,11 +127,28 @@ class Strange(torch.utils.data.Dataset[Any]):
         return self.whole[index]
 
 
-def in_forward(rank: int) -> Any:
+def sharded() -> tuple[nn.Module, nn.Module]:
+    """A real FSDP2 model, each layer gathered in its own forward, and the same weights whole."""
+    model = network(1)
+    for layer in model.children():
+        if any(True for _ in layer.parameters()):
+            fully_shard(layer)
+    return fully_shard(model), network(1)
+
+
+def stand_in() -> tuple[nn.Module, nn.Module]:
+    model = Together(network(1))
+    return model, model.model
+
+
+MODELS = {"a stand-in": stand_in, "FSDP2": sharded}
+
+
+def in_forward(rank: int, names: list[str], kind: str) -> Any:
     in_step.LOOK_EVERY = 2
     told = []
-    for name in ("nothing", "loader", "loader at once", "before", "after", "inside, on all"):
-        model = Together(network(1))
+    for name in names:
+        model, whole_model = MODELS[kind]()
         data = loaders(2)
         if name.startswith("loader") and rank == 1:
             whole = data["short" if name == "loader at once" else "long"]
@@ -149,18 +167,22 @@ def in_forward(rank: int) -> Any:
             model.fails_at = 3
         evaluation = Evaluation(model, data, metrics, budget=60, grace=10, collective_forward=True)
         result = evaluation.run(1)
-        told.append((name, right(result, truth(model.model)), result.attempts, sorted(result.troubles)))
+        told.append((name, right(result, truth(whole_model)), result.attempts, sorted(result.troubles)))
     return told
 
 
+BESIDE = ["nothing", "loader", "loader at once", "before", "after"]
+
+
 @pytest.mark.slow
-def test_ranks_do_the_same_number_of_forwards_whatever_fails_beside_them(tmp_path: Path) -> None:
-    told = run(RANKS, in_forward, tmp_path)
+@pytest.mark.parametrize("kind", MODELS)
+def test_ranks_do_the_same_number_of_forwards_whatever_fails_beside_them(tmp_path: Path, kind: str) -> None:
+    names = BESIDE if kind == "FSDP2" else [*BESIDE, "inside, on all"]
+    told = run(RANKS, in_forward, tmp_path, names, kind)
     assert [rank == told[0] for rank in told] == [True] * RANKS
     assert [(name, ok, attempts) for name, ok, attempts, _ in told[0]] == [
-        ("nothing", True, 1), ("loader", True, 2), ("loader at once", True, 2), ("before", True, 2), ("after", True, 2),
-        ("inside, on all", True, 2),
-    ]  # fmt: skip
+        (name, True, 1 if name == "nothing" else 2) for name in names
+    ]
 
 
 def inside_alone(rank: int) -> Any:

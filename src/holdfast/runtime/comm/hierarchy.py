@@ -8,11 +8,9 @@ all-gather) without a copy of the tensor, and for uneven nodes too. Each rank ge
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from functools import lru_cache
-from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -22,7 +20,7 @@ from holdfast.runtime.comm.groups import GroupState, state_of
 from holdfast.runtime.comm.hosts import layout_of
 from holdfast.runtime.comm.making import beside, make_group
 from holdfast.runtime.comm.validation import wrong_with
-from holdfast.runtime.comm.waiting import begin, finish
+from holdfast.runtime.comm.waiting import begin, finish, meet
 from holdfast.runtime.comm.ways import WINDOW, start
 
 #: Elements of a piece. Pieces of 1 M kept a link of 10 ms round trip busy, four at a time (docs/benchmarks.md).
@@ -72,7 +70,6 @@ class Hierarchy:
             made = [self._make(backend, members, limit, timeout) for members in families if len(members) > 1]
             mine.append(next((state_of(each) for each in made if each is not None), None))
         self._node, self._rail = mine
-        _made.add(self)
 
     def _make(
         self, backend: str, members: tuple[int, ...], limit: timedelta, timeout: float
@@ -103,10 +100,13 @@ class Hierarchy:
             wrong = f"{op} is not the same over nodes as over ranks; give one of {', '.join(_OPS.values())}"
         elif chunk < 1 or window < 1:
             wrong = f"pieces of {chunk} elements, {window} at once, make no sense"
-        call = begin(whole, _words(_OPS.get(op, str(op)), tensor.shape, tensor.dtype), timeout, wrong=wrong)
+        words = _words(_OPS.get(op, str(op)), tensor.shape, tensor.dtype)
+        call = begin(whole, words, timeout, nbytes=tensor.numel() * tensor.element_size(), wrong=wrong)
         flat = tensor.detach().contiguous().view(-1)
-        if len(self.nodes) == 1 or len(self.nodes) == len(whole.ranks) or flat.numel() == 0:
-            finish([start(flat if flat.numel() else torch.zeros(1, device=whole.device), op, whole)], call)
+        if flat.numel() == 0:
+            meet(call)
+        elif len(self.nodes) in (1, len(whole.ranks)):
+            finish([start(flat, op, whole)], call)
         else:
             try:
                 finish(self._works(flat, op, chunk, window), call)
@@ -169,16 +169,6 @@ class Hierarchy:
         options.rootRank = root
         options.rootTensor = 0
         return node.group.broadcast([piece], options)
-
-
-_made: WeakSet[Hierarchy] = WeakSet()
-
-
-@atexit.register
-def _drop_groups() -> None:
-    """Threads of gloo must not outlive the interpreter, as they would with a hierarchy that a script's name holds."""
-    for each in _made:
-        each.__dict__.clear()
 
 
 @lru_cache(maxsize=1024)

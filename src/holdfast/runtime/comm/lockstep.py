@@ -20,14 +20,13 @@ from holdfast.errors import BadValue, OutOfLockstep
 from holdfast.report.ranksets import say_ranks
 from holdfast.runtime.comm.groups import GroupState, state_of
 from holdfast.runtime.comm.making import beside
-from holdfast.runtime.comm.waiting import begin, finish
+from holdfast.runtime.comm.presence import Call
+from holdfast.runtime.comm.waiting import begin, finish, poll
 
 #: For a rank that is not at a check when the others are at the one after it.
 LOCKSTEP_LIMIT_S = 300.0
 #: A check reads at most so many bytes of parameters; the next one goes on behind them.
 BYTES_A_CHECK = 64 * 2**20
-#: How long the ranks tell each other what they have, once it is known that it differs.
-_TELL_S = 30.0
 _WHAT = ("step", "batches", "parameters")
 _WORDS = "a check of lockstep"
 #: For what a rank does not give.
@@ -85,7 +84,7 @@ class Watch:
         finish([work], call)
         most, inverted = self._shared.view(2, -1).tolist()
         if most != [~least for least in inverted]:
-            self._tell(call.number)
+            self._tell(call)
 
     def start(self, step: int, batches: int | None, parameters: Iterable[torch.Tensor] | None) -> None:
         """Begin a check of this rank's numbers."""
@@ -112,12 +111,12 @@ class Watch:
         weights = torch.arange(1, 2 * len(sums), 2, device=stacked.device)  # odd, so that no bit is lost
         return int((stacked * weights).sum().item())
 
-    def _tell(self, number: int) -> None:
+    def _tell(self, call: Call) -> None:
         """All ranks write what they have, and raise the same sentence."""
         store, ranks = self._state.store, self._state.ranks
-        keys = [f"lockstep/{number}/{rank}" for rank in ranks]
-        store.set(f"lockstep/{number}/{dist.get_rank()}", " ".join(map(str, self._own)))
-        store.wait(keys, timedelta(seconds=_TELL_S))
+        keys = [call.key(f"has/{rank}") for rank in ranks]
+        store.set(call.key(f"has/{dist.get_rank()}"), " ".join(map(str, self._own)))
+        poll(lambda: store.check(keys), call)
         have = {rank: tuple(map(int, word.split())) for rank, word in zip(ranks, store.multi_get(keys), strict=True)}
         odd, why = compare(have)
         raise OutOfLockstep(f"group {self._name!r}", why=why, odd=odd)

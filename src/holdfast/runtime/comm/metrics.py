@@ -23,7 +23,6 @@ import torch.distributed as dist
 
 from holdfast.errors import BadValue
 from holdfast.report.ranksets import say_ranks
-from holdfast.runtime.comm import limits
 from holdfast.runtime.comm.broadcast import on_gloo
 from holdfast.runtime.comm.groups import GroupState, state_of
 from holdfast.runtime.comm.presence import Call
@@ -62,12 +61,7 @@ def sync_metrics(
         CollectiveMismatch, CollectiveTimeout, CollectiveFailed, GroupBroken: as :func:`holdfast.comm.all_reduce`.
     """
     state = state_of(group)
-    wrong, limit_s = "", 0.0
-    try:
-        limit_s = limits.limit_s(state, 8 * (_HEADER + len(values)), timeout=timeout)
-    except BadValue as error:
-        wrong = error.why
-    call = begin(state, "sync_metrics", limit_s, wrong=wrong)
+    call = begin(state, "sync_metrics", timeout, nbytes=8 * (_HEADER + len(values)))
     names = _named(tuple(values), frozenset(largest), frozenset(smallest))
     numbers, bad = _numbers(values, names)
     if bad:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import lru_cache
+from math import inf
 from typing import Literal
 
 import torch
@@ -65,7 +66,7 @@ def all_reduce(
     elif (
         (chunk is None or (chunk == "auto" and choice.is_plain(state, nbytes, tensor.dtype)))
         and wire is None
-        and (timeout is None or (type(timeout) in _NUMBERS and timeout >= 1))  # type: ignore[operator]
+        and (timeout is None or (type(timeout) in _NUMBERS and 1 <= timeout < inf))  # type: ignore[operator]
         and 0 < nbytes < LEAST_MEASURED_BYTES
         and tensor.is_contiguous()
         and at_once(state, words, timeout, nbytes, tensor)
