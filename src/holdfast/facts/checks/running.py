@@ -1,0 +1,88 @@
+"""Runs checks side by side, each within its limit: one that may block has a process of its own, which is left behind.
+
+A call that waits inside a driver or for a dead file server cannot be interrupted, neither by a signal nor by a thread.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+import msgspec
+
+from holdfast.facts.checks import CHECKS, Check, Place, Seen
+from holdfast.findings import Unknown
+
+#: Checks under way at once.
+_AT_ONCE = 16
+#: How long a process that was killed may take to go; one that waits in the kernel does not.
+_FAREWELL_S = 0.5
+
+
+class Look(msgspec.Struct, frozen=True):
+    """One check that was made: what came of it, and how long it took."""
+
+    check: Check
+    seen: Seen | Unknown
+    elapsed_s: float
+
+
+def look(place: Place, checks: Sequence[Check], tell: Callable[[Look], None] | None = None) -> Mapping[str, Look]:
+    """Make the checks; ``tell`` hears of each as it ends. A check that fails or takes too long is Unknown."""
+    with ThreadPoolExecutor(_AT_ONCE, "holdfast-check") as pool:
+        under_way = [pool.submit(_one, check, place) for check in checks]
+        done: dict[str, Look] = {}
+        for ended in as_completed(under_way):
+            found = ended.result()
+            done[found.check.name] = found
+            if tell is not None:
+                tell(found)
+    return {check.name: done[check.name] for check in checks}
+
+
+def _one(check: Check, place: Place) -> Look:
+    begun = time.monotonic()
+    seen = _aside(check, place) if check.alone else _here(check, place)
+    return Look(check, seen, round(time.monotonic() - begun, 3))
+
+
+def _here(check: Check, place: Place) -> Seen | Unknown:
+    try:
+        return check.look(place)
+    except Exception as error:  # noqa: BLE001 - one check must not take the others with it
+        return Unknown(f"the check {check.name} failed: {type(error).__name__}: {error}")
+
+
+def _aside(check: Check, place: Place) -> Seen | Unknown:
+    """In a process of its own, which is killed when its time is over, and not waited for if that does not help."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", __name__, check.name],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    try:
+        answer, complaints = child.communicate(msgspec.json.encode(place), check.limit_s)
+    except subprocess.TimeoutExpired:
+        _end(child)
+        return Unknown(f"the check {check.name} did not end within {check.limit_s:g} s")
+    try:
+        return msgspec.json.decode(answer, type=check.kind)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        said = complaints.decode(errors="replace").strip().rpartition("\n")[2]
+        return Unknown(f"the check {check.name} ended with status {child.returncode}: {said[:200] or 'without a word'}")
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    child.kill()
+    try:
+        child.wait(_FAREWELL_S)
+    except subprocess.TimeoutExpired:
+        child.returncode = -9  # it is not waited for any more, also not at our end
+
+
+if __name__ == "__main__":
+    asked = CHECKS[sys.argv[1]]
+    told = asked.look(msgspec.json.decode(sys.stdin.buffer.read(), type=Place))
+    sys.stdout.buffer.write(msgspec.json.encode(told))

@@ -1,0 +1,40 @@
+"""The table of checks for the terminal: one line each, marked by how it ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TextIO
+
+import msgspec
+
+from holdfast.report.document import Document, Row, Section
+from holdfast.report.terminal import MARKS
+from holdfast.report.text import one_line
+
+#: By the word for how a check ended: its mark. Others are findings' own.
+_MARKS = {"ok": "✓", "absent": "-", **{str(level): mark for level, mark in MARKS.items()}}
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One check: its name, the host, how it ended (``ok``, ``absent``, or a level), and what was seen."""
+
+    name: str
+    host: str
+    state: str
+    text: str
+
+
+def render_checks(lines: Sequence[Line], *, file: TextIO, elapsed_s: float, width: int | None = None) -> None:
+    """Print the table, a section a host."""
+    from holdfast.report.sheet import draw  # noqa: PLC0415 - rich costs 60 ms, and only who prints shall pay it
+
+    counted = Counter(line.state for line in lines)
+    parts = [f"{counted[state]} {state}" for state in _MARKS if counted[state]]
+    sections = [
+        Section(host, tuple(Row(f"{line.name}: {one_line(line.text)}", mark=_MARKS[line.state]) for line in lines
+                            if line.host == host))
+        for host in dict.fromkeys(line.host for line in lines)
+    ]  # fmt: skip
+    headline = f"{len(lines)} checks in {elapsed_s:.1f} s: {', '.join(parts)}"
+    draw(Document("", headline, "plain", tuple(sections), framed=False), file, width)
