@@ -16,14 +16,21 @@ class NotInstalled(Unknown, frozen=True):
     """There is no such program here."""
 
 
-def said(command: Sequence[str], limit_s: float = LIMIT_S) -> bytes | Unknown:
-    """What ``command`` prints, the first MOST_BYTES of it; Unknown where it is missing, fails or takes too long."""
+def said(command: Sequence[str], limit_s: float = LIMIT_S, given: bytes = b"") -> bytes | Unknown:
+    """What ``command`` prints, the first MOST_BYTES of it; Unknown where it is missing, fails or takes too long.
+
+    ``given`` is what it can read on its standard input.
+    """
     program = command[0]
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as complaints:
+    with (
+        tempfile.TemporaryFile() as question,
+        tempfile.TemporaryFile() as output,
+        tempfile.TemporaryFile() as complaints,
+    ):
+        question.write(given)
+        question.seek(0)
         try:
-            child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=complaints, start_new_session=True
-            )
+            child = subprocess.Popen(command, stdin=question, stdout=output, stderr=complaints, start_new_session=True)
         except FileNotFoundError:
             return NotInstalled(f"{program} is not installed here")
         except OSError as error:

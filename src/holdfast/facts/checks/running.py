@@ -5,7 +5,6 @@ A call that waits inside a driver or for a dead file server cannot be interrupte
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,13 +12,12 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import msgspec
 
+from holdfast.facts import programs
 from holdfast.facts.checks import CHECKS, Check, Place, Seen
 from holdfast.findings import Unknown
 
 #: Checks under way at once.
 _AT_ONCE = 16
-#: How long a process that was killed may take to go; one that waits in the kernel does not.
-_FAREWELL_S = 0.5
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -53,36 +51,28 @@ def _here(check: Check, place: Place) -> Seen | Unknown:
     try:
         return check.look(place)
     except Exception as error:  # noqa: BLE001 - one check must not take the others with it
-        return Unknown(f"the check {check.name} failed: {type(error).__name__}: {error}")
+        return Unknown(f"{type(error).__name__}: {error}")
 
 
 def _aside(check: Check, place: Place) -> Seen | Unknown:
     """In a process of its own, which is killed when its time is over, and not waited for if that does not help."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", __name__, check.name],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
-    try:
-        answer, complaints = child.communicate(msgspec.json.encode(place), check.limit_s)
-    except subprocess.TimeoutExpired:
-        _end(child)
-        return Unknown(f"the check {check.name} did not end within {check.limit_s:g} s")
+    answer = programs.said([sys.executable, "-m", __name__, check.name], check.limit_s, msgspec.json.encode(place))
+    if isinstance(answer, Unknown):
+        return Unknown(f"the check {check.name}: {answer.why}")
     try:
         return msgspec.json.decode(answer, type=check.kind)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        said = complaints.decode(errors="replace").strip().rpartition("\n")[2]
-        return Unknown(f"the check {check.name} ended with status {child.returncode}: {said[:200] or 'without a word'}")
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return Unknown(f"the check {check.name} gave no answer that can be read: {error}")
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    child.kill()
-    try:
-        child.wait(_FAREWELL_S)
-    except subprocess.TimeoutExpired:
-        child.returncode = -9  # it is not waited for any more, also not at our end
+def _main(name: str) -> None:
+    """The check in a process of its own: the place on standard input, what was seen on standard output."""
+    place = msgspec.json.decode(sys.stdin.buffer.read(), type=Place)
+    seen = _here(CHECKS[name], place)
+    if isinstance(seen, Unknown):
+        sys.exit(seen.why)
+    sys.stdout.buffer.write(msgspec.json.encode(seen))
 
 
 if __name__ == "__main__":
-    asked = CHECKS[sys.argv[1]]
-    told = asked.look(msgspec.json.decode(sys.stdin.buffer.read(), type=Place))
-    sys.stdout.buffer.write(msgspec.json.encode(told))
+    _main(sys.argv[1])
