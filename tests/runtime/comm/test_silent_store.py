@@ -18,7 +18,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from holdfast import comm
 from holdfast.errors import CollectiveTimeout, GroupBroken
-from holdfast.runtime.comm import groups
+from holdfast.runtime.comm import aside, groups
 from tests.runtime.comm.ranks import run
 
 SERVER = """
@@ -40,6 +40,7 @@ def store_stops(rank: int) -> Any:
     client = dist.TCPStore("127.0.0.1", int(files.get("port")), is_master=False, timeout=timedelta(seconds=60))
     groups.job_store = lambda: PrefixStore("job", client)  # type: ignore[assignment]
     first = comm.all_reduce(torch.ones(2), timeout=20).tolist()
+    fresh = dist.new_group()
     if rank == 1:
         files.wait(["told"], timedelta(seconds=40))
         return first
@@ -48,8 +49,11 @@ def store_stops(rank: int) -> Any:
     with pytest.raises(CollectiveTimeout) as caught:
         comm.all_reduce(torch.ones(2), timeout=2)
     took = time.monotonic() - begun
+    aside._waiting.clear()  # as if the store stood still from now on, and nobody had asked it yet
     with pytest.raises(GroupBroken):
         comm.all_reduce(torch.ones(2), timeout=2)
+    with pytest.raises(CollectiveTimeout, match="over which ranks meet first, does not answer"):
+        comm.all_reduce(torch.ones(2), group=fresh, timeout=2)
     files.set("told", "")
     server.kill()
     return first, str(caught.value), caught.value.missing, took

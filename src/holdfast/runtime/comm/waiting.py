@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -28,6 +28,7 @@ from holdfast.runtime.comm.aside import Silent, aside
 from holdfast.runtime.comm.groups import GroupState
 from holdfast.runtime.comm.presence import Call, announce, missing, say_missing, told
 
+_T = TypeVar("_T")
 #: After so long a rank writes down that it waits. Who came later than this before the limit may not have written yet.
 PRESENT_AFTER_S = 1.0
 #: After this share of the limit, and not before so many seconds, the waiting is said in the log.
@@ -112,7 +113,7 @@ def _call(state: GroupState, words: str, limit_s: float, nbytes: int) -> Call:
 
 def _signatures(call: Call) -> signatures.Signatures:
     try:
-        return signatures.of(call.state, call.limit_s)
+        return _in_store(call, lambda: signatures.of(call.state, call.limit_s))
     except CollectiveTimeout as error:
         _break(call, f"{call.words} timed out in it: {error.why}", error.missing)
         limits.note(call, call.limit_s, call.nbytes, "timeout", absent=True)
@@ -121,11 +122,24 @@ def _signatures(call: Call) -> signatures.Signatures:
 
 def _compare_in_store(call: Call) -> None:
     """Wait until all ranks have written down what they call; those to whom it is not new do so after a second."""
-    announce(call)
     keys = [call.key(rank) for rank in call.state.ranks]
-    poll(lambda: call.state.store.check(keys), call)
+
+    def compare() -> None:
+        announce(call)
+        poll(lambda: call.state.store.check(keys), call)
+
+    _in_store(call, compare)
     if len({each["words"] for each in told(call).values()}) > 1:
         trouble.mismatch(call)
+
+
+def _in_store(call: Call, meet_there: Callable[[], _T]) -> _T:
+    """What the ranks do over the store alone in their first calls, which ends although the store stands still."""
+    call.place = call.site  # the thread that asks has another stack
+    try:
+        return aside(meet_there, max(call.until - time.monotonic(), 0) + _STORE_S)
+    except Silent:
+        _give_up(call, (), "the job's store, over which ranks meet first, does not answer")
 
 
 def finish(works: Iterable[dist.Work], call: Call) -> None:
