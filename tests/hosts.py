@@ -1,0 +1,293 @@
+"""Hosts for tests on one machine, joined by a switch: each has its own network, processes, name, /etc/hosts, /dev/shm.
+
+    with hosts(2) as (first, second):
+        first.drop(port=29500)
+        second.start(sys.executable, "-m", "holdfast", ...)
+
+They are name spaces that live as long as a process in each; when it ends, the kernel takes all away that ran there. Of
+the machine's own interfaces, firewall, name and files none is touched. Wants root, ``ip``, ``nft`` and ``unshare``.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from benchmarks.links import NETWORK, courier
+
+LIMIT_S = 60
+DEVICE = "eth0"
+#: Nobody is there: packets vanish, after the kernel has asked for three seconds who it is.
+NOBODY = f"{NETWORK}.99"
+#: Ports from which the kernel takes one where a program names none; gloo and NCCL listen there.
+EPHEMERAL = "32768-60999"
+_PROGRAMS = ("ip", "nft", "tc", "unshare", "nsenter")
+_UNSHARE = ("unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+_KEEPER = """
+set -e
+echo {name} > /proc/sys/kernel/hostname
+mount -t tmpfs none /dev/shm
+for file in hosts resolv.conf nsswitch.conf; do
+    [ ! -e /etc/$file ] || mount --bind {folder}/$file /etc/$file
+done
+ip link set lo up
+echo ready
+exec sleep infinity
+"""
+# What time.time() says, earlier or later; a time name space shifts only the monotonic clocks.
+_SHIFT = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <time.h>
+int clock_gettime(clockid_t clock, struct timespec *told) {
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real) real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    int failed = real(clock, told);
+    if (!failed && clock == CLOCK_REALTIME && getenv("SHIFTED_S")) told->tv_sec += atoi(getenv("SHIFTED_S"));
+    return failed;
+}
+"""
+
+
+@functools.cache
+def why_not() -> str:
+    """Why there can be no such hosts here; empty where they can be."""
+    if os.geteuid():
+        return "hosts in network name spaces need root"
+    for program in _PROGRAMS:
+        if shutil.which(program) is None:
+            return f"hosts in network name spaces need the program {program}"
+    tried = subprocess.run([*_UNSHARE, "nft", "list", "ruleset"], capture_output=True, text=True, check=False)
+    return tried.stderr.strip()
+
+
+class Started:
+    """A program on a host; what it says goes to files."""
+
+    def __init__(self, command, folder, environment):
+        self._out, self._err = (Path(tempfile.mkstemp(dir=folder)[1]) for _ in range(2))
+        self._began = time.monotonic()
+        self.took_s = None
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, cwd=folder,
+                start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def output(self):
+        return self._out.read_text(errors="replace")
+
+    @property
+    def errors(self):
+        return self._err.read_text(errors="replace")
+
+    def ended(self):
+        """Its exit status, None as long as it runs; ``took_s`` is known from then on."""
+        status = self.process.poll()
+        if status is not None and self.took_s is None:
+            self.took_s = time.monotonic() - self._began
+        return status
+
+    def wait(self, limit_s=LIMIT_S):
+        """Its exit status; it has to end by itself within the limit."""
+        until = time.monotonic() + limit_s
+        while self.ended() is None:
+            assert time.monotonic() < until, f"still there after {limit_s} s: {self.output}{self.errors}"
+            time.sleep(0.02)
+        return self.process.returncode
+
+    def kill(self):
+        """End it, and what it started in its session."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+class Host:
+    """One host. Faults are on from the call on, until :meth:`mend`; packets that a host drops are those it is sent."""
+
+    def __init__(self, number, folder, switch):
+        self.number, self.name, self.address = number, f"node{number}", f"{NETWORK}.{number + 1}"
+        self.folder, self._switch, self._shifted = folder, switch, {}
+        folder.mkdir()
+        self.names({})
+        self.resolver("127.0.0.1")  # where nobody listens: a name that is not in /etc/hosts is refused at once
+        (folder / "nsswitch.conf").write_text("hosts: files dns\n")
+        self._started = []
+        script = _KEEPER.format(name=self.name, folder=shlex.quote(str(folder)))
+        self._unshared = subprocess.Popen(
+            [*_UNSHARE, "sh", "-c", script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
+        )
+        said = self._unshared.stdout.readline()
+        assert said == b"ready\n", f"the host {self.name} cannot be made"
+        children = Path(f"/proc/{self._unshared.pid}/task/{self._unshared.pid}/children").read_text()
+        self.pid = int(children)
+        self._enter = ("nsenter", "-t", str(self.pid), "--net", "--uts", "--mount", "--pid")
+        self.do("nft", "add table inet faults; add chain inet faults input { type filter hook input priority 0; }")
+
+    def close(self):
+        for each in self._started:
+            each.kill()
+        self._unshared.kill()  # --kill-child: the kernel ends all that runs in the host
+        self._unshared.communicate()
+
+    # ---- programs
+
+    def start(self, *words, **variables):
+        """Start a program here, in the host's folder, with these variables besides the environment's."""
+        environment = os.environ | {"COLUMNS": "120", "OMP_NUM_THREADS": "1"} | self._shifted | variables
+        self._started.append(Started([*self._enter, *map(str, words)], self.folder, environment))
+        return self._started[-1]
+
+    def do(self, *words):
+        """Run a program here, which has to succeed; what it printed."""
+        done = subprocess.run([*self._enter, *map(str, words)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{self.name}: {shlex.join(map(str, words))}: {done.stderr}"
+        return done.stdout
+
+    # ---- faults of the network
+
+    def _fault(self, verdict, port, peer, direction):
+        if direction == "out" and not self._has_output:
+            self.do("nft", "add chain inet faults output { type filter hook output priority 0; }")
+        matched = "iifname != lo " if direction == "in" else "oifname != lo "
+        if peer is not None:
+            matched += f"ip {'saddr' if direction == 'in' else 'daddr'} {peer.address} "
+        if port is not None:  # connections that are open stay so, as with any firewall
+            matched += f"ct state new tcp dport {port} "
+        self.do("nft", f"add rule inet faults {direction}put {matched}{verdict}")
+
+    @property
+    def _has_output(self):
+        return "hook output" in self.do("nft", "list table inet faults")
+
+    def drop(self, port=None, peer=None, direction="in"):
+        """Lose packets in silence: to one port ("29500", EPHEMERAL), of one peer, or all."""
+        self._fault("drop", port, peer, direction)
+
+    def reject(self, port=None, peer=None, direction="in", told="icmpx port-unreachable"):
+        """Refuse packets and say so; ``told``: also ``icmpx admin-prohibited`` (firewalld) or ``tcp reset``."""
+        self._fault(f"reject with {told}", port, peer, direction)
+
+    def lose_large(self, largest=1400):
+        """Let the switch lose packets to this host above so many bytes, and tell nobody: an MTU black hole."""
+        self._switch.on_port(self, f"meta length > {largest} drop")
+
+    def mend(self):
+        """Take the firewall's faults away, here and in the switch."""
+        self.do("nft", "flush chain inet faults input")
+        if self._has_output:
+            self.do("nft", "flush chain inet faults output")
+        self._switch.mend(self)
+
+    def mtu(self, size):
+        """Set the interface's own MTU, which the kernel knows."""
+        self.do("ip", "link", "set", DEVICE, "mtu", size)
+
+    def link(self, state):
+        """Take the interface ``down`` (or ``up`` again)."""
+        self.do("ip", "link", "set", DEVICE, state)
+
+    def limit(self, rate):
+        """Let the interface send no faster than ``rate`` ("100mbit")."""
+        self.do(
+            "tc", "qdisc", "replace", "dev", DEVICE, "root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms"
+        )
+
+    def interface(self, name, address):
+        """Give it another interface that leads nowhere, as docker0 does."""
+        self.do("ip", "link", "add", name, "type", "dummy")
+        self.do("ip", "addr", "add", address, "dev", name)
+        self.do("ip", "link", "set", name, "up")
+
+    # ---- faults of names and clocks
+
+    def names(self, known):
+        """Write /etc/hosts: localhost, and what is ``known`` by name."""
+        lines = [f"{address} {name}\n" for name, address in {"localhost": "127.0.0.1", **known}.items()]
+        (self.folder / "hosts").write_text("".join(lines))
+
+    def resolver(self, address):
+        """Ask this server for names that are not in /etc/hosts."""
+        (self.folder / "resolv.conf").write_text(f"nameserver {address}\n")
+
+    def shift_clock(self, seconds):
+        """Let programs that start from now on read a wall clock that is so many whole seconds fast."""
+        source, library = self.folder / "shift.c", self.folder / "shift.so"
+        source.write_text(_SHIFT)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+        self._shifted = {"LD_PRELOAD": str(library), "SHIFTED_S": str(seconds)}
+
+
+class _Switch:
+    """The bridge between the hosts, in a network of its own."""
+
+    def __init__(self):
+        self._unshared = subprocess.Popen(
+            ["unshare", "--net", "sh", "-c", "echo ready; exec sleep infinity"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        assert self._unshared.stdout.readline() == b"ready\n"
+        self._do("ip", "link", "add", "switch", "type", "bridge", "forward_delay", 0)
+        self._do("ip", "link", "set", "switch", "up")
+        self._do("nft", "add table bridge faults")
+
+    def _do(self, *words):
+        command = ["nsenter", "-t", str(self._unshared.pid), "--net", *map(str, words)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"the switch: {shlex.join(map(str, words))}: {done.stderr}"
+
+    def plug(self, host):
+        port = f"port{host.number}"
+        self._do("ip", "link", "add", port, "type", "veth", "peer", "name", DEVICE, "netns", host.pid)
+        self._do("ip", "link", "set", port, "master", "switch", "up")
+        self._do("nft", f"add chain bridge faults {port} {{ type filter hook forward priority 0; }}")
+        host.do("ip", "addr", "add", f"{host.address}/24", "dev", DEVICE)
+        host.do("ip", "link", "set", DEVICE, "up")
+
+    def on_port(self, host, rule):
+        self._do("nft", f"add rule bridge faults port{host.number} oifname port{host.number} {rule}")
+
+    def mend(self, host):
+        self._do("nft", f"flush chain bridge faults port{host.number}")
+
+    def close(self):
+        self._unshared.kill()
+        self._unshared.communicate()
+
+
+@contextmanager
+def hosts(count: int, round_trip_ms: float = 0) -> Iterator[list[Host]]:
+    """So many hosts that reach each other, and know each other by name (node0, node1, ...).
+
+    With ``round_trip_ms`` a courier takes the place of the switch, which then cannot lose large packets.
+    """
+    with ExitStack() as stack:
+        folder = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-hosts-", ignore_cleanup_errors=True))
+        )
+        switch = _Switch()
+        stack.callback(switch.close)
+        made = []
+        for number in range(count):
+            made.append(Host(number, folder / f"node{number}", switch))
+            stack.callback(made[-1].close)
+        if round_trip_ms:
+            stack.enter_context(courier([f"/proc/{host.pid}/ns/net" for host in made], round_trip_ms, DEVICE))
+        else:
+            for host in made:
+                switch.plug(host)
+        for host in made:
+            host.names({other.name: other.address for other in made})
+        yield made
