@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from holdfast.errors import BadValue, CollectiveFailed, CollectiveTimeout, GroupBroken
-from holdfast.runtime.comm import shared_memory
+from holdfast.runtime.comm import areas, shared_memory
 from holdfast.runtime.comm.groups import state_of
 from holdfast.runtime.comm.peers import Peers
 from holdfast.runtime.comm.shared_memory import shared_tensor
@@ -67,7 +67,7 @@ def test_who_does_not_come_is_named_and_finds_no_wrong_sum_when_it_comes(tmp_pat
 def one_dies(rank: int, seen: bool) -> Any:  # noqa: FBT001
     """Rank 1 goes when it has laid down its first piece, which the others wait for it to reduce."""
     reduce(torch.ones(LARGE))
-    memory = shared_memory._memories[dist.group.WORLD]
+    memory = areas._memories[dist.group.WORLD]
     if not seen:  # as in a container with process ids of its own
         memory._peers = Peers({})
     if rank == 1:
@@ -88,7 +88,7 @@ def test_one_that_is_gone_is_named(seen: bool, tmp_path: Path) -> None:  # noqa:
 def one_is_interrupted(rank: int) -> Any:
     tensor = shared_tensor((LARGE,))
     reduce(tensor)
-    memory = shared_memory._memories[dist.group.WORLD]
+    memory = areas._memories[dist.group.WORLD]
     if rank == 1:
         memory.reduced = lambda _: signal.raise_signal(signal.SIGINT)
     begun = time.monotonic()
@@ -142,7 +142,7 @@ def views_and_ends(rank: int) -> Any:
         shared[1:].fill_(rank + round_)
         reduce(shared[1:].view(-1))
         kept.append((shared[0].unique().tolist(), shared[1:].unique().tolist()))
-    segments = shared_memory._memories[dist.group.WORLD]._tensors
+    segments = areas._memories[dist.group.WORLD]._tensors
     alive = [tensor for tensor in segments if tensor.segment() is not None]
     del shared
     gone = [tensor for tensor in segments if tensor.segment() is not None]

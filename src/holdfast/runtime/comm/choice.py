@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import statistics
 import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -36,37 +37,56 @@ Key = tuple[int, torch.dtype, bool]
 
 
 class Trial:
-    """The ways for one size, and how long their turns took, in seconds."""
+    """The ways for one size, by name, the plain one first, and how long their turns took, in seconds."""
 
-    def __init__(self, ways: list[Way]) -> None:
-        self.ways = ways
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
         self._times: list[float] = []
 
-    def reduce(self, flat: torch.Tensor, op: Operation, call: Call) -> Way | None:
-        """Reduce by the way whose turn it is; the best one, when all have had theirs."""
+    def turn(self, runs: Sequence[Callable[[], None]], call: Call, nbytes: int) -> int | None:
+        """Do it by the way whose turn it is; the number of the best one, when all have had theirs."""
         began = time.perf_counter()
-        self.ways[len(self._times) % len(self.ways)].reduce(flat, op, call)
+        runs[len(self._times) % len(runs)]()
         self._times.append(time.perf_counter() - began)
-        if len(self._times) < TURNS * len(self.ways):
+        if len(self._times) < TURNS * len(runs):
             return None
         times = torch.tensor(self._times, dtype=torch.float64, device=call.state.device)
         finish([start(times, dist.ReduceOp.MIN, call.state)], call)
-        return self._best(times.view(TURNS, -1)[1:].T.tolist(), flat, call)
+        return self._best(times.view(TURNS, -1)[1:].T.tolist(), call, nbytes)
 
-    def _best(self, times: list[list[float]], flat: torch.Tensor, call: Call) -> Way:
+    def _best(self, times: list[list[float]], call: Call, nbytes: int) -> int:
         plain, *others = (statistics.median(each) for each in times)
         fastest = min(others)
-        chosen = self.ways[1 + others.index(fastest)] if fastest < _WORTH * plain else self.ways[0]
+        best = 1 + others.index(fastest) if fastest < _WORTH * plain else 0
         table = ", ".join(
-            f"{way.name} {1e6 * taken:,.0f} us" for way, taken in zip(self.ways, (plain, *others), strict=True)
+            f"{name} {1e6 * taken:,.0f} us" for name, taken in zip(self._names, (plain, *others), strict=True)
         )
-        _log.info("all_reduce of some %s bytes in group %r: by %s (%s)",
-                  f"{flat.nbytes:,}", call.state.name, chosen.name, table)  # fmt: skip
-        return chosen
+        what = call.words.partition(" of ")[0]
+        group, chosen = call.state.name, self._names[best]
+        _log.info("%s of some %s bytes in group %r: by %s (%s)", what, f"{nbytes:,}", group, chosen, table)
+        return best
 
 
-class Choices(dict[Key, Way | Trial]):
-    """Those of one group."""
+class Choices(dict[Key, Way | tuple[Trial, list[Way]]]):
+    """How one group reduces."""
+
+
+class Others(dict[tuple[str, int], int | Trial]):
+    """How one group does what is no reduction: by its name and size, the number of the way."""
+
+
+def take(name: str, call: Call, nbytes: int, runs: Mapping[str, Callable[[], None]]) -> None:
+    """Do what is called so by the fastest of the ways, the plain one first; all ranks have the same ways."""
+    known = call.state.kept.setdefault(Others, Others())
+    key = (name, nbytes.bit_length())
+    found = known.get(key)
+    ways = list(runs.values())
+    if found is None:
+        found = known[key] = Trial(list(runs)) if len(ways) > 1 and len(known) < _MOST else 0
+    if isinstance(found, int):
+        ways[found]()
+    elif (best := found.turn(ways, call, nbytes)) is not None:
+        known[key] = best
 
 
 def reduce(flat: torch.Tensor, op: Operation, call: Call) -> None:
@@ -86,10 +106,11 @@ def reduce(flat: torch.Tensor, op: Operation, call: Call) -> None:
                 known[key] = ways[0]
             ways[0].reduce(flat, op, call)
             return
-        found = known[key] = Trial(ways)
-    best = found.reduce(flat, op, call)
+        found = known[key] = Trial([way.name for way in ways]), ways
+    trial, ways = found
+    best = trial.turn([partial(way.reduce, flat, op, call) for way in ways], call, flat.nbytes)
     if best is not None:
-        known[key] = best
+        known[key] = ways[best]
 
 
 def is_plain(state: GroupState, nbytes: int, dtype: torch.dtype) -> bool:

@@ -2,18 +2,20 @@
 
 torch's all_gather on gloo gathers into a flat buffer of its own and copies it out, and its reduce_scatter reduces
 everything on every rank. Here each rank's part is broadcast into the place where it belongs, and parts are sent to the
-rank that reduces them. (Plain sends and receives would do as well, if waiting for one could be bounded: gloo closes all
-connections of the group when such a wait times out, and `is_completed` stays False; measured with torch 2.13.)
+rank that reduces them; ranks of one host go through memory that they share, where that is found to be faster. (Plain
+sends and receives would do as well, if waiting for one could be bounded: gloo closes all connections of the group when
+such a wait times out, and `is_completed` stays False; measured with torch 2.13.)
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.distributed as dist
 
+from holdfast.runtime.comm import choice, shared_memory
 from holdfast.runtime.comm.broadcast import on_gloo, raw, start_broadcast
 from holdfast.runtime.comm.folding import Operation, fold, folds
 from holdfast.runtime.comm.groups import GroupState, state_of
@@ -38,7 +40,8 @@ def all_gather(
 
     ``output``: one contiguous tensor with as many elements as all ranks' have together, or a list of contiguous ones,
     one for each rank; it is returned. ``tensor`` may be the part of it that is this rank's. On gloo: any dtype, and no
-    memory beside the output, except for parts below 256 KiB. ``timeout``: as :func:`holdfast.comm.all_reduce` takes it.
+    memory beside the output, except for parts below 256 KiB; ranks of one host may go through memory that they share
+    (some MiB), if that is faster here. ``timeout``: as :func:`holdfast.comm.all_reduce` takes it.
 
     Raises:
         BadValue, CollectiveMismatch, CollectiveTimeout, CollectiveFailed, GroupBroken: as
@@ -62,7 +65,13 @@ def all_gather(
         return output
     if parts[rank].data_ptr() != given.data_ptr():
         parts[rank].view(given.shape).copy_(given)
-    finish([start_broadcast(raw(part), root, state) for root, part in enumerate(parts)], call)
+    flat = [raw(part) for part in parts]
+    ways: dict[str, Callable[[], None]] = {
+        "broadcasts": lambda: finish([start_broadcast(part, root, state) for root, part in enumerate(flat)], call)
+    }
+    if size > 1 and shared_memory.usable(call):
+        ways["shared memory"] = lambda: shared_memory.gather_in_memory(flat, call)
+    choice.take("all_gather", call, given.nbytes, ways)
     return output
 
 
@@ -94,7 +103,11 @@ def reduce_scatter(
         meet(call)
         return output
     if on_gloo(state, output) and folds(op, output.dtype) and len(state.ranks) > 1:
-        finish(_scattered(output.detach().view(-1), _parts(tensor, state), op, state), call)
+        flat, parts = output.detach().view(-1), _parts(tensor, state)
+        ways: dict[str, Callable[[], None]] = {"exchange": lambda: finish(_scattered(flat, parts, op, state), call)}
+        if shared_memory.usable(call):
+            ways["shared memory"] = lambda: shared_memory.scatter_in_memory(flat, parts, op, call)
+        choice.take("reduce_scatter", call, flat.nbytes, ways)
     else:
         finish([_scattered_by_backend(output.detach(), tensor, op, state)], call)
     return output

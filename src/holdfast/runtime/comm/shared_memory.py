@@ -1,55 +1,32 @@
-"""All-reduce of ranks on one host through memory that they share, instead of through gloo's sockets.
+"""Collectives of ranks on one host through memory that they share, instead of through gloo's sockets.
 
-Each rank copies its tensor into its area of the segment, reduces one slice over all areas, and copies the whole result
-out; a small tensor is reduced whole by every rank, which saves the second wait. Larger tensors go through in pieces
-that fit the processor's caches. A tensor made by :func:`shared_tensor` lies in such memory from the start: nothing is
-copied.
-
-Ranks wait for each other by numbers in the segment's head: a rank writes its data first and then the number of its
-step, the others see the number first and then read the data. That this order holds is what x86 promises (total store
-order) for aligned words, which CPython reads and writes with one instruction each; where that is not promised, this is
-not used. A rank that gives up says so in the head, so that who comes later takes no part.
+To reduce, each rank copies its tensor into its area, reduces one slice over all areas, and copies the whole result out;
+a small tensor is reduced whole by every rank, which saves the second wait. Larger tensors go through in pieces that fit
+the processor's caches. A tensor made by :func:`shared_tensor` lies in such memory from the start: nothing is copied.
+To gather and to scatter, each rank copies in what is its own, and takes out what it is to have.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
-import time
-import weakref
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from weakref import WeakKeyDictionary
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore
 
-from holdfast.errors import BadValue, CollectiveFailed, InternalError
-from holdfast.runtime.comm import peers, trouble
+from holdfast.errors import BadValue, InternalError
+from holdfast.runtime.comm.areas import Found, Memory, memory_of
 from holdfast.runtime.comm.folding import Operation, fold, folds
 from holdfast.runtime.comm.groups import state_of
-from holdfast.runtime.comm.hosts import layout_of
 from holdfast.runtime.comm.presence import Call
-from holdfast.runtime.comm.segments import keeps_order, share
-from holdfast.runtime.comm.waiting import begin, poll
+from holdfast.runtime.comm.waiting import begin
 
-#: The ranks are all there, and map a segment. One that dies at this makes the others wait so long, and do without.
-_SHARE_S = 30.0
-_LEAST_S = 0.01
-#: Each rank has two areas of so many bytes, for even and odd steps; all areas together have at most so many.
-_AREA_BYTES, _AREAS_BYTES = 2 << 20, 64 << 20
 #: Up to this in all ranks together, each reduces the whole instead of waiting twice.
 _WHOLE_BYTES = 128 << 10
 #: A shared tensor is reduced in blocks of so many elements, which are in a cache when they are written back.
 _BLOCK = 1 << 15
-#: So often a rank looks for the others alone; who waits longer looks as well for whoever gave up or has ended.
-_QUICK_LOOKS = 100
-#: In the head each rank has a cache line of eight numbers: the step that it has come to, the one in which it has
-#: reduced its slice, where its tensor lies (0 for in an area; for even and odd steps), and the step that it gave up in.
-_LINE, _CAME, _REDUCED, _PLACE, _LEFT = 8, 0, 1, 2, 4
-_PAGE = mmap.PAGESIZE
+#: What is kept for each rank in an area begins at a multiple of so many bytes.
+_PART_BYTES = 64
 
 
 def takes(flat: torch.Tensor, op: Operation) -> bool:
@@ -63,7 +40,7 @@ def usable(call: Call) -> bool:
     Raises:
         CollectiveTimeout: it is the first question, and ranks did not come to the call; they are named.
     """
-    return _memory_of(call) is not None
+    return memory_of(call) is not None
 
 
 def reduce_in_memory(flat: torch.Tensor, op: Operation, call: Call) -> None:
@@ -75,16 +52,55 @@ def reduce_in_memory(flat: torch.Tensor, op: Operation, call: Call) -> None:
         CollectiveFailed: another rank's process has ended; it is named.
         GroupBroken: another rank has given up.
     """
-    memory = _memory_of(call)
-    if memory is None:
-        raise InternalError(f"group {call.state.name!r} shares no memory")
-    try:
+    with _taking_part(call) as memory:
         found = memory.find(flat) if flat.nbytes * memory.ranks > _WHOLE_BYTES else None
         if found is not None:
             _reduce_where_it_lies(memory, found, op, call)
         else:
             for piece in flat.split(memory.data.shape[-1] // flat.element_size()):
                 _reduce_through_areas(memory, piece, op, call)
+
+
+def gather_in_memory(parts: Sequence[torch.Tensor], call: Call) -> None:
+    """Fill the parts of all ranks, of bytes and one size; this rank's own is there. Ask :func:`usable` before.
+
+    Raises:
+        CollectiveTimeout, CollectiveFailed, GroupBroken: as :func:`reduce_in_memory`.
+    """
+    with _taking_part(call) as memory:
+        for pieces in zip(*(part.split(memory.data.shape[-1]) for part in parts), strict=True):
+            areas = memory.areas(pieces[0])
+            areas[memory.rank].copy_(pieces[memory.rank])
+            memory.come(0, call)
+            for rank, (area, piece) in enumerate(zip(areas, pieces, strict=True)):
+                if rank != memory.rank:
+                    piece.copy_(area)
+
+
+def scatter_in_memory(out: torch.Tensor, parts: Sequence[torch.Tensor], op: Operation, call: Call) -> None:
+    """Fold this rank's part of all ranks into ``out``, in their order; flat tensors of one size. As above.
+
+    Raises:
+        CollectiveTimeout, CollectiveFailed, GroupBroken: as :func:`reduce_in_memory`.
+    """
+    with _taking_part(call) as memory:
+        length = memory.data.shape[-1] // (memory.ranks * _PART_BYTES) * _PART_BYTES // out.element_size()
+        for target, *pieces in zip(out.split(length), *(part.split(length) for part in parts), strict=True):
+            areas = [area.view(memory.ranks, -1) for area in memory.areas(target, memory.ranks)]
+            for room, piece in zip(areas[memory.rank], pieces, strict=True):
+                room.copy_(piece)
+            memory.come(0, call)
+            fold([area[memory.rank] for area in areas], op, target)
+
+
+@contextmanager
+def _taking_part(call: Call) -> Iterator[Memory]:
+    """The group's memory, whose other ranks hear of it if this one does not come to an end."""
+    memory = memory_of(call)
+    if memory is None:
+        raise InternalError(f"group {call.state.name!r} shares no memory")
+    try:
+        yield memory
     except BadValue:
         raise
     except BaseException:
@@ -111,7 +127,7 @@ def shared_tensor(
     state = state_of(group)
     size = torch.Size(shape)
     call = begin(state, f"shared_tensor of {size.numel():,} {str(dtype)[6:]} {list(size)}", timeout)
-    memory = _memory_of(call)
+    memory = memory_of(call)
     if memory is None or not size.numel() or dtype.is_complex or dtype is torch.bool:
         return torch.zeros(size, dtype=dtype)
     made = memory.tensor(size.numel() * dtype.itemsize, call)
@@ -121,9 +137,8 @@ def shared_tensor(
 # ---- the steps
 
 
-def _reduce_through_areas(memory: _Memory, piece: torch.Tensor, op: Operation, call: Call) -> None:
-    memory.step += 1
-    areas = memory.data[memory.step & 1, :, : piece.nbytes].view(piece.dtype).unbind()
+def _reduce_through_areas(memory: Memory, piece: torch.Tensor, op: Operation, call: Call) -> None:
+    areas = memory.areas(piece)
     areas[memory.rank].copy_(piece)
     memory.come(0, call)
     if piece.nbytes * memory.ranks <= _WHOLE_BYTES:
@@ -136,7 +151,7 @@ def _reduce_through_areas(memory: _Memory, piece: torch.Tensor, op: Operation, c
     piece.copy_(areas[0])
 
 
-def _reduce_where_it_lies(memory: _Memory, found: _Found, op: Operation, call: Call) -> None:
+def _reduce_where_it_lies(memory: Memory, found: Found, op: Operation, call: Call) -> None:
     memory.step += 1
     memory.come(found.place, call)
     part = memory.slice_of(found.views[0])
@@ -146,162 +161,3 @@ def _reduce_where_it_lies(memory: _Memory, found: _Found, op: Operation, call: C
             block.copy_(blocks[0])
     memory.reduced(call)
     memory.look_who_left(call)  # who gave up in this step may have changed its tensor while we read
-
-
-# ---- the segment
-
-
-@dataclass(slots=True)
-class _Tensor:
-    """A shared tensor: its ``number`` is the same on all ranks, ``address`` is that of this rank's part."""
-
-    number: int
-    address: int
-    nbytes: int
-    stride: int
-    segment: weakref.ref[mmap.mmap]
-
-
-@dataclass(slots=True)
-class _Found:
-    """``place`` is the same on all ranks that give the same part of the same tensor; ``views``: that of each rank."""
-
-    place: int
-    views: list[torch.Tensor]
-
-
-class _Memory:
-    """The segment of one group. All its ranks take the same steps through it, whose numbers thereby agree.
-
-    An area is written in every second step: whoever has come to the step between has read all that it wanted.
-    """
-
-    def __init__(self, segment: mmap.mmap, processes: Sequence[str], rank: int, head_bytes: int) -> None:
-        ranks = len(processes)
-        self.numbers = memoryview(segment)[: ranks * _LINE * 8].cast("q")
-        self.data = torch.frombuffer(segment, dtype=torch.uint8)[head_bytes:].view(2, ranks, -1)
-        self.ranks = ranks
-        self.rank = rank
-        self.step = 0
-        self._peers = peers.Peers(dict(enumerate(processes)))
-        self._own = rank * _LINE
-        self._tensors: list[_Tensor] = []
-        self._made = 0
-
-    def come(self, place: int, call: Call) -> None:
-        """Say that this rank's tensor is there, and wait until all others' are."""
-        where = _PLACE + (self.step & 1)
-        self.numbers[self._own + where] = place
-        self.numbers[self._own + _CAME] = self.step
-        self._wait(_CAME, call)
-        if len(set(self.numbers[where::_LINE])) > 1:
-            raise BadValue("a tensor was given to all_reduce", why="it lies in a shared tensor on some ranks only",
-                           next_step="give the same view of the same shared tensor on all")  # fmt: skip
-
-    def reduced(self, call: Call) -> None:
-        """Say that this rank has reduced its slice, and wait until all others have."""
-        self.numbers[self._own + _REDUCED] = self.step
-        self._wait(_REDUCED, call)
-
-    def _wait(self, what: int, call: Call) -> None:
-        numbers, step, at, end = self.numbers, self.step, what, self.ranks * _LINE
-        looks = 0
-
-        def ready() -> bool:
-            nonlocal at, looks
-            while at < end and numbers[at] >= step:
-                at += _LINE
-            if at >= end:
-                return True
-            looks += 1
-            if looks > _QUICK_LOOKS:
-                self._look_who_ended(what, call)
-                self.look_who_left(call)
-            os.sched_yield()  # to a rank on the same core
-            return False
-
-        poll(ready, call)
-
-    def look_who_left(self, call: Call) -> None:
-        """Raise what a rank that gave up in this step, or before, has written into the store."""
-        if any(0 < left <= self.step for left in self.numbers[_LEFT::_LINE]):
-            trouble.look(call)
-            call.state.broken = f"another rank gave up in {call.words}"
-            raise CollectiveFailed(call, why="another rank gave up in it")
-
-    def _look_who_ended(self, what: int, call: Call) -> None:
-        for rank in sorted(self._peers.ended()):
-            if self.numbers[rank * _LINE + what] < self.step:  # or it has done what others wait for, and then ended
-                why = f"rank {call.state.ranks[rank]} is gone: its process has ended"
-                trouble.break_group(call, f"{call.words} failed in it: {why}")
-                raise CollectiveFailed(call, why=why)
-
-    def leave(self, call: Call) -> None:
-        """Say that this rank takes no further part, as its call failed or was interrupted."""
-        if not call.state.broken:
-            with suppress(RuntimeError):  # the store may be gone
-                trouble.break_group(call, f"{call.words} was interrupted in it")
-        self.numbers[self._own + _LEFT] = max(self.step, 1)
-
-    def slice_of(self, flat: torch.Tensor) -> slice:
-        """This rank's share of a tensor's elements, beginning at a cache line."""
-        share_of_all = -(-flat.numel() // self.ranks) + 63 & ~63
-        return slice(self.rank * share_of_all, (self.rank + 1) * share_of_all)
-
-    def tensor(self, nbytes: int, call: Call) -> torch.Tensor | None:
-        """The bytes of a new shared tensor; None where there is no memory for it."""
-        self._made += 1
-        stride = -(-nbytes // _PAGE) * _PAGE
-        segment, _ = _share(f"tensor/{self._made}", self.ranks * stride, call)
-        if segment is None:
-            return None
-        own = torch.frombuffer(segment, dtype=torch.uint8, offset=self.rank * stride, count=nbytes)
-        self._tensors.append(_Tensor(self._made, own.data_ptr(), nbytes, stride, weakref.ref(segment)))
-        return own
-
-    def find(self, flat: torch.Tensor) -> _Found | None:
-        """The shared tensor that these elements lie in."""
-        for tensor in self._tensors:
-            offset = flat.data_ptr() - tensor.address
-            segment = tensor.segment()
-            if segment is not None and offset >= 0 and offset + flat.nbytes <= tensor.nbytes:
-                starts = range(offset, offset + self.ranks * tensor.stride, tensor.stride)
-                views = [torch.frombuffer(segment, dtype=flat.dtype, count=flat.numel(), offset=at) for at in starts]
-                return _Found(tensor.number << 40 | offset, views)
-        self._tensors = [tensor for tensor in self._tensors if tensor.segment() is not None]
-        return None
-
-
-#: By group; None where its ranks cannot have a segment.
-_memories: WeakKeyDictionary[dist.ProcessGroup, _Memory | None] = WeakKeyDictionary()
-
-
-def _memory_of(call: Call) -> _Memory | None:
-    group = call.state.group
-    if group not in _memories:
-        _memories[group] = _make(call)
-    return _memories[group]
-
-
-def _make(call: Call) -> _Memory | None:
-    size = len(call.state.ranks)
-    limit_s = max(call.until - time.monotonic(), _LEAST_S)
-    if size < 2 or not keeps_order() or len(layout_of(call.state, limit_s)) > 1:
-        return None
-    head = -(-size * _LINE * 8 // _PAGE) * _PAGE
-    area = min(_AREA_BYTES, _AREAS_BYTES // (2 * size) // _PAGE * _PAGE)
-    segment, processes = _share("sums", head + 2 * size * area, call)
-    return None if segment is None else _Memory(segment, processes, call.state.group.rank(), head)
-
-
-def _share(purpose: str, size: int, call: Call) -> tuple[mmap.mmap | None, list[str]]:
-    """Memory that all ranks have or none; they meet before, so that nobody waits for one that does not come.
-
-    Also which process each of them is.
-    """
-    store = PrefixStore(f"here/{purpose}", call.state.store)
-    store.set(str(dist.get_rank()), peers.identity())
-    keys = [str(rank) for rank in call.state.ranks]
-    poll(lambda: store.check(keys), call)
-    processes = [bytes(each).decode() for each in store.multi_get(keys)]
-    return share(call.state, purpose, size, _SHARE_S), processes
