@@ -46,19 +46,27 @@ def _gathers() -> None:
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
+    from holdfast.runtime.comm import areas, choice  # noqa: PLC0415
     from holdfast.runtime.comm.gather import all_gather, reduce_scatter  # noqa: PLC0415
+    from holdfast.runtime.comm.groups import state_of  # noqa: PLC0415
 
     whole, part = torch.ones(BYTES // 4), torch.ones(BYTES // 4 // dist.get_world_size())
     listed = list(whole.view(dist.get_world_size(), -1).unbind())
-    compare("all_gather of 100 MB", {
-        "torch all_gather_into_tensor": lambda: dist.all_gather_into_tensor(whole, part),
-        "torch all_gather into a list": lambda: dist.all_gather(listed, part),
-        "holdfast all_gather": lambda: all_gather(whole, part),
-    }, _LARGE_TURNS)  # fmt: skip
-    compare("reduce_scatter of 100 MB", {
-        "torch reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(part, whole),
-        "holdfast reduce_scatter": lambda: reduce_scatter(part, whole),
-    }, _LARGE_TURNS)  # fmt: skip
+    for where in ("one host", "sockets alone"):
+        for _ in range(2 * choice.TURNS):  # in which the ways take turns
+            all_gather(whole, part)
+            reduce_scatter(part, whole)
+        compare(f"all_gather of 100 MB, {where}", {
+            "torch all_gather_into_tensor": lambda: dist.all_gather_into_tensor(whole, part),
+            "torch all_gather into a list": lambda: dist.all_gather(listed, part),
+            "holdfast all_gather": lambda: all_gather(whole, part),
+        }, _LARGE_TURNS)  # fmt: skip
+        compare(f"reduce_scatter of 100 MB, {where}", {
+            "torch reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(part, whole),
+            "holdfast reduce_scatter": lambda: reduce_scatter(part, whole),
+        }, _LARGE_TURNS)  # fmt: skip
+        areas._memories[state_of(None).group] = None  # noqa: SLF001 - as where ranks share none
+        state_of(None).kept.pop(choice.Others)
 
 
 def _reductions() -> None:
