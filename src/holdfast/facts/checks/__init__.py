@@ -82,7 +82,15 @@ class Check(msgspec.Struct, frozen=True):
 CHECKS: Mapping[str, Check] = {
     check.name: check
     for check in (
+        Check("gpus", "NVIDIA GPUs that a job will see: number, order, who else computes on them"),
+        Check("gpu-health", "heat, lowered clocks, power, memory errors, PCIe and NVLinks of NVIDIA GPUs"),
         Check("shared-memory", "size and room of /dev/shm, through which workers of one host talk"),
+        Check("interfaces", "network interfaces: up, speed, size of packets, addresses, losses"),
+        Check("routes", "routes, and the way that leads to the rendezvous"),
+        Check("neighbours", "hosts of the own networks that do not answer"),
+        Check("names", "what the own name and the endpoint's mean, and what peers are told"),
+        Check("hosts-file", "traps in /etc/hosts"),
+        Check("ports", "ports of the rendezvous: free, or who holds them"),
     )
 }  # fmt: skip
 
