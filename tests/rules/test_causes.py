@@ -29,7 +29,9 @@ NET004 hostname-resolution            NET005 port-in-use                 NET006 
 NET007 ib-error                       NET008 stale-rendezvous-store
 GPU001 gpu-hw-fault                   GPU002 gpu-fell-off-bus-xid-ecc    GPU003 iommu-acs-p2p-hang
 GPU004 cuda-driver-mismatch           GPU005 cuda-kernel-fault           GPU006 duplicate-gpu
-GPU007 invalid-device-ordinal
+GPU007 invalid-device-ordinal          GPU008 gpu-throttled                GPU009 gpu-memory-worn
+GPU010 gpu-link-degraded              GPU011 gpu-in-use                   GPU012 gpu-renumbered
+GPU013 gpu-settings
 MEM001 gpu-oom-all-ranks              MEM002 oom-on-one-rank-then-timeout
 MEM003 host-oom-killed                MEM004 shm-too-small               MEM005 memlock-limit
 SYNC001 collective-mismatch           SYNC002 rank-missing-collective    SYNC003 uneven-inputs

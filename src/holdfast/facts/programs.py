@@ -16,6 +16,10 @@ class NotInstalled(Unknown, frozen=True):
     """There is no such program here."""
 
 
+class TooLate(Unknown, frozen=True):
+    """It did not answer in time, and was ended."""
+
+
 def said(command: Sequence[str], limit_s: float = LIMIT_S, given: bytes = b"") -> bytes | Unknown:
     """What ``command`` prints, the first MOST_BYTES of it; Unknown where it is missing, fails or takes too long.
 
@@ -39,7 +43,7 @@ def said(command: Sequence[str], limit_s: float = LIMIT_S, given: bytes = b"") -
             status = child.wait(limit_s)
         except subprocess.TimeoutExpired:
             _end(child)
-            return Unknown(f"{program} did not answer within {limit_s:g} s")
+            return TooLate(f"{program} did not answer within {limit_s:g} s")
         output.seek(0)
         complaints.seek(0)
         if status != 0:

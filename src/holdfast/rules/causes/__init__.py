@@ -16,6 +16,7 @@ from holdfast.rules.causes import (
     data,
     environment,
     gpu,
+    gpu_condition,
     memory,
     mismatch,
     network,
@@ -40,7 +41,8 @@ FAMILIES: Mapping[str, str] = {
     "NUM": "numerics",
 }
 _FILES = (
-    environment, network, gpu, memory, sync, mismatch, process, data, checkpoints, configuration, performance, numerics,
+    environment, network, gpu, gpu_condition, memory, sync, mismatch, process,
+    data, checkpoints, configuration, performance, numerics,
 )  # fmt: skip
 _PLACE = {family: place for place, family in enumerate(FAMILIES)}
 
