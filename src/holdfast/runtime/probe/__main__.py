@@ -1,0 +1,107 @@
+"""One rank of the probe: imports torch once, and makes a fork of itself for every step, which it gives a hard limit."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from holdfast.runtime.bootstrap import PR_SET_PDEATHSIG
+from holdfast.runtime.probe import Failure, Plan, Stage
+
+#: How long rank 0 keeps the store for those that still hear why it failed.
+_LAST_S = 2.0
+_NOT_KEPT = -1
+
+
+def main(plan: Plan) -> None:
+    """Go through the steps until one fails."""
+    _die_with_parent()
+    began = time.monotonic()
+    import torch  # noqa: PLC0415 - what it costs is a stage of its own
+
+    from holdfast.runtime.probe import steps  # noqa: PLC0415 - it imports torch
+
+    took_s = round(time.monotonic() - began, 3)
+    _say(Stage(name="import", processes=0, took_s=took_s, detail=f"torch {torch.__version__}"))
+    keeper = _keep(plan, steps.keep) if plan.rank == 0 and plan.world > 1 else None
+    if keeper != _NOT_KEPT:
+        for processes in plan.steps:
+            if processes > 1 and plan.rank >= processes:
+                continue
+            if not _in_time(_fork(partial(steps.step, plan, processes, _say)), plan, processes):
+                break
+    if keeper is not None and keeper != _NOT_KEPT:
+        _ended(keeper, _LAST_S)
+
+
+def _keep(plan: Plan, keep: Callable[..., None]) -> int:
+    """The id of the process that keeps the store, once it does; _NOT_KEPT where it cannot."""
+    reader, writer = os.pipe()
+
+    def ready() -> None:
+        os.write(writer, b"+")
+
+    child = _fork(partial(keep, plan, ready, _say))
+    os.close(writer)
+    kept = os.read(reader, 1) == b"+"
+    os.close(reader)
+    if kept:
+        return child
+    _ended(child, 1.0)
+    return _NOT_KEPT
+
+
+def _fork(work: Callable[[], None]) -> int:
+    """The id of a process that does it, and dies with this one."""
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        _die_with_parent()
+        work()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _in_time(child: int, plan: Plan, processes: int) -> bool:
+    """Did the step end well? One that does not end at all is killed, and said to be."""
+    limit_s = plan.limit_s * (4 + len(plan.sizes_bytes)) + 5
+    status = _ended(child, limit_s)
+    if status is None or os.WIFSIGNALED(status):
+        why = f"killed after {limit_s:g} s" if status is None else f"died of signal {os.WTERMSIG(status)}"
+        _say(Failure(rank=plan.rank, host=os.uname().nodename, stage="step", processes=processes, why=why))
+    return status == 0
+
+
+def _ended(child: int, limit_s: float) -> int | None:
+    """How it ended; None where it had to be killed."""
+    until = time.monotonic() + limit_s
+    while time.monotonic() < until:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return status
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
+
+
+def _say(entry: Stage | Failure) -> None:
+    os.write(1, msgspec.json.encode(entry) + b"\n")
+
+
+if __name__ == "__main__":
+    main(msgspec.json.decode(sys.argv[1], type=Plan))

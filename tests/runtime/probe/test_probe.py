@@ -1,0 +1,120 @@
+"""The probe with real ranks on gloo: it ends well, or it says on every rank who failed at what, and never hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from holdfast.runtime.probe import Outcome, Plan
+
+pytestmark = pytest.mark.slow
+ONE_RANK = Path(__file__).with_name("one_rank.py")
+
+
+@pytest.fixture
+def port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Rank:
+    """A rank that was started with a plan."""
+
+    def __init__(self, rank, world, port, variables=None, **own):
+        plan = Plan(**{"rank": rank, "world": world, "address": "127.0.0.1", "port": port, "limit_s": 3.0, **own})
+        self.process = subprocess.Popen(
+            [sys.executable, ONE_RANK, msgspec.json.encode(plan)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=os.environ | {"GLOO_SOCKET_IFNAME": "lo"} | (variables or {}),
+        )  # fmt: skip
+
+    def outcome(self):
+        out, err = self.process.communicate(timeout=60)
+        assert err == b""
+        return msgspec.json.decode(out, type=Outcome)
+
+
+def together(world, port, odd=None, **own):
+    """The outcomes of all ranks, of which the last has ``odd`` variables."""
+    ranks = [Rank(rank, world, port, odd if rank == world - 1 else None, **own) for rank in range(world)]
+    return [rank.outcome() for rank in ranks]
+
+
+def test_the_steps_are_one_two_four_and_all():
+    def steps(world):
+        return Plan(rank=0, world=world, address="", port=0).steps
+
+    assert [steps(world) for world in (1, 2, 3, 6, 8)] == [(1,), (1, 2), (1, 2, 3), (1, 2, 4, 6), (1, 2, 4, 8)]
+
+
+def test_all_stages_of_a_group_that_can_talk_are_timed(port):
+    outcomes = together(3, port)
+    assert [outcome.failures for outcome in outcomes] == [()] * 3
+    for rank, outcome in enumerate(outcomes):
+        steps = [2, 3] if rank < 2 else [3]
+        names = [(stage.name, stage.processes) for stage in outcome.stages]
+        several = [(name, step) for step in steps for name in ("store", "group", "barrier", "all-reduce")]
+        assert names == [("import", 0), ("group", 1), ("all-reduce", 1), *several]
+        timings = outcome.stages[-1].timings
+        assert [each.size_bytes for each in timings] == list(Plan(rank=0, world=1, address="", port=0).sizes_bytes)
+        assert all(0 < each.best_s < 10 for each in timings)
+
+
+def test_a_rank_that_does_not_come_is_named(port):
+    outcome = Rank(0, 2, port, wait_s=2.0).outcome()
+    (failure,) = outcome.failures
+    assert (failure.rank, failure.stage, failure.missing) == (0, "store", (1,))
+
+
+def test_what_fails_on_one_rank_alone_reaches_the_others_at_once(port):
+    began = time.monotonic()
+    outcomes = together(3, port, odd={"GLOO_SOCKET_IFNAME": "eth9"})
+    assert time.monotonic() - began < 20  # its own limit, before which the others would have waited
+    for outcome in outcomes:
+        (failure,) = outcome.failures
+        assert (failure.rank, failure.stage, failure.processes) == (2, "group", 1)
+        assert failure.why == "ifa != nullptr. Unable to find address for: eth9"
+        assert all(stage.processes < 3 for stage in outcome.stages)
+
+
+def test_a_port_that_is_taken_is_said(port):
+    with socket.create_server(("", port)):
+        (failure,) = Rank(0, 2, port).outcome().failures
+    assert (failure.rank, failure.stage) == (0, "store")
+    assert "EADDRINUSE" in failure.why
+
+
+def test_a_rank_whose_process_stands_still_is_named_by_the_others(port):
+    """A stopped process cannot watch itself."""
+    ranks = [Rank(rank, 2, port, sizes_bytes=(4,) * 20_000, wait_s=3.0) for rank in range(2)]
+    try:
+        probe = psutil.Process(ranks[1].process.pid)
+        until = time.monotonic() + 30
+        while len(children := probe.children(recursive=True)) < 2:  # torch is imported, the first step has begun
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        children[-1].send_signal(signal.SIGSTOP)
+        (failure,) = ranks[0].outcome().failures
+        assert (failure.rank, failure.stage, failure.missing) == (0, "store", (1,))
+    finally:
+        for rank in ranks:
+            rank.process.kill()
+            rank.process.communicate()
+    assert psutil.wait_procs(children, 5)[1] == []  # who started them is dead: so are they
+
+
+def test_a_torch_that_cannot_be_imported_is_a_failure_and_no_hang(port, tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')")
+    (failure,) = Rank(0, 1, port, {"PYTHONPATH": str(tmp_path)}).outcome().failures
+    assert (failure.stage, failure.why) == (
+        "import", "ImportError: libcudart.so.12: cannot open shared object file",
+    )  # fmt: skip
