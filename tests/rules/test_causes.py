@@ -49,8 +49,9 @@ CKPT001 checkpoint-io-slow-timeout    CKPT002 checkpoint-corrupt         CKPT003
 CONF001 comm-config-bad               CONF002 unused-parameters-ddp      CONF003 ddp-param-ready-twice
 PERF001 straggler                     PERF002 computing-long             PERF003 watchdog-timeout-straggler
 PERF004 rank0-long-work-timeout
+PERF005 collectives-slower-than-before                               PERF006 collectives-below-line-rate
 NUM001 mixed-precision-nan            NUM002 silent-corruption-by-misaligned-collectives
-NUM003 replicas-diverge
+NUM003 replicas-diverge                NUM004 collective-result-wrong
 """
 
 #: The kinds of failure by which public reports of failed jobs are labelled.

@@ -86,4 +86,26 @@ CAUSES = (
         ),
         sources=("pytorch/pytorch#136009", "karpathy/nanochat#857", "dylanyunlon/Neuron_SP#2"),
     ),
+    Cause(
+        code="NUM004",
+        name="collective-result-wrong",
+        summary="A collective ended well, and elements of its result are not what they have to be.",
+        what_happens="Bits were changed on the way: by memory without error correction, a faulty GPU, adapter or cable "
+        "whose checksums do not see it, or by a bug of the backend for this size, dtype or alignment. Training goes on "
+        "with wrong gradients.",
+        shows_before="`holdfast bench` fills the buffers with numbers whose result is known and counts the elements that "
+        "differ (`#wrong`).",
+        shows_during="Nothing, or a loss that jumps; replicas may come to differ.",
+        shows_after="Results that cannot be repeated; NaN without a reason in the model.",
+        known_misses="A fault that strikes rarely is not seen in one run: repeat it, for hours where it is suspected.",
+        remedies=(
+            Remedy(
+                text="Repeat it by pairs of hosts, to find the one that is in all wrong ones.",
+                command="holdfast bench all --iters 1000",
+                safety=Safety.AUTOMATIC,
+            ),
+            Remedy(text="Take the host out of the pool, and test its memory and GPUs."),
+        ),
+        sources=("NVIDIA/nccl-tests: verifiable/", "Dixit et al., Silent Data Corruptions at Scale, arXiv 2102.11245"),
+    ),
 )

@@ -1,0 +1,145 @@
+"""What the hardware between ranks could do at most: the rate of a network interface, of a GPU's PCIe link, of memory.
+
+Read from /sys, as the kernel says it; memory is measured, for a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from pathlib import Path
+
+from holdfast.facts import proc
+from holdfast.facts.proc import PROC
+from holdfast.findings import Unknown
+from holdfast.measured import Host
+
+SYS = Path("/sys")
+_MBIT, _GBIT = 1e6 / 8, 1e9 / 8
+#: Bytes a second of one PCIe lane after its line code (8b/10b up to 5 GT/s, 128b/130b from 8, FLITs from 64), by GT/s.
+_PCIE_LANE = {2.5: 0.25e9, 5.0: 0.5e9, 8.0: 0.985e9, 16.0: 1.969e9, 32.0: 3.938e9, 64.0: 7.563e9}
+_SPEED = re.compile(r"([\d.]+) GT/s")
+_MEMORY_BYTES, _MEMORY_TURNS = 32 << 20, 5
+_NVIDIA, _AMD = "0x10de", "0x1002"
+
+
+def this_host(
+    endpoint: tuple[str, int] | None, *, alone: bool, interface: str = "", sys_root: Path = SYS, proc_root: Path = PROC
+) -> Host:
+    """This host and the link that its ranks talk over: memory where they are ``alone`` on it, else a network interface.
+
+    ``interface`` is the one that the user has named (``GLOO_SOCKET_IFNAME``); else that of the route to ``endpoint``.
+    """
+    devices = gpus(sys_root)
+    name = interface.partition(",")[0] or (interface_to(endpoint) if endpoint and not alone else "")
+    rate: float | Unknown
+    if alone and not devices:
+        rate = memory_rate()
+        line = "a copy in memory, measured, as the ranks share one host"
+    elif alone:
+        rate, line = pcie_rate(sys_root)
+    else:
+        rate, line = interface_rate(name, sys_root) if name else (Unknown("its interface is not known"), "")
+    return Host(
+        name=socket.gethostname(), processor=_processor(proc_root), cores=_cores(proc_root), devices=devices,
+        interface=name, line_rate=None if isinstance(rate, Unknown) else rate,
+        line=rate.why if isinstance(rate, Unknown) else line,
+    )  # fmt: skip
+
+
+def interface_rate(name: str, sys_root: Path = SYS) -> tuple[float | Unknown, str]:
+    """Bytes a second of a network interface, by its InfiniBand port where it has one; and where that was read."""
+    for port in sorted((sys_root / "class/net" / name / "device/infiniband").glob("*/ports/*/rate")):
+        text = proc.text(port)
+        if isinstance(text, str) and (match := re.match(r"([\d.]+) Gb/sec", text)):
+            return float(match[1]) * _GBIT, f"{match[0]}, says {port}"
+    file = sys_root / "class/net" / name / "speed"
+    speed = proc.number(file)
+    if isinstance(speed, Unknown) or speed <= 0:
+        return Unknown(f"the kernel does not know how fast {name} is ({file})"), ""
+    return speed * _MBIT, f"{speed:,} Mbit/s, says {file}"
+
+
+def interface_to(endpoint: tuple[str, int]) -> str:
+    """The interface of the route to a host, by the address that the kernel would send from; empty where none is known.
+
+    Nothing is sent: connecting a datagram socket only asks for the route.
+    """
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(*endpoint, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as asked:
+            asked.connect(address)
+            own = asked.getsockname()[0]
+    except OSError:
+        return ""
+    return _interface_of(own)
+
+
+def _interface_of(address: str) -> str:
+    import psutil  # noqa: PLC0415 - 20 ms that most commands need not pay
+
+    for name, own in psutil.net_if_addrs().items():
+        if any(each.address.partition("%")[0] == address for each in own):
+            return str(name)
+    return ""
+
+
+def pcie_rate(sys_root: Path = SYS) -> tuple[float | Unknown, str]:
+    """Bytes a second of the slowest PCIe link of a GPU here; NVLink, where it is there, is faster and not seen."""
+    found: list[tuple[float, str]] = []
+    for device in _gpu_folders(sys_root):
+        speed, width = proc.text(device / "max_link_speed"), proc.number(device / "max_link_width")
+        match = _SPEED.match(speed) if isinstance(speed, str) else None
+        if match and isinstance(width, int) and float(match[1]) in _PCIE_LANE:
+            rate = _PCIE_LANE[float(match[1])] * width
+            found.append((rate, f"PCIe of {match[1]} GT/s, {width} lanes, says {device}; NVLink is faster"))
+    return min(found) if found else (Unknown("no GPU here says how fast its PCIe link is"), "")
+
+
+def gpus(sys_root: Path = SYS) -> tuple[str, ...]:
+    """Vendor and device number of each GPU that the kernel lists."""
+    return tuple(f"{_line(folder / 'vendor')}:{_line(folder / 'device')}" for folder in _gpu_folders(sys_root))
+
+
+def _gpu_folders(sys_root: Path) -> list[Path]:
+    folder = sys_root / "bus/pci/devices"
+    try:
+        devices = sorted(folder.iterdir())
+    except OSError:
+        return []
+    return [
+        device for device in devices
+        if _line(device / "class").startswith(("0x0300", "0x0302", "0x1200"))
+        and _line(device / "vendor") in (_NVIDIA, _AMD)
+    ]  # fmt: skip
+
+
+def memory_rate(nbytes: int = _MEMORY_BYTES) -> float:
+    """Bytes a second of a copy in memory by one core: the best of a few turns."""
+    import numpy as np  # noqa: PLC0415 - as psutil
+
+    source, target = np.zeros(nbytes, np.uint8), np.ones(nbytes, np.uint8)
+    source[:] = 1
+    best = float("inf")
+    for _ in range(_MEMORY_TURNS):
+        began = time.perf_counter()
+        target[:] = source
+        best = min(best, time.perf_counter() - began)
+    return nbytes / best
+
+
+def _processor(proc_root: Path) -> str:
+    text = proc.text(proc_root / "cpuinfo")
+    match = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", text, re.MULTILINE) if isinstance(text, str) else None
+    return match[1].strip()[:200] if match else ""
+
+
+def _cores(proc_root: Path) -> int:
+    text = proc.text(proc_root / "cpuinfo")
+    return len(re.findall(r"^processor\s*:", text, re.MULTILINE)) if isinstance(text, str) else 0
+
+
+def _line(path: Path) -> str:
+    text = proc.text(path)
+    return "" if isinstance(text, Unknown) else text.partition("\n")[0].strip()
