@@ -9,7 +9,7 @@ from holdfast.findings import Unknown
 
 from .trees import host, network
 
-_ROW = "   0: 00000000:733C 00000000:0000 {state} 00000000:00000000 00:00000000 00000000     0        0 {inode} 1 0 100 0\n"
+_ROW = "   0: 00000000:733C 00000000:0000 {state} 00000000:00000000 00:00000000 00000000  0   0 {inode} 1 0 100 0\n"
 _HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 
 

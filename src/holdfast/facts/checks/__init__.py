@@ -91,6 +91,7 @@ CHECKS: Mapping[str, Check] = {
         Check("names", "what the own name and the endpoint's mean, and what peers are told"),
         Check("hosts-file", "traps in /etc/hosts"),
         Check("ports", "ports of the rendezvous: free, or who holds them"),
+        Check("firewall", "rules of nftables, iptables, ufw and firewalld, as far as they meet a job"),
     )
 }  # fmt: skip
 
