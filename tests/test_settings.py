@@ -184,30 +184,3 @@ def test_no_preset_does_harm_to_be_safe(preset):
 def test_a_misspelt_preset_is_a_sentence():
     with pytest.raises(UnknownName, match="there is no preset 'conservativ'; did you mean conservative"):
         settings.worker_environment("conservativ", workers=1)
-
-
-# Advice
-
-
-def test_a_time_out_that_nothing_reads_is_named_with_what_governs():
-    (sentence,) = settings.advice({"NCCL_TIMEOUT": "1800", "NCCL_DEBUG": "WARN"})
-    assert sentence.startswith("NCCL_TIMEOUT=1800 has no effect")
-    assert "init_process_group(timeout=timedelta(seconds=1800))" in sentence
-
-
-@pytest.mark.parametrize("name", ["NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT", "NCCL_DESYNC_DEBUG"])
-def test_an_old_name_is_answered_with_the_new_one(name):
-    (sentence,) = settings.advice({name: "1"})
-    assert f"say TORCH_{name}=1" in sentence
-    assert settings.advice({name: "1", f"TORCH_{name}": "1"}) == ()
-
-
-def test_a_name_that_nothing_reads_is_answered_with_the_one_that_is():
-    (sentence,) = settings.advice({"NCCL_HEARTBEAT_TIMEOUT_SEC": "60"})
-    assert sentence == (
-        "NCCL_HEARTBEAT_TIMEOUT_SEC has no effect: nothing reads it; TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC is what is read"
-    )
-
-
-def test_there_is_no_advice_where_nothing_is_wrong():
-    assert settings.advice({"TORCH_NCCL_BLOCKING_WAIT": "1", "NCCL_IB_TIMEOUT": "22", "NCCL_TIMEOUT": ""}) == ()

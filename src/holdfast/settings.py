@@ -1,4 +1,4 @@
-"""Every variable that holdfast reads or sets, the presets, and what a user's variables are worth: one typed table.
+"""Every variable that holdfast reads or sets, and the presets: one typed table (others': :mod:`holdfast.variables`).
 
 This is the only module that touches ``os.environ``. A value comes from, in this order: a flag, the environment, the
 preset, the default; :func:`read` says which it was. A preset fills gaps and never replaces what the user set, under
@@ -198,31 +198,6 @@ PRESETS: Mapping[str, Mapping[str, Default]] = {
     },
 }  # fmt: skip
 
-_GROUP_TIMEOUT = (
-    "{name}={value} has no effect: nothing in NCCL or torch reads it; the limit is the process group's own (10 minutes "
-    "for NCCL, 30 for gloo), so say init_process_group(timeout=timedelta(seconds={value})), "
-    "or holdfast run --group-timeout {value}"
-)
-_OLD_NAME = "{name} is an old name that torch still reads, with a warning; say {new}={value}"
-_OVERRULED = "{name} has no effect here: the elastic agent sets {new}=1 where it is unset; say {new}={value}"
-_NOT_READ = "{name} has no effect: nothing reads it; {new} is what is read"
-
-#: Variable -> (sentence, new name): what is often set, and read by nobody or under another name.
-_OFTEN_MEANT: Mapping[str, tuple[str, str]] = {
-    **dict.fromkeys(
-        ("NCCL_TIMEOUT", "NCCL_COMM_TIMEOUT", "NCCL_WATCHDOG_TIMEOUT", "TORCH_NCCL_TIMEOUT", "TORCH_NCCL_TIMEOUT_SEC",
-         "TORCH_DISTRIBUTED_TIMEOUT", "GLOO_TIMEOUT", "GLOO_TIMEOUT_SECONDS"),
-        (_GROUP_TIMEOUT, "")),
-    "NCCL_ASYNC_ERROR_HANDLING": (_OVERRULED, "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
-    "NCCL_BLOCKING_WAIT": (_OLD_NAME, "TORCH_NCCL_BLOCKING_WAIT"),
-    "NCCL_DESYNC_DEBUG": (_OLD_NAME, "TORCH_NCCL_DESYNC_DEBUG"),
-    "NCCL_ENABLE_TIMING": (_OLD_NAME, "TORCH_NCCL_ENABLE_TIMING"),
-    "NCCL_HEARTBEAT_TIMEOUT_SEC": (_NOT_READ, "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"),
-    "NCCL_ENABLE_MONITORING": (_NOT_READ, "TORCH_NCCL_ENABLE_MONITORING"),
-    "NCCL_SOCKET_TIMEOUT": (_NOT_READ, "NCCL_SOCKET_RETRY_CNT (with NCCL_SOCKET_RETRY_SLEEP_MSEC)"),
-    "NCCL_CONNECT_TIMEOUT": (_NOT_READ, "NCCL_SOCKET_RETRY_CNT (with NCCL_SOCKET_RETRY_SLEEP_MSEC)"),
-}  # fmt: skip
-
 
 def environment() -> dict[str, str]:
     """A copy of this process's environment, to be passed on to children."""
@@ -332,16 +307,6 @@ def gaps(defaults: Mapping[str, str], environ: Mapping[str, str] | None = None) 
         for name, value in defaults.items()
         if not any(variables.get(alias) for alias in (name, *_row(name).aliases))
     }
-
-
-def advice(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """One sentence for each variable of the user that nothing reads, or that has a new name."""
-    variables = os.environ if environ is None else environ
-    sentences = []
-    for name, (sentence, new) in _OFTEN_MEANT.items():
-        if variables.get(name) and not variables.get(new):
-            sentences.append(sentence.format(name=name, new=new, value=variables[name]))
-    return tuple(sentences)
 
 
 def _row(name: str) -> Setting:

@@ -24,6 +24,9 @@ WHOLE = by_name("rank-missing-collective")
 CODES = """
 ENV001 nccl-version-mismatch          ENV002 nccl-plugin-missing         ENV003 fd-limit
 ENV004 nccl-timeout-ignored           ENV005 variable-renamed            ENV006 variable-never-read
+ENV007 variable-value-unusable        ENV008 variable-of-another-version ENV009 variables-contradict
+ENV010 variable-harmful               ENV011 variable-set-too-late
+ENV012 variable-differs-between-hosts ENV013 variable-not-handed-on
 NET001 network-interface-wrong        NET002 network-fabric-fault        NET003 firewall-blocked-ports
 NET004 hostname-resolution            NET005 port-in-use                 NET006 master-unreachable
 NET007 ib-error                       NET008 stale-rendezvous-store

@@ -10,10 +10,12 @@ import msgspec
 
 from holdfast import settings
 from holdfast.actions.agent import NodeAgent, Plan, say
+from holdfast.actions.audit import audit_environment
 from holdfast.actions.channel import Channel
 from holdfast.actions.policy import Budget, OnHang
 from holdfast.actions.run_folder import RunFolder
 from holdfast.errors import BadValue, HoldfastError, MissingFile, UnknownName
+from holdfast.findings import Level
 from holdfast.runtime import faults, packing, torchrun
 from holdfast.runtime.launch import FAILED, launch
 from holdfast.runtime.recorder import build
@@ -44,8 +46,9 @@ def run(given: argparse.Namespace, wish: Wish) -> int:
     base = Path(str(settings.read("HOLDFAST_RUN_DIR", flag=wish.run_dir).value)).expanduser()
     folder = RunFolder(base, workers=plan.workers, records=settings.count("HOLDFAST_RING"))
     atexit.register(folder.close)
-    for sentence in settings.advice():
-        say(sentence)
+    for claim in audit_environment().findings:
+        if claim.level is not Level.NOTE:
+            say(claim.message)
     if folder.trouble and plan.recorder != "off":
         say(f"the boxes lie in {folder.boxes}, where writing is slower: {folder.trouble}")
     watcher = Channel(plan.environment, folder.path / "watcher.log")

@@ -22,13 +22,14 @@ INTERRUPTED = 130
 
 #: Command -> the module that holds it, and its line in ``holdfast --help``.
 COMMANDS: Mapping[str, tuple[str, str]] = {
+    "env": ("holdfast.cli.env", "Audit the variables of a job: what nobody reads, or reads as something else."),
     "check": ("holdfast.cli.check", "Look at this host before a job: what would stop it, slow it down, or is unseen."),
     "bench": ("holdfast.cli.bench", "Measure collectives: how fast ranks talk, and whether results are right."),
     "run": ("holdfast.cli.run", "Run a training job as torchrun does, watch it, name the stuck rank, restart it."),
     "attach": ("holdfast.cli.attach", "Look into a job that hangs now: who waits, who does not, and at which line."),
     "report": ("holdfast.cli.report", "Put all evidence of a run into one archive, without secrets, to hand on."),
     "diagnose": ("holdfast.cli.diagnose", "Find the root cause in logs, dumps, boxes, or archives of them."),
-    "explain": ("holdfast.cli.explain", "Explain a cause of failure, given its code or its name."),
+    "explain": ("holdfast.cli.explain", "Explain a cause of failure, or an environment variable."),
     "chaos": ("holdfast.cli.chaos", "List the faults that `holdfast run --inject` can cause."),
 }
 

@@ -54,6 +54,13 @@ def versions(path: Sequence[str] | None = None, proc_root: Path = PROC) -> tuple
     )
 
 
+def nccl_and_torch(path: Sequence[str] | None = None) -> tuple[str, str]:
+    """The versions of NCCL and torch that are installed as packages, "" for each that is not; nothing is imported."""
+    found = _installed(Path(folder) for folder in (sys.path if path is None else path) if folder)
+    packages = sorted(name for name in found if name.startswith("nvidia_nccl_cu"))
+    return found[packages[-1]][0] if packages else "", found["torch"][0] if "torch" in found else ""
+
+
 def _installed(folders: Iterable[Path]) -> dict[str, tuple[str, str]]:
     """Package -> version and folder, by the names of what installers leave; the first on the path counts."""
     found: dict[str, tuple[str, str]] = {}

@@ -24,6 +24,7 @@ from holdfast.rules.causes import (
     performance,
     process,
     sync,
+    variables,
 )
 
 #: Letters of the codes -> what the family is about, in the order in which they are listed.
@@ -41,7 +42,7 @@ FAMILIES: Mapping[str, str] = {
     "NUM": "numerics",
 }
 _FILES = (
-    environment, network, gpu, gpu_condition, memory, sync, mismatch, process,
+    environment, variables, network, gpu, gpu_condition, memory, sync, mismatch, process,
     data, checkpoints, configuration, performance, numerics,
 )  # fmt: skip
 _PLACE = {family: place for place, family in enumerate(FAMILIES)}

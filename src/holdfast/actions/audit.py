@@ -1,0 +1,63 @@
+"""Look at the variables of this process, or of files, and judge them, for ``holdfast env`` and ``holdfast run``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from holdfast import settings
+from holdfast.facts import variables
+from holdfast.facts.variables import Given
+from holdfast.facts.versions import nccl_and_torch
+from holdfast.findings import Finding, Level
+from holdfast.rules.environment import audit
+from holdfast.rules.environment.scene import Scene
+
+INTERFACES = "/sys/class/net"
+RDMA_DEVICES = "/sys/class/infiniband"
+
+
+class Audited(msgspec.Struct, frozen=True, kw_only=True):
+    """What was looked at (variables, and files where they were), what is wrong, and what could not be seen."""
+
+    given: tuple[Given, ...]
+    findings: tuple[Finding, ...]
+    unseen: tuple[str, ...] = ()
+    files: int = 0
+
+    @property
+    def exit_status(self) -> int:
+        """1 where an error was found."""
+        return int(any(claim.level is Level.ERROR for claim in self.findings))
+
+
+def audit_environment(environ: Mapping[str, str] | None = None, root: str = "/") -> Audited:
+    """The variables of this process, and those that NCCL takes from its files, on this host."""
+    variables_here = settings.environment() if environ is None else environ
+    from_files, unseen = variables.in_nccl_files(variables_here, root)
+    given = (*variables.in_environment(variables_here), *from_files)
+    nccl, torch = nccl_and_torch()
+    interfaces = _names(root, INTERFACES)
+    scene = Scene(nccl=nccl, torch=torch, interfaces=interfaces or None, infiniband=bool(_names(root, RDMA_DEVICES)))
+    return Audited(given=given, findings=audit(given, scene), unseen=unseen)
+
+
+def audit_files(paths: Sequence[Path]) -> Audited:
+    """What launch scripts, images, manifests and programs at ``paths`` set; for no host, and no release in particular.
+
+    Raises:
+        MissingFile: one of ``paths`` is not there.
+    """
+    from holdfast.facts.launch_files import scan  # noqa: PLC0415 - it brings a parser that nothing else needs
+
+    seen = scan(paths)
+    return Audited(given=seen.given, findings=audit(seen.given, Scene()), unseen=seen.unseen, files=seen.files)
+
+
+def _names(root: str, folder: str) -> tuple[str, ...]:
+    try:
+        return tuple(sorted(entry.name for entry in Path(root, folder.lstrip("/")).iterdir()))
+    except OSError:
+        return ()

@@ -1,0 +1,167 @@
+"""Variables that shell scripts, Dockerfiles and files of NAME=value lines set.
+
+The words of a line are taken apart by shlex, and NAME=value counts wherever a launcher takes it: after export, in
+front of a command, after -x, -e and --env, in --export=ALL,A=1. Conditions are not followed: each line is taken to be
+reached.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from holdfast.facts.environment import matters
+from holdfast.facts.variables import Given
+from holdfast.variables import Status, concerns, table
+
+_PAIR = re.compile(r"(?:-[xe]|-D)?([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_EXPORT_OPTION = re.compile(r"--(?:export|env|environment|envs|container-env)=(.*)", re.DOTALL)
+_HANDED_ON = frozenset({"export", "env", "setenv", "declare", "typeset", "readonly", "local"})
+#: Commands whose words are text and not settings.
+_TEXT = frozenset({"echo", "printf", "grep", "sed", "awk", "unset", "test", "[", "[[", "if", "elif", "while", "case"})
+_OPERATORS = frozenset({";", "&&", "||", "|", "&", "(", ")", ";;", "\n", "{", "}", "then", "do", "else"})
+_SLURM = re.compile(r"^\s*#\s*SBATCH\s+(.*)")
+_MOST_DEPTH = 3
+
+
+class Unreadable(ValueError):
+    """The file cannot be read as what its name says."""
+
+
+def of_interest(name: str) -> bool:
+    """True for a name that somebody in the job may read, or that is nearly one."""
+    return concerns(name) or matters(name)
+
+
+def read(text: str, origin: str) -> Iterator[Given]:
+    """What a script sets, line by line; a name that it uses itself and nobody else reads is its own."""
+    found = list(_script(text, origin))
+    exported = {each.name for each in found if each.handed_on}
+    exported |= set(re.findall(r"^\s*(?:export|declare -x)\s+([A-Z][A-Z0-9_]*)\s*(?:#.*)?$", text, re.MULTILINE))
+    everything = re.search(r"^\s*set\s+(-\w*a|-o allexport)\b", text, re.MULTILINE)
+    for each in found:
+        if not _own(each.name, text):
+            handed_on = each.handed_on or each.name in exported or bool(everything)
+            if handed_on or not _used(each.name, text):
+                yield replace(each, handed_on=handed_on)
+
+
+def read_pairs(text: str, origin: str) -> Iterator[Given]:
+    """Lines of NAME=value, as in .env, .deepspeed_env and nccl.conf."""
+    for number, line in enumerate(text.splitlines(), 1):
+        name, sign, value = line.strip().removeprefix("export ").partition("=")
+        if sign and not name.startswith("#") and of_interest(name.strip()):
+            yield Given(name=name.strip(), value=value.strip().strip("'\""), origin=origin, line=number)
+
+
+def read_dockerfile(text: str, origin: str) -> Iterator[Given]:
+    """ENV and ARG keep what they set; what RUN exports is gone with its line."""
+    for number, line in _logical(text):
+        instruction, _, rest = line.strip().partition(" ")
+        match instruction.upper():
+            case "ENV" | "ARG":
+                first = rest.split(None, 1)
+                if first and "=" not in first[0] and len(first) == 2 and instruction.upper() == "ENV":
+                    rest = f"{first[0]}={shlex.quote(first[1])}"
+                yield from _pairs(_words(rest), origin, number, handed_on=instruction.upper() == "ENV")
+            case "RUN":
+                for given in _line(rest, origin, number):
+                    if not re.search(rf"{given.name}=\S+\s+\S*(python|torchrun|mpirun)", rest):
+                        yield replace(given, handed_on=False)
+            case "CMD" | "ENTRYPOINT":
+                yield from _line(rest, origin, number)
+
+
+def _script(text: str, origin: str) -> Iterator[Given]:
+    for number, line in _logical(text):
+        if slurm := _SLURM.match(line):
+            yield from _pairs(_words(slurm[1]), origin, number, handed_on=True)
+        elif not line.lstrip().startswith("#"):
+            yield from _line(line, origin, number)
+
+
+def _logical(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with those that a backslash continues, and with the number of the first; a quote may span lines."""
+    begun = 0
+    pieces: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        begun = begun or number
+        if line.lstrip().startswith("#") and pieces:
+            continue  # a comment between continued lines, as Dockerfiles have them
+        if line.endswith("\\") and not line.endswith("\\\\"):
+            pieces.append(line[:-1])
+            continue
+        yield begun, " ".join([*pieces, line])
+        begun, pieces = 0, []
+    if pieces:
+        yield begun, " ".join(pieces)
+
+
+def _words(line: str) -> list[str]:
+    """The words as the shell sees them; where quotes do not end, what blanks divide."""
+    reader = shlex.shlex(line, posix=True, punctuation_chars=";&|()")
+    reader.whitespace_split = True
+    reader.commenters = "#"
+    try:
+        return list(reader)
+    except ValueError:
+        return line.replace('"', " ").replace("'", " ").split()
+
+
+def _line(line: str, origin: str, number: int, depth: int = 0) -> Iterator[Given]:
+    """The commands of one line, each by itself."""
+    if not any(mark in line for mark in ("=", "setenv")):
+        return
+    command: list[str] = []
+    for word in [*_words(line), ";"]:
+        if word in _OPERATORS or set(word) <= set(";&|()"):
+            yield from _command(command, origin, number, depth)
+            command = []
+        else:
+            command.append(word)
+
+
+def _command(words: list[str], origin: str, number: int, depth: int) -> Iterator[Given]:
+    if not words:
+        return
+    first = words[0].rpartition("/")[2]
+    writes = any(word.startswith((">", "tee")) for word in words)
+    if first in _TEXT and not (first in ("echo", "printf") and writes):
+        return
+    if first == "setenv" and len(words) >= 3:
+        words = [first, f"{words[1]}={words[2]}"]
+    alone = all(_PAIR.fullmatch(word) for word in words)
+    yield from _pairs(words, origin, number, handed_on=not alone or first in _HANDED_ON)
+    if depth < _MOST_DEPTH:
+        for word in words:
+            if " " in word and "=" in word and not _EXPORT_OPTION.fullmatch(word) and not _is_pair(word):
+                yield from _line(word, origin, number, depth + 1)
+
+
+def _is_pair(word: str) -> bool:
+    found = _PAIR.fullmatch(word)
+    return found is not None and of_interest(found[1])
+
+
+def _pairs(words: list[str], origin: str, number: int, *, handed_on: bool) -> Iterator[Given]:
+    for word in words:
+        option = _EXPORT_OPTION.fullmatch(word)
+        for part in option[1].split(",") if option else [word]:
+            found = _PAIR.fullmatch(part)
+            if found and of_interest(found[1]):
+                value = None if re.search(r"[$`]", found[2]) else found[2]
+                yield Given(name=found[1], value=value, origin=origin, line=number, handed_on=handed_on)
+
+
+def _used(name: str, text: str) -> bool:
+    return re.search(rf"\$\{{?{re.escape(name)}\b", text) is not None
+
+
+def _own(name: str, text: str) -> bool:
+    """Names like NNODES are what scripts call their own variables; they mean nothing where the script uses them."""
+    row = table().get(name)
+    ours = row is not None and row.status in (Status.NEVER_READ, Status.FRAMEWORK) and "_" in f"{row.replaced_by}_"
+    return ours and not name.startswith(("NCCL_", "TORCH", "GLOO_")) and _used(name, text)

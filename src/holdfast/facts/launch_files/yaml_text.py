@@ -1,0 +1,89 @@
+"""Variables in YAML and JSON: Kubernetes manifests, compose files, workflows, configurations of launchers.
+
+Taken are ``{name: X, value: Y}``, ``X: Y``, ``"X=Y"`` in lists, and shell lines in texts (``args``, ``run``). The "
+"files'
+nodes are read and nothing is built from them, so that a hostile file cannot start anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import yaml
+from msgspec.structs import replace
+
+from holdfast.facts.launch_files import shell
+from holdfast.facts.launch_files.shell import Unreadable, of_interest
+from holdfast.facts.variables import Given
+
+_NAME = re.compile(r"[A-Z][A-Z0-9_]*[A-Z0-9]")
+#: Only a file in which such a word stands is worth the parser's time.
+_WORTH = re.compile(r"CCL|TORCH|GLOO|PET_|CUDA_|OMP_|MASTER_|UCX_|FI_|OFI_|WORLD_SIZE|NNODES|NPROC|NODE_RANK")
+
+
+def read(text: str, origin: str) -> Iterator[Given]:
+    """All documents of a YAML file. Raises Unreadable where it is none (a template, say)."""
+    if not _WORTH.search(text):
+        return
+    try:
+        documents = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" (line {mark.line + 1})" if mark else ""
+        raise Unreadable(
+            f"it is no YAML that can be read{where}: {getattr(error, 'problem', None) or 'too deep'}"
+        ) from error
+    seen: set[int] = set()
+    for document in documents:
+        yield from _node(document, origin, seen)
+
+
+def read_json(text: str, origin: str) -> Iterator[Given]:
+    """JSON is YAML but for its tabs; lines of objects are documents without marks, and are not read."""
+    yield from read(text.replace("\t", " "), origin)
+
+
+def _node(node: yaml.Node | None, origin: str, seen: set[int]) -> Iterator[Given]:
+    """Depth first without recursion; a node that an alias names again is read once."""
+    left = [node]
+    while left:
+        here = left.pop()
+        if here is None or id(here) in seen:
+            continue
+        seen.add(id(here))
+        if isinstance(here, yaml.MappingNode):
+            yield from _mapping(here, origin)
+            left += [value for _, value in reversed(here.value)]
+        elif isinstance(here, yaml.SequenceNode):
+            left += reversed(here.value)
+        elif isinstance(here, yaml.ScalarNode):
+            yield from _scalar(here, origin)
+
+
+def _mapping(node: yaml.MappingNode, origin: str) -> Iterator[Given]:
+    named: dict[str, yaml.ScalarNode] = {}
+    for key, value in node.value:
+        if isinstance(key, yaml.ScalarNode) and isinstance(value, yaml.ScalarNode):
+            named[key.value] = value
+            if _NAME.fullmatch(key.value) and of_interest(key.value):
+                yield _given(key.value, value.value, origin, key)
+    name, value_node = named.get("name"), named.get("value")
+    if name is not None and value_node is not None and _NAME.fullmatch(name.value) and of_interest(name.value):
+        yield _given(name.value, value_node.value, origin, name)
+
+
+def _scalar(node: yaml.ScalarNode, origin: str) -> Iterator[Given]:
+    """A text of its own is a line of a shell, or several."""
+    if "=" not in node.value:
+        return
+    first = node.start_mark.line + (2 if node.style in ("|", ">") else 1)
+    for given in shell.read(node.value, origin):
+        line = first + (given.line or 1) - 1 if node.style == "|" else first
+        listed = "\n" not in node.value and node.style not in ("|", ">") and not given.handed_on
+        yield replace(given, line=line, handed_on=True if listed else given.handed_on)
+
+
+def _given(name: str, value: str, origin: str, at: yaml.Node) -> Given:
+    unknown = re.search(r"\$[({]|\{\{", value) is not None
+    return Given(name=name, value=None if unknown else value, origin=origin, line=at.start_mark.line + 1)

@@ -1,0 +1,44 @@
+"""Rules over variables: read by nobody, misspelt, of a wrong value, in contradiction, harmful, too late; all pure.
+
+``names`` judges that a variable is set, ``values`` what it is set to, ``harm`` what that does to the job, ``together``
+variables that do not go with each other, ``moments`` when it is set, ``hosts`` how hosts differ; ``recommended`` says
+what would fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from holdfast.facts.variables import Given
+from holdfast.findings import Finding, Level
+from holdfast.rules.environment import harm, moments, names, together, values
+from holdfast.rules.environment.scene import Scene
+
+_GRAVEST_FIRST = (Level.ERROR, Level.UNKNOWN, Level.WARNING, Level.NOTE)
+
+
+def audit(given: Sequence[Given], scene: Scene) -> tuple[Finding, ...]:
+    """What is wrong with the variables, the gravest first; those of one file are also judged together."""
+    found = list(_each(given, scene))
+    for origin in dict.fromkeys(each.origin for each in given):
+        found += together.judge([each for each in given if each.origin == origin], scene)
+    unique = dict.fromkeys(found)
+    return tuple(sorted(unique, key=lambda claim: (_GRAVEST_FIRST.index(claim.level), claim.subject.file or "",
+                                                   claim.subject.line or 0)))  # fmt: skip
+
+
+def _each(given: Sequence[Given], scene: Scene) -> Iterator[Finding]:
+    """Of a variable that nobody reads, its value and its moment are not judged any more."""
+    here = {(each.origin, each.name): each for each in given}
+    for each in given:
+        others = {name: other for (origin, name), other in here.items() if origin == each.origin}
+        unread = tuple(names.judge(each, others, scene))
+        yield from unread
+        if any(claim.level is not Level.NOTE for claim in unread):
+            continue
+        unusable = tuple(values.judge(each, scene))
+        yield from unusable
+        late = tuple(moments.judge(each))
+        yield from late
+        if not unusable and not late:
+            yield from harm.judge(each, others, scene)
