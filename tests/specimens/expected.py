@@ -50,6 +50,7 @@ EXPECTED = {
     "uneven_inputs_abort": crash(3, "uneven-inputs", "mismatched-shape"),
     "swallowed_exception": hang(2, "rank-skips-collective", "rank-missing-collective"),
     "order_cycle": hang(1, "collective-order-inversion"),
+    "group_left_at_exit": crash(2, "group-left-at-exit", names_line=False),
     "shape_mismatch": crash(3, "mismatched-shape"),
     "shape_mismatch_silent": hang(2, "mismatched-shape"),
     "dtype_mismatch": crash(1, "mismatched-dtype"),

