@@ -84,6 +84,11 @@ CHECKS: Mapping[str, Check] = {
     for check in (
         Check("gpus", "NVIDIA GPUs that a job will see: number, order, who else computes on them"),
         Check("gpu-health", "heat, lowered clocks, power, memory errors, PCIe and NVLinks of NVIDIA GPUs"),
+        Check("amd-gpus", "AMD GPUs: number, driver, heat, memory errors"),
+        Check("kernel-log", "what the kernel's log says of GPUs (Xid), PCIe links and network adapters"),
+        Check("cuda", "driver, CUDA, torch and NCCL fit together"),
+        Check("pci-paths", "IOMMU and ACS between GPUs and adapters, lanes of adapters"),
+        Check("infiniband", "InfiniBand and RoCE ports: state, rate, GIDs, partitions, errors"),
         Check("shared-memory", "size and room of /dev/shm, through which workers of one host talk"),
         Check("interfaces", "network interfaces: up, speed, size of packets, addresses, losses"),
         Check("routes", "routes, and the way that leads to the rendezvous"),

@@ -254,4 +254,29 @@ CAUSES = (
         ),
         sources=("pytorch/pytorch#135712", "pytorch/pytorch#167288", "pytorch/pytorch#167302"),
     ),
+    Cause(
+        code="NET014",
+        name="ib-port-degraded",
+        summary="A port of an InfiniBand or RoCE adapter is down, flaps, or carries less than it should.",
+        what_happens="The link is not up, trains with fewer lanes or at a lower rate, has errors that are repeated, or "
+        "the adapter itself has lost PCIe lanes. NCCL leaves a port out that is not ACTIVE when the job starts, and "
+        "says so only at NCCL_DEBUG=INFO; a port that goes down later ends the job.",
+        shows_before="State and rate in `ibstat` or /sys/class/infiniband, counters (symbol_error, link_downed), `Link "
+        "DOWN` in the kernel's log; INIT instead of ACTIVE where no subnet manager runs.",
+        shows_during="All collectives over hosts are slow, by the part that the missing rail would have carried.",
+        shows_after="`NET/IB : Got completion ... with error 12` or `port error` on this host where the port went "
+        "down under way, else nothing.",
+        known_misses="Counters count since the driver was loaded: an old fault that was mended still shows. Ports of a "
+        "management network are slower on purpose: name the others in NCCL_IB_HCA.",
+        remedies=(
+            Remedy(
+                text="See all ports and their counters.",
+                command="ibstat; rdma link show; ethtool -S IFACE",
+                safety=Safety.AUTOMATIC,
+            ),
+            Remedy(text="Reseat or exchange the cable; look at the switch's side of the link."),
+            DRAIN,
+        ),
+        sources=("Linux: Documentation/ABI/stable/sysfs-class-infiniband", "NVIDIA/nccl: src/transport/net_ib"),
+    ),
 )
