@@ -30,6 +30,8 @@ ENV012 variable-differs-between-hosts ENV013 variable-not-handed-on
 NET001 network-interface-wrong        NET002 network-fabric-fault        NET003 firewall-blocked-ports
 NET004 hostname-resolution            NET005 port-in-use                 NET006 master-unreachable
 NET007 ib-error                       NET008 stale-rendezvous-store
+NET009 host-never-arrived             NET010 mtu-black-hole              NET011 slow-link
+NET012 launch-arguments-differ        NET013 clocks-differ
 NET014 ib-port-degraded
 GPU001 gpu-hw-fault                   GPU002 gpu-fell-off-bus-xid-ecc    GPU003 iommu-acs-p2p-hang
 GPU004 cuda-driver-mismatch           GPU005 cuda-kernel-fault           GPU006 duplicate-gpu

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
+
+from holdfast.cli import hosts as several
 
 
 @click.command()
@@ -13,10 +16,12 @@ import click
 @click.option("--list", "list_all", is_flag=True, help="List the checks.")
 @click.option("--nproc-per-node", "workers", metavar="N", type=click.IntRange(1), help="Workers that will run here.")
 @click.option("--checkpoints", metavar="DIR", type=Path, help="The folder into which checkpoints will go.")
+@several.options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def command(
-    *, names: tuple[str, ...], list_all: bool, workers: int | None, checkpoints: Path | None, as_json: bool
-) -> int:
+    *, names: tuple[str, ...], list_all: bool, workers: int | None, checkpoints: Path | None, as_json: bool,
+    **more: Any,
+) -> int:  # fmt: skip
     """Look at this host before a job starts: GPUs, memory, network, limits, disks, versions; nothing is changed.
 
     What cannot be seen is said to be unknown, and never taken for fine. It takes some seconds.
@@ -32,6 +37,8 @@ def command(
     place = Place(
         environ=settings.environment(), workers=workers, checkpoints=str(checkpoints) if checkpoints else None
     )
+    if (status := several.run(more, place, names, as_json=as_json)) is not None:
+        return status
     report = check_host(place, names)
     if as_json:
         from holdfast.report.json import envelope, write

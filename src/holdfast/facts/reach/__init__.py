@@ -165,11 +165,15 @@ class Clock(msgspec.Struct, frozen=True):
 
 
 class HostReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen on one host: the looks of all checks (name -> JSON), its variables, and when, by its own clock."""
+    """What was seen on one host: the looks of all checks (name -> JSON), its variables, and when, by its own clock.
+
+    ``judged`` is what its own rules made of the looks, as the action writes and reads it.
+    """
 
     host: str
     at: float = 0.0
     looks: dict[str, msgspec.Raw] = {}
+    judged: msgspec.Raw = msgspec.Raw(b"[]")
     environ: dict[str, str] = {}
 
 

@@ -17,6 +17,7 @@ from holdfast.rules.causes import (
     environment,
     gpu,
     gpu_condition,
+    hosts,
     memory,
     mismatch,
     network,
@@ -42,7 +43,7 @@ FAMILIES: Mapping[str, str] = {
     "NUM": "numerics",
 }
 _FILES = (
-    environment, variables, network, gpu, gpu_condition, memory, sync, mismatch, process,
+    environment, variables, network, hosts, gpu, gpu_condition, memory, sync, mismatch, process,
     data, checkpoints, configuration, performance, numerics,
 )  # fmt: skip
 _PLACE = {family: place for place, family in enumerate(FAMILIES)}

@@ -1,0 +1,155 @@
+"""Is this set of hosts fit to train? Each host is looked at, all meet, whoever leads judges, and all say the same."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from holdfast.actions.check import COULD_NOT_JUDGE, Checked, State, judged
+from holdfast.facts.checks import Place, chosen
+from holdfast.facts.checks.running import Look, look
+from holdfast.facts.reach import Clock, Gathered, HostReport, Link
+from holdfast.facts.reach.meeting import Muster, Outcome, meet, ours
+from holdfast.findings import Finding, Level, Unknown, Verdict
+from holdfast.report.files import write_whole
+from holdfast.rules import preflight, reach
+from holdfast.rules.reach import attendance, matrix, pace
+
+#: Looked at before this command listens at ports itself.
+_BEFORE = frozenset({"ports"})
+
+
+class Hosts(msgspec.Struct, frozen=True, kw_only=True):
+    """What all hosts are told. ``labels``: who came, in the order of ``picture``; ``missing``: node ranks, if known."""
+
+    checks: tuple[Checked, ...]
+    reach: tuple[Finding, ...]
+    verdict: Verdict
+    nodes: int
+    labels: tuple[str, ...] = ()
+    missing: tuple[int, ...] = ()
+    missing_count: int = 0
+    picture: tuple[str, ...] = ()
+    links: tuple[Link, ...] = ()
+    clocks: tuple[Clock, ...] = ()
+    passing: tuple[str, ...] = ()
+    failing: tuple[str, ...] = ()
+    alone: str = ""
+    elapsed_s: float = 0.0
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Those between the hosts first, then those of each host's checks."""
+        return (*self.reach, *(claim for each in self.checks for claim in each.findings))
+
+    @property
+    def exit_status(self) -> int:
+        """0 nothing wrong, 1 an error was found, 3 nothing could be seen."""
+        if any(claim.level is Level.ERROR for claim in self.findings):
+            return 1
+        return COULD_NOT_JUDGE if not self.labels and all(each.state is State.UNKNOWN for each in self.checks) else 0
+
+
+def check_hosts(place: Place, muster: Muster, names: Sequence[str] = (), now: Callable[[], float] = time.time) -> Hosts:
+    """Look at this host, meet the others, and return what all of them are told.
+
+    Raises:
+        UnknownName: there is no such check.
+    """
+    begun = time.monotonic()
+    checks = chosen(tuple(names))
+    # Ports are looked at before this command itself listens at some of them.
+    early = look(place, [check for check in checks if check.name in _BEFORE])
+    later = [check for check in checks if check.name not in _BEFORE]
+    outcome, report = asyncio.run(_meet(place, muster, lambda: {**early, **look(place, later)}, now))
+    if isinstance(outcome.content, Unknown):
+        hosts = _alone(outcome, outcome.content, report, muster)
+    else:
+        hosts = msgspec.json.decode(outcome.content, type=Hosts)
+    return msgspec.structs.replace(hosts, elapsed_s=round(time.monotonic() - begun, 3))
+
+
+async def _meet(
+    place: Place, muster: Muster, looks: Callable[[], Mapping[str, Look]], now: Callable[[], float]
+) -> tuple[Outcome, HostReport]:
+    looking = asyncio.ensure_future(asyncio.to_thread(looks))
+
+    async def report() -> HostReport:
+        return _report(await asyncio.shield(looking), place, now())
+
+    outcome = await meet(muster, report, lambda gathered: msgspec.json.encode(judge(gathered)), now)
+    return outcome, await report()
+
+
+def _report(looks: Mapping[str, Look], place: Place, at: float) -> HostReport:
+    host = os.uname().nodename
+    return HostReport(
+        host=host, at=at, environ=ours(place.environ),
+        looks={name: msgspec.Raw(msgspec.json.encode(found.seen)) for name, found in looks.items()},
+        judged=msgspec.Raw(msgspec.json.encode(judged(looks, place, host, at))),
+    )  # fmt: skip
+
+
+def judge(gathered: Gathered) -> Hosts:
+    """What all hosts are told of what was gathered."""
+    found = reach.judge(gathered)
+    checks = tuple(check for number in sorted(gathered.reports) for check in _judged(gathered.reports[number]))
+    labels = tuple(each.copy.label for each in gathered.present)
+    failing = reach.failing(gathered, (*found, *(claim for check in checks for claim in check.findings)))
+    nodes, count = attendance.missing(gathered)
+    return Hosts(
+        checks=checks, reach=found, nodes=gathered.nodes, labels=labels, missing=tuple(nodes), missing_count=count,
+        picture=matrix.rows(gathered, pace.slow(gathered)), links=gathered.links, clocks=gathered.clocks,
+        verdict=_verdict(found, checks, (*reach.unseen(gathered), *_unseen(checks))),
+        passing=tuple(each for each in labels if each not in failing),
+        failing=(*(each for each in labels if each in failing), *(f"node {node}" for node in nodes)),
+    )  # fmt: skip
+
+
+def _judged(report: HostReport) -> tuple[Checked, ...]:
+    try:
+        return msgspec.json.decode(report.judged, type=tuple[Checked, ...])
+    except msgspec.DecodeError:
+        return ()
+
+
+def _alone(outcome: Outcome, why: Unknown, report: HostReport, muster: Muster) -> Hosts:
+    """What a copy says that did not meet the others."""
+    found = reach.alone(outcome.copy, outcome.approach, why, muster.wait_s)
+    checks = _judged(report)
+    unseen = (f"the other hosts: {why.why}", *_unseen(checks))
+    return Hosts(
+        checks=checks, reach=found, nodes=muster.nodes, alone=why.why, failing=(outcome.copy.label,),
+        verdict=_verdict(found, checks, unseen),
+    )  # fmt: skip
+
+
+def _unseen(checks: Sequence[Checked]) -> tuple[str, ...]:
+    return tuple(f"{each.host}: {each.name}: {why}" for each in checks for why in each.unseen)
+
+
+def _verdict(found: Sequence[Finding], checks: Sequence[Checked], unseen: Sequence[str]) -> Verdict:
+    """What keeps the hosts apart comes before what is wrong on one of them: without the others no job starts."""
+    between = preflight.verdict(found, unseen)
+    claims = [claim for each in checks for claim in each.findings]
+    if between.root is None:
+        return preflight.verdict([*found, *claims], unseen)
+    others = preflight.verdict(claims, ())
+    suspects = (*between.suspects, *([others.root] if others.root else []), *others.suspects)
+    return msgspec.structs.replace(between, suspects=suspects)
+
+
+def write_lists(hosts: Hosts, prefix: str) -> None:
+    """Write PREFIXpassing.txt and PREFIXfailing.txt, a host a line, for the scheduler.
+
+    Raises:
+        MissingFile: they cannot be written.
+    """
+    for name, labels in (("passing", hosts.passing), ("failing", hosts.failing)):
+        lines = "".join(f"{label.split(' (node ')[0]}\n" for label in labels)
+        write_whole(Path(f"{prefix}{name}.txt"), lines.encode(errors="surrogateescape"))

@@ -1,0 +1,89 @@
+"""Which links are slow, or fail under load, measured pair by pair."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from statistics import median
+
+from holdfast.facts.reach import Fate, Gathered, Link
+from holdfast.findings import Fact, Finding, Level, Subject, finding
+from holdfast.rules.causes import by_name
+from holdfast.rules.reach.blame import Suspect, blame
+
+#: A link is slow that carries less than half of what the median link does; with fewer links there is no usual one.
+_SLOW = 0.5
+_FEWEST_LINKS = 3
+_MOST_FACTS = 16
+_MIB = 1 << 20
+
+
+def judge(gathered: Gathered) -> Iterator[Finding]:
+    """Links that broke while they were measured, then those that are far slower than most."""
+    broken: dict[Fate, list[Link]] = defaultdict(list)
+    for link in gathered.links:
+        if link.fate is not Fate.OPEN:
+            broken[link.fate].append(link)
+    for fate, links in broken.items():
+        stalled = fate is Fate.STALLED
+        for suspect in blame({(each.source, each.target) for each in links}, len(gathered.present)):
+            what = "a message of 4 MiB stalls" if stalled else f"measuring fails ({links[0].detail or fate})"
+            yield _about(
+                suspect, links, gathered, "mtu-black-hole" if stalled else "network-fabric-fault", what, Level.ERROR
+            )
+    lagging = slow(gathered)
+    if not lagging:
+        return
+    links = [each for each in gathered.links if (each.source, each.target) in lagging]
+    for suspect in blame(lagging, len(gathered.present)):
+        what = f"less than half of the usual {_usual(_speeds(gathered)) / _MIB:.0f} MiB/s arrives"
+        yield _about(suspect, links, gathered, "slow-link", what, Level.WARNING)
+
+
+def slow(gathered: Gathered) -> frozenset[tuple[int, int]]:
+    """The pairs that carry less than half of what the median pair does; none where there are too few to say."""
+    speeds = _speeds(gathered)
+    if len(speeds) < _FEWEST_LINKS:
+        return frozenset()
+    usual = _usual(speeds)
+    return frozenset(pair for pair, speed in speeds.items() if speed < _SLOW * usual)
+
+
+def _speeds(gathered: Gathered) -> dict[tuple[int, int], float]:
+    """Bytes a second in the slower direction."""
+    return {
+        (each.source, each.target): min(each.forth, each.back) for each in gathered.links if each.forth and each.back
+    }
+
+
+def _usual(speeds: dict[tuple[int, int], float]) -> float:
+    return median(speeds.values())
+
+
+def _about(suspect: Suspect, links: list[Link], gathered: Gathered, cause: str, what: str, level: Level) -> Finding:
+    hosts = [each.copy.host for each in gathered.present]
+    mine = [each for each in links if (each.source, each.target) in set(suspect.pairs)]
+    first = mine[0]
+    pair = f"{hosts[first.source]} -> {hosts[first.target]}"
+    where = (
+        f"on {len(mine)} links of {hosts[suspect.host]}"
+        if suspect.host is not None
+        else f"between {pair.replace(' -> ', ' and ')}"
+    )
+    return finding(
+        by_name(cause), f"{where} {what}", level=level, confidence=0.7 if level is Level.WARNING else 0.9,
+        subject=Subject(host=hosts[suspect.host]) if suspect.host is not None else Subject(link=pair),
+        evidence=tuple(_fact(each, hosts) for each in mine[:_MOST_FACTS]),
+    )  # fmt: skip
+
+
+def _fact(link: Link, hosts: list[str]) -> Fact:
+    parts = [f"{hosts[link.source]} -> {hosts[link.target]}:"]
+    if link.round_trip_s is not None:
+        parts.append(f"round trip {link.round_trip_s * 1e3:.2f} ms,")
+    for speed, word in ((link.forth, "forth"), (link.back, "back")):
+        if speed is not None:
+            parts.append(f"{speed / _MIB:.1f} MiB/s {word},")
+    return Fact(
+        text=" ".join((*parts, link.detail)).strip().rstrip(","), origin="4 MiB over TCP", host=hosts[link.source]
+    )
