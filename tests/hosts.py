@@ -206,10 +206,11 @@ class Host:
         )
 
     def interface(self, name, address):
-        """Give it another interface that leads nowhere, as docker0 does."""
-        self.do("ip", "link", "add", name, "type", "dummy")
+        """Give it another interface that is up and leads nowhere, as docker0 does."""
+        self.do("ip", "link", "add", name, "type", "veth", "peer", "name", f"{name}-end")
         self.do("ip", "addr", "add", address, "dev", name)
-        self.do("ip", "link", "set", name, "up")
+        for end in (name, f"{name}-end"):
+            self.do("ip", "link", "set", end, "up")
 
     # ---- faults of names and clocks
 
