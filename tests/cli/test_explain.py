@@ -93,3 +93,38 @@ def test_works_where_torch_is_not_installed():
     done = subprocess.run(program, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert by_name("no-failure").code in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("NCCL_IB_GID_INDEX", ("(nccl)", "RoCE GID table index", "default  -1", "nccl 2.1.4")),
+        ("NCCL_TIMEOUT", ("read by nobody", "instead  init_process_group")),
+        ("NCCL_TREE_THRESHOLD", ("not read any more", "gone in 2.5.6")),
+        ("NCCL_P2P_LEVEL", ("exactly so", "NVL")),
+        ("HOLDFAST_RING", ("(holdfast)", "4096")),
+        ("OMP_NUM_THREADS", ("when torch is imported",)),
+    ],
+)
+def test_explains_a_variable(capsys, name, words):
+    status, out, err = ended(capsys, name)
+    assert (status, err) == (0, "")
+    assert out.startswith(name)
+    assert [word for word in words if word not in " ".join(out.split()) and word not in out] == []
+
+
+def test_a_misspelt_variable_gets_the_near_one(capsys):
+    status, out, err = ended(capsys, "NCCL_IB_GID_INDX")
+    assert (status, out) == (2, "")
+    assert "there is no variable 'NCCL_IB_GID_INDX'; did you mean NCCL_IB_GID_INDEX" in err
+
+
+def test_a_variable_that_looks_like_none_gets_a_sentence(capsys):
+    status, _, err = ended(capsys, "FOO_BAR")
+    assert status == 2
+    assert len(err) < 250
+
+
+def test_a_variable_as_json(capsys):
+    row = json.loads(ended(capsys, "NCCL_IB_GID_INDEX", "--json")[1])["variable"]
+    assert (row["name"], row["default"]) == ("NCCL_IB_GID_INDEX", "-1")

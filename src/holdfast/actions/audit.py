@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import settings
 from holdfast.facts import variables
+from holdfast.facts.environment import without_secret
 from holdfast.facts.variables import Given
 from holdfast.facts.versions import nccl_and_torch
 from holdfast.findings import Finding, Level
@@ -26,6 +28,13 @@ class Audited(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
     unseen: tuple[str, ...] = ()
     files: int = 0
+
+    def shown(self) -> tuple[Given, ...]:
+        """The variables without what is secret in their values."""
+        return tuple(
+            each if each.value is None else replace(each, value=without_secret(each.name, each.value))
+            for each in self.given
+        )
 
     @property
     def exit_status(self) -> int:

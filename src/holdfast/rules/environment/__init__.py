@@ -12,7 +12,10 @@ from collections.abc import Iterator, Sequence
 from holdfast.facts.variables import Given
 from holdfast.findings import Finding, Level
 from holdfast.rules.environment import harm, moments, names, together, values
+from holdfast.rules.environment.hosts import differences
 from holdfast.rules.environment.scene import Scene
+
+__all__ = ["audit", "differences"]
 
 _GRAVEST_FIRST = (Level.ERROR, Level.UNKNOWN, Level.WARNING, Level.NOTE)
 
