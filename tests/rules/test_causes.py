@@ -27,6 +27,8 @@ ENV004 nccl-timeout-ignored           ENV005 variable-renamed            ENV006 
 ENV007 variable-value-unusable        ENV008 variable-of-another-version ENV009 variables-contradict
 ENV010 variable-harmful               ENV011 variable-set-too-late
 ENV012 variable-differs-between-hosts ENV013 variable-not-handed-on
+ENV014 process-limit                  ENV015 clock-unsynchronized        ENV016 package-installed-twice
+ENV017 tracing-refused
 NET001 network-interface-wrong        NET002 network-fabric-fault        NET003 firewall-blocked-ports
 NET004 hostname-resolution            NET005 port-in-use                 NET006 master-unreachable
 NET007 ib-error                       NET008 stale-rendezvous-store
@@ -40,6 +42,7 @@ GPU010 gpu-link-degraded              GPU011 gpu-in-use                   GPU012
 GPU013 gpu-settings
 MEM001 gpu-oom-all-ranks              MEM002 oom-on-one-rank-then-timeout
 MEM003 host-oom-killed                MEM004 shm-too-small               MEM005 memlock-limit
+MEM006 host-swapping                  MEM007 huge-pages-unsuited
 SYNC001 collective-mismatch           SYNC002 rank-missing-collective    SYNC003 uneven-inputs
 SYNC004 rank-guarded-collective       SYNC005 rank-skips-collective      SYNC006 collective-order-inversion
 SYNC007 mismatched-shape              SYNC008 mismatched-dtype           SYNC009 mismatched-operation
@@ -52,10 +55,12 @@ PROC008 rank-uninterruptible-io       PROC009 exit-nonzero
 PROC010 stalled-outside-collectives   PROC011 stale-build-lock
 DATA001 dataloader-worker-died        DATA002 file-io-blocked            DATA003 model-download-race
 CKPT001 checkpoint-io-slow-timeout    CKPT002 checkpoint-corrupt         CKPT003 checkpoint-half-written
+CKPT004 checkpoint-folder-unusable
 CONF001 comm-config-bad               CONF002 unused-parameters-ddp      CONF003 ddp-param-ready-twice
 PERF001 straggler                     PERF002 computing-long             PERF003 watchdog-timeout-straggler
 PERF004 rank0-long-work-timeout
 PERF005 collectives-slower-than-before                               PERF006 collectives-below-line-rate
+PERF007 processors-too-few            PERF008 clock-source-slow          PERF009 memory-on-another-node
 NUM001 mixed-precision-nan            NUM002 silent-corruption-by-misaligned-collectives
 NUM003 replicas-diverge                NUM004 collective-result-wrong
 """

@@ -115,15 +115,19 @@ def _load(proc_root: Path) -> Fact:
     return seen_here("load over 1, 5, 15 minutes", value, str(proc_root / "loadavg"))
 
 
-def _container(proc_root: Path, root: Path) -> Fact:
+def container_of(proc_root: Path = PROC, root: Path = Path("/")) -> tuple[str, str]:
+    """What kind of container this is, by the marks that they leave (empty where none shows), and where it shows."""
     for mark, name in _CONTAINER_MARKS.items():
         if (root / mark).exists():
-            return seen_here("container", name, str(root / mark))
+            return name, str(root / mark)
     groups = proc.text(proc_root / "1/cgroup")
     word = next((word for word in _CONTAINER_WORDS if isinstance(groups, str) and word in groups), None)
-    if word is not None:
-        return seen_here("container", word, "/proc/1/cgroup")
-    return seen_here("container", "none that shows", "/, /proc/1/cgroup")
+    return (word, "/proc/1/cgroup") if word is not None else ("", "/, /proc/1/cgroup")
+
+
+def _container(proc_root: Path, root: Path) -> Fact:
+    name, origin = container_of(proc_root, root)
+    return seen_here("container", name or "none that shows", origin)
 
 
 def _gpus(proc_root: Path) -> Iterator[Fact]:

@@ -97,6 +97,16 @@ CHECKS: Mapping[str, Check] = {
         Check("hosts-file", "traps in /etc/hosts"),
         Check("ports", "ports of the rendezvous: free, or who holds them"),
         Check("firewall", "rules of nftables, iptables, ufw and firewalld, as far as they meet a job"),
+        Check("limits", "limits on open files, locked memory, stack and processes"),
+        Check("memory", "memory of the host and of the control group, and what is free of it"),
+        Check("swap", "swap, and whether pages move"),
+        Check("processors", "processors that may be used: affinity, quota, load"),
+        Check("tasks", "room for processes and threads"),
+        Check("numa", "NUMA nodes, and which of them the workers reach"),
+        Check("huge-pages", "huge pages: set aside, or made while programs wait"),
+        Check("container", "what a container, or hardening, keeps from a job"),
+        Check("disk", "the folder of checkpoints: room, and the speed of writing", alone=True),
+        Check("clock", "the clock: whether it is kept right, and its source"),
     )
 }  # fmt: skip
 

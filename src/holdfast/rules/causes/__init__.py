@@ -18,6 +18,7 @@ from holdfast.rules.causes import (
     gpu,
     gpu_condition,
     hosts,
+    machine,
     memory,
     mismatch,
     network,
@@ -44,7 +45,7 @@ FAMILIES: Mapping[str, str] = {
 }
 _FILES = (
     environment, variables, network, hosts, gpu, gpu_condition, memory, sync, mismatch, process,
-    data, checkpoints, configuration, performance, numerics,
+    data, checkpoints, configuration, performance, numerics, machine,
 )  # fmt: skip
 _PLACE = {family: place for place, family in enumerate(FAMILIES)}
 
