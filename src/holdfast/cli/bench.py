@@ -86,6 +86,7 @@ def _words(kind: str, given: tuple[str, ...], known: tuple[str, ...], otherwise:
 @click.option("--tolerance", metavar="SHARE", default="10%", show_default=True, help="How much slower is still fine.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the measurement there; - for standard output alone.")
 @click.option("--csv", "csv_file", metavar="FILE", type=Path, help="Write a line for each size there.")
+@click.option("--html", "html_file", metavar="FILE", type=Path, help="Write a page with plots there.")
 def command(**given: Any) -> int:
     """Measure collectives: times, bandwidths and percentiles, and whether every element comes out right.
 
@@ -142,3 +143,7 @@ def _write(given: Mapping[str, Any], done: Benched) -> None:
         from holdfast.report.bench import as_csv
 
         write_whole(given["csv_file"], as_csv(done.measurement).encode())
+    if given["html_file"]:
+        from holdfast.report.bench_page import page
+
+        write_whole(given["html_file"], page(done.measurement, done.verdict).encode())

@@ -28,9 +28,9 @@ _Speed = Annotated[float, msgspec.Meta(gt=0, le=1e18)]
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
     """Latency in seconds and bandwidth in bytes a second of one collective, each with its 95 % interval.
 
-    The bandwidth is that of the call (bytes of one rank's buffer by time), not of the bus; the upper end of its interval
-    is None where the times could as well not grow at all. ``worst_error``: by what share of the time the line is off at
-    the size where it is worst. ``hosts`` counts them, ``at`` is in Unix seconds.
+    The bandwidth is that of the call (bytes of one rank's buffer by time), not of the bus; the upper end of its
+    interval is None where the times could as well not grow at all. ``worst_error``: by what share of the time the line
+    is off at the size where it is worst. ``hosts`` counts them, ``at`` is in Unix seconds.
     """
 
     collective: _Word

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from holdfast.measured import DTYPES, TORCH, Host, Measurement, Pair, Row, Series, Timing, algbw, bus_share, busbw
 from holdfast.measured.fit import Fit
-from holdfast.report.text import duration, encodable, one_line
+from holdfast.report.text import encodable, one_line
 
 _BLANK = f"# {'':>10}  {'':>12}  {'':>8}  {'':>6}  {'':>6}"
 _PLACEMENT = f"  {'time':>7}  {'algbw':>6}  {'busbw':>6}  {'#wrong':>6}"
@@ -167,10 +167,17 @@ def fit_sentence(fit: Fit) -> str:
     slow, fast = (f"{each / 1e9:.3g}" if each else "no end" for each in fit.bandwidth_interval)
     way = "" if fit.way == TORCH else f" by {fit.way}"
     return (
-        f"{fit.collective} over {fit.backend}{way}: latency {duration(fit.latency_s)} ({duration(low)} to "
-        f"{duration(high)}), bandwidth {fit.bandwidth / 1e9:.3g} GB/s ({slow} to {fast}; 95 %), "
+        f"{fit.collective} over {fit.backend}{way}: latency {time_text(fit.latency_s)} ({time_text(low)} to "
+        f"{time_text(high)}), bandwidth {fit.bandwidth / 1e9:.3g} GB/s ({slow} to {fast}; 95 %), "
         f"off by at most {fit.worst_error:.0%}"
     )
+
+
+def time_text(seconds: float) -> str:
+    """A time to three digits, as benchmarks need it: ``1,620 µs``, ``12.3 ms``, ``2.01 s``."""
+    if seconds < 10e-3:
+        return f"{1e6 * seconds:,.0f} µs" if seconds >= 100e-6 else f"{1e6 * seconds:.3g} µs"
+    return f"{1e3 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def reached(measurement: Measurement) -> Iterator[str]:
@@ -204,7 +211,7 @@ def topology(measurement: Measurement) -> Iterator[str]:
 
 def _pair(pair: Pair) -> str:
     low, high = pair.ranks
-    return f"rank {low} ── rank {high}: {duration(pair.latency_s)}, {pair.bandwidth / 1e9:.3g} GB/s"
+    return f"rank {low} ── rank {high}: {time_text(pair.latency_s)}, {pair.bandwidth / 1e9:.3g} GB/s"
 
 
 def as_csv(measurement: Measurement) -> str:

@@ -68,16 +68,16 @@ def incident_page(  # noqa: PLR0913 - the parts of a page, each with a name
     it is, key by key, and ``tree`` holds stacks merged over ranks. ``undecided``: that no root was found does
     not mean that nothing failed. Everything is escaped; the size is bounded for any number of ranks.
     """
-    script = _source("incident.js")
+    script = source("incident.js")
     page = (
-        _environment()
+        environment()
         .get_template("incident.html")
         .render(
             title=title,
             verdict=verdict,
             head=_head(verdict, undecided=undecided),
             policy=_policy(script),
-            style=Markup(_source("incident.css")),  # noqa: S704 - our own file
+            style=Markup(source("incident.css")),  # noqa: S704 - our own file
             script=Markup(script),  # noqa: S704 - our own file
             timeline=timeline,
             picture=draw(timeline, verdict.root.subject.rank if verdict.root else None, _named(verdict)),
@@ -101,7 +101,8 @@ def _templates() -> PackageLoader:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """What templates of pages are rendered in: every text is escaped, and made visible."""
     environment = Environment(
         loader=_templates(),
         autoescape=True,
@@ -132,8 +133,9 @@ def _plain(value: Any) -> Any:
 
 
 @cache
-def _source(name: str) -> str:
-    return _templates().get_source(_environment(), name)[0]
+def source(name: str) -> str:
+    """A file beside the templates, as it is."""
+    return _templates().get_source(environment(), name)[0]
 
 
 def _policy(script: str) -> str:

@@ -88,12 +88,13 @@ def _compared(series: Series, alike: list[tuple[Row, Row]], words: str, toleranc
     ratio = statistics.median(each for each, _ in ratios)
     if ratio <= 1 + tolerance:
         return None
+    longer = f"{ratio - 1:.0%} longer than" if ratio < 2 else f"{ratio:.1f} times as long as"
     beyond_noise = sum(apart for _, apart in ratios) / len(ratios)
     new, was = max(alike, key=lambda pair: pair[0].size_bytes)
     figures = " (" + ", was ".join(_figure(series, row) for row in (new, was)) + ")"
     return finding(
         by_name("collectives-slower-than-before"),
-        f"{series.name} takes {ratio - 1:.0%} longer than in the baseline for messages {words}{figures}",
+        f"{series.name} takes {longer} in the baseline for messages {words}{figures}",
         level=Level.ERROR,
         evidence=tuple(
             Fact(text=f"{row.size_bytes:,} bytes: median {duration(row.timing.p50_s)}, was "
@@ -128,6 +129,8 @@ def _below(now: Measurement) -> Iterator[Finding]:
     if not rates or None in rates or now.ranks < 2:
         return
     slowest = min(now.hosts, key=lambda host: host.line_rate or 0)
+    if not slowest.interface and not slowest.devices:
+        return  # copies in memory: nothing over sockets comes near to them, and that is no news
     limit = slowest.line_rate or 0.0
     large = [
         (busbw(series.collective, row.size_bytes, row.timing.p50_s, now.ranks) * 1e9 / limit, series)

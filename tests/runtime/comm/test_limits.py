@@ -13,18 +13,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
+from holdfast import links
 from holdfast.errors import BadValue, HoldfastError, MissingFile, UnknownName
+from holdfast.measured.fit import Fit
 from holdfast.runtime.comm import history, limits
 from holdfast.runtime.comm.limits import limit_s
 
-STATE = SimpleNamespace(epoch=1, name="0", group=None)
+
+class Group:
+    """Something that a weak reference can be held to."""
+
+
+GROUP = Group()
+STATE = SimpleNamespace(
+    epoch=1, name="0", group=GROUP, ranks=(0, 1), device=SimpleNamespace(type="cpu"), backend_for=lambda _: "gloo"
+)
 SMALL, LARGE = 8, 467_019_003 * 4
 MINUTE = 60.0
 
 
 @pytest.fixture(autouse=True)
-def fresh(monkeypatch):
+def fresh(monkeypatch, tmp_path):
     monkeypatch.delenv("HOLDFAST_TIMEOUTS", raising=False)
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))  # where the user's own measurements are kept
     monkeypatch.delenv("HOLDFAST_HISTORY", raising=False)
     limits.forget()
     history.forget()
@@ -217,3 +228,33 @@ def test_a_limit_that_is_learnt_stays_below_the_ceiling(monkeypatch):
     assert set(seen[8:]) == {2 * 60 * MINUTE}
     (kept,) = history.known().troubles
     assert kept.site.partition(":")[0] == Path(__file__).name
+
+
+def measured_before(ranks, bandwidth, latency_s=0.0, hosts=1):
+    links.keep([
+        Fit(collective="all_reduce", way="torch", backend="gloo", dtype="float32", ranks=ranks, hosts=hosts,
+            latency_s=latency_s, latency_interval_s=(latency_s, latency_s), bandwidth=bandwidth,
+            bandwidth_interval=(bandwidth, None), worst_error=0.0),
+    ])  # fmt: skip
+    limits.forget()
+
+
+def test_what_was_measured_before_stands_for_a_group_that_has_moved_nothing_yet():
+    measured_before(ranks=2, bandwidth=10e6)
+    assert limit_s(STATE, LARGE) == pytest.approx(20 * (1 << 31) / 10e6)  # of the power of two: an hour at 10 MB/s
+    assert limit_s(STATE, SMALL) == 5 * MINUTE
+    limits.measured(STATE, LARGE, LARGE / 1e9)  # what the group itself does counts more
+    assert limit_s(STATE, LARGE) == 10 * MINUTE
+
+
+def test_what_was_measured_over_other_ranks_or_cannot_be_read_changes_nothing():
+    measured_before(ranks=3, bandwidth=10e6)
+    assert limit_s(STATE, LARGE) == 10 * MINUTE
+    links.place().write_bytes(b'{"schema": "holdfast/links/1", "fits": [{"bandwidth": -1}]}')
+    limits.forget()
+    assert limit_s(STATE, LARGE) == 10 * MINUTE
+
+
+def test_a_fit_never_makes_a_limit_longer_than_the_ceiling():
+    measured_before(ranks=2, bandwidth=1.0, latency_s=1e6)
+    assert limit_s(STATE, SMALL) == limit_s(STATE, LARGE) == 120 * MINUTE

@@ -91,10 +91,10 @@ CAUSES = (
         name="collective-result-wrong",
         summary="A collective ended well, and elements of its result are not what they have to be.",
         what_happens="Bits were changed on the way: by memory without error correction, a faulty GPU, adapter or cable "
-        "whose checksums do not see it, or by a bug of the backend for this size, dtype or alignment. Training goes on "
-        "with wrong gradients.",
-        shows_before="`holdfast bench` fills the buffers with numbers whose result is known and counts the elements that "
-        "differ (`#wrong`).",
+        "whose checksums do not see it, or by a bug of the backend for this size, dtype or alignment. Training goes "
+        "on with wrong gradients.",
+        shows_before="`holdfast bench` fills the buffers with numbers whose result is known and counts the elements "
+        "that differ (`#wrong`).",
         shows_during="Nothing, or a loss that jumps; replicas may come to differ.",
         shows_after="Results that cannot be repeated; NaN without a reason in the model.",
         known_misses="A fault that strikes rarely is not seen in one run: repeat it, for hours where it is suspected.",

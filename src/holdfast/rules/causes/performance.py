@@ -110,11 +110,11 @@ CAUSES = (
         code="PERF005",
         name="collectives-slower-than-before",
         summary="Collectives take longer than in a baseline that was measured on the same kind of machines.",
-        what_happens="A link runs at a lower rate or loses packets, a collective takes another way than before (another "
-        "version, variable or interface), a processor is slower or shared, or something else uses the link. Every step "
-        "of every job on these machines pays for it.",
-        shows_before="`holdfast bench --baseline FILE` takes longer than the file says, by more than the tolerance, and "
-        "for several sizes.",
+        what_happens="A link runs at a lower rate or loses packets, a collective takes another way than before "
+        "(another version, variable or interface), a processor is slower or shared, or something else uses the link. "
+        "Every step of every job on these machines pays for it.",
+        shows_before="`holdfast bench --baseline FILE` takes longer than the file says, by more than the tolerance, "
+        "and for several sizes.",
         shows_during="Steps take longer, on all ranks alike, and nobody hangs.",
         shows_after="Throughput below what it was; no error.",
         known_misses="A measurement while another job runs is slow for that reason alone: measure again when the "
@@ -130,7 +130,7 @@ CAUSES = (
                 command="ip -statistics link; holdfast check",
                 safety=Safety.AUTOMATIC,
             ),
-            Remedy(text="Compare versions of torch, NCCL and the driver, and the variables, with those of the baseline."),
+            Remedy(text="Compare versions of torch, NCCL and the driver, and variables, with those of the baseline."),
         ),
         sources=("NVIDIA/nccl-tests: NCCL_TESTS_MIN_BW", "deepspeedai/DeepSpeed#1617", "NVIDIA/Megatron-LM#4662"),
     ),
@@ -138,9 +138,9 @@ CAUSES = (
         code="PERF006",
         name="collectives-below-line-rate",
         summary="The fastest collective reaches less than half of what the link between the ranks could do.",
-        what_happens="Bandwidth on the bus is defined so that it can be held against the link's own rate. Far below it, "
-        "something else is the limit: copies on the processor (gloo over loopback), one connection on a fast network, "
-        "small messages, PCIe instead of NVLink, TCP instead of RDMA.",
+        what_happens="Bandwidth on the bus is defined so that it can be held against the link's own rate. Far below "
+        "it, something else is the limit: copies on the processor (gloo over loopback), one connection on a fast "
+        "network, small messages, PCIe instead of NVLink, TCP instead of RDMA.",
         shows_before="`holdfast bench` shows the share that was reached.",
         shows_during="Collectives of large tensors take several times as long as bytes by line rate.",
         shows_after="Nothing but the time.",

@@ -23,6 +23,9 @@ from holdfast.runtime.comm.ways import PIECE
 MANY = 64
 OPS = {"sum": dist.ReduceOp.SUM, "prod": dist.ReduceOp.PRODUCT, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX,
        "avg": dist.ReduceOp.AVG}  # fmt: skip
+#: torch 2.13's names; under the older ones each call pays for a warning there.
+_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 @dataclass
@@ -115,10 +118,10 @@ class Case:
         bench, group = self._bench, self._bench.group
         if self.collective == "all_gather":
             if self._way == TORCH:
-                return partial(dist.all_gather_into_tensor, output, given, group=group)
+                return partial(_gather, output, given, group=group)
             return partial(comm.all_gather, output, given, group, timeout=bench.limit_s)
         if self._way == TORCH:
-            return partial(dist.reduce_scatter_tensor, output, given, op=bench.torchs_op, group=group)
+            return partial(_scatter, output, given, op=bench.torchs_op, group=group)
         return partial(comm.reduce_scatter, output, given, bench.torchs_op, group, timeout=bench.limit_s)
 
     def _send_on(self) -> None:

@@ -50,9 +50,9 @@ def gathered(times: list[float], wrong: int | None, group: dist.ProcessGroup, de
     """The timing over all ranks; the same on each."""
     size = dist.get_world_size(group)
     mine = torch.tensor([*times, -1.0 if wrong is None else float(wrong)], dtype=torch.float64, device=device)
-    everyones = mine.new_empty(size * mine.numel())
-    dist.all_gather_into_tensor(everyones, mine, group=group)
-    table = everyones.view(size, -1).cpu()
+    everyones = [torch.empty_like(mine) for _ in range(size)]
+    dist.all_gather(everyones, mine, group=group)
+    table = torch.stack(everyones).cpu()
     seconds, counts = table[:, :-1].flatten(), table[:, -1]
     p50, p90, p99 = torch.quantile(_bounded(seconds), torch.tensor([0.5, 0.9, 0.99], dtype=torch.float64)).tolist()
     return Timing(

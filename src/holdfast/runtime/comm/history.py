@@ -81,7 +81,7 @@ def note(call: Call, seconds: float, nbytes: int, outcome: Outcome, about: About
         bandwidth=about.bandwidth or 0.0, call=2 * call.number + timed_out, at=time.time(),
     )  # fmt: skip
     _remember(event)
-    _within(DISK_LIMIT_S, lambda: _keep(event))
+    within(DISK_LIMIT_S, lambda: _keep(event))
 
 
 def known() -> History:
@@ -89,7 +89,7 @@ def known() -> History:
     global _known  # noqa: PLW0603 - one process, one history
     if _known is None:
         read: list[History] = []
-        _within(DISK_LIMIT_S, lambda: read.append(_open()))
+        within(DISK_LIMIT_S, lambda: read.append(_open()))
         _known = read[0] if read else History()
     return _known
 
@@ -291,7 +291,7 @@ def _cut(text: str) -> str:
     return text[:200]
 
 
-def _within(limit_s: float, work: Callable[[], object]) -> None:
+def within(limit_s: float, work: Callable[[], object]) -> None:
     """Do what may touch a disk that hangs, and wait for it no longer than so; it may end later, or never.
 
     While it does not, nothing else is tried.

@@ -1,7 +1,9 @@
 """How long a call may take for which the user names no limit: chosen by phase, size, and what the link was seen to do.
 
 The numbers stand in ``timeouts.toml`` beside this file; a user's own file (``HOLDFAST_TIMEOUTS``) overrides them key by
-key. A limit is worked out once for each group, phase and power of two of bytes, and is a look into a dictionary then.
+key. Until a group has moved something large, what ``holdfast bench`` measured over as many ranks stands for what its
+link can do (``holdfast/links.py``). A limit is worked out once for each group, phase and power of two of bytes, and is
+a look into a dictionary then.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast import settings
+from holdfast import links, settings
 from holdfast.errors import BadValue, HoldfastError, MissingFile, UnknownName
+from holdfast.measured.fit import Fit
 from holdfast.runtime import recorder
 from holdfast.runtime.comm import history
 from holdfast.runtime.comm.groups import GroupState
+from holdfast.runtime.comm.hosts import known_layout
 from holdfast.runtime.comm.presence import Call, site
 
 #: Smaller calls tell of latency, and not of bandwidth.
@@ -35,6 +39,8 @@ _MOST_LIMITS = 4096
 _Key = tuple[int, str, tuple[str, float], int]
 _limits: dict[_Key, float | None] = {}
 _bandwidths: dict[tuple[int, str], deque[float]] = {}
+#: Of the groups that were asked for: what was measured over as many ranks before this job.
+_fits: dict[tuple[int, str], Fit | None] = {}
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +68,10 @@ def limit_s(state: GroupState, nbytes: int, *, timeout: float | str | None = Non
     found = _limits.get(key, -1.0)
     if found is None:  # history tells of this group and size: which line calls makes a difference
         return _chosen(key, site())
-    return found if found > 0 else _choose(key)
+    if found > 0:
+        return found
+    _look_up(state)
+    return _choose(key)
 
 
 def explicit(timeout: float | str) -> float:
@@ -113,6 +122,8 @@ def forget() -> None:
     """Read the file and the history anew, and forget what was measured."""
     _limits.clear()
     _bandwidths.clear()
+    _fits.clear()
+    _kept.cache_clear()
     policy.cache_clear()
 
 
@@ -153,8 +164,32 @@ def _by_policy(key: _Key) -> float:
     epoch, group, (phase, budget_s), size = key
     nbytes = 1 << size  # as much as a call of this power of two may move
     known = _bandwidth(epoch, group)
-    wanted = rules.bandwidth_factor * nbytes / known if known else 0.0
-    return max(_floor(phase, nbytes), budget_s, min(wanted, rules.ceiling))
+    expected_s = nbytes / known if known else _by_fit(_fits.get((epoch, group)), nbytes)
+    return max(_floor(phase, nbytes), budget_s, min(rules.bandwidth_factor * expected_s, rules.ceiling))
+
+
+def _by_fit(fit: Fit | None, nbytes: int) -> float:
+    """Seconds by the slower end of what was measured; 0 where nothing was."""
+    return 0.0 if fit is None else fit.latency_interval_s[1] + nbytes / fit.bandwidth_interval[0]
+
+
+def _look_up(state: GroupState) -> None:
+    """Find what was measured over as many ranks as the group has, once."""
+    key = (state.epoch, state.name)
+    if key in _fits:
+        return
+    _fits[key] = None
+    if kept := _kept():
+        layout, backend = known_layout(state), state.backend_for(state.device.type)
+        _fits[key] = links.known(kept, backend=backend, ranks=len(state.ranks), hosts=len(layout) if layout else None)
+
+
+@cache
+def _kept() -> tuple[Fit, ...]:
+    """All that was measured; nothing where the disk does not answer in time."""
+    read: list[tuple[Fit, ...]] = []
+    history.within(history.DISK_LIMIT_S, lambda: read.append(links.kept()))
+    return read[0] if read else ()
 
 
 def _floor(phase: str, nbytes: int) -> float:

@@ -1,0 +1,115 @@
+"""``holdfast bench`` as its users start it: alone, as ranks of torchrun, against a baseline, with what cannot be."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = [sys.executable, "-m", "holdfast", "bench"]
+QUICK = ["--max-bytes", "64K", "--factor", "32", "--iters", "3", "--warmup", "1"]
+
+
+def ended(*arguments, folder, command=(), **variables):
+    environment = {**os.environ, "HOLDFAST_CACHE": str(folder / "cache"), **variables}
+    return subprocess.run([*(command or BENCH), *arguments], cwd=folder, env=environment, capture_output=True,
+                          text=True, timeout=100, check=False)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_alone_it_starts_its_ranks_prints_the_table_and_writes_files(tmp_path):
+    done = ended(*QUICK, "all_reduce", "-e", "4M", "--json", "m.json", "--csv", "m.csv", "--html", "m.html", "--pairs",
+                 folder=tmp_path)  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [line.split() for line in done.stdout.splitlines() if line[:1] == " " and line.split()[0].isdigit()]
+    assert [row[0] for row in rows] == ["8", "256", "8192", "262144"]
+    assert all(len(row) == 13 and row[8] == row[12] == "0" for row in rows)
+    assert "# Out of bounds values : 0 OK" in done.stdout
+    found = json.loads((tmp_path / "m.json").read_bytes())
+    assert (found["command"], found["measurement"]["ranks"]) == ("bench", 2)
+    assert (tmp_path / "m.csv").read_text().count("\n") == 1 + 2 * 4
+    assert "</html>" in (tmp_path / "m.html").read_text()
+    assert not (tmp_path / "cache/links.json").exists()  # too small to tell of bandwidth
+
+
+@pytest.mark.slow
+def test_the_fit_of_large_messages_is_kept_for_limits(tmp_path):
+    done = ended(*QUICK, "-b", "64K", "-e", "4M", "-f", "8", "-n", "8", folder=tmp_path)
+    assert done.returncode == 0
+    kept = json.loads((tmp_path / "cache/links.json").read_bytes())["fits"]
+    assert [(fit["collective"], fit["ranks"], fit["largest_bytes"]) for fit in kept] == [("all_reduce", 2, 4 << 20)]
+
+
+@pytest.mark.slow
+def test_under_torchrun_each_process_is_a_rank_and_one_speaks(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "holdfast"]
+    done = ended("bench", "sendrecv", *QUICK, "--json", "-", folder=tmp_path, command=command)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert json.loads(line)["measurement"]["hosts"][0]["ranks"] == [0, 1]
+
+
+@pytest.mark.slow
+def test_a_baseline_that_was_faster_fails_with_a_finding(tmp_path):
+    ended(*QUICK, "--json", "now.json", folder=tmp_path)
+    text = json.loads((tmp_path / "now.json").read_bytes())
+    for row in text["measurement"]["series"][0]["rows"]:
+        row["in_place"]["p50_s"] /= 1000
+    (tmp_path / "fast.json").write_text(json.dumps(text))
+    done = ended(*QUICK, "--baseline", "fast.json", "--tolerance", "50%", folder=tmp_path)
+    assert done.returncode == 1
+    assert "times as long as in the baseline for messages up to 64 KiB" in " ".join(done.stdout.split())
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_ends_it_with_a_sentence(tmp_path):
+    torch = tmp_path / "torch"  # in front of the real one: a rank that dies while it imports
+    torch.mkdir()
+    (torch / "__init__.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    done = ended(*QUICK, folder=tmp_path, PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("holdfast: the benchmark failed: rank 0 ended by signal 9")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["all_reduc"], "there is no collective 'all_reduc'; did you mean all_reduce"),
+        (["--dtype", "float3"], "there is no dtype 'float3'; did you mean float32"),
+        (["--op", "average"], "there is no operation 'average'"),
+        (["--op", "avg"], "gloo knows no average"),
+        (["--way", "chunks"], "there is no way 'chunks'"),
+        (["broadcast", "--way", "bf16"], "there is no broadcast (float32, sum) by bf16"),
+        (["--min-bytes", "1M", "--max-bytes", "1K"], "1048576 is more than --max-bytes"),
+        (["--max-bytes", "lots"], "'lots' is no size"),
+        (["--max-bytes", "900G"], "GB are free here; give a smaller size, or fewer ranks"),
+        (["--factor", "1"], "sizes do not grow by 1"),
+        (["--limit", "soon"], "'soon' is no time"),
+        (["--tolerance", "-3%"], "'-3%' is no share"),
+        (["--baseline", "nowhere.json"], "cannot open nowhere.json"),
+        (["--baseline", "."], "cannot open .: is a directory"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_before_any_rank_is_started(arguments, said, tmp_path):
+    done = ended(*arguments, folder=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_baseline_of_other_ranks_is_refused_before_any_rank_is_started(tmp_path):
+    Path(tmp_path, "old.json").write_text('{"measurement": {"ranks": 64, "hosts": []}}')
+    done = ended("--baseline", "old.json", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "it was measured with 64 ranks, and this is with 2; give --nproc-per-node 64, or make a new" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_rank_that_has_nobody_to_send_to_is_told_so(tmp_path):
+    done = ended("sendrecv", "--nproc-per-node", "1", folder=tmp_path)
+    assert done.returncode == 2
+    assert "a single rank has nobody to send to" in done.stderr

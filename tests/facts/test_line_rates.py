@@ -1,0 +1,65 @@
+"""What links could do, from trees of /sys as kernels write them."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from holdfast.facts import line_rates
+from holdfast.findings import Unknown
+
+
+def write(root, files):
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def test_the_rate_of_an_interface_is_what_the_kernel_says(tmp_path):
+    write(tmp_path, {"class/net/eth0/speed": "10000\n", "class/net/wlan0/speed": "-1\n"})
+    assert line_rates.interface_rate("eth0", tmp_path)[0] == 1.25e9
+    assert isinstance(line_rates.interface_rate("wlan0", tmp_path)[0], Unknown)
+    assert isinstance(line_rates.interface_rate("eth7", tmp_path)[0], Unknown)
+
+
+def test_an_infiniband_port_has_its_own_rate(tmp_path):
+    write(tmp_path, {"class/net/ib0/device/infiniband/mlx5_0/ports/1/rate": "200 Gb/sec (4X HDR)\n"})
+    assert line_rates.interface_rate("ib0", tmp_path)[0] == 25e9
+
+
+def test_pcie_counts_for_gpus_alone_and_the_slowest_counts(tmp_path):
+    def device(name, kind, vendor, speed, width):
+        return {f"bus/pci/devices/{name}/{file}": f"{text}\n" for file, text in (
+            ("class", kind), ("vendor", vendor), ("device", "0x2330"), ("max_link_speed", speed),
+            ("max_link_width", width))}  # fmt: skip
+
+    write(tmp_path, device("0000:04:00.0", "0x030200", "0x10de", "32.0 GT/s PCIe", "16"))
+    write(tmp_path, device("0000:05:00.0", "0x030200", "0x10de", "16.0 GT/s PCIe", "16"))
+    write(tmp_path, device("0000:06:00.0", "0x020000", "0x15b3", "2.5 GT/s PCIe", "1"))
+    rate, line = line_rates.pcie_rate(tmp_path)
+    assert rate == pytest.approx(31.5e9, rel=1e-3)
+    assert "0000:05:00.0" in line
+    host = line_rates.this_host(None, alone=True, sys_root=tmp_path)
+    assert (host.line_rate, len(host.devices)) == (rate, 2)
+
+
+def test_alone_on_a_host_memory_is_the_limit_and_is_measured(tmp_path):
+    host = line_rates.this_host(None, alone=True, sys_root=tmp_path)
+    assert 1e8 < host.line_rate < 1e13
+    assert "measured" in host.line
+    assert host.cores >= 1
+
+
+def test_between_hosts_the_interface_is_that_of_the_route(tmp_path):
+    write(tmp_path, {"class/net/lo/speed": "-1\n", "class/net/eth9/speed": "25000\n"})
+    assert line_rates.interface_to(("127.0.0.1", 29500)) == "lo"
+    assert line_rates.this_host(("127.0.0.1", 29500), alone=False, sys_root=tmp_path).line_rate is None
+    named = line_rates.this_host(("127.0.0.1", 29500), alone=False, interface="eth9", sys_root=tmp_path)
+    assert (named.interface, named.line_rate) == ("eth9", 3.125e9)
+
+
+def test_a_host_without_a_route_is_unknown_and_not_fast(tmp_path):
+    host = line_rates.this_host(("name.invalid", 29500), alone=False, sys_root=tmp_path)
+    assert (host.name, host.line_rate, host.line) == (socket.gethostname(), None, "its interface is not known")

@@ -1,0 +1,1 @@
+"""Ranks that measure; a package, as each rank imports its program by name."""
