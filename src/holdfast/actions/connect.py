@@ -1,0 +1,168 @@
+"""Can these ranks start a job? Their hosts meet and try every way between them; then torch makes a small job.
+
+The stages are those of a job's beginning: resolve, route, TCP, the ways between all hosts (sockets alone, which tell
+why they fail and take no torch), then store, group, barrier and checked sums, with torch. The first that fails is the
+last, on every rank, and all of them are told why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from holdfast.facts.reach import Approach, Attempt, Fate, Gathered, HostReport
+from holdfast.facts.reach.meeting import Muster, meet
+from holdfast.facts.reach.meeting import Outcome as Met
+from holdfast.findings import Finding, Level, Unknown, Verdict
+from holdfast.report.checks import Line
+from holdfast.report.text import plural
+from holdfast.rules import preflight, reach
+from holdfast.rules.probe import judge
+from holdfast.runtime import probe
+
+QUESTION = "can these ranks start a job?"
+
+
+class Passage(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage as this rank saw it: how it ended (``ok``, ``error``), what was seen, and how long it took."""
+
+    name: str
+    state: str
+    text: str
+    took_s: float | None = None
+    timings: tuple[probe.Timing, ...] = ()
+
+
+class Connected(msgspec.Struct, frozen=True):
+    """All stages, and the verdict over them."""
+
+    host: str
+    stages: tuple[Passage, ...]
+    findings: tuple[Finding, ...]
+    verdict: Verdict
+    elapsed_s: float
+
+    @property
+    def exit_status(self) -> int:
+        """0 all is well, 1 a stage failed."""
+        return int(any(claim.level is Level.ERROR for claim in self.findings))
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """The stages for the terminal."""
+        return tuple(Line(each.name, self.host, each.state, _timed(each)) for each in self.stages)
+
+
+class _Told(msgspec.Struct, frozen=True):
+    """What whoever led tells all copies."""
+
+    findings: tuple[Finding, ...]
+    unseen: tuple[str, ...]
+    ways: str
+
+
+def connect(muster: Muster, backend: str = "", tell: Callable[[Passage], None] | None = None) -> Connected:
+    """Go through all stages together with the other ranks; ``tell`` hears of each as it ends."""
+    begun, stages = time.monotonic(), []
+
+    def passed(stage: Passage) -> None:
+        stages.append(stage)
+        if tell is not None:
+            tell(stage)
+
+    met = asyncio.run(meet(muster, _nothing, _judged))
+    told = _told(met, muster)
+    for stage in (*_approached(met.approach), *_crossed(met, told, begun)):
+        passed(stage)
+    findings = told.findings
+    if not any(claim.level is Level.ERROR for claim in findings):
+        plan = probe.Plan(
+            rank=muster.node or 0, world=muster.nodes, address=muster.host, port=muster.port, backend=backend
+        )
+        outcome = probe.run(plan, lambda entry: passed(_of_torch(entry)))
+        findings += judge(outcome.failures, f"{muster.host}:{muster.port}")
+    return Connected(
+        os.uname().nodename, tuple(stages), findings, preflight.verdict(findings, told.unseen, QUESTION),
+        round(time.monotonic() - begun, 3),
+    )  # fmt: skip
+
+
+async def _nothing() -> HostReport:
+    """The hosts' own checks are another command's."""
+    return HostReport(host=os.uname().nodename)
+
+
+def _judged(gathered: Gathered) -> bytes:
+    """What all copies are told."""
+    size = len(gathered.present)
+    links = [link.round_trip_s for link in gathered.links if link.round_trip_s is not None]
+    slowest = f", at most {max(links) * 1e3:.2f} ms there and back" if links else ""
+    ways = f"{plural(size, 'host')}, each way between them tried with small and large messages{slowest}"
+    return msgspec.json.encode(_Told(reach.judge(gathered), tuple(reach.unseen(gathered)), ways))
+
+
+def _told(met: Met, muster: Muster) -> _Told:
+    """What was judged by whoever led, or what this copy can say alone."""
+    if isinstance(met.content, Unknown):
+        return _Told(reach.alone(met.copy, met.approach, met.content, muster.wait_s), (met.content.why,), "")
+    return msgspec.json.decode(met.content, type=_Told)
+
+
+def _approached(approach: Approach) -> list[Passage]:
+    """Resolve, route and TCP; those behind the first that failed are left out."""
+    if isinstance(approach.addresses, Unknown):
+        text = f"{approach.host}: {approach.addresses.why}"
+        return [Passage(name="resolve", state="error", text=text, took_s=approach.resolve_s)]
+    means = f"{approach.host} is {', '.join(approach.addresses)}" + (", an address of this host" * approach.owned)
+    stages = [Passage(name="resolve", state="ok", text=means, took_s=approach.resolve_s)]
+    if not approach.source:
+        return [*stages, Passage(name="route", state="error", text=f"there is no way to {approach.addresses[0]}")]
+    stages.append(Passage(name="route", state="ok", text=f"from {approach.source} on {approach.interface}"))
+    if approach.main is None:
+        bound = approach.bound or "not tried"
+        state = "ok" if bound == "listening" else "error"
+        return [*stages, Passage(name="tcp", state=state, text=f"port {approach.port} here: {bound}")]
+    return [*stages, _opened(approach.main)]
+
+
+def _opened(attempt: Attempt) -> Passage:
+    state = "ok" if attempt.fate is Fate.OPEN else "error"
+    detail = f" ({attempt.detail})" if attempt.detail else ""
+    text = f"{attempt.address}:{attempt.port} is {attempt.fate}{detail}"
+    return Passage(name="tcp", state=state, text=text, took_s=attempt.elapsed_s)
+
+
+def _crossed(met: Met, told: _Told, begun: float) -> list[Passage]:
+    """The ways between all hosts."""
+    errors = [claim.message for claim in told.findings if claim.level is Level.ERROR]
+    took_s = round(time.monotonic() - begun, 3)
+    if isinstance(met.content, Unknown):
+        return [Passage(name="hosts", state="error", text=met.content.why, took_s=took_s)]
+    return [Passage(name="hosts", state="error" if errors else "ok", text=(errors or [told.ways])[0], took_s=took_s)]
+
+
+def _of_torch(entry: probe.Stage | probe.Failure) -> Passage:
+    several = f" of {entry.processes}" if entry.processes else ""
+    if isinstance(entry, probe.Failure):
+        text = f"rank {entry.rank} ({entry.host}): {entry.why}"
+        return Passage(name=entry.stage + several, state="error", text=text)
+    return Passage(
+        name=entry.name + several, state="ok", text=entry.detail, took_s=entry.took_s, timings=entry.timings
+    )  # fmt: skip
+
+
+def _timed(stage: Passage) -> str:
+    if stage.took_s is None:
+        return stage.text
+    return f"{stage.text} ({stage.took_s * 1e3:,.0f} ms)" if stage.text else f"{stage.took_s * 1e3:,.0f} ms"
+
+
+def to_json(connected: Connected) -> dict[str, Any]:
+    """The stages as plain data."""
+    data: dict[str, Any] = {"host": connected.host, "stages": msgspec.to_builtins(connected.stages)}
+    return data
