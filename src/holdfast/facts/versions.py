@@ -61,9 +61,9 @@ def nccl_and_torch(path: Sequence[str] | None = None) -> tuple[str, str]:
     return found[packages[-1]][0] if packages else "", found["torch"][0] if "torch" in found else ""
 
 
-def _installed(folders: Iterable[Path]) -> dict[str, tuple[str, str]]:
-    """Package -> version and folder, by the names of what installers leave; the first on the path counts."""
-    found: dict[str, tuple[str, str]] = {}
+def installed(folders: Iterable[Path]) -> dict[str, list[tuple[str, str]]]:
+    """Package -> versions and what tells them, by the names of what installers leave; the first on the path first."""
+    found: dict[str, list[tuple[str, str]]] = {}
     for folder in folders:
         try:
             names = [entry.name for entry in os.scandir(folder)]
@@ -72,8 +72,13 @@ def _installed(folders: Iterable[Path]) -> dict[str, tuple[str, str]]:
         for name in names:
             match = _INSTALLED.fullmatch(name)
             if match:
-                found.setdefault(match["name"].lower().replace(".", "_"), (match["version"], f"{folder}/{name}"))
+                key = match["name"].lower().replace(".", "_")
+                found.setdefault(key, []).append((match["version"], f"{folder}/{name}"))
     return found
+
+
+def _installed(folders: Iterable[Path]) -> dict[str, tuple[str, str]]:
+    return {name: versions[0] for name, versions in installed(folders).items()}
 
 
 def _torch(folders: Iterable[Path], found: dict[str, tuple[str, str]]) -> Iterator[Fact]:

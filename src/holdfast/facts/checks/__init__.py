@@ -107,6 +107,7 @@ CHECKS: Mapping[str, Check] = {
         Check("container", "what a container, or hardening, keeps from a job"),
         Check("disk", "the folder of checkpoints: room, and the speed of writing", alone=True),
         Check("clock", "the clock: whether it is kept right, and its source"),
+        Check("software", "versions of Python and all packages, and the code, as fingerprints"),
     )
 }  # fmt: skip
 
