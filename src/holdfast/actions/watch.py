@@ -22,8 +22,10 @@ import msgspec
 
 from holdfast import settings
 from holdfast.actions import incident
+from holdfast.actions.health import Health
 from holdfast.actions.judgement import Judgement
 from holdfast.actions.orphans import Family, clear_up
+from holdfast.facts.checks import Place
 from holdfast.facts.dump_requests import DumpPlace
 from holdfast.facts.node import Node, Summary, Worker, combine
 from holdfast.findings import verdict_to_json
@@ -39,8 +41,9 @@ SUMMARY_AGE_S = 5.0
 class Watch:
     """The state of one watcher: the node it looks at, the other nodes' summaries, and the judgement under way."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, health: Health) -> None:
         self._limits = limits
+        self._health = health
         self._node: Node | None = None
         self._family = Family(())
         self._start: dict[str, Any] = {}
@@ -74,10 +77,12 @@ class Watch:
         if self._node is None:
             return
         self._family.look()
+        yield from ({"kind": "note", "text": sentence} for sentence in self._health.news())
         summary = self._node.look()
         if self._start["nodes"] > 1:
             if time.time() - summary.silent_since > self._limits.stall_s:
                 summary = self._node.look_closer()
+            summary = msgspec.structs.replace(summary, health=self._health.findings)
             yield {"kind": "summary", "blob": base64.b85encode(msgspec.msgpack.encode(summary)).decode()}
         if not self._start["leader"]:
             return
@@ -97,6 +102,7 @@ class Watch:
         ]
         self._node = Node(workers, order["world_size"])
         self._family = Family([worker.pid for worker in workers])
+        self._health.start()
 
     def orphaned(self) -> None:
         """The agent is gone. Unless it said before that its workers have ended, they are looked after now."""
@@ -117,6 +123,7 @@ class Watch:
 
     def _report(self, verdict: Any, table: Summary, *, hang: bool, silent_s: float) -> dict[str, Any]:
         run = Path(self._start["run_dir"])
+        verdict = self._health.beside(verdict, table.health)
         folder, page = incident.write(run / "incidents", verdict, table, self._start)
         stuck = incident.stuck_ranks(verdict, table)
         return {
@@ -170,7 +177,8 @@ def main() -> None:
     """Watch until the agent closes the pipe or is gone; then see to it that its workers are gone too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole foreground group; the agent tells us when
     os.nice(5)  # the job comes first
-    watch = Watch(limits())
+    health = Health(Place(environ=settings.environment()), settings.seconds("HOLDFAST_HEALTH_S"))
+    watch = Watch(limits(), health)
     arrived = orders()
     due = time.monotonic()
     while True:
@@ -182,10 +190,12 @@ def main() -> None:
         else:
             if order is None:
                 watch.orphaned()
-                return
+                break
             answers = watch.obey(order)
         for answer in answers:
             say(answer)
+    if not health.close():
+        os._exit(0)  # a check that blocks would be waited for
 
 
 if __name__ == "__main__":

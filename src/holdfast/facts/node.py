@@ -22,7 +22,7 @@ from holdfast.facts.boxes import Box, step_seconds
 from holdfast.facts.dump_requests import DumpPlace, DumpRequests
 from holdfast.facts.processes import Process
 from holdfast.facts.ranks import Group, Life, RankState, Stack
-from holdfast.findings import Fact, Unknown
+from holdfast.findings import Fact, Finding, Unknown
 
 #: Calls remembered a rank in a close look; fewer in a large job, so that the leader's table stays small.
 RECENT_CALLS = 256
@@ -48,7 +48,10 @@ class Worker:
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What is known of some ranks at one moment. ``silent_since`` is when any of them last advanced (Unix s)."""
+    """What is known of some ranks at one moment. ``silent_since`` is when any of them last advanced (Unix s).
+
+    ``health`` is what the watchers found wrong with their hosts; of the whole job, only what other nodes told.
+    """
 
     ranks: tuple[RankState, ...]
     groups: dict[str, Group]
@@ -56,6 +59,7 @@ class Summary(msgspec.Struct, frozen=True):
     silent_since: float
     time: float
     facts: tuple[Fact, ...] = ()
+    health: tuple[Finding, ...] = ()
 
 
 class Node:
@@ -319,4 +323,5 @@ def combine(summaries: Sequence[Summary], now: float, oldest_s: float) -> Summar
     first = summaries[0]
     newest = max(summary.silent_since for summary in summaries)
     states.sort(key=lambda state: state.rank)
-    return Summary(tuple(states), groups, first.world_size, newest, now, first.facts)
+    health = tuple(claim for summary in summaries for claim in summary.health)
+    return Summary(tuple(states), groups, first.world_size, newest, now, first.facts, health)

@@ -1,0 +1,73 @@
+"""What matters of a host while a job runs on it."""
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.facts.checks import Place
+from holdfast.facts.checks.gpu_health import GpuHealth
+from holdfast.facts.checks.infiniband import InfiniBand, Port
+from holdfast.facts.checks.memory import Memory
+from holdfast.facts.gpus import Answer, Gpu
+from holdfast.findings import Level, Unknown
+from holdfast.rules.health import judge
+
+GIB = 1 << 30
+
+
+def judged(name, now, first=None):
+    found = judge({name: now}, {} if first is None else {name: first}, Place(), "a", 5.0)
+    assert all(claim.subject.host == "a" and claim.evidence for claim in found)
+    return [(claim.cause, claim.level) for claim in found]
+
+
+@pytest.mark.parametrize(
+    ("available", "limit", "used", "expected"),
+    [
+        (40 * GIB, None, None, False),
+        (1 * GIB, None, None, True),
+        (1 * GIB, 4 * GIB, 1 * GIB, False),  # a quarter of what there is for this group
+        (40 * GIB, 8 * GIB, 7.9 * GIB, True),
+        (40 * GIB, 8 * GIB, Unknown("closed"), False),
+        (Unknown("closed"), None, None, False),
+    ],
+)
+def test_memory_that_is_nearly_used_up(available, limit, used, expected):
+    used = int(used) if isinstance(used, float | int) else used
+    seen = Memory(total=64 * GIB, available=available, limit=limit, used=used)
+    assert judged("memory", seen) == ([("host-oom-killed", Level.WARNING)] if expected else [])
+
+
+def test_kills_count_from_the_first_look_on():
+    seen = Memory(total=64 * GIB, available=40 * GIB, kills=3)
+    assert judged("memory", seen) == []
+    assert judged("memory", seen, seen) == []
+    assert judged("memory", replace(seen, kills=4), seen) == [("host-oom-killed", Level.ERROR)]
+
+
+def port(**errors):
+    return InfiniBand(ports=(Port(
+        device="mlx5_0", number=1, kind="", firmware="", layer="InfiniBand", state="ACTIVE", physical="LinkUp",
+        rate_gbits=400.0, lanes=4, subnet_manager=True, gids=(), pkeys=(), errors=errors),))  # fmt: skip
+
+
+def test_a_link_that_was_lost_under_way():
+    old = port(link_downed=4)
+    assert judged("infiniband", old) == []  # a note before the job, and old news now
+    assert judged("infiniband", old, old) == []
+    assert judged("infiniband", port(link_downed=5), old) == [("ib-port-degraded", Level.WARNING)]
+    assert judged("infiniband", port(VL15_dropped=9), port()) == []
+
+
+def gpus(*errors):
+    devices = tuple(
+        Gpu(index=n, name="a", uuid=f"GPU-{n}", bus="", memory_bytes=1, memory_used_bytes=0, nvlink_errors=count)
+        for n, count in enumerate(errors)
+    )
+    return GpuHealth(answer=Answer(source="NVML", driver="1", cuda="1", gpus=devices))
+
+
+def test_nvlink_errors_and_a_gpu_that_is_lost():
+    assert judged("gpu-health", gpus(7, 0), gpus(7, 0)) == []
+    assert judged("gpu-health", gpus(7, 2), gpus(7, 0)) == [("gpu-link-degraded", Level.WARNING)]
+    assert judged("gpu-health", gpus(7), gpus(7, 0)) == [("gpu-fell-off-bus-xid-ecc", Level.ERROR)]
+    assert judged("gpu-health", GpuHealth(unanswered=Unknown("stuck")), gpus(7)) == []
