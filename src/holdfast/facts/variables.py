@@ -25,6 +25,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
 
     ``origin`` is ``environment`` or a file; ``handed_on``: children get it (False for a shell's own variable);
     ``passed``: what the program has certainly done before it sets it, so that it comes too late for whom reads it then.
+    ``of_command``: the line of the one command for which it is set, None where it is for all that follow.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     origin: str = ENVIRONMENT
     line: int | None = None
     handed_on: bool = True
+    of_command: int | None = None
     passed: tuple[tuple[Moment, int], ...] = ()
 
     @property

@@ -205,3 +205,38 @@ def test_every_cause_that_is_claimed_is_in_the_documentation():
     pages = {page.stem for page in (Path(__file__).parents[3] / "docs/causes").glob("*.md")}
     assert len(claimed) > 8
     assert claimed - pages == set()
+
+
+def test_what_is_for_one_command_is_not_held_against_another(tmp_path):
+    script = tmp_path / "run.sh"
+    script.write_text("NCCL_P2P_LEVEL=NVL ./a\nNCCL_P2P_DISABLE=1 ./b\n")
+    assert "variables-contradict" not in {claim.cause for claim in audit(scan([script]).given, Scene())}
+    script.write_text("export NCCL_P2P_LEVEL=NVL\nNCCL_P2P_DISABLE=1 ./b\n")
+    assert "variables-contradict" in {claim.cause for claim in audit(scan([script]).given, Scene())}
+
+
+def test_nor_are_containers_of_one_manifest(tmp_path):
+    file = tmp_path / "pods.yaml"
+    one = "env:\n      - {name: NCCL_IB_DISABLE, value: '1'}\n"
+    other = "      - {name: NCCL_IB_HCA, value: mlx5}\n"
+    file.write_text(f"a:\n  - {one}  - env:\n{other}")
+    assert "variables-contradict" not in {claim.cause for claim in audit(scan([file]).given, Scene())}
+    file.write_text(f"a:\n  - {one}{other}")
+    assert "variables-contradict" in {claim.cause for claim in audit(scan([file]).given, Scene())}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.yaml", "NCCL_PROTO: null\nNCCL_ALGO: ~\nNCCL_IB_TIMEOUT:\n"),
+        ("Dockerfile", "ARG NCCL_VERSION=2.1\nARG NCCL_TESTS_VERSION=2\n"),
+        ("Dockerfile", "ENV NCCL_VERSION=2 NCCL_SOCKET_IFNAME=^docker,lo\nRUN make NCCL_HOME=/opt/nccl MPI=1\n"),
+        ("Dockerfile", "RUN export TORCH_CUDA_ARCH_LIST=9.0 && pip install x\n"),
+        ("Dockerfile", "RUN echo NCCL_DEBUG=WARN >> /etc/nccl.conf\n"),
+        ("a.sh", "CUDA_HOME=/usr/local/cuda\nNCCL_VERSION=2.1\nmake NCCL_HOME=/opt/nccl\n"),
+        ("a.sh", "export NCCL_NET_GDR_LEVEL=5\n"),
+    ],
+)  # fmt: skip
+def test_what_public_files_have_and_is_right(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    assert audit(scan([tmp_path]).given, Scene()) == ()

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from holdfast.facts.environment import matters
 from holdfast.facts.variables import Given
 from holdfast.variables import Status, concerns, table
 
 _PAIR = re.compile(r"(?:-[xe]|-D)?([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _EXPORT_OPTION = re.compile(r"--(?:export|env|environment|envs|container-env)=(.*)", re.DOTALL)
-_HANDED_ON = frozenset({"export", "env", "setenv", "declare", "typeset", "readonly", "local"})
+#: What sets a variable for all commands that follow; before any other command it is for that one alone.
+_SHELL_WIDE = frozenset({"export", "setenv", "declare", "typeset", "readonly", "local", "echo", "printf"})
 #: Commands whose words are text and not settings.
 _TEXT = frozenset({"echo", "printf", "grep", "sed", "awk", "unset", "test", "[", "[[", "if", "elif", "while", "case"})
 _OPERATORS = frozenset({";", "&&", "||", "|", "&", "(", ")", ";;", "\n", "{", "}", "then", "do", "else"})
@@ -33,7 +33,7 @@ class Unreadable(ValueError):
 
 def of_interest(name: str) -> bool:
     """True for a name that somebody in the job may read, or that is nearly one."""
-    return concerns(name) or matters(name)
+    return concerns(name)
 
 
 def read(text: str, origin: str) -> Iterator[Given]:
@@ -58,19 +58,22 @@ def read_pairs(text: str, origin: str) -> Iterator[Given]:
 
 
 def read_dockerfile(text: str, origin: str) -> Iterator[Given]:
-    """ENV and ARG keep what they set; what RUN exports is gone with its line."""
+    """ENV keeps what it sets; what RUN exports is gone with its line; what RUN writes into files stays."""
     for number, line in _logical(text):
         instruction, _, rest = line.strip().partition(" ")
         match instruction.upper():
-            case "ENV" | "ARG":
+            case "ENV":
                 first = rest.split(None, 1)
-                if first and "=" not in first[0] and len(first) == 2 and instruction.upper() == "ENV":
+                if first and "=" not in first[0] and len(first) == 2:
                     rest = f"{first[0]}={shlex.quote(first[1])}"
-                yield from _pairs(_words(rest), origin, number, handed_on=instruction.upper() == "ENV")
+                yield from _pairs(_words(rest), origin, number, handed_on=True)
             case "RUN":
-                for given in _line(rest, origin, number):
-                    if not re.search(rf"{given.name}=\S+\s+\S*(python|torchrun|mpirun)", rest):
-                        yield replace(given, handed_on=False)
+                commands = [command for command in re.split(r"&&|;", rest) if command.strip()]
+                exported = all(command.split()[0] == "export" for command in commands)
+                for command in commands:
+                    if exported or command.split()[0] in ("echo", "printf"):
+                        for given in _line(command, origin, number):
+                            yield replace(given, handed_on=not exported)
             case "CMD" | "ENTRYPOINT":
                 yield from _line(rest, origin, number)
 
@@ -134,7 +137,9 @@ def _command(words: list[str], origin: str, number: int, depth: int) -> Iterator
     if first == "setenv" and len(words) >= 3:
         words = [first, f"{words[1]}={words[2]}"]
     alone = all(_PAIR.fullmatch(word) for word in words)
-    yield from _pairs(words, origin, number, handed_on=not alone or first in _HANDED_ON)
+    own = not alone and first not in _SHELL_WIDE
+    for given in _pairs(words, origin, number, handed_on=not alone or first in _SHELL_WIDE):
+        yield replace(given, of_command=number if own else None)
     if depth < _MOST_DEPTH:
         for word in words:
             if " " in word and "=" in word and not _EXPORT_OPTION.fullmatch(word) and not _is_pair(word):

@@ -18,6 +18,7 @@ from holdfast.facts.launch_files.shell import Unreadable, of_interest
 from holdfast.facts.variables import Given
 
 _NAME = re.compile(r"[A-Z][A-Z0-9_]*[A-Z0-9]")
+_NULL = "tag:yaml.org,2002:null"
 #: Only a file in which such a word stands is worth the parser's time.
 _WORTH = re.compile(r"CCL|TORCH|GLOO|PET_|CUDA_|OMP_|MASTER_|UCX_|FI_|OFI_|WORLD_SIZE|NNODES|NPROC|NODE_RANK")
 
@@ -45,45 +46,52 @@ def read_json(text: str, origin: str) -> Iterator[Given]:
 
 
 def _node(node: yaml.Node | None, origin: str, seen: set[int]) -> Iterator[Given]:
-    """Depth first without recursion; a node that an alias names again is read once."""
-    left = [node]
+    """Depth first without recursion; a node that an alias names again is read once.
+
+    What stands in one mapping or list is for one process, which is told by the line on which that begins.
+    """
+    left: list[tuple[yaml.Node | None, int]] = [(node, 0)]
     while left:
-        here = left.pop()
+        here, above = left.pop()
         if here is None or id(here) in seen:
             continue
         seen.add(id(here))
+        line = here.start_mark.line + 1
         if isinstance(here, yaml.MappingNode):
-            yield from _mapping(here, origin)
-            left += [value for _, value in reversed(here.value)]
+            yield from _mapping(here, origin, above)
+            left += [(value, line) for _, value in reversed(here.value)]
         elif isinstance(here, yaml.SequenceNode):
-            left += reversed(here.value)
+            left += [(value, line) for value in reversed(here.value)]
         elif isinstance(here, yaml.ScalarNode):
-            yield from _scalar(here, origin)
+            yield from _scalar(here, origin, above)
 
 
-def _mapping(node: yaml.MappingNode, origin: str) -> Iterator[Given]:
+def _mapping(node: yaml.MappingNode, origin: str, above: int) -> Iterator[Given]:
     named: dict[str, yaml.ScalarNode] = {}
     for key, value in node.value:
-        if isinstance(key, yaml.ScalarNode) and isinstance(value, yaml.ScalarNode):
+        if isinstance(key, yaml.ScalarNode) and isinstance(value, yaml.ScalarNode) and value.tag != _NULL:
             named[key.value] = value
             if _NAME.fullmatch(key.value) and of_interest(key.value):
-                yield _given(key.value, value.value, origin, key)
+                yield _given(key.value, value.value, origin, key, node.start_mark.line + 1)
     name, value_node = named.get("name"), named.get("value")
     if name is not None and value_node is not None and _NAME.fullmatch(name.value) and of_interest(name.value):
-        yield _given(name.value, value_node.value, origin, name)
+        yield _given(name.value, value_node.value, origin, name, above)
 
 
-def _scalar(node: yaml.ScalarNode, origin: str) -> Iterator[Given]:
+def _scalar(node: yaml.ScalarNode, origin: str, above: int) -> Iterator[Given]:
     """A text of its own is a line of a shell, or several."""
     if "=" not in node.value:
         return
-    first = node.start_mark.line + (2 if node.style in ("|", ">") else 1)
+    block = node.style in ("|", ">")
+    first = node.start_mark.line + (2 if block else 1)
     for given in shell.read(node.value, origin):
         line = first + (given.line or 1) - 1 if node.style == "|" else first
-        listed = "\n" not in node.value and node.style not in ("|", ">") and not given.handed_on
-        yield replace(given, line=line, handed_on=True if listed else given.handed_on)
+        listed = "\n" not in node.value and not block
+        yield replace(given, line=line, handed_on=given.handed_on or listed, of_command=first if block else above)
 
 
-def _given(name: str, value: str, origin: str, at: yaml.Node) -> Given:
+def _given(name: str, value: str, origin: str, at: yaml.Node, scope: int) -> Given:
     unknown = re.search(r"\$[({]|\{\{", value) is not None
-    return Given(name=name, value=None if unknown else value, origin=origin, line=at.start_mark.line + 1)
+    return Given(
+        name=name, value=None if unknown else value, origin=origin, line=at.start_mark.line + 1, of_command=scope
+    )

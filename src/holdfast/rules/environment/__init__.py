@@ -21,20 +21,27 @@ _GRAVEST_FIRST = (Level.ERROR, Level.UNKNOWN, Level.WARNING, Level.NOTE)
 
 
 def audit(given: Sequence[Given], scene: Scene) -> tuple[Finding, ...]:
-    """What is wrong with the variables, the gravest first; those of one file are also judged together."""
-    found = list(_each(given, scene))
+    """What is wrong with the variables, the gravest first; those that come together are also judged together."""
+    found = [claim for group in _groups(given) for claim in (*_each(group, scene), *together.judge(group, scene))]
+    return tuple(sorted(dict.fromkeys(found), key=_order))
+
+
+def _order(claim: Finding) -> tuple[int, str, int]:
+    return _GRAVEST_FIRST.index(claim.level), claim.subject.file or "", claim.subject.line or 0
+
+
+def _groups(given: Sequence[Given]) -> Iterator[list[Given]]:
+    """What one process gets: all that a place sets for everybody, and that with what it sets for one command."""
     for origin in dict.fromkeys(each.origin for each in given):
-        found += together.judge([each for each in given if each.origin == origin], scene)
-    unique = dict.fromkeys(found)
-    return tuple(sorted(unique, key=lambda claim: (_GRAVEST_FIRST.index(claim.level), claim.subject.file or "",
-                                                   claim.subject.line or 0)))  # fmt: skip
+        here = [each for each in given if each.origin == origin]
+        for command in dict.fromkeys((None, *(each.of_command for each in here))):
+            yield [each for each in here if each.of_command in (None, command)]
 
 
 def _each(given: Sequence[Given], scene: Scene) -> Iterator[Finding]:
     """Of a variable that nobody reads, its value and its moment are not judged any more."""
-    here = {(each.origin, each.name): each for each in given}
+    others = {each.name: each for each in given}
     for each in given:
-        others = {name: other for (origin, name), other in here.items() if origin == each.origin}
         unread = tuple(names.judge(each, others, scene))
         yield from unread
         if any(claim.level is not Level.NOTE for claim in unread):

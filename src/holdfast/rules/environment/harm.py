@@ -105,7 +105,8 @@ def _log_file(given: Given, others: Mapping[str, Given]) -> Iterator[Finding]:
 
 
 def _loopback(given: Given) -> Iterator[Finding]:
-    names = (given.value or "").lstrip("=").split(",")
+    value = given.value or ""
+    names = [] if value.startswith("^") else value.lstrip("=").split(",")
     if given.name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") and set(names) & {"lo", "docker0", "virbr0"}:
         yield claim(
             "network-interface-wrong",

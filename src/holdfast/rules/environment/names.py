@@ -59,7 +59,7 @@ def judge(given: Given, others: Mapping[str, Given], scene: Scene) -> Iterator[F
         yield _deprecated(given, row)
     if row is not None and row.status is not Status.REMOVED:
         yield from _not_yet(given, row, scene)
-    if not given.handed_on:
+    if not given.handed_on and (row.read_at if row else family(given.name)):
         yield claim(
             "variable-not-handed-on",
             f"{shown(given)} is set in the shell alone, without export, so that the programs "

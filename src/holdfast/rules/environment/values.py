@@ -126,8 +126,8 @@ def _range(given: Given, row: Variable, value: float) -> Iterator[Finding]:
 def _choice(given: Given, row: Variable, text: str) -> Iterator[Finding]:
     choices = row.choices
     same = text in choices or (row.form is not Form.EXACT and text.casefold() in map(str.casefold, choices))
-    if same or not choices:
-        return
+    if same or not choices or (row.form is Form.EXACT and text.isdigit()):
+        return  # numbers are old names of the distances; those above the last stand for it
     listed = ", ".join(choices)
     if row.form is Form.EXACT and text.upper() in choices:
         yield claim(
