@@ -116,14 +116,13 @@ class Leader:
         for task in self._tasks:
             task.cancel()
 
-    async def lead(self, own: Member, wait_s: float) -> tuple[Gathered, bytes]:
-        """Wait for the others, at most so long; then look, judge, and tell everyone."""
-        begun = time.monotonic()
+    async def lead(self, own: Member, begun: float, wait_s: float) -> tuple[Gathered, bytes]:
+        """Wait for the others until ``wait_s`` after ``begun`` (monotonic); then look, judge, and tell everyone."""
         here, there = socket.socketpair()
         self._start(self._serve(*await asyncio.open_connection(sock=there), leads=True))
         follows = self._start(self._follow(own, here))
         beats = self._start(self._beat())
-        await self._all(wait_s)
+        await self._all(max(begun + wait_s - time.monotonic(), 0))
         waited = time.monotonic() - begun
         present = self._number()
         gathered = await self._look(present, round(waited, 2))

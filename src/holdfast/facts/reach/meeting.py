@@ -167,7 +167,7 @@ class _Way:
         if leader is None:
             return self._outcome(Unknown(f"nobody who leads was reached within {self._muster.wait_s:g} s"))
         try:
-            gathered, content = await leader.lead(member, max(self._until - time.monotonic(), 0))
+            gathered, content = await leader.lead(member, self._until - self._muster.wait_s, self._muster.wait_s)
         finally:
             leader.close()
         return replace(self._outcome(content), gathered=gathered)

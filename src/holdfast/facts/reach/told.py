@@ -7,7 +7,10 @@ environment of those they start (:mod:`holdfast.facts.copies`), then MASTER_ADDR
 from __future__ import annotations
 
 import hashlib
+import ipaddress
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 
 import msgspec
 
@@ -15,6 +18,7 @@ from holdfast.errors import BadValue
 from holdfast.facts.copies import Copy
 
 DEFAULT_PORT = 29500
+_ENDPOINT = re.compile(r"(?:\[([^\[\]\s]+)\]|([^:\[\]\s]+))(?::(\d{1,5}))?", re.ASCII)
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,14 +68,13 @@ def parse(endpoint: str) -> tuple[str, int]:
     Raises:
         BadValue: it is none of them.
     """
-    host, _, port = endpoint.rpartition(":")
-    if not host or (":" in host and not host.startswith("[")):
-        host, port = endpoint, ""
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    if not host or (port and not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 1 << 16)):
-        raise BadValue("--rdzv-endpoint", why=f"{endpoint!r} is not HOST:PORT", next_step="say it as node0:29500")
-    return host, int(port) if port else DEFAULT_PORT
+    found = _ENDPOINT.fullmatch(endpoint)
+    port = int(found[3] or DEFAULT_PORT) if found is not None else 0
+    if found is not None and 0 < port < 1 << 16:
+        return found[1] or found[2], port
+    with suppress(ValueError):
+        return str(ipaddress.IPv6Address(endpoint)), DEFAULT_PORT
+    raise BadValue("--rdzv-endpoint", why=f"{endpoint!r} is not HOST:PORT", next_step="say it as node0:29500")
 
 
 def _master(environ: Mapping[str, str], copy: Copy | None) -> str:

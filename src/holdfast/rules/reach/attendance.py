@@ -48,7 +48,6 @@ def _missing(leader: Present, gathered: Gathered) -> Iterator[Finding]:
     yield finding(
         by_name("host-never-arrived"),
         f"{who} of {gathered.nodes} never came to {leader.copy.endpoint} within {gathered.waited_s:.0f} s",
-        subject=Subject(host=leader.copy.host),
         evidence=(Fact(text=f"here: {came}", origin="the meeting", host=leader.copy.host),
                   *way.facts(leader.copy, leader.approach)),
         confidence=0.9,
@@ -68,20 +67,15 @@ def _contradictions(copies: list[Copy]) -> Iterator[Finding]:
         said = "; ".join(f"{size} on {_hosts(group)}" for size, group in sorted(sizes.items()))
         yield finding(
             by_name("launch-arguments-differ"), f"the hosts were started with different numbers of nodes: {said}",
-            subject=Subject(host=_odd(sizes)), evidence=facts, confidence=0.99,
+            evidence=facts, confidence=0.99,
         )  # fmt: skip
     for node, count in sorted(Counter(copy.node for copy in copies if copy.node is not None).items()):
         if count > 1:
             twins = [copy for copy in copies if copy.node == node]
             yield finding(
                 by_name("launch-arguments-differ"), f"node rank {node} was given {count} times: on {_hosts(twins)}",
-                subject=Subject(host=twins[-1].host), evidence=facts, confidence=0.99,
+                evidence=facts, confidence=0.99,
             )  # fmt: skip
-
-
-def _odd(groups: dict[int, list[Copy]]) -> str:
-    """A host of the smallest group; of two that are as small, the one that is not node 0."""
-    return min(groups.values(), key=lambda group: (len(group), any(copy.node == 0 for copy in group)))[0].host
 
 
 def _hosts(copies: list[Copy]) -> str:
@@ -115,7 +109,7 @@ def _taken(leader: Present, gathered: Gathered) -> Iterator[Finding]:
 
 
 def _wrong_host(leader: Present, gathered: Gathered) -> Iterator[Finding]:
-    """The endpoint is not node 0's: a loopback address, another node's, or nobody's."""
+    """The endpoint is not node 0's: a loopback address, another node's, or nobody's. No host is at fault then."""
     first = next((each for each in gathered.present if each.copy.node == 0), None)
     nodes, count = missing(gathered)
     approach = leader.approach
@@ -137,7 +131,7 @@ def _wrong_host(leader: Present, gathered: Gathered) -> Iterator[Finding]:
     else:
         return
     yield finding(
-        by_name("master-unreachable"), message, subject=Subject(host=leader.copy.host),
+        by_name("master-unreachable"), message,
         evidence=way.facts(leader.copy, approach), confidence=0.97,
     )  # fmt: skip
 

@@ -65,7 +65,7 @@ def own_host(copy: Copy, approach: Approach) -> Finding:
         by_name("master-unreachable"),
         f"the endpoint {meant} is on every host that host itself: {copy.label} looks for node 0 at home, and the "
         f"{copy.nodes} nodes do not meet",
-        subject=Subject(host=copy.host), evidence=facts(copy, approach), confidence=0.95,
+        evidence=facts(copy, approach), confidence=0.95,
     )  # fmt: skip
 
 

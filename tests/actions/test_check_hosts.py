@@ -1,0 +1,103 @@
+"""Several hosts are checked together: on each of them the command says the same, and in time."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from tests.hosts import EPHEMERAL, NOBODY, hosts, why_not
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not())]
+
+PORT = 29500
+LIMIT_S = 15
+
+
+def check(those, *more, endpoint="", nodes=None, ranks=None):
+    """What the command says on each of them, as JSON, all started at once."""
+    nodes, ranks = nodes or [len(those)] * len(those), ranks or [host.number for host in those]
+    endpoint = endpoint or those[0].address
+    running = [
+        host.start(
+            sys.executable, "-m", "holdfast", "check", "--only", "shared-memory", "--json", "--nnodes", nodes[at],
+            "--node-rank", ranks[at], "--rdzv-endpoint", f"{endpoint}:{PORT}", *more,
+        )
+        for at, host in enumerate(those)
+    ]  # fmt: skip
+    said = []
+    for each in running:
+        each.wait()
+        assert each.took_s < LIMIT_S
+        assert each.errors == ""
+        said.append(json.loads(each.output) | {"status": each.process.returncode})
+    return said
+
+
+def roots(said):
+    """Cause and sentence on each host."""
+    return [(each["verdict"]["root"]["cause"], each["verdict"]["root"]["message"]) for each in said]
+
+
+def test_hosts_that_are_well_and_one_whose_clock_is_fast():
+    with hosts(3) as those:
+        those[1].shift_clock(3)
+        said = check(those, "--hosts-file", those[0].folder / "list-")
+        lists = [(those[0].folder / f"list-{name}.txt").read_text() for name in ("passing", "failing")]
+    assert [each["status"] for each in said] == [0, 0, 0]
+    assert said[0]["matrix"]["rows"] == ["-..", ".-.", "..-"]
+    assert len(said[0]["links"]) == 3
+    assert lists == ["node0\nnode1\nnode2\n", ""]
+    assert [(claim["cause"], claim["subject"]["host"]) for claim in said[2]["findings"]] == [("clocks-differ", "node1")]
+    ahead = {clock["number"]: clock["ahead_s"] for clock in said[1]["clocks"]}
+    assert ahead[1] == pytest.approx(3, abs=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause", "words"),
+    [
+        (lambda first, _: first.drop(PORT), "firewall-blocked-ports", "port 29500 of node0 (node 0) vanish"),
+        (lambda first, _: first.reject(PORT), "firewall-blocked-ports", "are rejected"),
+        (lambda first, _: first.reject(PORT, told="tcp reset"), "firewall-blocked-ports", "are refused"),
+        (lambda first, _: first.drop(EPHEMERAL), "firewall-blocked-ports", "to the data ports of node0"),
+        (lambda _, second: second.lose_large(), "mtu-black-hole", "from node0 (node 0) to the data ports of node1"),
+    ],
+)
+def test_a_fault_between_two_hosts_is_told_on_both(fault, cause, words):
+    with hosts(2) as those:
+        fault(*those)
+        said = check(those)
+    assert [each["status"] for each in said] == [1, 1]
+    assert len(set(roots(said))) == 1
+    assert roots(said)[0][0] == cause
+    assert words in roots(said)[0][1]
+
+
+def test_one_of_four_hosts_drops_what_the_others_send():
+    with hosts(4) as those:
+        those[2].drop(EPHEMERAL)
+        said = check(those)
+    assert len(set(roots(said))) == 1
+    assert "to node2 (node 2) from each of 3 hosts" in roots(said)[0][1]
+    assert said[3]["failing"] == ["node2 (node 2)"]
+    assert said[3]["matrix"]["rows"] == ["-.D.", ".-D.", "..-.", "..D-"]
+
+
+def test_hosts_that_cannot_meet_say_each_why():
+    with hosts(2) as those:
+        said = check(those, endpoint=NOBODY)
+    assert [each["status"] for each in said] == [1, 1]
+    assert {cause for cause, _ in roots(said)} == {"master-unreachable"}
+    assert "is no address of node0" in roots(said)[0][1]
+    assert "no host answers" in roots(said)[1][1]
+
+
+def test_a_link_that_is_slow():
+    with hosts(4) as those:
+        those[3].limit("200mbit")
+        said = check(those)
+    slow = [claim for claim in said[0]["findings"] if claim["cause"] == "slow-link"]
+    assert [claim["level"] for claim in slow] == ["warning"] * len(slow)
+    assert slow
+    assert all("node3" in (claim["subject"]["host"] or claim["subject"]["link"]) for claim in slow)
