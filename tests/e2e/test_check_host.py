@@ -126,3 +126,17 @@ def test_the_command_itself(pair):
     assert [check["name"] for check in report["checks"]] == ["hosts-file", "ports"]
     assert {check["host"] for check in report["checks"]} == {one.name}
     assert socket.gethostname() not in {check["host"] for check in report["checks"]}
+
+
+def test_the_endpoint_is_that_of_the_environment(pair):
+    one, two = pair
+    words = (sys.executable, "-m", "holdfast", "check", "--only", "routes", "--json")
+    for variables, status in (
+        ({"MASTER_ADDR": two.address, "MASTER_PORT": "29501"}, 0),
+        ({"MASTER_ADDR": "198.51.100.1"}, 1),
+        ({"PET_RDZV_ENDPOINT": "198.51.100.1:29500", "MASTER_ADDR": two.address}, 1),
+        ({"MASTER_ADDR": two.address, "MASTER_PORT": "many"}, 2),
+    ):
+        done = one.start(*words, **variables)
+        assert done.wait(30) == status, done.errors
+        assert "Traceback" not in done.errors

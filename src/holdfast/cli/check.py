@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from holdfast.cli import connect as connecting
 from holdfast.cli import hosts as several
 
 
@@ -16,11 +17,12 @@ from holdfast.cli import hosts as several
 @click.option("--list", "list_all", is_flag=True, help="List the checks.")
 @click.option("--nproc-per-node", "workers", metavar="N", type=click.IntRange(1), help="Workers that will run here.")
 @click.option("--checkpoints", metavar="DIR", type=Path, help="The folder into which checkpoints will go.")
+@connecting.options
 @several.options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def command(
     *, names: tuple[str, ...], list_all: bool, workers: int | None, checkpoints: Path | None, as_json: bool,
-    **more: Any,
+    connect: bool, **more: Any,
 ) -> int:  # fmt: skip
     """Look at this host before a job starts: GPUs, memory, network, limits, disks, versions; nothing is changed.
 
@@ -34,12 +36,14 @@ def command(
         for check in CHECKS.values():
             click.echo(f"{check.name:<20} {check.about}")
         return 0
+    if connect:
+        return connecting.run(more, 10.0, as_json=as_json)
     place = Place(
         environ=settings.environment(), workers=workers, checkpoints=str(checkpoints) if checkpoints else None
     )
     if (status := several.run(more, place, names, as_json=as_json)) is not None:
         return status
-    report = check_host(place, names)
+    report = check_host(several.meeting(more, place), names)
     if as_json:
         from holdfast.report.json import envelope, write
 

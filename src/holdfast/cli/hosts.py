@@ -72,6 +72,23 @@ def run(given: Mapping[str, Any], place: Place, names: Sequence[str], *, as_json
     return hosts.exit_status
 
 
+def meeting(given: Mapping[str, Any], place: Place) -> Place:
+    """The place of one host alone, with the endpoint of its job where an option or a variable names one.
+
+    Raises:
+        BadValue: what is named is no endpoint.
+    """
+    from msgspec.structs import replace
+
+    from holdfast.facts.reach.told import parse
+
+    address, port = place.environ.get("MASTER_ADDR", ""), place.environ.get("MASTER_PORT", "")
+    if address:
+        address = (f"[{address}]" if ":" in address else address) + (f":{port}" if port else "")
+    named = given["endpoint"] or place.environ.get("PET_RDZV_ENDPOINT", "") or address
+    return replace(place, endpoint=parse(named)) if named else place
+
+
 def _copy(environ: Mapping[str, str]) -> Any:
     """Which copy this is, where srun or torchrun started several; processes are looked at only if variables hint it."""
     if not {"SLURM_STEP_ID", "TORCHELASTIC_RUN_ID"} & environ.keys():
