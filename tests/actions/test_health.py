@@ -3,10 +3,13 @@
 import threading
 import time
 
+import msgspec
 import pytest
 
 from holdfast.actions.health import Health
+from holdfast.facts import gpus
 from holdfast.facts.checks import Place
+from holdfast.facts.node import Summary, combine
 from holdfast.findings import Finding, Level, Subject, Verdict
 from holdfast.rules.health import WATCHED
 from tests.facts.gpus.recorded import gpu, tree
@@ -47,6 +50,13 @@ def test_a_verdict_does_not_say_the_same_twice(tmp_path):
     assert health.beside(verdict, [other, other]).suspects == (other, other)
 
 
+def test_what_other_nodes_found_reaches_the_leader():
+    there = Finding(code="MEM003", cause="host-oom-killed", level=Level.WARNING, message="x", subject=Subject(host="b"))
+    told = msgspec.msgpack.encode(Summary((), {}, 4, 1.0, 2.0, health=(there,)))
+    mine = Summary((), {}, 4, 1.0, 2.0)
+    assert combine([mine, msgspec.msgpack.decode(told, type=Summary)], 2.0, 5.0).health == (there,)
+
+
 def test_it_looks_by_itself_and_stops(tmp_path):
     health = Health(Place(root=tree(tmp_path, gpu(hot="Active"))), 0.05, GPUS)
     assert health.findings == ()
@@ -60,6 +70,28 @@ def test_it_looks_by_itself_and_stops(tmp_path):
     while not health.close() and time.monotonic() < until:
         time.sleep(0.02)
     assert health.close()
+
+
+def test_a_driver_that_is_stuck_is_told_and_asked_ever_more_seldom(tmp_path, monkeypatch):
+    asked = []
+
+    def ask(root):
+        asked.append(root)
+        return gpus.Stuck("the NVIDIA driver did not answer within 15 s")
+
+    monkeypatch.setattr(gpus, "ask", ask)
+    health = Health(Place(root=tree(tmp_path, gpu())), 0.2, GPUS)
+    for _ in range(3):
+        health.look()
+    assert len(asked) == 1
+    time.sleep(0.45)
+    health.look()
+    assert len(asked) == 2
+    time.sleep(0.45)  # now it is twice as long
+    health.look()
+    assert len(asked) == 2
+    (found,) = health.findings
+    assert (found.cause, found.level) == ("gpu-fell-off-bus-xid-ecc", Level.ERROR)
 
 
 def test_never(tmp_path):

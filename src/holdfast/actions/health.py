@@ -1,6 +1,7 @@
 """The health of this host while a job runs: some checks, now and then, in a thread of the watcher.
 
-A check that blocks holds up the next look and nothing else: the watcher reads the last look that came to its end.
+A check that blocks holds up the next look and nothing else: the watcher reads the last look that came to its end. One
+that did not come to its end leaves a process behind that nobody can end, and is made again ever more seldom.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from holdfast.facts.checks import Place, Seen, chosen
+from holdfast.facts.checks.gpu_health import GpuHealth
 from holdfast.facts.checks.running import look
-from holdfast.findings import Finding, Level, Verdict
+from holdfast.findings import Finding, Level, Unknown, Verdict
 from holdfast.rules import health
 
 #: The first look comes when the workers have imported what they import.
@@ -34,6 +36,8 @@ class Health:
         self._checks = chosen(tuple(names))
         self._first: dict[str, Seen] = {}
         self._findings: tuple[Finding, ...] = ()
+        self._last: dict[str, Seen] = {}
+        self._pauses: dict[str, tuple[float, float]] = {}
         self._told: dict[tuple[str, object], float] = {}
         self._ended = threading.Event()
         self._looking = False
@@ -79,12 +83,20 @@ class Health:
             pause_s = self._every_s
 
     def look(self) -> None:
-        """Look once, and judge."""
-        looks = look(self._place, self._checks)
-        now = {name: found.seen for name, found in looks.items() if isinstance(found.seen, Seen)}
-        for name, seen in now.items():
-            self._first.setdefault(name, seen)
-        self._findings = health.judge(now, self._first, self._place, os.uname().nodename, time.time())
+        """Look once, and judge what was seen last of each check."""
+        begun = time.monotonic()
+        due = [check for check in self._checks if self._pauses.get(check.name, (0.0, 0.0))[0] <= begun]
+        for name, found in look(self._place, due).items():
+            seen = found.seen
+            if isinstance(seen, Seen):
+                self._last[name] = seen
+                self._first.setdefault(name, seen)
+            if isinstance(seen, Unknown) or (isinstance(seen, GpuHealth) and seen.stuck):
+                pause_s = min(2 * max(self._pauses.get(name, (0.0, 0.0))[1], self._every_s), AGAIN_S)
+                self._pauses[name] = (time.monotonic() + pause_s, pause_s)
+            else:
+                self._pauses.pop(name, None)
+        self._findings = health.judge(self._last, self._first, self._place, os.uname().nodename, time.time())
 
 
 def _sentence(claim: Finding) -> str:

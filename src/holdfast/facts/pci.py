@@ -16,7 +16,7 @@ from holdfast.findings import Unknown
 
 DEVICES = "/sys/bus/pci/devices"
 NVIDIA, AMD, MELLANOX = 0x10DE, 0x1002, 0x15B3
-_DISPLAY, _ACCELERATOR, _BRIDGE, _NETWORK = 0x03, 0x12, 0x0604, 0x02
+_DISPLAY, _ACCELERATOR, _BRIDGE, _NETWORK, _SWITCH = 0x03, 0x12, 0x0604, 0x02, 0x0680
 #: Extended capabilities begin behind the first 256 bytes; ACS is number 0x000D, its control word 6 bytes into it.
 _EXTENDED, _ACS, _ACS_CONTROL = 0x100, 0x000D, 6
 #: Bits of the control word that send traffic between peers up to the root: request and completion redirect.
@@ -46,6 +46,11 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     def is_gpu(self) -> bool:
         """A GPU that computes: NVIDIA's 3D and display controllers, AMD's too and its accelerators."""
         return self.kind >> 8 in (_DISPLAY, _ACCELERATOR) and self.vendor in (NVIDIA, AMD)
+
+    @property
+    def is_nvswitch(self) -> bool:
+        """One of the switches that join the GPUs of a host."""
+        return self.kind == _SWITCH and self.vendor == NVIDIA
 
     @property
     def is_network(self) -> bool:

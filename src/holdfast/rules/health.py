@@ -69,6 +69,9 @@ def _grown(seen: Seen, first: Seen | None) -> Iterator[Finding]:
                 counted = ", ".join(f"{name} {count}" for name, count in more.items())
                 yield finding(by_name("ib-port-degraded"), f"{port.name} has counted {counted} since the job began",
                               level=Level.WARNING, evidence=(told(port),), confidence=0.8)  # fmt: skip
+    if isinstance(seen, GpuHealth) and seen.stuck:
+        yield finding(by_name("gpu-fell-off-bus-xid-ecc"), "the NVIDIA driver no longer answers: a GPU or its firmware "
+                      "is stuck", evidence=seen.facts(), confidence=0.7)  # fmt: skip
     if isinstance(seen, GpuHealth) and isinstance(first, GpuHealth) and seen.answer and first.answer:
         known = {gpu.uuid: gpu.nvlink_errors for gpu in first.answer.gpus}
         for gpu in seen.answer.gpus:

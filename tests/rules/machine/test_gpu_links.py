@@ -34,6 +34,15 @@ def test_a_gpu_with_fewer_links_than_the_others():
     assert "GPU 1 has fewer NVLinks than the other GPUs of this host (2, and 4)" in found.message
 
 
+def test_the_matrix_is_told():
+    pairs = (Pair(0, 1, "PIX", "OK"), Pair(0, 2, "SYS", "CNS"), Pair(1, 2, "SYS", "CNS"))
+    gpus = tuple(Gpu(index=n, name="a", uuid="", bus="", memory_bytes=1, memory_used_bytes=0) for n in range(3))
+    seen = GpuHealth(answer=Answer(source="NVML", driver="1", cuda="1", gpus=gpus, pairs=pairs))
+    told = [fact.text for fact in seen.facts()]
+    assert "GPU 0 to GPU: 1 PIX, 2 SYS (no peer access: CNS)" in told
+    assert "GPU 2 to GPU: 0 SYS (no peer access: CNS), 1 SYS (no peer access: CNS)" in told
+
+
 def test_none_at_all_is_no_fault():
     assert judged([None, None], (Pair(0, 1, "SYS", "CNS"),)) == ()
     assert judged([(False,) * 4] * 2) == ()  # without a bridge between them

@@ -2,10 +2,12 @@
 
 import pytest
 
+from holdfast.facts import pci
 from holdfast.facts.checks import CHECKS, Place
 from holdfast.facts.checks.gpus import Gpus
 from holdfast.findings import Level, Unknown
 from holdfast.rules.machine import judge
+from tests.facts.checks.devices import device, write
 from tests.facts.gpus.recorded import gpu, process, tree
 
 
@@ -76,6 +78,21 @@ def test_a_driver_that_is_stuck():
     seen = Gpus(stuck=True, unanswered=Unknown("the NVIDIA driver did not answer within 15 s"))
     (found,) = judge(CHECKS["gpus"], seen, Place(), "a")
     assert (found.cause, found.level) == ("gpu-fell-off-bus-xid-ecc", Level.ERROR)
+
+
+def test_a_variable_of_another_host(tmp_path):
+    (found,) = judged(tmp_path, environ={"CUDA_VISIBLE_DEVICES": "0,1"})
+    assert (found.cause, found.level) == ("invalid-device-ordinal", Level.WARNING)
+    assert "names GPUs, and this host, or container, has none" in found.message
+
+
+def test_switches_that_nobody_sets_up(tmp_path):
+    device(tmp_path, "0000:c0:00.0", pci.NVIDIA, 0x068000)
+    ampere = [gpu(fabric="N/A"), gpu(bus="2B", fabric="N/A")]
+    (found,) = judged(tmp_path, *ampere)
+    assert "there are 1 NVSwitches and no Fabric Manager" in found.message
+    write(tmp_path, {"proc/900/comm": "nv-fabricmanage"})
+    assert judge(CHECKS["gpus"], CHECKS["gpus"].look(Place(root=str(tmp_path))), Place(), "a") == ()
 
 
 def test_somebody_else_computes_there(tmp_path):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from holdfast.facts import gpus as driver
 from holdfast.facts.checks import Place, Seen, fact
 from holdfast.facts.checks import gpus as present
-from holdfast.facts.gpus import Answer, Gpu, NoDriver
+from holdfast.facts.gpus import Answer, Gpu, NoDriver, Stuck
 from holdfast.findings import Fact, Unknown
 
 
 class GpuHealth(Seen, frozen=True, kw_only=True):
-    """What the driver says of each."""
+    """What the driver says of each. ``stuck``: it did not answer in time."""
 
     answer: Answer | None = None
     unanswered: Unknown | None = None
+    stuck: bool = False
 
     def facts(self) -> tuple[Fact, ...]:
         """See :meth:`Seen.facts`."""
@@ -22,11 +25,7 @@ class GpuHealth(Seen, frozen=True, kw_only=True):
         if self.answer is None:
             return (fact("GPUs", self.unanswered, "NVML"),) if self.unanswered else ()
         told = [told_of(gpu, self.answer.source) for gpu in self.answer.gpus]
-        if isinstance(self.answer.pairs, tuple) and self.answer.pairs:
-            ways = {pair.way: sum(other.way == pair.way for other in self.answer.pairs) for pair in self.answer.pairs}
-            refused = sum(pair.peer != "OK" for pair in self.answer.pairs)
-            text = ", ".join(f"{count} pairs by {way}" for way, count in ways.items())
-            told.append(fact("GPUs are joined", f"{text}; {refused} pairs without peer access", self.answer.source))
+        told += _ways(self.answer)
         return tuple(told)
 
 
@@ -53,4 +52,18 @@ def look(place: Place) -> GpuHealth:
     answer = driver.ask(place.root)
     if isinstance(answer, NoDriver):
         return GpuHealth(absent=answer.why)
-    return GpuHealth(unanswered=answer) if isinstance(answer, Unknown) else GpuHealth(answer=answer)
+    if isinstance(answer, Unknown):
+        return GpuHealth(unanswered=answer, stuck=isinstance(answer, Stuck))
+    return GpuHealth(answer=answer)
+
+
+def _ways(answer: Answer) -> Iterator[Fact]:
+    """The matrix of `nvidia-smi topo -m` and `-p2p r` in one, a line a GPU."""
+    pairs = answer.pairs if isinstance(answer.pairs, tuple) else ()
+    for gpu in answer.gpus if pairs else ():
+        told = []
+        for pair in pairs:
+            if gpu.index in (pair.one, pair.other):
+                other = pair.one + pair.other - gpu.index
+                told.append(f"{other} {pair.way}" + ("" if pair.peer == "OK" else f" (no peer access: {pair.peer})"))
+        yield fact(f"GPU {gpu.index} to GPU", ", ".join(told), answer.source)

@@ -33,7 +33,8 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 class Gpus(Seen, frozen=True, kw_only=True):
     """``on_bus``: NVIDIA's GPUs by the PCI bus; ``of_driver``: those that the kernel's driver has names for.
 
-    ``stuck``: the driver was asked and did not answer in time; its GPUs are then unknown.
+    ``stuck``: the driver was asked and did not answer in time; its GPUs are then unknown. ``switches`` are NVSwitches
+    on the bus, ``managed`` whether the Fabric Manager that they need runs here, as far as this container sees.
     """
 
     on_bus: tuple[pci.Device, ...] = ()
@@ -43,6 +44,8 @@ class Gpus(Seen, frozen=True, kw_only=True):
     unanswered: Unknown | None = None
     visible: Visible | None = None
     users: tuple[User, ...] = ()
+    switches: int = 0
+    managed: bool = False
 
     def facts(self) -> tuple[Fact, ...]:
         """See :meth:`Seen.facts`."""
@@ -69,20 +72,30 @@ def look(place: Place) -> Gpus:
     of_driver = _of_driver(place)
     answer = driver.ask(place.root) if nvidia or traces(place) else NoDriver("no NVIDIA GPU is here")
     if isinstance(answer, NoDriver):
+        if not nvidia and not place.environ.get(VARIABLE, "-1").startswith("-"):
+            return Gpus(visible=visible(place.environ, ()))
         if not nvidia:
             return Gpus(absent="no NVIDIA GPU on the PCI bus, and no driver")
         return Gpus(on_bus=nvidia, of_driver=of_driver, unanswered=answer)
     if isinstance(answer, Unknown):
         return Gpus(on_bus=nvidia, of_driver=of_driver, stuck=isinstance(answer, Stuck), unanswered=answer)
     users = tuple(_who(place, gpu, held) for gpu in answer.gpus if isinstance(gpu.held, tuple) for held in gpu.held)
-    return Gpus(on_bus=nvidia, of_driver=of_driver, answer=answer, users=users,
-                visible=visible(place.environ, answer.gpus))  # fmt: skip
+    switches = () if isinstance(on_bus, Unknown) else [each for each in on_bus if each.is_nvswitch]
+    return Gpus(
+        on_bus=nvidia, of_driver=of_driver, answer=answer, users=users, visible=visible(place.environ, answer.gpus),
+        switches=len(switches), managed=bool(switches) and _runs(place, "nv-fabricmanage"),
+    )  # fmt: skip
 
 
 def traces(place: Place) -> bool:
     """Whether there is any trace of NVIDIA's driver; a host without any is not asked, which saves a process."""
     names = ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg", f"/{driver.RECORDED}")
     return any(place.path(name).exists() for name in names)
+
+
+def _runs(place: Place, name: str) -> bool:
+    """Whether a process of this name runs (the kernel keeps 15 letters of it)."""
+    return any(proc.text(entry) == f"{name}\n" for entry in place.path("/proc").glob("[0-9]*/comm"))
 
 
 def _of_driver(place: Place) -> tuple[str, ...]:

@@ -30,10 +30,9 @@ KINDS = {
     "adapter": rf"mlx5_core {_BUS}: .{{0,80}}(?:health compromised|device's health|failed reclaiming pages|fw fatal)",
     "link-down": rf"mlx5_core {_BUS} \S+: .{{0,20}}[Ll]ink [Dd](?:own|OWN)",
 }
-_ANY = re.compile(
-    "|".join(f"(?P<K{place}>{re.sub('[?]P<[a-z]+>', '?:', kind)})" for place, kind in enumerate(KINDS.values()))
-)
-_EACH = tuple(map(re.compile, KINDS.values()))
+_EACH = {kind: re.compile(pattern) for kind, pattern in KINDS.items()}
+#: Words of which a line has to have one; most have none, and are not looked at twice.
+_WORDS = re.compile(r"NVRM|SXid|severity=Uncorr|Fatal|[Uu]ncorrect|amdgpu|mlx5_core")
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,14 +82,14 @@ def _gathered(lines: list[str], now: float) -> Iterator[Event]:
     """The lines that say something, those of one kind and device together, the newest last."""
     found: dict[tuple[str, str, int | None], Event] = {}
     for line in lines:
-        told = _ANY.search(line)
-        if told is None:
+        if _WORDS.search(line) is None:
             continue
-        place = int((told.lastgroup or "K0")[1:])
-        match = _EACH[place].search(line)
-        fields = match.groupdict() if match else {}
+        kind, match = next(((kind, told) for kind, each in _EACH.items() if (told := each.search(line))), ("", None))
+        if match is None:
+            continue
+        fields = match.groupdict()
         number = int(fields["number"]) if fields.get("number") else None
-        key = (tuple(KINDS)[place], _bus(fields.get("device") or ""), number)
+        key = (kind, _bus(fields.get("device") or ""), number)
         before = found.pop(key, None)
         found[key] = Event(
             kind=key[0], device=key[1], number=number, count=1 + (before.count if before else 0),

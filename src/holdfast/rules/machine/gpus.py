@@ -19,10 +19,19 @@ _NOBODYS_BYTES = 2 * _GIB
 def judge(seen: Gpus, place: Place) -> Iterator[Finding]:
     """From the bus to the job: the driver answers, has all GPUs, the job sees enough, and they are free."""
     yield from _driver(seen)
+    if seen.visible is not None and seen.answer is None:
+        yield finding(
+            by_name("invalid-device-ordinal"),
+            f"{VARIABLE}={seen.visible.said} names GPUs, and this host, or container, has none",
+            level=Level.WARNING,
+            evidence=seen.facts(),
+            confidence=0.7,
+        )
     if seen.answer is None or seen.visible is None:
         return
     yield from _lost(seen, seen.answer)
     yield from _visible(seen, seen.answer.gpus, seen.visible, place)
+    yield from _fabric(seen, seen.answer)
     yield from _usable(seen.answer)
     yield from _in_use(seen, seen.answer)
 
@@ -33,16 +42,18 @@ def _driver(seen: Gpus) -> Iterator[Finding]:
         yield finding(
             by_name("gpu-fell-off-bus-xid-ecc"),
             "the NVIDIA driver does not answer: a GPU or its firmware is stuck, and whoever touches it will be too",
-            evidence=evidence, confidence=0.7,
-        )  # fmt: skip
+            evidence=evidence,
+            confidence=0.7,
+        )
     elif seen.on_bus and seen.answer is None:
         bound = {device.driver for device in seen.on_bus}
         why = f"they belong to {', '.join(sorted(bound - {''}))}" if bound - {"", "nvidia"} else "no driver answers"
         yield finding(
-            by_name("cuda-driver-mismatch"), f"{_count(len(seen.on_bus))} on the PCI bus, and {why}: CUDA "
-            "will find none",
-            evidence=evidence, confidence=0.9,
-        )  # fmt: skip
+            by_name("cuda-driver-mismatch"),
+            f"{_count(len(seen.on_bus))} on the PCI bus, and {why}: CUDA will find none",
+            evidence=evidence,
+            confidence=0.9,
+        )
 
 
 def _lost(seen: Gpus, answer: Answer) -> Iterator[Finding]:
@@ -57,28 +68,34 @@ def _lost(seen: Gpus, answer: Answer) -> Iterator[Finding]:
             "container",
             evidence=(*seen.facts(), fact("named by the kernel's driver", ", ".join(seen.of_driver) or "none", NAMED)),
             confidence=0.6,
-        )  # fmt: skip
+        )
 
 
 def _visible(seen: Gpus, gpus: Sequence[Gpu], visible: Visible, place: Place) -> Iterator[Finding]:
     cause = by_name("invalid-device-ordinal")
     evidence = _evidence(seen)
     if visible.twice:
-        yield finding(cause, f"{VARIABLE}={visible.said} names {visible.twice} twice: CUDA then shows no GPU at all",
-                      evidence=evidence)  # fmt: skip
+        yield finding(
+            cause,
+            f"{VARIABLE}={visible.said} names {visible.twice} twice: CUDA then shows no GPU at all",
+            evidence=evidence,
+        )
     elif visible.wrong:
         left = f"only {len(visible.gpus)} of {len(gpus)} are visible" if visible.gpus else "none is visible"
         yield finding(
-            cause, f"{VARIABLE}={visible.said}: {visible.wrong} is no GPU of this host, and CUDA stops there: {left}",
-            level=Level.WARNING if visible.wrong.startswith("MIG-") else Level.ERROR, evidence=evidence,
+            cause,
+            f"{VARIABLE}={visible.said}: {visible.wrong} is no GPU of this host, and CUDA stops there: {left}",
+            level=Level.WARNING if visible.wrong.startswith("MIG-") else Level.ERROR,
+            evidence=evidence,
             confidence=0.5 if visible.wrong.startswith("MIG-") else 1.0,
-        )  # fmt: skip
+        )
     if place.workers is not None and place.workers > len(visible.gpus):
         yield finding(
-            cause, f"{place.workers} workers are to run here, and they will see {len(visible.gpus)} GPUs: the "
+            cause,
+            f"{place.workers} workers are to run here, and they will see {len(visible.gpus)} GPUs: the "
             f"{'last' if visible.gpus else ''} ones die of an invalid device ordinal".replace("  ", " "),
             evidence=evidence,
-        )  # fmt: skip
+        )
     yield from _order(gpus, visible, evidence)
 
 
@@ -86,17 +103,35 @@ def _order(gpus: Sequence[Gpu], visible: Visible, evidence: tuple[Fact, ...]) ->
     cause = by_name("gpu-renumbered")
     if visible.said is not None and visible.gpus and visible.gpus != tuple(range(len(visible.gpus))):
         names = ", ".join(f"cuda:{place} is GPU {gpu}" for place, gpu in enumerate(visible.gpus))
-        yield finding(cause, f"{VARIABLE}={visible.said} gives the GPUs new numbers: {names}", level=Level.NOTE,
-                      evidence=evidence)  # fmt: skip
+        yield finding(
+            cause, f"{VARIABLE}={visible.said} gives the GPUs new numbers: {names}", level=Level.NOTE, evidence=evidence
+        )
     models = {gpu.name for gpu in gpus}
     if len(models) > 1 and not visible.by_bus:
         yield finding(
-            cause, f"GPUs of several kinds ({', '.join(sorted(models))}): CUDA numbers the fastest first, nvidia-smi "
+            cause,
+            f"GPUs of several kinds ({', '.join(sorted(models))}): CUDA numbers the fastest first, nvidia-smi "
             f"by the bus, so that their numbers need not agree",
-            level=Level.WARNING, evidence=evidence, confidence=0.8,
-            remedies=(Remedy(text="Let both count alike.", command=f"export {ORDER}=PCI_BUS_ID",
-                             safety=Safety.DISRUPTIVE),),
-        )  # fmt: skip
+            level=Level.WARNING,
+            evidence=evidence,
+            confidence=0.8,
+            remedies=(
+                Remedy(text="Let both count alike.", command=f"export {ORDER}=PCI_BUS_ID", safety=Safety.DISRUPTIVE),
+            ),
+        )
+
+
+def _fabric(seen: Gpus, answer: Answer) -> Iterator[Finding]:
+    """Drivers before Hopper do not say whether the switches are set up; then the process that does it is looked for."""
+    if seen.switches and not seen.managed and all(gpu.fabric is None for gpu in answer.gpus):
+        yield finding(
+            by_name("cuda-driver-mismatch"),
+            f"there are {seen.switches} NVSwitches and no Fabric Manager that can be seen "
+            "from here: without it CUDA says `system not yet initialized`",
+            level=Level.WARNING,
+            confidence=0.5,
+            evidence=(*seen.facts(), fact("nv-fabricmanager", "no such process", "/proc")),
+        )
 
 
 def _usable(answer: Answer) -> Iterator[Finding]:
@@ -104,14 +139,22 @@ def _usable(answer: Answer) -> Iterator[Finding]:
     for gpu in answer.gpus:
         subject, told = Subject(gpu=gpu.index), (fact(f"GPU {gpu.index}", f"compute mode {gpu.compute_mode}", "NVML"),)
         if gpu.compute_mode == "prohibited":
-            yield finding(cause, f"GPU {gpu.index} is in compute mode prohibited: no process may use it",
-                          subject=subject, evidence=told)  # fmt: skip
+            yield finding(
+                cause,
+                f"GPU {gpu.index} is in compute mode prohibited: no process may use it",
+                subject=subject,
+                evidence=told,
+            )
         if gpu.mig is True:
             yield finding(
-                cause, f"GPU {gpu.index} is in MIG mode: a process sees one slice of it, and NCCL cannot join slices "
-                "of one GPU", level=Level.WARNING, subject=subject, confidence=0.8,
+                cause,
+                f"GPU {gpu.index} is in MIG mode: a process sees one slice of it, and NCCL cannot join slices "
+                "of one GPU",
+                level=Level.WARNING,
+                subject=subject,
+                confidence=0.8,
                 evidence=(fact(f"GPU {gpu.index}", "MIG mode is on", answer.source),),
-            )  # fmt: skip
+            )
 
 
 def _in_use(seen: Gpus, answer: Answer) -> Iterator[Finding]:
@@ -120,16 +163,23 @@ def _in_use(seen: Gpus, answer: Answer) -> Iterator[Finding]:
         users = [user for user in seen.users if user.gpu == gpu.index]
         if users:
             yield finding(
-                cause, f"GPU {gpu.index} is not free: {', '.join(map(_who, users))}", level=Level.WARNING,
-                subject=Subject(gpu=gpu.index), evidence=_evidence(seen),
+                cause,
+                f"GPU {gpu.index} is not free: {', '.join(map(_who, users))}",
+                level=Level.WARNING,
+                subject=Subject(gpu=gpu.index),
+                evidence=_evidence(seen),
                 remedies=(*_ending(users), *cause.remedies),
-            )  # fmt: skip
+            )
         elif gpu.held == () and isinstance(gpu.memory_used_bytes, int) and gpu.memory_used_bytes > _NOBODYS_BYTES:
             yield finding(
-                cause, f"GPU {gpu.index} has {gpu.memory_used_bytes / _GIB:.1f} GiB in use, and the driver tells of no "
-                "process that holds it", level=Level.WARNING, subject=Subject(gpu=gpu.index), evidence=_evidence(seen),
+                cause,
+                f"GPU {gpu.index} has {gpu.memory_used_bytes / _GIB:.1f} GiB in use, and the driver tells of no "
+                "process that holds it",
+                level=Level.WARNING,
+                subject=Subject(gpu=gpu.index),
+                evidence=_evidence(seen),
                 confidence=0.6,
-            )  # fmt: skip
+            )
 
 
 def _who(user: User) -> str:
@@ -144,8 +194,13 @@ def _ending(users: Sequence[User]) -> tuple[Remedy, ...]:
     ours = " ".join(str(user.pid) for user in users if user.name is not None and user.state != "Z")
     if not ours:
         return ()
-    return (Remedy(text="End it, after making sure whose it is and that nobody wants it.", command=f"kill {ours}",
-                   safety=Safety.DISRUPTIVE),)  # fmt: skip
+    return (
+        Remedy(
+            text="End it, after making sure whose it is and that nobody wants it.",
+            command=f"kill {ours}",
+            safety=Safety.DISRUPTIVE,
+        ),
+    )
 
 
 def _evidence(seen: Gpus) -> tuple[Fact, ...]:
