@@ -116,4 +116,4 @@ def _said(checked: Checked) -> str:
         return checked.findings[0].message
     if checked.unseen:
         return checked.unseen[0]
-    return checked.facts[0].text if checked.facts else ""
+    return checked.facts[0].text.removeprefix(f"{checked.name.replace('-', ' ')}: ") if checked.facts else ""

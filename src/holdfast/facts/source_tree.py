@@ -33,7 +33,7 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
 
 def code(folder: Path) -> Code:
     """Look at the repository around ``folder``, or at the folder itself."""
-    top = next((each for each in (folder, *folder.parents) if (each / ".git").exists()), folder)
+    top = next((each for each in (folder, *folder.parents) if _there(each / ".git")), folder)
     commit = _commit(top / ".git")
     until = time.monotonic() + LIMIT_S
     whole, count, size = hashlib.sha256(), 0, 0
@@ -57,9 +57,14 @@ def _sources(top: Path) -> Iterator[Path]:
     for here, folders, files in os.walk(top):
         folders[:] = sorted(
             name for name in folders
-            if not name.startswith(".") and name not in _SKIPPED and not Path(here, name, "pyvenv.cfg").exists()
+            if not name.startswith(".") and name not in _SKIPPED and not _there(Path(here, name, "pyvenv.cfg"))
         )  # fmt: skip
         yield from (Path(here, name) for name in sorted(files) if name.endswith(".py"))
+
+
+def _there(path: Path) -> bool:
+    """As Path.exists, which raises where this user may not look."""
+    return os.path.exists(path)  # noqa: PTH110
 
 
 def _commit(git: Path) -> str:

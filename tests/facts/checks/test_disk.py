@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 
 import pytest
 
@@ -73,8 +74,19 @@ def test_one_that_is_read_only(small):
 
 
 def test_a_recorded_tree_is_not_written_to(tmp_path):
-    mounts = "1 0 0:1 / / rw - ext4 /dev/sda rw\n2 1 0:2 / /data rw - nfs4 server:/x rw\n"
-    place = host(tmp_path, {"/proc/self/mountinfo": mounts, "/data/runs/x": ""}, checkpoints="/data/runs")
+    mounts = "1 0 0:1 / / rw - ext4 /dev/sda rw\n2 1 0:2 / /da\\040ta rw - nfs4 server:/x rw\n"
+    place = host(tmp_path, {"/proc/self/mountinfo": mounts, "/da ta/runs/x": ""}, checkpoints="/da ta/runs")
     seen = look(place)
     assert (seen.kind, seen.speed) == ("nfs4", None)
     assert not isinstance(seen.free, Unknown)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's folders are made by root")
+def test_a_folder_inside_one_that_is_closed():
+    script = (
+        "import os; from holdfast.facts.checks.disk import look; from holdfast.facts.checks import Place\n"
+        "os.setgid(65534); os.setuid(65534)\n"
+        "print(look(Place(checkpoints='/root/x/y')).obstacle)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == "/root may not be written to\n", done.stderr

@@ -1,8 +1,11 @@
 """Fingerprints of packages and of code: equal where these are, and different where one byte is."""
 
 import importlib.metadata
+import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -86,3 +89,19 @@ def test_what_is_too_large_has_no_fingerprint(project, monkeypatch):
 
 def test_a_folder_without_code(tmp_path):
     assert code(tmp_path).why_not == "no Python files are here"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's folders are made by root")
+def test_folders_that_are_closed_are_left_out():
+    script = (
+        "import os, sys; from pathlib import Path; from holdfast.facts.source_tree import code\n"
+        "os.setgid(65534); os.setuid(65534); print(code(Path(sys.argv[1])).files)"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        project = Path(folder)
+        project.chmod(0o755)
+        (project / "closed").mkdir(mode=0o700)
+        for name in ("train.py", "closed/x.py"):
+            (project / name).write_text("")
+        done = subprocess.run([sys.executable, "-c", script, folder], capture_output=True, text=True, check=False)
+    assert done.stdout == "1\n", done.stderr

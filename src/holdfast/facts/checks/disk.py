@@ -7,6 +7,7 @@ from its first byte on, so that nothing is left of it however this process ends.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tempfile
 import time
@@ -19,6 +20,8 @@ from holdfast.findings import Fact, Unknown
 MOST_BYTES, LIMIT_S = 64 << 20, 1.0
 _PIECE = 4 << 20
 _GIB = 1 << 30
+#: How the kernel writes a blank in a path: ``\040``.
+_ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 class Disk(Seen, frozen=True, kw_only=True):
@@ -75,7 +78,8 @@ def look(place: Place) -> Disk:
 
 
 def _nearest(folder: Path) -> Path:
-    return next((each for each in (folder, *folder.parents) if each.exists()), Path("/"))
+    """The folder, or the nearest above it that can be seen (Path.exists raises where it may not look)."""
+    return next((each for each in (folder, *folder.parents) if os.path.exists(each)), Path("/"))  # noqa: PTH110
 
 
 def _obstacle(at: Path, seen: os.statvfs_result) -> str:
@@ -95,7 +99,7 @@ def _kind(place: Place, at: Path) -> str:
     best, kind = -1, ""
     for line in () if isinstance(lines, Unknown) else lines.splitlines():
         before, _, after = line.partition(" - ")
-        point = Path(before.split()[4].encode().decode("unicode_escape"))  # a blank is \040
+        point = Path(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), before.split()[4]))
         if inside.is_relative_to(point) and len(point.parts) >= best:
             best, kind = len(point.parts), after.split()[0]
     return kind

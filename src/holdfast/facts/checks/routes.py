@@ -77,7 +77,8 @@ class Routes(Seen, frozen=True, kw_only=True):
 def _said(way: Way) -> str:
     if way.refused:
         return f"{way.address}: {way.refused}"
-    parts = [way.address, f"through {way.interface or 'an interface that is not seen'}"]
+    parts = ["this host's own"] if way.local else []
+    parts += [way.address, f"through {way.interface or 'an interface that is not seen'}"]
     parts += [f"from {way.source}"] if way.source else []
     parts += [f"by {way.gateway}"] if way.gateway else []
     parts += [f"mtu {way.mtu}"] if way.mtu else []
