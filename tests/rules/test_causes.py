@@ -28,7 +28,8 @@ ENV007 variable-value-unusable        ENV008 variable-of-another-version ENV009 
 ENV010 variable-harmful               ENV011 variable-set-too-late
 ENV012 variable-differs-between-hosts ENV013 variable-not-handed-on
 ENV014 process-limit                  ENV015 clock-unsynchronized        ENV016 package-installed-twice
-ENV017 tracing-refused
+ENV017 tracing-refused                ENV018 software-differs-between-hosts
+ENV019 code-differs-between-hosts
 NET001 network-interface-wrong        NET002 network-fabric-fault        NET003 firewall-blocked-ports
 NET004 hostname-resolution            NET005 port-in-use                 NET006 master-unreachable
 NET007 ib-error                       NET008 stale-rendezvous-store
@@ -52,7 +53,7 @@ PROC000 no-failure                    PROC001 python-exception-on-one-rank
 PROC002 python-exception-all-ranks    PROC003 segfault-in-worker         PROC004 signal-sigterm-preempted
 PROC005 peer-lost                     PROC006 rank-killed                PROC007 rank-stopped
 PROC008 rank-uninterruptible-io       PROC009 exit-nonzero
-PROC010 stalled-outside-collectives   PROC011 stale-build-lock
+PROC010 stalled-outside-collectives   PROC011 stale-build-lock               PROC012 group-left-at-exit
 DATA001 dataloader-worker-died        DATA002 file-io-blocked            DATA003 model-download-race
 CKPT001 checkpoint-io-slow-timeout    CKPT002 checkpoint-corrupt         CKPT003 checkpoint-half-written
 CKPT004 checkpoint-folder-unusable

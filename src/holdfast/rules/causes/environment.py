@@ -183,4 +183,53 @@ CAUSES = (
         ),
         sources=("NVIDIA/nccl: all release tags, scanned", "torch: torch/distributed/argparse_util.py"),
     ),
+    Cause(
+        code="ENV018",
+        name="software-differs-between-hosts",
+        summary="Hosts of one job have different versions of Python, torch, NCCL, the driver or other packages.",
+        what_happens="One host was built from another image, missed an upgrade, or has a package in a home folder that "
+        "comes first on the path. Ranks whose torch or NCCL differ may order or cut collectives in another way and "
+        "wait for each other, refuse each other's handshake, or unpickle what the other side has never heard of. Of "
+        "other packages the results drift apart, or one rank alone raises an error.",
+        shows_before="`holdfast check` over the hosts compares a fingerprint of all packages and names those that "
+        "differ. Nothing in torch or torchrun compares them.",
+        shows_during="A hang in the first collective, or an error on the ranks of one host alone.",
+        shows_after="NCCL's `Mismatched NCCL version detected`, an AttributeError or a failed unpickling on one host, "
+        "or no sign but results that differ.",
+        known_misses="Packages with one version number and other contents (local builds, patched files) look alike. "
+        "Libraries beside Python (CUDA, OFED, libfabric) are not compared, but for the driver.",
+        remedies=(
+            Remedy(text="Start all hosts from one image, or one lock file."),
+            Remedy(
+                text="See what differs, host by host.",
+                command="srun --ntasks-per-node=1 sh -c 'hostname; python -m pip list --format=freeze | sha256sum'",
+                safety=Safety.AUTOMATIC,
+            ),
+        ),
+        sources=("pytorch/pytorch#108212", "NVIDIA/nccl: src/bootstrap.cc, src/init.cc, ncclVersion of the peers"),
+    ),
+    Cause(
+        code="ENV019",
+        name="code-differs-between-hosts",
+        summary="The training program is not the same on all hosts: another commit, or files that were changed.",
+        what_happens="Hosts without a shared file system have copies of the code, and one of them is old, or was "
+        "edited in place. The ranks then run different programs: other collectives in another order, other shapes, "
+        "another number of steps.",
+        shows_before="`holdfast check` in the folder of the program compares a fingerprint of its Python files, and "
+        "the commit. `git status` on one host says nothing of the others.",
+        shows_during="Whatever different programs do: mostly a hang, with ranks at lines that make no sense together.",
+        shows_after="Calls that differ between the ranks of two hosts (collective-mismatch), or stacks whose line "
+        "numbers point to other code than yours.",
+        known_misses="Compared are the Python files of the folder in which check was started, and its commit; data, "
+        "configuration files and packages that are installed elsewhere are not.",
+        remedies=(
+            Remedy(text="Bring all hosts to one commit, or start from one shared folder."),
+            Remedy(
+                text="Compare the commits.",
+                command="srun --ntasks-per-node=1 sh -c 'hostname; git rev-parse HEAD; git status --short'",
+                safety=Safety.AUTOMATIC,
+            ),
+        ),
+        sources=("pytorch/pytorch#72768", "holdfast: facts/source_tree.py"),
+    ),
 )
