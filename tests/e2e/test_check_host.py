@@ -102,6 +102,19 @@ def test_a_neighbour_that_is_silent(pair):
     assert of_network(claims) == {("neighbours", "warning", "master-unreachable")}
 
 
+def test_interfaces_are_those_of_the_hosts_own_network(pair):
+    one, _ = pair
+    script = (
+        "from holdfast.facts.checks import Place; from holdfast.facts.checks.interfaces import look\n"
+        "print([(each.mtu, each.up, each.carrier) for each in look(Place()).interfaces if each.name == 'eth0'])"
+    )
+    one.mtu(1234)
+    try:
+        assert one.do(sys.executable, "-c", script) == "[(1234, True, True)]\n"
+    finally:
+        one.mtu(1500)
+
+
 def test_nothing_on_the_host_is_changed(pair):
     one, two = pair
     looks = (

@@ -124,9 +124,11 @@ def _named(address: str) -> str | Unknown:
     try:
         return socket.gethostbyaddr(address)[0]
     except socket.herror as error:
-        return "" if error.errno == _HOST_NOT_FOUND else Unknown(str(error.strerror).lower())
+        return (
+            "" if error.errno == _HOST_NOT_FOUND else Unknown(f"the name of {address}: {str(error.strerror).lower()}")
+        )
     except OSError as error:
-        return Unknown(str(error.strerror or error).lower())
+        return Unknown(f"the name of {address}: {str(error.strerror or error).lower()}")
 
 
 def _within(limit_s: float, question: Callable[[], _T | Unknown]) -> _T | Unknown:

@@ -1,7 +1,7 @@
 """Network interfaces: whether they are up, how fast, with what packets and addresses, and what they lost.
 
-Read from /proc/net and /sys/class/net. IPv4 addresses come from getifaddrs (psutil) here, and from the kernel's own
-routing trie in a recorded tree. pyroute2 would tell the same over netlink, and can read no recording.
+Here the kernel is asked (psutil: getifaddrs and the calls of ethtool); in a recorded tree /proc/net and /sys/class/net
+tell. pyroute2 would say the same over netlink, would be one dependency more, and can read no recording.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_interface
+from typing import Any
 
 import msgspec
 
@@ -89,6 +90,21 @@ def look(place: Place) -> Interfaces:
 
 
 def _one(place: Place, name: str, counts: list[str], held: Mapping[str, tuple[str, ...]]) -> Interface:
+    numbers = [int(count) for count in counts] if len(counts) == 16 else [0] * 16
+    taken = tuple(text for device, text, flags in _version6(place) if device == name and flags & _DUPLICATE)
+    return msgspec.structs.replace(
+        _recorded(place, name),
+        **(_asked(name) if place.root == "/" else {}),
+        addresses=held.get(name, ()),
+        duplicates=taken,
+        packets=numbers[1] + numbers[9],
+        errors=numbers[2] + numbers[10],
+        dropped=numbers[3] + numbers[11],
+    )
+
+
+def _recorded(place: Place, name: str) -> Interface:
+    """By /sys, which tells of the network in which it was mounted: mostly, and not always, that of this process."""
     folder = place.path(f"/sys/class/net/{name}")
     flags = proc.text(folder / "flags")
     bits = int(flags, 16) if isinstance(flags, str) else 0
@@ -97,7 +113,6 @@ def _one(place: Place, name: str, counts: list[str], held: Mapping[str, tuple[st
         proc.number(folder / "speed"),
         proc.text(folder / "duplex"),
     )
-    numbers = [int(count) for count in counts] if len(counts) == 16 else [0] * 16
     return Interface(
         name=name,
         up=flags if isinstance(flags, Unknown) else bool(bits & _UP),
@@ -106,12 +121,20 @@ def _one(place: Place, name: str, counts: list[str], held: Mapping[str, tuple[st
         speed_mbit=speed if isinstance(speed, int) and speed > 0 else None,
         duplex=duplex.strip() if isinstance(duplex, str) else "",
         mtu=proc.number(folder / "mtu"),
-        addresses=held.get(name, ()),
-        duplicates=tuple(text for device, text, flags in _version6(place) if device == name and flags & _DUPLICATE),
-        packets=numbers[1] + numbers[9],
-        errors=numbers[2] + numbers[10],
-        dropped=numbers[3] + numbers[11],
     )
+
+
+def _asked(name: str) -> dict[str, Any]:
+    """By the calls of ``ifconfig`` and ``ethtool``: of the network of this process, whatever is mounted at /sys."""
+    import psutil  # noqa: PLC0415
+
+    told = psutil.net_if_stats().get(name)
+    if told is None:
+        return {}
+    flags = set(told.flags.split(","))
+    duplex = {psutil.NIC_DUPLEX_FULL: "full", psutil.NIC_DUPLEX_HALF: "half"}.get(told.duplex, "")
+    return {"up": "up" in flags, "loopback": "loopback" in flags, "carrier": "running" in flags if "up" in flags else None,
+            "mtu": told.mtu, "speed_mbit": told.speed or None, "duplex": duplex}  # fmt: skip
 
 
 def addresses(place: Place) -> Mapping[str, tuple[str, ...]]:
