@@ -84,6 +84,13 @@ def test_the_index_of_a_roce_address(tmp_path, index, right):
     assert right or "RoCE v2 is at 1, 3" in found[0].message
 
 
+def test_an_index_that_is_wrong_on_all_ports_is_said_once(tmp_path):
+    for name in ("mlx5_0", "mlx5_1"):
+        roce(tmp_path, name)
+    (found,) = judged("infiniband", tmp_path, NCCL_IB_GID_INDEX="0")
+    assert "on mlx5_0:1, mlx5_1:1; RoCE v2 is at 1, 3" in found.message
+
+
 def test_roce_with_small_packets_and_without_an_address(tmp_path):
     roce(tmp_path, mtu=1500)
     assert told(judged("infiniband", tmp_path)) == [("ib-port-degraded", Level.NOTE)]

@@ -53,3 +53,13 @@ def test_pairs_that_cannot_reach_each_other_though_others_can():
     pairs = (Pair(0, 1, "PIX", "OK"), Pair(0, 2, "PIX", "CNS"), Pair(1, 2, "SYS", "CNS"))
     (found,) = judged([None] * 3, pairs)
     assert "GPUs 0 and 2 cannot reach" in found.message
+
+
+def test_settings_of_all_gpus_are_said_once():
+    gpus = tuple(
+        Gpu(index=n, name="a", uuid="", bus="", memory_bytes=1, memory_used_bytes=0, persistence=n == 3)
+        for n in range(8)
+    )
+    seen = GpuHealth(answer=Answer(source="NVML", driver="1", cuda="1", gpus=gpus))
+    (found,) = judge(CHECKS["gpu-health"], seen, Place(), "a")
+    assert found.message.startswith("GPUs 0-2,4-7 are not in persistence mode")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.facts import gpus as driver
 from holdfast.facts import pci, proc
@@ -79,6 +80,7 @@ def look(place: Place) -> Gpus:
         return Gpus(on_bus=nvidia, of_driver=of_driver, unanswered=answer)
     if isinstance(answer, Unknown):
         return Gpus(on_bus=nvidia, of_driver=of_driver, stuck=isinstance(answer, Stuck), unanswered=answer)
+    answer = replace(answer, pairs=())  # how they are joined is the other check's
     users = tuple(_who(place, gpu, held) for gpu in answer.gpus if isinstance(gpu.held, tuple) for held in gpu.held)
     switches = () if isinstance(on_bus, Unknown) else [each for each in on_bus if each.is_nvswitch]
     return Gpus(

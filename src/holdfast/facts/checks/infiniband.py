@@ -30,6 +30,11 @@ class Gid(msgspec.Struct, frozen=True):
     interface: str
 
     @property
+    def is_second(self) -> bool:
+        """Whether RoCE v2 uses it, which routers understand and NCCL wants."""
+        return "v2" in self.kind
+
+    @property
     def is_ipv4(self) -> bool:
         """Whether it is an IPv4 address in the form of IPv6."""
         return self.address.startswith("0000:0000:0000:0000:0000:ffff:")
