@@ -133,8 +133,15 @@ def _asked(name: str) -> dict[str, Any]:
         return {}
     flags = set(told.flags.split(","))
     duplex = {psutil.NIC_DUPLEX_FULL: "full", psutil.NIC_DUPLEX_HALF: "half"}.get(told.duplex, "")
-    return {"up": "up" in flags, "loopback": "loopback" in flags, "carrier": "running" in flags if "up" in flags else None,
-            "mtu": told.mtu, "speed_mbit": told.speed or None, "duplex": duplex}  # fmt: skip
+    running = "running" in flags if "up" in flags else None
+    return {
+        "up": "up" in flags,
+        "loopback": "loopback" in flags,
+        "carrier": running,
+        "mtu": told.mtu,
+        "speed_mbit": told.speed or None,
+        "duplex": duplex,
+    }
 
 
 def addresses(place: Place) -> Mapping[str, tuple[str, ...]]:
