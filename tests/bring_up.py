@@ -29,7 +29,7 @@ class Fault:
 
     ``causes`` are those of the right finding, one a host, or one for all: hosts that cannot talk see different things.
     ``words`` stand in the finding's sentence. ``silent`` hosts, counted from 0, are not started. ``later`` is done
-    when the job has been under way for a second.
+    when they have been.
     """
 
     name: str
@@ -74,6 +74,11 @@ def _wrong_interface(first: Host, second: Host) -> None:
 
 
 def _partition(first: Host, second: Host) -> None:
+    """Once they have met."""
+    until = time.monotonic() + 20
+    while not first.do("ss", "-Htn", "state", "established", "sport", f"= :{PORT}") and time.monotonic() < until:
+        time.sleep(0.02)
+    time.sleep(0.2)
     first.drop()
     second.drop()
 
@@ -127,7 +132,6 @@ def start(fault: Fault, made: list[Host], words: Callable[[Fault, int], list[str
         for at, host in enumerate(made)
     ]
     if fault.later is not None:
-        time.sleep(1)
         fault.later(*made)
     return started
 

@@ -11,6 +11,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -25,6 +26,9 @@ from holdfast.rules import preflight, reach
 from holdfast.rules.probe import judge
 from holdfast.runtime import probe
 
+#: For how long the meeting waits for torch to be imported, which may be read from a slow disk; and how long ranks wait
+#: for each other afterwards, where all have it, and where some have not.
+_IMPORT_S, _WAIT_S, _SLOW_IMPORT_S = 8.0, 5.0, 60.0
 QUESTION = "can these ranks start a job?"
 
 
@@ -59,11 +63,12 @@ class Connected(msgspec.Struct, frozen=True):
 
 
 class _Told(msgspec.Struct, frozen=True):
-    """What whoever led tells all copies."""
+    """What whoever led tells all copies. ``imported``: torch is imported on every host."""
 
     findings: tuple[Finding, ...]
     unseen: tuple[str, ...]
     ways: str
+    imported: bool = False
 
 
 def connect(muster: Muster, backend: str = "", tell: Callable[[Passage], None] | None = None) -> Connected:
@@ -75,35 +80,47 @@ def connect(muster: Muster, backend: str = "", tell: Callable[[Passage], None] |
         if tell is not None:
             tell(stage)
 
-    met = asyncio.run(meet(muster, _nothing, _judged))
-    told = _told(met, muster)
-    for stage in (*_approached(met.approach), *_crossed(met, told, begun)):
-        passed(stage)
-    findings = told.findings
-    if not any(claim.level is Level.ERROR for claim in findings):
-        plan = probe.Plan(
-            rank=muster.node or 0, world=muster.nodes, address=muster.host, port=muster.port, backend=backend
-        )
-        outcome = probe.run(plan, lambda entry: passed(_of_torch(entry)))
-        findings += judge(outcome.failures, f"{muster.host}:{muster.port}")
+    rank, endpoint = muster.node or 0, f"{muster.host}:{muster.port}"
+    with probe.Probe(rank) as small_job:  # it imports torch while the hosts meet
+        met = asyncio.run(meet(muster, partial(_report, small_job), partial(_judged, endpoint)))
+        told = _told(met, muster)
+        for stage in (*_approached(met.approach), *_crossed(met, told, begun)):
+            passed(stage)
+        findings = told.findings
+        if not any(claim.level is Level.ERROR for claim in findings):
+            plan = probe.Plan(
+                rank=rank, world=muster.nodes, address=muster.host, port=muster.port, backend=backend,
+                wait_s=_WAIT_S if told.imported else _SLOW_IMPORT_S,
+            )  # fmt: skip
+            outcome = small_job.run(plan, lambda entry: passed(_of_torch(entry)))
+            findings += judge(outcome.failures, endpoint)
     return Connected(
         os.uname().nodename, tuple(stages), findings, preflight.verdict(findings, told.unseen, QUESTION),
         round(time.monotonic() - begun, 3),
     )  # fmt: skip
 
 
-async def _nothing() -> HostReport:
-    """The hosts' own checks are another command's."""
-    return HostReport(host=os.uname().nodename)
+async def _report(small_job: probe.Probe) -> HostReport:
+    """How the import of torch went here; the hosts' own checks are another command's."""
+    imported = await asyncio.to_thread(small_job.imported, _IMPORT_S)
+    looks = {"torch": msgspec.Raw(msgspec.json.encode(imported))} if imported is not None else {}
+    return HostReport(host=os.uname().nodename, looks=looks)
 
 
-def _judged(gathered: Gathered) -> bytes:
+def _judged(endpoint: str, gathered: Gathered) -> bytes:
     """What all copies are told."""
     size = len(gathered.present)
     links = [link.round_trip_s for link in gathered.links if link.round_trip_s is not None]
     slowest = f", at most {max(links) * 1e3:.2f} ms there and back" if links else ""
     ways = f"{plural(size, 'host')}, each way between them tried with small and large messages{slowest}"
-    return msgspec.json.encode(_Told(reach.judge(gathered), tuple(reach.unseen(gathered)), ways))
+    imports = [
+        msgspec.json.decode(report.looks["torch"], type=probe.Stage | probe.Failure)
+        for report in gathered.reports.values()
+        if "torch" in report.looks
+    ]
+    failures = [each for each in imports if isinstance(each, probe.Failure)]
+    findings = (*reach.judge(gathered), *judge(failures, endpoint))
+    return msgspec.json.encode(_Told(findings, tuple(reach.unseen(gathered)), ways, len(imports) == size))
 
 
 def _told(met: Met, muster: Muster) -> _Told:

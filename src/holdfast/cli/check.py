@@ -37,7 +37,7 @@ def command(
             click.echo(f"{check.name:<20} {check.about}")
         return 0
     if connect:
-        return connecting.run(more, 10.0, as_json=as_json)
+        return connecting.run(more, several.seconds(more["wait"]), as_json=as_json)
     place = Place(
         environ=settings.environment(), workers=workers, checkpoints=str(checkpoints) if checkpoints else None
     )

@@ -48,7 +48,7 @@ def run(given: Mapping[str, Any], place: Place, names: Sequence[str], *, as_json
     from holdfast import settings
     from holdfast.facts.reach.told import told
 
-    wait_s = _seconds(given["wait"])
+    wait_s = seconds(given["wait"])
     found = told(
         place.environ, _copy(place.environ), nodes=given["nnodes"], node=given["node_rank"], endpoint=given["endpoint"]
     )
@@ -99,14 +99,15 @@ def _copy(environ: Mapping[str, str]) -> Any:
     return this_copy(ProcessTable())
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """Seconds of ``10s``, ``2m``, ``500ms``, as ``--wait`` takes them. Raises BadValue."""
     found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]*)\s*", text)
     if found is None or found[2] not in _UNITS_S:
         raise BadValue("--wait", why=f"{text!r} is no time", next_step="say it as 10s or 2m")
-    seconds = float(found[1]) * _UNITS_S[found[2]]
-    if seconds > _LONGEST_S:
+    wanted_s = float(found[1]) * _UNITS_S[found[2]]
+    if wanted_s > _LONGEST_S:
         raise BadValue("--wait", why=f"{text!r} is longer than a day")
-    return seconds
+    return wanted_s
 
 
 def _show(hosts: Hosts, *, as_json: bool) -> None:

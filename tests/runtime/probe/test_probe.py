@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from holdfast.runtime.probe import Outcome, Plan
+from tests.hosts import hosts, why_not
 
 pytestmark = pytest.mark.slow
 ONE_RANK = Path(__file__).with_name("one_rank.py")
@@ -110,6 +111,30 @@ def test_a_rank_whose_process_stands_still_is_named_by_the_others(port):
             rank.process.kill()
             rank.process.communicate()
     assert psutil.wait_procs(children, 5)[1] == []  # who started them is dead: so are they
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_a_partition_in_mid_run_ends_both_sides(port):
+    """Neither hears of the other any more, and the store answers rank 1 no longer: each keeps its own time."""
+    with hosts(2) as made:
+        own = {"address": made[0].address, "port": port, "world": 2, "sizes_bytes": (4,) * 20_000, "limit_s": 3.0}
+        ranks = [
+            host.start(sys.executable, ONE_RANK, msgspec.json.encode(Plan(rank=rank, **own)).decode())
+            for rank, host in enumerate(made)
+        ]
+        until = time.monotonic() + 60
+        while made[0].do("ss", "-Htn", "state", "established", "sport", f"= :{port}").count("\n") < 4:
+            assert time.monotonic() < until, ranks[0].errors
+            time.sleep(0.05)
+        time.sleep(1)  # they are at their sums
+        for host in made:
+            host.drop()
+        began = time.monotonic()
+        outcomes = [rank.wait() or msgspec.json.decode(rank.output, type=Outcome) for rank in ranks]
+        assert time.monotonic() - began < 13
+    for rank, outcome in enumerate(outcomes):
+        assert outcome.failures[0].rank == rank
+        assert outcome.failures[0].stage == "all-reduce of 4 B"
 
 
 def test_a_torch_that_cannot_be_imported_is_a_failure_and_no_hang(port, tmp_path):

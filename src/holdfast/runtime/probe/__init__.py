@@ -8,7 +8,6 @@ learn.
 
 from __future__ import annotations
 
-import io
 import os
 import selectors
 import signal
@@ -16,8 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from typing import IO
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Self
 
 import msgspec
 
@@ -31,7 +31,7 @@ _MOST_BYTES = 1 << 20
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What is tried. All ranks have to be given the same, but for ``rank``. ``backend``: NCCL on GPUs, else gloo.
 
-    ``limit_s`` is for one stage, ``wait_s`` for the ranks to come: torch may take long to import on one of them.
+    ``limit_s`` is for one stage, ``wait_s`` for the ranks to come, of which one may import torch more slowly.
     """
 
     rank: int
@@ -87,64 +87,102 @@ class Outcome(msgspec.Struct, frozen=True):
 
 def run(plan: Plan, tell: Callable[[Stage | Failure], None] | None = None) -> Outcome:
     """Go through the steps together with the other ranks; ``tell`` hears of each stage as it ends."""
-    stages: list[Stage] = []
-    failures: list[Failure] = []
-    until = time.monotonic() + _IMPORT_LIMIT_S + (plan.wait_s + plan.limit_s) * (len(plan.steps) + 1)
-    command = [sys.executable, "-W", "ignore", "-m", __name__, msgspec.json.encode(plan).decode()]
-    reader, writer = os.pipe()
-    with tempfile.TemporaryFile() as complaints, os.fdopen(reader, "rb", buffering=0) as said:
-        probe = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=writer, stderr=complaints, start_new_session=True
+    with Probe(plan.rank) as probe:
+        return probe.run(plan, tell)
+
+
+class Probe:
+    """The process that imports torch, which it begins at once, and then goes through the steps. Close it at the end."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._held, self._read = b"", 0
+        self._entries: list[Stage | Failure] = []
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - close() does it
+        reader, writer = os.pipe()
+        self._said = os.fdopen(reader, "rb", buffering=0)
+        self._asked, asked = os.pipe()[::-1]
+        command = [sys.executable, "-W", "ignore", "-m", __name__]
+        self._process = subprocess.Popen(
+            command, stdin=asked, stdout=writer, stderr=self._complaints, start_new_session=True
         )
         os.close(writer)
-        try:
-            for entry in _entries(said, until):
-                if isinstance(entry, Stage):
-                    stages.append(entry)
-                else:
-                    failures.append(entry)
+        os.close(asked)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+        self._said.close()
+        self._complaints.close()
+        os.close(self._asked)
+
+    def imported(self, limit_s: float) -> Stage | Failure | None:
+        """How the import of torch went; None where it is not over within so many seconds."""
+        self._listen(time.monotonic() + limit_s)
+        return self._entries[0] if self._entries else None
+
+    def run(self, plan: Plan, tell: Callable[[Stage | Failure], None] | None = None) -> Outcome:
+        """See :func:`run`."""
+        with suppress(BrokenPipeError):  # it has ended, and that will be said
+            os.write(self._asked, msgspec.json.encode(plan) + b"\n")
+        until = time.monotonic() + _IMPORT_LIMIT_S + (plan.wait_s + plan.limit_s) * (len(plan.steps) + 1)
+        told = 0
+        more = True
+        while more:
+            for entry in self._entries[told:]:
+                told += 1
                 if tell is not None:
                     tell(entry)
-        finally:
-            _end(probe)
+            more = self._listen(until)
+        stages = tuple(entry for entry in self._entries if isinstance(entry, Stage))
+        failures = tuple(entry for entry in self._entries if isinstance(entry, Failure))
         if not failures and (not stages or stages[-1].processes < plan.world):
-            failures.append(_silent(plan, stages, complaints, probe.returncode))
-    return Outcome(tuple(stages), tuple(failures))
+            self._end()
+            failures = (self._silent(stages),)
+        return Outcome(stages, failures)
 
+    def _listen(self, until: float) -> bool:
+        """Hear at least one more entry, within this time; False where no more will come."""
+        known = len(self._entries)
+        with selectors.DefaultSelector() as ready:
+            ready.register(self._said, selectors.EVENT_READ)
+            while self._read < _MOST_BYTES and ready.select(max(until - time.monotonic(), 0)):
+                part = self._said.read(1 << 16)
+                if not part:
+                    break
+                self._read += len(part)
+                *lines, self._held = (self._held + part).split(b"\n")
+                self._entries += [msgspec.json.decode(line, type=Stage | Failure) for line in lines]
+                if len(self._entries) > known:
+                    return True
+        if not self._entries and self._ended():
+            self._entries.append(self._silent(()))
+            return True
+        return False
 
-def _entries(said: io.FileIO, until: float) -> Iterator[Stage | Failure]:
-    """What the probe says, line by line, as long as it has time."""
-    held, read = b"", 0
-    with selectors.DefaultSelector() as ready:
-        ready.register(said, selectors.EVENT_READ)
-        while read < _MOST_BYTES and ready.select(max(until - time.monotonic(), 0)):
-            part = said.read(1 << 16)
-            if not part:
-                return
-            read += len(part)
-            *lines, held = (held + part).split(b"\n")
-            for line in lines:
-                yield msgspec.json.decode(line, type=Stage | Failure)
-
-
-def _end(probe: subprocess.Popen[bytes]) -> None:
-    """Kill it and its forks, which share its session; one that waits in a driver is left behind."""
-    try:
-        probe.wait(0.2)
-    except subprocess.TimeoutExpired:
-        os.killpg(probe.pid, signal.SIGKILL)
+    def _ended(self) -> bool:
         try:
-            probe.wait(1)
+            self._process.wait(0.2)
         except subprocess.TimeoutExpired:
-            probe.returncode = -signal.SIGKILL
+            return False
+        return True
 
+    def _end(self) -> None:
+        """Kill it and its forks, which share its session; one that waits in a driver is left behind."""
+        if self._ended():
+            return
+        os.killpg(self._process.pid, signal.SIGKILL)
+        try:
+            self._process.wait(1)
+        except subprocess.TimeoutExpired:
+            self._process.returncode = -signal.SIGKILL
 
-def _silent(plan: Plan, stages: list[Stage], complaints: IO[bytes], status: int) -> Failure:
-    """The probe ended, or was killed, before it could say what failed."""
-    complaints.seek(0)
-    lines = complaints.read(1 << 16).decode(errors="replace").strip().splitlines()
-    why = lines[-1][:300] if lines else f"its process ended with status {status}, and said nothing"
-    at = stages[-1].processes if stages else 0
-    return Failure(
-        rank=plan.rank, host=os.uname().nodename, stage="import" if not stages else "step", processes=at, why=why
-    )
+    def _silent(self, stages: tuple[Stage, ...]) -> Failure:
+        """It ended, or was killed, before it could say what failed."""
+        self._complaints.seek(0)
+        lines = self._complaints.read(1 << 16).decode(errors="replace").strip().splitlines()
+        why = lines[-1][:300] if lines else f"its process ended with status {self._process.returncode}"
+        stage, at = ("step", stages[-1].processes) if stages else ("import", 0)
+        return Failure(rank=self._rank, host=os.uname().nodename, stage=stage, processes=at, why=why)

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from types import ModuleType
 
 import msgspec
 
@@ -20,8 +21,8 @@ _LAST_S = 2.0
 _NOT_KEPT = -1
 
 
-def main(plan: Plan) -> None:
-    """Go through the steps until one fails."""
+def main() -> None:
+    """Import torch, hear the plan, and go through the steps until one fails."""
     _die_with_parent()
     began = time.monotonic()
     import torch  # noqa: PLC0415 - what it costs is a stage of its own
@@ -30,6 +31,12 @@ def main(plan: Plan) -> None:
 
     took_s = round(time.monotonic() - began, 3)
     _say(Stage(name="import", processes=0, took_s=took_s, detail=f"torch {torch.__version__}"))
+    line = sys.stdin.buffer.readline()
+    if line:
+        _go(msgspec.json.decode(line, type=Plan), steps)
+
+
+def _go(plan: Plan, steps: ModuleType) -> None:
     keeper = _keep(plan, steps.keep) if plan.rank == 0 and plan.world > 1 else None
     if keeper != _NOT_KEPT:
         for processes in plan.steps:
@@ -104,4 +111,4 @@ def _say(entry: Stage | Failure) -> None:
 
 
 if __name__ == "__main__":
-    main(msgspec.json.decode(sys.argv[1], type=Plan))
+    main()

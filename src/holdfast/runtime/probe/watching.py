@@ -10,15 +10,19 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from typing import TypeVar
 
 import msgspec
 from torch.distributed.distributed_c10d import Store
 
+from holdfast.runtime.comm.aside import Silent, aside
 from holdfast.runtime.probe import Failure, Plan, Stage
 
 #: Between two looks; and how long those that fail wait to hear what the others fail with.
-_LOOK_S, _OTHERS_S, _REACH_S = 0.1, 0.7, 2.0
+_LOOK_S, _OTHERS_S = 0.1, 0.7
+#: For connecting to the store in the end, and for all that is asked of it then.
+_REACH_S, _STORE_LIMIT_S = 2.0, 4.0
+_T = TypeVar("_T")
 _ABORT = "abort"
 
 
@@ -43,7 +47,8 @@ class Watch:
         self._name, self._began, self._limit_s = "", 0.0, plan.limit_s
         self._ended = threading.Lock()  # taken once, by whoever ends the process
         self._store: Store | None = None
-        threading.Thread(target=self._look_on, name="holdfast watch", daemon=True).start()
+        for watch in (self._keep_time, self._listen):
+            threading.Thread(target=watch, name="holdfast watch", daemon=True).start()
 
     def begin(self, name: str, limit_s: float | None = None) -> None:
         """A stage begins, and its time."""
@@ -73,47 +78,64 @@ class Watch:
 
     def meet(self) -> None:
         """Wait until all ranks of this step have come to this stage. Raises Trouble: they have not."""
-        until = self._began + self._limit_s - 0.5  # sooner than the watching thread would end it
-        while missing := self._absent():
+        until = self._began + self._limit_s - 0.5  # sooner than the thread that keeps the time would end it
+        keys = self._keys()
+        while self._store is not None and not self._store.check(keys):
             if time.monotonic() > until:
-                raise Trouble(f"not all had come after {self.elapsed_s():.0f} s", missing)
+                raise Trouble(f"not all had come after {self.elapsed_s():.0f} s", self._absent())
             time.sleep(0.02)
 
+    def _keys(self) -> list[str]:
+        return [self._key(self._name, rank) for rank in range(self._processes)]
+
     def _absent(self) -> tuple[int, ...]:
-        if self._store is None:
-            return ()
-        ranks = range(self._processes)
-        return tuple(rank for rank in ranks if not self._store.check([self._key(self._name, rank)]))
+        """The ranks of this step that have not come to this stage."""
+        store = self._store
+        return () if store is None else tuple(rank for rank, key in enumerate(self._keys()) if not store.check([key]))
 
     def fail(self, why: str, missing: tuple[int, ...] = ()) -> None:
-        """Tell the others why this rank ends, hear why they do, and end."""
+        """Say why this rank ends, tell the others, hear why they do, and end."""
         if not self._ended.acquire(blocking=False):
-            time.sleep(60)  # the other thread is ending this process
+            time.sleep(60)  # another thread is ending this process
         own = Failure(
             rank=self._plan.rank, host=os.uname().nodename, stage=self._name, processes=self._processes, why=why,
-            missing=missing,
+            missing=missing or self._aside(self._absent, ()),
         )  # fmt: skip
-        others: list[Failure] = []
-        if self._plan.world > 1:
-            with suppress(RuntimeError):  # of the store: who kept it is gone, or cannot be reached
-                self._store = self._store or self._reach(_REACH_S)
-                self._store.set(f"failed/{own.rank}", msgspec.json.encode(own).decode())
-                self._store.set(_ABORT, "")
-                others = self._failures(self._store)
-        self._exit([own, *(each for each in others if each.rank != own.rank)])
+        self._say(own)  # whatever comes of the rest
+        others: list[Failure] = self._aside(lambda: self._exchange(own), []) if self._plan.world > 1 else []
+        self._exit([each for each in others if each.rank != own.rank])
 
-    def _look_on(self) -> None:
+    def _exchange(self, own: Failure) -> list[Failure]:
+        store = self._store = self._store or self._reach(_REACH_S)
+        store.set(f"failed/{own.rank}", msgspec.json.encode(own).decode())
+        store.set(_ABORT, "")
+        return self._failures(store)
+
+    def _aside(self, ask: Callable[[], _T], otherwise: _T) -> _T:
+        """What the store gives; ``otherwise`` where it is gone, cannot be reached, or does not answer."""
+        try:
+            return aside(ask, _STORE_LIMIT_S)
+        except (RuntimeError, Silent):
+            return otherwise
+
+    def _keep_time(self) -> None:
+        """Needs nothing of the store, which may not answer."""
         while True:
             time.sleep(_LOOK_S)
-            name, began, store = self._name, self._began, self._store
+            name, began = self._name, self._began
+            if name and time.monotonic() - began > self._limit_s and name == self._name:
+                self.fail(f"it did not end within {self._limit_s:g} s")
+
+    def _listen(self) -> None:
+        while True:
+            time.sleep(_LOOK_S)
+            store = self._store
             try:
                 if store is not None and store.check([_ABORT]) and self._ended.acquire(blocking=False):
                     self._exit(self._failures(store))
-                if name and time.monotonic() - began > self._limit_s and name == self._name:
-                    self.fail(f"it did not end within {self._limit_s:g} s", self._absent())
             except RuntimeError:  # of the store
                 self._store = None
-                if name:
+                if self._name:
                     self.fail("the store, which rank 0 keeps, is gone")
 
     def _failures(self, store: Store) -> list[Failure]:
@@ -126,8 +148,7 @@ class Watch:
     def _exit(self, failures: list[Failure]) -> None:
         for each in failures:
             self._say(each)
-        with suppress(RuntimeError):
-            self.left()
+        self._aside(self.left, None)
         os._exit(1)
 
     def _key(self, stage: str, rank: int) -> str:
