@@ -52,3 +52,10 @@ def test_no_endpoint_no_way(tmp_path):
     seen = look(host(tmp_path, TWO))
     assert (seen.endpoint, seen.ways) == (None, ())
     assert seen.facts()[0].text == "routes: 6, default through eth0 by 10.1.0.1"
+
+
+def test_a_way_in_words(tmp_path):
+    by_address = look(host(tmp_path, TWO, endpoint=("10.9.1.1", 29500)))
+    assert by_address.facts()[0].text == "way to 10.9.1.1: through ib0, from 10.2.0.5, by 10.2.0.1"
+    by_name = look(host(tmp_path, {"/etc/hosts": "10.8.1.1 node8\n"}, endpoint=("node8", 29500)))
+    assert by_name.facts()[0].text == "way to node8: 10.8.1.1, no route"

@@ -63,9 +63,8 @@ class Routes(Seen, frozen=True, kw_only=True):
         if isinstance(self.ways, Unknown):
             told.append(fact(f"way to {self.endpoint}", self.ways, "the kernel"))
         else:
-            told += [
-                fact(f"way to {self.endpoint}", _said(way), "the kernel, asked by a UDP socket") for way in self.ways
-            ]
+            origin = "the kernel, asked by a UDP socket"
+            told += [fact(f"way to {self.endpoint}", _said(way, self.endpoint), origin) for way in self.ways]
         if isinstance(self.table, Unknown):
             return (*told, fact("routes", self.table, "/proc/net/route"))
         default = [route for route in self.table if route.destination in {"0.0.0.0/0", "::/0"} and not route.rejects]
@@ -74,11 +73,12 @@ class Routes(Seen, frozen=True, kw_only=True):
         return (*told, fact("routes", f"{len(self.table)}, {text or 'no default'}", "/proc/net/route"))
 
 
-def _said(way: Way) -> str:
+def _said(way: Way, endpoint: str | None) -> str:
+    parts = [] if way.address == endpoint else [way.address]
     if way.refused:
-        return f"{way.address}: {way.refused}"
-    parts = ["this host's own"] if way.local else []
-    parts += [way.address, f"through {way.interface or 'an interface that is not seen'}"]
+        return ", ".join((*parts, way.refused))
+    parts += ["this host's own"] if way.local else []
+    parts.append(f"through {way.interface or 'an interface that is not seen'}")
     parts += [f"from {way.source}"] if way.source else []
     parts += [f"by {way.gateway}"] if way.gateway else []
     parts += [f"mtu {way.mtu}"] if way.mtu else []
