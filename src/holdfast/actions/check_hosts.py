@@ -67,10 +67,9 @@ def check_hosts(place: Place, muster: Muster, names: Sequence[str] = (), now: Ca
     early = look(place, [check for check in checks if check.name in _BEFORE])
     later = [check for check in checks if check.name not in _BEFORE]
     outcome, report = asyncio.run(_meet(place, muster, lambda: {**early, **look(place, later)}, now))
-    if isinstance(outcome.content, Unknown):
-        hosts = _alone(outcome, outcome.content, report, muster)
-    else:
-        hosts = msgspec.json.decode(outcome.content, type=Hosts)
+    hosts = _told(outcome.content)
+    if isinstance(hosts, Unknown):
+        hosts = _alone(outcome, hosts, report, muster)
     return msgspec.structs.replace(hosts, elapsed_s=round(time.monotonic() - begun, 3))
 
 
@@ -116,6 +115,15 @@ def _judged(report: HostReport) -> tuple[Checked, ...]:
         return msgspec.json.decode(report.judged, type=tuple[Checked, ...])
     except msgspec.DecodeError:
         return ()
+
+
+def _told(content: bytes | Unknown) -> Hosts | Unknown:
+    if isinstance(content, Unknown):
+        return content
+    try:
+        return msgspec.json.decode(content, type=Hosts)
+    except msgspec.DecodeError as error:
+        return Unknown(f"what whoever leads tells cannot be read, as of another version of holdfast: {error}")
 
 
 def _alone(outcome: Outcome, why: Unknown, report: HostReport, muster: Muster) -> Hosts:

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.facts.reach import Clock, Crossing, Fate, Gathered, Link, Naming, Present
+from holdfast import __version__
+from holdfast.facts.reach import Approach, Clock, Crossing, Fate, Gathered, Link, Naming, Present
 from holdfast.facts.reach.doors import listener
 from holdfast.facts.reach.frames import Wire, greet, plain, welcome
 from holdfast.facts.reach.member import Member
@@ -48,6 +49,9 @@ ROUND_LIMIT_S = 9.0
 _CLOCK_LIMIT_S = 1.0
 _PINGS = 10
 _GOODBYE_S = 2.0
+_SAY_LIMIT_S = 5.0
+#: Clocks are asked for in groups of so many.
+_CLOCKS_AT_ONCE = 8
 _Answer = TypeVar("_Answer", bound=msgspec.Struct)
 
 
@@ -66,9 +70,12 @@ class Entry:
         return self._answers.setdefault(kind, asyncio.Queue())
 
     async def say(self, message: FromLeader) -> None:
-        """Send, and note where it cannot be."""
+        """Send, and note where it cannot be: one that stands still must not hold up the others."""
         try:
-            await self.wire.send(encode(message))
+            async with asyncio.timeout(_SAY_LIMIT_S):
+                await self.wire.send(encode(message))
+        except TimeoutError:
+            self.lost = self.lost or f"it took nothing for {_SAY_LIMIT_S:g} s"
         except OSError as error:
             self.lost = self.lost or f"the connection was lost: {error.strerror or error}"
 
@@ -152,7 +159,7 @@ class Leader:
         entry = None
         try:
             wire = await welcome(reader, writer, self._key)
-            await wire.send(encode(Welcome(self._name)))
+            await wire.send(encode(Welcome(self._name, __version__)))
             join = to_leader.decode(await wire.receive())
             if not isinstance(join, Join):
                 return
@@ -209,10 +216,10 @@ class Leader:
 
     async def _look(self, here: list[Entry], waited_s: float) -> Gathered:
         present = tuple(_present(entry) for entry in here)
-        for entry in here:
-            await entry.say(Roster(self._word, entry.number, present))
+        brief = tuple(_brief(each) for each in present)
+        await asyncio.gather(*(entry.say(Roster(self._word, entry.number, brief)) for entry in here))
         gathered = Gathered(nodes=self._nodes, waited_s=waited_s, present=present)
-        clocks = tuple([clock for entry in here if (clock := await self._clock(entry)) is not None])
+        clocks = await self._clocks(here)
         reporting = asyncio.gather(*(entry.ask(Report(), Reported, REPORT_LIMIT_S) for entry in here))
         met = await asyncio.gather(*(entry.ask(Meet(), Met, MEET_LIMIT_S) for entry in here))
         reports = {entry.number: told.report for entry, told in zip(here, await reporting, strict=True) if told}
@@ -229,6 +236,12 @@ class Leader:
             gathered, crossings=crossings, tried=sum(each.tried for each in met if each), namings=_namings(met),
             links=links, clocks=clocks, reports=reports, lost=lost, rounds=made, unmeasured=left,
         )  # fmt: skip
+
+    async def _clocks(self, here: list[Entry]) -> tuple[Clock, ...]:
+        found: list[Clock | None] = []
+        for at in range(0, len(here), _CLOCKS_AT_ONCE):
+            found += await asyncio.gather(*(self._clock(entry) for entry in here[at : at + _CLOCKS_AT_ONCE]))
+        return tuple(filter(None, found))
 
     async def _clock(self, entry: Entry) -> Clock | None:
         """Christian's algorithm: of several exchanges the quickest counts, and half of what it took is its error."""
@@ -277,6 +290,14 @@ def _present(entry: Entry) -> Present:
         number=entry.number, copy=join.copy, approach=join.approach, seen_as=seen_as,
         door=join.door, ranged=join.ranged, leads=entry.leads,
     )  # fmt: skip
+
+
+def _brief(present: Present) -> Present:
+    """What the others have to know of it."""
+    approach = Approach(host="", port=0, addresses=())
+    return msgspec.structs.replace(
+        present, approach=approach, copy=msgspec.structs.replace(present.copy, interfaces=())
+    )
 
 
 def _open_ways(met: list[Met | None], failed: tuple[Crossing, ...], size: int) -> dict[tuple[int, int], bool]:

@@ -143,6 +143,7 @@ class _Way:
         self._key = key_of(muster.port, muster.token)
         self._sides = side_doors(muster.port, muster.ports)
         self._alone_since: float | None = None
+        self._version = ""
 
     @property
     def _address(self) -> str:
@@ -173,6 +174,8 @@ class _Way:
         return replace(self._outcome(content), gathered=gathered)
 
     def _outcome(self, content: bytes | Unknown) -> Outcome:
+        if isinstance(content, Unknown) and self._version not in ("", __version__):
+            content = Unknown(f"{content.why}; it has holdfast {self._version}, and this host {__version__}")
         return Outcome(copy=self._copy, approach=self._approach, content=content)
 
     async def _stand(self, judge: Callable[[Gathered], bytes]) -> tuple[Leader | None, Wire | None]:
@@ -264,7 +267,11 @@ class _Way:
         except BaseException:
             writer.close()
             raise
-        if isinstance(said, Welcome) and said.key == self._copy.key:
+        if not isinstance(said, Welcome):
+            writer.close()
+            return None, replace(attempt, fate=Fate.STRANGER, detail="it talks in another way")
+        self._version = said.version
+        if said.key == self._copy.key:
             writer.close()
             return None, replace(attempt, detail="it is this very copy")
         return wire, attempt

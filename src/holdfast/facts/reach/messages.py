@@ -10,9 +10,10 @@ from holdfast.facts.reach import Approach, Copy, Crossing, HostReport, Link, Nam
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
-    """First word after the handshake: the key of the copy that leads."""
+    """First word after the handshake: the key of the copy that leads, and its version of holdfast."""
 
     key: str
+    version: str = ""
 
 
 class Waiting(msgspec.Struct, frozen=True, tag="waiting"):
@@ -23,7 +24,10 @@ class Waiting(msgspec.Struct, frozen=True, tag="waiting"):
 
 
 class Roster(msgspec.Struct, frozen=True, tag="roster"):
-    """Who came, ``number`` being the reader's own place; ``word`` is what doors ask for before they answer."""
+    """Who came, ``number`` being the reader's own place; ``word`` is what doors ask for before they answer.
+
+    Of how the others came, and of their interfaces, nothing is told: with a thousand hosts that alone is much.
+    """
 
     word: str
     number: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from statistics import median
+from statistics import median_high
 
 from holdfast.facts.reach import Fate, Gathered, Link
 from holdfast.findings import Fact, Finding, Level, Subject, finding
@@ -57,7 +57,7 @@ def _speeds(gathered: Gathered) -> dict[tuple[int, int], float]:
 
 
 def _usual(speeds: dict[tuple[int, int], float]) -> float:
-    return median(speeds.values())
+    return median_high(speeds.values())
 
 
 def _about(suspect: Suspect, links: list[Link], gathered: Gathered, cause: str, what: str, level: Level) -> Finding:
