@@ -12,6 +12,7 @@ import pytest
 from holdfast.facts import gpus
 from holdfast.facts.gpus import Answer, Held, NoDriver, Pair, Stuck
 from holdfast.findings import Unknown
+from tests.facts.gpus import recorded
 
 pytest.importorskip("pynvml")
 
@@ -81,6 +82,39 @@ def test_a_driver_that_refuses(driver):
     driver.setenv("NVML_NOT_LOADED", "1")
     driver.setenv("PATH", "")
     assert gpus.ask() == NoDriver("NVML: Driver Not Loaded")
+
+
+@pytest.fixture
+def program(driver, tmp_path):
+    """NVML refuses, and nvidia-smi is what the test writes."""
+    driver.setenv("NVML_NOT_LOADED", "1")
+    driver.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    def write(script):
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "nvidia-smi").chmod(0o755)
+
+    return write
+
+
+def test_nvidia_smi_is_asked_where_nvml_refuses(program, tmp_path):
+    (tmp_path / "said.xml").write_bytes(recorded.answer(recorded.gpu()))
+    program(f'[ "$*" = "-q -x" ] && cat {tmp_path}/said.xml')
+    answer = gpus.ask()
+    assert (answer.source, [gpu.name for gpu in answer.gpus]) == ("nvidia-smi -q -x", ["NVIDIA H100 80GB HBM3"])
+
+
+def test_an_nvidia_smi_that_hangs_is_left_behind(program):
+    program("exec sleep 600")
+    begun = time.monotonic()
+    assert isinstance(gpus.ask(limit_s=2), Stuck)
+    assert time.monotonic() - begun < 8
+
+
+def test_why_neither_answers_is_told(program):
+    program("echo 'NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.'; exit 9")
+    answer = gpus.ask()
+    assert answer.why.startswith("NVML: Driver Not Loaded; nvidia-smi ended with status 9: NVIDIA-SMI has failed")
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a driver")
