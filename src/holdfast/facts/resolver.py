@@ -18,6 +18,7 @@ import msgspec
 
 from holdfast.facts import proc
 from holdfast.facts.checks import Place
+from holdfast.facts.checks.interfaces import own
 from holdfast.findings import Unknown
 
 _T = TypeVar("_T")
@@ -78,6 +79,18 @@ def ask(place: Place, name: str, limit_s: float = LIMIT_S) -> Answer:
     if isinstance(found, Unknown):
         return Answer(asked=name, trouble=found.why, elapsed_s=time.monotonic() - begun)
     return Answer(asked=name, addresses=found, elapsed_s=round(time.monotonic() - begun, 3))
+
+
+def endpoint_elsewhere(place: Place, limit_s: float = 1.0) -> tuple[str, ...]:
+    """The endpoint's addresses where they are another host's: there will be several. Empty if not known."""
+    if place.endpoint is None:
+        return ()
+    found = ask(place, place.endpoint[0], limit_s).addresses
+    here = own(place)
+    own_one = any(
+        text in here or (is_address(text) and ip_address(text.partition("%")[0]).is_loopback) for text in found
+    )
+    return () if own_one else found
 
 
 def called(place: Place, address: str, limit_s: float = LIMIT_S) -> str | Unknown:

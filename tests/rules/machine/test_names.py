@@ -71,6 +71,7 @@ HOSTS = "127.0.0.1 localhost\n"
         (HOSTS + "127.0.1.1 node7\n", {"endpoint": ("10.1.0.6", 1)}, [("error", "connect to themselves")]),
         (HOSTS + "127.0.1.1 node7\n", {"endpoint": ("10.1.0.6", 1), "environ": {"GLOO_SOCKET_IFNAME": "eth0"}},
          [("warning", "puts this host's own name")]),
+        (HOSTS + "127.0.1.1 node7\n10.1.0.6 node6\n", {"endpoint": ("node6", 1)}, [("error", "connect to themselves")]),
         (HOSTS + "10.1.0.9 node7\n", {}, [("warning", "no address of this host")]),
         (HOSTS + "10.1.0.5 node7\n10.2.0.5 node7\n", {}, [("note", "at 10.1.0.5 and at 10.2.0.5")]),
         (HOSTS + "127.0.0.1 master\n", {"endpoint": ("master", 1)}, [("warning", "puts the endpoint master at 127.0")]),

@@ -11,6 +11,7 @@ from holdfast.facts.checks.interfaces import Interfaces
 from holdfast.facts.checks.interfaces import look as interfaces
 from holdfast.facts.checks.ports import look as ports
 from holdfast.facts.netfilter import Chain, from_iptables, from_nft
+from holdfast.facts.resolver import endpoint_elsewhere
 from holdfast.findings import Fact, Unknown
 
 _LIMIT_S = 3.0
@@ -23,7 +24,7 @@ class Firewall(Seen, frozen=True, kw_only=True):
 
     ``ufw_policy``: what ufw does with connections that no rule of it names, where it is on. ``legacy``: rules of the
     older iptables beside, which only iptables can read. ``networks``: those of this host, where peers are expected;
-    ``ephemeral``: ports that its programs listen on where they name none.
+    ``ephemeral``: ports that its programs listen on where they name none; ``endpoint``: another host's addresses.
     """
 
     chains: tuple[Chain, ...] | Unknown
@@ -32,6 +33,7 @@ class Firewall(Seen, frozen=True, kw_only=True):
     legacy: Unknown | None = None
     networks: tuple[tuple[str, str], ...] = ()
     ephemeral: tuple[int, int] | None = None
+    endpoint: tuple[str, ...] = ()
 
     def facts(self) -> tuple[Fact, ...]:
         """See :meth:`Seen.facts`: the chains in which packets of this host arrive or leave."""
@@ -61,6 +63,7 @@ def look(place: Place) -> Firewall:
         legacy=legacy,
         networks=_networks(seen),
         ephemeral=None if isinstance(span, Unknown) else span,
+        endpoint=endpoint_elsewhere(place),
     )
 
 

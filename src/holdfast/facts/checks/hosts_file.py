@@ -5,18 +5,19 @@ from __future__ import annotations
 from holdfast.facts.checks import Place, Seen, fact
 from holdfast.facts.checks.interfaces import own
 from holdfast.facts.checks.names import host_name
-from holdfast.facts.resolver import Line, hosts
+from holdfast.facts.resolver import Line, endpoint_elsewhere, hosts
 from holdfast.findings import Fact, Unknown
 
 PATH = "/etc/hosts"
 
 
 class HostsFile(Seen, frozen=True, kw_only=True):
-    """All lines, the own name and the host's own addresses, with which the rule compares them."""
+    """All lines, the own name and the host's own addresses. ``elsewhere``: the endpoint is another host's."""
 
     lines: tuple[Line, ...] | Unknown
     name: str
     addresses: tuple[str, ...] = ()
+    elsewhere: bool = False
 
     def facts(self) -> tuple[Fact, ...]:
         """See :meth:`Seen.facts`: the lines about this host."""
@@ -37,4 +38,9 @@ def said(line: Line) -> str:
 
 def look(place: Place) -> HostsFile:
     """Read it."""
-    return HostsFile(lines=hosts(place), name=host_name(place), addresses=tuple(sorted(own(place))))
+    return HostsFile(
+        lines=hosts(place),
+        name=host_name(place),
+        addresses=tuple(sorted(own(place))),
+        elsewhere=bool(endpoint_elsewhere(place)),
+    )

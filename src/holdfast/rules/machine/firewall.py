@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_interface, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_interface, ip_network
 
 import msgspec
 
 from holdfast.facts.checks import Place
 from holdfast.facts.checks.firewall import Firewall
 from holdfast.facts.netfilter import Chain, Rule
-from holdfast.facts.resolver import is_address
 from holdfast.findings import Finding, Level, Remedy, Unknown, finding
 from holdfast.rules.causes import by_name
 
@@ -53,27 +52,24 @@ def judge(seen: Firewall, place: Place) -> Iterator[Finding]:
     for hook in ("input", "output"):
         refused = [(packet, told) for packet, told in fates if packet.hook == hook and told.verdict in _REFUSES]
         if refused:
-            yield _refused(seen, refused, place)
+            yield _refused(seen, refused)
 
 
 def _packets(seen: Firewall, place: Place) -> Iterator[Packet]:
     """To the rendezvous' port and to the ephemeral ones, in and out, over each network."""
-    named = place.endpoint is not None and is_address(place.endpoint[0])
     first = place.endpoint[1] if place.endpoint is not None else place.ports[0]
-    own = [(name, ip_interface(text)) for name, text in seen.networks]
-    for name, one in own:
-        peers = one.network
-        if named and place.endpoint is not None and not any(place.endpoint[0] == str(each.ip) for _, each in own):
-            endpoint = ip_network(place.endpoint[0])
-            if endpoint.version != one.version:
-                continue
-            peers = endpoint
+    elsewhere = [ip_network(text.partition("%")[0]) for text in seen.endpoint]
+    for name, text in seen.networks:
+        own = ip_interface(text)
+        peers = next((network for network in elsewhere if network.version == own.version), own.network)
+        if elsewhere and all(network.version != own.version for network in elsewhere):
+            continue
         for ports in ((first, first), *((seen.ephemeral,) if seen.ephemeral else ())):
             yield Packet(peers=peers, interface=name, ports=ports)
             yield Packet(peers=peers, interface=name, ports=ports, hook="output")
 
 
-def _refused(seen: Firewall, refused: Sequence[tuple[Packet, Fate]], place: Place) -> Finding:
+def _refused(seen: Firewall, refused: Sequence[tuple[Packet, Fate]]) -> Finding:
     """One finding for all that is refused in one direction; the surest of them speaks."""
     packet, told = next(((packet, told) for packet, told in refused if told.sure), refused[0])
     spans = dict.fromkeys(_span(each.ports) for each, fate in refused if fate.sure is told.sure)
@@ -85,15 +81,8 @@ def _refused(seen: Firewall, refused: Sequence[tuple[Packet, Fate]], place: Plac
     )
     if not told.sure:
         return _claim(seen, Level.NOTE, message, 0.4, packet)
-    level = Level.ERROR if _several_hosts(seen, place) else Level.WARNING
+    level = Level.ERROR if seen.endpoint else Level.WARNING
     return _claim(seen, level, f"{message}: ranks on several hosts cannot talk", 0.9, packet)
-
-
-def _several_hosts(seen: Firewall, place: Place) -> bool:
-    if place.endpoint is None or not is_address(place.endpoint[0]):
-        return False
-    own = {text.partition("/")[0] for _, text in seen.networks}
-    return place.endpoint[0] not in own and not ip_address(place.endpoint[0]).is_loopback
 
 
 def _span(ports: tuple[int, int]) -> str:

@@ -40,7 +40,7 @@ def _own(seen: HostsFile, own: list[Line], place: Place) -> Iterator[Finding]:
     if not own:
         return
     first = own[0]
-    others = _several_hosts(seen, place)
+    others = seen.elsewhere
     if seen.name.partition(".")[0] != "localhost" and ip_address(first.address).is_loopback:
         fixed = f"gloo publishes {first.address} for this host and its peers on other hosts connect to themselves"
         level = Level.ERROR if others and not place.environ.get("GLOO_SOCKET_IFNAME") else Level.WARNING
@@ -70,16 +70,6 @@ def _own(seen: HostsFile, own: list[Line], place: Place) -> Iterator[Finding]:
             "depends on the order and on who asks",
             0.6,
         )
-
-
-def _several_hosts(seen: HostsFile, place: Place) -> bool:
-    """The endpoint is an address, and not this host's: there is at least one other host."""
-    return (
-        place.endpoint is not None
-        and is_address(place.endpoint[0])
-        and not ip_address(place.endpoint[0]).is_loopback
-        and place.endpoint[0] not in seen.addresses
-    )
 
 
 def _endpoint(seen: HostsFile, place: Place) -> Iterator[Finding]:

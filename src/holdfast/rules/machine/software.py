@@ -23,8 +23,7 @@ def judge(seen: Software, _place: Place) -> Iterator[Finding]:
     yield finding(
         by_name("package-installed-twice"),
         f"{first.name} is on the path as {' and as '.join(first.versions)}, of which {first.versions[0]} is imported "
-        "here"
-        + (f"; {others} other packages are there twice too" if others else ""),
+        "here" + (f"; {others} other packages are there twice too" if others else ""),
         level=Level.WARNING if grave else Level.NOTE,
         evidence=seen.facts(),
         confidence=0.6,
