@@ -8,7 +8,7 @@ import time
 
 ALL = (
     "startup", "recorder_cost", "training_step", "judge_scale", "log_scan", "hang_to_verdict", "restart", "dumps",
-    "dump_tree", "attach", "bounded", "shortcuts", "hierarchy", "many_scalars", "evaluation",
+    "dump_tree", "attach", "bounded", "shortcuts", "hierarchy", "many_scalars", "evaluation", "bench_overhead",
     "health",
 )  # fmt: skip
 

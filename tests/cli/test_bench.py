@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -113,3 +114,24 @@ def test_a_rank_that_has_nobody_to_send_to_is_told_so(tmp_path):
     done = ended("sendrecv", "--nproc-per-node", "1", folder=tmp_path)
     assert done.returncode == 2
     assert "a single rank has nobody to send to" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [(signal.SIGKILL, "rank 1 was killed (SIGKILL)"), (signal.SIGSTOP, "rank 1 is stopped (SIGSTOP, or a debugger)")],
+)
+def test_a_rank_that_is_lost_in_the_middle_is_named_within_the_limit(sent, said, tmp_path):
+    environment = {**os.environ, "HOLDFAST_CACHE": str(tmp_path / "cache")}
+    running = subprocess.Popen([*BENCH, "-f", "1.05", "-n", "300", "--limit", "3s"], cwd=tmp_path, env=environment,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    try:
+        running.stdout.readline()  # a first row was measured
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+        os.kill(int(children[1]), sent)
+        _, errors = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert (running.returncode, errors) == (
+        3, f"holdfast: the benchmark failed: {said}; look at this host first: holdfast check\n",
+    )  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,7 @@ _MODULE = "holdfast.runtime.bench"
 #: To import torch and meet, beside the limit of each call.
 _START_S = 120.0
 _ENDING_S = 5.0
+_NEXT = "look at this host first: holdfast check"
 #: The buffers of a rank, and torch's own for gathering on gloo.
 _BUFFERS, _WITH_COPY = 2, 3
 
@@ -96,7 +98,7 @@ def run(wish: Wish, host: Host, ranks: int, environ: Mapping[str, str], tell: Te
         try:
             for line in _lines(heard, wish, started, Path(folder)):
                 if line.error:
-                    _raise(line)
+                    raise _error(line, started)
                 if line.series is not None and line.row is not None and tell is not None:
                     tell(line.series, line.row)
                 if line.measurement is not None:
@@ -104,7 +106,7 @@ def run(wish: Wish, host: Host, ranks: int, environ: Mapping[str, str], tell: Te
         finally:
             os.close(heard)
             _end(started)
-        raise CollectiveFailed("the benchmark", why=_last_words(started, Path(folder)))
+        raise CollectiveFailed("the benchmark", why=_last_words(started, Path(folder)), next_step=_NEXT)
 
 
 def _start(order: Order, environ: Mapping[str, str], folder: Path, pipe: int | None) -> subprocess.Popen[bytes]:
@@ -143,7 +145,7 @@ def _lines(pipe: int, wish: Wish, ranks: Sequence[subprocess.Popen[bytes]], fold
             elif any(rank.poll() not in (None, 0) for rank in ranks):
                 time.sleep(_ENDING_S / 5)  # for the first rank to notice, and to say it better
                 if not selector.select(_ENDING_S):
-                    raise CollectiveFailed("the benchmark", why=_last_words(ranks, folder))
+                    raise CollectiveFailed("the benchmark", why=_last_words(ranks, folder), next_step=_NEXT)
             elif time.monotonic() - silent_since > limit_s:
                 raise CollectiveFailed("the benchmark", why=f"nothing was heard of it for {limit_s:.0f} s",
                                        next_step="give a longer --limit, or smaller sizes")  # fmt: skip
@@ -154,11 +156,21 @@ def _row_limit_s(wish: Wish) -> float:
     return 6 * wish.limit_s
 
 
-def _raise(told: Told) -> None:
+def _error(told: Told, ranks: Sequence[subprocess.Popen[bytes]]) -> BadValue | CollectiveFailed:
+    """What the first rank could not do; where another one is stopped or was killed, that is why."""
     if told.usage:
         what, _, why = told.error.partition(" has a value that cannot be used: ")
-        raise BadValue(what, why=why or None) if why else BadValue("what is to be measured", why=told.error)
-    raise CollectiveFailed("the benchmark", why=told.error.removeprefix("the benchmark failed: ").partition("; ")[0])
+        why, _, step = why.partition("; ")
+        return BadValue(what, why=why, next_step=step or None)
+    why = told.error.removeprefix("the benchmark failed: ").partition("; ")[0]
+    time.sleep(_ENDING_S / 10)  # the peers' connections break before their parent hears of it
+    for number, rank in enumerate(ranks):
+        seen = proc.stat(rank.pid)
+        if not isinstance(seen, Unknown) and seen.state in ("T", "t"):
+            why = f"rank {number} is stopped (SIGSTOP, or a debugger)"
+        elif rank.poll() == -signal.SIGKILL:
+            why = f"rank {number} was killed (SIGKILL)"
+    return CollectiveFailed("the benchmark", why=why, next_step=_NEXT)
 
 
 def _last_words(ranks: Sequence[subprocess.Popen[bytes]], folder: Path) -> str:

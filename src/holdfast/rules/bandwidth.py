@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from holdfast.errors import BadValue
 from holdfast.findings import Fact, Finding, Level, Subject, finding
 from holdfast.measured import Measurement, Row, Series, Wish, busbw
-from holdfast.report.text import duration
+from holdfast.report.bench import time_text
 from holdfast.rules.causes import by_name
 
 #: Messages up to this tell of latency, from that on of bandwidth.
@@ -97,8 +97,8 @@ def _compared(series: Series, alike: list[tuple[Row, Row]], words: str, toleranc
         f"{series.name} takes {longer} in the baseline for messages {words}{figures}",
         level=Level.ERROR,
         evidence=tuple(
-            Fact(text=f"{row.size_bytes:,} bytes: median {duration(row.timing.p50_s)}, was "
-                      f"{duration(then.timing.p50_s)}", origin="holdfast bench and its baseline")
+            Fact(text=f"{row.size_bytes:,} bytes: median {time_text(row.timing.p50_s)}, was "
+                      f"{time_text(then.timing.p50_s)}", origin="holdfast bench and its baseline")
             for row, then in alike if row.timing and then.timing
         ),
         confidence=round(min(0.95, 0.5 + 0.4 * beyond_noise + 0.05 * (len(ratios) >= _FEW_SIZES)), 2),
@@ -108,7 +108,7 @@ def _compared(series: Series, alike: list[tuple[Row, Row]], words: str, toleranc
 def _figure(series: Series, row: Row) -> str:
     taken = row.timing.p50_s if row.timing else 0.0
     if row.size_bytes < _LARGE_BYTES:
-        return f"{duration(taken)} for {row.size_bytes:,} bytes"
+        return f"{time_text(taken)} for {row.size_bytes:,} bytes"
     return f"{busbw(series.collective, row.size_bytes, taken, series.ranks):.3g} GB/s on the bus"
 
 

@@ -154,7 +154,7 @@ CAUSES = (
             ),
             Remedy(
                 text="See which transport NCCL takes: NET/Socket on hosts with InfiniBand is the usual find.",
-                command="NCCL_DEBUG=INFO torchrun … -m holdfast bench",
+                command="NCCL_DEBUG=INFO torchrun --nproc-per-node 8 -m holdfast bench",
                 safety=Safety.AUTOMATIC,
             ),
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 import msgspec
 import torch.distributed as dist
@@ -14,7 +14,7 @@ from holdfast.measured import Order, Row, Series, Told
 from holdfast.runtime.bench.session import join, measure
 
 
-def main(pipe: BinaryIO) -> int:
+def main(pipe: BinaryIO) -> NoReturn:
     """One rank; the first one tells."""
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
 
@@ -32,14 +32,19 @@ def main(pipe: BinaryIO) -> int:
         if order.rank == 0:
             tell(Told(error=str(error), usage=error.exit_status == 2))
         sys.stderr.write(f"{error}\n")
-        return error.exit_status
+        _leave(error.exit_status)
     if order.rank == 0:
         tell(Told(measurement=found))
     dist.barrier()
+    _leave(0)
+
+
+def _leave(status: int) -> NoReturn:
+    """Gloo's threads may abort a process that ends as others do while a peer is still at it."""
     sys.stderr.flush()
-    os._exit(0)  # gloo's threads may abort a process that ends while a peer is still at it
+    os._exit(status)
 
 
 if __name__ == "__main__":
     with os.fdopen(int(sys.argv[1]), "wb") as stream:
-        sys.exit(main(stream))
+        main(stream)

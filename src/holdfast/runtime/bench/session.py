@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -35,6 +36,8 @@ _SETTLING = 4 * choice.TURNS + 1
 #: In so many blocks the ways of a collective take turns at each size, so that a machine that drifts does so for all.
 _BLOCKS = 4
 _BUFFERS = 2
+#: Where in gloo's source an error was raised: ``[/…/pair.cc:537] ``.
+_PLACE = re.compile(r"^\[[^\]]*:\d+\] ")
 
 Tell = Callable[[Series, Row], None]
 
@@ -210,5 +213,6 @@ def _fit(series: Series, hosts: int, at: float) -> Fit | None:
 
 
 def _first_line(error: Exception) -> str:
-    """What torch said, without its C++ stack."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300].rstrip(". ")
+    """What torch said, without its C++ stack, place in the source, and advice."""
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return _PLACE.sub("", line).partition(" This is typically caused")[0][:300].rstrip(". ")
