@@ -56,6 +56,8 @@ def test_a_link_that_was_lost_under_way():
     assert judged("infiniband", old, old) == []
     assert judged("infiniband", port(link_downed=5), old) == [("ib-port-degraded", Level.WARNING)]
     assert judged("infiniband", port(VL15_dropped=9), port()) == []
+    assert judged("infiniband", port(symbol_error=20), port()) == []  # a link that works repeats a little
+    assert judged("infiniband", port(symbol_error=200), port()) == [("ib-port-degraded", Level.WARNING)]
 
 
 def gpus(*errors):
@@ -68,6 +70,6 @@ def gpus(*errors):
 
 def test_nvlink_errors_and_a_gpu_that_is_lost():
     assert judged("gpu-health", gpus(7, 0), gpus(7, 0)) == []
-    assert judged("gpu-health", gpus(7, 2), gpus(7, 0)) == [("gpu-link-degraded", Level.WARNING)]
+    assert judged("gpu-health", gpus(7, 20), gpus(7, 0)) == [("gpu-link-degraded", Level.WARNING)]
     assert judged("gpu-health", gpus(7), gpus(7, 0)) == [("gpu-fell-off-bus-xid-ecc", Level.ERROR)]
     assert judged("gpu-health", GpuHealth(unanswered=Unknown("stuck")), gpus(7)) == []

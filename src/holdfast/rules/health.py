@@ -23,6 +23,9 @@ WATCHED = ("gpu-health", "amd-gpus", "kernel-log", "infiniband", "memory", "shar
 _GIB = 1 << 30
 #: Below both, the next allocation of some process may be the one that the kernel answers with a kill.
 _LITTLE, _LITTLE_BYTES = 0.05, 2 * _GIB
+#: Growth of a port's counters from which it is a fault: a link that works repeats a little now and then.
+_FAULTS = {"link_downed": 1, "link_error_recovery": 1, "symbol_error": 100}
+_NVLINK_FAULTS = 10
 _TOLD = (Level.ERROR, Level.WARNING)
 
 
@@ -62,9 +65,10 @@ def _grown(seen: Seen, first: Seen | None) -> Iterator[Finding]:
     if isinstance(seen, InfiniBand) and isinstance(first, InfiniBand):
         before = {port.name: port.errors for port in first.ports}
         for port in seen.ports:
-            more = {name: count - before[port.name].get(name, 0) for name, count in port.errors.items()
-                    if name in ("link_downed", "link_error_recovery", "symbol_error") and port.name in before
-                    and count > before[port.name].get(name, 0)}  # fmt: skip
+            if port.name not in before:
+                continue
+            grown = {name: port.errors.get(name, 0) - before[port.name].get(name, 0) for name in _FAULTS}
+            more = {name: count for name, count in grown.items() if count >= _FAULTS[name]}
             if more:
                 counted = ", ".join(f"{name} {count}" for name, count in more.items())
                 yield finding(by_name("ib-port-degraded"), f"{port.name} has counted {counted} since the job began",
@@ -76,7 +80,7 @@ def _grown(seen: Seen, first: Seen | None) -> Iterator[Finding]:
         known = {gpu.uuid: gpu.nvlink_errors for gpu in first.answer.gpus}
         for gpu in seen.answer.gpus:
             then, errors = known.get(gpu.uuid), gpu.nvlink_errors
-            if isinstance(errors, int) and isinstance(then, int) and errors > then:
+            if isinstance(errors, int) and isinstance(then, int) and errors - then >= _NVLINK_FAULTS:
                 yield finding(
                     by_name("gpu-link-degraded"), f"the NVLinks of GPU {gpu.index} have had {errors - then} errors "
                     "or repeats since the job began", level=Level.WARNING, subject=Subject(gpu=gpu.index),

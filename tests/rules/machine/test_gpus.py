@@ -34,7 +34,7 @@ def test_a_healthy_host_gives_no_finding(tmp_path):
         ("0,1,2", 8, Level.ERROR, "8 workers are to run here, and they will see 3 GPUs"),
         ("0,9,1", None, Level.ERROR, "9 is no GPU of this host, and CUDA stops there: only 1 of 8 are visible"),
         ("0,0", None, Level.ERROR, "names 0 twice"),
-        ("", 1, Level.ERROR, "see 0 GPUs: the ones die"),
+        ("", 1, Level.ERROR, "see 0 GPUs: CUDA finds none"),
         ("1,0", 2, Level.NOTE, "cuda:0 is GPU 1, cuda:1 is GPU 0"),
         ("MIG-12", None, Level.WARNING, "MIG-12 is no GPU"),
     ],
@@ -90,7 +90,7 @@ def test_switches_that_nobody_sets_up(tmp_path):
     device(tmp_path, "0000:c0:00.0", pci.NVIDIA, 0x068000)
     ampere = [gpu(fabric="N/A"), gpu(bus="2B", fabric="N/A")]
     (found,) = judged(tmp_path, *ampere)
-    assert "there are 1 NVSwitches and no Fabric Manager" in found.message
+    assert "NVSwitches are here (1), and no Fabric Manager" in found.message
     write(tmp_path, {"proc/900/comm": "nv-fabricmanage"})
     assert judge(CHECKS["gpus"], CHECKS["gpus"].look(Place(root=str(tmp_path))), Place(), "a") == ()
 

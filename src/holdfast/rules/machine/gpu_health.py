@@ -217,10 +217,9 @@ def _fabric(answer: Answer) -> Iterator[Finding]:
     """On NVSwitch machines CUDA does not start before the Fabric Manager has joined each GPU to the fabric."""
     waiting = [gpu for gpu in answer.gpus if gpu.fabric in ("not started", "in progress")]
     if waiting:
-        numbers = ", ".join(str(gpu.index) for gpu in waiting)
         yield finding(
             by_name("cuda-driver-mismatch"),
-            f"GPUs {numbers} have not joined the NVSwitch fabric "
+            f"{_numbers(waiting)} not yet in the NVSwitch fabric "
             f"({waiting[0].fabric}): CUDA says `system not yet initialized` until the Fabric Manager has done it",
             evidence=tuple(fact(f"GPU {gpu.index}: fabric", gpu.fabric, answer.source) for gpu in waiting),
         )

@@ -90,10 +90,10 @@ def _visible(seen: Gpus, gpus: Sequence[Gpu], visible: Visible, place: Place) ->
             confidence=0.5 if visible.wrong.startswith("MIG-") else 1.0,
         )
     if place.workers is not None and place.workers > len(visible.gpus):
+        die = "the last ones die of an invalid device ordinal" if visible.gpus else "CUDA finds none"
         yield finding(
             cause,
-            f"{place.workers} workers are to run here, and they will see {len(visible.gpus)} GPUs: the "
-            f"{'last' if visible.gpus else ''} ones die of an invalid device ordinal".replace("  ", " "),
+            f"{place.workers} workers are to run here, and they will see {len(visible.gpus)} GPUs: {die}",
             evidence=evidence,
         )
     yield from _order(gpus, visible, evidence)
@@ -126,7 +126,7 @@ def _fabric(seen: Gpus, answer: Answer) -> Iterator[Finding]:
     if seen.switches and not seen.managed and all(gpu.fabric is None for gpu in answer.gpus):
         yield finding(
             by_name("cuda-driver-mismatch"),
-            f"there are {seen.switches} NVSwitches and no Fabric Manager that can be seen "
+            f"NVSwitches are here ({seen.switches}), and no Fabric Manager that can be seen "
             "from here: without it CUDA says `system not yet initialized`",
             level=Level.WARNING,
             confidence=0.5,
