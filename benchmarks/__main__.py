@@ -7,9 +7,9 @@ import sys
 import time
 
 ALL = (
-    "startup", "recorder_cost", "training_step", "judge_scale", "log_scan", "hang_to_verdict", "restart", "dumps",
-    "dump_tree", "attach", "bounded", "shortcuts", "hierarchy", "many_scalars", "evaluation", "bench_overhead",
-    "health",
+    "startup", "recorder_cost", "training_step", "judge_scale", "mesh_scale", "log_scan", "hang_to_verdict", "restart",
+    "dumps", "dump_tree", "attach", "bounded", "shortcuts", "hierarchy", "many_scalars", "evaluation",
+    "health", "bench_overhead",
 )  # fmt: skip
 
 

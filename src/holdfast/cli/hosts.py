@@ -130,7 +130,8 @@ def _show(hosts: Hosts, *, as_json: bool) -> None:
 
     labels = hosts.labels
     told = tuple(each for each in hosts.checks if each.state not in (State.OK, State.ABSENT))
-    render_checks(lines(Report(told, hosts.verdict, hosts.elapsed_s)), file=sys.stdout, elapsed_s=hosts.elapsed_s)
+    if told:
+        render_checks(lines(Report(told, hosts.verdict, hosts.elapsed_s)), file=sys.stdout, elapsed_s=hosts.elapsed_s)
     render_hosts(Picture(
         labels=labels, rows=hosts.picture, legend=LEGEND,
         pairs=tuple(Pair(ends=f"{labels[each.source]} and {labels[each.target]}", round_trip_s=each.round_trip_s,

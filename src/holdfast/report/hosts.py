@@ -56,7 +56,7 @@ def _matrix(picture: Picture) -> list[Row]:
         faulty = sum(letter not in ".-" for row in picture.rows for letter in row)
         return [Row(f"{faulty:,} of {len(picture.rows) ** 2:,} pairs are not open; --json has the whole picture")]
     return [
-        Row(f"{' '.join(row)}  {one_line(label)}", style="command")
+        Row(f"{' '.join(row)}  {one_line(label)}", style="path")
         for label, row in zip(picture.labels, picture.rows, strict=True)
     ]
 

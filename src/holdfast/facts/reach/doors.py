@@ -73,6 +73,8 @@ class Doors:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # What is still at work when the meeting ends is cancelled, of which asyncio would print the traceback.
         with suppress(OSError, EOFError, TimeoutError, asyncio.CancelledError):
+            # asyncio sets it only where the listener's socket was made for TCP by number, which create_server does not.
+            writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             async with asyncio.timeout(_IDLE_LIMIT_S):
                 header = await reader.readexactly(_HEADER)
             size = int.from_bytes(header[-4:], "big")
@@ -138,7 +140,6 @@ async def measure(word: str, source: int, target: int, address: str, port: int) 
         forth = MEASURE_BYTES / max(time.monotonic() - begun - round_trip / 2, 1e-6)
         if fate is not Fate.OPEN:
             return Link(source=source, target=target, round_trip_s=round_trip, fate=fate, detail=detail)
-        _acknowledge_at_once(writer)
         begun = time.monotonic()
         writer.write(b"!")
         arrived = await _arrived(MEASURE_BYTES, reader)
@@ -218,7 +219,6 @@ async def _give(size: int, writer: asyncio.StreamWriter) -> None:
 
 async def _take(size: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Read so many bytes, and say so sixteen times."""
-    _acknowledge_at_once(writer)
     taken = said = 0
     while taken < size:
         got = await reader.read(min(_CHUNK, size - taken))
@@ -229,12 +229,6 @@ async def _take(size: int, reader: asyncio.StreamReader, writer: asyncio.StreamW
         if due > said:
             writer.write(b"." * (due - said))
             said = due
-
-
-def _acknowledge_at_once(writer: asyncio.StreamWriter) -> None:
-    """After echoes the kernel delays acknowledgements by 40 ms, and 4 MiB would look ten times as slow (tcp(7))."""
-    with suppress(OSError):
-        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
 async def _arrived(size: int, reader: asyncio.StreamReader) -> int:
