@@ -86,7 +86,8 @@ def look(place: Place) -> Interfaces:
         return Interfaces(interfaces=table)
     held = addresses(place)
     lines = (line.partition(":") for line in table.splitlines()[2:])
-    return Interfaces(interfaces=tuple(_one(place, name.strip(), counts.split(), held) for name, _, counts in lines))
+    found = tuple(_one(place, name.strip(), counts.split(), held) for name, _, counts in lines)
+    return Interfaces(interfaces=found or Unknown("/proc/net/dev names no interface"))
 
 
 def _one(place: Place, name: str, counts: list[str], held: Mapping[str, tuple[str, ...]]) -> Interface:

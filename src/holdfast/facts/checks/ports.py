@@ -5,6 +5,7 @@ Read from /proc/net/tcp and tcp6; whose socket it is from /proc/<pid>/fd, as far
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
@@ -19,6 +20,8 @@ from holdfast.findings import Fact, Unknown
 _LISTENS, _ENDED = "0A", frozenset({"06", "07"})  # of <net/tcp_states.h>; TIME_WAIT does not keep a server from binding
 _RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 _RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"
+
+_SPANS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*", re.ASCII)
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +76,7 @@ def look(place: Place) -> Ports:
         wanted=place.ports,
         held=_held(place, {*range(place.ports[0], place.ports[1] + 1), *(() if endpoint is None else (endpoint,))}),
         ephemeral=(int(words[0]), int(words[1])) if len(words) == 2 else Unknown(f"{_RANGE} is not what Linux writes"),
-        reserved=reserved.strip() if isinstance(reserved, str) else "",
+        reserved=reserved.strip() if isinstance(reserved, str) and _SPANS.fullmatch(reserved.strip()) else "",
         endpoint=endpoint,
     )
 

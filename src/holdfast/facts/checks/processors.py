@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from holdfast.facts import cgroups, proc
 from holdfast.facts.checks import Place, Seen, fact
 from holdfast.findings import Fact, Unknown
 
+#: Linux knows 8,192 processors at most.
+_SPAN = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?", re.ASCII)
 _ONLINE = "/sys/devices/system/cpu/online"
 _GOVERNOR = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
 
@@ -47,9 +51,9 @@ class Processors(Seen, frozen=True, kw_only=True):
 
 
 def numbers(text: str) -> list[int]:
-    """The numbers of a list as the kernel writes it."""
-    spans = (part.split("-") for part in text.strip().split(",") if part.strip())
-    return [number for span in spans for number in range(int(span[0]), int(span[-1]) + 1)]
+    """The numbers of a list as the kernel writes it; what is no part of one is left out."""
+    spans = (_SPAN.fullmatch(part.strip()) for part in text.split(","))
+    return [number for span in spans if span for number in range(int(span[1]), int(span[2] or span[1]) + 1)]
 
 
 def look(place: Place) -> Processors:
@@ -59,15 +63,21 @@ def look(place: Place) -> Processors:
     loads = proc.text(place.path("/proc/loadavg"))
     group = cgroups.of("self", "cpu", place.path("/proc"), place.path("/sys/fs/cgroup"))
     quota = group if isinstance(group, Unknown) else cgroups.cpu_limit(group)
-    usable = status if isinstance(status, Unknown) else status.get("Cpus_allowed_list")
+    usable = status if isinstance(status, Unknown) else status.get("Cpus_allowed_list", "")
     return Processors(
-        online=online if isinstance(online, Unknown) else online.strip(),
-        usable=Unknown("/proc/self/status has no Cpus_allowed_list") if usable is None else usable,
+        online=_list(_ONLINE, online),
+        usable=_list("Cpus_allowed_list of /proc/self/status", usable),
         quota=quota if isinstance(quota, float) else None,
         throttled=None if isinstance(group, Unknown) else _throttled(group),
         load=float(loads.split()[0]) if isinstance(loads, str) else None,
         governor=governor.strip() if isinstance(governor, str) else "",
     )
+
+
+def _list(origin: str, text: str | Unknown) -> str | Unknown:
+    if isinstance(text, Unknown):
+        return text
+    return text.strip() if numbers(text) else Unknown(f"{origin} is no list of processors")
 
 
 def _throttled(group: cgroups.Cgroup) -> float | None:
