@@ -81,6 +81,7 @@ def test_a_variable_of_the_shell_alone_is_told_from_one_that_is_handed_on(tmp_pa
 def test_what_a_script_calls_its_own_variables_is_its_own(found):
     text = "export NNODES=2\nNPROC_PER_NODE=8\ntorchrun --nnodes=$NNODES --nproc-per-node=${NPROC_PER_NODE} x.py\n"
     assert found("run.sh", text) == []
+    assert found("run.sh", "NNODES=2\n. ./common.sh\n") == []
     assert found("run.sh", "export NNODES=2\ntorchrun x.py\n") == [("NNODES", "2", 1)]
 
 

@@ -43,10 +43,9 @@ def read(text: str, origin: str) -> Iterator[Given]:
     exported |= set(re.findall(r"^\s*(?:export|declare -x)\s+([A-Z][A-Z0-9_]*)\s*(?:#.*)?$", text, re.MULTILINE))
     everything = re.search(r"^\s*set\s+(-\w*a|-o allexport)\b", text, re.MULTILINE)
     for each in found:
-        if not _own(each.name, text):
-            handed_on = each.handed_on or each.name in exported or bool(everything)
-            if handed_on or not _used(each.name, text):
-                yield replace(each, handed_on=handed_on)
+        handed_on = each.handed_on or each.name in exported or bool(everything)
+        if not _own(each.name, text, handed_on=handed_on) and (handed_on or not _used(each.name, text)):
+            yield replace(each, handed_on=handed_on)
 
 
 def read_pairs(text: str, origin: str) -> Iterator[Given]:
@@ -165,8 +164,8 @@ def _used(name: str, text: str) -> bool:
     return re.search(rf"\$\{{?{re.escape(name)}\b", text) is not None
 
 
-def _own(name: str, text: str) -> bool:
-    """Names like NNODES are what scripts call their own variables; they mean nothing where the script uses them."""
+def _own(name: str, text: str, *, handed_on: bool) -> bool:
+    """Names like NNODES are what scripts call their own; they mean something only where they are exported and not used."""
     row = table().get(name)
-    ours = row is not None and row.status in (Status.NEVER_READ, Status.FRAMEWORK) and "_" in f"{row.replaced_by}_"
-    return ours and not name.startswith(("NCCL_", "TORCH", "GLOO_")) and _used(name, text)
+    ours = row is not None and row.status in (Status.NEVER_READ, Status.FRAMEWORK)
+    return ours and not name.startswith(("NCCL_", "TORCH", "GLOO_")) and (not handed_on or _used(name, text))
