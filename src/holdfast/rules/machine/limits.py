@@ -58,7 +58,7 @@ def judge(seen: Limits, _place: Place) -> Iterator[Finding]:
 
 
 def _below(limit: Limit | Unknown, least: int) -> int | None:
-    """The limit that holds, where it is below (or at half of) what is wanted."""
+    """The limit that holds, where it is below what is wanted."""
     if isinstance(limit, Unknown) or limit.soft is None or limit.soft >= least:
         return None
     return limit.soft
