@@ -91,6 +91,7 @@ def test_a_rank_that_is_killed_ends_it_with_a_sentence(tmp_path):
         (["--factor", "1"], "sizes do not grow by 1"),
         (["--limit", "soon"], "'soon' is no time"),
         (["--tolerance", "-3%"], "'-3%' is no share"),
+        (["--html", "nowhere/page.html"], "cannot open nowhere/page.html: its folder does not exist"),
         (["--baseline", "nowhere.json"], "cannot open nowhere.json"),
         (["--baseline", "."], "cannot open .: is a directory"),
     ],
@@ -110,10 +111,21 @@ def test_a_baseline_of_other_ranks_is_refused_before_any_rank_is_started(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_rank_that_has_nobody_to_send_to_is_told_so(tmp_path):
-    done = ended("sendrecv", "--nproc-per-node", "1", folder=tmp_path)
-    assert done.returncode == 2
-    assert "a single rank has nobody to send to" in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["sendrecv", "--nproc-per-node", "1"], "a single rank has nobody to send to"),
+        (["all_gather", "-e", "16"], "16 bytes of all_gather leave nothing for each of 2 ranks, in steps of 16"),
+        (["--backend", "nccl"], "--backend nccl has a value that cannot be used: "),
+    ],
+)
+def test_what_only_ranks_can_know_is_one_sentence_too(arguments, said, tmp_path):
+    if "nccl" in arguments and Path("/proc/driver/nvidia").exists():
+        pytest.skip("there may be GPUs here")
+    done = ended(*arguments, folder=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.errors import BadValue, UnknownName
+from holdfast.errors import BadValue, MissingFile, UnknownName
 
 if TYPE_CHECKING:
     from holdfast.actions.bench import Benched
@@ -101,6 +101,7 @@ def command(**given: Any) -> int:
     from holdfast.report.terminal import render_verdict
 
     wish = _wish(given)
+    _see_folders(given)
     printer = Printer(sys.stdout, live=len(wish.ways) == 1, quiet=given["json_file"] == "-")
     done = bench(wish, settings.environment(), ranks=given["ranks"], baseline=given["baseline"],
                  tolerance=_share(given["tolerance"]), tell=printer.row)  # fmt: skip
@@ -129,6 +130,14 @@ def _wish(given: Mapping[str, Any]) -> Wish:
         factor=given["factor"], iters=given["iters"], warmup=given["warmup"], dtype=given["dtype"], op=given["op"],
         root=given["root"], check=given["check"], pairs=given["pairs"], limit_s=_seconds("--limit", given["limit"]),
     )  # fmt: skip
+
+
+def _see_folders(given: Mapping[str, Any]) -> None:
+    """See that files can be written where they are wanted, before time is spent. Raises MissingFile."""
+    for name in ("json_file", "csv_file", "html_file"):
+        folder = Path(given[name] or ".").parent
+        if not folder.is_dir():
+            raise MissingFile(given[name], why="its folder does not exist", next_step="make the folder first")
 
 
 def _write(given: Mapping[str, Any], done: Benched) -> None:

@@ -46,10 +46,12 @@ def join(wish: Wish, init_method: str, rank: int, ranks: int, local_rank: int) -
     """Make the default group, of the first backend that is wanted.
 
     Raises:
+        BadValue: there is no NCCL, or no GPU for this rank.
         CollectiveFailed: the ranks did not come together.
     """
-    if torch.cuda.is_available() and "nccl" in backends(wish):
-        torch.cuda.set_device(local_rank % torch.cuda.device_count())
+    if "nccl" in backends(wish):
+        _refuse_without_gpu(local_rank)
+        torch.cuda.set_device(local_rank)
     try:
         dist.init_process_group(
             backends(wish)[0], init_method=init_method, rank=rank, world_size=ranks,
@@ -58,6 +60,15 @@ def join(wish: Wish, init_method: str, rank: int, ranks: int, local_rank: int) -
     except (RuntimeError, ValueError) as error:
         raise CollectiveFailed("the start of the benchmark", why=_first_line(error),
                                next_step="try: holdfast check --connect") from error  # fmt: skip
+
+
+def _refuse_without_gpu(local_rank: int) -> None:
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    why = f"rank {local_rank} of this host has no GPU of its own: there are {gpus}" if local_rank >= gpus else ""
+    if not dist.is_nccl_available():
+        why = "this torch was built without NCCL"
+    if why:
+        raise BadValue("--backend nccl", why=why, next_step="give --backend gloo, or fewer ranks")
 
 
 def leave() -> None:
@@ -93,6 +104,7 @@ def measure(wish: Wish, host: Host, tell: Tell | None = None) -> Measurement:
             bench = _bench(wish, backend)
             for collective in wish.collectives:
                 series += _collective(bench, wish, backend, collective, tell)
+            _refuse_nothing(wish, series)
             pairs = measure_pairs(bench, hosts) if wish.pairs and backend == backends(wish)[-1] else ()
     except RuntimeError as error:
         raise CollectiveFailed("the benchmark", why=_first_line(error)) from error
@@ -101,6 +113,15 @@ def measure(wish: Wish, host: Host, tell: Tell | None = None) -> Measurement:
         elapsed_s=round(time.monotonic() - began, 3), ranks=ranks, hosts=hosts, series=tuple(series), pairs=pairs,
         fits=tuple(fit for each in series if (fit := _fit(each, len(hosts), at)) is not None),
     )  # fmt: skip
+
+
+def _refuse_nothing(wish: Wish, series: list[Series]) -> None:
+    """See that something was measured of every collective: too small a size has no element for each rank."""
+    if empty := [each for each in series if not each.rows]:
+        first = empty[0]
+        what = f"{wish.max_bytes} bytes of {first.collective}"
+        why = f"{what} leave nothing for each of {first.ranks} ranks, in steps of 16"
+        raise BadValue("--max-bytes", why=why, next_step="give a larger size")
 
 
 def _bench(wish: Wish, backend: str) -> Bench:
