@@ -31,7 +31,8 @@ CGROUP = {
     f"{GROUP}/memory.max": "34359738368\n", f"{GROUP}/step/memory.max": "max\n",
     f"{GROUP}/step/memory.current": "10737418240\n", f"{GROUP}/step/memory.stat": "anon 5\ninactive_file 2147483648\n",
     f"{GROUP}/step/memory.events": "low 0\noom 3\noom_kill 2\n",
-    f"{GROUP}/step/cpu.max": "400000 100000\n", f"{GROUP}/step/cpu.stat": "nr_periods 200\nnr_throttled 50\n",
+    f"{GROUP}/step/cpu.max": "max 100000\n", f"{GROUP}/cpu.max": "400000 100000\n",
+    f"{GROUP}/cpu.stat": "nr_periods 200\nnr_throttled 50\n",
     f"{GROUP}/pids.max": "1000\n", f"{GROUP}/pids.current": "940\n",
     f"{GROUP}/step/pids.max": "max\n", f"{GROUP}/step/pids.current": "30\n",
 }  # fmt: skip

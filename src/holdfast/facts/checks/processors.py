@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import msgspec
+
 from holdfast.facts import cgroups, proc
 from holdfast.facts.checks import Place, Seen, fact
 from holdfast.findings import Fact, Unknown
@@ -62,13 +64,16 @@ def look(place: Place) -> Processors:
     online, governor = proc.text(place.path(_ONLINE)), proc.text(place.path(_GOVERNOR))
     loads = proc.text(place.path("/proc/loadavg"))
     group = cgroups.of("self", "cpu", place.path("/proc"), place.path("/sys/fs/cgroup"))
-    quota = group if isinstance(group, Unknown) else cgroups.cpu_limit(group)
+    groups = (
+        [] if isinstance(group, Unknown) else [msgspec.structs.replace(group, folder=each) for each in group.upwards()]
+    )
+    quotas = [quota for each in groups if isinstance(quota := cgroups.cpu_limit(each), float)]
     usable = status if isinstance(status, Unknown) else status.get("Cpus_allowed_list", "")
     return Processors(
         online=_list(_ONLINE, online),
         usable=_list("Cpus_allowed_list of /proc/self/status", usable),
-        quota=quota if isinstance(quota, float) else None,
-        throttled=None if isinstance(group, Unknown) else _throttled(group),
+        quota=min(quotas, default=None),
+        throttled=max((share for each in groups if (share := _throttled(each)) is not None), default=None),
         load=float(loads.split()[0]) if isinstance(loads, str) else None,
         governor=governor.strip() if isinstance(governor, str) else "",
     )
