@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -76,13 +77,15 @@ class Started:
 
     def __init__(self, command, folder, environment):
         self._out, self._err = (Path(tempfile.mkstemp(dir=folder)[1]) for _ in range(2))
-        self._began = time.monotonic()
-        self.took_s = None
+        self.took_s = None  # as long as it runs
+        began = time.monotonic()
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, cwd=folder,
                 start_new_session=True,
             )  # fmt: skip
+        self._ending = threading.Thread(target=self._await, args=(began,), daemon=True)
+        self._ending.start()
 
     @property
     def output(self):
@@ -92,26 +95,21 @@ class Started:
     def errors(self):
         return self._err.read_text(errors="replace")
 
-    def ended(self):
-        """Its exit status, None as long as it runs; ``took_s`` is known from then on."""
-        status = self.process.poll()
-        if status is not None and self.took_s is None:
-            self.took_s = time.monotonic() - self._began
-        return status
+    def _await(self, began):
+        self.process.wait()
+        self.took_s = time.monotonic() - began
 
     def wait(self, limit_s=LIMIT_S):
-        """Its exit status; it has to end by itself within the limit."""
-        until = time.monotonic() + limit_s
-        while self.ended() is None:
-            assert time.monotonic() < until, f"still there after {limit_s} s: {self.output}{self.errors}"
-            time.sleep(0.02)
+        """Its exit status; it has to end by itself within the limit. ``took_s`` is known from then on."""
+        self._ending.join(limit_s)
+        assert self.took_s is not None, f"still there after {limit_s} s: {self.output}{self.errors}"
         return self.process.returncode
 
     def kill(self):
         """End it, and what it started in its session."""
-        if self.process.poll() is None:
+        if self.took_s is None:
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        self._ending.join()
 
 
 class Host:

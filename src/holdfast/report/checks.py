@@ -25,8 +25,10 @@ class Line(msgspec.Struct, frozen=True):
     text: str
 
 
-def render_checks(lines: Sequence[Line], *, file: TextIO, elapsed_s: float, width: int | None = None) -> None:
-    """Print the table, a section a host."""
+def render_checks(
+    lines: Sequence[Line], *, file: TextIO, elapsed_s: float, width: int | None = None, called: str = "checks"
+) -> None:
+    """Print the table, a section a host; ``called`` is what a line is about."""
     from holdfast.report.sheet import draw  # noqa: PLC0415 - rich costs 60 ms, and only who prints shall pay it
 
     counted = Counter(line.state for line in lines)
@@ -36,5 +38,5 @@ def render_checks(lines: Sequence[Line], *, file: TextIO, elapsed_s: float, widt
                             if line.host == host))
         for host in dict.fromkeys(line.host for line in lines)
     ]  # fmt: skip
-    headline = f"{len(lines)} checks in {elapsed_s:.1f} s: {', '.join(parts)}"
+    headline = f"{len(lines)} {called} in {elapsed_s:.1f} s: {', '.join(parts)}"
     draw(Document("", headline, "plain", tuple(sections), framed=False), file, width)

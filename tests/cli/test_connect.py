@@ -1,0 +1,78 @@
+"""`holdfast check --connect`: what it prints on one host, and how it ends where it is used wrongly."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+GIVEN = {"--rank": "0", "--world-size": "2", "--master-addr": "127.0.0.1", "--master-port": "29500"}
+
+
+def checked(*words, **variables):
+    environ = {name: text for name, text in os.environ.items() if name not in NAMES} | variables
+    command = [sys.executable, "-m", "holdfast", "check", "--connect", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"--rank": "2"}, "--rank has a value that cannot be used: 2 is no rank of 2; ranks are 0 to 1"),
+        ({"--rank": "-1"}, "-1 is no rank of 2"),
+        ({"--world-size": "0"}, "0 is no number of ranks"),
+        ({"--world-size": "100000"}, "100000 is no number of ranks from 1 to 4,096"),
+        ({"--master-port": "70000"}, "70000 is no port; ports are 1 to 65535"),
+        ({"--master-addr": None}, "give --master-addr, or set MASTER_ADDR, on every host"),
+        ({"--wait": "soon"}, "'soon' is no time"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(changed, said):
+    words = [word for option, value in (GIVEN | changed).items() if value is not None for word in (option, value)]
+    command = checked(*words)
+    out, err = command.communicate(timeout=20)
+    assert (command.returncode, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_a_wrong_variable_is_one_sentence():
+    command = checked(RANK="first", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
+    _, err = command.communicate(timeout=20)
+    assert (command.returncode, err.count("\n")) == (2, 1)
+    assert "--rank has a value that cannot be used: 'first' is no whole number" in err
+
+
+@pytest.mark.slow
+def test_ranks_are_told_by_the_launchers_variables_and_each_stage_is_shown_with_its_time():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    given = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
+    shown, plain = checked(RANK="0", **given), checked("--json", RANK="1", **given)
+    out, err = shown.communicate(timeout=60)
+    assert (shown.returncode, err) == (0, ""), out + err
+    for stage in ("resolve: 127.0.0.1", "route: from", "tcp: port", "hosts: 2 hosts", "import: torch", "store of 2",
+                  "group of 2: gloo", "barrier of 2", "all-reduce of 2: 4 B in"):  # fmt: skip
+        assert f"✓  {stage}" in out
+    assert "nothing failed" in out
+    said = json.loads(plain.communicate(timeout=60)[0])
+    assert (plain.returncode, said["findings"]) == (0, [])
+    timings = {each["size_bytes"]: each["best_s"] for each in said["stages"][-1]["timings"]}
+    assert set(timings) == {4, 1 << 10, 1 << 16, 1 << 20, 4 << 20}
+
+
+@pytest.mark.slow
+def test_a_rank_that_does_not_come_is_named_after_the_wait():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    command = checked("--wait", "1s", RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    out, err = command.communicate(timeout=60)
+    assert (command.returncode, err) == (1, "")
+    assert "node 1 of 2" in " ".join(out.split()) or "do not meet" in " ".join(out.split())
