@@ -165,7 +165,7 @@ def _used(name: str, text: str) -> bool:
 
 
 def _own(name: str, text: str, *, handed_on: bool) -> bool:
-    """Names like NNODES are what scripts call their own; they mean something only where they are exported and not used."""
+    """Names like NNODES are what scripts call their own; they count only where they are exported and not used."""
     row = table().get(name)
     ours = row is not None and row.status in (Status.NEVER_READ, Status.FRAMEWORK)
     return ours and not name.startswith(("NCCL_", "TORCH", "GLOO_")) and (not handed_on or _used(name, text))
