@@ -9,6 +9,7 @@ import pytest
 from holdfast.errors import BadValue
 from holdfast.facts.copies import Copy
 from holdfast.facts.reach.told import parse, told
+from tests.facts.reach.copies import free_port
 
 
 def check(*arguments):
@@ -45,6 +46,28 @@ def test_a_host_that_is_unknown_is_said_so():
     assert done.returncode == 1
     assert said["verdict"]["root"]["cause"] == "hostname-resolution"
     assert done.stderr == ""
+
+
+@pytest.mark.slow
+def test_copies_that_torchrun_starts_find_each_other_by_themselves(tmp_path):
+    pytest.importorskip("torch")
+    port = str(free_port())
+    agents = [
+        subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(node), "--master-addr",
+             "127.0.0.1", "--master-port", port, "-m", "holdfast", "check", "--only", "shared-memory", "--json"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        )
+        for node in range(2)
+    ]  # fmt: skip
+    try:
+        said = [json.loads(agent.communicate(timeout=60)[0]) for agent in agents]
+    finally:
+        for agent in agents:
+            agent.kill()
+            agent.wait()
+    assert [len(each["hosts"]) for each in said] == [2, 2]
+    assert said[0]["verdict"] == said[1]["verdict"]
 
 
 def test_one_node_is_one_host():

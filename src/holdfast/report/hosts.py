@@ -41,7 +41,7 @@ def render_hosts(picture: Picture, *, file: TextIO, width: int | None = None) ->
 
     used = sorted(set("".join(picture.rows)) - {"-"})
     sections = [
-        Section("from each to each", tuple(_matrix(picture))),
+        Section("reach", tuple(_matrix(picture))),
         Section("letters", (Row(", ".join(f"{letter} {picture.legend.get(letter, '')}" for letter in used)),)),
         Section("slowest", tuple(_pair(each) for each in _slowest(picture.pairs))),
         Section("clocks", tuple(_clocks(picture.clocks))),

@@ -48,6 +48,8 @@ ROUNDS_LIMIT_S = 8.0
 ROUND_LIMIT_S = 9.0
 _CLOCK_LIMIT_S = 1.0
 _PINGS = 10
+#: Copies that are taken for each node that is expected: started twice, or come again, is told; more is noise.
+_MOST_FOR_EACH = 8
 _GOODBYE_S = 2.0
 _SAY_LIMIT_S = 5.0
 #: Clocks are asked for in groups of so many.
@@ -161,7 +163,7 @@ class Leader:
             wire = await welcome(reader, writer, self._key)
             await wire.send(encode(Welcome(self._name, __version__)))
             join = to_leader.decode(await wire.receive())
-            if not isinstance(join, Join):
+            if not isinstance(join, Join) or len(self._entries) >= _MOST_FOR_EACH * self._nodes:
                 return
             entry = Entry(wire, join, leads=leads)
             self._entries[join.copy.key] = entry
