@@ -134,5 +134,5 @@ def _arc(ends: tuple[int, int], pair: Pair, height: float, most: float, *, slowe
         path=f"M {low:.0f} {height:.0f} C {low:.0f} {control:.0f}, {high:.0f} {control:.0f}, {high:.0f} {height:.0f}",
         width=round(1.2 + 3.8 * pair.bandwidth / most, 1),
         text=f"{pair.bandwidth / 1e9:.3g} GB/s, {bench.time_text(pair.latency_s)}", x=(low + high) / 2,
-        y=(height + 3 * control) / 4 - 4, slowest=slowest,
+        y=(height + 3 * control) / 4 + 15, slowest=slowest,
     )  # fmt: skip
