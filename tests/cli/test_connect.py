@@ -76,3 +76,18 @@ def test_a_rank_that_does_not_come_is_named_after_the_wait():
     out, err = command.communicate(timeout=60)
     assert (command.returncode, err) == (1, "")
     assert "node 1 of 2" in " ".join(out.split()) or "do not meet" in " ".join(out.split())
+
+
+@pytest.mark.slow
+def test_a_torch_that_cannot_be_imported_on_one_rank_is_told_to_all(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    given = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
+    commands = [checked("--json", RANK="0", **given), checked("--json", RANK="1", PYTHONPATH=str(tmp_path), **given)]
+    for command in commands:
+        (claim,) = json.loads(command.communicate(timeout=60)[0])["findings"]
+        assert (command.returncode, claim["cause"]) == (1, "python-exception-on-one-rank")
+        assert claim["message"].startswith("torch cannot be imported by rank 1")
+        assert "libcudart.so.12" in claim["message"]
