@@ -150,3 +150,14 @@ def test_the_launchers_variables_name_the_rendezvous():
     for environ in ({"MASTER_ADDR": "nowhere.invalid"}, {"PET_RDZV_ENDPOINT": "nowhere.invalid:29400"}):
         assert "nowhere.invalid" in ran("env", "--recommend", **environ).stdout
     assert ran("env", "--recommend", MASTER_ADDR="a", MASTER_PORT="many").returncode == 0
+
+
+def test_hostile_values_are_shown_plain_and_short():
+    environ = {b"NCCL_DEBUG": b"\x1b[31mINFO\xff", b"NCCL_ALGO": b"a" * 100_000, b"NCCL_\x1bX": b"1"}
+    environ |= {name.encode(): value.encode() for name, value in BARE.items()}
+    for more in ([], ["--json"]):
+        done = subprocess.run([*PROGRAM, "env", *more], env=environ, capture_output=True, check=False)
+        assert done.returncode == 1
+        assert done.stderr == b""
+        assert b"\x1b" not in done.stdout
+        assert len(done.stdout) < 20_000

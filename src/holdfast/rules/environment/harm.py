@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 
 from holdfast.facts.variables import Given
@@ -100,7 +101,7 @@ def _log_file(given: Given, others: Mapping[str, Given]) -> Iterator[Finding]:
                 "variable-harmful",
                 f"{shown(given)} has no %p (and %h), so that all ranks write over each other's file",
                 given,
-                command=f"export NCCL_DEBUG_FILE={value}.%h.%p" if value.isascii() else "",
+                command=f"export NCCL_DEBUG_FILE={shlex.quote(value)}.%h.%p",
             )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 
 from holdfast.facts.variables import Given
 from holdfast.findings import Finding, Level
-from holdfast.rules.environment.scene import Scene, claim, shown
+from holdfast.rules.environment.scene import Scene, claim, cut, shown
 from holdfast.variables import Status, Variable, family, meant, release, table
 
 _GROUP = "init_process_group(timeout=...)"
@@ -70,7 +71,7 @@ def judge(given: Given, others: Mapping[str, Given], scene: Scene) -> Iterator[F
 
 
 def _never_read(given: Given, row: Variable) -> Finding:
-    value = given.value or "…"
+    value = cut(given.value or "…")
     if row.replaced_by == _GROUP:
         limit = value if value.isdigit() else "…"
         return claim(
@@ -137,7 +138,7 @@ def _alias(given: Given, row: Variable, others: Mapping[str, Given], scene: Scen
     new = row.replaced_by
     if new in others or (given.name, new) == ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
         return  # with both set, `together` compares them; the allocator's old name works, and wins
-    value = "…" if given.value is None else given.value
+    value = "…" if given.value is None else shlex.quote(cut(given.value))
     if given.name == "NCCL_ASYNC_ERROR_HANDLING" and scene.elastic:
         yield claim(
             "variable-renamed",

@@ -9,6 +9,8 @@ from holdfast.facts.variables import ENVIRONMENT, Given
 from holdfast.findings import Fact, Finding, Level, Remedy, Safety, Subject, finding
 from holdfast.rules.causes import by_name
 
+_MOST_SHOWN = 120
+
 
 class Scene(msgspec.Struct, frozen=True, kw_only=True):
     """Versions that are installed ("" where they are not known), and this host's interfaces (None: not looked at).
@@ -25,8 +27,13 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shown(given: Given) -> str:
-    """``NAME=value`` as it may be shown."""
-    return given.name if given.value is None else f"{given.name}={without_secret(given.name, given.value)}"
+    """``NAME=value`` as it may be shown, in a sentence too."""
+    return given.name if given.value is None else f"{given.name}={cut(without_secret(given.name, given.value))}"
+
+
+def cut(text: str) -> str:
+    """A text of the user's for a sentence."""
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def claim(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 
 from holdfast.facts.variables import Given
 from holdfast.findings import Finding, Level
-from holdfast.rules.environment.scene import Scene, claim, shown
+from holdfast.rules.environment.scene import Scene, claim, cut, shown
 from holdfast.variables import Form, Variable, release, table
 
 _NUMBER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|\d+)")
@@ -167,7 +168,7 @@ def _list(given: Given, row: Variable, text: str, scene: Scene) -> Iterator[Find
     if given.name in ("NCCL_ALGO", "NCCL_PROTO") and (not here or here >= _STRICT_TOKENS):
         yield claim(
             _CAUSE,
-            f"{shown(given)} names {strange[0]!r}, which is not one of {listed}: since NCCL 2.24 no "
+            f"{shown(given)} names {cut(strange[0])!r}, which is not one of {listed}: since NCCL 2.24 no "
             "communicator can be made then",
             given,
             level=Level.ERROR,
@@ -175,23 +176,27 @@ def _list(given: Given, row: Variable, text: str, scene: Scene) -> Iterator[Find
     elif given.name == "NCCL_DEBUG_SUBSYS" and here >= (2, 30):
         yield claim(
             _CAUSE,
-            f"{shown(given)} names {strange[0]!r}, which is not one of {listed}: NCCL 2.30 throws the "
+            f"{shown(given)} names {cut(strange[0])!r}, which is not one of {listed}: NCCL 2.30 throws the "
             "whole list away then",
             given,
         )
     else:
         yield claim(
-            _CAUSE, f"{shown(given)} names {strange[0]!r}, which is not one of {listed}, and is not heeded", given
+            _CAUSE, f"{shown(given)} names {cut(strange[0])!r}, which is not one of {listed}, and is not heeded", given
         )
 
 
 def _special(given: Given, row: Variable, text: str, scene: Scene) -> Iterator[Finding]:
     """Texts with a grammar of their own."""
     if given.name == "GLOO_SOCKET_IFNAME" and text[:1] in "^=":
-        yield claim(_CAUSE, f"{shown(given)} has NCCL's {text[0]!r}; gloo takes names of interfaces alone, and fails "
-                            f"to make "
-                    "a group", given, level=Level.ERROR, command=f"export GLOO_SOCKET_IFNAME={text.lstrip('^=')}"
-                    if text[0] == "=" else "")  # fmt: skip
+        plain = shlex.quote(text.lstrip("^="))
+        yield claim(
+            _CAUSE,
+            f"{shown(given)} has NCCL's {text[0]!r}; gloo takes names of interfaces alone, and fails to make a group",
+            given,
+            level=Level.ERROR,
+            command=f"export GLOO_SOCKET_IFNAME={plain}" if text[0] == "=" else "",
+        )
     elif given.name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
         yield from _interface(given, text, scene)
     elif given.name == "PET_NNODES" and not re.fullmatch(r"\d+(:\d+)?", text):
@@ -199,7 +204,7 @@ def _special(given: Given, row: Variable, text: str, scene: Scene) -> Iterator[F
     elif row.keys and (strange := [part for part in _keys(text) if part not in row.keys]):
         yield claim(
             _CAUSE,
-            f"{shown(given)} has the setting {strange[0]!r}, which the allocator does not know: torch "
+            f"{shown(given)} has the setting {cut(strange[0])!r}, which the allocator does not know: torch "
             "raises an error at the first use of CUDA",
             given,
             level=Level.ERROR,
