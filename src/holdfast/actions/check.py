@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.facts.checks import Check, Place, chosen, unknowns
+from holdfast.facts.checks import Check, Place, Seen, chosen, unknowns
 from holdfast.facts.checks.running import Look, look
 from holdfast.findings import Fact, Finding, Level, Unknown, Verdict
 from holdfast.report.checks import Line
@@ -85,24 +85,28 @@ def judged(looks: Mapping[str, Look], place: Place, host: str, at: float) -> tup
 
 def _judged(check: Check, found: Look, place: Place, host: str, at: float) -> Checked:
     seen = found.seen
-    findings = () if isinstance(seen, Unknown) or seen.absent else judge(check, seen, place, host, at)
-    facts = () if isinstance(seen, Unknown) else tuple(
-        msgspec.structs.replace(fact, host=host, time=at) for fact in seen.facts()
-    )  # fmt: skip
+    findings: tuple[Finding, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    if not isinstance(seen, Unknown):
+        try:
+            facts = tuple(msgspec.structs.replace(fact, host=host, time=at) for fact in seen.facts())
+            findings = () if seen.absent else judge(check, seen, place, host, at)
+        except Exception as error:  # noqa: BLE001 - a rule that fails on a strange host must not take the others with it
+            seen = Unknown(f"it was seen and could not be judged: {type(error).__name__}: {error}")
     unseen = tuple(dict.fromkeys(unknowns(seen)))
     return Checked(
-        name=check.name, host=host, state=_state(found, findings, unseen), facts=facts, findings=findings,
+        name=check.name, host=host, state=_state(seen, findings, unseen), facts=facts, findings=findings,
         unseen=unseen, elapsed_s=found.elapsed_s,
     )  # fmt: skip
 
 
-def _state(found: Look, findings: Sequence[Finding], unseen: Sequence[str]) -> State:
+def _state(seen: Seen | Unknown, findings: Sequence[Finding], unseen: Sequence[str]) -> State:
     for level, state in _STATES.items():
         if any(claim.level is level for claim in findings):
             return State(state)
     if unseen:
         return State.UNKNOWN
-    return State.ABSENT if not isinstance(found.seen, Unknown) and found.seen.absent else State.OK
+    return State.ABSENT if not isinstance(seen, Unknown) and seen.absent else State.OK
 
 
 def lines(report: Report) -> tuple[Line, ...]:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from holdfast.actions.check import COULD_NOT_JUDGE, Checked, State, judged
-from holdfast.facts.checks import Place, chosen
+from holdfast.facts.checks import CHECKS, Place, Seen, chosen
 from holdfast.facts.checks.running import Look, look
-from holdfast.facts.reach import Clock, Gathered, HostReport, Link
+from holdfast.facts.reach import Clock, Copy, Gathered, HostReport, Link
 from holdfast.facts.reach.meeting import Muster, Outcome, meet, ours
 from holdfast.findings import Finding, Level, Unknown, Verdict
 from holdfast.report.files import write_whole
-from holdfast.rules import preflight, reach
+from holdfast.rules import differences, preflight, reach
 from holdfast.rules.reach import attendance, matrix, pace
 
 #: Looked at before this command listens at ports itself.
@@ -96,7 +97,7 @@ def _report(looks: Mapping[str, Look], place: Place, at: float) -> HostReport:
 
 def judge(gathered: Gathered) -> Hosts:
     """What all hosts are told of what was gathered."""
-    found = reach.judge(gathered)
+    found = (*reach.judge(gathered), *_compared(gathered))
     checks = tuple(check for number in sorted(gathered.reports) for check in _judged(gathered.reports[number]))
     labels = tuple(each.copy.label for each in gathered.present)
     failing = reach.failing(gathered, (*found, *(claim for check in checks for claim in check.findings)))
@@ -108,6 +109,29 @@ def judge(gathered: Gathered) -> Hosts:
         passing=tuple(each for each in labels if each not in failing),
         failing=(*(each for each in labels if each in failing), *(f"node {node}" for node in nodes)),
     )  # fmt: skip
+
+
+def _compared(gathered: Gathered) -> tuple[Finding, ...]:
+    """What differs between the hosts that told what they are."""
+    copies = {number: gathered.present[number].copy for number in gathered.reports}
+    looks = {copies[number].label: dict(_seen(report)) for number, report in gathered.reports.items()}
+    mtus = {copy.label: mtu for copy in copies.values() if (mtu := _mtu(copy)) is not None}
+    return differences.judge(
+        looks, {copies[number].label: each.environ for number, each in gathered.reports.items()}, mtus
+    )
+
+
+def _seen(report: HostReport) -> Iterator[tuple[str, Seen]]:
+    """What its checks saw; what cannot be read is of another version, and not compared."""
+    for name in differences.COMPARED:
+        with suppress(msgspec.DecodeError, KeyError):
+            yield name, msgspec.json.decode(report.looks[name], type=CHECKS[name].kind)
+
+
+def _mtu(copy: Copy) -> int | None:
+    """That of the interface whose address gloo publishes."""
+    used = next((each.interface for each in copy.published if each.who == "gloo"), "")
+    return next((each.mtu for each in copy.interfaces if each.name == used), None)
 
 
 def _judged(report: HostReport) -> tuple[Checked, ...]:

@@ -71,15 +71,23 @@ PROPERTIES = (
 )  # fmt: skip
 
 
-def judge(looks: Mapping[str, Looks], environs: Mapping[str, Mapping[str, str]]) -> tuple[Finding, ...]:
-    """What differs over hosts, given by name with what their checks saw and their variables.
+#: The checks that hosts are compared by.
+COMPARED = tuple(dict.fromkeys(each.check for each in PROPERTIES))
+_MTU = Property("the MTU", "interfaces", str, "mtu-black-hole", Level.NOTE)
+
+
+def judge(
+    looks: Mapping[str, Looks], environs: Mapping[str, Mapping[str, str]], mtus: Mapping[str, int] | None = None
+) -> tuple[Finding, ...]:
+    """What differs over hosts, given by name with what their checks saw, their variables, and the MTU of their network.
 
     What most hosts have is taken for the right one, and those that have another are named; without a majority all are.
     """
     if len(looks) < 2:
         return ()
     found = [claim for each in PROPERTIES for claim in _differs(each, _values(each, looks))]
-    return (*found, *_packages(looks), *variables_that_differ(environs))
+    told = {host: f"{mtu} bytes" for host, mtu in (mtus or {}).items()}
+    return (*found, *_differs(_MTU, told), *_packages(looks), *variables_that_differ(environs))
 
 
 def _values(what: Property, looks: Mapping[str, Looks]) -> dict[str, str]:
