@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from holdfast.facts.checks import CHECKS
 from tests.hosts import EPHEMERAL, NOBODY, hosts, why_not
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not())]
@@ -15,13 +16,13 @@ PORT = 29500
 LIMIT_S = 15
 
 
-def check(those, *more, endpoint="", nodes=None, ranks=None):
+def check(those, *more, endpoint="", nodes=None, ranks=None, only=("--only", "shared-memory")):
     """What the command says on each of them, as JSON, all started at once."""
     nodes, ranks = nodes or [len(those)] * len(those), ranks or [host.number for host in those]
     endpoint = endpoint or those[0].address
     running = [
         host.start(
-            sys.executable, "-m", "holdfast", "check", "--only", "shared-memory", "--json", "--nnodes", nodes[at],
+            sys.executable, "-m", "holdfast", "check", *only, "--json", "--nnodes", nodes[at],
             "--node-rank", ranks[at], "--rdzv-endpoint", f"{endpoint}:{PORT}", *more,
         )
         for at, host in enumerate(those)
@@ -52,6 +53,22 @@ def test_hosts_that_are_well_and_one_whose_clock_is_fast():
     assert [(claim["cause"], claim["subject"]["host"]) for claim in said[2]["findings"]] == [("clocks-differ", "node1")]
     ahead = {clock["number"]: clock["ahead_s"] for clock in said[1]["clocks"]}
     assert ahead[1] == pytest.approx(3, abs=1e-2)
+
+
+def test_all_of_it_on_hosts_that_are_well():
+    """Whatever is wrong with this machine, each of its hosts tells; what is between the hosts is well."""
+    with hosts(2) as those:
+        said = check(those, only=())
+    for each in said:
+        between = [
+            claim for claim in each["findings"] if claim["subject"]["link"] or claim["subject"]["rank"] is not None
+        ]
+        assert [claim for claim in between if claim["level"] == "error"] == []
+        assert len(each["checks"]) == 2 * len(CHECKS)
+        names = [stage["name"] for stage in each["stages"]]
+        assert names[-1].startswith("all-reduce")
+        assert {stage["state"] for stage in each["stages"]} == {"ok"}
+        assert {timing["size_bytes"] for timing in each["stages"][-1]["timings"]} >= {4, 4 << 20}
 
 
 @pytest.mark.parametrize(

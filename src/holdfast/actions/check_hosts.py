@@ -10,16 +10,21 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
+from holdfast.actions import small_job
 from holdfast.actions.check import COULD_NOT_JUDGE, Checked, State, judged
+from holdfast.actions.small_job import Passage
 from holdfast.facts.checks import CHECKS, Place, Seen, chosen
 from holdfast.facts.checks.running import Look, look
-from holdfast.facts.reach import Clock, Copy, Gathered, HostReport, Link
+from holdfast.facts.checks.software import Software
+from holdfast.facts.reach import Clock, Copy, Gathered, HostReport, Link, Present
 from holdfast.facts.reach.meeting import Muster, Outcome, meet, ours
 from holdfast.findings import Finding, Level, Unknown, Verdict
 from holdfast.report.files import write_whole
 from holdfast.rules import differences, preflight, reach
 from holdfast.rules.reach import attendance, matrix, pace
+from holdfast.runtime import probe
 
 #: Looked at before this command listens at ports itself.
 _BEFORE = frozenset({"ports"})
@@ -42,6 +47,11 @@ class Hosts(msgspec.Struct, frozen=True, kw_only=True):
     failing: tuple[str, ...] = ()
     alone: str = ""
     elapsed_s: float = 0.0
+    #: Of the small job that torch makes: keys of the copies in the order of its ranks, if all have it, and the
+    #: stages as this copy saw them.
+    ranks: tuple[str, ...] = ()
+    torch: bool = False
+    stages: tuple[Passage, ...] = ()
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -56,8 +66,12 @@ class Hosts(msgspec.Struct, frozen=True, kw_only=True):
         return COULD_NOT_JUDGE if not self.labels and all(each.state is State.UNKNOWN for each in self.checks) else 0
 
 
-def check_hosts(place: Place, muster: Muster, names: Sequence[str] = (), now: Callable[[], float] = time.time) -> Hosts:
+def check_hosts(
+    place: Place, muster: Muster, names: Sequence[str] = (), *, job: bool = True, now: Callable[[], float] = time.time
+) -> Hosts:
     """Look at this host, meet the others, and return what all of them are told.
+
+    Where all reach each other and ``job`` is wanted, torch makes a small job of them at the end, a rank a host.
 
     Raises:
         UnknownName: there is no such check.
@@ -68,10 +82,13 @@ def check_hosts(place: Place, muster: Muster, names: Sequence[str] = (), now: Ca
     early = look(place, [check for check in checks if check.name in _BEFORE])
     later = [check for check in checks if check.name not in _BEFORE]
     outcome, report = asyncio.run(_meet(place, muster, lambda: {**early, **look(place, later)}, now))
-    hosts = _told(outcome.content)
-    if isinstance(hosts, Unknown):
-        hosts = _alone(outcome, hosts, report, muster)
-    return msgspec.structs.replace(hosts, elapsed_s=round(time.monotonic() - begun, 3))
+    if isinstance(outcome.content, Unknown):
+        hosts = _alone(outcome, outcome.content, report, muster)
+    else:
+        hosts = msgspec.json.decode(outcome.content, type=Hosts)
+        if job and not any(claim.level is Level.ERROR for claim in hosts.reach):
+            hosts = _with_job(hosts, muster, outcome.copy)
+    return replace(hosts, elapsed_s=round(time.monotonic() - begun, 3))
 
 
 async def _meet(
@@ -86,6 +103,25 @@ async def _meet(
     return outcome, await report()
 
 
+def _with_job(hosts: Hosts, muster: Muster, copy: Copy) -> Hosts:
+    """The same after the small job; why there was none, where torch is not on all hosts. Only now is it imported."""
+    if not hosts.torch or copy.key not in hosts.ranks:
+        why = "the small job that torch makes: torch is not known to be installed on every host"
+        return replace(hosts, verdict=replace(hosts.verdict, unseen=(*hosts.verdict.unseen, why)))
+    stages: list[Passage] = []
+    rank = hosts.ranks.index(copy.key)
+    plan = probe.Plan(rank=rank, world=len(hosts.ranks), address=muster.host, port=muster.port)
+    with probe.Probe(rank) as probing:
+        told = small_job.make(probing, plan, stages.append)
+    found = (*hosts.reach, *told)
+    blamed = {claim.subject.host for claim in found if claim.level is Level.ERROR}
+    failing = tuple(each for each in hosts.passing if each.split(" (node ")[0] in blamed)
+    return replace(
+        hosts, reach=found, stages=tuple(stages), verdict=_verdict(found, hosts.checks, hosts.verdict.unseen),
+        passing=tuple(each for each in hosts.passing if each not in failing), failing=(*hosts.failing, *failing),
+    )  # fmt: skip
+
+
 def _report(looks: Mapping[str, Look], place: Place, at: float) -> HostReport:
     host = os.uname().nodename
     return HostReport(
@@ -97,7 +133,8 @@ def _report(looks: Mapping[str, Look], place: Place, at: float) -> HostReport:
 
 def judge(gathered: Gathered) -> Hosts:
     """What all hosts are told of what was gathered."""
-    found = (*reach.judge(gathered), *_compared(gathered))
+    looks = {number: dict(_seen(report)) for number, report in gathered.reports.items()}
+    found = (*reach.judge(gathered), *_compared(gathered, looks))
     checks = tuple(check for number in sorted(gathered.reports) for check in _judged(gathered.reports[number]))
     labels = tuple(each.copy.label for each in gathered.present)
     failing = reach.failing(gathered, (*found, *(claim for check in checks for claim in check.findings)))
@@ -108,17 +145,27 @@ def judge(gathered: Gathered) -> Hosts:
         verdict=_verdict(found, checks, (*reach.unseen(gathered), *_unseen(checks))),
         passing=tuple(each for each in labels if each not in failing),
         failing=(*(each for each in labels if each in failing), *(f"node {node}" for node in nodes)),
+        torch=_have_torch(gathered, looks),
+        ranks=tuple(each.copy.key for each in sorted(gathered.present, key=_leads_first)),
     )  # fmt: skip
 
 
-def _compared(gathered: Gathered) -> tuple[Finding, ...]:
+def _leads_first(present: Present) -> tuple[bool, int]:
+    """The job's store stands at the endpoint, which is whoever led."""
+    return not present.leads, present.number
+
+
+def _have_torch(gathered: Gathered, looks: Mapping[int, Mapping[str, Seen]]) -> bool:
+    software = [looks.get(each.number, {}).get("software") for each in gathered.present]
+    return all(isinstance(each, Software) and "torch" in each.packages for each in software)
+
+
+def _compared(gathered: Gathered, looks: Mapping[int, Mapping[str, Seen]]) -> tuple[Finding, ...]:
     """What differs between the hosts that told what they are."""
     copies = {number: gathered.present[number].copy for number in gathered.reports}
-    looks = {copies[number].label: dict(_seen(report)) for number, report in gathered.reports.items()}
     mtus = {copy.label: mtu for copy in copies.values() if (mtu := _mtu(copy)) is not None}
-    return differences.judge(
-        looks, {copies[number].label: each.environ for number, each in gathered.reports.items()}, mtus
-    )
+    environs = {copies[number].label: each.environ for number, each in gathered.reports.items()}
+    return differences.judge({copies[number].label: seen for number, seen in looks.items()}, environs, mtus)
 
 
 def _seen(report: HostReport) -> Iterator[tuple[str, Seen]]:
@@ -173,7 +220,7 @@ def _verdict(found: Sequence[Finding], checks: Sequence[Checked], unseen: Sequen
         return preflight.verdict([*found, *claims], unseen)
     others = preflight.verdict(claims, ())
     suspects = (*between.suspects, *([others.root] if others.root else []), *others.suspects)
-    return msgspec.structs.replace(between, suspects=suspects)
+    return replace(between, suspects=suspects)
 
 
 def write_lists(hosts: Hosts, prefix: str) -> None:

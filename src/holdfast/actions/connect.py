@@ -8,7 +8,6 @@ last, on every rank, and all of them are told why.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast.actions import small_job
+from holdfast.actions.small_job import Passage
 from holdfast.facts.reach import Approach, Attempt, Fate, Gathered, HostReport
 from holdfast.facts.reach.meeting import Muster, meet
 from holdfast.facts.reach.meeting import Outcome as Met
@@ -23,23 +24,9 @@ from holdfast.findings import Finding, Level, Unknown, Verdict
 from holdfast.report.checks import Line
 from holdfast.report.text import plural
 from holdfast.rules import preflight, reach
-from holdfast.rules.probe import judge
 from holdfast.runtime import probe
 
-#: For how long the meeting waits for torch to be imported, which may be read from a slow disk; and how long ranks wait
-#: for each other afterwards, where all have it, and where some have not.
-_IMPORT_S, _WAIT_S, _SLOW_IMPORT_S = 8.0, 5.0, 60.0
 QUESTION = "can these ranks start a job?"
-
-
-class Passage(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage as this rank saw it: how it ended (``ok``, ``error``), what was seen, and how long it took."""
-
-    name: str
-    state: str
-    text: str
-    took_s: float | None = None
-    timings: tuple[probe.Timing, ...] = ()
 
 
 class Connected(msgspec.Struct, frozen=True):
@@ -59,7 +46,7 @@ class Connected(msgspec.Struct, frozen=True):
     @property
     def lines(self) -> tuple[Line, ...]:
         """The stages for the terminal."""
-        return tuple(Line(each.name, self.host, each.state, _timed(each)) for each in self.stages)
+        return tuple(Line(each.name, self.host, each.state, each.line) for each in self.stages)
 
 
 class _Told(msgspec.Struct, frozen=True):
@@ -81,8 +68,8 @@ def connect(muster: Muster, backend: str = "", tell: Callable[[Passage], None] |
             tell(stage)
 
     rank, endpoint = muster.node or 0, f"{muster.host}:{muster.port}"
-    with probe.Probe(rank) as small_job:  # it imports torch while the hosts meet
-        met = asyncio.run(meet(muster, partial(_report, small_job), partial(_judged, endpoint)))
+    with probe.Probe(rank) as probing:  # it imports torch while the hosts meet
+        met = asyncio.run(meet(muster, partial(_report, probing), partial(_judged, endpoint)))
         told = _told(met, muster)
         for stage in (*_approached(met.approach), *_crossed(met, told, begun)):
             passed(stage)
@@ -90,21 +77,18 @@ def connect(muster: Muster, backend: str = "", tell: Callable[[Passage], None] |
         if not any(claim.level is Level.ERROR for claim in findings):
             plan = probe.Plan(
                 rank=rank, world=muster.nodes, address=muster.host, port=muster.port, backend=backend,
-                wait_s=_WAIT_S if told.imported else _SLOW_IMPORT_S,
+                wait_s=small_job.waiting_s(all_imported=told.imported),
             )  # fmt: skip
-            outcome = small_job.run(plan, lambda entry: passed(_of_torch(entry)))
-            findings += judge(outcome.failures, endpoint)
+            findings += small_job.make(probing, plan, passed)
     return Connected(
-        os.uname().nodename, tuple(stages), findings, preflight.verdict(findings, told.unseen, QUESTION),
+        small_job.here(), tuple(stages), findings, preflight.verdict(findings, told.unseen, QUESTION),
         round(time.monotonic() - begun, 3),
     )  # fmt: skip
 
 
-async def _report(small_job: probe.Probe) -> HostReport:
+async def _report(probing: probe.Probe) -> HostReport:
     """How the import of torch went here; the hosts' own checks are another command's."""
-    imported = await asyncio.to_thread(small_job.imported, _IMPORT_S)
-    looks = {"torch": msgspec.Raw(msgspec.json.encode(imported))} if imported is not None else {}
-    return HostReport(host=os.uname().nodename, looks=looks)
+    return HostReport(host=small_job.here(), looks=dict(await small_job.imported(probing)))
 
 
 def _judged(endpoint: str, gathered: Gathered) -> bytes:
@@ -113,14 +97,9 @@ def _judged(endpoint: str, gathered: Gathered) -> bytes:
     links = [link.round_trip_s for link in gathered.links if link.round_trip_s is not None]
     slowest = f", at most {max(links) * 1e3:.2f} ms there and back" if links else ""
     ways = f"{plural(size, 'host')}, each way between them tried with small and large messages{slowest}"
-    imports = [
-        msgspec.json.decode(report.looks["torch"], type=probe.Stage | probe.Failure)
-        for report in gathered.reports.values()
-        if "torch" in report.looks
-    ]
-    failures = [each for each in imports if isinstance(each, probe.Failure)]
-    findings = (*reach.judge(gathered), *judge(failures, endpoint))
-    return msgspec.json.encode(_Told(findings, tuple(reach.unseen(gathered)), ways, len(imports) == size))
+    imported, failures = small_job.imports(gathered.reports.values(), size, endpoint)
+    findings = (*reach.judge(gathered), *failures)
+    return msgspec.json.encode(_Told(findings, tuple(reach.unseen(gathered)), ways, imported))
 
 
 def _told(met: Met, muster: Muster) -> _Told:
@@ -161,22 +140,6 @@ def _crossed(met: Met, told: _Told, begun: float) -> list[Passage]:
     if isinstance(met.content, Unknown):
         return [Passage(name="hosts", state="error", text=met.content.why, took_s=took_s)]
     return [Passage(name="hosts", state="error" if errors else "ok", text=(errors or [told.ways])[0], took_s=took_s)]
-
-
-def _of_torch(entry: probe.Stage | probe.Failure) -> Passage:
-    several = f" of {entry.processes}" if entry.processes else ""
-    if isinstance(entry, probe.Failure):
-        text = f"rank {entry.rank} ({entry.host}): {entry.why}"
-        return Passage(name=entry.stage + several, state="error", text=text)
-    return Passage(
-        name=entry.name + several, state="ok", text=entry.detail, took_s=entry.took_s, timings=entry.timings
-    )  # fmt: skip
-
-
-def _timed(stage: Passage) -> str:
-    if stage.took_s is None:
-        return stage.text
-    return f"{stage.text} ({stage.took_s * 1e3:,.0f} ms)" if stage.text else f"{stage.took_s * 1e3:,.0f} ms"
 
 
 def to_json(connected: Connected) -> dict[str, Any]:

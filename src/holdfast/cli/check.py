@@ -50,9 +50,9 @@ def command(
         write(sys.stdout, envelope("check", report.findings, report.verdict, checks=report.checks,
                                    elapsed_s=report.elapsed_s))  # fmt: skip
         return report.exit_status
-    from holdfast.report.checks import render_checks
+    from holdfast.report.checks import render_checks, warned
     from holdfast.report.terminal import render_verdict
 
     render_checks(lines(report), file=sys.stdout, elapsed_s=report.elapsed_s)
-    render_verdict(report.verdict, file=sys.stdout)
+    render_verdict(report.verdict, file=sys.stdout, merely=warned(report.verdict))
     return report.exit_status

@@ -32,6 +32,8 @@ def options(command: _Function) -> _Function:
                      "other."),
         click.option("--hosts-file", "prefix", metavar="PREFIX", help="Write PREFIXpassing.txt and PREFIXfailing.txt, "
                      "a host a line, for the scheduler."),
+        click.option("--no-job", is_flag=True, help="Leave out the small job that torch makes of hosts that all reach "
+                     "each other."),
     )):  # fmt: skip
         command = option(command)
     return command
@@ -65,7 +67,9 @@ def run(given: Mapping[str, Any], place: Place, names: Sequence[str], *, as_json
     )  # fmt: skip
     if not as_json and sys.stderr.isatty():
         click.echo(f"holdfast: {found.nodes} hosts meet at {found.host}:{found.port} …", err=True)
-    hosts = check_hosts(replace(place, endpoint=(found.host, found.port)), muster, names)
+    hosts = check_hosts(
+        replace(place, endpoint=(found.host, found.port)), muster, names, job=not (names or given["no_job"])
+    )
     if given["prefix"]:
         write_lists(hosts, given["prefix"])
     _show(hosts, as_json=as_json)
@@ -120,11 +124,11 @@ def _show(hosts: Hosts, *, as_json: bool) -> None:
             "check", hosts.findings, hosts.verdict, checks=hosts.checks, nodes=hosts.nodes, hosts=hosts.labels,
             missing=hosts.missing, missing_count=hosts.missing_count, matrix={"rows": hosts.picture, "legend": LEGEND},
             links=hosts.links, clocks=hosts.clocks, passing=hosts.passing, failing=hosts.failing, alone=hosts.alone,
-            elapsed_s=hosts.elapsed_s,
+            stages=hosts.stages, elapsed_s=hosts.elapsed_s,
         ))  # fmt: skip
         return
     from holdfast.actions.check import Report, State, lines
-    from holdfast.report.checks import render_checks
+    from holdfast.report.checks import Line, render_checks, warned
     from holdfast.report.hosts import Pair, Picture, render_hosts
     from holdfast.report.terminal import render_verdict
 
@@ -132,10 +136,13 @@ def _show(hosts: Hosts, *, as_json: bool) -> None:
     told = tuple(each for each in hosts.checks if each.state not in (State.OK, State.ABSENT))
     if told:
         render_checks(lines(Report(told, hosts.verdict, hosts.elapsed_s)), file=sys.stdout, elapsed_s=hosts.elapsed_s)
+    if hosts.stages:
+        stages = tuple(Line(each.name, "torch", each.state, each.line) for each in hosts.stages)
+        render_checks(stages, file=sys.stdout, elapsed_s=hosts.elapsed_s, called="stages")
     render_hosts(Picture(
         labels=labels, rows=hosts.picture, legend=LEGEND,
         pairs=tuple(Pair(ends=f"{labels[each.source]} and {labels[each.target]}", round_trip_s=each.round_trip_s,
                          forth=each.forth, back=each.back) for each in hosts.links),
         clocks={labels[each.number]: (each.ahead_s, each.within_s) for each in hosts.clocks},
     ), file=sys.stdout)  # fmt: skip
-    render_verdict(hosts.verdict, file=sys.stdout)
+    render_verdict(hosts.verdict, file=sys.stdout, merely=warned(hosts.verdict))

@@ -8,9 +8,10 @@ from typing import TextIO
 
 import msgspec
 
+from holdfast.findings import Verdict
 from holdfast.report.document import Document, Row, Section
 from holdfast.report.terminal import MARKS
-from holdfast.report.text import one_line
+from holdfast.report.text import one_line, plural
 
 #: By the word for how a check ended: its mark. Others are findings' own.
 _MARKS = {"ok": "✓", "absent": "-", **{str(level): mark for level, mark in MARKS.items()}}
@@ -40,3 +41,8 @@ def render_checks(
     ]  # fmt: skip
     headline = f"{len(lines)} {called} in {elapsed_s:.1f} s: {', '.join(parts)}"
     draw(Document("", headline, "plain", tuple(sections), framed=False), file, width)
+
+
+def warned(verdict: Verdict) -> str:
+    """The headline where nothing would stop a job, and something was noticed."""
+    return f"nothing would stop a job; {plural(len(verdict.suspects), 'warning')}"

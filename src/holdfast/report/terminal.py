@@ -51,18 +51,22 @@ def render_verdict(  # noqa: PLR0913 - what surrounds a verdict, each with a nam
     groups: Sequence[RankGroup] = (),
     width: int | None = None,
     undecided: bool = False,
+    merely: str = "",
 ) -> None:
     """Print ``verdict`` on ``file`` (default: stderr as it is at the call), in one write.
 
     ``html`` is the path of the page, ``decision`` what happens now (``restart 1 of 3``), ``elapsed_s`` the seconds from
     the fault to the verdict, ``groups`` what each set of ranks does, ``width`` the columns to fill (default: those of
     the terminal, 80 where there is none, never over 120). ``undecided``: that no root was found does not mean that
-    nothing failed. Colours appear on a terminal alone and not under NO_COLOR;
+    nothing failed. ``merely``: the headline where there are suspects and no root, for questions
+    whose suspects are no more than warnings. Colours appear on a terminal alone and not under NO_COLOR;
     an encoding that lacks a symbol gets an ASCII one.
     """
     document = _verdict_document(verdict, groups, elapsed_s)
     if undecided and verdict.root is None and not verdict.suspects:
         document = msgspec.structs.replace(document, symbol=MARKS[Level.UNKNOWN], headline=UNDECIDED, tone="unknown")
+    if merely and verdict.root is None and verdict.suspects:
+        document = msgspec.structs.replace(document, symbol=MARKS[Level.WARNING], headline=merely, tone="warning")
     ends = [_words("decision", [Row(decision, style="strong")])] if decision else []
     ends += [_words("report", [Row(html, style="path")])] if html else []
     _draw(msgspec.structs.replace(document, sections=(*document.sections, *ends)), file, width)
