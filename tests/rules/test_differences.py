@@ -73,14 +73,6 @@ def test_what_is_unknown_on_a_host_is_not_compared():
     assert told({"a": {"software": software()}, "b": {"software": Unknown("it did not answer")}, "c": {}}) == []
 
 
-def test_networks_with_another_mtu():
-    looks = hosts(software(), software(), software())
-    ((claim),) = judge(looks, {}, {"a": 9000, "b": 9000, "c": 1500})
-    assert (claim.cause, claim.level, claim.message) == (
-        "mtu-black-hole", Level.NOTE, "the MTU differs between hosts: 1500 bytes on c, 9000 bytes on the other 2"
-    )  # fmt: skip
-
-
 def test_variables_are_compared():
     looks = hosts(software(), software(), software())
     environs = {"a": {"WORLD_SIZE": "3"}, "b": {"WORLD_SIZE": "3"}, "c": {"WORLD_SIZE": "2"}}

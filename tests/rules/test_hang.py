@@ -73,10 +73,10 @@ def test_what_the_system_says_of_a_rank_decides(state: RankState, cause: str) ->
     assert root_of(judge([*waiting(0, 1, 3), state]))[:2] == (cause, 2)
 
 
-def test_a_crash_after_the_end_of_the_script_that_nobody_missed_is_a_crash() -> None:
+def test_a_crash_after_the_end_of_the_script_that_nobody_missed_is_of_the_group_it_left() -> None:
     done = [row(rank, *history(30), life=Life.DEAD, exit_code=0, ended=Ended("end of script")) for rank in (0, 1, 3)]
     crashed = row(2, *history(30), life=Life.DEAD, exit_code=-6, ended=Ended("end of script"))
-    assert root_of(judge([*done, crashed]))[:2] == ("segfault-in-worker", 2)
+    assert root_of(judge([*done, crashed]))[:2] == ("group-left-at-exit", 2)
 
 
 def test_a_dead_loader_worker_is_told_from_a_slow_one() -> None:

@@ -163,9 +163,8 @@ def _have_torch(gathered: Gathered, looks: Mapping[int, Mapping[str, Seen]]) -> 
 def _compared(gathered: Gathered, looks: Mapping[int, Mapping[str, Seen]]) -> tuple[Finding, ...]:
     """What differs between the hosts that told what they are."""
     copies = {number: gathered.present[number].copy for number in gathered.reports}
-    mtus = {copy.label: mtu for copy in copies.values() if (mtu := _mtu(copy)) is not None}
     environs = {copies[number].label: each.environ for number, each in gathered.reports.items()}
-    return differences.judge({copies[number].label: seen for number, seen in looks.items()}, environs, mtus)
+    return differences.judge({copies[number].label: seen for number, seen in looks.items()}, environs)
 
 
 def _seen(report: HostReport) -> Iterator[tuple[str, Seen]]:
@@ -173,12 +172,6 @@ def _seen(report: HostReport) -> Iterator[tuple[str, Seen]]:
     for name in differences.COMPARED:
         with suppress(msgspec.DecodeError, KeyError):
             yield name, msgspec.json.decode(report.looks[name], type=CHECKS[name].kind)
-
-
-def _mtu(copy: Copy) -> int | None:
-    """That of the interface whose address gloo publishes."""
-    used = next((each.interface for each in copy.published if each.who == "gloo"), "")
-    return next((each.mtu for each in copy.interfaces if each.name == used), None)
 
 
 def _judged(report: HostReport) -> tuple[Checked, ...]:

@@ -64,6 +64,7 @@ def run(given: Mapping[str, Any], place: Place, names: Sequence[str], *, as_json
     muster = Muster(
         host=found.host, port=found.port, nodes=found.nodes, node=found.node, wait_s=wait_s,
         token=settings.text("HOLDFAST_TOKEN") or "", ports=place.ports, environ=place.environ,
+        names=found.names,
     )  # fmt: skip
     if not as_json and sys.stderr.isatty():
         click.echo(f"holdfast: {found.nodes} hosts meet at {found.host}:{found.port} …", err=True)

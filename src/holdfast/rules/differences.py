@@ -73,21 +73,17 @@ PROPERTIES = (
 
 #: The checks that hosts are compared by.
 COMPARED = tuple(dict.fromkeys(each.check for each in PROPERTIES))
-_MTU = Property("the MTU", "interfaces", str, "mtu-black-hole", Level.NOTE)
 
 
-def judge(
-    looks: Mapping[str, Looks], environs: Mapping[str, Mapping[str, str]], mtus: Mapping[str, int] | None = None
-) -> tuple[Finding, ...]:
-    """What differs over hosts, given by name with what their checks saw, their variables, and the MTU of their network.
+def judge(looks: Mapping[str, Looks], environs: Mapping[str, Mapping[str, str]]) -> tuple[Finding, ...]:
+    """What differs over hosts, given by name with what their checks saw and their variables.
 
     What most hosts have is taken for the right one, and those that have another are named; without a majority all are.
     """
     if len(looks) < 2:
         return ()
-    found = [claim for each in PROPERTIES for claim in _differs(each, _values(each, looks))]
-    told = {host: f"{mtu} bytes" for host, mtu in (mtus or {}).items()}
-    return (*found, *_differs(_MTU, told), *_packages(looks), *variables_that_differ(environs))
+    found = [claim for each in PROPERTIES for claim in differs(each, _values(each, looks))]
+    return (*found, *_packages(looks), *variables_that_differ(environs))
 
 
 def _values(what: Property, looks: Mapping[str, Looks]) -> dict[str, str]:
@@ -108,7 +104,7 @@ def _packages(looks: Mapping[str, Looks]) -> Iterator[Finding]:
         if len(set(values.values())) == 1:
             continue
         if name in _SAME:
-            yield from _differs(Property(name.replace("_", "-"), "software", str, cause, Level.ERROR), values)
+            yield from differs(Property(name.replace("_", "-"), "software", str, cause, Level.ERROR), values)
         else:
             others.append((name, values))
     if others:
@@ -127,7 +123,8 @@ def _packages(looks: Mapping[str, Looks]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _differs(what: Property, values: Mapping[str, str]) -> Iterator[Finding]:
+def differs(what: Property, values: Mapping[str, str]) -> Iterator[Finding]:
+    """One finding where the hosts' values of it are not all the same."""
     if len(set(values.values())) < 2:
         return
     odd = _odd(values)

@@ -180,3 +180,18 @@ def test_interfaces_stand_in_the_evidence():
     own = Published(who="gloo", address="127.0.0.1", interface="lo")
     (claim,) = judge(with_copy(gathered(2), 1, published=(own,), interfaces=(Interface("eth7", "10.0.0.7", 1500),)))
     assert "eth7 10.0.0.7" in claim.evidence[0].text
+
+
+def test_a_network_with_another_mtu():
+    (claim,) = judge(with_copy(gathered(3), 2, interfaces=(Interface("eth0", "10.0.0.2", 9000),)))
+    assert (claim.cause, claim.level) == ("mtu-black-hole", Level.WARNING)
+    assert claim.message == "the MTU differs between hosts: 9000 bytes on h2 (node 2), 1500 bytes on the other 2"
+
+
+def test_one_slow_host_of_three_is_named():
+    assert told(gathered(3, links=(link(0, 1), link(0, 2, 1e8), link(1, 2, 1e8)))) == [("slow-link", "warning", "h2")]
+
+
+def test_who_is_missing_has_the_name_that_the_scheduler_gave():
+    (claim,) = judge(with_copy(gathered(1, nodes=2), 0, names=("gpu-01", "gpu-02")))
+    assert claim.message.startswith("node 1 (gpu-02) of 2 never came")

@@ -68,6 +68,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
 
     ``endpoint``: as it was given. ``machine``: equal for copies on one host. ``name``: what the host calls itself in
     full, which torchrun's c10d gives to the others. ``key`` tells copies apart. ``devices``: it has GPUs.
+    ``names``: of all nodes by rank, where a scheduler said them.
     """
 
     key: str
@@ -81,6 +82,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
     interfaces: tuple[Interface, ...] = ()
     published: tuple[Published, ...] = ()
     devices: bool = False
+    names: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:

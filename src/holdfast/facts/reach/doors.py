@@ -27,6 +27,8 @@ MEASURE_BYTES = 4 << 20
 #: A large message of which nothing arrives for so long is stalled: by then a lost packet was sent again three times.
 STALL_LIMIT_S = 2.5
 _ECHOES = 16
+#: A link is measured so often, if it was measured the time before within so many seconds.
+_MEASURES, _AGAIN_WITHIN_S = 3, 0.15
 _STEPS = 16
 _WORD = 32
 _HEADER = _WORD + 1 + 4
@@ -125,7 +127,29 @@ async def reach(word: str, target: int, address: str, port: int, *, large: bool 
 
 
 async def measure(word: str, source: int, target: int, address: str, port: int) -> Link:
-    """Round trip and throughput of the link to a door, in both directions."""
+    """Round trip and throughput of the link to a door, in both directions: the best of three where that is quick.
+
+    A processor that was busy with something else looks like a slow link once; a link that failed once has failed.
+    """
+    until = time.monotonic() + _AGAIN_WITHIN_S
+    best = await _measure(word, source, target, address, port)
+    for _ in range(_MEASURES - 1):
+        if best.fate is not Fate.OPEN or time.monotonic() > until:
+            break
+        found = await _measure(word, source, target, address, port)
+        best = found if found.fate is not Fate.OPEN else _better(best, found)
+    return best
+
+
+def _better(one: Link, other: Link) -> Link:
+    def most(*speeds: float | None) -> float:
+        return max(speed or 0.0 for speed in speeds)
+
+    round_trip = min(one.round_trip_s or 0.0, other.round_trip_s or 0.0)
+    return replace(one, round_trip_s=round_trip, forth=most(one.forth, other.forth), back=most(one.back, other.back))
+
+
+async def _measure(word: str, source: int, target: int, address: str, port: int) -> Link:
     stream, attempt = await connect(address, port)
     if stream is None:
         return Link(source=source, target=target, fate=attempt.fate, detail=attempt.detail)

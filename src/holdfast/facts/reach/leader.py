@@ -227,13 +227,11 @@ class Leader:
         reports = {entry.number: told.report for entry, told in zip(here, await reporting, strict=True) if told}
         crossings = tuple(crossing for each in met if each for crossing in each.crossings)
         open_ways = _open_ways(met, crossings, len(here))
+        for entry, told in zip(here, met, strict=True):
+            if told is None:
+                entry.lost = entry.lost or f"it did not tell whom it reached within {MEET_LIMIT_S:g} s"
         links, made, left = await self._measure(here, open_ways)
         lost = {entry.number: entry.lost for entry in here if entry.lost}
-        lost |= {
-            entry.number: f"it did not tell whom it reached within {MEET_LIMIT_S:g} s"
-            for entry, told in zip(here, met, strict=True)
-            if told is None and entry.number not in lost
-        }
         return msgspec.structs.replace(
             gathered, crossings=crossings, tried=sum(each.tried for each in met if each), namings=_namings(met),
             links=links, clocks=clocks, reports=reports, lost=lost, rounds=made, unmeasured=left,
@@ -282,7 +280,7 @@ class Leader:
         await asyncio.gather(*(entry.say(Outcome(content)) for entry in entries))
         with suppress(TimeoutError):
             async with asyncio.timeout(_GOODBYE_S):
-                await asyncio.gather(*(entry.closed.wait() for entry in entries))
+                await asyncio.gather(*(entry.closed.wait() for entry in entries if not entry.lost))
 
 
 def _present(entry: Entry) -> Present:
@@ -298,13 +296,17 @@ def _brief(present: Present) -> Present:
     """What the others have to know of it."""
     approach = Approach(host="", port=0, addresses=())
     return msgspec.structs.replace(
-        present, approach=approach, copy=msgspec.structs.replace(present.copy, interfaces=())
+        present, approach=approach, copy=msgspec.structs.replace(present.copy, interfaces=(), names=())
     )
 
 
 def _open_ways(met: list[Met | None], failed: tuple[Crossing, ...], size: int) -> dict[tuple[int, int], bool]:
     """From whom to whom a link can be measured: where connections open, and large messages pass both ways."""
-    ways = {(source, target): met[source] is not None for source in range(size) for target in range(size)}
+    ways = {
+        (source, target): met[source] is not None and met[target] is not None
+        for source in range(size)
+        for target in range(size)
+    }
     for each in failed:
         if each.purpose == "data":
             ways[each.source, each.target] = False

@@ -52,6 +52,7 @@ class Muster(msgspec.Struct, frozen=True, kw_only=True):
     token: str = ""
     ports: tuple[int, int] = (29500, 29510)
     environ: dict[str, str] = {}
+    names: tuple[str, ...] = ()
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +110,7 @@ async def _look_around(muster: Muster) -> tuple[Copy, Approach]:
         name=await asyncio.to_thread(_full_name, meant[own_name]), machine=_machine(), version=__version__,
         endpoint=f"{muster.host}:{muster.port}", interfaces=known,
         published=published(muster.environ, known, meant[own_name]), devices=_devices(),
+        names=muster.names,
     )  # fmt: skip
     approach = Approach(
         host=muster.host, port=muster.port, addresses=addresses, resolve_s=round(time.monotonic() - begun, 3),

@@ -29,6 +29,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     port: int
     speaks: bool = True
+    names: tuple[str, ...] = ()
 
 
 def told(
@@ -59,7 +60,8 @@ def told(
     if node is not None and not 0 <= node < size:
         raise BadValue("--node-rank", why=f"{node} is not one of 0 to {size - 1}, as there are {size} nodes")
     host, port = parse(where)
-    return Told(nodes=size, node=node, host=host, port=port, speaks=copy is None or copy.speaks)
+    names = copy.names if copy is not None and len(copy.names) == size else ()
+    return Told(nodes=size, node=node, host=host, port=port, speaks=copy is None or copy.speaks, names=names)
 
 
 def parse(endpoint: str) -> tuple[str, int]:

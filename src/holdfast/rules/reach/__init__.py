@@ -10,14 +10,14 @@ from collections.abc import Iterator
 
 from holdfast.facts.reach import Approach, Copy, Gathered
 from holdfast.findings import Finding, Level, Unknown
-from holdfast.rules.reach import attendance, clocks, mesh, pace, published, way
+from holdfast.rules.reach import attendance, clocks, mesh, mtus, pace, published, way
 
 
 def judge(gathered: Gathered) -> tuple[Finding, ...]:
     """All findings, those of the way to the endpoint first."""
     return tuple(
         finding
-        for rule in (attendance.judge, published.judge, mesh.judge, pace.judge, clocks.judge)
+        for rule in (attendance.judge, published.judge, mesh.judge, mtus.judge, pace.judge, clocks.judge)
         for finding in rule(gathered)
     )
 

@@ -43,7 +43,9 @@ def _missing(leader: Present, gathered: Gathered) -> Iterator[Finding]:
     nodes, count = missing(gathered)
     if not count:
         return
-    who = f"node {compress_ranks(nodes)}" if nodes else plural(count, "node")
+    names = leader.copy.names
+    called = ", ".join(names[node] for node in nodes[:_MOST_NAMED] if node < len(names))
+    who = f"node {compress_ranks(nodes)}" + (f" ({called})" * bool(called)) if nodes else plural(count, "node")
     came = ", ".join(each.copy.label for each in gathered.present[:_MOST_NAMED])
     yield finding(
         by_name("host-never-arrived"),

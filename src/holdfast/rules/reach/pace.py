@@ -11,8 +11,8 @@ from holdfast.findings import Fact, Finding, Level, Subject, finding
 from holdfast.rules.causes import by_name
 from holdfast.rules.reach.blame import Suspect, blame
 
-#: A link is slow that carries less than half of what the median link does; with fewer links there is no usual one.
-_SLOW = 0.5
+#: A link is slow that carries less than this share of what is usual; with fewer links nothing is.
+_SLOW, _VERY_SLOW = 0.5, 0.25
 _FEWEST_LINKS = 3
 _MOST_FACTS = 16
 _MIB = 1 << 20
@@ -41,12 +41,15 @@ def judge(gathered: Gathered) -> Iterator[Finding]:
 
 
 def slow(gathered: Gathered) -> frozenset[tuple[int, int]]:
-    """The pairs that carry less than half of what the median pair does; none where there are too few to say."""
+    """The pairs that carry less than half of what the median pair does; none where there are too few to say.
+
+    One slow host of three slows most of the links: less than a quarter of what hosts have at their best is slow, too.
+    """
     speeds = _speeds(gathered)
     if len(speeds) < _FEWEST_LINKS:
         return frozenset()
-    usual = _usual(speeds)
-    return frozenset(pair for pair, speed in speeds.items() if speed < _SLOW * usual)
+    least = max(_SLOW * median_high(speeds.values()), _VERY_SLOW * _usual(speeds))
+    return frozenset(pair for pair, speed in speeds.items() if speed < least)
 
 
 def _speeds(gathered: Gathered) -> dict[tuple[int, int], float]:
@@ -57,7 +60,12 @@ def _speeds(gathered: Gathered) -> dict[tuple[int, int], float]:
 
 
 def _usual(speeds: dict[tuple[int, int], float]) -> float:
-    return median_high(speeds.values())
+    """What a host's fastest link carries, the median over hosts."""
+    best: dict[int, float] = defaultdict(float)
+    for pair, speed in speeds.items():
+        for host in pair:
+            best[host] = max(best[host], speed)
+    return median_high(best.values())
 
 
 def _about(suspect: Suspect, links: list[Link], gathered: Gathered, cause: str, what: str, level: Level) -> Finding:
