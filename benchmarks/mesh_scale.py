@@ -23,7 +23,7 @@ from holdfast.facts.reach import (
     Present,
     Published,
 )  # fmt: skip
-from holdfast.facts.reach.tournament import pairs, rounds
+from holdfast.tournament import pairs, rounds
 
 SIZES = (64, 256, 1024)
 TARGET_S = 2.0

@@ -11,7 +11,6 @@ import torch.distributed as dist
 from holdfast.errors import BadValue
 from holdfast.measured import COLLECTIVES, WAYS, Host, Wish, takes
 from holdfast.runtime.bench import calls, loop, session
-from holdfast.runtime.bench.pairs import rounds
 from tests.runtime.comm.ranks import run
 
 pytestmark = pytest.mark.slow
@@ -115,13 +114,3 @@ def times_by_hand_and_by_the_loop(_rank):
 def test_the_loop_agrees_with_one_written_by_hand(tmp_path):
     by_hand, by_loop = run(2, times_by_hand_and_by_the_loop, tmp_path)[0]
     assert by_loop == pytest.approx(by_hand, rel=0.5)  # how near they are is for benchmarks/bench_overhead.py
-
-
-@pytest.mark.parametrize("members", [2, 3, 4, 7, 8])
-def test_every_pair_meets_once_and_nobody_is_in_two_pairs_of_a_round(members):
-    drawn = list(rounds(range(members)))
-    assert len(drawn) == (members - 1 if members % 2 == 0 else members)
-    assert sorted(pair for round_ in drawn for pair in round_) == [
-        (low, high) for low in range(members) for high in range(low + 1, members)
-    ]
-    assert all(len({rank for pair in round_ for rank in pair}) == 2 * len(round_) for round_ in drawn)

@@ -37,7 +37,7 @@ from holdfast.facts.reach.messages import (
     encode,
     to_leader,
 )  # fmt: skip
-from holdfast.facts.reach.tournament import pairs, rounds
+from holdfast.tournament import pairs, rounds
 
 #: After copies that contradict each other, how long the rest is waited for.
 GRACE_S = 1.0

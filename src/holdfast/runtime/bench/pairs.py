@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
 
 from holdfast.measured import Host, Pair
 from holdfast.runtime.bench.calls import Bench
+from holdfast.tournament import pairs, rounds
 
 #: More ranks than this are not paired each with each: one rank of each host stands for it.
 _MOST_RANKS = 32
@@ -21,30 +22,20 @@ def measure_pairs(bench: Bench, hosts: Sequence[Host]) -> tuple[Pair, ...]:
     """All pairs of ranks, or of one rank a host where there are many; the same on every rank."""
     chosen = list(range(bench.ranks)) if bench.ranks <= _MOST_RANKS else [host.ranks[0] for host in hosts]
     found = torch.zeros(bench.ranks, len(chosen), 2, dtype=torch.float64, device=bench.send.device)
-    for number, round_ in enumerate(rounds(chosen)):
+    drawn = tuple((number, chosen[low], chosen[high]) for number in range(rounds(len(chosen)))
+                  for low, high in pairs(len(chosen), number))  # fmt: skip
+    for number in range(rounds(len(chosen))):
         dist.barrier(bench.group)
-        for low, high in round_:
-            if bench.rank in (low, high):
-                measured = _ping_pong(bench, other=high if bench.rank == low else low, first=bench.rank == low)
-                if bench.rank == low:
-                    found[low, number] = torch.tensor(measured, dtype=torch.float64)
+        for low, high in (pair for at, *pair in drawn if at == number and bench.rank in pair):
+            measured = _ping_pong(bench, other=high if bench.rank == low else low, first=bench.rank == low)
+            if bench.rank == low:
+                found[low, number] = torch.tensor(measured, dtype=torch.float64)
     dist.all_reduce(found, group=bench.group)
     table = found.cpu()
     return tuple(
         Pair(ranks=(low, high), latency_s=float(table[low, number, 0]), bandwidth=float(table[low, number, 1]))
-        for number, round_ in enumerate(rounds(chosen))
-        for low, high in round_
+        for number, low, high in drawn
     )
-
-
-def rounds(members: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
-    """Every pair once, in n - 1 rounds (n for an odd number) of pairs that share nobody: the circle method."""
-    seats: list[int | None] = [*members, *([None] if len(members) % 2 else [])]
-    for _ in range(len(seats) - 1):
-        half = len(seats) // 2
-        facing = zip(seats[:half], reversed(seats[half:]), strict=True)
-        yield [(min(a, b), max(a, b)) for a, b in facing if a is not None and b is not None]
-        seats = [seats[0], seats[-1], *seats[1:-1]]
 
 
 def _ping_pong(bench: Bench, other: int, *, first: bool) -> tuple[float, float]:

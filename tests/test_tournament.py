@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.facts.reach.tournament import pairs, rounds
+from holdfast.tournament import pairs, rounds
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 7, 8, 33])
