@@ -111,6 +111,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("port is taken", ("port-in-use",), ("29500", "node0"), _take_port),
     Fault("own name is 127.0.1.1", _INTERFACE, ("127.0.1.1",), _own_name_is_loopback),
     Fault("large packets are lost", ("mtu-black-hole",), ("node1", "node0"), lambda first, _: first.lose_large()),
+    Fault("interface with a small MTU", ("mtu-black-hole",), ("1200 bytes on node1",),
+          lambda _, second: second.mtu(1200)),
     Fault("second rank never starts", (_NEVER,), ("node 1",), silent=(1,)),
     Fault("first rank never starts", _MASTER, ("node 0",), silent=(0,)),
     Fault("world of 2 and of 3", _ARGUMENTS, ("2 on node0", "3 on node1"), nodes=(2, 3)),
