@@ -1,4 +1,4 @@
-"""`srun holdfast attach` under a real Slurm of two nodes, which is started here where its programs are installed.
+"""`srun holdfast attach` and `srun holdfast check` under a real Slurm of two nodes, started here if it is installed.
 
 On Debian: ``apt-get install --no-install-recommends slurm-wlm munge``, then run this file as root. Nothing of Slurm has
 to be set up or running: everything lies in a folder of the test and ends with it.
@@ -127,3 +127,14 @@ def test_one_copy_a_node_inside_the_allocation_gives_one_verdict(cluster):
     assert (root["cause"], root["subject"]["rank"], root["subject"]["line"]) == ("rank-missing-collective", 2, LINE)
     assert [state["rank"] for state in said["samples"]["ranks"]] == [0, 1, 2, 3]
     assert said["job"]["launcher"] == "srun"
+
+
+def test_the_hosts_of_an_allocation_are_checked_together(cluster):
+    """Both nodes are this machine, so that the copies meet on it; number, rank, endpoint and names are Slurm's."""
+    checked = cluster.srun("-N2", "--ntasks-per-node=1", sys.executable, "-m", "holdfast", "check", "--json")
+    checked.status()
+    said = [json.loads(line) for line in checked.output().splitlines()]
+    assert [each["nodes"] for each in said] == [2, 2]
+    assert [len(each["hosts"]) for each in said] == [2, 2]
+    assert {tuple(each["matrix"]["rows"]) for each in said} == {("-.", ".-")}
+    assert [each["stages"][-1]["name"] for each in said] == ["all-reduce of 2"] * 2
