@@ -89,7 +89,11 @@ def attach(*arguments, **variables):
     return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
 
 
-@pytest.mark.parametrize("name", ["rank_sleeps", "ddp_rank_sleeps", "sigstopped", "rank0_validates"])
+@pytest.mark.parametrize(
+    "name",
+    ["ddp_rank_sleeps", "sigstopped", *(pytest.param(name, marks=pytest.mark.matrix) for name in
+                                        ("rank_sleeps", "rank0_validates"))],
+)  # fmt: skip
 def test_the_guilty_rank_and_line_are_named_and_nothing_is_changed(name, tmp_path):
     with Job(tmp_path, name).wait_for("step 20" if name != "rank0_validates" else "step 0").wait_until_still() as job:
         before = job.state()

@@ -53,7 +53,9 @@ def attach(*arguments):
     return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
 
 
-@pytest.mark.parametrize("how", ["spawn", "forkserver", "fork"])
+@pytest.mark.parametrize(
+    "how", ["spawn", *(pytest.param(how, marks=pytest.mark.matrix) for how in ("forkserver", "fork"))]
+)
 def test_ranks_that_the_script_started_are_found_and_numbered_as_they_were_started(how, tmp_path):
     with started(tmp_path, how, 3) as (pid, port):
         status, said, errors = attach(*(("--pid", pid) if how == "spawn" else ("--port", port)))

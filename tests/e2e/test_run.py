@@ -127,7 +127,7 @@ def test_fifty_times_of_fifty(launch, free_port, kind):
         passes_stale_store(launch, kind, free_port, f"{number}")
 
 
-@pytest.mark.parametrize("kind", ["c10d", "static"])
+@pytest.mark.parametrize("kind", ["c10d", pytest.param("static", marks=pytest.mark.matrix)])
 def test_two_nodes_restart_together(launch, free_port, kind):
     where = [text.format(port=free_port) for text in KINDS[kind]]
     common = (*where, "--local-addr", "127.0.0.1", "--nnodes", 2, "--max-restarts", 1, *PYTHON_RECORDER)

@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 
 import pytest
@@ -117,6 +118,7 @@ def test_one_copy_a_node_inside_the_allocation_gives_one_verdict(cluster):
     (port,) = free_ports(1)
     ranks = cluster.srun("-N2", "--ntasks-per-node=2", "--overcommit", sys.executable, program, port)
     wait(lambda: "asleep" in ranks.output(), ranks.errors)
+    time.sleep(2)  # in which the others come to the call
     (number,) = cluster.ask("squeue", "-h", "-o", "%A")
     inside = ("--overlap", "--jobid", number, "-N2", "--ntasks-per-node=1")
     looked = cluster.srun(*inside, sys.executable, "-m", "holdfast", "attach", "--json")

@@ -28,7 +28,7 @@ def main(rank: int) -> None:
     work = dist.all_reduce(gradient, async_op=True)
     work.get_future().then(lambda done: done)
     if rank == 2 and not HEALTHY:
-        return
+        return  # GUILTY
     time.sleep(0.5)
     work.wait()
     dist.destroy_process_group()
