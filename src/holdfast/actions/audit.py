@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from holdfast import settings
 from holdfast.facts import variables
-from holdfast.facts.environment import without_secret
+from holdfast.facts.environment import LEFT_OUT, without_secret
 from holdfast.facts.variables import Given
 from holdfast.facts.versions import nccl_and_torch
-from holdfast.findings import Finding, Level
-from holdfast.rules.environment import audit
+from holdfast.findings import Fact, Finding, Level
+from holdfast.rules.environment import audit, differences
 from holdfast.rules.environment.scene import Scene
 
 INTERFACES = "/sys/class/net"
@@ -51,6 +51,21 @@ def audit_environment(environ: Mapping[str, str] | None = None, root: str = "/")
     interfaces = _names(root, INTERFACES)
     scene = Scene(nccl=nccl, torch=torch, interfaces=interfaces or None, infiniband=bool(_names(root, RDMA_DEVICES)))
     return Audited(given=given, findings=audit(given, scene), unseen=unseen)
+
+
+def audit_recorded(facts: Sequence[Fact]) -> tuple[Finding, ...]:
+    """What was wrong with the variables of a job that is over, as the facts in its boxes have them: errors alone."""
+    by_host: dict[str, dict[str, str]] = {}
+    for fact in facts:
+        name, told, value = fact.text.partition("=")
+        if told and fact.origin == f"environment variable {name}" and value != LEFT_OUT:
+            by_host.setdefault(fact.host or "", {})[name] = value
+    found = [
+        replace(claim, subject=replace(claim.subject, host=claim.subject.host or host or None))
+        for host, environ in by_host.items()
+        for claim in audit(variables.in_environment(environ), Scene())
+    ]
+    return tuple(claim for claim in (*found, *differences(by_host)) if claim.level is Level.ERROR)
 
 
 def audit_files(paths: Sequence[Path]) -> Audited:

@@ -15,6 +15,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from holdfast.actions import witnesses
+from holdfast.actions.audit import audit_recorded
 from holdfast.actions.heap import Heap, ReadPiece, Watch
 from holdfast.actions.incident import timeline
 from holdfast.actions.witnesses import Tables
@@ -41,6 +42,8 @@ COULD_NOT_JUDGE = 3
 #: Files listed on the page, of those read and of those ignored.
 MOST_LISTED = 100
 MOST_UNSEEN = 64
+#: Findings about variables of the job that stand among the suspects.
+MOST_VARIABLES = 4
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,8 @@ def diagnose(
         raise MissingFile(", ".join(paths[:4]) or "nothing")
     verdict = merge(verdicts, said) if verdicts or said else heap.earlier or Verdict(question=QUESTION)
     verdict = replace(verdict, unseen=(*verdict.unseen, *_unseen(read, heap.ignored)))
+    if verdict.root is not None and tables.boxes is not None:  # asked again, now that the job is over
+        verdict = replace(verdict, suspects=(*verdict.suspects, *audit_recorded(tables.boxes.facts)[:MOST_VARIABLES]))
     elapsed_s = time.monotonic() - begun
     return Diagnosis(
         verdict, read, tuple(heap.ignored), elapsed_s, told, tables.boxes, tables.dumps, tables.stacks, collectives
