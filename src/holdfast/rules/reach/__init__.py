@@ -10,14 +10,14 @@ from collections.abc import Iterator
 
 from holdfast.facts.reach import Approach, Copy, Gathered
 from holdfast.findings import Finding, Level, Unknown
-from holdfast.rules.reach import attendance, clocks, mesh, mtus, pace, published, way
+from holdfast.rules.reach import attendance, clocks, mesh, mtus, pace, published, silent, way
 
 
 def judge(gathered: Gathered) -> tuple[Finding, ...]:
     """All findings, those of the way to the endpoint first."""
     return tuple(
         finding
-        for rule in (attendance.judge, published.judge, mesh.judge, mtus.judge, pace.judge, clocks.judge)
+        for rule in (attendance.judge, silent.judge, published.judge, mesh.judge, mtus.judge, pace.judge, clocks.judge)
         for finding in rule(gathered)
     )
 
@@ -29,8 +29,6 @@ def alone(copy: Copy, approach: Approach, why: Unknown, wait_s: float) -> tuple[
 
 def unseen(gathered: Gathered) -> Iterator[str]:
     """What was not looked at, or not told."""
-    for number, why in sorted(gathered.lost.items()):
-        yield f"{gathered.present[number].copy.label}: {why}"
     if gathered.unmeasured:
         yield f"{gathered.unmeasured:,} pairs of hosts were not measured: the time for measuring was over"
     silent = [each.copy.label for each in gathered.present if each.number not in gathered.reports]
