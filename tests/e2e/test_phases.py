@@ -13,7 +13,9 @@ SCRIPT = Path(__file__).parent / "phases.py"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("budget", "cause"), [("1m", None), ("7s", "rank-missing-collective")])
+@pytest.mark.parametrize(
+    ("budget", "cause"), [pytest.param("1m", None, marks=pytest.mark.matrix), ("7s", "rank-missing-collective")]
+)
 def test_the_budget_decides(tmp_path: Path, budget: str, cause: str | None) -> None:
     report = tmp_path / "report.json"
     command = [sys.executable, "-m", "holdfast", "run", "--standalone", "--nproc-per-node", "2"]

@@ -58,7 +58,7 @@ def gathers(rank: int, cases: list[tuple[int, str, int]]) -> list[Any]:
 
 @given(st.lists(st.tuples(SIZES, st.sampled_from(ANY), st.integers(0, 3)), min_size=25, max_size=25))
 @settings(max_examples=1, deadline=None, phases=[Phase.generate])
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.matrix), 4])
 def test_all_have_what_each_gave(ranks: int, tmp_path_factory: pytest.TempPathFactory, cases: list[Any]) -> None:
     cases = [*cases, (0, "float32", 0), (1, "bool", 1), (5_000_000, "float32", 1)]
     assert run(ranks, gathers, tmp_path_factory.mktemp("gathers"), cases) == [[]] * ranks

@@ -74,7 +74,7 @@ def differs(rank: int, calls: tuple[Call, Call], late: int) -> Any:
 
 
 @pytest.mark.parametrize("program", [differ, differ_on_two_hosts])
-@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.parametrize("late", [pytest.param(0, marks=pytest.mark.matrix), 1])
 def test_calls_that_differ(program: Any, late: int, tmp_path: Path) -> None:
     results = run(SIZE, program, tmp_path, list(CALLS), late, limit_s=120)
     for name, found in zip(CALLS, zip(*results, strict=True), strict=True):
@@ -87,7 +87,7 @@ def test_calls_that_differ(program: Any, late: int, tmp_path: Path) -> None:
         assert [type(after) for _, _, after in found] == [GroupBroken] * SIZE
 
 
-@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.parametrize("late", [pytest.param(0, marks=pytest.mark.matrix), 1])
 def test_what_one_rank_may_not_give_leaves_nobody_waiting(late: int, tmp_path: Path) -> None:
     results = run(SIZE, differ, tmp_path, list(REFUSED), late, limit_s=120)
     for name, found in zip(REFUSED, zip(*results, strict=True), strict=True):

@@ -79,7 +79,7 @@ def one_dies(rank: int, seen: bool) -> Any:  # noqa: FBT001
     return "rank 1" in str(caught.value), time.monotonic() - begun < 4
 
 
-@pytest.mark.parametrize("seen", [True, False])
+@pytest.mark.parametrize("seen", [True, pytest.param(False, marks=pytest.mark.matrix)])
 def test_one_that_is_gone_is_named(seen: bool, tmp_path: Path) -> None:  # noqa: FBT001
     told = run(3, one_dies, tmp_path, seen)
     assert told == [(True, True), None, (True, True)]
