@@ -113,4 +113,4 @@ def times_by_hand_and_by_the_loop(_rank):
 
 def test_the_loop_agrees_with_one_written_by_hand(tmp_path):
     by_hand, by_loop = run(2, times_by_hand_and_by_the_loop, tmp_path)[0]
-    assert by_loop == pytest.approx(by_hand, rel=0.5)  # how near they are is for benchmarks/bench_overhead.py
+    assert by_hand / 4 < by_loop < by_hand * 4  # the same thing in the same unit: how near is for bench_overhead.py
