@@ -24,7 +24,8 @@ def one_processor():
 
 
 @pytest.mark.skipif(not Path("/proc/self/sched").exists(), reason="this kernel does not say when a process last ran")
-def test_a_process_that_sleeps_is_told_from_one_that_ran(one_processor):
+@pytest.mark.usefixtures("one_processor")
+def test_a_process_that_sleeps_is_told_from_one_that_ran():
     said = "import sys; print('up', flush=True); [print('heard', flush=True) for _ in sys.stdin]"
     with subprocess.Popen(
         [sys.executable, "-c", said], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
