@@ -23,7 +23,7 @@ def ended(*arguments, folder, command=(), **variables):
 
 @pytest.mark.slow
 def test_alone_it_starts_its_ranks_prints_the_table_and_writes_files(tmp_path):
-    done = ended(*QUICK, "all_reduce", "-e", "4M", "--json", "m.json", "--csv", "m.csv", "--html", "m.html", "--pairs",
+    done = ended(*QUICK, "all_reduce", "-e", "4M", "--save", "m.json", "--csv", "m.csv", "--html", "m.html", "--pairs",
                  folder=tmp_path)  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     rows = [line.split() for line in done.stdout.splitlines() if line[:1] == " " and line.split()[0].isdigit()]
@@ -48,7 +48,7 @@ def test_the_fit_of_large_messages_is_kept_for_limits(tmp_path):
 @pytest.mark.slow
 def test_under_torchrun_each_process_is_a_rank_and_one_speaks(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "holdfast"]
-    done = ended("bench", "sendrecv", *QUICK, "--json", "-", folder=tmp_path, command=command)
+    done = ended("bench", "sendrecv", *QUICK, "--json", folder=tmp_path, command=command)
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
     assert json.loads(line)["measurement"]["hosts"][0]["ranks"] == [0, 1]
@@ -56,7 +56,7 @@ def test_under_torchrun_each_process_is_a_rank_and_one_speaks(tmp_path):
 
 @pytest.mark.slow
 def test_a_baseline_that_was_faster_fails_with_a_finding(tmp_path):
-    ended(*QUICK, "--json", "now.json", folder=tmp_path)
+    ended(*QUICK, "--save", "now.json", folder=tmp_path)
     text = json.loads((tmp_path / "now.json").read_bytes())
     for row in text["measurement"]["series"][0]["rows"]:
         row["in_place"]["p50_s"] /= 1000

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_n
 
 
 def test_the_link_between_two_hosts_is_measured_and_held_against_its_rate(tmp_path):
-    words = ["bench", "-b", "64K", "-e", "4M", "-f", "8", "-n", "5", "--pairs", "--json"]
+    words = ["bench", "-b", "64K", "-e", "4M", "-f", "8", "-n", "5", "--pairs", "--save"]
     with hosts(2) as both:
         both[1].limit("1gbit")
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1",

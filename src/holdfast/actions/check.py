@@ -5,30 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 
 import msgspec
 
 from holdfast.facts.checks import Check, Place, Seen, chosen, unknowns
 from holdfast.facts.checks.running import Look, look
 from holdfast.findings import Fact, Finding, Level, Unknown, Verdict
-from holdfast.report.checks import Line
+from holdfast.report.checks import Line, State
 from holdfast.rules import preflight
 from holdfast.rules.machine import judge
 
 COULD_NOT_JUDGE = 3
-_STATES = {Level.ERROR: "error", Level.UNKNOWN: "unknown", Level.WARNING: "warning", Level.NOTE: "note"}
-
-
-class State(StrEnum):
-    """How a check ended. ``ABSENT``: there is nothing of the kind here, and that is no fault."""
-
-    OK = "ok"
-    NOTE = "note"
-    WARNING = "warning"
-    ERROR = "error"
-    UNKNOWN = "unknown"
-    ABSENT = "absent"
+_GRAVEST_FIRST = (State.ERROR, State.UNKNOWN, State.WARNING, State.NOTE)
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,9 +89,9 @@ def _judged(check: Check, found: Look, place: Place, host: str, at: float) -> Ch
 
 
 def _state(seen: Seen | Unknown, findings: Sequence[Finding], unseen: Sequence[str]) -> State:
-    for level, state in _STATES.items():
-        if any(claim.level is level for claim in findings):
-            return State(state)
+    told = {State(claim.level.value) for claim in findings}
+    if told:
+        return next(state for state in _GRAVEST_FIRST if state in told)
     if unseen:
         return State.UNKNOWN
     return State.ABSENT if not isinstance(seen, Unknown) and seen.absent else State.OK
@@ -111,7 +99,7 @@ def _state(seen: Seen | Unknown, findings: Sequence[Finding], unseen: Sequence[s
 
 def lines(report: Report) -> tuple[Line, ...]:
     """The checks for the terminal."""
-    return tuple(Line(each.name, each.host, str(each.state), _said(each)) for each in report.checks)
+    return tuple(Line(each.name, each.host, each.state, _said(each)) for each in report.checks)
 
 
 def _said(checked: Checked) -> str:

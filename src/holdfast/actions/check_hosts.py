@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.actions import small_job
-from holdfast.actions.check import COULD_NOT_JUDGE, Checked, State, judged
+from holdfast.actions.check import COULD_NOT_JUDGE, Checked, judged
 from holdfast.actions.small_job import Passage
 from holdfast.facts.checks import CHECKS, Place, Seen, chosen
 from holdfast.facts.checks.running import Look, look
@@ -21,6 +21,7 @@ from holdfast.facts.checks.software import Software
 from holdfast.facts.reach import Clock, Copy, Gathered, HostReport, Link, Present
 from holdfast.facts.reach.meeting import Muster, Outcome, meet, ours
 from holdfast.findings import Finding, Level, Unknown, Verdict
+from holdfast.report.checks import State
 from holdfast.report.files import write_whole
 from holdfast.rules import differences, preflight, reach
 from holdfast.rules.reach import attendance, matrix, pace

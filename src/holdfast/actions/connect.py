@@ -8,6 +8,7 @@ last, on every rank, and all of them are told why.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +22,7 @@ from holdfast.facts.reach import Approach, Attempt, Fate, Gathered, HostReport
 from holdfast.facts.reach.meeting import Muster, meet
 from holdfast.facts.reach.meeting import Outcome as Met
 from holdfast.findings import Finding, Level, Unknown, Verdict
-from holdfast.report.checks import Line
+from holdfast.report.checks import Line, State
 from holdfast.report.text import plural
 from holdfast.rules import preflight, reach
 from holdfast.runtime import probe
@@ -81,14 +82,14 @@ def connect(muster: Muster, backend: str = "", tell: Callable[[Passage], None] |
             )  # fmt: skip
             findings += small_job.make(probing, plan, passed)
     return Connected(
-        small_job.here(), tuple(stages), findings, preflight.verdict(findings, told.unseen, QUESTION),
+        os.uname().nodename, tuple(stages), findings, preflight.verdict(findings, told.unseen, QUESTION),
         round(time.monotonic() - begun, 3),
     )  # fmt: skip
 
 
 async def _report(probing: probe.Probe) -> HostReport:
     """How the import of torch went here; the hosts' own checks are another command's."""
-    return HostReport(host=small_job.here(), looks=dict(await small_job.imported(probing)))
+    return HostReport(host=os.uname().nodename, looks=dict(await small_job.imported(probing)))
 
 
 def _judged(endpoint: str, gathered: Gathered) -> bytes:
@@ -113,21 +114,21 @@ def _approached(approach: Approach) -> list[Passage]:
     """Resolve, route and TCP; those behind the first that failed are left out."""
     if isinstance(approach.addresses, Unknown):
         text = f"{approach.host}: {approach.addresses.why}"
-        return [Passage(name="resolve", state="error", text=text, took_s=approach.resolve_s)]
+        return [Passage(name="resolve", state=State.ERROR, text=text, took_s=approach.resolve_s)]
     means = f"{approach.host} is {', '.join(approach.addresses)}" + (", an address of this host" * approach.owned)
-    stages = [Passage(name="resolve", state="ok", text=means, took_s=approach.resolve_s)]
+    stages = [Passage(name="resolve", state=State.OK, text=means, took_s=approach.resolve_s)]
     if not approach.source:
-        return [*stages, Passage(name="route", state="error", text=f"there is no way to {approach.addresses[0]}")]
-    stages.append(Passage(name="route", state="ok", text=f"from {approach.source} on {approach.interface}"))
+        return [*stages, Passage(name="route", state=State.ERROR, text=f"there is no way to {approach.addresses[0]}")]
+    stages.append(Passage(name="route", state=State.OK, text=f"from {approach.source} on {approach.interface}"))
     if approach.main is None:
         bound = approach.bound or "not tried"
-        state = "ok" if bound == "listening" else "error"
+        state = State.OK if bound == "listening" else State.ERROR
         return [*stages, Passage(name="tcp", state=state, text=f"port {approach.port} here: {bound}")]
     return [*stages, _opened(approach.main)]
 
 
 def _opened(attempt: Attempt) -> Passage:
-    state = "ok" if attempt.fate is Fate.OPEN else "error"
+    state = State.OK if attempt.fate is Fate.OPEN else State.ERROR
     detail = f" ({attempt.detail})" if attempt.detail else ""
     text = f"{attempt.address}:{attempt.port} is {attempt.fate}{detail}"
     return Passage(name="tcp", state=state, text=text, took_s=attempt.elapsed_s)
@@ -138,8 +139,10 @@ def _crossed(met: Met, told: _Told, begun: float) -> list[Passage]:
     errors = [claim.message for claim in told.findings if claim.level is Level.ERROR]
     took_s = round(time.monotonic() - begun, 3)
     if isinstance(met.content, Unknown):
-        return [Passage(name="hosts", state="error", text=met.content.why, took_s=took_s)]
-    return [Passage(name="hosts", state="error" if errors else "ok", text=(errors or [told.ways])[0], took_s=took_s)]
+        return [Passage(name="hosts", state=State.ERROR, text=met.content.why, took_s=took_s)]
+    return [
+        Passage(name="hosts", state=State.ERROR if errors else State.OK, text=(errors or [told.ways])[0], took_s=took_s)
+    ]
 
 
 def to_json(connected: Connected) -> dict[str, Any]:

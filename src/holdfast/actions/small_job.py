@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
 from holdfast.facts.reach import HostReport
 from holdfast.findings import Finding
+from holdfast.report.checks import State
 from holdfast.rules.probe import judge
 from holdfast.runtime import probe
 
@@ -20,10 +20,10 @@ _TORCH = "torch"
 
 
 class Passage(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage as this rank saw it: how it ended (``ok``, ``error``), what was seen, and how long it took."""
+    """One stage as this rank saw it: how it ended, what was seen, and how long it took."""
 
     name: str
-    state: str
+    state: State
     text: str
     took_s: float | None = None
     timings: tuple[probe.Timing, ...] = ()
@@ -65,16 +65,11 @@ def make(small_job: probe.Probe, plan: probe.Plan, tell: Callable[[Passage], Non
     return judge(outcome.failures, f"{plan.address}:{plan.port}")
 
 
-def here() -> str:
-    """The name of this host, under which its stages are shown."""
-    return os.uname().nodename
-
-
 def _passage(entry: probe.Stage | probe.Failure) -> Passage:
     several = f" of {entry.processes}" if entry.processes else ""
     if isinstance(entry, probe.Failure):
         text = f"rank {entry.rank} ({entry.host}): {entry.why}"
-        return Passage(name=entry.stage + several, state="error", text=text)
+        return Passage(name=entry.stage + several, state=State.ERROR, text=text)
     return Passage(
-        name=entry.name + several, state="ok", text=entry.detail, took_s=entry.took_s, timings=entry.timings
+        name=entry.name + several, state=State.OK, text=entry.detail, took_s=entry.took_s, timings=entry.timings
     )  # fmt: skip

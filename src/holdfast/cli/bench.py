@@ -82,9 +82,10 @@ def _words(kind: str, given: tuple[str, ...], known: tuple[str, ...], otherwise:
 @click.option("--backend", "backends", metavar="NAME", multiple=True, help="gloo, nccl or both, side by side.")
 @click.option("--pairs", is_flag=True, help="Measure each pair of ranks as well.")
 @click.option("--limit", "limit", metavar="TIME", default="120s", show_default=True, help="The most a call may take.")
-@click.option("--baseline", metavar="FILE", type=Path, help="An earlier --json FILE to be compared with.")
+@click.option("--baseline", metavar="FILE", type=Path, help="An earlier measurement (--save) to compare with.")
 @click.option("--tolerance", metavar="SHARE", default="10%", show_default=True, help="How much slower is still fine.")
-@click.option("--json", "json_file", metavar="FILE", help="Write the measurement there; - for standard output alone.")
+@click.option("--save", "save_file", metavar="FILE", type=Path, help="Keep the measurement there, as a baseline.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 @click.option("--csv", "csv_file", metavar="FILE", type=Path, help="Write a line for each size there.")
 @click.option("--html", "html_file", metavar="FILE", type=Path, help="Write a page with plots there.")
 def command(**given: Any) -> int:
@@ -102,13 +103,13 @@ def command(**given: Any) -> int:
 
     wish = _wish(given)
     _see_folders(given)
-    printer = Printer(sys.stdout, live=len(wish.ways) == 1, quiet=given["json_file"] == "-")
+    printer = Printer(sys.stdout, live=len(wish.ways) == 1, quiet=given["as_json"])
     done = bench(wish, settings.environment(), ranks=given["ranks"], baseline=given["baseline"],
                  tolerance=_share(given["tolerance"]), tell=printer.row)  # fmt: skip
     if not done.speaks:
         return 0
     _write(given, done)
-    if given["json_file"] != "-":
+    if not given["as_json"]:
         printer.rest(done.measurement, done.kept)
         render_verdict(done.verdict, file=sys.stdout)
     return done.exit_status
@@ -134,20 +135,22 @@ def _wish(given: Mapping[str, Any]) -> Wish:
 
 def _see_folders(given: Mapping[str, Any]) -> None:
     """See that files can be written where they are wanted, before time is spent. Raises MissingFile."""
-    for name in ("json_file", "csv_file", "html_file"):
+    for name in ("save_file", "csv_file", "html_file"):
         folder = Path(given[name] or ".").parent
         if not folder.is_dir():
             raise MissingFile(given[name], why="its folder does not exist", next_step="make the folder first")
 
 
 def _write(given: Mapping[str, Any], done: Benched) -> None:
-    """The files that are asked for."""
+    """The files that are asked for, and the JSON."""
     from holdfast.report.files import write_whole
     from holdfast.report.json import envelope, write
 
-    if given["json_file"]:
-        document = envelope("bench", done.findings, done.verdict, measurement=done.measurement)
-        write(sys.stdout if given["json_file"] == "-" else given["json_file"], document)
+    document = envelope("bench", done.findings, done.verdict, measurement=done.measurement)
+    if given["save_file"]:
+        write(given["save_file"], document)
+    if given["as_json"]:
+        write(sys.stdout, document)
     if given["csv_file"]:
         from holdfast.report.bench import as_csv
 

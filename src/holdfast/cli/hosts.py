@@ -128,8 +128,8 @@ def _show(hosts: Hosts, *, as_json: bool) -> None:
             stages=hosts.stages, elapsed_s=hosts.elapsed_s,
         ))  # fmt: skip
         return
-    from holdfast.actions.check import Report, State, lines
-    from holdfast.report.checks import Line, render_checks, warned
+    from holdfast.actions.check import Report, lines
+    from holdfast.report.checks import Line, State, render_checks, warned
     from holdfast.report.hosts import Pair, Picture, render_hosts
     from holdfast.report.terminal import render_verdict
 

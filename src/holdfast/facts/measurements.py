@@ -37,7 +37,7 @@ Tell = Callable[[Series, Row], None]
 
 
 def read(path: Path) -> Measurement:
-    """A measurement that was kept with ``holdfast bench --json``.
+    """A measurement that was kept with ``holdfast bench --save``.
 
     Raises:
         MissingFile, BadValue: it cannot be opened, or is none.

@@ -252,7 +252,7 @@ def bus_share(collective: str, ranks: int) -> float:
 
 
 def parse(data: bytes, name: str) -> Measurement:
-    """The content of a file that ``holdfast bench --json`` wrote: the measurement alone, or in its envelope.
+    """The content of a file that ``holdfast bench --save`` wrote: the measurement alone, or in its envelope.
 
     Raises:
         BadValue: it is too large, or no such measurement.
@@ -267,7 +267,7 @@ def parse(data: bytes, name: str) -> Measurement:
     if not why and found.schema != SCHEMA:
         why = f"its schema is {found.schema!r}, not {SCHEMA!r}"
     if why:
-        raise BadValue(f"the measurement {name}", why=why, next_step="make one with: holdfast bench --json FILE")
+        raise BadValue(f"the measurement {name}", why=why, next_step="make one with: holdfast bench --save FILE")
     return found
 
 

@@ -4,25 +4,37 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import TextIO
 
 import msgspec
 
-from holdfast.findings import Verdict
+from holdfast.findings import Level, Verdict
 from holdfast.report.document import Document, Row, Section
 from holdfast.report.terminal import MARKS
 from holdfast.report.text import one_line, plural
 
-#: By the word for how a check ended: its mark. Others are findings' own.
-_MARKS = {"ok": "✓", "absent": "-", **{str(level): mark for level, mark in MARKS.items()}}
+
+class State(StrEnum):
+    """How a check or a stage ended: as the gravest of its findings, well, or with nothing of the kind on this host."""
+
+    OK = "ok"
+    ABSENT = "absent"
+    ERROR = Level.ERROR.value
+    UNKNOWN = Level.UNKNOWN.value
+    WARNING = Level.WARNING.value
+    NOTE = Level.NOTE.value
+
+
+_MARKS = {State.OK: "✓", State.ABSENT: "-", **{State(level.value): mark for level, mark in MARKS.items()}}
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One check: its name, the host, how it ended (``ok``, ``absent``, or a level), and what was seen."""
+    """One check: its name, the host, how it ended, and what was seen."""
 
     name: str
     host: str
-    state: str
+    state: State
     text: str
 
 

@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from holdfast.errors import UnknownName
+from holdfast.errors import InternalError, UnknownName
 from holdfast.findings import Fact, Unknown
 
 #: The port that torchrun uses where none is named, and those behind it that jobs on one host take.
@@ -49,7 +49,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     def facts(self) -> tuple[Fact, ...]:
         """All that was seen with its receipts, the most telling first; without host and time, which the caller adds."""
-        raise NotImplementedError
+        raise InternalError(f"{type(self).__name__} tells no facts")
 
 
 class Check(msgspec.Struct, frozen=True):

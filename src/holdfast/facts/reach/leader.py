@@ -222,9 +222,14 @@ class Leader:
         await asyncio.gather(*(entry.say(Roster(self._word, entry.number, brief)) for entry in here))
         gathered = Gathered(nodes=self._nodes, waited_s=waited_s, present=present)
         clocks = await self._clocks(here)
-        reporting = asyncio.gather(*(entry.ask(Report(), Reported, REPORT_LIMIT_S) for entry in here))
+        reporting = [asyncio.ensure_future(entry.ask(Report(), Reported, REPORT_LIMIT_S)) for entry in here]
         met = await asyncio.gather(*(entry.ask(Meet(), Met, MEET_LIMIT_S) for entry in here))
-        reports = {entry.number: told.report for entry, told in zip(here, await reporting, strict=True) if told}
+        for task, told in zip(reporting, met, strict=True):
+            if told is None and not task.done():  # who did not answer this will not answer that
+                task.cancel()
+        await asyncio.wait(reporting)
+        done = [None if task.cancelled() else task.result() for task in reporting]
+        reports = {entry.number: told.report for entry, told in zip(here, done, strict=True) if told}
         crossings = tuple(crossing for each in met if each for crossing in each.crossings)
         open_ways = _open_ways(met, crossings, len(here))
         for entry, told in zip(here, met, strict=True):

@@ -22,6 +22,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast import __version__
+from holdfast.facts.environment import LEFT_OUT, matters, without_secret
 from holdfast.facts.reach import Approach, Attempt, Copy, Fate, Gathered, HostReport
 from holdfast.facts.reach.addresses import interface_of, interfaces, is_own, published, source_to
 from holdfast.facts.reach.connecting import CONNECT_LIMIT_S, connect
@@ -293,11 +294,6 @@ def _telling(before: Attempt | None) -> bool:
 
 
 def ours(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that are compared over hosts; nothing that looks like a secret is among them."""
-    beginnings = ("NCCL_", "RCCL_", "GLOO_", "TORCH_", "TORCHELASTIC_", "CUDA_", "HIP_", "ROCR_", "OMP_", "MKL_",
-                  "PYTORCH_", "FI_", "UCX_", "HOLDFAST_", "PYTHON", "LD_", "MASTER_")  # fmt: skip
-    hidden = ("TOKEN", "KEY", "SECRET", "PASSW")
-    return {
-        name: value for name, value in environ.items()
-        if name.startswith(beginnings) and not any(word in name.upper() for word in hidden)
-    }  # fmt: skip
+    """The variables that are compared over hosts, without those that are secret."""
+    shown = {name: without_secret(name, value) for name, value in environ.items() if matters(name)}
+    return {name: value for name, value in shown.items() if value != LEFT_OUT}
