@@ -96,6 +96,7 @@ class Note:
     MEMBERS = "M"  # JSON: name, ranks, description, backend: made through torch.distributed
     RAISED = "X"  # JSON: type, text, file, line, function
     ENDED = "E"  # JSON: how, file, line, function, time
+    SAVED = "C"  # JSON: step, path, time: a checkpoint was declared whole, or loaded
     WORD = "W"  # one sentence for people
 
 

@@ -22,6 +22,7 @@
     │   │   ├── BoxTruncated       cut short
     │   │   ├── BoxVersion         written by another version of holdfast
     │   │   └── BoxNoise           does not begin as a box does, or contradicts itself
+    │   ├── CheckpointUnreadable   a folder that is no checkpoint, or a damaged one
     │   └── DumpUnreadable         a dump of torch's flight recorder that is none, or not a whole one
     │       ├── DumpTruncated      cut short, or still being written
     │       ├── DumpVersion        of a form that holdfast does not know
@@ -214,6 +215,13 @@ class StackRefused(WorldError):
     what = "cannot take the stack of process {subject}"
     why = "this machine does not allow one process to inspect another"
     next_step = "allow it (kernel.yama.ptrace_scope=0, or SYS_PTRACE for a container), or let the recorder write it"
+
+
+class CheckpointUnreadable(WorldError):
+    """The subject, a folder, is no checkpoint that can be trusted."""
+
+    what = "cannot use the checkpoint {subject}"
+    next_step = "move it away and take the one before it"
 
 
 class BoxUnreadable(WorldError):

@@ -121,6 +121,8 @@ _ROWS = (
     _row_of(_GIVEN, "HOLDFAST_INJECT", "Faults to inject, in the grammar of --inject; `holdfast chaos` lists them.",
             set_by="you, or holdfast run"),
     _row_of(_GIVEN, "HOLDFAST_FACTS", "Facts of this host (JSON), which each rank keeps in its box.", kind=Kind.PATH),
+    _row_of(_GIVEN, "HOLDFAST_ADJUSTMENTS", "What this start of the job does differently (JSON): the policy's "
+            "decision.", kind=Kind.PATH),
     _row_of(_GIVEN, "HOLDFAST_WATCHER_PID", "Process that may take this worker's stacks.", kind=Kind.COUNT, minimum=1),
     _row_of(_ELASTIC, "RANK", "Global rank of this worker."),
     _row_of(_ELASTIC, "LOCAL_RANK", "Rank of this worker on its node."),
