@@ -1,8 +1,10 @@
 """What `holdfast bench` adds to the calls that it times: beside a loop written by hand (target: 1 %).
 
 Blocks of calls take turns between a loop that reads the clock before and after all of them, as anybody would write it,
-and the loop of `holdfast bench`, which reads it after every call. Shown are the medians over the turns, and the median
-of the ratios of each turn. What a reading of the clock costs by itself is measured on calls that do nothing.
+and the loop of `holdfast bench`, which reads it after every call. The blocks are short and the turns many, because the
+machine itself changes from one second to the next by more than is looked for. Shown are the medians over the turns,
+and the median of the ratios of each turn with its 95 % interval (order statistics of a sign test, no distribution
+assumed). What a reading of the clock costs by itself is measured on calls that do nothing.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ import time
 
 from benchmarks.ranks import be_one, start
 
-TURNS, WARM = 40, 4
-#: float32 elements -> calls in a block.
-SIZES = {2: 200, 16_384: 200, 262_144: 40, 4_194_304: 6}
+WARM = 20
+#: float32 elements -> turns, and calls in a block.
+SIZES = {2: (1200, 25), 16_384: (1200, 25), 262_144: (800, 6), 4_194_304: (400, 2)}
 
 
 def _no_call() -> None:
@@ -45,12 +47,12 @@ def _sizes() -> None:
 
     from holdfast.runtime.bench.loop import times_of  # noqa: PLC0415
 
-    for elements, calls in SIZES.items():
+    for elements, (turns, calls) in SIZES.items():
         tensor = torch.zeros(elements)
         call = functools.partial(dist.all_reduce, tensor)
         by_hand: list[float] = []
         by_loop: list[float] = []
-        for turn in range(WARM + TURNS):
+        for turn in range(WARM + turns):
             for ours in (turn % 2, 1 - turn % 2):  # each of them comes first as often
                 dist.barrier()
                 if ours:
@@ -63,11 +65,16 @@ def _sizes() -> None:
         if dist.get_rank() == 0:
             pairs = list(zip(by_hand[WARM:], by_loop[WARM:], strict=True))
             hand, loop = (1e6 * statistics.median(each) for each in zip(*pairs, strict=True))
-            ratio = statistics.median(ours / theirs for theirs, ours in pairs)
-            quarters = statistics.quantiles([ours / theirs for theirs, ours in pairs], n=4)
+            low, ratio, high = _median([ours / theirs for theirs, ours in pairs])
             print(f"{4 * elements:>12,} bytes, {dist.get_world_size()} ranks: by hand {hand:10.1f} us, holdfast bench "
-                  f"{loop:10.1f} us, ratio {ratio:.3f} (half of the turns {quarters[0]:.3f} to {quarters[2]:.3f})",
-                  flush=True)  # fmt: skip
+                  f"{loop:10.1f} us, ratio {ratio:.4f} (95 %: {low:.4f} to {high:.4f})", flush=True)  # fmt: skip
+
+
+def _median(ratios: list[float]) -> tuple[float, float, float]:
+    """The median between the ends of its 95 % interval: so many of n fall below the median by chance alone."""
+    ratios = sorted(ratios)
+    middle, reach = len(ratios) / 2, 1.96 * len(ratios) ** 0.5 / 2
+    return ratios[int(middle - reach)], statistics.median(ratios), ratios[min(int(middle + reach), len(ratios) - 1)]
 
 
 def main() -> None:
