@@ -113,11 +113,14 @@ class Started:
 
 
 class Host:
-    """One host. Faults are on from the call on, until :meth:`mend`; packets that a host drops are those it is sent."""
+    """One host. Faults are on from the call on, until :meth:`mend`; packets that a host drops are those it is sent.
+
+    ``variables`` are set for programs that start from now on.
+    """
 
     def __init__(self, number, folder, switch):
         self.number, self.name, self.address = number, f"node{number}", f"{NETWORK}.{number + 1}"
-        self.folder, self._switch, self._shifted = folder, switch, {}
+        self.folder, self._switch, self.variables = folder, switch, {}
         folder.mkdir()
         self.names({})
         self.resolver("127.0.0.1")  # where nobody listens: a name that is not in /etc/hosts is refused at once
@@ -144,7 +147,7 @@ class Host:
 
     def start(self, *words, **variables):
         """Start a program here, in the host's folder, with these variables besides the environment's."""
-        environment = os.environ | {"COLUMNS": "120", "OMP_NUM_THREADS": "1"} | self._shifted | variables
+        environment = os.environ | {"COLUMNS": "120", "OMP_NUM_THREADS": "1"} | self.variables | variables
         self._started.append(Started([*self._enter, *map(str, words)], self.folder, environment))
         return self._started[-1]
 
@@ -226,7 +229,7 @@ class Host:
         source, library = self.folder / "shift.c", self.folder / "shift.so"
         source.write_text(_SHIFT)
         subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-        self._shifted = {"LD_PRELOAD": str(library), "SHIFTED_S": str(seconds)}
+        self.variables |= {"LD_PRELOAD": str(library), "SHIFTED_S": str(seconds)}
 
 
 class _Switch:

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from holdfast.facts.checks import CHECKS
+from tests.facts.gpus.recorded import library
 from tests.hosts import EPHEMERAL, NOBODY, hosts, why_not
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not())]
@@ -99,6 +100,20 @@ def test_one_of_four_hosts_drops_what_the_others_send():
     assert "to node2 (node 2) from each of 3 hosts" in roots(said)[0][1]
     assert said[3]["failing"] == ["node2 (node 2)"]
     assert said[3]["matrix"]["rows"] == ["-.D.", ".-D.", "..-.", "..D-"]
+
+
+def test_a_driver_that_hangs_on_one_host_costs_its_own_answer_alone(tmp_path):
+    """The process that asks it really stands, in a library that stands for the driver's."""
+    with hosts(2) as those:
+        those[1].do("mount", "-t", "tmpfs", "none", "/proc/driver")
+        those[1].do("mkdir", "/proc/driver/nvidia")
+        those[1].variables = {"LD_LIBRARY_PATH": str(library(tmp_path)), "NVML_HANGS": "1"}
+        said = check(those, only=("--only", "gpus", "--only", "swap"))
+    for each in said:
+        told = {(one["host"], one["name"]): one for one in each["checks"]}
+        assert set(told) == {(host, name) for host in ("node0", "node1") for name in ("gpus", "swap")}
+        assert "the NVIDIA driver did not answer within 6.3 s" in told["node1", "gpus"]["unseen"][0]
+        assert each["verdict"]["root"] is None or each["verdict"]["root"]["level"] != "error"
 
 
 def test_hosts_that_cannot_meet_say_each_why():

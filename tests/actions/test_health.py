@@ -75,7 +75,7 @@ def test_it_looks_by_itself_and_stops(tmp_path):
 def test_a_driver_that_is_stuck_is_told_and_asked_ever_more_seldom(tmp_path, monkeypatch):
     asked = []
 
-    def ask(root):
+    def ask(root, limit_s):
         asked.append(root)
         return gpus.Stuck("the NVIDIA driver did not answer within 15 s")
 

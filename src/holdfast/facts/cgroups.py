@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.facts import proc
 from holdfast.facts.proc import PROC
@@ -23,14 +24,27 @@ class Cgroup(msgspec.Struct, frozen=True):
     top: Path
     version: int
 
-    def upwards(self) -> Iterator[Path]:
-        """The folder, its parent, and so on to the top of the hierarchy."""
+    def upwards(self) -> Iterator[Cgroup]:
+        """The group, the one around it, and so on to the top of the hierarchy: the limits of all of them count."""
         folder = self.folder
         while True:
-            yield folder
+            yield replace(self, folder=folder)
             if folder == self.top or self.top not in folder.parents:
                 return
             folder = folder.parent
+
+
+class MemoryLimit(msgspec.Struct, frozen=True):
+    """What a group may use, and uses without page cache that can go. ``folder`` is the group that has the limit."""
+
+    folder: Path
+    limit_bytes: int
+    used_bytes: int | Unknown
+
+    @property
+    def room_bytes(self) -> int:
+        """What is left; all of it, where the use is not known."""
+        return max(0, self.limit_bytes - (self.used_bytes if isinstance(self.used_bytes, int) else 0))
 
 
 def of(pid: int | str, controller: str = "memory", proc_root: Path = PROC, cgroups: Path = CGROUPS) -> Cgroup | Unknown:
@@ -57,17 +71,26 @@ def _at(top: Path, path: str, version: int) -> Cgroup:
     return Cgroup(folder if folder.is_dir() else top, top, version)
 
 
-def memory_limit_bytes(group: Cgroup) -> int | Unknown:
-    """The tightest limit over the group and all groups around it; Unknown where there is none."""
+def memory_limit(group: Cgroup) -> MemoryLimit | Unknown:
+    """The limit with the least room under it, over the group and all groups around it; Unknown where there is none."""
     name = "memory.max" if group.version == 2 else "memory.limit_in_bytes"
-    limits = [proc.number(folder / name) for folder in group.upwards()]  # "max" is no number
-    found = [limit for limit in limits if isinstance(limit, int) and limit < _NO_LIMIT_BYTES]
-    return min(found) if found else Unknown(f"no limit in {group.folder}/{name}")
+    limits = [(each, proc.number(each.folder / name)) for each in group.upwards()]  # "max" is no number
+    found = [
+        MemoryLimit(each.folder, limit, _memory_used_bytes(each))
+        for each, limit in limits
+        if isinstance(limit, int) and limit < _NO_LIMIT_BYTES
+    ]
+    return min(found, key=lambda each: each.room_bytes) if found else Unknown(f"no limit in {group.folder}/{name}")
 
 
-def memory_used_bytes(group: Cgroup) -> int | Unknown:
-    """What the group uses now, page cache included."""
-    return proc.number(group.folder / ("memory.current" if group.version == 2 else "memory.usage_in_bytes"))
+def _memory_used_bytes(group: Cgroup) -> int | Unknown:
+    """Without the part of the page cache that the kernel gives back when it is wanted."""
+    used = proc.number(group.folder / ("memory.current" if group.version == 2 else "memory.usage_in_bytes"))
+    counts = proc.fields(group.folder / "memory.stat")
+    if isinstance(used, Unknown) or isinstance(counts, Unknown):
+        return used
+    idle = counts.get("inactive_file" if group.version == 2 else "total_inactive_file", "0")
+    return max(0, used - int(idle)) if idle.isdigit() else used
 
 
 def kills(group: Cgroup) -> int | Unknown:
@@ -81,7 +104,13 @@ def kills(group: Cgroup) -> int | Unknown:
 
 
 def cpu_limit(group: Cgroup) -> float | Unknown:
-    """Cores that the group may use, from its quota."""
+    """Cores that the group may use: the tightest quota over it and all groups around it."""
+    quotas = [quota for each in group.upwards() if (quota := _quota(each)) is not None]
+    return min(quotas) if quotas else Unknown(f"no CPU quota in {group.folder} nor around it")
+
+
+def _quota(group: Cgroup) -> float | None:
+    """The group's own quota in cores; None where it has none."""
     if group.version == 2:
         content = proc.text(group.folder / "cpu.max")
     else:
@@ -90,4 +119,16 @@ def cpu_limit(group: Cgroup) -> float | Unknown:
     words = content.split() if isinstance(content, str) else []
     if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
         return int(words[0]) / int(words[1])
-    return Unknown(f"no CPU quota in {group.folder}")
+    return None
+
+
+def cpu_throttled(group: Cgroup) -> float | None:
+    """Share of its quota's periods in which it, or a group around it, was held back; None where nothing is counted."""
+    return max((share for each in group.upwards() if (share := _held_back(each)) is not None), default=None)
+
+
+def _held_back(group: Cgroup) -> float | None:
+    counts = proc.fields(group.folder / "cpu.stat")
+    words = [] if isinstance(counts, Unknown) else [counts.get(name, "") for name in ("nr_periods", "nr_throttled")]
+    periods, held = (int(word) for word in words) if words and all(word.isdigit() for word in words) else (0, 0)
+    return held / periods if periods else None

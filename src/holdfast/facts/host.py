@@ -88,11 +88,11 @@ def _memory_limit(proc_root: Path, cgroups_root: Path) -> Fact:
     group = cgroups.of("self", "memory", proc_root, cgroups_root)
     if isinstance(group, Unknown):
         return seen_here("memory limit", group, "/proc/self/cgroup")
-    limit, used = cgroups.memory_limit_bytes(group), cgroups.memory_used_bytes(group)
+    limit = cgroups.memory_limit(group)
     if isinstance(limit, Unknown):
         return seen_here("memory limit", "none", str(group.folder))
-    use = "" if isinstance(used, Unknown) else f", {_gib(used)} in use"
-    return seen_here("memory limit", _gib(limit) + use, str(group.folder))
+    use = "" if isinstance(limit.used_bytes, Unknown) else f", {_gib(limit.used_bytes)} in use"
+    return seen_here("memory limit", _gib(limit.limit_bytes) + use, str(limit.folder))
 
 
 def _shared_memory(folder: Path) -> Fact:

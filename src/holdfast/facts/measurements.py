@@ -74,9 +74,8 @@ def _free_bytes(proc_root: Path) -> int | None:
         free += [int(words[1]) << 10 for line in text.splitlines() if (words := line.split())[:1] == ["MemAvailable:"]]
     group = cgroups.of("self", "memory", proc_root)
     if not isinstance(group, Unknown):
-        limit, used = cgroups.memory_limit_bytes(group), cgroups.memory_used_bytes(group)
-        if isinstance(limit, int) and isinstance(used, int):
-            free.append(max(0, limit - used))
+        limit = cgroups.memory_limit(group)
+        free += [] if isinstance(limit, Unknown) else [limit.room_bytes]
     return min(free, default=None)
 
 

@@ -29,7 +29,8 @@ GROUP = "/sys/fs/cgroup/job.slice"
 CGROUP = {
     "/proc/self/cgroup": "0::/job.slice/step\n", "/sys/fs/cgroup/cgroup.controllers": "cpu memory pids\n",
     f"{GROUP}/memory.max": "34359738368\n", f"{GROUP}/step/memory.max": "max\n",
-    f"{GROUP}/step/memory.current": "10737418240\n", f"{GROUP}/step/memory.stat": "anon 5\ninactive_file 2147483648\n",
+    f"{GROUP}/memory.current": "10737418240\n", f"{GROUP}/memory.stat": "anon 5\ninactive_file 2147483648\n",
+    f"{GROUP}/step/memory.current": "5368709120\n", f"{GROUP}/step/memory.stat": "anon 5\ninactive_file 0\n",
     f"{GROUP}/step/memory.events": "low 0\noom 3\noom_kill 2\n",
     f"{GROUP}/step/cpu.max": "max 100000\n", f"{GROUP}/cpu.max": "400000 100000\n",
     f"{GROUP}/cpu.stat": "nr_periods 200\nnr_throttled 50\n",

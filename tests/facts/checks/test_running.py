@@ -1,5 +1,6 @@
 """Checks end, whatever they meet, and take no other with them."""
 
+import os
 import time
 
 import pytest
@@ -8,7 +9,9 @@ from holdfast.errors import UnknownName
 from holdfast.facts.checks import CHECKS, Check, Place, chosen, unknowns
 from holdfast.facts.checks.running import look
 from holdfast.facts.checks.shared_memory import SharedMemory
+from holdfast.facts.checks.swap import Swap
 from holdfast.findings import Unknown
+from tests.facts.checks.trees import host
 
 
 def test_a_process_of_its_own_sees_the_same():
@@ -50,3 +53,16 @@ def test_every_check_looks_at_this_host_and_says_what_it_saw(check):
     seen = check.look(Place())
     assert isinstance(seen, check.kind)
     assert seen.absent or seen.facts()
+
+
+def test_one_that_hangs_is_unknown_and_the_others_are_not_lost(tmp_path):
+    """A file of the host never answers, as on a dead file server: here a pipe that nobody writes to."""
+    place = host(tmp_path, within_s=0.5)
+    (tmp_path / "etc").mkdir()
+    os.mkfifo(tmp_path / "etc/hosts")
+    begun = time.monotonic()
+    looks = look(place, [CHECKS["hosts-file"], CHECKS["swap"], CHECKS["interfaces"]])
+    assert time.monotonic() - begun < 5
+    assert list(looks) == ["hosts-file", "swap", "interfaces"]
+    assert looks["hosts-file"].seen == Unknown("it was not over after 0.5 s, and was left behind")
+    assert isinstance(looks["swap"].seen, Swap)

@@ -1,5 +1,12 @@
 """Answers of `nvidia-smi -q -x`, written anew in the format of the ones in influxdata/telegraf
-(plugins/inputs/nvidia_smi/testdata: a100-sxm4-v12.xml, pro-6000-maxq-blackwell-v13.xml), cut to what is read."""
+(plugins/inputs/nvidia_smi/testdata: a100-sxm4-v12.xml, pro-6000-maxq-blackwell-v13.xml), cut to what is read. And a
+library that stands for the driver's."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
 
 _GPU = """
 <gpu id="00000000:{bus}:00.0">
@@ -94,3 +101,12 @@ def tree(folder, *gpus, on_bus=None, driver="nvidia"):
             (folder / "sys/bus/pci/drivers" / driver).mkdir(parents=True, exist_ok=True)
             (device / "driver").symlink_to(f"../../drivers/{driver}")
     return str(folder)
+
+
+def library(folder):
+    """``folder``, with a libnvidia-ml.so.1 in it that was made of nvml.c."""
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc, for the library that stands for the driver's")
+    source = Path(__file__).with_name("nvml.c")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", source], check=True)
+    return folder

@@ -25,6 +25,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     ``workers``: processes that a launcher will start on this host. ``endpoint``: host and port of the rendezvous.
     ``ports``: first and last that have to be free. ``checkpoints``: folder into which checkpoints will go.
+    ``within_s``: for so long the checks are waited for, all of them together.
     """
 
     root: str = "/"
@@ -33,6 +34,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: tuple[str, int] | None = None
     ports: tuple[int, int] = PORTS
     checkpoints: str | None = None
+    within_s: float = 20.0
 
     def path(self, absolute: str) -> Path:
         """A path of the host, below ``root``."""

@@ -49,7 +49,7 @@ def look(place: Place) -> GpuHealth:
     """Ask the driver, where there is one."""
     if not present.traces(place):
         return GpuHealth(absent="no NVIDIA GPU on the PCI bus, and no driver")
-    answer = driver.ask(place.root)
+    answer = driver.ask(place.root, place.within_s * driver.SHARE)
     if isinstance(answer, NoDriver):
         return GpuHealth(absent=answer.why)
     if isinstance(answer, Unknown):

@@ -71,7 +71,8 @@ def look(place: Place) -> Gpus:
     on_bus = pci.devices(place.root)
     nvidia = () if isinstance(on_bus, Unknown) else tuple(d for d in on_bus if d.is_gpu and d.vendor == pci.NVIDIA)
     of_driver = _of_driver(place)
-    answer = driver.ask(place.root) if nvidia or traces(place) else NoDriver("no NVIDIA GPU is here")
+    here = nvidia or traces(place)
+    answer = driver.ask(place.root, place.within_s * driver.SHARE) if here else NoDriver("no NVIDIA GPU is here")
     if isinstance(answer, NoDriver):
         if not nvidia and not place.environ.get(VARIABLE, "-1").startswith("-"):
             return Gpus(visible=visible(place.environ, ()))

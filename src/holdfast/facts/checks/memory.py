@@ -61,17 +61,18 @@ def look(place: Place) -> Memory:
     known = meminfo(place)
     strict = proc.number(place.path("/proc/sys/vm/overcommit_memory")) == 2 and not isinstance(known, Unknown)
     group = cgroups.of("self", "memory", place.path("/proc"), place.path("/sys/fs/cgroup"))
-    limit = group if isinstance(group, Unknown) else cgroups.memory_limit_bytes(group)
+    limit = group if isinstance(group, Unknown) else cgroups.memory_limit(group)
+    bound = None if isinstance(limit, Unknown) else limit
     kills = None if isinstance(group, Unknown) else cgroups.kills(group)
     return Memory(
         total=of(known, "MemTotal"),
         available=of(known, "MemAvailable"),
-        limit=limit if isinstance(limit, int) else None,
-        used=_used(group) if isinstance(limit, int) and not isinstance(group, Unknown) else None,
+        limit=bound.limit_bytes if bound else None,
+        used=bound.used_bytes if bound else None,
         kills=kills if isinstance(kills, int) else None,
         promised=size if strict and isinstance(size := of(known, "Committed_AS"), int) else None,
         promisable=size if strict and isinstance(size := of(known, "CommitLimit"), int) else None,
-        group="" if isinstance(group, Unknown) else str(group.folder),
+        group=str(bound.folder) if bound else "" if isinstance(group, Unknown) else str(group.folder),
     )
 
 
@@ -88,13 +89,3 @@ def of(known: dict[str, str] | Unknown, name: str) -> int | Unknown:
     if not words or not words[0].isdigit():
         return Unknown(f"{_MEMINFO} has no {name}")
     return int(words[0]) * (1024 if words[1:] == ["kB"] else 1)
-
-
-def _used(group: cgroups.Cgroup) -> int | Unknown:
-    """Without the part of the page cache that the kernel gives back when it is wanted."""
-    used = cgroups.memory_used_bytes(group)
-    counts = proc.fields(group.folder / "memory.stat")
-    if isinstance(used, Unknown) or isinstance(counts, Unknown):
-        return used
-    idle = counts.get("inactive_file" if group.version == 2 else "total_inactive_file", "0")
-    return max(0, used - int(idle)) if idle.isdigit() else used

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import msgspec
-
 from holdfast.facts import cgroups, proc
 from holdfast.facts.checks import Place, Seen, fact
 from holdfast.findings import Fact, Unknown
@@ -64,16 +62,13 @@ def look(place: Place) -> Processors:
     online, governor = proc.text(place.path(_ONLINE)), proc.text(place.path(_GOVERNOR))
     loads = proc.text(place.path("/proc/loadavg"))
     group = cgroups.of("self", "cpu", place.path("/proc"), place.path("/sys/fs/cgroup"))
-    groups = (
-        [] if isinstance(group, Unknown) else [msgspec.structs.replace(group, folder=each) for each in group.upwards()]
-    )
-    quotas = [quota for each in groups if isinstance(quota := cgroups.cpu_limit(each), float)]
+    quota = group if isinstance(group, Unknown) else cgroups.cpu_limit(group)
     usable = status if isinstance(status, Unknown) else status.get("Cpus_allowed_list", "")
     return Processors(
         online=_list(_ONLINE, online),
         usable=_list("Cpus_allowed_list of /proc/self/status", usable),
-        quota=min(quotas, default=None),
-        throttled=max((share for each in groups if (share := _throttled(each)) is not None), default=None),
+        quota=quota if isinstance(quota, float) else None,
+        throttled=None if isinstance(group, Unknown) else cgroups.cpu_throttled(group),
         load=float(loads.split()[0]) if isinstance(loads, str) else None,
         governor=governor.strip() if isinstance(governor, str) else "",
     )
@@ -83,11 +78,3 @@ def _list(origin: str, text: str | Unknown) -> str | Unknown:
     if isinstance(text, Unknown):
         return text
     return text.strip() if numbers(text) else Unknown(f"{origin} is no list of processors")
-
-
-def _throttled(group: cgroups.Cgroup) -> float | None:
-    counts = proc.fields(group.folder / "cpu.stat")
-    if isinstance(counts, Unknown):
-        return None
-    periods, held = (int(counts.get(name, "0")) for name in ("nr_periods", "nr_throttled"))
-    return held / periods if periods else None

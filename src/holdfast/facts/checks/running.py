@@ -1,6 +1,7 @@
-"""Runs checks side by side, each within its limit: one that may block has a process of its own, which is left behind.
+"""Runs checks side by side, all of them within a limit: one that is late is Unknown, and takes no other with it.
 
-A call that waits inside a driver or for a dead file server cannot be interrupted, neither by a signal nor by a thread.
+A call that waits inside a driver or for a dead file server cannot be interrupted, neither by a signal nor by a thread:
+what is known to block has a process of its own, and whatever does not end is left behind.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import Semaphore, Thread
 
 import msgspec
 
@@ -29,16 +32,26 @@ class Look(msgspec.Struct, frozen=True):
 
 
 def look(place: Place, checks: Sequence[Check], tell: Callable[[Look], None] | None = None) -> Mapping[str, Look]:
-    """Make the checks; ``tell`` hears of each as it ends. A check that fails or takes too long is Unknown."""
-    with ThreadPoolExecutor(_AT_ONCE, "holdfast-check") as pool:
-        under_way = [pool.submit(_one, check, place) for check in checks]
-        done: dict[str, Look] = {}
-        for ended in as_completed(under_way):
-            found = ended.result()
+    """Make the checks; ``tell`` hears of each as it ends. One that fails, or is late, is Unknown."""
+    begun = time.monotonic()
+    ended: SimpleQueue[Look] = SimpleQueue()
+    free = Semaphore(_AT_ONCE)
+
+    def make(check: Check) -> None:
+        with free:
+            ended.put(_one(check, place))
+
+    for check in checks:
+        Thread(target=make, args=(check,), name=f"holdfast-check-{check.name}", daemon=True).start()
+    done: dict[str, Look] = {}
+    with suppress(Empty):
+        while len(done) < len(checks):
+            found = ended.get(timeout=max(begun + place.within_s - time.monotonic(), 0))
             done[found.check.name] = found
             if tell is not None:
                 tell(found)
-    return {check.name: done[check.name] for check in checks}
+    late = Unknown(f"it was not over after {place.within_s:g} s, and was left behind")
+    return {check.name: done.get(check.name, Look(check, late, place.within_s)) for check in checks}
 
 
 def _one(check: Check, place: Place) -> Look:
@@ -56,7 +69,8 @@ def _here(check: Check, place: Place) -> Seen | Unknown:
 
 def _aside(check: Check, place: Place) -> Seen | Unknown:
     """In a process of its own, which is killed when its time is over, and not waited for if that does not help."""
-    answer = programs.said([sys.executable, "-m", __name__, check.name], check.limit_s, msgspec.json.encode(place))
+    limit_s = min(check.limit_s, place.within_s)
+    answer = programs.said([sys.executable, "-m", __name__, check.name], limit_s, msgspec.json.encode(place))
     if isinstance(answer, Unknown):
         return Unknown(f"the check {check.name}: {answer.why}")
     try:

@@ -55,8 +55,8 @@ def look(place: Place) -> Tasks:
 def _limits(group: cgroups.Cgroup | Unknown) -> list[tuple[int, int, int, str]]:
     """Room, limit, use and file of each group around this process that has a limit."""
     found = []
-    for folder in () if isinstance(group, Unknown) else group.upwards():
-        limit, used = proc.number(folder / "pids.max"), proc.number(folder / "pids.current")
+    for each in () if isinstance(group, Unknown) else group.upwards():
+        limit, used = proc.number(each.folder / "pids.max"), proc.number(each.folder / "pids.current")
         if isinstance(limit, int) and isinstance(used, int):
-            found.append((limit - used, limit, used, str(folder / "pids.max")))
+            found.append((limit - used, limit, used, str(each.folder / "pids.max")))
     return found

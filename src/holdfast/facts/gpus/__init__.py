@@ -7,6 +7,7 @@ own, which is left behind when its time is over.
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,8 @@ from holdfast.findings import Unknown
 
 #: Without persistence mode the driver wakes each GPU at the first question, which takes about a second each.
 LIMIT_S = 15.0
+#: Of the time that there is for a check, the driver is given so much.
+SHARE = 0.9
 #: In a recorded tree of a host: what ``nvidia-smi -q -x`` said there.
 RECORDED = "nvidia-smi.xml"
 
@@ -100,9 +103,10 @@ class NoDriver(Unknown, frozen=True):
     """No NVIDIA driver is here, neither its library nor its program."""
 
 
-def ask(root: str = "/", limit_s: float = LIMIT_S) -> Answer | Unknown:
+def ask(root: str = "/", limit_s: float | None = None) -> Answer | Unknown:
     """Ask NVML, and nvidia-smi where NVML cannot be asked; :class:`NoDriver` where there is neither.
 
+    Where there is less time than LIMIT_S, a driver that does not answer may be slow alone, and is not called stuck.
     Below a ``root`` of its own stands a recorded answer or none.
     """
     from holdfast.facts.gpus import smi  # noqa: PLC0415 - it needs the words above
@@ -110,17 +114,24 @@ def ask(root: str = "/", limit_s: float = LIMIT_S) -> Answer | Unknown:
     if root != "/":
         recorded = Path(root, RECORDED)
         return smi.parsed(recorded.read_bytes()) if recorded.is_file() else NoDriver("no answer of it was recorded")
+    limit_s = LIMIT_S if limit_s is None else min(limit_s, LIMIT_S)
+    until = time.monotonic() + limit_s
     said = programs.said([sys.executable, "-m", "holdfast.facts.gpus.nvml"], limit_s)
     if isinstance(said, programs.TooLate):
-        return Stuck(f"the NVIDIA driver did not answer within {limit_s:g} s")
+        return _too_late(limit_s)
     if isinstance(said, bytes):
         answer = msgspec.json.decode(said, type=Answer | str)
         if isinstance(answer, Answer):
             return answer
         said = Unknown(answer)
-    told = smi.ask(limit_s)
+    told = smi.ask(max(until - time.monotonic(), 0.1))
     if isinstance(told, programs.TooLate):
-        return Stuck(f"the NVIDIA driver did not answer within {limit_s:g} s")
+        return _too_late(limit_s)
     if isinstance(told, programs.NotInstalled):
         return NoDriver(said.why)
     return Unknown(f"{said.why}; {told.why}") if isinstance(told, Unknown) else told
+
+
+def _too_late(limit_s: float) -> Unknown:
+    why = f"the NVIDIA driver did not answer within {limit_s:g} s"
+    return Stuck(why) if limit_s >= LIMIT_S else Unknown(f"{why}; without persistence mode it may need {LIMIT_S:g} s")
