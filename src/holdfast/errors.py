@@ -7,14 +7,18 @@
     │   ├── MissingFile            a script, folder or file that is not there
     │   ├── NoJob                  no training process that is meant is running
     │   ├── SeveralJobs            several training jobs are meant, where one has to be
+    │   ├── CheckpointMismatch     a checkpoint of another model, or of another optimizer
     │   ├── CollectiveMismatch     the ranks of a group made different calls, or with different tensors
     │   └── MissingExtra           a part of holdfast, or torch itself, that is not installed
     ├── WorldError                 the world's: the command was right, the machine or the network did not play along
     │   ├── RendezvousUnreachable  the store of the job cannot be reached
+    │   ├── HostUnfit              a host that must not take part in the job
     │   ├── CopyUnreachable        the copy of `attach` that judges for all nodes cannot be reached
     │   ├── CollectiveTimeout      ranks did not come to a collective in time
     │   ├── CollectiveFailed       a collective failed on this rank: a peer is gone, or the backend gave up
     │   ├── OutOfLockstep          ranks are at different steps, or hold different parameters
+    │   ├── LossNotFinite          the loss became NaN or infinite
+    │   ├── LossSpike              the loss rose far above what it was, and stayed there
     │   ├── GroupBroken            a process group in which a call failed, and which is not used again
     │   ├── ShmUnavailable         the shared memory (or any folder for boxes) is missing, full or closed to us
     │   ├── StackRefused           the stack of a process cannot be taken
@@ -23,6 +27,7 @@
     │   │   ├── BoxVersion         written by another version of holdfast
     │   │   └── BoxNoise           does not begin as a box does, or contradicts itself
     │   ├── CheckpointUnreadable   a folder that is no checkpoint, or a damaged one
+    │   ├── CheckpointFailed       a checkpoint could not be saved or loaded; those before it are as they were
     │   └── DumpUnreadable         a dump of torch's flight recorder that is none, or not a whole one
     │       ├── DumpTruncated      cut short, or still being written
     │       ├── DumpVersion        of a form that holdfast does not know
@@ -143,6 +148,17 @@ class RendezvousUnreachable(WorldError):
     next_step = "check --rdzv-endpoint (or --master-addr and --master-port), and that node 0 is up and its port open"
 
 
+class HostUnfit(WorldError):
+    """The checks before a start found the subject, a host, in a state in which the job would fail on it.
+
+    Its status is that of a job that failed, so that a scheduler starts it again elsewhere.
+    """
+
+    what = "{subject} does not take part in the job"
+    next_step = "let `holdfast check` tell the whole of it; --no-gate starts there all the same"
+    exit_status = 1
+
+
 class CopyUnreachable(WorldError):
     """The copy of ``holdfast attach`` on the subject, a host, that judges for all nodes, cannot be reached."""
 
@@ -150,6 +166,13 @@ class CopyUnreachable(WorldError):
     next_step = (
         "see that a copy runs there, and that nodes may connect to each other; or run `holdfast attach --hosts` instead"
     )
+
+
+class CheckpointMismatch(UsageError):
+    """The subject, a checkpoint or a part of it, does not fit what the job has; nothing of it was taken."""
+
+    what = "{subject} does not fit"
+    next_step = "give the job the model and optimizer that were saved, or load with strict=False what both have"
 
 
 class CollectiveMismatch(UsageError):
@@ -192,6 +215,28 @@ class OutOfLockstep(WorldError):
         self.odd = tuple(odd)
 
 
+class LossNotFinite(WorldError):
+    """The mean loss over all ranks was NaN or infinite in the steps ``first`` to ``last``; raised on all ranks."""
+
+    what = "the loss is not finite: {subject}"
+    next_step = "go back to a checkpoint of a step before it (`holdfast run` does), and leave that batch out"
+
+    def __init__(self, subject: object, *, why: str | None = None, first: int = 0, last: int = 0) -> None:
+        super().__init__(subject, why=why)
+        self.first, self.last = first, last
+
+
+class LossSpike(WorldError):
+    """The mean loss over all ranks rose far above its median, in the steps ``first`` to ``last``; on all ranks."""
+
+    what = "the loss jumped: {subject}"
+    next_step = "go back to a checkpoint of a step before it (`holdfast run` does), and leave those batches out"
+
+    def __init__(self, subject: object, *, why: str | None = None, first: int = 0, last: int = 0) -> None:
+        super().__init__(subject, why=why)
+        self.first, self.last = first, last
+
+
 class GroupBroken(WorldError):
     """A call was made in a group in which an earlier one timed out or failed: its ranks may be at different calls."""
 
@@ -222,6 +267,13 @@ class CheckpointUnreadable(WorldError):
 
     what = "cannot use the checkpoint {subject}"
     next_step = "move it away and take the one before it"
+
+
+class CheckpointFailed(WorldError):
+    """The subject, the saving or loading of a checkpoint, failed on some rank, and therefore on all of them alike."""
+
+    what = "{subject} failed"
+    next_step = "the checkpoints before it are as they were"
 
 
 class BoxUnreadable(WorldError):

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.actions import agent
 from holdfast.actions.agent import NodeAgent, Plan
-from holdfast.actions.policy import Budget, OnHang
+from holdfast.actions.policy import OnHang, Terms
 from holdfast.actions.run_folder import RunFolder
 from holdfast.facts.dump_requests import DumpPlace
 from holdfast.findings import Finding, Level, Subject, Verdict, verdict_to_json
@@ -73,10 +73,10 @@ def start(tmp_path):
     def begin(number=0, *, most=2, on_hang=OnHang.RESTART, node=0, board=None, **more):
         (tmp_path / "shm").mkdir(exist_ok=True)
         folder = RunFolder(tmp_path / "runs", workers=2, records=64, shm=tmp_path / "shm")
-        plan = Plan(workers=2, recorder="python", native="", inject="", on_hang=on_hang, preset="basic", environment={},
+        plan = Plan(workers=2, recorder="python", native="", inject="", preset="basic", environment={},
                     gaps={"SET": "here"}, json_report=tmp_path / "report.json", **more)  # fmt: skip
         watcher = Watcher()
-        hooks = NodeAgent(folder, plan, Budget(0, most), watcher)
+        hooks = NodeAgent(folder, plan, Terms(restarts=most, on_hang=on_hang), watcher)
         nodes = 1 if board is None else 2
         workers = tuple(Worker(2 * node + at, at, 100 + at) for at in range(2))
         board = board or Board(None, 0, 1)

@@ -1,18 +1,8 @@
-"""What is done after a verdict: the budget of restarts, --on-hang, and what happened before."""
+"""What is done after a failure: what the user allows, what was tried before, and whether the job got any further."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from holdfast.actions.policy import Budget, Course, OnHang, decide
-from holdfast.findings import Finding, Level, Subject, Verdict
-
-
-def verdict(rank=2, line=41):
-    subject = Subject(rank=rank, file="train.py", line=line)
-    return Verdict(
-        question="?", root=Finding(code="SYNC002", cause="c", level=Level.ERROR, message="m", subject=subject)
-    )
+from holdfast.actions.policy import Course, Failure, OnHang, Terms, decide
 
 
 @pytest.mark.parametrize(
@@ -29,27 +19,6 @@ def verdict(rank=2, line=41):
     ],
 )
 def test_a_hang_is_the_users_choice_and_a_death_is_the_budgets(hang, on_hang, used, course, reason):
-    decision = decide(verdict(), hang=hang, on_hang=on_hang, budget=Budget(used, 2))
+    failure = Failure(at=100.0, generation=used, hang=hang, cause="c", rank=2, file="train.py", line=41)
+    decision = decide(failure, Terms(on_hang=on_hang, restarts=2))
     assert (decision.course, decision.reason) == (course, reason)
-
-
-def test_without_a_budget_the_reason_names_the_option():
-    assert decide(None, hang=False, on_hang=OnHang.RESTART, budget=Budget(0, 0)).reason == (
-        "stop: --max-restarts allows no restart"
-    )
-
-
-def test_what_happened_before_at_the_same_place_is_said():
-    history = [verdict(), verdict(line=7), verdict()]
-    restart = decide(verdict(), hang=True, on_hang=OnHang.RESTART, budget=Budget(1, 3), history=history)
-    assert restart.reason == "restart 2 of 3; the same happened 2 times before"
-    assert decide(verdict(rank=1), hang=True, on_hang=OnHang.RESTART, budget=Budget(1, 3), history=history).reason == (
-        "restart 2 of 3"
-    )
-
-
-@given(st.booleans(), st.sampled_from(OnHang), st.integers(0, 9), st.integers(0, 9), st.booleans())
-def test_never_more_restarts_than_allowed(hang, on_hang, used, most, judged):
-    decision = decide(verdict() if judged else None, hang=hang, on_hang=on_hang, budget=Budget(used, most))
-    assert decision.course is not Course.RESTART or used < most
-    assert decision.course is not Course.REPORT or hang

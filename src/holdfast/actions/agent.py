@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 
 from holdfast import settings
+from holdfast.actions import policy
 from holdfast.actions.channel import Channel
-from holdfast.actions.policy import Budget, Course, Decision, OnHang, decide
+from holdfast.actions.policy import Course, Decision, Past, Scene, Terms
 from holdfast.actions.recordings import Recordings
 from holdfast.actions.run_folder import RunFolder
 from holdfast.errors import MissingFile
@@ -54,7 +55,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     recorder: str
     native: str
     inject: str
-    on_hang: OnHang
     preset: str | None
     environment: Mapping[str, str]
     gaps: Mapping[str, str]
@@ -82,10 +82,12 @@ def say(text: str) -> None:
 class NodeAgent:
     """The hooks of one node. The node that leads asks its watcher to judge; the others call the leader."""
 
-    def __init__(self, folder: RunFolder, plan: Plan, budget: Budget, watcher: Channel) -> None:
+    def __init__(self, folder: RunFolder, plan: Plan, terms: Terms, watcher: Channel) -> None:
         self._folder = folder
         self._plan = plan
-        self._budget = budget
+        self._terms = terms
+        self._past: list[Past] = []
+        self._restarts = 0
         self._watcher = watcher
         self._watcher_missed = False
         self._incidents: list[Incident] = []
@@ -109,6 +111,9 @@ class NodeAgent:
 
     # The hooks
 
+    def prepare(self) -> None:
+        """Nothing yet: the gate comes here."""
+
     def variables(self, rank: int, generation: int) -> Mapping[str, str]:
         """What worker ``rank`` gets in its environment."""
         limit_s = self._plan.group_timeout_s
@@ -128,7 +133,7 @@ class NodeAgent:
     def started(self, generation: Generation) -> None:
         """Tell the watcher whom to watch, and people where everything is."""
         self._generation, self._case = generation, _Case()
-        self._budget = msgspec.structs.replace(self._budget, used=generation.number)
+        self._restarts = generation.number
         for _ in self._watcher.answers():
             pass  # about the generation before
         workers = [
@@ -141,7 +146,7 @@ class NodeAgent:
         self._watcher.send(
             "start", generation=generation.number, run_dir=str(self._folder.path.absolute()), node=generation.node,
             nodes=generation.nodes, leader=generation.leader, world_size=generation.world_size,
-            on_hang=str(self._plan.on_hang), workers=workers,
+            on_hang=str(self._terms.on_hang), workers=workers,
         )  # fmt: skip
         say(self._introduction(generation))
 
@@ -259,8 +264,12 @@ class NodeAgent:
         self, verdict: Verdict | None, answer: Mapping[str, Any], current: Generation, case: _Case
     ) -> Order | None:
         hang = bool(answer.get("hang", False))
-        history = [incident.verdict for incident in self._incidents]
-        decision = decide(verdict, hang=hang, on_hang=self._plan.on_hang, budget=self._budget, history=history)
+        failure = policy.failure(
+            verdict, at=time.time(), generation=current.number, hang=hang,
+            dead=tuple(rank for rank, code in case.codes.items() if code), scene=Scene(),
+        )  # fmt: skip
+        decision = policy.decide(failure, self._terms, self._past)
+        self._past.append(Past(failure, decision))
         incident = Incident(
             generation=current.number, verdict=verdict or UNJUDGED, decision=str(decision.course),
             html=answer.get("html"), folder=answer.get("folder"), detected_s=answer.get("detected_s"),
@@ -310,7 +319,7 @@ class NodeAgent:
         verdict = self._incidents[-1].verdict if self._incidents else Verdict(question=QUESTION)
         findings = (verdict.root, *verdict.consequences) if verdict.root is not None else ()
         return json_report.envelope(
-            "run", findings, verdict, incidents=self._incidents, status=status, restarts=self._budget.used,
+            "run", findings, verdict, incidents=self._incidents, status=status, restarts=self._restarts,
             run_dir=str(self._folder.path),
         )  # fmt: skip
 

@@ -12,7 +12,7 @@ from holdfast import settings
 from holdfast.actions.agent import NodeAgent, Plan, say
 from holdfast.actions.audit import audit_environment
 from holdfast.actions.channel import Channel
-from holdfast.actions.policy import Budget, OnHang
+from holdfast.actions.policy import OnHang, Terms
 from holdfast.actions.run_folder import RunFolder
 from holdfast.errors import BadValue, HoldfastError, MissingFile, UnknownName
 from holdfast.findings import Level
@@ -52,7 +52,7 @@ def run(given: argparse.Namespace, wish: Wish) -> int:
     if folder.trouble and plan.recorder != "off":
         say(f"the boxes lie in {folder.boxes}, where writing is slower: {folder.trouble}")
     watcher = Channel(plan.environment, folder.path / "watcher.log")
-    node = NodeAgent(folder, plan, Budget(0, int(given.max_restarts)), watcher)
+    node = NodeAgent(folder, plan, _terms(given, wish), watcher)
     status = FAILED
     try:
         status = launch(given, node, logs=folder.logs, quiet="LOGLEVEL" not in plan.environment)
@@ -84,11 +84,15 @@ def _plan(given: argparse.Namespace, wish: Wish) -> Plan:
     if library is not None:
         packing.ensure_built(say)
     return Plan(
-        workers=workers, recorder=recorder, native=str(library or ""), inject=inject, on_hang=OnHang(wish.on_hang),
+        workers=workers, recorder=recorder, native=str(library or ""), inject=inject,
         preset=wish.preset, environment=environment, json_report=wish.json_report,
         group_timeout_s=_group_timeout(wish.group_timeout),
         gaps={name: value for name, value in environment.items() if own.get(name) != value},
     )  # fmt: skip
+
+
+def _terms(given: argparse.Namespace, wish: Wish) -> Terms:
+    return Terms(on_hang=OnHang(wish.on_hang), restarts=int(given.max_restarts))
 
 
 def _group_timeout(flag: str | None) -> float | None:

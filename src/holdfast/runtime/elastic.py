@@ -57,6 +57,7 @@ class Agent(LocalElasticAgent):
         in_thread(functools.partial(self._join, worker_group), waiting.tick)
 
     def _join(self, group: Any) -> None:  # WorkerGroup, whose attributes are declared to be None
+        self._hooks.prepare()
         spec = group.spec
         if getattr(spec.rdzv_handler, "_bootstrap_store_info", None) is not None:
             # torch 2.13 announces it in the first round only: a node that joins later would wait for it in vain.

@@ -30,15 +30,18 @@ _BLANK = "-"
 
 
 class Choice(StrEnum):
-    """What becomes of a generation that went wrong."""
+    """What becomes of a generation that went wrong. EXCLUDE and REPLACE may always be carried out as RESTART."""
 
     RESTART = "restart"
+    EXCLUDE = "exclude"
+    REPLACE = "replace"
     STOP = "stop"
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """What all nodes do now. ``stuck`` ranks get SIGKILL at once, the others after ``patience_s`` (None: torch's).
 
+    EXCLUDE: the ``excluded`` nodes of this generation do not join the next. REPLACE: ``ranks`` alone are started again.
     ``payload`` belongs to the hooks: the nodes hand it on unread.
     """
 
@@ -46,6 +49,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     stuck: tuple[int, ...] = ()
     patience_s: float | None = None
+    excluded: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()
     payload: str = ""
 
 
@@ -94,6 +99,13 @@ class Look:
 
 class Hooks(Protocol):
     """What the agent calls. Nothing may block: the agent waits for the answer with workers to look after."""
+
+    def prepare(self) -> None:
+        """Before this node joins a generation; the one that may block: it is called in a thread, without workers.
+
+        Raises:
+            HostUnfit: this host must not take part.
+        """
 
     def variables(self, rank: int, generation: int) -> Mapping[str, str]:
         """What the environment of worker ``rank`` gets in addition."""

@@ -20,7 +20,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, r
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousError
 from torch.distributed.launcher import api
 
-from holdfast.errors import MissingFile, RendezvousUnreachable, UsageError
+from holdfast.errors import HostUnfit, MissingFile, RendezvousUnreachable, UsageError
 from holdfast.runtime import ending
 from holdfast.runtime.elastic import Agent
 from holdfast.runtime.generation import End, Generation, Hooks, Look, Order
@@ -128,6 +128,10 @@ class _Guarded:
         self.note = hooks.note
         self.abandon = hooks.abandon
 
+    def prepare(self) -> None:
+        with self._caught():
+            self._hooks.prepare()
+
     def variables(self, rank: int, generation: int) -> Mapping[str, str]:
         return self._hooks.variables(rank, generation)
 
@@ -156,7 +160,7 @@ class _Guarded:
     def _caught(self) -> Iterator[None]:
         try:
             yield
-        except (SignalException, UsageError):
+        except (SignalException, UsageError, HostUnfit):
             raise
         except Exception:  # noqa: BLE001 - the job is worth more than the watching of it
             traceback.print_exc()
