@@ -58,6 +58,9 @@ OUTCOME_AT = 108
 #: held).
 STACK_SIGNAL = 34 + 7
 
+#: A file of this name beside the boxes says that SIGTERM comes from the agent, which ends the ranks because one failed.
+TEARDOWN = "ranks-end"
+
 FLAG_NO_COMPLETION = 1  # this backend does not tell the recorder when the call completes
 FLAG_NO_PYTHON = 2  # begun by a C++ thread that runs no Python: no call site
 FAILED = 1
@@ -97,6 +100,8 @@ class Note:
     RAISED = "X"  # JSON: type, text, file, line, function
     ENDED = "E"  # JSON: how, file, line, function, time
     SAVED = "C"  # JSON: step, path, time: a checkpoint was declared whole, or loaded
+    PREEMPTED = "P"  # JSON: signal, step, status, time: all ranks saved and leave, because a scheduler warned
+    TROUBLE = "T"  # JSON: what (nan, inf, spike, memory), step, first, last, … as facts/ranks.py's Trouble: seen by the loop
     WORD = "W"  # one sentence for people
 
 

@@ -100,6 +100,8 @@ _ROWS = (
             "--group-timeout; torch's own (10 minutes for NCCL, 30 for gloo) where it is unset.", too_late=GROUP),
     _row_of(_PATIENCE, "HOLDFAST_HEALTH_S", "Between two looks of the watcher at GPUs, links, memory and disk of its "
             "host; 0 for none.", default=30.0, minimum=0.0),
+    _row_of(_PATIENCE, "HOLDFAST_GRACE_S", "Time from a scheduler's warning (SIGTERM, SIGUSR1) to the end, for the last "
+            "checkpoint.", default=30.0, too_late=WORKER_START),
     _row_of(_OURS, "HOLDFAST_TIMEOUTS", "TOML file with your own time limits for the collectives of holdfast.comm, "
             "over ours key by key; the same on all hosts.", kind=Kind.PATH, too_late="the first collective"),
     _row_of(_OURS, "HOLDFAST_HISTORY", "Folder in which time-outs and slow collectives are counted over restarts. "
@@ -123,6 +125,10 @@ _ROWS = (
     _row_of(_GIVEN, "HOLDFAST_FACTS", "Facts of this host (JSON), which each rank keeps in its box.", kind=Kind.PATH),
     _row_of(_GIVEN, "HOLDFAST_ADJUSTMENTS", "What this start of the job does differently (JSON): the policy's "
             "decision.", kind=Kind.PATH),
+    _row_of(_OURS, "HOLDFAST_SPARES", "Spare processes for a restart, as --spares.", kind=Kind.CHOICE, default="warm",
+            choices=("off", "warm", "cuda")),
+    _row_of(_GIVEN, "HOLDFAST_SPARE", "Descriptor at which a spare process hears what it is to become.",
+            kind=Kind.COUNT, minimum=0),
     _row_of(_GIVEN, "HOLDFAST_WATCHER_PID", "Process that may take this worker's stacks.", kind=Kind.COUNT, minimum=1),
     _row_of(_ELASTIC, "RANK", "Global rank of this worker."),
     _row_of(_ELASTIC, "LOCAL_RANK", "Rank of this worker on its node."),
@@ -206,6 +212,13 @@ PRESETS: Mapping[str, Mapping[str, Default]] = {
 def environment() -> dict[str, str]:
     """A copy of this process's environment, to be passed on to children."""
     return dict(os.environ)
+
+
+def take_on(variables: Mapping[str, str]) -> None:
+    """Make ``variables`` the whole environment of this process, also for what is written in C."""
+    for name in os.environ.keys() - variables.keys():
+        del os.environ[name]
+    os.environ.update(variables)
 
 
 def read(

@@ -1,0 +1,221 @@
+"""The checkpoint before the end: a scheduler warns with SIGTERM or SIGUSR1, all ranks save at one step, all leave.
+
+For a loop, two calls::
+
+    from holdfast.runtime.checkpoint import emergency
+    ...
+    if emergency.due(step):              # between two steps: nanoseconds, until a signal comes
+        checkpoint.save(step)            # as ever, on all ranks
+        emergency.leave()                # ends this rank with 128 + the signal's number
+
+How they agree. Nobody acts alone: a rank that stops between two steps leaves the others waiting in a collective. A
+thread in every rank hears the signal (:mod:`hearing`) or reads in the job's store that another rank heard it, and says
+for its rank in the store which step it has not begun yet. The highest of them is where all stop: nobody is past it,
+and everybody comes to it, since the collectives before it were called by all. A rank waits in :func:`due` for the
+others' threads alone, and those never wait for training.
+
+A rank that says nothing for ``AGREE_LIMIT_S`` is dead or frozen: then no checkpoint can be made together, and who got
+the signal ends by it, as if nobody had listened. So also where the agent ends the ranks because one of them failed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import signal
+import threading
+import time
+from typing import NoReturn
+
+import msgspec
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from holdfast import blackbox, settings
+from holdfast.report.ranksets import say_ranks
+from holdfast.runtime.checkpoint.hearing import SIGNALS, Ears, end_by
+from holdfast.runtime.comm.groups import epoch, job_store
+
+#: A living rank's thread says its step within a look; who says nothing for so long is dead or frozen.
+AGREE_LIMIT_S = 5.0
+#: How often the store is asked whether another rank was warned; less often where many ranks ask.
+LOOK_EVERY_S = 0.25
+_RANKS_A_LOOK = 4096
+_POLL_S = 0.01
+_NEVER = 1 << 63
+#: The first exit status of a process that a signal ended, as shells count. Kubeflow starts a replica again from 128 on.
+STATUS = 128
+_log = logging.getLogger("holdfast.checkpoint")
+
+
+class Warned(msgspec.Struct, frozen=True):
+    """Who heard what: a global rank, and the number of the signal."""
+
+    rank: int
+    signal: int
+
+
+class Emergency:
+    """Hears the scheduler's warning for this rank, and agrees with the others on a step.
+
+    ``grace_s`` is the time from the warning to the end of everything, in seconds.
+    """
+
+    def __init__(self, grace_s: float, signals: tuple[signal.Signals, ...] = SIGNALS) -> None:
+        self.grace_s = grace_s
+        self._ears = Ears(signals)
+        self._step = -1
+        self._posted = False
+        self._at = _NEVER
+        self._decided = threading.Event()
+        self._closed = threading.Event()
+        self._epoch = 0
+        #: What was heard, and the monotonic time at which the grace period ends; None before.
+        self.warned: Warned | None = None
+        self.deadline: float | None = None
+        box = settings.path("HOLDFAST_BOX")
+        self._teardown = box.with_name(blackbox.TEARDOWN) if box is not None else None
+        self._thread = threading.Thread(target=self._watch, name="holdfast emergency", daemon=True)
+        self._thread.start()
+        os.register_at_fork(after_in_child=self._forked)
+        atexit.register(self.close)
+
+    def due(self, step: int) -> bool:
+        """Whether all ranks save now and leave. To be called by all of them between two steps, with growing ``step``.
+
+        True on all ranks at the same step, and nowhere before. Costs 0.1 us until a signal came; then once a wait for
+        the other ranks' threads, a fraction of a second.
+        """
+        self._step = step  # before the flag is read: the thread sets the flag before it reads the step
+        if not self._posted:
+            return False
+        self._decided.wait(2 * AGREE_LIMIT_S)
+        return step >= self._at
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the grace period is over; None where nobody has warned."""
+        return None if self.deadline is None else self.deadline - time.monotonic()
+
+    @property
+    def status(self) -> int:
+        """With which status a rank leaves: 128 + the number of the signal, 143 for SIGTERM and 138 for SIGUSR1."""
+        return STATUS + (self.warned.signal if self.warned is not None else int(signal.SIGTERM))
+
+    def leave(self) -> NoReturn:
+        """End this rank after its checkpoint; all ranks call it. Raises SystemExit with :attr:`status`."""
+        raise SystemExit(self.status)
+
+    def close(self) -> None:
+        """Listen no more; what handled the signals before does so again."""
+        atexit.unregister(self.close)
+        if not self._closed.is_set():
+            self._closed.set()
+            self._ears.wake()
+            self._thread.join(2.0)
+            self._ears.close()
+
+    # The thread
+
+    def _forked(self) -> None:
+        self._closed.set()
+        atexit.unregister(self.close)
+
+    def _watch(self) -> None:
+        while not self._closed.is_set():
+            ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+            heard = self._ears.wait(LOOK_EVERY_S * max(1.0, ranks / _RANKS_A_LOOK))
+            if self._closed.is_set():
+                return
+            if heard is not None and self._ends_anyway(heard):
+                end_by(heard)
+            try:
+                self._look(heard)
+            except (RuntimeError, ValueError, OSError):  # torch's errors of the network are RuntimeErrors
+                self._decided.set()
+                if heard is not None:
+                    end_by(heard, lambda: _log.warning("no emergency checkpoint: the job's store does not answer"))
+
+    def _ends_anyway(self, heard: signal.Signals) -> bool:
+        """Whether the agent ends the ranks because one of them failed: then there is nobody to save with."""
+        return heard == signal.SIGTERM and self._teardown is not None and self._teardown.exists()
+
+    def _look(self, heard: signal.Signals | None) -> None:
+        alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
+        mine = None if heard is None else Warned(0 if alone else dist.get_rank(), int(heard))
+        if not alone and epoch() != self._epoch:  # other ranks, another store
+            self._epoch, self._posted, self._at = epoch(), False, _NEVER
+            self._decided.clear()
+        if self._posted:
+            return  # a second signal says nothing new
+        if alone:
+            if mine is not None:
+                self._begin(mine)
+                self._decide(str(self._step + 1))
+            return
+        store = PrefixStore(f"holdfast/emergency/{self._epoch}", job_store())
+        if mine is not None:
+            self._begin(
+                msgspec.json.decode(store.compare_set("warned", "", msgspec.json.encode(mine).decode()), type=Warned)
+            )
+        elif store.check(["warned"]):
+            self._begin(msgspec.json.decode(store.get("warned"), type=Warned))
+        else:
+            return
+        self._decide(self._agree(store))
+        if self._at == _NEVER and mine is not None:
+            end_by(signal.Signals(mine.signal))
+
+    def _begin(self, warned: Warned) -> None:
+        self.warned = warned
+        self.deadline = time.monotonic() + self.grace_s
+        self._posted = True
+
+    def _agree(self, store: Store) -> str:
+        """Say this rank's step and hear what all come to: a step, or a sentence that says why there is none."""
+        ranks, rank = dist.get_world_size(), dist.get_rank()
+        store.set(str(rank), str(self._step + 1))
+        if store.add("said", 1) == ranks:
+            steps = [int(store.get(str(each))) for each in range(ranks)]
+            return str(store.compare_set("decision", "", str(max(steps))).decode())
+        # Who heard it first waits for less long than the others, which may have read it a look later.
+        own = self.warned is not None and self.warned.rank == rank
+        until = time.monotonic() + AGREE_LIMIT_S - (0.0 if not own else 1.0)
+        while not store.check(["decision"]):
+            if time.monotonic() > until:
+                silent = [each for each in range(ranks) if not store.check([str(each)])]
+                return str(store.compare_set("decision", "", f"{say_ranks(silent)} did not answer").decode())
+            time.sleep(_POLL_S)
+        return str(store.get("decision").decode())
+
+    def _decide(self, decision: str) -> None:
+        name = signal.Signals(self.warned.signal).name if self.warned is not None else "a signal"
+        who = f"{name} at rank {self.warned.rank}" if self.warned is not None else name
+        if decision.isdigit():
+            self._at = int(decision)
+            _log.warning("%s: all ranks save before step %s and leave, within %.0f s", who, decision, self.grace_s)
+        else:
+            _log.warning("%s: no emergency checkpoint, as %s", who, decision)
+        self._decided.set()
+
+
+_listening: Emergency | None = None
+
+
+def listen() -> Emergency:
+    """Have this rank hear SIGTERM and SIGUSR1 from now on; to be called in the main thread. Once more does nothing."""
+    global _listening  # noqa: PLW0603 - one process, one handler of a signal
+    if _listening is None or _listening._closed.is_set():  # noqa: SLF001 - its own module
+        _listening = Emergency(settings.seconds("HOLDFAST_GRACE_S"))
+    return _listening
+
+
+def due(step: int) -> bool:
+    """Whether all ranks save now and leave; see :meth:`Emergency.due`. False where nobody listens."""
+    return _listening is not None and _listening.due(step)
+
+
+def leave() -> NoReturn:
+    """End this rank, once its checkpoint is declared; see :meth:`Emergency.leave`."""
+    listen().leave()

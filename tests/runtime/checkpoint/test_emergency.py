@@ -1,0 +1,118 @@
+"""SIGTERM and SIGUSR1 to one rank, some or all: all ranks save at one step and leave with the same status."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("preempted.py")
+LIMIT_S = 60
+
+
+class Ranks:
+    """So many processes of the script, without an agent; what they print goes to one file each."""
+
+    def __init__(self, folder, ranks, pause_s=0.002, frozen=-1, mode="plain", **variables):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.files = [folder / f"{rank}.txt" for rank in range(ranks)]
+        self.processes = []
+        for rank, path in enumerate(self.files):
+            environment = {name: text for name, text in os.environ.items() if not name.startswith("HOLDFAST_")}
+            environment |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+                            "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", **variables}  # fmt: skip
+            with path.open("wb") as file:
+                command = [sys.executable, str(SCRIPT), str(pause_s), str(frozen), mode]
+                self.processes.append(subprocess.Popen(command, env=environment, stdout=file, stderr=file))
+
+    def text(self, rank):
+        return self.files[rank].read_text()
+
+    def until(self, text):
+        end = time.monotonic() + LIMIT_S
+        while not all(re.search(text, path.read_text()) for path in self.files):
+            assert time.monotonic() < end, [path.read_text()[-2000:] for path in self.files]
+            time.sleep(0.01)
+        return self
+
+    def statuses(self):
+        return [process.wait(LIMIT_S) for process in self.processes]
+
+    def saved(self):
+        return [re.findall(r"saves (\d+)", self.text(rank)) for rank in range(len(self.files))]
+
+    def close(self):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def start(tmp_path):
+    begun = []
+
+    def start(*given, **named):
+        begun.append(Ranks(tmp_path, *given, **named))
+        return begun[-1]
+
+    yield start
+    for each in begun:
+        each.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("warned", "word", "status"), [([1], signal.SIGTERM, 143), ([0, 1, 2], signal.SIGUSR1, 138)])
+def test_all_save_at_one_step_and_leave_with_the_status_of_the_signal(start, warned, word, status):
+    ranks = start(3).until("step 30")
+    for rank in warned:
+        ranks.processes[rank].send_signal(word)
+
+    assert ranks.statuses() == [status] * 3
+    saved = ranks.saved()
+    assert saved[0] == saved[1] == saved[2]
+    assert len(saved[0]) == 1
+    for rank in range(3):  # nobody began the step before which all saved
+        assert f"{rank} step {int(saved[0][0]) - 1}\n" in ranks.text(rank)
+        assert f"{rank} step {saved[0][0]}\n" not in ranks.text(rank)
+
+
+@pytest.mark.slow
+def test_a_frozen_rank_lets_the_warned_one_end_by_the_signal(start):
+    ranks = start(2, frozen=1, mode="frozen").until("step 20")
+    begun = time.monotonic()
+    ranks.processes[0].send_signal(signal.SIGTERM)
+
+    assert ranks.processes[0].wait(LIMIT_S) == -signal.SIGTERM
+    assert time.monotonic() - begun < 20
+    assert "no emergency checkpoint, as rank 1 did not answer" in ranks.text(0)
+    assert "saves" not in ranks.text(0)
+
+
+@pytest.mark.slow
+def test_the_agent_that_ends_ranks_because_one_failed_is_obeyed_inside_of_a_collective(start, tmp_path):
+    box = tmp_path / "boxes" / "rank0.box"
+    box.parent.mkdir()
+    ranks = start(2, frozen=1, mode="asleep", HOLDFAST_BOX=str(box)).until("step 20")
+    box.with_name("ranks-end").touch()
+    begun = time.monotonic()
+    ranks.processes[0].send_signal(signal.SIGTERM)  # it waits for rank 1 in C++, where no Python handler would run
+
+    assert ranks.processes[0].wait(LIMIT_S) == -signal.SIGTERM
+    assert time.monotonic() - begun < 3
+
+
+@pytest.mark.slow
+def test_one_rank_alone_saves_too_and_its_children_hear_nothing(start):
+    ranks = start(1, pause_s=0.0, mode="forks").until("step 30")
+    assert "child lives" in ranks.text(0)
+    ranks.processes[0].send_signal(signal.SIGTERM)
+
+    assert ranks.statuses() == [143]
+    assert len(ranks.saved()[0]) == 1
