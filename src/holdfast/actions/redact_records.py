@@ -22,7 +22,7 @@ from holdfast.facts import flight_recorder, plain_pickle
 
 _HOST_BYTES = 64
 _PHASE_BYTES = 64
-_JSON_NOTES = frozenset({Note.FACTS, Note.MEMBERS, Note.RAISED, Note.ENDED})
+_JSON_NOTES = frozenset({Note.FACTS, Note.MEMBERS, Note.RAISED, Note.ENDED, Note.TROUBLE})
 _VARIABLE = "environment variable "
 #: Protocol of torch's own dumps.
 _PROTOCOL = 2

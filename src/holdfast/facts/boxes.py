@@ -18,7 +18,7 @@ import numpy as np
 from holdfast import blackbox
 from holdfast.blackbox import HEADER, RECORD_BYTES, STEP_SLOT, Note
 from holdfast.errors import BoxNoise, BoxTruncated, BoxUnreadable, BoxVersion
-from holdfast.facts.ranks import Ended, Group, GroupProgress, Operation, Place, Raised
+from holdfast.facts.ranks import Ended, Group, GroupProgress, Operation, Place, Raised, Trouble
 
 RECORD_DTYPE = np.dtype(
     [
@@ -80,6 +80,7 @@ class Notes:
     raised: Raised | None = None
     ended: Ended | None = None
     words: list[str] = field(default_factory=list)
+    troubles: list[Trouble] = field(default_factory=list)
     dropped: int = 0
 
     def groups(self) -> dict[str, Group]:
@@ -277,6 +278,8 @@ def _sort_out(notes: Notes, fields: list[str]) -> None:
     elif kind == Note.ENDED:
         ended = msgspec.json.decode(fields[1])
         notes.ended = Ended(str(ended["how"]), _place(ended), float(ended["time"]))
+    elif kind == Note.TROUBLE:
+        notes.troubles.append(msgspec.json.decode(fields[1], type=Trouble))
     elif kind == Note.WORD:
         notes.words.append(fields[1])
     else:

@@ -104,6 +104,29 @@ class Raised(msgspec.Struct, frozen=True, gc=False):
     place: Place | None = None
 
 
+class Trouble(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What ``holdfast.loop`` saw go wrong in a step: ``what`` is ``nan``, ``inf``, ``spike`` or ``memory``.
+
+    ``first`` to ``last`` are the steps concerned, and ``step`` is the one in which it was noticed; ``value`` and
+    ``usual`` are the loss and its median before. ``here`` is False where this rank's own loss was fine.
+    ``micro_batches`` is the number of pieces of a batch; None where the script does not ask for pieces (``loop.parts``).
+    ``device`` is False where the host's memory ran out. ``exception`` is the type that ends the rank.
+    """
+
+    what: str
+    step: int
+    first: int
+    last: int
+    here: bool = True
+    value: float | None = None
+    usual: float | None = None
+    micro_batches: int | None = None
+    device: bool = True
+    exception: str = ""
+    text: str = ""
+    time: float = 0.0
+
+
 class Ended(msgspec.Struct, frozen=True, gc=False):
     """How the script itself ended: ``end of script``, ``sys.exit`` or ``exception``, and where."""
 
