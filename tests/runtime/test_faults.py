@@ -37,6 +37,9 @@ def test_the_grammar() -> None:
         Fault(kind="hang", ranks=(2,), step=30),
         Fault(kind="slow", ranks=(1, 3), collective=4, seconds=0.5, generation=None),
     )
+    assert faults.parse("exit@phase=checkpoint,visit=2") == (
+        Fault(kind="exit", ranks=None, phase="checkpoint", visit=2),
+    )
     assert faults.parse("exit@step=3,code=9") == (Fault(kind="exit", ranks=None, step=3, code=9),)
     assert faults.parse("") == ()
 
@@ -46,11 +49,11 @@ def test_the_grammar() -> None:
     [
         ("hnag@rank=2,step=3", UnknownName, "did you mean hang"),
         ("hang@rnk=2,step=3", UnknownName, "did you mean rank"),
-        ("hang@rank=2", BadValue, "one of step and collective"),
-        ("hang@rank=2,step=3,collective=4", BadValue, "one of step and collective"),
+        ("hang@rank=2", BadValue, "one of step, collective and phase"),
+        ("hang@rank=2,step=3,collective=4", BadValue, "one of step, collective and phase"),
         ("hang@rank=two,step=3", BadValue, "hang@rank=2,step=30"),
         ("hang@rank=,step=3", BadValue, "no value"),
-        ("hang", BadValue, "one of step and collective"),
+        ("hang", BadValue, "one of step, collective and phase"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(text: str, error: type[Exception], said: str) -> None:

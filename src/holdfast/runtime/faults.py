@@ -1,10 +1,11 @@
 """Injects faults into a training process, to prove that they are found: ``hang@rank=2,step=30``.
 
 The grammar is ``KIND@key=value,…``; several faults are separated by ``;``. Keys: ``rank`` (a number, several as
-``1|3``, or ``all``), one of ``step`` (after that optimizer step, or when the script says that step) and ``collective``
-(at the n-th collective of the process), ``generation`` (0: the first start only; ``all``: after every restart too),
-``seconds`` (of ``slow``) and ``code`` (of ``exit``). Faults happen for real: the signal is sent, the collective is left
-out.
+``1|3``, or ``all``), one of ``step`` (after that optimizer step, or when the script says that step), ``collective``
+(at the n-th collective of the process) and ``phase`` (as the rank enters a phase such as ``checkpoint`` or
+``evaluation``, the first time or at the ``visit`` that is given; ``start``: as soon as torch is imported),
+``generation`` (0: the first start only; ``all``: after every restart too), ``seconds`` (of ``slow``) and ``code`` (of
+``exit``). Faults happen for real: the signal is sent, the collective is left out.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +37,10 @@ KINDS: dict[str, str] = {
     "out-of-memory": "the rank may allocate 64 MiB more, and tries to take more than that",
     "corrupt": "the rank's next collective sends NaN",
 }
-_KEYS = ("rank", "step", "collective", "generation", "seconds", "code")
+_KEYS = ("rank", "step", "collective", "phase", "visit", "generation", "seconds", "code")
+_WHEN = ("step", "collective", "phase")
+#: The phase that a rank is in until its script goes on after the import of torch.
+START = "start"
 _ON_COLLECTIVE = frozenset({"skip-collective", "wrong-shape", "wrong-order", "corrupt"})
 _ROOM_BYTES = 64 << 20
 
@@ -48,6 +53,8 @@ class Fault:
     ranks: tuple[int, ...] | None
     step: int | None = None
     collective: int | None = None
+    phase: str | None = None
+    visit: int = 1
     generation: int | None = 0
     seconds: float = 1.0
     code: int = 1
@@ -75,16 +82,17 @@ def _parse_one(text: str) -> Fault:
         if not equals or not value:
             raise BadValue(f"the fault {text!r}", why=f"{key} has no value", next_step="write hang@rank=2,step=30")
         given[key] = value
-    if ("step" in given) == ("collective" in given):
-        raise BadValue(
-            f"the fault {text!r}", why="it needs one of step and collective", next_step=f"write {kind}@rank=2,step=30"
-        )
+    if sum(key in given for key in _WHEN) != 1:
+        why = "it needs one of step, collective and phase"
+        raise BadValue(f"the fault {text!r}", why=why, next_step=f"write {kind}@rank=2,step=30")
     try:
         return Fault(
             kind=kind,
             ranks=None if given.get("rank", "all") == "all" else tuple(int(rank) for rank in given["rank"].split("|")),
             step=int(given["step"]) if "step" in given else None,
             collective=int(given["collective"]) if "collective" in given else None,
+            phase=given.get("phase"),
+            visit=int(given.get("visit", "1")),
             generation=None if given.get("generation") == "all" else int(given.get("generation", "0")),
             seconds=float(given.get("seconds", "1")),
             code=int(given.get("code", "1")),
@@ -106,10 +114,12 @@ def arm(text: str, box: BoxWriter, *, rank: int, generation: int) -> None:
         return
     chaos = _Chaos(box, mine)
     recorder.step_listeners.append(chaos.at_step)
+    recorder.phase_listeners.append(chaos.at_phase)
     if any(fault.collective is not None or fault.kind in _ON_COLLECTIVE for fault in mine):
         from holdfast.runtime.faulty_operators import register
 
         register(chaos.at_collective)
+    chaos.at_phase(START)
 
 
 class _Chaos:
@@ -121,12 +131,19 @@ class _Chaos:
         self._next: str | None = None
         self._slow_s = 0.0
         self._collectives = 0
+        self._visits: Counter[str] = Counter()
 
     def at_step(self, number: int) -> None:
         """Called when step ``number`` is reached."""
         if self._slow_s:
             time.sleep(self._slow_s)
         for fault in [fault for fault in self._waiting if fault.step is not None and number >= fault.step]:
+            self._strike(fault)
+
+    def at_phase(self, name: str) -> None:
+        """Called when a phase is entered."""
+        self._visits[name] += 1
+        for fault in [fault for fault in self._waiting if fault.phase == name and self._visits[name] >= fault.visit]:
             self._strike(fault)
 
     def at_collective(self) -> str | None:

@@ -7,11 +7,12 @@ May stand here: the two calls a script may make (:func:`step`, :func:`phase`), t
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from holdfast.blackbox import BoxWriter
+from holdfast.blackbox import BoxWriter, Note
 from holdfast.errors import BadValue
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "ms": 0.001}
@@ -22,6 +23,8 @@ _phase: ContextVar[tuple[str, float]] = ContextVar("phase", default=("", 0.0))
 
 #: Called with the number of each step that begins (fault injection listens here).
 step_listeners: list[Callable[[int], None]] = []
+#: Called with the name of each phase that is entered.
+phase_listeners: list[Callable[[str], None]] = []
 
 
 def use(box: BoxWriter | None) -> None:
@@ -43,6 +46,12 @@ def stepped(number: int | None = None) -> None:
             listener(reached)
 
 
+def saved(step: int, path: str) -> None:
+    """Note in the box that a checkpoint was declared whole, or loaded. Does nothing without a box."""
+    if _box is not None:
+        _box.note_json(Note.SAVED, {"step": step, "path": path, "time": time.time()})
+
+
 @contextmanager
 def phase(name: str, budget: str | float = "10m") -> Iterator[None]:
     """Say that what follows is not a training step and may take up to ``budget``.
@@ -56,6 +65,8 @@ def phase(name: str, budget: str | float = "10m") -> Iterator[None]:
     inner, outer = (name, seconds(budget)), _phase.get()
     _enter(inner)
     try:
+        for listener in phase_listeners:
+            listener(name)
         yield
     finally:
         _enter(outer)

@@ -1,0 +1,117 @@
+"""What is done to a job, when, and what has to come of it: faults x moments x modes, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from holdfast.errors import UnknownName
+
+STEPS = 30
+SAVE_EVERY = 6
+#: What the job's short sections may take, so that a hang in them is not waited out for the minutes of a real job.
+PATIENCE = {"HOLDFAST_FIRST_STEP_S": "12", "HOLDFAST_CHECKPOINT_S": "8", "HOLDFAST_EVALUATION_S": "8"}
+
+
+class Blow(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault from outside of the ranks: its kind (:data:`holdfast.actions.chaos.blows.BLOWS`), and when.
+
+    It strikes ``delay_s`` seconds after a rank noted ``what`` ("step", "saving", "saved", "evaluated") at ``step`` or
+    a later one; ``what`` "start" means as soon as the ranks are processes.
+    """
+
+    kind: str
+    what: str = "step"
+    step: int = 0
+    delay_s: float = 0.0
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """One job that is hurt.
+
+    ``causes`` are the names that the verdicts' roots may have, of which the first verdict must have one and every other
+    too; empty where nothing fails. ``culprit`` is the rank that the first verdict names. ``starts`` is how often the
+    job is submitted: more than once where the agent itself is lost. ``damaged`` is how many of the newest checkpoints a
+    blow makes unusable.
+    """
+
+    name: str
+    fault: str
+    moment: str
+    mode: str = "ddp"
+    ranks: int = 2
+    inject: tuple[str, ...] = ()
+    blows: tuple[Blow, ...] = ()
+    causes: frozenset[str] = frozenset()
+    culprit: int | None = None
+    starts: int = 1
+    trainer: tuple[str, ...] = ()
+    damaged: int = 0
+
+
+class Inside(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault that a rank inflicts on itself (``holdfast run --inject``), and what it may rightly be called."""
+
+    text: str
+    causes: frozenset[str]
+    at_start: frozenset[str] = frozenset()
+    culprit: int | None = 1
+    trainer: tuple[str, ...] = ()
+
+
+def _named(*names: str) -> frozenset[str]:
+    return frozenset(names)
+
+
+_RAISED = _named("python-exception-on-one-rank")
+_STUCK = _named("rank-missing-collective", "stalled-outside-collectives")
+
+INSIDE: Mapping[str, Inside] = {
+    "exception": Inside(text="exception@rank=1", causes=_RAISED),
+    "exit-0": Inside(text="early-end@rank=1", causes=_named("rank-exits-early")),
+    "exit-1": Inside(text="exit@rank=1,code=1", causes=_named("exit-nonzero")),
+    "sigkill": Inside(text="sigkill@rank=1", causes=_named("rank-killed")),
+    "sigkill-rank-0": Inside(text="sigkill@rank=0", causes=_named("rank-killed"), culprit=0),
+    "sigstop": Inside(text="sigstop@rank=1", causes=_named("rank-stopped")),
+    "hang": Inside(text="hang@rank=1", causes=_STUCK, at_start=_named("store-wait")),
+}
+
+#: Moment -> when a fault inside of a rank strikes.
+MOMENTS: Mapping[str, str] = {
+    "start": "phase=start",
+    "first-step": "step=1",
+    "middle": f"step={STEPS // 2 + 1}",
+    "checkpoint": "phase=checkpoint,visit=2",
+    "evaluation": "phase=evaluation,visit=2",
+    "end": f"step={STEPS}",
+}
+
+MODES = ("ddp",)
+
+
+def _inside() -> Iterator[Scenario]:
+    for mode in MODES:
+        prefix = "" if mode == "ddp" else f"{mode}-"
+        for name, fault in INSIDE.items():
+            for moment, when in MOMENTS.items():
+                yield Scenario(
+                    name=f"{prefix}{name}-{moment}", fault=name, moment=moment, mode=mode,
+                    inject=(f"{fault.text},{when}",), culprit=fault.culprit, trainer=fault.trainer,
+                    causes=fault.causes | (fault.at_start if moment == "start" else frozenset()),
+                )  # fmt: skip
+
+
+#: Every scenario by its name.
+SCENARIOS: Mapping[str, Scenario] = {each.name: each for each in _inside()}
+
+
+def find(name: str) -> Scenario:
+    """The scenario of that name.
+
+    Raises:
+        UnknownName: there is none; says which are near.
+    """
+    if name not in SCENARIOS:
+        raise UnknownName("scenario", name, SCENARIOS, next_step=None)
+    return SCENARIOS[name]
