@@ -80,6 +80,9 @@ class Notes:
     raised: Raised | None = None
     ended: Ended | None = None
     words: list[str] = field(default_factory=list)
+    saved: int | None = None
+    loaded: int | None = None
+    preempted: int | None = None
     troubles: list[Trouble] = field(default_factory=list)
     dropped: int = 0
 
@@ -280,6 +283,11 @@ def _sort_out(notes: Notes, fields: list[str]) -> None:
         notes.ended = Ended(str(ended["how"]), _place(ended), float(ended["time"]))
     elif kind == Note.TROUBLE:
         notes.troubles.append(msgspec.json.decode(fields[1], type=Trouble))
+    elif kind == Note.SAVED:
+        declared = msgspec.json.decode(fields[1])
+        setattr(notes, "loaded" if declared.get("loaded") else "saved", int(declared["step"]))
+    elif kind == Note.PREEMPTED:
+        notes.preempted = int(msgspec.json.decode(fields[1])["status"])
     elif kind == Note.WORD:
         notes.words.append(fields[1])
     else:

@@ -193,6 +193,7 @@ class _Rank:
             started=box.header.started,
             progress=progress,
             step=step.number if step.counted else None,
+            counted=step.counted, saved=notes.saved, loaded=notes.loaded, preempted=notes.preempted,
             phase=step.phase or None,
             phase_budget_s=step.budget_s if step.phase else None,
             phase_since=step.phase_since if step.phase else 0.0,

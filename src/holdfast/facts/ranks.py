@@ -151,6 +151,8 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     ``io_bytes`` is what it read and wrote between them. ``blocked_on`` is the file or pipe that the main thread waits
     for in a system call. ``stacks`` holds the samples of the main thread, oldest first. ``asleep_s`` is how long the
     main thread has not run at all; ``woke`` says that it slept at one look, for too long to be polling, and ran since.
+    ``counted`` steps were done in this process; ``saved`` is the step of the newest checkpoint that it declared whole,
+    ``loaded`` that of the one it began from; ``preempted`` is the status with which it leaves at a scheduler's warning.
     """
 
     rank: int
@@ -162,6 +164,10 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     started: float = 0.0
     progress: float = 0.0
     step: int | None = None
+    counted: int = 0
+    saved: int | None = None
+    loaded: int | None = None
+    preempted: int | None = None
     phase: str | None = None
     phase_budget_s: float | None = None
     phase_since: float = 0.0

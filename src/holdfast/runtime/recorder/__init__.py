@@ -46,10 +46,10 @@ def stepped(number: int | None = None) -> None:
             listener(reached)
 
 
-def saved(step: int, path: str) -> None:
-    """Note in the box that a checkpoint was declared whole, or loaded. Does nothing without a box."""
+def saved(step: int, path: str, *, loaded: bool = False) -> None:
+    """Note in the box that a checkpoint was declared whole, or ``loaded``. Does nothing without a box."""
     if _box is not None:
-        _box.note_json(Note.SAVED, {"step": step, "path": path, "time": time.time()})
+        _box.note_json(Note.SAVED, {"step": step, "path": path, "time": time.time(), "loaded": loaded})
 
 
 @contextmanager
