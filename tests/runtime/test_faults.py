@@ -29,6 +29,11 @@ FOUND = {
     "early-end": {"rank-exits-early"},
     "out-of-memory": {"oom-on-one-rank-then-timeout"},
     "corrupt": {None},  # NaN is for the checks of numbers, which are not built yet
+    "device-oom": {"oom-on-one-rank-then-timeout"},
+    "fill-memory": {"host-oom-killed", "python-exception-on-one-rank"},  # the latter where nothing limits memory
+    "kill-loader": {"python-exception-on-one-rank"},  # the job has no loader, and the fault says so
+    "slow-disk": {None},
+    "clock-jump": {None},
 }
 
 

@@ -89,18 +89,17 @@ def _attach(box: BoxWriter) -> None:
 
     try:
         attach(box, settings.text("HOLDFAST_RECORDER") or "auto", settings.path("HOLDFAST_NATIVE"))
-        injected = settings.text("HOLDFAST_INJECT")
-        if injected:
-            from holdfast.runtime import faults
-
-            faults.arm(
-                injected, box, rank=settings.count("RANK"), generation=settings.count("TORCHELASTIC_RESTART_COUNT")
-            )
     except HoldfastError:
         raise
     except Exception as error:  # noqa: BLE001 - another torch may lack any of what is hooked; training goes on
         box.note(Note.WORD, f"the recorder could not be attached: {error!r}")
         sys.stderr.write(f"holdfast: the recorder does not fit this torch ({error}); going on without it\n")
+    injected = settings.text("HOLDFAST_INJECT")
+    if injected:  # what a fault raises at once is the script's, not ours
+        from holdfast.runtime import faults
+
+        generation = settings.count("TORCHELASTIC_RESTART_COUNT")
+        faults.arm(injected, box, rank=settings.count("RANK"), generation=generation)
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):

@@ -4,8 +4,9 @@ The grammar is ``KIND@key=value,…``; several faults are separated by ``;``. Ke
 ``1|3``, or ``all``), one of ``step`` (after that optimizer step, or when the script says that step), ``collective``
 (at the n-th collective of the process) and ``phase`` (as the rank enters a phase such as ``checkpoint`` or
 ``evaluation``, the first time or at the ``visit`` that is given; ``start``: as soon as torch is imported),
-``generation`` (0: the first start only; ``all``: after every restart too), ``seconds`` (of ``slow``) and ``code`` (of
-``exit``). Faults happen for real: the signal is sent, the collective is left out.
+``generation`` (0: the first start only; ``all``: after every restart too), ``seconds`` (of ``slow``, ``slow-disk`` and
+``clock-jump``) and ``code`` (of ``exit``). Faults happen for real: the signal is sent, the collective is left out; the
+three that are simulated say so.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from holdfast.blackbox import BoxWriter, Note
 from holdfast.errors import BadValue, UnknownName
@@ -36,6 +38,11 @@ KINDS: dict[str, str] = {
     "early-end": "the rank calls sys.exit(0)",
     "out-of-memory": "the rank may allocate 64 MiB more, and tries to take more than that",
     "corrupt": "the rank's next collective sends NaN",
+    "device-oom": "the rank raises torch.OutOfMemoryError, as an allocation on a full GPU does (simulated)",
+    "fill-memory": "the rank takes host memory until the kernel kills it, but no more than 2 GiB: set a limit before",
+    "kill-loader": "one of the rank's data-loader processes is killed by SIGKILL",
+    "slow-disk": "every fsync of the rank takes `seconds` (default 1) longer from there on (simulated)",
+    "clock-jump": "the rank's time.time() is `seconds` (default 1) ahead from there on (simulated)",
 }
 _KEYS = ("rank", "step", "collective", "phase", "visit", "generation", "seconds", "code")
 _WHEN = ("step", "collective", "phase")
@@ -43,6 +50,7 @@ _WHEN = ("step", "collective", "phase")
 START = "start"
 _ON_COLLECTIVE = frozenset({"skip-collective", "wrong-shape", "wrong-order", "corrupt"})
 _ROOM_BYTES = 64 << 20
+_FILL_BYTES = 2 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +171,8 @@ class _Chaos:
             self._slow_s = fault.seconds
         elif fault.kind == "exit":
             os._exit(fault.code)
+        elif fault.kind in _LASTING:
+            _LASTING[fault.kind](fault.seconds)
         else:
             _ACTIONS[fault.kind]()
 
@@ -200,6 +210,47 @@ def _take_all_memory() -> None:
     torch.empty(2 * _ROOM_BYTES, dtype=torch.uint8)
 
 
+def _run_out_on_device() -> None:
+    import torch
+
+    message = "CUDA out of memory. Tried to allocate 2.00 GiB. (injected: no device was asked)"
+    raise torch.OutOfMemoryError(message)
+
+
+def _fill_memory() -> None:
+    """Take memory in pieces, each of them touched, so that the kernel has to find it or to kill."""
+    taken = [b"\1" * _ROOM_BYTES for _ in range(_FILL_BYTES // _ROOM_BYTES)]
+    message = f"{len(taken) * _ROOM_BYTES >> 20} MiB were taken and nobody was killed: there is no limit on memory here"
+    raise RuntimeError(message)
+
+
+def _kill_loader() -> None:
+    """The first child that is none of multiprocessing's own servants, once there is one."""
+    import multiprocessing
+
+    for child in multiprocessing.active_children():
+        if child.pid is not None:
+            os.kill(child.pid, signal.SIGKILL)
+            return
+    raise RuntimeError("the rank has no data-loader process: num_workers is 0, or none was started yet")
+
+
+def _slow_disk(seconds: float) -> None:
+    real = os.fsync
+
+    def slow(fd: Any) -> None:
+        time.sleep(seconds)
+        real(fd)
+
+    os.fsync = slow
+
+
+def _jump(seconds: float) -> None:
+    real = time.time
+    time.time = lambda: real() + seconds
+
+
+_LASTING: dict[str, Callable[[float], None]] = {"slow-disk": _slow_disk, "clock-jump": _jump}
 _ACTIONS: dict[str, Callable[[], None]] = {
     "hang": hang,
     "sigkill": _kill,
@@ -207,4 +258,7 @@ _ACTIONS: dict[str, Callable[[], None]] = {
     "exception": _raise,
     "early-end": _leave,
     "out-of-memory": _take_all_memory,
+    "device-oom": _run_out_on_device,
+    "fill-memory": _fill_memory,
+    "kill-loader": _kill_loader,
 }
