@@ -5,6 +5,7 @@ Importing this package costs next to nothing and imports no torch. The names bel
 
     holdfast.step(n)                      this rank begins step n
     holdfast.phase(name, budget="10m")    with-block: what runs in it may take this long and is no hang meanwhile
+    holdfast.Checkpoint(folder, ...)      checkpoints that are proven whole, of any world size, written beside training
     holdfast.comm                         collectives that end, and name the ranks that did not come
     holdfast.sinks                        where metrics go, without harm to training when that fails
 """
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 
 #: Public name -> the module that holds it, or which it is. Rooms to come are added here, one line each.
 _LAZY = {
+    "Checkpoint": "holdfast.runtime.checkpoint.saver",
     "comm": "holdfast.runtime.comm",
     "evaluate": "holdfast.runtime.evaluate",
     "phase": "holdfast.runtime.recorder",
@@ -25,7 +27,7 @@ _LAZY = {
     "step": "holdfast.runtime.recorder",
 }
 
-__all__ = ["__version__", "comm", "evaluate", "phase", "sinks", "step"]
+__all__ = ["Checkpoint", "__version__", "comm", "evaluate", "phase", "sinks", "step"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,219 @@
+"""What is saved: the tensors of models and optimizers, which belong to the job, and of each rank its own.
+
+The tensors are one nested dict, in the words that ``torch.distributed.checkpoint`` users know::
+
+    {"model": {"layer.weight": …}, "optimizer": {"state": {"layer.weight": {"exp_avg": …}}}, "extra": {"ema": {…}}}
+
+A rank's own is a small file that ``torch.load(weights_only=True)`` reads: random states, groups of the optimizers,
+scheduler, scaler, configuration, and what else has a ``state_dict``.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.tensor import DTensor
+
+from holdfast.errors import CheckpointFailed, CheckpointUnreadable
+from holdfast.runtime.checkpoint import optimizers, randomness
+from holdfast.runtime.checkpoint.names import parameter_names, plain, plain_name, state_of_module
+
+Models = torch.nn.Module | Mapping[str, torch.nn.Module] | None
+Optimizers = torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer] | None
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What a scheduler, a data loader, a metric has."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its state, of plain values and tensors."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> Any:
+        """Take a state back."""
+        ...
+
+
+class OfAllRanks(Protocol):
+    """A stateful object may have this too: it is then given the states that all ranks saved, in their order.
+
+    So it can divide them anew where the number of ranks is another one (a data loader its position, say).
+    """
+
+    def load_state_dicts(self, states: list[dict[str, Any]]) -> Any:
+        """Take the states of all ranks that saved."""
+        ...
+
+
+class State:
+    """The objects that are saved and restored."""
+
+    def __init__(
+        self, model: Models, optimizer: Optimizers, scheduler: Any, scaler: Any, stateful: Mapping[str, Any] | None,
+        config: Any,
+    ) -> None:  # fmt: skip
+        self.models = _by_name(model)
+        self.optimizers = _by_name(optimizer)
+        extra = dict(stateful or {})
+        self.modules = {name: each for name, each in extra.items() if isinstance(each, torch.nn.Module)}
+        self.stateful = {name: each for name, each in extra.items() if name not in self.modules}
+        self.stateful |= {f".{name}": each for name, each in (("scheduler", scheduler), ("scaler", scaler)) if each}
+        self.config = config
+
+    def tensors(self) -> dict[str, Any]:
+        """All tensors of the job by name; they are the objects' own, not copies."""
+        found = self._modules()
+        names = parameter_names(self.models)
+        states = {key: optimizers.state_of(each, names) for key, each in self.optimizers.items()}
+        _put(found, "optimizer", {key: {"state": state} for key, state in states.items() if state})
+        return found
+
+    def _modules(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        _put(found, "model", {key: state_of_module(module) for key, module in self.models.items()})
+        _put(found, "extra", {key: state_of_module(module) for key, module in self.modules.items()})
+        return found
+
+    def own(self, rank: int, world: int) -> bytes:
+        """What this rank alone has.
+
+        Raises:
+            CheckpointFailed: a part holds what could not be loaded without running code that stands in the file.
+        """
+        names = parameter_names(self.models)
+        parts: dict[str, Any] = {
+            "rank": rank,
+            "world": world,
+            "random": randomness.taken(),
+            "groups": {key: optimizers.groups_of(each, names) for key, each in self.optimizers.items()},
+            "config": self.config,
+            "stateful": {name: each.state_dict() for name, each in self.stateful.items()},
+        }
+        data = _packed(parts)
+        try:
+            unpacked(data)
+        except Exception:
+            for name, value in {**parts.pop("stateful"), **parts}.items():
+                _refuse(name.removeprefix("."), value)
+            raise
+        return data
+
+    def template(self, index: Metadata) -> dict[str, Any]:
+        """Room for all tensors that this job has and the checkpoint may: the models' own, and for optimizers made."""
+        found = self._modules()
+        names = parameter_names(self.models)
+        states = {
+            key: optimizers.template(each, names, index, ("optimizer", *([key] if key else []), "state"))
+            for key, each in self.optimizers.items()
+        }
+        _put(found, "optimizer", {key: {"state": state} for key, state in states.items() if state})
+        return found
+
+    def give(self, tensors: dict[str, Any], own: dict[str, Any], everyones: list[dict[str, Any]]) -> None:
+        """Hand out what was read: ``own`` is this rank's file (rank 0's where it had none), ``everyones`` all of them.
+
+        Raises:
+            CheckpointMismatch: an optimizer has other groups.
+        """
+        for word, modules in (("model", self.models), ("extra", self.modules)):
+            for key, module in modules.items():
+                _give_module(module, _get(tensors, word, key))
+        names = parameter_names(self.models)
+        for key, optimizer in self.optimizers.items():
+            if key in own["groups"]:
+                state = (_get(tensors, "optimizer", key) or {}).get("state", {})
+                optimizers.restore(optimizer, names, state, own["groups"][key])
+        for name, each in self.stateful.items():
+            if hasattr(each, "load_state_dicts") and name in everyones[0]["stateful"]:
+                each.load_state_dicts([states["stateful"][name] for states in everyones])
+            elif name in own["stateful"]:
+                each.load_state_dict(own["stateful"][name])
+
+
+def unpacked(data: bytes, name: object = "a rank's state") -> dict[str, Any]:
+    """What :meth:`State.own` made. Raises CheckpointUnreadable."""
+    try:
+        found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0][:300]
+        raise CheckpointUnreadable(name, why=f"it holds more than plain values and tensors: {first}") from error
+    if not isinstance(found, dict) or not {"rank", "world", "random", "groups", "config", "stateful"} <= set(found):
+        raise CheckpointUnreadable(name, why="it is no state of a rank")
+    return found
+
+
+def mismatches(template: Mapping[str, Any], index: Metadata) -> dict[str, list[str]]:
+    """What the job has and the checkpoint has not, and the reverse, and what has other shapes; names by kind.
+
+    ``template`` is flat. Optimizer state that was never made is no mismatch.
+    """
+    saved = index.state_dict_metadata
+    found: dict[str, list[str]] = {
+        "missing from the checkpoint": sorted(set(template) - set(saved)),
+        "unknown to this job": sorted(set(saved) - set(template)),
+        "of another shape": [
+            f"{name} ({_shape(place.size)} in the checkpoint, {_shape(value.shape)} here)"
+            for name, value in sorted(template.items())
+            for place in [saved.get(name)]
+            if isinstance(value, torch.Tensor) and isinstance(place, TensorStorageMetadata)
+            if place.size != value.shape
+        ],
+    }
+    return {kind: names for kind, names in found.items() if names}
+
+
+def _shape(size: Any) -> str:
+    return " x ".join(map(str, size)) or "a single number"
+
+
+def _by_name(given: Any) -> dict[str, Any]:
+    return {} if given is None else dict(given) if isinstance(given, Mapping) else {"": given}
+
+
+def _put(found: dict[str, Any], word: str, parts: dict[str, Any]) -> None:
+    if parts:
+        found[word] = parts[""] if set(parts) == {""} else parts
+
+
+def _get(found: dict[str, Any], word: str, key: str) -> Any:
+    part = found.get(word)
+    return part if not key or part is None else part.get(key)
+
+
+def _give_module(module: torch.nn.Module, state: dict[str, Any] | None) -> None:
+    """Tensors were read into the module's own; what is none, or was a copy, goes the way of load_state_dict."""
+    inner = plain(module)
+    own = {_address(value) for value in (*inner.parameters(), *inner.buffers())}
+    there, rest = inner.state_dict(), {}
+    for name in there:
+        value = (state or {}).get(plain_name(name), there[name])
+        if not isinstance(value, torch.Tensor) or _address(value) not in own:
+            rest[name] = value
+    if rest:
+        inner.load_state_dict({**there, **rest})
+
+
+def _address(value: torch.Tensor) -> int:
+    return (value.to_local() if isinstance(value, DTensor) else value).data_ptr()
+
+
+def _packed(value: Any) -> bytes:
+    stream = io.BytesIO()
+    torch.save(value, stream)
+    return stream.getvalue()
+
+
+def _refuse(name: str, value: Any) -> None:
+    try:
+        torch.load(io.BytesIO(_packed(value)), map_location="cpu", weights_only=True)
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0][:200]
+        raise CheckpointFailed(
+            f"saving {name}", why=f"its state holds more than plain values and tensors ({first})",
+            next_step="give a state_dict of numbers, texts, lists, dicts and tensors",
+        ) from error  # fmt: skip
