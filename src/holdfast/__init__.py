@@ -6,6 +6,8 @@ Importing this package costs next to nothing and imports no torch. The names bel
     holdfast.step(n)                      this rank begins step n
     holdfast.phase(name, budget="10m")    with-block: what runs in it may take this long and is no hang meanwhile
     holdfast.Checkpoint(folder, ...)      checkpoints that are proven whole, of any world size, written beside training
+    holdfast.loop(loader, checkpoint)     the batches of a job that resumes and saves by itself
+    holdfast.Hooks(checkpoint)            the same for a loop of one's own
     holdfast.comm                         collectives that end, and name the ranks that did not come
     holdfast.sinks                        where metrics go, without harm to training when that fails
 """
@@ -22,12 +24,14 @@ _LAZY = {
     "Checkpoint": "holdfast.runtime.checkpoint.saver",
     "comm": "holdfast.runtime.comm",
     "evaluate": "holdfast.runtime.evaluate",
+    "Hooks": "holdfast.runtime.loop.hooks",
+    "loop": "holdfast.runtime.loop.looping",
     "phase": "holdfast.runtime.recorder",
     "sinks": "holdfast.runtime.sinks",
     "step": "holdfast.runtime.recorder",
 }
 
-__all__ = ["Checkpoint", "__version__", "comm", "evaluate", "phase", "sinks", "step"]
+__all__ = ["Checkpoint", "Hooks", "__version__", "comm", "evaluate", "loop", "phase", "sinks", "step"]
 
 
 def __getattr__(name: str) -> Any:

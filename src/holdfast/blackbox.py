@@ -101,7 +101,7 @@ class Note:
     ENDED = "E"  # JSON: how, file, line, function, time
     SAVED = "C"  # JSON: step, path, time: a checkpoint was declared whole, or loaded
     PREEMPTED = "P"  # JSON: signal, step, status, time: all ranks saved and leave, because a scheduler warned
-    TROUBLE = "T"  # JSON: what (nan, inf, spike, memory), step, first, last, … as facts/ranks.py's Trouble: seen by the loop
+    TROUBLE = "T"  # JSON: what holdfast.loop saw go wrong in a step, as Trouble in facts/ranks.py
     WORD = "W"  # one sentence for people
 
 

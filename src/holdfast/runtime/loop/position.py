@@ -9,7 +9,7 @@ ranks. :class:`Stateful` asks a loader (torchdata's ``StatefulDataLoader``) or a
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
 import torch
@@ -70,6 +70,10 @@ class Position:
                 break
             yield batch
 
+    def left(self) -> int | None:
+        """How many batches of this epoch are not taken yet; None where that is not known."""
+        return len(self.loader) - self.taken if isinstance(self.loader, Sized) else None
+
     def took(self) -> None:
         """The batch that was given last has been used."""
         self.taken += 1
@@ -100,6 +104,7 @@ class Ordered(Position):
         super().__init__(loader, order.replicas)
         self.order = order
         self.seed = order.seed
+        self._batch_size = order.batch_size  # as the script says, whatever it is made later
         _put_indices(loader, self)
         if getattr(loader, "in_order", True) is False:
             loader.in_order = True
@@ -108,7 +113,8 @@ class Ordered(Position):
 
     def state(self) -> dict[str, Any]:
         """The position, with what makes the order and the size of the global batch."""
-        return super().state() | {"length": self.order.length, "global_batch": self.order.global_batch}
+        more = {"length": self.order.length, "global_batch": self.order.global_batch, "batch_size": self._batch_size}
+        return super().state() | more
 
     def restore(self, state: dict[str, Any]) -> str:
         """As above; the seed is that of the first run, so that the order stays."""
@@ -133,6 +139,10 @@ class Ordered(Position):
 
     def __len__(self) -> int:
         return self.order.count(0)
+
+    def left(self) -> int:
+        """As above, for any number of samples taken."""
+        return self.order.count(self.taken)
 
     def _begin(self, stream: Stream) -> Iterator[Any]:
         return self._iterate(stream)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 from holdfast.blackbox import BoxWriter, Note
 from holdfast.errors import BadValue
@@ -25,6 +26,9 @@ _phase: ContextVar[tuple[str, float]] = ContextVar("phase", default=("", 0.0))
 step_listeners: list[Callable[[int], None]] = []
 #: Called with the name of each phase that is entered.
 phase_listeners: list[Callable[[str], None]] = []
+
+#: Called with the exception that ends the script, before the box says how it ended; one for each name.
+raised_listeners: dict[str, Callable[[BaseException], None]] = {}
 
 
 def use(box: BoxWriter | None) -> None:
@@ -44,6 +48,12 @@ def stepped(number: int | None = None) -> None:
         reached = _box.step(number)
         for listener in step_listeners:
             listener(reached)
+
+
+def note_json(kind: str, value: Any) -> None:
+    """Note ``value`` as JSON in the box. Does nothing without a box."""
+    if _box is not None:
+        _box.note_json(kind, value)
 
 
 def saved(step: int, path: str, *, loaded: bool = False) -> None:
