@@ -52,6 +52,10 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     },
     "--json-report": {"metavar": "FILE", "type": Path, "help": "Write the verdict there, for scripts, at the end."},
     "--run-dir": {"metavar": "DIR", "help": "Folder for the run's folder (default: holdfast-runs)."},
+    "--spares": {
+        "metavar": "KIND",
+        "help": "Processes kept ready for a restart: off, warm (imports done) or cuda (GPU opened too); default warm.",
+    },
     "--recorder": {"metavar": "KIND", "help": "auto, native (compiled), python or off."},
 }  # fmt: skip
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from holdfast import settings
 from holdfast.blackbox import STACK_SIGNAL, BoxWriter, Note
 from holdfast.errors import HoldfastError
-from holdfast.runtime import recorder
+from holdfast.runtime import imported, recorder
 
 PR_SET_PDEATHSIG = 1  # prctl(2): the signal that the kernel sends when the parent is gone
 PR_SET_PTRACER = 0x59616D61  # prctl(2): who may trace this process although it is no ancestor
@@ -34,6 +34,10 @@ PR_SET_PTRACER = 0x59616D61  # prctl(2): who may trace this process although it 
 def main(arguments: Sequence[str]) -> None:
     """Record, then run ``[-m] target args…``."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if settings.text("HOLDFAST_SPARE"):
+        from holdfast.runtime import warm
+
+        warm.become_worker(settings.count("HOLDFAST_SPARE"))
     as_module = arguments[0] == "-m"
     target, *rest = arguments[1:] if as_module else arguments
     box = _open_box()
@@ -74,7 +78,10 @@ def _prepare(box: BoxWriter) -> None:
     faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=True, chain=False)
     _let_watcher_trace(int(settings.text("HOLDFAST_WATCHER_PID") or 0))
     os.register_at_fork(after_in_child=lambda: recorder.use(None))  # data-loader workers are no ranks
-    after_import("torch", lambda: _attach(box))
+    imports = imported.Writer(box.path)
+    if settings.text("HOLDFAST_SPARES") != "off":
+        recorder.step_listeners.append(imports.stepped)
+    after_import("torch", lambda: _attach(box), before=imports.before_torch)
 
 
 def _let_watcher_trace(watcher: int) -> None:
@@ -103,10 +110,10 @@ def _attach(box: BoxWriter) -> None:
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Calls back once, when the module ``name`` has been executed."""
+    """Calls back once before the module ``name`` is executed, and once when it has been."""
 
-    def __init__(self, name: str, call: Callable[[], None]) -> None:
-        self._name, self._call, self._looking = name, call, False
+    def __init__(self, name: str, call: Callable[[], None], before: Callable[[], None]) -> None:
+        self._name, self._call, self._before, self._looking = name, call, before, False
 
     def find_spec(
         self,
@@ -126,6 +133,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
             execute = spec.loader.exec_module
 
             def exec_module(module: types.ModuleType) -> None:
+                self._before()
                 execute(module)
                 sys.meta_path.remove(self)
                 self._call()
@@ -134,12 +142,12 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         return spec
 
 
-def after_import(name: str, call: Callable[[], None]) -> None:
+def after_import(name: str, call: Callable[[], None], before: Callable[[], None] = lambda: None) -> None:
     """Call ``call`` once the module ``name`` has been imported, at once where it is already there."""
     if name in sys.modules:
         call()
     else:
-        sys.meta_path.insert(0, _AfterImport(name, call))
+        sys.meta_path.insert(0, _AfterImport(name, call, before))
 
 
 def _run_script(target: str) -> None:

@@ -20,6 +20,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from holdfast.runtime import ending, generation
 from holdfast.runtime.generation import Board, Choice, End, Generation, Hooks, Look, Order, Worker
 from holdfast.runtime.patience import Signals, Waiting, in_thread
+from holdfast.runtime.spares import Mode, Spares, handed_out
 from holdfast.runtime.torchrun import CompletedLogs
 
 LINE_PREFIX = "[rank${rank}]: "
@@ -32,12 +33,16 @@ AGREE_LIMIT_S = 3.0
 class Agent(LocalElasticAgent):
     """Starts, watches and ends the workers of one node."""
 
-    def __init__(self, spec: WorkerSpec, *, hooks: Hooks, signals: Signals, logs: LogsSpecs | None, **own: Any) -> None:
+    def __init__(
+        self, spec: WorkerSpec, *, hooks: Hooks, signals: Signals, logs: LogsSpecs | None, spares: Mode = Mode.OFF,
+        **own: Any,
+    ) -> None:  # fmt: skip
         own["logs_specs"] = CompletedLogs(logs or own["logs_specs"], self._complete)
         own["log_line_prefix_template"] = own.get("log_line_prefix_template") or LINE_PREFIX
         super().__init__(spec, **own)
         self._hooks = hooks
         self._signals = signals
+        self._spares = Spares(spares, hooks.note)
         self._joined: list[generation.Joined] = []
         self._attempts = 0
         self._others: frozenset[int] = frozenset()  # processes of ours that are no workers
@@ -76,11 +81,12 @@ class Agent(LocalElasticAgent):
         self._remaining_restarts = max(spec.max_restarts - joined.restarts, 0)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        self._others = ending.children_of(os.getpid())
+        self._others = ending.children_of(os.getpid()) - self._spares.pids
         try:
-            pids: dict[int, Any] = super()._start_workers(worker_group)
+            with handed_out(self._spares):
+                pids: dict[int, Any] = super()._start_workers(worker_group)
         except BaseException:  # a signal came between the first worker and the last: torch knows of none
-            ending.end([], word=signal.SIGKILL, patience_s=0, spared=self._others)
+            ending.end([], word=signal.SIGKILL, patience_s=0, spared=self._spared)
             raise
         self._signals.listen()  # torch has just put its own handlers there
         self._joined = self._joined[-1:]  # the store of the generation before this one goes
@@ -106,6 +112,7 @@ class Agent(LocalElasticAgent):
         """Complete the environment of a worker that is about to start."""
         restarts = int(environment["TORCHELASTIC_RESTART_COUNT"])
         environment["TORCHELASTIC_USE_AGENT_STORE"] = str(True)
+        environment["HOLDFAST_SPARES"] = str(self._spares.mode)
         environment.update(self._hooks.variables(int(environment["RANK"]), restarts))
 
     # Looking after the workers
@@ -124,8 +131,15 @@ class Agent(LocalElasticAgent):
             self._failed_at = self._failed_at or time.monotonic()
             if time.monotonic() - self._failed_at < HOOKS_LIMIT_S:
                 return RunResult(state=WorkerState.HEALTHY)
+        else:
+            self._spares.tick()
         result: RunResult = super()._monitor_workers(worker_group)
         return result
+
+    @property
+    def _spared(self) -> frozenset[int]:
+        """Processes of ours that are no workers."""
+        return self._others | self._spares.pids
 
     def _ask(self, codes: dict[int, int]) -> Order | None:
         """Ask the hooks, propose what they want, and return what the nodes agreed upon."""
@@ -201,7 +215,7 @@ class Agent(LocalElasticAgent):
             ending.end(
                 list(self._children().values()), word=word,
                 patience_s=order.patience_s if order is not None and order.patience_s is not None else patience_s,
-                at_once={worker.pid for worker in current.workers if worker.rank in stuck}, spared=self._others,
+                at_once={worker.pid for worker in current.workers if worker.rank in stuck}, spared=self._spared,
             )  # fmt: skip
         if self._pcontext is not None:
             self._pcontext.close()  # all are dead: this ends the threads that show their output
@@ -213,7 +227,7 @@ class Agent(LocalElasticAgent):
 
     def _kill(self) -> None:
         """What the second signal does."""
-        ending.end(list(self._children().values()), word=signal.SIGKILL, patience_s=0, spared=self._others)
+        ending.end(list(self._children().values()), word=signal.SIGKILL, patience_s=0, spared=self._spared)
 
     # The end of the job
 
@@ -222,6 +236,7 @@ class Agent(LocalElasticAgent):
         try:
             return super().run(role) or RunResult(state=WorkerState.SUCCEEDED)
         finally:
+            self._spares.close()
             self._board.leave(AGREE_LIMIT_S)
 
     def _invoke_run(self, role: str = "default") -> RunResult:

@@ -20,11 +20,13 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, r
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousError
 from torch.distributed.launcher import api
 
+from holdfast import settings
 from holdfast.errors import HostUnfit, MissingFile, RendezvousUnreachable, UsageError
 from holdfast.runtime import ending
 from holdfast.runtime.elastic import Agent
 from holdfast.runtime.generation import End, Generation, Hooks, Look, Order
 from holdfast.runtime.patience import SIGNALS, Signals, await_rendezvous, endpoint, unreachable
+from holdfast.runtime.spares import Mode
 from holdfast.runtime.torchrun import behind_bootstrap, keep_logs
 
 #: torchrun ends with this status whenever the job fails, and when a signal ends it.
@@ -63,6 +65,7 @@ def launch(given: argparse.Namespace, hooks: Hooks, *, logs: Path, quiet: bool) 
 def _agents(given: argparse.Namespace, hooks: Hooks, signals: Signals, logs: Path) -> Callable[..., Agent]:
     """What makes the agent in place of the class that torch's launcher names."""
     kept = keep_logs(given, logs)
+    spares = Mode(str(settings.read("HOLDFAST_SPARES", flag=getattr(given, "spares", None)).value))
     if getattr(given, "run_path", False):
         given.run_path = False  # the bootstrap runs the script in its own interpreter, which is what this asks for
         given.no_python = False
@@ -70,7 +73,7 @@ def _agents(given: argparse.Namespace, hooks: Hooks, signals: Signals, logs: Pat
     def make(spec: WorkerSpec, **torchs: Any) -> Agent:
         if not given.no_python:
             spec = dataclasses.replace(spec, args=behind_bootstrap(spec.args))
-        return Agent(spec, hooks=hooks, signals=signals, logs=kept, **torchs)
+        return Agent(spec, hooks=hooks, signals=signals, logs=kept, spares=spares, **torchs)
 
     return make
 
