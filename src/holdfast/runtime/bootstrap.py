@@ -185,6 +185,8 @@ def _note_end(box: BoxWriter | None, how: str, error: BaseException | None) -> N
         return
     place = _user_place(error)
     if error is not None and how == "exception":
+        for listener in recorder.raised_listeners.values():
+            listener(error)
         box.note_json(Note.RAISED, {"type": type(error).__name__, "text": str(error)[:2000], **place})
     box.note_json(Note.ENDED, {"how": how, "time": time.time(), **place})
 
