@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from holdfast.manifest import Manifest
 from holdfast.runtime.checkpoint import randomness
 from holdfast.runtime.checkpoint.rounds import Round, as_failure
 from holdfast.runtime.checkpoint.state import State, mismatches, unpacked
-from holdfast.runtime.checkpoint.storage import LoadPlanner, Reader
+from holdfast.runtime.checkpoint.storage import MOST_THREADS, Reader, WeightsOnlyPlanner, threads_here
 from holdfast.runtime.checkpoint.writing import name_of_rank
 
 #: Names of a kind that are told in one message; a model has thousands.
@@ -32,7 +33,7 @@ def proven(folder: Path, around: Round) -> Manifest:
     found: Manifest | None = None
     try:
         found = manifest.read(folder)
-        damage = next(iter(manifest.damages(folder, _share(found, around))), None)
+        damage = _damage(folder, _share(found, around))
         if damage is not None:
             why = f"{damage.path}: {damage.why}"
     except CheckpointUnreadable as error:
@@ -84,14 +85,22 @@ def _together(around: Round, what: str, act: Callable[[], None]) -> None:
         raise problem or failure from None
 
 
-def _share(found: Manifest, around: Round) -> Manifest:
-    """The manifest with this rank's share of the files, so that every rank reads about as many bytes."""
-    loads = [0] * around.world
+def _damage(folder: Path, found: Manifest) -> manifest.Damage | None:
+    """The first damage of those files, several of which are read at once."""
+    singles = [msgspec.structs.replace(found, files=(entry,)) for entry in found.files]
+    with ThreadPoolExecutor(max(1, min(MOST_THREADS, threads_here())), "holdfast-verifier") as threads:
+        found_in = threads.map(lambda single: list(manifest.damages(folder, single)), singles)
+        return next((damage for damages in found_in for damage in damages), None)
+
+
+def share_of(found: Manifest, index: int, count: int) -> Manifest:
+    """The manifest with share ``index`` of ``count`` of the files, so that all shares have about as many bytes."""
+    loads = [0] * count
     mine = []
     for entry in sorted(found.files, key=lambda each: (-each.size, each.path)):
-        rank = loads.index(min(loads))
-        loads[rank] += entry.size + 1
-        if rank == around.rank:
+        share = loads.index(min(loads))
+        loads[share] += entry.size + 1
+        if share == index:
             mine.append(entry)
     return msgspec.structs.replace(found, files=tuple(mine))
 
@@ -100,7 +109,7 @@ def _room(folder: Path, state: State, *, strict: bool) -> dict[str, Any]:
     """Room for what is in the checkpoint, which fits. Raises CheckpointMismatch with every name that does not."""
     index = Reader(folder).read_metadata()
     template = state.template(index)
-    planner = LoadPlanner()
+    planner = WeightsOnlyPlanner()
     planner.set_up_planner(template, index, is_coordinator=False)
     found = mismatches(planner.state_dict, index)
     if found and strict:
@@ -115,7 +124,7 @@ def _listed(kind: str, names: list[str]) -> str:
 
 def _read(folder: Path, tensors: dict[str, Any]) -> None:
     """Read into the tensors, each rank what it needs: torch.distributed.checkpoint's own steps, without talking."""
-    reader, planner = Reader(folder), LoadPlanner(allow_partial_load=True)
+    reader, planner = Reader(folder), WeightsOnlyPlanner(allow_partial_load=True)
     index = reader.read_metadata()
     planner.set_up_planner(tensors, index, is_coordinator=False)
     reader.set_up_storage_reader(index, is_coordinator=False)

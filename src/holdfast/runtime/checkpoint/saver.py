@@ -248,7 +248,7 @@ class Checkpoint:
         for listener in self.after_commit:
             try:
                 listener(folder, found)
-            except Exception:  # noqa: BLE001, PERF203 - the checkpoint itself is whole
+            except Exception:  # noqa: BLE001 - the checkpoint itself is whole
                 _log.exception("what follows the checkpoint of step %d failed", work.step)
 
     def _settle(self, *, quietly: bool) -> None:

@@ -78,8 +78,7 @@ class Work:
         entries: list[Entry] = []
         results: list[Any] = []
         if self.plan is not None and self.plan.items:
-            entry, results = write_pieces(folder / f"__{rank}_0.distcp", self.plan.items, self.piece)
-            entries.append(entry)
+            entries, results = write_pieces(folder, rank, self.plan.items, self.piece)
         entries.append(write_bytes(folder / name_of_rank(rank), self.own))
         return entries, results
 
