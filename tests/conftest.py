@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from holdfast import settings
 
 
-def pytest_configure() -> None:
-    """Heed Ctrl-C: who starts the tests in a shell's background has it ignored, by every child as well."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+def pytest_configure(config: pytest.Config) -> None:
+    """Heed Ctrl-C, and keep away from what runs of the user's own have measured and learnt."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # who starts the tests in a shell's background has it so
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    _own_cache(Path(config.rootpath, ".pytest_cache", "holdfast"))
+
+
+def _own_cache(folder: Path) -> None:
+    """A cache folder for tests alone. What is compiled is named by its content, and taken from the user's or kept."""
+    users = settings.cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "links.json").unlink(missing_ok=True)  # of the tests before
+    for part in users.glob("*.so"):
+        with suppress(FileExistsError):
+            (folder / part.name).symlink_to(part.resolve())
+    os.environ["HOLDFAST_CACHE"] = str(folder)

@@ -76,7 +76,7 @@ def test_a_driver_that_is_stuck_is_told_and_asked_ever_more_seldom(tmp_path, mon
     asked = []
 
     def ask(root, limit_s):
-        asked.append(root)
+        asked.append((root, limit_s))
         return gpus.Stuck("the NVIDIA driver did not answer within 15 s")
 
     monkeypatch.setattr(gpus, "ask", ask)

@@ -47,7 +47,7 @@ def test_what_is_wrong_is_told_with_the_command_that_mends_it():
 
 def test_a_healthy_environment():
     done = ran("env", NCCL_DEBUG="WARN")
-    assert (done.returncode, done.stdout) == (0, "1 variables: nothing wrong was found\n")
+    assert (done.returncode, done.stdout) == (0, "1 variable: nothing wrong was found\n")
 
 
 def test_a_terminal_that_knows_no_symbols():
@@ -84,7 +84,7 @@ def test_files_are_scanned(tmp_path):
     assert done.returncode == 0
     assert f"{tmp_path}/run.sh:2: NCCL_IB_ENABLE has no effect" in done.stdout.replace("\n  ", " ")
     assert "NCCL_TIMEOUT" not in done.stdout
-    assert done.stdout.splitlines()[-1] == "1 variables in 1 files: 1 warning"
+    assert done.stdout.splitlines()[-1] == "1 variable in 1 file: nothing would stop a job; 1 warning"
 
 
 @pytest.mark.parametrize(

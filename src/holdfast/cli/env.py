@@ -63,10 +63,11 @@ def _audit(scan: tuple[Path, ...], *, as_json: bool) -> int:
         given = [{"name": each.name, "value": each.value, "origin": each.place} for each in audited.shown()]
         write(sys.stdout, envelope("env", audited.findings, None, variables=given, unseen=audited.unseen))
         return audited.exit_status
+    from holdfast.report.text import plural
     from holdfast.report.variables import render_audit
 
-    where = f" in {audited.files} files" if scan else ""
-    headline = f"{len(audited.given)} variables{where}"
+    where = f" in {plural(audited.files, 'file')}" if scan else ""
+    headline = plural(len(audited.given), "variable") + where
     render_audit(audited.findings, audited.unseen, headline=headline, file=sys.stdout)
     return audited.exit_status
 

@@ -50,6 +50,9 @@ DTYPES: Mapping[str, tuple[int, str]] = {
 OPS = ("sum", "prod", "min", "max", "avg")
 
 _Word = Annotated[str, msgspec.Meta(max_length=4096)]
+_Collective = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{'|'.join(BUS)})\Z")]
+_Dtype = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{'|'.join(DTYPES)})\Z")]
+_Ranks = Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 50)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
@@ -117,13 +120,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 class Series(msgspec.Struct, frozen=True, kw_only=True):
     """One collective by one way over all sizes. ``root`` is -1 and ``op`` ``none`` where there is none."""
 
-    collective: _Word
+    collective: _Collective
     way: _Word
     backend: _Word
-    dtype: _Word
+    dtype: _Dtype
     op: _Word
     root: int
-    ranks: _Count
+    ranks: _Ranks
     rows: tuple[Row, ...] = ()
 
     @property
@@ -165,7 +168,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     cores: _Count = 0
     devices: tuple[_Word, ...] = ()
     interface: _Word = ""
-    line_rate: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    line_rate: Annotated[float, msgspec.Meta(gt=0, le=1e18)] | None = None
     line: _Word = ""
     ranks: tuple[_Count, ...] = ()
 
@@ -175,7 +178,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
 
     ranks: tuple[_Count, _Count]
     latency_s: _Seconds
-    bandwidth: Annotated[float, msgspec.Meta(ge=0)]
+    bandwidth: Annotated[float, msgspec.Meta(ge=0, le=1e18)]
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -25,7 +26,7 @@ def test_a_folder_is_written_to_and_left_as_it_was(tmp_path):
 
 def test_where_no_folder_is_named_nothing_is_written():
     seen = look(Place())
-    assert (seen.asked, seen.speed, seen.folder) == (False, None, ".")
+    assert (seen.asked, seen.speed, seen.folder) == (False, None, str(Path.cwd()))
 
 
 def test_a_folder_that_is_not_there_yet(tmp_path):

@@ -25,7 +25,7 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 class Disk(Seen, frozen=True, kw_only=True):
-    """``folder`` as it was named (if none was, ``asked`` is False); ``at`` is its nearest that exists.
+    """``folder``: that was named (if none was, ``asked`` is False), from /; ``at`` is its nearest that exists.
 
     ``obstacle`` says why nothing can be written there. ``speed`` in bytes a second, None where it was not measured.
     """
@@ -55,8 +55,9 @@ class Disk(Seen, frozen=True, kw_only=True):
 
 def look(place: Place) -> Disk:
     """Ask the file system, and write to it where a folder was named and this is no recorded tree."""
-    folder = place.checkpoints or "."
-    at = _nearest(place.path(folder) if folder.startswith("/") else Path(folder).absolute())
+    asked = place.checkpoints or "."
+    folder = os.path.abspath(asked)  # noqa: PTH100 - without following links, and without a place for `..`
+    at = _nearest(place.path(folder) if asked.startswith("/") else Path(folder))
     try:
         seen = os.statvfs(at)
     except OSError as error:

@@ -1,0 +1,136 @@
+"""Targets for files that holdfast itself wrote, or somebody else in its place, and for files that launch jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast import adjustments, links, manifest, measured
+from holdfast.errors import BadValue, CheckpointUnreadable
+from holdfast.facts import launch_files
+from holdfast.facts.launch_files import Unreadable
+from holdfast.measured import Host, Measurement, Pair, Row, Series, Timing, Wish
+from holdfast.measured.fit import Fit
+from holdfast.rules import bandwidth
+from holdfast.rules.environment import audit
+from holdfast.rules.environment.scene import Scene
+
+_FOLDER = tempfile.TemporaryDirectory(prefix="holdfast-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+_FILE = Path(_FOLDER.name) / "file"
+
+_TIMING = Timing(mean_s=2e-3, min_s=1e-3, p50_s=2e-3, p90_s=3e-3, p99_s=4e-3, max_s=5e-3, calls=20, wrong=0)
+_FIT = Fit(collective="all_reduce", way="torch", backend="gloo", dtype="float32", ranks=2, hosts=1, latency_s=1e-5,
+           latency_interval_s=(1e-6, 2e-5), bandwidth=1e9, bandwidth_interval=(5e8, None), worst_error=0.1)  # fmt: skip
+_SERIES = Series(collective="all_reduce", way="torch", backend="gloo", dtype="float32", op="sum", root=-1, ranks=2,
+                 rows=(Row(size_bytes=8, count=2, in_place=_TIMING), Row(size_bytes=1 << 20, count=1 << 18,
+                       out_of_place=_TIMING)))  # fmt: skip
+MEASUREMENT = Measurement(
+    ranks=2, series=(_SERIES,), fits=(_FIT,), pairs=(Pair(ranks=(0, 1), latency_s=1e-5, bandwidth=1e9),),
+    hosts=(Host(name="n1", processor="EPYC", cores=64, interface="eth0", line_rate=1e9, line="10 Gbit/s",
+                ranks=(0, 1)),),
+)  # fmt: skip
+_MANIFEST = manifest.Manifest(
+    step=7, files=(manifest.Entry(path="__0_0.distcp", size=3, xxh3="0" * 32),), values={"loss": 0.5}
+)
+#: A name for each reader, by which the first byte chooses.
+NAMES = ("job.sh", "Dockerfile", "job.yaml", "job.json", ".deepspeed_env", "train.py", "noname")
+LAUNCHERS = (
+    (
+        b"#SBATCH --export=ALL,NCCL_DEBUG=INFO\nexport NCCL_IB_DISABLE=1 \\\n  GLOO_SOCKET_IFNAME=eth0\n"
+        b"NCCL_DEBUG=INFO deepspeed --hostfile hosts train.py\n"
+    ),
+    b"FROM a\nENV NCCL_DEBUG=INFO NCCL_P2P_DISABLE=1\nRUN export OMP_NUM_THREADS=8 && \\\n  echo a=b\n",
+    b"env:\n- name: NCCL_DEBUG\n  value: &a INFO\n- *a\nrun: |\n  export NCCL_IB_HCA=mlx5_0\n",
+    b'{"env": {"NCCL_DEBUG": "INFO", "args": ["NCCL_IB_DISABLE=1"]}}',
+    b"NCCL_SOCKET_IFNAME=eth0\n# a\nPYTHONPATH='b'\n",
+    (
+        b"import os, torch\nif __name__ == '__main__':\n    os.environ['OMP_NUM_THREADS'] = str(8)\n"
+        b"    torch.distributed.init_process_group('nccl')\n    os.environ.update(MASTER_ADDR='a')\n"
+    ),
+    b"#!/usr/bin/env bash\nsetenv NCCL_DEBUG INFO\n",
+)
+
+
+def measurement(data: bytes) -> None:
+    """A measurement is one, or refused in a sentence; what is one can be judged, and compared as a baseline."""
+    with contextlib.suppress(BadValue):
+        found = measured.parse(data, "fuzz")
+        list(bandwidth.judge(found))
+        for now in (MEASUREMENT, replace(MEASUREMENT, hosts=found.hosts, ranks=found.ranks), found):
+            with contextlib.suppress(BadValue):
+                bandwidth.refuse_unlike(found, Wish(), 2)
+                list(bandwidth.judge(now, found))
+
+
+def kept_links(data: bytes) -> None:
+    """What does not fit is refused whole; a limit that follows from it is a number."""
+    _FILE.write_bytes(data)
+    found = links.kept(_FILE)
+    fit = links.known(found, backend="gloo", ranks=2)
+    assert fit is None or 0 <= fit.seconds(1 << 20) < float("inf")
+
+
+def manifests(data: bytes) -> None:
+    """A manifest is refused in a sentence, or names files inside of its folder alone."""
+    for content in (data, _resealed(data)):
+        with contextlib.suppress(CheckpointUnreadable):
+            found = manifest.parse(content, "fuzz")
+            assert manifest.parse(manifest.sealed(found), "again").files == found.files
+            for each in manifest.damages(Path(_FOLDER.name), found):
+                assert each.why
+            for entry in found.files:
+                whole = (Path(_FOLDER.name) / entry.path).resolve()
+                assert whole.is_relative_to(_FOLDER.name)
+
+
+def _resealed(data: bytes) -> bytes:
+    """As somebody would who means harm."""
+    try:
+        return manifest.sealed(msgspec.json.decode(data, type=manifest.Manifest))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return data
+
+
+def adjusted(data: bytes) -> None:
+    """Adjustments are refused in a sentence, or within their bounds."""
+    _FILE.write_bytes(data)
+    with contextlib.suppress(BadValue):
+        found = adjustments.read(_FILE)
+        assert adjustments.NONE.schema == found.schema
+        assert 0 < found.loss_scale <= 1
+        assert found.micro_batches >= 1
+        found.skips(3)
+        _FILE.write_bytes(adjustments.encode(found))
+        assert adjustments.read(_FILE) == found
+
+
+def launchers(data: bytes) -> None:
+    """Each reader takes any text, or says why not; what it finds can be judged."""
+    name = NAMES[data[0] % len(NAMES)] if data else NAMES[0]
+    text = data[1:].decode(errors="replace")
+    read = launch_files.reader(name, text.partition("\n")[0])
+    if read is not None:
+        with contextlib.suppress(Unreadable):
+            given = list(read(text, name))
+            assert all(each.line is None or each.line >= 1 for each in given)
+            audit(given, Scene())
+
+
+TARGETS = {
+    "measurement": (measurement, [msgspec.json.encode({"measurement": MEASUREMENT})]),
+    "links": (kept_links, [msgspec.json.encode({"schema": links.SCHEMA, "fits": [_FIT]})]),
+    "manifest": (manifests, [manifest.sealed(_MANIFEST), b"{}"]),
+    "adjustments": (
+        adjusted,
+        [
+            adjustments.encode(adjustments.Adjustments(micro_batches=4, skip=(adjustments.Window(3, 9),))),
+            json.dumps({"schema": adjustments.SCHEMA, "loss_scale": 0.5}).encode(),
+        ],
+    ),
+    "launch-files": (launchers, [bytes([at]) + text for at, text in enumerate(LAUNCHERS)]),
+}
