@@ -131,19 +131,21 @@ def main() -> None:
     loader = DataLoader(Samples(), BATCH, sampler=sampler, num_workers=options.workers)
 
     step = load(options.checkpoints, plain, optimizer)
-    trace.note("resumed", step)
+    trace.note("resumed", step, pid=os.getpid())
     batches = forever(loader, sampler, step)
     while step < options.steps:
         x, y, numbers = next(batches)
         loss = nn.functional.mse_loss(model(x), y)
+        step += 1
+        # Before the backward pass: no other rank can have done this step without this line being there.
+        trace.note("step", step, loss=loss.item().hex(), samples=numbers.tolist())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         time.sleep(options.pace)
-        step += 1
-        trace.note("step", step, loss=float(loss).hex(), samples=numbers.tolist())
         if step % options.evaluate_every == 0:
             with holdfast.phase("evaluation"):
+                trace.note("evaluating", step)
                 trace.note("evaluated", step, loss=evaluate(plain).hex())
         if step % options.save_every == 0 or step == options.steps:
             with holdfast.phase("checkpoint"):

@@ -17,7 +17,7 @@ from holdfast.actions.chaos.scenarios import Scenario
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a rank's trace; ``loss`` in hexadecimal, ``time`` in Unix seconds."""
+    """One line of a rank's trace; ``loss`` in hexadecimal, ``time`` in Unix seconds, ``pid`` where it began."""
 
     what: str
     step: int
@@ -26,6 +26,7 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
     loss: str = ""
     samples: tuple[int, ...] = ()
     weights: str = ""
+    pid: int = 0
 
 
 class Played(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,8 @@ import psutil
 
 from holdfast import settings
 from holdfast.actions.chaos.assess import Fact, Played
-from holdfast.actions.chaos.blows import BLOWS
+from holdfast.actions.chaos.blows import BLOWS, power_off
+from holdfast.actions.chaos.places import place
 from holdfast.actions.chaos.scenarios import PATIENCE, SAVE_EVERY, STEPS, Blow, Scenario
 
 LIMIT_S = 150.0
@@ -25,19 +26,21 @@ RESTARTS = 4
 _LOOK_S = 0.05
 #: What the kernel may need to bury what was killed.
 _BURIAL_S = 5.0
+#: The agent, its watcher: whoever else works in the folder is a rank.
+_BESIDE_RANKS = 2
 _SHM = Path("/dev/shm")  # noqa: S108 - that is where a leftover would lie
 
 
 class Job:
     """One submission of the job in ``folder``: started when this is made."""
 
-    def __init__(self, scenario: Scenario, folder: Path, number: int) -> None:
+    def __init__(self, scenario: Scenario, folder: Path, number: int, words: Sequence[str] = ()) -> None:
         self.folder, self.number = folder, number
         self._report, self._said = folder / f"report{number}.json", folder / f"output{number}.txt"
         self._runs = set(_entries(folder / "runs"))
         inject = [part for text in scenario.inject for part in ("--inject", text)] if number == 0 else []
         command = [
-            sys.executable, "-m", "holdfast", "run", "--run-dir", "runs", "--json-report", self._report.name,
+            *words, sys.executable, "-m", "holdfast", "run", "--run-dir", "runs", "--json-report", self._report.name,
             "--standalone", "--nproc-per-node", str(scenario.ranks), "--max-restarts", str(RESTARTS), *inject,
             "train.py", "--mode", scenario.mode, "--steps", str(STEPS), "--save-every", str(SAVE_EVERY),
             *scenario.trainer,
@@ -52,6 +55,15 @@ class Job:
     def run(self) -> Path | None:
         """The folder of this run, once there is one."""
         return next(iter(_entries(self.folder / "runs") - self._runs), None)
+
+    @property
+    def traces(self) -> dict[int, Sequence[Fact]]:
+        """What each rank did so far, in all submissions."""
+        return _traces(self.folder)
+
+    def living(self) -> Iterator[psutil.Process]:
+        """The processes that work in the folder, except its own."""
+        return (process for process in _living(self.folder) if process.pid != self.process.pid)
 
     @property
     def output(self) -> str:
@@ -71,16 +83,24 @@ def play(scenario: Scenario, folder: Path, *, limit_s: float = LIMIT_S) -> Playe
     """Play the scenario in ``folder``, which is empty, and tell what was seen.
 
     Takes as long as the job does, at most ``limit_s`` for each submission; what lives then is killed.
+
+    Raises:
+        BadValue: the scenario wants what this machine does not allow.
     """
     spec = find_spec("holdfast.runtime.chaos_trainer")
     shutil.copy(str(spec and spec.origin), folder / "train.py")
+    with place(scenario, folder) as words:
+        return _play(scenario, folder, words, limit_s)
+
+
+def _play(scenario: Scenario, folder: Path, words: Sequence[str], limit_s: float) -> Played:
     began = time.monotonic()
     met: set[int] = set()
     jobs: list[Job] = []
     statuses: list[int | None] = []
     struck: list[str] = []
     for number in range(scenario.starts):
-        job = Job(scenario, folder, number)
+        job = Job(scenario, folder, number, words)
         jobs.append(job)
         waiting = list(scenario.blows) if number == 0 else []
         statuses.append(_until_the_end(job, waiting, struck, met, limit_s))
@@ -104,12 +124,10 @@ def _until_the_end(job: Job, waiting: list[Blow], struck: list[str], met: set[in
         met |= {process.pid for process in _living(job.folder)}
         now = time.monotonic()
         if now > until:
-            for process in (*_living(job.folder), psutil.Process(job.process.pid)):
-                with suppress(psutil.Error):
-                    process.kill()
+            power_off(job)
             job.process.wait()
             return None
-        for blow in [blow for blow in waiting if _is_due(blow, job.folder, met)]:
+        for blow in [blow for blow in waiting if _is_due(blow, job, met)]:
             if now >= due.setdefault(id(blow), now + blow.delay_s):
                 waiting.remove(blow)
                 struck.append(f"{blow.kind}: {BLOWS[blow.kind](job)}")
@@ -117,10 +135,10 @@ def _until_the_end(job: Job, waiting: list[Blow], struck: list[str], met: set[in
     return status
 
 
-def _is_due(blow: Blow, folder: Path, met: set[int]) -> bool:
+def _is_due(blow: Blow, job: Job, met: set[int]) -> bool:
     if blow.what == "start":
-        return len(met) > 3
-    facts = (fact for trace in _traces(folder).values() for fact in trace)
+        return job.run is not None and len(met) > _BESIDE_RANKS
+    facts = (fact for trace in job.traces.values() for fact in trace)
     return any(fact.what == blow.what and fact.step >= blow.step for fact in facts)
 
 
