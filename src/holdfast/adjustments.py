@@ -63,13 +63,16 @@ def read(path: Path | None) -> Adjustments:
     """The adjustments in a file; none where no file is named, or it is not there yet.
 
     Raises:
-        BadValue: it is too large, or none that holdfast could have written.
+        BadValue: it cannot be read, is too large, or none that holdfast could have written.
     """
     try:
         with path.open("rb") as stream:  # type: ignore[union-attr]
             data = stream.read(MOST_BYTES + 1)
     except (AttributeError, FileNotFoundError):
         return NONE
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise BadValue(f"the adjustments {path}", why=why, next_step="delete the file") from error
     why = f"it has more than {MOST_BYTES >> 20} MiB" if len(data) > MOST_BYTES else ""
     try:
         found = msgspec.json.decode(data, type=Adjustments) if not why else NONE

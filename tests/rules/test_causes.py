@@ -64,6 +64,7 @@ PERF005 collectives-slower-than-before                               PERF006 col
 PERF007 processors-too-few            PERF008 clock-source-slow          PERF009 memory-on-another-node
 NUM001 mixed-precision-nan            NUM002 silent-corruption-by-misaligned-collectives
 NUM003 replicas-diverge                NUM004 collective-result-wrong
+NUM005 loss-jumped
 """
 
 #: The kinds of failure by which public reports of failed jobs are labelled.

@@ -11,7 +11,7 @@ import signal
 
 from msgspec.structs import replace
 
-from holdfast.facts.ranks import Life, Place, RankState
+from holdfast.facts.ranks import Life, Place, Raised, RankState
 from holdfast.facts.user_code import innermost_user, is_machinery
 from holdfast.findings import Cause, Fact, Finding, Remedy, Subject, finding
 from holdfast.rules.causes import by_name
@@ -21,6 +21,8 @@ _CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGIL
 _PID = re.compile(r"\bPID\b")
 _LOADER_DEAD = re.compile(r"DataLoader worker \(pid(?:\(s\))?")
 _LOADER_FRAMES = re.compile(r"/torch/utils/data/dataloader\.py$")
+#: What holdfast.loop raises on all ranks alike -> the cause.
+OF_THE_LOSS = {"LossNotFinite": "mixed-precision-nan", "LossSpike": "loss-jumped"}
 _OUT_OF_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError|can't allocate memory|MemoryError")
 _TIMED_OUT = re.compile(r"time[d ]?.?out", re.IGNORECASE)
 #: What a survivor says when a peer is gone; such an exception is never the root.
@@ -179,6 +181,13 @@ def _in_native_code(state: RankState, name: str, exit_fact: str, place: Place | 
     return _claim("segfault-in-worker", state, message, place, exit_fact, confidence=0.7)
 
 
+def of_all_ranks(raised: Raised | None) -> str:
+    """The name of the cause where all ranks raised alike."""
+    if raised is not None and _OUT_OF_MEMORY.search(f"{raised.type} {raised.text}"):
+        return "gpu-oom-all-ranks"
+    return OF_THE_LOSS.get(raised.type if raised else "", "python-exception-all-ranks")
+
+
 def _crashed(state: RankState, _source: Source, waited: str) -> Finding | None:
     raised = state.raised
     if raised is None:
@@ -200,7 +209,8 @@ def _crashed(state: RankState, _source: Source, waited: str) -> Finding | None:
         message = f"rank {state.rank} lost its connection to a peer{where}"
         return _claim("peer-lost", state, message, raised.place, seen, confidence=0.4)
     message = f"rank {state.rank} raised {said[:160]}{where}"
-    return _claim("python-exception-on-one-rank", state, message, raised.place, seen, confidence=0.95)
+    cause = OF_THE_LOSS.get(raised.type, "python-exception-on-one-rank")
+    return _claim(cause, state, message, raised.place, seen, confidence=0.95)
 
 
 def _fell_in_tear_down(state: RankState) -> bool:

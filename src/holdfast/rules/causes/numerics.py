@@ -18,15 +18,18 @@ CAUSES = (
         "wait for it: then rank-skips-collective is the verdict.",
         shows_after="`loss is nan`, `Gradient overflow. Skipping step, loss scaler ... reducing loss scale`, `Current "
         "loss scale already at minimum`, on all ranks from the same step on.",
-        known_misses="holdfast records sizes and types, not values: a NaN is known only if the program says so. On "
-        "which rank it arose cannot be seen after the all-reduce.",
+        known_misses="holdfast records sizes and types, not values: a NaN is known only if the program says so "
+        "(`loop.report(loss=loss)` does, for all ranks). On which rank it arose cannot be seen after the all-reduce.",
         remedies=(
             Remedy(
                 text="Find the first operation that makes it: `torch.autograd.set_detect_anomaly(True)`.",
                 safety=Safety.DISRUPTIVE,
             ),
             Remedy(text="Use bfloat16, or float32 where it overflows; clip the gradient; lower the learning rate."),
-            Remedy(text="Check the local loss before the all-reduce, let all ranks learn of it, and skip together."),
+            Remedy(
+                text="Check the local loss before the all-reduce, let all ranks learn of it, and skip together; or "
+                "report it to `holdfast.loop`, and `holdfast run` goes back and leaves those batches out."
+            ),
         ),
         sources=("torch.amp.GradScaler", "pytorch/pytorch#136009"),
     ),
@@ -107,5 +110,30 @@ CAUSES = (
             Remedy(text="Take the host out of the pool, and test its memory and GPUs."),
         ),
         sources=("NVIDIA/nccl-tests: verifiable/", "Dixit et al., Silent Data Corruptions at Scale, arXiv 2102.11245"),
+    ),
+    Cause(
+        code="NUM005",
+        name="loss-jumped",
+        summary="The loss rose far above what it was, and stayed there.",
+        what_happens="A learning rate that is too high for where training has come to, a run of bad batches, a moment "
+        "of the optimizer that grew too large, or values changed by a fault in the hardware push the parameters away; "
+        "the loss does not come back, or takes thousands of steps to.",
+        shows_before="Gradient norms that grow over some steps; warm-up that is too short; no clipping of gradients.",
+        shows_during="`holdfast.loop` compares the mean loss over all ranks with the median of the last 128 steps: "
+        "three steps in a row that lie ten deviations above it (median absolute deviation, at least a twentieth of "
+        "the median) end all ranks alike with LossSpike, before the next checkpoint is written.",
+        shows_after="`holdfast.errors.LossSpike` on all ranks; a curve of the loss with a step in it.",
+        known_misses="A slow divergence is none. A change of the data or of the loss on purpose (a curriculum) looks "
+        "the same: give `holdfast.loop(spike=None)`. Nothing is judged in the first 64 steps after a start, so that "
+        "a jump that comes right after a resume is not seen.",
+        remedies=(
+            Remedy(
+                text="Go back to a checkpoint from before the jump, and leave those batches out: `holdfast run` does "
+                "so by itself where the script uses `holdfast.loop`.",
+                safety=Safety.DISRUPTIVE,
+            ),
+            Remedy(text="Clip gradients, lengthen the warm-up, or lower the learning rate or Adam's beta2."),
+        ),
+        sources=("Chowdhery et al., PaLM, arXiv 2204.02311, section 5.1", "Molybog et al., arXiv 2304.09871"),
     ),
 )
