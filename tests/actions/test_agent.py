@@ -7,6 +7,7 @@ import pytest
 from holdfast.actions import agent
 from holdfast.actions.agent import NodeAgent, Plan
 from holdfast.actions.policy import OnHang, Terms
+from holdfast.actions.recovery import Recovery
 from holdfast.actions.run_folder import RunFolder
 from holdfast.facts.dump_requests import DumpPlace
 from holdfast.findings import Finding, Level, Subject, Verdict, verdict_to_json
@@ -76,7 +77,8 @@ def start(tmp_path):
         plan = Plan(workers=2, recorder="python", native="", inject="", preset="basic", environment={},
                     gaps={"SET": "here"}, json_report=tmp_path / "report.json", **more)  # fmt: skip
         watcher = Watcher()
-        hooks = NodeAgent(folder, plan, Terms(restarts=most, on_hang=on_hang), watcher)
+        recovery = Recovery(folder, Terms(restarts=most, on_hang=on_hang), agent.say)
+        hooks = NodeAgent(folder, plan, recovery, watcher)
         nodes = 1 if board is None else 2
         workers = tuple(Worker(2 * node + at, at, 100 + at) for at in range(2))
         board = board or Board(None, 0, 1)

@@ -35,6 +35,15 @@ class Hooks:
         self.generations = []
         self.order = order
 
+    def prepare(self):
+        """Nothing to wait for."""
+
+    def handover(self):
+        return ""
+
+    def take_over(self, state):
+        raise AssertionError(state)
+
     def variables(self, rank, generation):
         return {"GIVEN": f"{rank}.{generation}"}
 

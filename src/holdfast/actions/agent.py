@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,10 +18,10 @@ from typing import Any
 import msgspec
 
 from holdfast import settings
-from holdfast.actions import policy
 from holdfast.actions.channel import Channel
-from holdfast.actions.policy import Course, Decision, Past, Scene, Terms
+from holdfast.actions.policy import Course, Decision, Past
 from holdfast.actions.recordings import Recordings
+from holdfast.actions.recovery import Recovery
 from holdfast.actions.run_folder import RunFolder
 from holdfast.errors import MissingFile
 from holdfast.facts import collective_history
@@ -29,7 +31,7 @@ from holdfast.facts.versions import versions
 from holdfast.findings import Verdict
 from holdfast.report import json as json_report
 from holdfast.report.terminal import render_verdict
-from holdfast.report.text import one_line
+from holdfast.report.text import one_line, plural
 from holdfast.runtime.generation import Choice, End, Generation, Look, Order
 
 QUESTION = "What went wrong with this job?"
@@ -73,6 +75,13 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     detected_s: float | None = None
 
 
+class Message(msgspec.Struct, frozen=True):
+    """What an order carries to all nodes: the incident, and what the policy made of it."""
+
+    incident: Incident
+    entry: Past
+
+
 def say(text: str) -> None:
     """One line for people, on stderr."""
     sys.stderr.write(f"holdfast: {one_line(text)}\n")
@@ -82,11 +91,10 @@ def say(text: str) -> None:
 class NodeAgent:
     """The hooks of one node. The node that leads asks its watcher to judge; the others call the leader."""
 
-    def __init__(self, folder: RunFolder, plan: Plan, terms: Terms, watcher: Channel) -> None:
+    def __init__(self, folder: RunFolder, plan: Plan, recovery: Recovery, watcher: Channel) -> None:
         self._folder = folder
         self._plan = plan
-        self._terms = terms
-        self._past: list[Past] = []
+        self._recovery = recovery
         self._restarts = 0
         self._watcher = watcher
         self._watcher_missed = False
@@ -112,7 +120,16 @@ class NodeAgent:
     # The hooks
 
     def prepare(self) -> None:
-        """Nothing yet: the gate comes here."""
+        """What comes before this node joins: a wait, and the gate. Raises HostUnfit."""
+        self._recovery.prepare()
+
+    def handover(self) -> str:
+        """What a node that joins later has to know."""
+        return self._recovery.handover()
+
+    def take_over(self, state: str) -> None:
+        """Take on what the other nodes know."""
+        self._recovery.take_over(state)
 
     def variables(self, rank: int, generation: int) -> Mapping[str, str]:
         """What worker ``rank`` gets in its environment."""
@@ -127,6 +144,7 @@ class NodeAgent:
             "HOLDFAST_WATCHER_PID": str(self._watcher.pid),
             **settings.gaps({"HOLDFAST_HISTORY": str(self._history)}),
             "HOLDFAST_FACTS": str(self._folder.path.absolute() / FACTS),
+            **self._recovery.variables(),
             **({} if limit_s is None else {"HOLDFAST_GROUP_TIMEOUT_S": f"{limit_s:g}"}),
         }
 
@@ -134,6 +152,7 @@ class NodeAgent:
         """Tell the watcher whom to watch, and people where everything is."""
         self._generation, self._case = generation, _Case()
         self._restarts = generation.number
+        self._recovery.started(generation)
         for _ in self._watcher.answers():
             pass  # about the generation before
         workers = [
@@ -146,9 +165,12 @@ class NodeAgent:
         self._watcher.send(
             "start", generation=generation.number, run_dir=str(self._folder.path.absolute()), node=generation.node,
             nodes=generation.nodes, leader=generation.leader, world_size=generation.world_size,
-            on_hang=str(self._terms.on_hang), workers=workers,
+            on_hang=str(self._recovery.terms.on_hang), workers=workers,
         )  # fmt: skip
         say(self._introduction(generation))
+        if generation.number == 0:  # the first words take a fifth of a second, which nobody has when they are needed
+            words = {"file": io.StringIO(), "decision": "none"}
+            threading.Thread(target=render_verdict, args=(UNJUDGED,), kwargs=words, daemon=True).start()
 
     def _introduction(self, generation: Generation) -> str:
         recorder = self._plan.recorder
@@ -178,11 +200,13 @@ class NodeAgent:
 
     def decided(self, order: Order) -> None:
         """Note what all nodes do now; the node that proposed it has printed the verdict already."""
-        incident = msgspec.json.decode(order.payload, type=Incident)
+        message = msgspec.json.decode(order.payload, type=Message)
+        incident = message.incident
         self._incidents.append(incident)
+        self._recovery.take(message.entry, incident.folder)
         if order.payload != self._case.payload:
-            message = incident.verdict.root.message if incident.verdict.root else "workers died"
-            say(f"another node decided: {message}; {order.reason}")
+            what = incident.verdict.root.message if incident.verdict.root else "workers died"
+            say(f"another node decided: {what}; {order.reason}")
 
     def ended(self, how: End) -> None:
         """Bring the boxes where they belong."""
@@ -264,12 +288,8 @@ class NodeAgent:
         self, verdict: Verdict | None, answer: Mapping[str, Any], current: Generation, case: _Case
     ) -> Order | None:
         hang = bool(answer.get("hang", False))
-        failure = policy.failure(
-            verdict, at=time.time(), generation=current.number, hang=hang,
-            dead=tuple(rank for rank, code in case.codes.items() if code), scene=Scene(),
-        )  # fmt: skip
-        decision = policy.decide(failure, self._terms, self._past)
-        self._past.append(Past(failure, decision))
+        entry = self._recovery.decide(verdict, answer, current.number, case.codes)
+        decision = entry.decision
         incident = Incident(
             generation=current.number, verdict=verdict or UNJUDGED, decision=str(decision.course),
             html=answer.get("html"), folder=answer.get("folder"), detected_s=answer.get("detected_s"),
@@ -277,12 +297,14 @@ class NodeAgent:
         self._show(incident, decision, hang=hang)
         if decision.course is Course.REPORT:
             self._incidents.append(incident)
+            self._recovery.take(entry, incident.folder)
             return None
         case.folder = Path(incident.folder) if incident.folder else None
-        case.payload = msgspec.json.encode(incident).decode()
+        case.payload = msgspec.json.encode(Message(incident, entry)).decode()
         return Order(
             choice=Choice(decision.course.value), reason=decision.reason, payload=case.payload,
             stuck=(*answer.get("stuck", ()), *answer.get("stopped", ())), patience_s=HANG_PATIENCE_S if hang else None,
+            excluded=decision.nodes, ranks=decision.ranks,
         )  # fmt: skip
 
     def _show(self, incident: Incident, decision: Decision, *, hang: bool) -> None:
@@ -306,6 +328,7 @@ class NodeAgent:
             last = self._incidents[-1]
             sentence = last.verdict.root.message if last.verdict.root else "workers died"
             say(f"the job failed: {sentence}" + (f"; {last.html}" if last.html else ""))
+        self._recovery.close(status, "" if status == 0 else f"after {plural(len(self._incidents), 'incident')}")
         if self._plan.json_report is not None:
             json_report.write(self._plan.json_report, self._report(status))
 

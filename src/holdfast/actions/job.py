@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import shlex
 from pathlib import Path
 
 import msgspec
@@ -12,14 +13,20 @@ from holdfast import settings
 from holdfast.actions.agent import NodeAgent, Plan, say
 from holdfast.actions.audit import audit_environment
 from holdfast.actions.channel import Channel
+from holdfast.actions.gate import Gate
 from holdfast.actions.policy import OnHang, Terms
+from holdfast.actions.recovery import Recovery
 from holdfast.actions.run_folder import RunFolder
 from holdfast.errors import BadValue, HoldfastError, MissingFile, UnknownName
+from holdfast.facts.checks import Place
 from holdfast.findings import Level
 from holdfast.runtime import faults, packing, torchrun
 from holdfast.runtime.launch import FAILED, launch
 from holdfast.runtime.recorder import build
 from holdfast.runtime.recorder import seconds as recorder_seconds
+
+#: --max-restarts where --max-failures alone bounds them.
+WITHOUT_END = 1_000_000
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +39,12 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     run_dir: str | None = None
     recorder: str | None = None
     group_timeout: str | None = None
+    max_failures: str | None = None
+    window: str = "1h"
+    max_idle: str = "3"
+    backoff: str = "1s"
+    exclude_stragglers: bool = False
+    gate: bool = True
 
 
 def run(given: argparse.Namespace, wish: Wish) -> int:
@@ -42,7 +55,7 @@ def run(given: argparse.Namespace, wish: Wish) -> int:
         WorldError: the rendezvous did not come about.
     """
     torchrun.check(given)
-    plan = _plan(given, wish)
+    plan, terms = _plan(given, wish), _terms(given, wish)
     base = Path(str(settings.read("HOLDFAST_RUN_DIR", flag=wish.run_dir).value)).expanduser()
     folder = RunFolder(base, workers=plan.workers, records=settings.count("HOLDFAST_RING"))
     atexit.register(folder.close)
@@ -52,7 +65,10 @@ def run(given: argparse.Namespace, wish: Wish) -> int:
     if folder.trouble and plan.recorder != "off":
         say(f"the boxes lie in {folder.boxes}, where writing is slower: {folder.trouble}")
     watcher = Channel(plan.environment, folder.path / "watcher.log")
-    node = NodeAgent(folder, plan, _terms(given, wish), watcher)
+    gate = Gate(Place(environ=dict(plan.environment), workers=plan.workers)) if wish.gate else None
+    recovery = Recovery(folder, terms, say, gate)
+    recovery.begin(shlex.join([given.training_script, *given.training_script_args]))
+    node = NodeAgent(folder, plan, recovery, watcher)
     status = FAILED
     try:
         status = launch(given, node, logs=folder.logs, quiet="LOGLEVEL" not in plan.environment)
@@ -60,6 +76,7 @@ def run(given: argparse.Namespace, wish: Wish) -> int:
         status = error.exit_status
         raise
     finally:
+        status = recovery.status(status)
         node.close(status)
     return status
 
@@ -92,7 +109,22 @@ def _plan(given: argparse.Namespace, wish: Wish) -> Plan:
 
 
 def _terms(given: argparse.Namespace, wish: Wish) -> Terms:
-    return Terms(on_hang=OnHang(wish.on_hang), restarts=int(given.max_restarts))
+    """What the user allows; with --max-failures alone, any number of restarts in all."""
+    failures = _count("--max-failures", wish.max_failures) if wish.max_failures is not None else None
+    restarts = int(given.max_restarts)
+    if failures is not None and not restarts:
+        given.max_restarts = restarts = WITHOUT_END
+    return Terms(
+        on_hang=OnHang(wish.on_hang), restarts=restarts, failures=failures, window_s=recorder_seconds(wish.window),
+        without_progress=_count("--max-idle", wish.max_idle), backoff_s=recorder_seconds(wish.backoff),
+        exclude_stragglers=wish.exclude_stragglers, least_nodes=torchrun.least_nodes(given),
+    )  # fmt: skip
+
+
+def _count(option: str, text: str) -> int:
+    if not text.isdecimal() or len(text) > 6:
+        raise BadValue(option, why=f"{text!r} is no whole number", next_step="give a number such as 3")
+    return int(text)
 
 
 def _group_timeout(flag: str | None) -> float | None:

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from holdfast.actions import incident
 from holdfast.actions.health import Health
 from holdfast.actions.judgement import Judgement
 from holdfast.actions.orphans import Family, clear_up
+from holdfast.actions.scene import scene
 from holdfast.facts.checks import Place
 from holdfast.facts.dump_requests import DumpPlace
 from holdfast.facts.node import Node, Summary, Worker, combine
@@ -49,7 +50,7 @@ class Watch:
         self._start: dict[str, Any] = {}
         self._others: dict[str, Summary] = {}
         self._judgement = Judgement(limits)
-        self._incidents = 0
+        self._rest: Callable[[], None] | None = None
 
     @property
     def suspects(self) -> bool:
@@ -71,6 +72,7 @@ class Watch:
             self._node = None
         elif kind == "judge":
             yield self._judge_now()
+            self._write_the_rest()
 
     def tick(self) -> Iterator[dict[str, Any]]:
         """Look once, and yield what there is to say: a summary for the leader, a note, a verdict."""
@@ -91,6 +93,7 @@ class Watch:
             yield {"kind": "note", "text": outcome.note}
         if outcome.verdict is not None:
             yield self._report(outcome.verdict, outcome.table, hang=True, silent_s=outcome.silent_s)
+            self._write_the_rest()
 
     def _begin(self, order: dict[str, Any]) -> None:
         self._start = order
@@ -121,11 +124,18 @@ class Watch:
         table = self._all(self._node.look_closer(stacks=False))
         return self._report(self._judgement.judge(table), table, hang=False, silent_s=time.time() - table.silent_since)
 
+    def _write_the_rest(self) -> None:
+        """Of an incident, once the agent has heard of it: nobody waits for the page."""
+        rest, self._rest = self._rest, None
+        if rest is not None:
+            rest()
+
     def _report(self, verdict: Any, table: Summary, *, hang: bool, silent_s: float) -> dict[str, Any]:
         run = Path(self._start["run_dir"])
         verdict = self._health.beside(verdict, table.health)
-        folder, page = incident.write(run / "incidents", verdict, table, self._start)
+        folder, page, self._rest = incident.begin(run / "incidents", verdict, table, self._start)
         stuck = incident.stuck_ranks(verdict, table)
+        seen = scene(table, self._nodes(table))
         return {
             "kind": "verdict",
             "generation": self._start["generation"],
@@ -133,10 +143,17 @@ class Watch:
             "verdict": verdict_to_json(verdict),
             "stuck": stuck,
             "stopped": [state.rank for state in table.ranks if state.life == "stopped"],
-            "html": str(page) if page else None,
+            "html": str(page),
             "folder": str(folder),
             "detected_s": round(silent_s, 3),
+            "scene": msgspec.to_builtins(seen, str_keys=True),
         }
+
+    def _nodes(self, table: Summary) -> dict[int, int]:
+        """The node of each rank."""
+        mine = int(self._start["node"])
+        others = {state.rank: int(name) for name, other in self._others.items() for state in other.ranks}
+        return {state.rank: others.get(state.rank, mine) for state in table.ranks}
 
 
 def orders() -> queue.Queue[dict[str, Any] | None]:

@@ -42,6 +42,21 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "metavar": "WHAT", "default": "restart",
         "help": "report, restart or stop (restart: while --max-restarts allows, then stop).",
     },
+    "--max-failures": {
+        "metavar": "N", "help": "Stop at more failures than this within --window; without --max-restarts, restarts in "
+        "all are then not limited.",
+    },
+    "--window": {"metavar": "TIME", "default": "1h", "help": "Window of --max-failures (1h)."},
+    "--max-idle": {
+        "metavar": "N", "default": "3",
+        "help": "Stop, with status 93, after so many restarts in a row that brought no newer checkpoint (3).",
+    },
+    "--backoff": {
+        "metavar": "TIME", "default": "1s",
+        "help": "Wait before the second restart in a row that brought nothing, doubled for each after it (1s).",
+    },
+    "--exclude-stragglers": {"action": "store_true", "help": "Go on without a slow host where others suffice."},
+    "--no-gate": {"action": "store_true", "help": "Let every host take part, whatever its GPUs and ports say."},
     "--inject": {
         "metavar": "FAULT", "action": "append", "default": [],
         "help": "Cause a fault, such as hang@rank=2,step=30; may be repeated. `holdfast chaos` lists them.",
@@ -74,7 +89,9 @@ class _Raw(click.Command):
         formatter.write_paragraph()
         formatter.write_text("Every argument of torchrun is accepted, because torch's own parser reads them.")
         with formatter.section("Options in addition"):
-            formatter.write_dl([(f"{flag} {row['metavar']}", row["help"]) for flag, row in OPTIONS.items()])
+            formatter.write_dl(
+                [(f"{flag} {row.get('metavar', '')}".rstrip(), row["help"]) for flag, row in OPTIONS.items()]
+            )
 
 
 @click.command(cls=_Raw)
@@ -95,5 +112,7 @@ def command(ctx: click.Context) -> int:
     given = torchrun.parse(arguments, OPTIONS)
     wish = Wish(preset=given.preset, on_hang=given.on_hang, inject=tuple(given.inject),
                 json_report=given.json_report, run_dir=given.run_dir, recorder=given.recorder,
-                group_timeout=given.group_timeout)  # fmt: skip
+                group_timeout=given.group_timeout, max_failures=given.max_failures, window=given.window,
+                max_idle=given.max_idle, backoff=given.backoff, exclude_stragglers=given.exclude_stragglers,
+                gate=not given.no_gate)  # fmt: skip
     return run(given, wish)

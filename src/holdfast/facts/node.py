@@ -194,6 +194,7 @@ class _Rank:
             progress=progress,
             step=step.number if step.counted else None,
             counted=step.counted, saved=notes.saved, loaded=notes.loaded, preempted=notes.preempted,
+            trouble=notes.troubles[-1] if notes.troubles else None,
             phase=step.phase or None,
             phase_budget_s=step.budget_s if step.phase else None,
             phase_since=step.phase_since if step.phase else 0.0,

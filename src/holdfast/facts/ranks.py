@@ -153,6 +153,7 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     main thread has not run at all; ``woke`` says that it slept at one look, for too long to be polling, and ran since.
     ``counted`` steps were done in this process; ``saved`` is the step of the newest checkpoint that it declared whole,
     ``loaded`` that of the one it began from; ``preempted`` is the status with which it leaves at a scheduler's warning.
+    ``trouble`` is the last that its loop noted.
     """
 
     rank: int
@@ -168,6 +169,7 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     saved: int | None = None
     loaded: int | None = None
     preempted: int | None = None
+    trouble: Trouble | None = None
     phase: str | None = None
     phase_budget_s: float | None = None
     phase_since: float = 0.0

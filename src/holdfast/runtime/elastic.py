@@ -73,8 +73,9 @@ class Agent(LocalElasticAgent):
         joined = generation.join(
             group.store, f"holdfast/{self._attempts}" if static else "holdfast",
             node=group.group_rank, nodes=group.group_world_size, address=group.master_addr,
-            restarts=spec.max_restarts - self._remaining_restarts,
+            restarts=spec.max_restarts - self._remaining_restarts, state=self._hooks.handover(),
         )  # fmt: skip
+        self._hooks.take_over(joined.state)
         self._attempts += 1
         self._joined.append(joined)
         group.master_addr, group.master_port = joined.address, joined.port
@@ -131,8 +132,9 @@ class Agent(LocalElasticAgent):
             self._failed_at = self._failed_at or time.monotonic()
             if time.monotonic() - self._failed_at < HOOKS_LIMIT_S:
                 return RunResult(state=WorkerState.HEALTHY)
-        else:
+        elif len(codes) < len(worker_group.workers):
             self._spares.tick()
+            return RunResult(state=WorkerState.HEALTHY)  # torch, if asked, would act on a death that came just now
         result: RunResult = super()._monitor_workers(worker_group)
         return result
 

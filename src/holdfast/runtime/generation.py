@@ -107,6 +107,12 @@ class Hooks(Protocol):
             HostUnfit: this host must not take part.
         """
 
+    def handover(self) -> str:
+        """What a node that joins for the first time has to know of the job."""
+
+    def take_over(self, state: str) -> None:
+        """Take on what the nodes agreed upon, which one of them handed over."""
+
     def variables(self, rank: int, generation: int) -> Mapping[str, str]:
         """What the environment of worker ``rank`` gets in addition."""
 
@@ -215,34 +221,50 @@ class Board:
 
 @dataclass(frozen=True)
 class Joined:
-    """The store of a generation that this node has joined; ``restarts`` is what all nodes count from now on."""
+    """The store of a generation that this node has joined; ``restarts`` is what all nodes count from now on.
+
+    ``state`` is what the node with the most restarts knew of the job.
+    """
 
     store: TCPStore
     address: str
     port: int
     restarts: int
+    state: str = ""
 
 
-def join(rendezvous: Store, where: str, *, node: int, nodes: int, address: str, restarts: int) -> Joined:
+class _Arrived(msgspec.Struct, frozen=True):
+    """What a node brings along."""
+
+    restarts: int
+    state: str = ""
+
+
+def join(
+    rendezvous: Store, where: str, *, node: int, nodes: int, address: str, restarts: int, state: str = ""
+) -> Joined:
     """Make (node 0) or find (the others) the store of the coming generation; blocks until all nodes have come.
 
     ``where`` is a prefix in the ``rendezvous`` that no other generation uses, ``address`` that of node 0.
-    The nodes agree on the highest count of ``restarts``: after a change of members theirs may differ.
+    The nodes agree on the highest count of ``restarts``, and on the ``state`` that came with it: after a change of
+    members theirs may differ.
     """
+    mine = _Arrived(restarts, state)
     if node != 0:
-        rendezvous.set(f"{where}/arrived/{node}", str(restarts))
+        rendezvous.set(f"{where}/arrived/{node}", msgspec.json.encode(mine).decode())
         found = msgspec.json.decode(rendezvous.get(f"{where}/store"))
         own = _tcp_store(found["address"], found["port"], serve=False)
-        return Joined(own, found["address"], found["port"], found["restarts"])
-    arrived = [int(rendezvous.get(f"{where}/arrived/{other}")) for other in range(1, nodes)]
-    agreed = max([restarts, *arrived])
+        return Joined(own, found["address"], found["port"], found["restarts"], found["state"])
+    others = (rendezvous.get(f"{where}/arrived/{other}") for other in range(1, nodes))
+    arrived = [mine, *(msgspec.json.decode(told, type=_Arrived) for told in others)]
+    agreed = max(arrived, key=lambda each: (each.restarts, len(each.state)))
     own = _tcp_store(address, 0, serve=True)
     keys = ["order", *(_key(sheet, each) for sheet in SHEETS for each in range(nodes))]
     for key in keys:
         own.set(key, _BLANK)  # nobody who reads it shall have to wait
-    public = {"address": address, "port": own.port, "restarts": agreed}
+    public = {"address": address, "port": own.port, "restarts": agreed.restarts, "state": agreed.state}
     rendezvous.set(f"{where}/store", msgspec.json.encode(public).decode())
-    return Joined(own, address, own.port, agreed)
+    return Joined(own, address, own.port, agreed.restarts, agreed.state)
 
 
 def _tcp_store(address: str, port: int, *, serve: bool) -> TCPStore:

@@ -135,6 +135,17 @@ class _Guarded:
         with self._caught():
             self._hooks.prepare()
 
+    def handover(self) -> str:
+        told = [""]
+        with self._caught():
+            told.append(self._hooks.handover())
+        return told[-1]
+
+    def take_over(self, state: str) -> None:
+        with self._caught():
+            if state:
+                self._hooks.take_over(state)
+
     def variables(self, rank: int, generation: int) -> Mapping[str, str]:
         return self._hooks.variables(rank, generation)
 

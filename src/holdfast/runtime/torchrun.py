@@ -58,6 +58,12 @@ def _keep_abbreviations(parser: argparse.ArgumentParser, ours: Sequence[argparse
     vars(parser)["_get_option_tuples"] = theirs_first
 
 
+def least_nodes(given: argparse.Namespace) -> int:
+    """With how many nodes the job may go on: MIN of ``--nnodes MIN:MAX``; all where they meet by their ranks."""
+    least, most = torchrun.parse_min_max_nnodes(given.nnodes)
+    return int(most if given.rdzv_backend == "static" else least)
+
+
 def check(given: argparse.Namespace) -> None:
     """Find mistakes that would else show up once a worker, or not at all.
 

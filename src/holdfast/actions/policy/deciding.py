@@ -30,6 +30,9 @@ def decide(now: Failure, terms: Terms, past: Sequence[Past] = ()) -> Decision:
     kind = treatment(now)
     if now.hang and terms.on_hang is not OnHang.RESTART:
         return _users_choice(terms)
+    if now.scene.preempted is not None and not now.hang:
+        return Decision(course=Course.STOP, status=now.scene.preempted, reason="stop: the scheduler asked for it; all "
+                        f"ranks saved and left with status {now.scene.preempted}")  # fmt: skip
     if kind is Treatment.SLOW_HOST and now.hang is False and not now.dead and not terms.exclude_stragglers:
         return Decision(course=Course.REPORT, reason=f"none: {now.host or 'a host'} is slow, and --exclude-stragglers "
                         "is not set")  # fmt: skip

@@ -7,6 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from holdfast.adjustments import NONE, Adjustments
+from holdfast.facts.ranks import Trouble
 from holdfast.findings import Fact, Level, Verdict
 
 #: Exit status of a job that another start would not help, as of NVIDIA's resiliency extension: do not requeue.
@@ -55,7 +56,8 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``step`` is the furthest of any rank, ``counted`` how many this start has done; where they are the same, the script
     may count from 0 at every start. ``saved`` is the step of the newest checkpoint that this start declared, ``loaded``
     that of the one it began from. ``hosts`` and ``nodes`` are by rank; ``waiting`` nodes stand by. ``loaders`` is the
-    most data-loader workers of a rank. ``in_place``: the survivors can take in a new rank without a restart.
+    most data-loader workers of a rank, ``trouble`` what ``holdfast.loop`` noted just before. ``preempted`` is the
+    status with which ranks left because a scheduler warned them. ``in_place``: the survivors can take in a new rank.
     """
 
     step: int | None = None
@@ -67,6 +69,8 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nodes: dict[int, int] = {}
     waiting: int = 0
     loaders: int | None = None
+    trouble: Trouble | None = None
+    preempted: int | None = None
     in_place: bool = False
 
 
@@ -93,8 +97,12 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def root(self) -> tuple[object, ...]:
-        """What makes two failures the same fault: the cause, and the line, or where there is none, host and rank."""
-        return (self.cause, self.file, self.line) if self.file else (self.cause, self.host, self.rank)
+        """What makes two failures the same fault: the cause, and the line, or where there is none, host and rank.
+
+        Whether one rank was seen to raise or all of them is a matter of a few milliseconds.
+        """
+        cause = "exception" if self.cause.startswith("python-exception-") else self.cause
+        return (cause, self.file, self.line) if self.file else (cause, self.host, self.rank)
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

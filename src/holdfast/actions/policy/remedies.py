@@ -52,8 +52,10 @@ def remedy(before: Adjustments, past: Sequence[Past], now: Failure) -> Adjustmen
 
 def _pieces(before: Adjustments, past: Sequence[Past], now: Failure) -> Adjustments | None:
     """Twice as many pieces of each batch. Where fewer were just tried, as many as before, and a later next try."""
-    step = history.position(now)
+    step, noted = history.position(now), now.scene.trouble
     trial = before.fewer_from is not None and step is not None and step >= before.fewer_from
+    if noted is not None and noted.micro_batches is not None:
+        trial = noted.micro_batches < before.micro_batches
     if trial and before.micro_batches > 1:
         tried = sum(
             each.decision.adjustments.fewer_from is not None
@@ -91,23 +93,28 @@ def _loaders(before: Adjustments, _past: Sequence[Past], now: Failure) -> Adjust
 
 def _back(before: Adjustments, past: Sequence[Past], now: Failure) -> Adjustments | None:
     """Before the fault, past its batches, with a lower scale; further each time that it comes back."""
-    step = history.position(now)
-    if step is None:
+    span = _span(now)
+    if span is None:
         return None if any(history.newest_of(past, Treatment.NUMERICS)) else replace(before, loss_scale=0.5)
-    near = [each for each in history.newest_of(past, Treatment.NUMERICS) if _near(each, step)]
-    width = SKIP_FIRST * SKIP_TIMES ** len(near)
-    first = max(0, min([step, *(history.position(each) or step for each in near)]) + 1 - width)
-    window = Window(first, step)
+    spans = [found for each in history.newest_of(past, Treatment.NUMERICS) if (found := _span(each)) is not None]
+    near = [each for each in spans if abs(each.last - span.last) <= NEAR_STEPS]
+    width = SKIP_FIRST * SKIP_TIMES ** min(len(near), 4)
+    first = max(0, min([span.first, *(each.first for each in near)]) + 1 - width)
+    window, back = Window(first, span.last), max(first, 1)
+    what = now.scene.trouble.what if now.scene.trouble is not None else now.cause
     return _saying(
-        _skipping(replace(before, resume_before=max(first, 1), loss_scale=max(before.loss_scale / 2, 2**-16)), window),
-        f"{now.cause} at step {step}: back to a checkpoint before step {max(first, 1)}, the batches of steps {first} "
-        f"to {step} are left out, and the loss scale is halved",
+        _skipping(replace(before, resume_before=back, loss_scale=max(before.loss_scale / 2, 2**-16)), window),
+        f"{what} in the loss at step {span.last}: back to a checkpoint before step {back}, the batches of steps "
+        f"{first} to {span.last} are left out, and the loss scale is halved",
     )
 
 
-def _near(earlier: Failure, step: int) -> bool:
-    then = history.position(earlier)
-    return then is not None and abs(step - then) <= NEAR_STEPS
+def _span(failure: Failure) -> Window | None:
+    """The steps in which the loss was no good."""
+    noted, step = failure.scene.trouble, history.position(failure)
+    if noted is not None:
+        return Window(max(min(noted.first, noted.last), 0), max(noted.last, 0))
+    return None if step is None else Window(step, step)
 
 
 def _older(before: Adjustments, _past: Sequence[Past], now: Failure) -> Adjustments | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from holdfast.actions.policy.decisions import Failure
+from holdfast.facts.ranks import Trouble
 
 
 class Treatment(StrEnum):
@@ -72,6 +73,9 @@ _NOT_ROLLED_BACK = frozenset({"silent-corruption-by-misaligned-collectives", "co
 
 def treatment(failure: Failure) -> Treatment:
     """How this failure is treated."""
+    noted = failure.scene.trouble
+    if noted is not None and not failure.hang:
+        return _of_memory(noted) if noted.what == "memory" else Treatment.NUMERICS
     known = _CAUSES.get(failure.cause)
     if known is Treatment.CODE and _OUT_OF_MEMORY.search(failure.message):
         return Treatment.MEMORY
@@ -82,3 +86,10 @@ def treatment(failure: Failure) -> Treatment:
     if failure.code.startswith("NUM") and failure.cause not in _NOT_ROLLED_BACK:
         return Treatment.NUMERICS
     return Treatment.SUSPECT if failure.hang else Treatment.AGAIN
+
+
+def _of_memory(noted: Trouble) -> Treatment:
+    """A script that does not ask for pieces cannot be given smaller ones: it will run out at the same place again."""
+    if not noted.device:
+        return Treatment.HOST_MEMORY
+    return Treatment.MEMORY if noted.micro_batches is not None else Treatment.CODE

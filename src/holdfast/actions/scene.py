@@ -1,0 +1,36 @@
+"""What the watcher tells the policy beside the verdict: how far the job is, what it saved, who is where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from holdfast.actions.policy import Scene
+from holdfast.facts.node import Summary
+from holdfast.facts.ranks import RankState
+
+#: A trouble that the loop noted ends the job within seconds; what it noted earlier did not.
+FRESH_S = 60.0
+
+
+def scene(table: Summary, node_of: Mapping[int, int]) -> Scene:
+    """The scene of a job in ``table``; ``node_of`` tells the node of each rank."""
+    ranks = table.ranks
+    furthest = max(ranks, key=lambda state: (state.step or 0, state.counted), default=RankState(rank=0))
+    troubles = [each for state in ranks if (each := state.trouble) is not None and table.time - each.time < FRESH_S]
+    begun = min((state.started for state in ranks if state.started), default=table.time)
+    return Scene(
+        step=furthest.step,
+        counted=furthest.counted,
+        saved=_most(state.saved for state in ranks),
+        loaded=_most(state.loaded for state in ranks),
+        ran_s=round(max(table.time - begun, 0.0), 3),
+        hosts={state.rank: state.host for state in ranks if state.host},
+        nodes=dict(node_of),
+        loaders=max((len(state.children) for state in ranks), default=0) or None,
+        trouble=max(troubles, key=lambda each: (each.here, each.time), default=None),
+        preempted=_most(state.preempted for state in ranks),
+    )
+
+
+def _most(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
