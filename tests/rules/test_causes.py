@@ -29,7 +29,7 @@ ENV010 variable-harmful               ENV011 variable-set-too-late
 ENV012 variable-differs-between-hosts ENV013 variable-not-handed-on
 ENV014 process-limit                  ENV015 clock-unsynchronized        ENV016 package-installed-twice
 ENV017 tracing-refused                ENV018 software-differs-between-hosts
-ENV019 code-differs-between-hosts
+ENV019 code-differs-between-hosts    ENV020 variable-not-sent
 NET001 network-interface-wrong        NET002 network-fabric-fault        NET003 firewall-blocked-ports
 NET004 hostname-resolution            NET005 port-in-use                 NET006 master-unreachable
 NET007 ib-error                       NET008 stale-rendezvous-store

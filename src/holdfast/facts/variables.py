@@ -17,6 +17,8 @@ from holdfast.findings import Unknown
 from holdfast.variables import Moment, concerns
 
 ENVIRONMENT = "environment"
+#: Variables that DeepSpeed's launcher sends to all hosts, beside those of a few prefixes.
+DEEPSPEED_FILE = ".deepspeed_env"
 _SYSTEM_FILE = "/etc/nccl.conf"
 
 
@@ -26,6 +28,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     ``origin`` is ``environment`` or a file; ``handed_on``: children get it (False for a shell's own variable);
     ``passed``: what the program has certainly done before it sets it, so that it comes too late for whom reads it then.
     ``of_command``: the line of the one command for which it is set, None where it is for all that follow.
+    ``sender``: the line on which DeepSpeed's launcher, which sends few variables on, starts other hosts' ranks with it.
     """
 
     name: str
@@ -34,6 +37,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     line: int | None = None
     handed_on: bool = True
     of_command: int | None = None
+    sender: int | None = None
     passed: tuple[tuple[Moment, int], ...] = ()
 
     @property

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -14,7 +16,7 @@ import msgspec
 from holdfast.errors import MissingFile
 from holdfast.facts.launch_files import python_source, shell, yaml_text
 from holdfast.facts.launch_files.shell import Unreadable
-from holdfast.facts.variables import Given
+from holdfast.facts.variables import DEEPSPEED_FILE, Given
 
 MOST_BYTES = 1 << 20
 MOST_FILES = 20_000
@@ -41,7 +43,9 @@ def scan(paths: Sequence[Path]) -> Scanned:
     given: list[Given] = []
     unseen: list[str] = []
     read = 0
-    for file in _files(paths, unseen):
+    files, known = _files(paths, unseen), set[Path]()
+    for file in chain(files, _sent_besides(given, known)):
+        known.add(file)
         try:
             found = _read(file)
         except OSError as error:
@@ -54,13 +58,21 @@ def scan(paths: Sequence[Path]) -> Scanned:
     return Scanned(tuple(given), read, tuple(unseen))
 
 
+def _sent_besides(given: Sequence[Given], known: AbstractSet[Path]) -> Iterator[Path]:
+    """Files of variables that DeepSpeed's launcher sends besides, beside scripts that start it, if not read yet."""
+    for origin in dict.fromkeys(each.origin for each in given if each.sender is not None):
+        file = Path(origin).parent / DEEPSPEED_FILE
+        if file not in known and file.is_file():
+            yield file
+
+
 def reader(name: str, first_line: str) -> Callable[[str, str], Iterator[Given]] | None:
     """Who reads a file called so; None where nobody does."""
     lowered = name.casefold()
     ending = lowered.rpartition(".")[2] if "." in lowered else ""
     if lowered.startswith(("dockerfile", "containerfile")) or ending in ("dockerfile", "def"):
         return shell.read_dockerfile
-    if lowered in (".deepspeed_env", ".env", "nccl.conf", ".nccl.conf") or ending in ("env", "conf"):
+    if lowered in (DEEPSPEED_FILE, ".env", "nccl.conf", ".nccl.conf") or ending in ("env", "conf"):
         return shell.read_pairs
     by_ending: Mapping[str, Callable[[str, str], Iterator[Given]]] = {
         "py": python_source.read,

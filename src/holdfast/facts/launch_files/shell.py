@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
+from holdfast.facts.launch_files import deepspeed
 from holdfast.facts.variables import Given
 from holdfast.variables import Status, concerns, table
 
@@ -41,11 +42,25 @@ def read(text: str, origin: str) -> Iterator[Given]:
     found = list(_script(text, origin))
     exported = {each.name for each in found if each.handed_on}
     exported |= set(re.findall(r"^\s*(?:export|declare -x)\s+([A-Z][A-Z0-9_]*)\s*(?:#.*)?$", text, re.MULTILINE))
+    senders = list(_senders(text)) if "deepspeed" in text or "ds " in text else []
     everything = re.search(r"^\s*set\s+(-\w*a|-o allexport)\b", text, re.MULTILINE)
     for each in found:
         handed_on = each.handed_on or each.name in exported or bool(everything)
         if not _own(each.name, text, handed_on=handed_on) and (handed_on or not _used(each.name, text)):
-            yield replace(each, handed_on=handed_on)
+            yield replace(each, handed_on=handed_on, sender=_sender(each, senders) if handed_on else None)
+
+
+def _senders(text: str) -> Iterator[int]:
+    """The lines on which DeepSpeed's launcher starts ranks of several hosts."""
+    for number, line in _logical(text):
+        if any(deepspeed.on_several_hosts(command) for command in _commands(line)):
+            yield number
+
+
+def _sender(given: Given, senders: Sequence[int]) -> int | None:
+    """The first of these lines that comes with the variable, or after it."""
+    lines = [line for line in senders if line >= (given.line or 0) and given.of_command in (None, line)]
+    return lines[0] if lines else None
 
 
 def read_pairs(text: str, origin: str) -> Iterator[Given]:
@@ -117,10 +132,16 @@ def _line(line: str, origin: str, number: int, depth: int = 0) -> Iterator[Given
     """The commands of one line, each by itself."""
     if not any(mark in line for mark in ("=", "setenv")):
         return
+    for command in _commands(line):
+        yield from _command(command, origin, number, depth)
+
+
+def _commands(line: str) -> Iterator[list[str]]:
+    """The words of each command of a line."""
     command: list[str] = []
     for word in [*_words(line), ";"]:
         if word in _OPERATORS or set(word) <= set(";&|()"):
-            yield from _command(command, origin, number, depth)
+            yield command
             command = []
         else:
             command.append(word)

@@ -1,8 +1,7 @@
 """Variables in YAML and JSON: Kubernetes manifests, compose files, workflows, configurations of launchers.
 
-Taken are ``{name: X, value: Y}``, ``X: Y``, ``"X=Y"`` in lists, and shell lines in texts (``args``, ``run``). The "
-"files'
-nodes are read and nothing is built from them, so that a hostile file cannot start anything.
+Taken are ``{name: X, value: Y}``, ``X: Y``, ``"X=Y"`` in lists, and shell lines in texts (``args``, ``run``). Nodes
+are read and nothing is built from them, so that a hostile file cannot start anything.
 """
 
 from __future__ import annotations
@@ -85,9 +84,13 @@ def _scalar(node: yaml.ScalarNode, origin: str, above: int) -> Iterator[Given]:
     block = node.style in ("|", ">")
     first = node.start_mark.line + (2 if block else 1)
     for given in shell.read(node.value, origin):
-        line = first + (given.line or 1) - 1 if node.style == "|" else first
+        below = [(each or 1) - 1 if node.style == "|" else 0 for each in (given.line, given.sender)]
         listed = "\n" not in node.value and not block
-        yield replace(given, line=line, handed_on=given.handed_on or listed, of_command=first if block else above)
+        scope = first if block else above
+        sender = first + below[1] if given.sender else None
+        yield replace(
+            given, line=first + below[0], handed_on=given.handed_on or listed, of_command=scope, sender=sender
+        )
 
 
 def _given(name: str, value: str, origin: str, at: yaml.Node, scope: int) -> Given:

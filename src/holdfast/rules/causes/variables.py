@@ -147,4 +147,29 @@ CAUSES = (
         ),
         sources=("POSIX.1-2024: Shell Command Language, 2.5.3 Shell Variables, export",),
     ),
+    Cause(
+        code="ENV020",
+        name="variable-not-sent",
+        summary="A script sets a variable, and the launcher that it starts does not send it to the ranks.",
+        what_happens="DeepSpeed's launcher starts the ranks of several hosts by pdsh, which is a login on each of "
+        "them, also on the own one. Of the environment it sends what begins with NCCL, PYTHON, MV2, UCX or MLFLOW, and "
+        "each line of the file .deepspeed_env. GLOO_SOCKET_IFNAME, TORCH_NCCL_* and OMP_NUM_THREADS are not among them, "
+        "though they stand in the script, in front of the command or exported.",
+        shows_before="In the script: a variable that is set before a line with `deepspeed --hostfile`, and in no "
+        ".deepspeed_env. `holdfast env --scan` reads both.",
+        shows_during="The ranks behave as if the variable were not there: gloo takes another interface and connects "
+        "nowhere, each rank takes all processors of its host.",
+        shows_after="Nothing that names the variable. /proc/<pid>/environ of a rank does not have it.",
+        known_misses="A .deepspeed_env in the home folder, and one that DS_ENV_FILE names, are not read. Without a "
+        "hostfile on the line, the launcher takes /job/hostfile, and nothing is said. With one host, with --no_ssh, "
+        "--launcher slurm, mpich or impi, the ranks have the whole environment, and nothing is said.",
+        remedies=(
+            Remedy(text="Write it into .deepspeed_env, in the folder in which the launcher is started, or in the home "
+                   "folder.", command="echo GLOO_SOCKET_IFNAME=eth0 >> .deepspeed_env", safety=Safety.DISRUPTIVE),
+            Remedy(text="Compare the hosts.", command="holdfast check --nnodes 2 --rdzv-endpoint node0:29500",
+                   safety=Safety.AUTOMATIC),
+        ),
+        sources=("deepspeedai/DeepSpeed 0.19.8: deepspeed/launcher/runner.py, EXPORT_ENVS",
+                 "deepspeedai/DeepSpeed 0.19.8: accelerator/cuda_accelerator.py, export_envs"),
+    ),
 )  # fmt: skip
