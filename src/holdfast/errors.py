@@ -27,6 +27,7 @@
     │   │   ├── BoxVersion         written by another version of holdfast
     │   │   └── BoxNoise           does not begin as a box does, or contradicts itself
     │   ├── CheckpointUnreadable   a folder that is no checkpoint, or a damaged one
+    │   ├── PlaceUnusable          a place of checkpoints (folder, bucket, memory) cannot be read or written
     │   ├── CheckpointFailed       a checkpoint could not be saved or loaded; those before it are as they were
     │   └── DumpUnreadable         a dump of torch's flight recorder that is none, or not a whole one
     │       ├── DumpTruncated      cut short, or still being written
@@ -274,6 +275,13 @@ class CheckpointFailed(WorldError):
 
     what = "{subject} failed"
     next_step = "the checkpoints before it are as they were"
+
+
+class PlaceUnusable(WorldError):
+    """The subject, a place where checkpoints or copies of them lie, cannot be read or written just now."""
+
+    what = "cannot use {subject} for checkpoints"
+    next_step = "training goes on without it, and it is tried again"
 
 
 class BoxUnreadable(WorldError):

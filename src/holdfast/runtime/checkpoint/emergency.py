@@ -34,6 +34,8 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from holdfast import blackbox, settings
 from holdfast.report.ranksets import say_ranks
+from holdfast.report.text import duration
+from holdfast.runtime import recorder
 from holdfast.runtime.checkpoint.hearing import SIGNALS, Ears, end_by
 from holdfast.runtime.comm.groups import epoch, job_store
 
@@ -43,6 +45,8 @@ AGREE_LIMIT_S = 5.0
 LOOK_EVERY_S = 0.25
 _RANKS_A_LOOK = 4096
 _POLL_S = 0.01
+#: So long before the end of the grace period a rank gives up hope of a checkpoint.
+_RESERVE_S = 1.0
 _NEVER = 1 << 63
 #: The first exit status of a process that a signal ended, as shells count. Kubeflow starts a replica again from 128 on.
 STATUS = 128
@@ -68,11 +72,13 @@ class Emergency:
         self._step = -1
         self._posted = False
         self._at = _NEVER
+        self._saving = False
         self._decided = threading.Event()
         self._closed = threading.Event()
         self._epoch = 0
         #: What was heard, and the monotonic time at which the grace period ends; None before.
         self.warned: Warned | None = None
+        self._signalled: signal.Signals | None = None
         self.deadline: float | None = None
         box = settings.path("HOLDFAST_BOX")
         self._teardown = box.with_name(blackbox.TEARDOWN) if box is not None else None
@@ -91,7 +97,13 @@ class Emergency:
         if not self._posted:
             return False
         self._decided.wait(2 * AGREE_LIMIT_S)
-        return step >= self._at
+        self._saving = step >= self._at
+        return self._saving
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody listens any more."""
+        return self._closed.is_set()
 
     @property
     def left_s(self) -> float | None:
@@ -105,6 +117,9 @@ class Emergency:
 
     def leave(self) -> NoReturn:
         """End this rank after its checkpoint; all ranks call it. Raises SystemExit with :attr:`status`."""
+        heard = self.warned.signal if self.warned is not None else 0
+        note = {"signal": heard, "step": self._step, "status": self.status, "time": time.time()}
+        recorder.note_json(blackbox.Note.PREEMPTED, note)
         raise SystemExit(self.status)
 
     def close(self) -> None:
@@ -130,6 +145,7 @@ class Emergency:
                 return
             if heard is not None and self._ends_anyway(heard):
                 end_by(heard)
+            self._mind_deadline()
             try:
                 self._look(heard)
             except (RuntimeError, ValueError, OSError):  # torch's errors of the network are RuntimeErrors
@@ -141,8 +157,16 @@ class Emergency:
         """Whether the agent ends the ranks because one of them failed: then there is nobody to save with."""
         return heard == signal.SIGTERM and self._teardown is not None and self._teardown.exists()
 
+    def _mind_deadline(self) -> None:
+        """End by the signal where the step at which all were to save is not reached in time: SIGKILL would be next."""
+        if self.warned is None or self._saving or (self.left_s or 0.0) > _RESERVE_S or self._signalled is None:
+            return
+        _log.warning("no emergency checkpoint: step %s was not reached within %.0f s", self._at, self.grace_s)
+        end_by(self._signalled)
+
     def _look(self, heard: signal.Signals | None) -> None:
         alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
+        self._signalled = self._signalled or heard
         mine = None if heard is None else Warned(0 if alone else dist.get_rank(), int(heard))
         if not alone and epoch() != self._epoch:  # other ranks, another store
             self._epoch, self._posted, self._at = epoch(), False, _NEVER
@@ -201,21 +225,60 @@ class Emergency:
 
 
 _listening: Emergency | None = None
+_expected_s = 0.0
+_told = False
 
 
 def listen() -> Emergency:
-    """Have this rank hear SIGTERM and SIGUSR1 from now on; to be called in the main thread. Once more does nothing."""
+    """Have this rank hear SIGTERM and SIGUSR1 from now on; to be called in the main thread. Once more does nothing.
+
+    From then on these signals do not end this process by themselves: the loop has to ask :func:`due`. What agrees to a
+    step that the loop does not reach ends by the signal a second before the grace period (HOLDFAST_GRACE_S) is over.
+    """
     global _listening  # noqa: PLW0603 - one process, one handler of a signal
-    if _listening is None or _listening._closed.is_set():  # noqa: SLF001 - its own module
+    if _listening is None or _listening.closed:
         _listening = Emergency(settings.seconds("HOLDFAST_GRACE_S"))
+        _compare()
     return _listening
 
 
 def due(step: int) -> bool:
-    """Whether all ranks save now and leave; see :meth:`Emergency.due`. False where nobody listens."""
-    return _listening is not None and _listening.due(step)
+    """Whether all ranks save now and leave; see :meth:`Emergency.due`. The first call listens, where nobody did."""
+    return (_listening or listen()).due(step)
 
 
 def leave() -> NoReturn:
     """End this rank, once its checkpoint is declared; see :meth:`Emergency.leave`."""
     listen().leave()
+
+
+def stop() -> None:
+    """Listen no more: training is over, and SIGTERM does again what it did before."""
+    if _listening is not None:
+        _listening.close()
+
+
+def left_s() -> float | None:
+    """Seconds until the grace period is over; None where nobody has warned."""
+    return None if _listening is None else _listening.left_s
+
+
+def expect(save_s: float) -> None:
+    """A save takes about so long, as was measured: say it where the grace period is shorter, once, on rank 0."""
+    global _expected_s  # noqa: PLW0603 - as above
+    if save_s > _expected_s:
+        _expected_s = save_s
+        _compare()
+
+
+def _compare() -> None:
+    global _told  # noqa: PLW0603 - as above
+    if _listening is None or _told or _expected_s <= _listening.grace_s - _RESERVE_S:
+        return
+    _told = True
+    if not settings.read("RANK").value:
+        _log.warning(
+            "a save takes %s, and a scheduler's warning gives %s: the last checkpoint may not be finished in time; "
+            "have it warn earlier and say so with HOLDFAST_GRACE_S, or save more often",
+            duration(_expected_s), duration(_listening.grace_s),
+        )  # fmt: skip

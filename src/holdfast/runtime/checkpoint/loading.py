@@ -33,7 +33,7 @@ def proven(folder: Path, around: Round) -> Manifest:
     found: Manifest | None = None
     try:
         found = manifest.read(folder)
-        damage = _damage(folder, _share(found, around))
+        damage = _damage(folder, share_of(found, around.rank, around.world))
         if damage is not None:
             why = f"{damage.path}: {damage.why}"
     except CheckpointUnreadable as error:
