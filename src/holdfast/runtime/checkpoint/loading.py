@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from holdfast.errors import CheckpointFailed, CheckpointMismatch, CheckpointUnre
 from holdfast.manifest import Manifest
 from holdfast.runtime.checkpoint import randomness
 from holdfast.runtime.checkpoint.rounds import Round, as_failure
-from holdfast.runtime.checkpoint.state import State, mismatches, unpacked
+from holdfast.runtime.checkpoint.state import MISSING, OTHER_SHAPE, State, mismatches, unpacked
 from holdfast.runtime.checkpoint.storage import MOST_THREADS, Reader, WeightsOnlyPlanner, threads_here
 from holdfast.runtime.checkpoint.writing import name_of_rank
 
@@ -114,12 +115,19 @@ def _room(folder: Path, state: State, *, strict: bool) -> dict[str, Any]:
     found = mismatches(planner.state_dict, index)
     if found and strict:
         raise CheckpointMismatch(f"the checkpoint {folder}", why="; ".join(_listed(*each) for each in found.items()))
-    return {name: value for name, value in template.items() if any(True for _ in (value or ()))}
+    for name in (*found.get(MISSING, ()), *found.get(OTHER_SHAPE, ())):
+        *parents, last = planner.mappings[name]
+        holder: Any = template
+        for parent in parents:
+            holder = holder[parent]
+        del holder[last]
+    return template
 
 
-def _listed(kind: str, names: list[str]) -> str:
+def _listed(kind: str, names: Mapping[str, str]) -> str:
+    told = [f"{name}{detail}" for name, detail in islice(names.items(), _NAMED)]
     more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    return f"{len(names):,} {kind}: {', '.join(names[:_NAMED])}{more}"
+    return f"{len(names):,} {kind}: {', '.join(told)}{more}"
 
 
 def _read(folder: Path, tensors: dict[str, Any]) -> None:

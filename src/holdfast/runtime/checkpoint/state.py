@@ -11,6 +11,7 @@ scheduler, scaler, configuration, and what else has a ``state_dict``.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -22,6 +23,7 @@ from holdfast.errors import CheckpointFailed, CheckpointUnreadable
 from holdfast.runtime.checkpoint import optimizers, randomness
 from holdfast.runtime.checkpoint.names import parameter_names, plain, plain_name, state_of_module
 
+MISSING, OTHER_SHAPE = "missing from the checkpoint", "of another shape"
 Models = torch.nn.Module | Mapping[str, torch.nn.Module] | None
 Optimizers = torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer] | None
 
@@ -140,29 +142,28 @@ def unpacked(data: bytes, name: object = "a rank's state") -> dict[str, Any]:
     try:
         found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:
-        first = str(error).strip().partition("\n")[0][:300]
-        raise CheckpointUnreadable(name, why=f"it holds more than plain values and tensors: {first}") from error
+        why = f"it is damaged, or holds more than plain values and tensors: {_named_in(error)}"
+        raise CheckpointUnreadable(name, why=why) from error
     if not isinstance(found, dict) or not {"rank", "world", "random", "groups", "config", "stateful"} <= set(found):
         raise CheckpointUnreadable(name, why="it is no state of a rank")
     return found
 
 
-def mismatches(template: Mapping[str, Any], index: Metadata) -> dict[str, list[str]]:
-    """What the job has and the checkpoint has not, and the reverse, and what has other shapes; names by kind.
+def mismatches(template: Mapping[str, Any], index: Metadata) -> dict[str, dict[str, str]]:
+    """What the job has and the checkpoint has not, and the reverse, and what has other shapes: by kind, name, detail.
 
     ``template`` is flat. Optimizer state that was never made is no mismatch.
     """
     saved = index.state_dict_metadata
-    found: dict[str, list[str]] = {
-        "missing from the checkpoint": sorted(set(template) - set(saved)),
-        "unknown to this job": sorted(set(saved) - set(template)),
-        "of another shape": [
-            f"{name} ({_shape(place.size)} in the checkpoint, {_shape(value.shape)} here)"
-            for name, value in sorted(template.items())
-            for place in [saved.get(name)]
-            if isinstance(value, torch.Tensor) and isinstance(place, TensorStorageMetadata)
-            if place.size != value.shape
-        ],
+    shapes: dict[str, str] = {}
+    for name, value in sorted(template.items()):
+        place = saved.get(name)
+        if isinstance(value, torch.Tensor) and isinstance(place, TensorStorageMetadata) and place.size != value.shape:
+            shapes[name] = f" ({_shape(place.size)} in the checkpoint, {_shape(value.shape)} here)"
+    found = {
+        MISSING: dict.fromkeys(sorted(set(template) - set(saved)), ""),
+        "unknown to this job": dict.fromkeys(sorted(set(saved) - set(template)), ""),
+        OTHER_SHAPE: shapes,
     }
     return {kind: names for kind, names in found.items() if names}
 
@@ -212,8 +213,14 @@ def _refuse(name: str, value: Any) -> None:
     try:
         torch.load(io.BytesIO(_packed(value)), map_location="cpu", weights_only=True)
     except Exception as error:
-        first = str(error).strip().partition("\n")[0][:200]
         raise CheckpointFailed(
-            f"saving {name}", why=f"its state holds more than plain values and tensors ({first})",
+            "the save",
+            why=f"the state of {name!r} holds more than plain values and tensors: {_named_in(error)}",
             next_step="give a state_dict of numbers, texts, lists, dicts and tensors",
-        ) from error  # fmt: skip
+        ) from error
+
+
+def _named_in(error: Exception) -> str:
+    """What torch's long sentence about a refused pickle is about."""
+    found = re.search(r"GLOBAL (\S+)", str(error))
+    return found[1] if found else str(error).strip().partition("\n")[0][:200]

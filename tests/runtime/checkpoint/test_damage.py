@@ -1,0 +1,201 @@
+"""Whatever happens to a disk: the last good checkpoint survives, and one sentence says what happened."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import pickle
+import shutil
+import threading
+
+import pytest
+import torch
+
+from holdfast import manifest
+from holdfast.errors import CheckpointFailed, CheckpointUnreadable
+from holdfast.runtime.checkpoint.unpickling import read_index
+from tests.runtime.checkpoint.jobs import Job, flipped, small_disk
+
+FILES = ("__0_0.distcp", ".metadata", "rank-00000.state", "manifest.json")
+
+
+def saved_twice(root):
+    job = Job(root)
+    for step in (1, 2):
+        job.checkpoint.save(step, asynchronous=False)
+    return root / manifest.name_of(2)
+
+
+DAMAGES = {
+    "one bit": flipped,
+    "the first byte": lambda path: flipped(path, 0),
+    "cut short": lambda path: os.truncate(path, path.stat().st_size - 1),
+    "empty": lambda path: os.truncate(path, 0),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
+    "missing": lambda path: path.unlink(),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+    "a pipe's name": lambda path: (path.unlink(), path.symlink_to("nowhere")),
+}
+
+
+def test_every_damage_of_every_file_is_noticed_and_the_one_before_is_taken(tmp_path, caplog):
+    newest = saved_twice(tmp_path)
+    whole = tmp_path / "whole"
+    shutil.copytree(newest, whole)
+    job = Job(tmp_path, seed=2)
+    for name in FILES:
+        for kind, damage in DAMAGES.items():
+            damage(newest / name)
+            caplog.clear()
+            with caplog.at_level(logging.WARNING):
+                assert job.checkpoint.load().step == 1, (name, kind)
+            assert str(newest) in caplog.text, (name, kind)
+            shutil.rmtree(newest)
+            shutil.copytree(whole, newest)
+            assert job.checkpoint.load().step == 2, (name, kind)
+
+
+def test_a_full_disk_leaves_the_last_one_and_training_goes_on(tmp_path, caplog):
+    with small_disk(tmp_path / "disk", "128k") as root:
+        job = Job(root)
+        job.checkpoint.save(1, asynchronous=False)
+        filler = root / "filler"
+        with pytest.raises(OSError, match="No space"):  # noqa: PT012 - the disk is filled
+            with filler.open("wb", buffering=0) as stream:
+                while True:
+                    stream.write(bytes(4096))
+        with pytest.raises(CheckpointFailed, match="saving step 2 failed: .*[Nn]o space left on device.* before it"):
+            job.checkpoint.save(2, asynchronous=False)
+        job.checkpoint.save(3)
+        assert job.train(1)
+        with caplog.at_level(logging.WARNING):
+            filler.unlink()
+            job.checkpoint.save(4)  # says what became of step 3
+        assert "saving step 3 failed" in caplog.text
+        assert job.checkpoint.wait().step == 4
+        assert sorted(path.name for path in root.iterdir()) == [manifest.name_of(1), manifest.name_of(4)]
+        assert Job(root, seed=2).checkpoint.load().step == 4
+
+
+@pytest.mark.parametrize("room", range(4, 60, 8))
+def test_a_disk_that_fills_up_at_any_place(tmp_path, room):
+    with small_disk(tmp_path / "disk", "128k") as root:
+        job = Job(root)
+        job.checkpoint.save(1, asynchronous=False)
+        left = shutil.disk_usage(root).free - room * 1024
+        (root / "filler").write_bytes(bytes(max(left, 0)))
+        try:
+            job.checkpoint.save(2, asynchronous=False)
+        except CheckpointFailed:
+            declared = 1
+        else:
+            declared = 2
+        assert Job(root, seed=2).checkpoint.load().step == declared
+
+
+def test_a_disk_that_became_read_only(tmp_path):
+    with small_disk(tmp_path / "disk", "512k") as root:
+        job = Job(root)
+        job.checkpoint.save(1, asynchronous=False)
+        libc, remount_read_only = ctypes.CDLL(None), 32 | 1
+        assert libc.mount(b"none", str(root).encode(), b"tmpfs", remount_read_only, b"") == 0
+        with pytest.raises(CheckpointFailed, match="[Rr]ead-only file system"):
+            job.checkpoint.save(2, asynchronous=False)
+        assert Job(root, seed=2).checkpoint.load().step == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_is_closed_to_us(tmp_path):
+    (tmp_path / "closed").mkdir(mode=0o500)
+    with pytest.raises(CheckpointFailed, match="[Pp]ermission denied"):
+        Job(tmp_path / "closed").checkpoint.save(2, asynchronous=False)
+
+
+def test_a_folder_that_is_a_file(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointFailed, match="saving step 2 failed: .*(File exists|Not a directory)"):
+        Job(tmp_path / "file").checkpoint.save(2, asynchronous=False)
+
+
+def test_deleted_while_it_is_written(tmp_path):
+    job = Job(tmp_path)
+    job.checkpoint.save(1, asynchronous=False)
+    at_it, go_on = threading.Event(), threading.Event()
+    take = job.checkpoint._planner.torchs.resolve_data
+
+    def slowly(item):
+        at_it.set()
+        assert go_on.wait(20)
+        return take(item)
+
+    job.checkpoint._planner.torchs.resolve_data = slowly
+    writer = threading.Thread(target=lambda: told.append(failure(lambda: job.checkpoint.save(2, asynchronous=False))))
+    told = []
+    writer.start()
+    assert at_it.wait(20)
+    for path in tmp_path.glob(".staging-*"):
+        shutil.rmtree(path)
+    go_on.set()
+    writer.join(30)
+    assert "o such file" in told[0]
+    assert Job(tmp_path, seed=2).checkpoint.load().step == 1
+
+
+def failure(act):
+    try:
+        act()
+    except CheckpointFailed as error:
+        return str(error)
+    return ""
+
+
+# ---- files of strangers
+
+
+class Runs:
+    """A pickle that runs something."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.path}",)
+
+
+def resealed(folder):
+    """A manifest that fits what is in the folder now, as whoever may write there can make one."""
+    found = manifest.read(folder)
+    entries = tuple(
+        manifest.Entry(
+            path=each.path, size=(folder / each.path).stat().st_size, xxh3=manifest.hash_of(folder / each.path)
+        )
+        for each in found.files
+    )
+    import msgspec
+
+    manifest.write(folder, msgspec.structs.replace(found, files=entries))
+
+
+@pytest.mark.parametrize("name", [".metadata", "rank-00000.state"])
+def test_a_pickle_that_runs_something_is_refused(tmp_path, name):
+    newest = saved_twice(tmp_path / "root")
+    ran = tmp_path / "ran"
+    if name == ".metadata":
+        (newest / name).write_bytes(pickle.dumps(Runs(ran)))
+    else:
+        torch.save(Runs(ran), newest / name)
+    resealed(newest)
+    with pytest.raises((CheckpointUnreadable, CheckpointFailed), match="system"):
+        Job(tmp_path / "root", seed=2).checkpoint.load()
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x80\x04", pickle.dumps({}), pickle.dumps(3), b"cos\nsystem\n.", b"ctorch\nhub\n.", b"ctorch\nload\n."]
+)
+def test_an_index_that_is_none(tmp_path, data):
+    path = tmp_path / "index"
+    path.write_bytes(data)
+    with path.open("rb") as stream, pytest.raises(CheckpointUnreadable):
+        read_index(stream, path)

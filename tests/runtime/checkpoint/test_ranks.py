@@ -1,0 +1,224 @@
+"""Several ranks: each byte is written once, any number of ranks loads it, and all of them learn the same outcome."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import holdfast
+from holdfast import manifest
+from holdfast.errors import CheckpointFailed
+from tests.runtime.checkpoint.jobs import Job, flipped
+from tests.runtime.comm.ranks import run
+
+pytestmark = pytest.mark.slow
+WIDTH = 33  # no multiple of any number of ranks here
+
+
+def in_ddp(model):
+    """The model as copies of one, a parameter of which no gradient reaches."""
+    return DistributedDataParallel(model, find_unused_parameters=True)
+
+
+class Position:
+    """What a data loader has: of each rank its own, divided anew where the number of ranks is another one."""
+
+    def __init__(self, value=-1):
+        self.value = value
+
+    def state_dict(self):
+        return {"value": self.value}
+
+    def load_state_dict(self, state):
+        self.value = state["value"]
+
+
+class Positions(Position):
+    """The same, that wants to see what all ranks had."""
+
+    def load_state_dicts(self, states):
+        self.value = [state["value"] for state in states]
+
+
+def sharded(seed):
+    """A model in FSDP2 and its optimizer, after one step."""
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(5, WIDTH), nn.Linear(WIDTH, 3))
+    if dist.is_initialized():
+        mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+        for layer in model:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def step(model, optimizer):
+    model(torch.ones(4, 5)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def whole(model, optimizer):
+    """Everything in the model and its optimizer as plain tensors by name."""
+    found = dict(model.state_dict())
+    for name, parameter in model.named_parameters():
+        found |= {f"{name}/{key}": value for key, value in optimizer.state[parameter].items()}
+    return {name: value.full_tensor() if hasattr(value, "full_tensor") else value for name, value in found.items()}
+
+
+def save_sharded(rank, root):
+    model, optimizer = sharded(1)
+    step(model, optimizer)
+    checkpoint = holdfast.Checkpoint(
+        root / "sharded", model=model, optimizer=optimizer, stateful={"at": Position(rank), "all": Positions(rank)}
+    )
+    checkpoint.save(1)
+    wanted = whole(model, optimizer)
+    step(model, optimizer)
+    checkpoint.wait()
+    torch.manual_seed(1)
+    job = Job(root / "copies", wrap=in_ddp)
+    job.train(2)
+    job.checkpoint.save(2, asynchronous=False)
+    torch.manual_seed(100 + rank)
+    job.checkpoint.save(3, asynchronous=False)
+    return wanted, job.train(2)
+
+
+def load_sharded(rank, root):
+    model, optimizer = sharded(2)
+    one, every = Position(), Positions()
+    checkpoint = holdfast.Checkpoint(
+        root / "sharded", model=model, optimizer=optimizer, stateful={"at": one, "all": every}
+    )
+    restored = checkpoint.load()
+    found = whole(model, optimizer)
+    step(model, optimizer)
+    return found, one.value, every.value, restored.own
+
+
+def load_copies(rank, root):
+    job = Job(root / "copies", seed=5, wrap=in_ddp)
+    job.checkpoint.load(before=3)
+    before = torch.rand(1).item()
+    job.checkpoint.load()
+    return job.train(2), before
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_any_number_of_ranks_loads_what_two_have_saved(tmp_path):
+    wanted = run(2, save_sharded, folder(tmp_path, "save"), tmp_path)
+    for size in (2, 3):
+        for rank, (found, one, every, own) in enumerate(
+            run(size, load_sharded, folder(tmp_path, f"load{size}"), tmp_path)
+        ):
+            assert same(found, wanted[0][0])
+            assert (one, every, own) == (rank if rank < 2 else 0, [0, 1], size == 2)
+    model, optimizer = sharded(3)
+    holdfast.Checkpoint(tmp_path / "sharded", model=model, optimizer=optimizer).load()
+    assert same(whole(model, optimizer), wanted[0][0])
+    # copies: each tensor stands in one rank's file alone, random states are each rank's own
+    losses = [each[1] for each in wanted]
+    assert [each[0] for each in run(2, load_copies, folder(tmp_path, "copies2"), tmp_path)] == losses
+    assert losses[0] != losses[1]
+    drawn = [each[1] for each in run(3, load_copies, folder(tmp_path, "copies3"), tmp_path)]
+    assert drawn[2] not in drawn[:2]
+    found = manifest.read(tmp_path / "copies" / manifest.name_of(2))
+    sizes = {entry.path: entry.size for entry in found.files if entry.path.endswith("distcp")}
+    alone = Job(tmp_path / "alone")
+    alone.train(2)
+    alone.checkpoint.save(2, asynchronous=False)
+    (single,) = [
+        entry.size for entry in alone.checkpoint.last.manifest.files if entry.path.endswith("distcp")
+    ]  # fmt: skip
+    assert len(sizes) == 2
+    assert sum(sizes.values()) == pytest.approx(single, rel=0.02)
+
+
+def folder(tmp_path, name):
+    made = tmp_path / name
+    made.mkdir()
+    return made
+
+
+# ---- one rank that cannot
+
+
+def troubles(rank, root):
+    """What each kind of trouble on rank 1 alone gives on every rank, and how long it took."""
+    os.environ["HOLDFAST_CHECKPOINT_S"] = "3"
+    job = Job(root, wrap=in_ddp)
+    told = []
+
+    def failing(act):
+        began = time.monotonic()
+        try:
+            act()
+        except CheckpointFailed as error:
+            told.append((error.why, time.monotonic() - began))
+        else:
+            told.append(("nothing", 0.0))
+
+    job.checkpoint.save(1, asynchronous=False)
+    # an object that cannot be saved
+    job.checkpoint.state.stateful["odd"] = Position(Position() if rank == 1 else 0)
+    failing(lambda: job.checkpoint.save(2, asynchronous=False))
+    del job.checkpoint.state.stateful["odd"]
+    job.checkpoint.save(2, asynchronous=False)
+    # a state that only one rank has in another form
+    job.model.module.more = nn.Linear(1, 1) if rank == 1 else None
+    failing(lambda: job.checkpoint.save(3, asynchronous=False))
+    job.model.module.more = None
+    # a file in the way, in the background
+    job.checkpoint.save(4)
+    failing(job.checkpoint.wait)
+    # a rank that does not come
+    if rank == 0:
+        failing(lambda: job.checkpoint.save(5, asynchronous=False))
+    else:
+        time.sleep(4)
+        told.append(("late", 0.0))
+    return told
+
+
+def test_what_one_rank_cannot_fails_on_all_of_them_alike(tmp_path):
+    root = tmp_path / "checkpoints"
+    zero, one = run(2, troubles, tmp_path, root)
+    assert "rank 1: the state of 'odd' holds more than plain values" in zero[0][0]
+    assert "rank 1: at 'plan', where rank 0 is at 'begin'" in zero[1][0]
+    assert [why for why, _ in zero[:3]] == [why for why, _ in one[:3]]
+    assert zero[2][0] == "nothing"
+    assert "nothing was heard of rank 1 for 3" in zero[3][0]
+    assert zero[3][1] < 20
+    assert sorted(path.name for path in root.iterdir()) == [*map(manifest.name_of, (1, 2, 4))]
+
+
+def load_damaged(rank, root):
+    job = Job(root, seed=4, wrap=in_ddp)
+    return job.checkpoint.load().step
+
+
+def save_three(rank, root):
+    job = Job(root, wrap=in_ddp)
+    for number in (1, 2, 3):
+        job.checkpoint.save(number, asynchronous=False)
+
+
+def test_all_ranks_take_the_same_one_where_the_newest_are_damaged(tmp_path):
+    root = tmp_path / "checkpoints"
+    run(2, save_three, folder(tmp_path, "save"), root)
+    flipped(root / manifest.name_of(3) / "__1_0.distcp")
+    Path(root / manifest.name_of(2) / "rank-00001.state").unlink()
+    assert run(2, load_damaged, folder(tmp_path, "load"), root) == [1, 1]
