@@ -12,13 +12,12 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
@@ -57,63 +56,45 @@ class Trace:
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mode", choices=("ddp", "fsdp2", "deepspeed"), default="ddp")
+    parser.add_argument("--mode", choices=("ddp", "fsdp2"), default="ddp")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--save-every", type=int, default=6)
     parser.add_argument("--evaluate-every", type=int, default=8)
     parser.add_argument("--workers", type=int, default=0, help="loader processes of each rank")
     parser.add_argument("--pace", type=float, default=0.02, help="seconds that a step takes at least")
-    parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"))
+    parser.add_argument("--synchronous", action="store_true", help="training waits until a checkpoint is declared")
+    parser.add_argument("--parts", action="store_true", help="batches in as many pieces as the policy asks for")
     return parser.parse_args()
 
 
-def forever(loader: DataLoader[Any], sampler: DistributedSampler[Any], step: int) -> Iterator[Any]:
-    """Batches from ``step`` on, epoch after epoch."""
-    epoch, done = divmod(step, len(loader))
-    while True:
-        sampler.set_epoch(epoch)
-        for number, batch in enumerate(loader):
-            if number >= done:
-                yield batch
-        epoch, done = epoch + 1, 0
+def made(mode: str) -> nn.Module:
+    """The model, with numbers drawn at random in every step, as dropout does."""
+    plain = nn.Sequential(nn.Linear(WIDTH, 32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, WIDTH))
+    if mode == "ddp":
+        return nn.parallel.DistributedDataParallel(plain)
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    for part in (plain[0], plain[3], plain):
+        fully_shard(part, mesh=mesh)
+    return plain
 
 
 def evaluate(model: nn.Module) -> float:
-    """The mean loss over every tenth sample, over all ranks."""
-    rows = [Samples()[number] for number in range(0, SAMPLES, 10)][dist.get_rank() :: dist.get_world_size()]
+    """The mean loss over as many samples of every rank; no random number is drawn."""
+    mine = [Samples()[number] for number in range(dist.get_rank(), SAMPLES, 12)][:4]
+    model.eval()
     with torch.no_grad():
-        total = sum((nn.functional.mse_loss(model(x), y) for x, y, _ in rows), torch.zeros(()))
+        total = sum((nn.functional.mse_loss(model(x[None]), y[None]) for x, y, _ in mine), torch.zeros(()))
+    model.train()
     dist.all_reduce(total)
     return float(total)
 
 
-def save(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """Rank 0 writes, all ranks know when it has."""
-    if dist.get_rank() == 0:
-        folder.mkdir(exist_ok=True)
-        with (folder / "unfinished").open("wb") as stream:
-            torch.save(state, stream)
-            os.fsync(stream.fileno())
-        (folder / "unfinished").rename(folder / f"step-{step:010d}")
-    dist.barrier()
-
-
-def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """The step of the newest checkpoint, after it was loaded; 0 where there is none."""
-    newest = max(folder.glob("step-*"), default=None)
-    if newest is None:
-        return 0
-    state = torch.load(newest, weights_only=True)
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    return int(newest.name.removeprefix("step-"))
-
-
 def digest(model: nn.Module) -> str:
-    """The hash of all weights, to the last bit."""
+    """The hash of this rank's weights, to the last bit."""
     found = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
-        found.update(name.encode() + value.numpy().tobytes())
+        mine = value.to_local() if hasattr(value, "to_local") else value
+        found.update(name.encode() + mine.numpy().tobytes())
     return found.hexdigest()
 
 
@@ -121,39 +102,55 @@ def main() -> None:
     """The whole job."""
     options = parse_arguments()
     dist.init_process_group("gloo")
-    rank = dist.get_rank()
-    trace = Trace(rank, int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
+    trace = Trace(dist.get_rank(), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
     torch.manual_seed(0)
-    plain = nn.Sequential(nn.Linear(WIDTH, 32), nn.GELU(), nn.Dropout(0.0), nn.Linear(32, WIDTH))
-    model = nn.parallel.DistributedDataParallel(plain)
+    model = made(options.mode)
+    torch.manual_seed(dist.get_rank())  # of dropout
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     sampler: DistributedSampler[Any] = DistributedSampler(Samples(), shuffle=True, seed=0)
     loader = DataLoader(Samples(), BATCH, sampler=sampler, num_workers=options.workers)
 
-    step = load(options.checkpoints, plain, optimizer)
-    trace.note("resumed", step, pid=os.getpid())
-    batches = forever(loader, sampler, step)
-    while step < options.steps:
-        x, y, numbers = next(batches)
-        loss = nn.functional.mse_loss(model(x), y)
-        step += 1
-        # Before the backward pass: no other rank can have done this step without this line being there.
-        trace.note("step", step, loss=loss.item().hex(), samples=numbers.tolist())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+    checkpoint = holdfast.Checkpoint(
+        "checkpoints", model=model, optimizer=optimizer, every_steps=options.save_every,
+        asynchronous=not options.synchronous,
+    )  # fmt: skip
+    checkpoint.after_commit.append(lambda _, manifest: trace.note("saved", manifest.step))
+    loop = holdfast.loop(loader, checkpoint, steps=options.steps)
+    begun = False
+    for batch in loop:
+        if not begun:
+            begun = True
+            trace.note("resumed", loop.step - 1, pid=os.getpid())
+        step(loop, model, optimizer, batch, trace, parted=options.parts)
         time.sleep(options.pace)
-        if step % options.evaluate_every == 0:
+        if loop.step % options.evaluate_every == 0:
             with holdfast.phase("evaluation"):
-                trace.note("evaluating", step)
-                trace.note("evaluated", step, loss=evaluate(plain).hex())
-        if step % options.save_every == 0 or step == options.steps:
-            with holdfast.phase("checkpoint"):
-                trace.note("saving", step)
-                save(options.checkpoints, step, {"model": plain.state_dict(), "optimizer": optimizer.state_dict()})
-            trace.note("saved", step)
-    trace.note("done", step, weights=digest(plain))
+                trace.note("evaluating", loop.step)
+                trace.note("evaluated", loop.step, loss=evaluate(model).hex())
+        if loop.step % options.save_every == 0:
+            trace.note("saving", loop.step)
+    if not begun:
+        trace.note("resumed", loop.step, pid=os.getpid())
+    trace.note("done", loop.step, weights=digest(model))
     dist.destroy_process_group()
+
+
+def step(
+    loop: Any, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Any, trace: Trace, *, parted: bool
+) -> None:
+    """One step; it is noted before gradients meet, so that no other rank can be further without that line."""
+    optimizer.zero_grad()
+    total = 0.0
+    for (x, y, _), weight in loop.parts(batch) if parted else [(batch, 1.0)]:
+        loss = weight * nn.functional.mse_loss(model(x), y)
+        total += loss.item()
+        if not parted:
+            trace.note("step", loop.step, loss=total.hex(), samples=batch[2].tolist())
+        loss.backward()
+    if parted:
+        trace.note("step", loop.step, loss=total.hex(), samples=batch[2].tolist())
+    loop.report(loss=total)
+    optimizer.step()
 
 
 if __name__ == "__main__":

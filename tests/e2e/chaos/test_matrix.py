@@ -22,9 +22,9 @@ def in_peace(tmp_path_factory):
     played = {}
 
     def of(scenario):
-        key = (scenario.mode, scenario.ranks, scenario.trainer)
+        key = (scenario.mode, scenario.ranks)
         if key not in played:
-            calm = Scenario(name="peace", fault="none", moment="", mode=key[0], ranks=key[1], trainer=key[2])
+            calm = Scenario(name="peace", fault="none", moment="", mode=key[0], ranks=key[1])
             played[key] = play(calm, tmp_path_factory.mktemp("peace"))
             assert assess.wrong(calm, played[key], played[key]) == [], played[key].output
         return played[key]

@@ -150,7 +150,7 @@ MOMENTS: Mapping[str, str] = {
     "start": "phase=start",
     "first-step": "step=1",
     "middle": f"step={STEPS // 2 + 1}",
-    "checkpoint": "phase=checkpoint,visit=2",
+    "checkpoint": "phase=checkpoint,visit=3",  # the first is the loading of none
     "evaluation": "phase=evaluation,visit=2",
     "end": f"step={STEPS}",
 }
@@ -161,7 +161,7 @@ OUTSIDE: Mapping[str, tuple[str, int]] = {
     "evaluation": ("evaluating", 16), "end": ("step", STEPS),
 }  # fmt: skip
 
-MODES = ("ddp",)
+MODES = ("ddp", "fsdp2")
 
 
 def _inside() -> Iterator[Scenario]:
@@ -171,7 +171,8 @@ def _inside() -> Iterator[Scenario]:
             for moment, when in MOMENTS.items():
                 yield Scenario(
                     name=f"{prefix}{name}-{moment}", fault=name, moment=moment, mode=mode,
-                    inject=(f"{fault.text},{when}",), culprit=fault.culprit, trainer=fault.trainer,
+                    inject=(f"{fault.text},{when}",), culprit=fault.culprit,
+                    trainer=(*fault.trainer, *(("--synchronous",) if moment == "checkpoint" else ())),
                     causes=fault.causes | (fault.at_start if moment == "start" else frozenset()),
                 )  # fmt: skip
 
