@@ -100,7 +100,8 @@ def test_an_incident_keeps_it_and_its_page_shows_it(runs):
     run = RunFolder(runs, workers=1, records=64)
     start = {"run_dir": str(run.path), "generation": 0, "workers": []}
     table = Summary(time=1.0, silent_since=0.0, world_size=1, ranks=(), groups={})
-    folder, shown = incident.write(run.incidents, Verdict(question="What?"), table, start)
+    folder, shown, finish = incident.begin(run.incidents, Verdict(question="What?"), table, start)
+    finish()
     assert TOLD.replace("'", "&#39;") in shown.read_text()
     assert diagnose([str(folder)]).collectives[0].text.startswith("all_reduce")
     run.close()
@@ -111,6 +112,7 @@ def test_an_incident_without_it_has_no_such_file(tmp_path, monkeypatch):
     run = RunFolder(tmp_path, workers=1, records=64)
     start = {"run_dir": str(run.path), "generation": 0, "workers": []}
     table = Summary(time=1.0, silent_since=0.0, world_size=1, ranks=(), groups={})
-    folder, _ = incident.write(run.incidents, Verdict(question="What?"), table, start)
+    folder, _, finish = incident.begin(run.incidents, Verdict(question="What?"), table, start)
+    finish()
     assert not (folder / collective_history.FILE).exists()
     run.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,23 @@ from holdfast.report.timeline import Lane, Span, Timeline
 SPANS_A_LANE = 64
 
 
-def write(parent: Path, verdict: Verdict, table: Summary, start: Mapping[str, Any]) -> tuple[Path, Path | None]:
-    """Make the next incident folder in ``parent``; its path, and that of the page (None where there is none)."""
+def begin(
+    parent: Path, verdict: Verdict, table: Summary, start: Mapping[str, Any]
+) -> tuple[Path, Path, Callable[[], None]]:
+    """Make the next incident folder in ``parent``; its path, that of the page, and what writes all that can wait.
+
+    The boxes cannot: they are moved away as soon as the agent has heard the verdict.
+    """
     folder = _next_folder(parent)
+    page = folder / "report.html"
+    _keep_boxes(folder / "boxes", start)
+    return folder, page, lambda: _finish(folder, page, verdict, table, start)
+
+
+def _finish(folder: Path, page: Path, verdict: Verdict, table: Summary, start: Mapping[str, Any]) -> None:
     write_whole(folder / "verdict.json", msgspec.json.format(msgspec.json.encode(verdict_to_json(verdict))))
     write_whole(folder / "ranks.json", msgspec.json.format(msgspec.json.encode(table)))
-    _keep_boxes(folder / "boxes", start)
     collectives = _keep_history(folder, Path(start["run_dir"]).parent)
-    page = folder / "report.html"
     stacks = {state.rank: _stack_lines(state) for state in table.ranks if state.stacks}
     run = {
         "run folder": str(start["run_dir"]),
@@ -40,7 +49,6 @@ def write(parent: Path, verdict: Verdict, table: Summary, start: Mapping[str, An
         verdict, timeline(table), title=title, facts=(*table.facts, *collectives), stacks=stacks, run=run
     )
     write_whole(page, content.encode())
-    return folder, page
 
 
 def _next_folder(parent: Path) -> Path:

@@ -6,6 +6,7 @@ overrides private steps of torch's agent, each for one purpose: tested with torc
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import signal
@@ -28,6 +29,10 @@ LINE_PREFIX = "[rank${rank}]: "
 HOOKS_LIMIT_S = 15.0
 #: How long a proposal may take to become everybody's order, and the leader waits for the other nodes at the end.
 AGREE_LIMIT_S = 3.0
+#: Between two looks once a worker has failed: everybody waits for what is decided.
+HURRY_S = 0.01
+#: torch's agent sleeps between two looks, deaf to the end of a worker: we wait in its place.
+_NO_SLEEP_S = 1e-6
 
 
 class Agent(LocalElasticAgent):
@@ -35,14 +40,16 @@ class Agent(LocalElasticAgent):
 
     def __init__(
         self, spec: WorkerSpec, *, hooks: Hooks, signals: Signals, logs: LogsSpecs | None, spares: Mode = Mode.OFF,
-        **own: Any,
+        alone: bool = False, **own: Any,
     ) -> None:  # fmt: skip
         own["logs_specs"] = CompletedLogs(logs or own["logs_specs"], self._complete)
         own["log_line_prefix_template"] = own.get("log_line_prefix_template") or LINE_PREFIX
-        super().__init__(spec, **own)
+        self._interval_s = spec.monitor_interval
+        super().__init__(dataclasses.replace(spec, monitor_interval=_NO_SLEEP_S), **own)
         self._hooks = hooks
         self._signals = signals
         self._spares = Spares(spares, hooks.note)
+        self._alone = alone  # the job has one node and can never have more
         self._joined: list[generation.Joined] = []
         self._attempts = 0
         self._others: frozenset[int] = frozenset()  # processes of ours that are no workers
@@ -67,9 +74,10 @@ class Agent(LocalElasticAgent):
         if getattr(spec.rdzv_handler, "_bootstrap_store_info", None) is not None:
             # torch 2.13 announces it in the first round only: a node that joins later would wait for it in vain.
             spec.rdzv_handler._bootstrap_store_info = None  # noqa: SLF001
-        super()._rendezvous(group)
+        if not (self._alone and self._attempts):  # with whom should a job of one node come together again?
+            super()._rendezvous(group)
         # The store of a dynamic rendezvous has a prefix for each round; that of a static one has not.
-        static = spec.rdzv_handler.get_backend() == "static"
+        static = spec.rdzv_handler.get_backend() == "static" or self._alone
         joined = generation.join(
             group.store, f"holdfast/{self._attempts}" if static else "holdfast",
             node=group.group_rank, nodes=group.group_world_size, address=group.master_addr,
@@ -119,6 +127,7 @@ class Agent(LocalElasticAgent):
     # Looking after the workers
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        ending.wait(list(self._children().values()), HURRY_S if self._failed_at else self._interval_s)
         codes = self._codes()
         order = self._ask(codes)
         if order is not None:
@@ -269,4 +278,4 @@ class Agent(LocalElasticAgent):
                 seen, until = now, time.monotonic() + self._exit_barrier_timeout
             if time.monotonic() > until:
                 return
-            time.sleep(self._worker_group.spec.monitor_interval)
+            time.sleep(self._interval_s)

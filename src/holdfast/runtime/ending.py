@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -49,6 +50,23 @@ class Process:
 def adopt_orphans() -> None:
     """Become the parent of every process below this one that loses its own, so that none is lost sight of."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def wait(workers: Sequence[Child], limit_s: float) -> None:
+    """Wait ``limit_s`` seconds at most, less where one of the workers ends meanwhile."""
+    waiting = select.poll()
+    handles = []
+    try:
+        for worker in workers:
+            if worker.poll() is None:
+                handles.append(os.pidfd_open(worker.pid))
+                waiting.register(handles[-1], select.POLLIN)
+        waiting.poll(limit_s * 1000)
+    except (OSError, AttributeError):  # a kernel before 5.3, or no descriptor left
+        time.sleep(limit_s)
+    finally:
+        for handle in handles:
+            os.close(handle)
 
 
 def look(pid: int) -> Process | None:

@@ -66,6 +66,7 @@ def _agents(given: argparse.Namespace, hooks: Hooks, signals: Signals, logs: Pat
     """What makes the agent in place of the class that torch's launcher names."""
     kept = keep_logs(given, logs)
     spares = Mode(str(settings.read("HOLDFAST_SPARES", flag=getattr(given, "spares", None)).value))
+    alone = torchrun.parse_min_max_nnodes(given.nnodes)[1] == 1
     if getattr(given, "run_path", False):
         given.run_path = False  # the bootstrap runs the script in its own interpreter, which is what this asks for
         given.no_python = False
@@ -73,7 +74,7 @@ def _agents(given: argparse.Namespace, hooks: Hooks, signals: Signals, logs: Pat
     def make(spec: WorkerSpec, **torchs: Any) -> Agent:
         if not given.no_python:
             spec = dataclasses.replace(spec, args=behind_bootstrap(spec.args))
-        return Agent(spec, hooks=hooks, signals=signals, logs=kept, spares=spares, **torchs)
+        return Agent(spec, hooks=hooks, signals=signals, logs=kept, spares=spares, alone=alone, **torchs)
 
     return make
 
