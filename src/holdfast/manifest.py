@@ -43,13 +43,16 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in a checkpoint. ``step`` optimizer steps were done; ``at`` in Unix seconds; ``values`` is for people.
+    """What is in a checkpoint. ``step`` optimizer steps were done; ``values`` is for people.
+
+    The save ``began`` and was finished ``at`` these Unix seconds.
 
     ``ranks`` wrote it (any number may load it); ``seal`` is the xxh3 of the same manifest with an empty seal.
     """
 
     schema: str = SCHEMA
     step: _Count
+    began: float = 0.0
     at: float = 0.0
     ranks: Annotated[int, msgspec.Meta(ge=1, le=1 << 24)] = 1
     run: str = ""

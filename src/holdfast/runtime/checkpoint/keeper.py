@@ -14,13 +14,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch.distributed as dist
 
-from holdfast import settings
-from holdfast.errors import BadValue, MissingFile, PlaceUnusable
+from holdfast import manifest, settings
+from holdfast.errors import BadValue, PlaceUnusable
 from holdfast.manifest import Manifest
-from holdfast.report.files import write_whole
 from holdfast.runtime.checkpoint import emergency
 from holdfast.runtime.checkpoint.copies import Copies, memory_of
 from holdfast.runtime.checkpoint.places import Folder, Place, place_of
@@ -29,15 +27,7 @@ from holdfast.runtime.checkpoint.retention import Keep, prune
 from holdfast.runtime.checkpoint.rounds import Round
 
 MEMORY = "memory"
-#: How long a save took, for the warning that a grace period is too short; in the folder of checkpoints.
-TIMES = ".times.json"
 _log = logging.getLogger("holdfast.checkpoint")
-
-
-class Times(msgspec.Struct, frozen=True):
-    """``save_s`` is how long the last save of this job took, from its beginning to its declaration."""
-
-    save_s: float
 
 
 class Keeper:
@@ -49,6 +39,8 @@ class Keeper:
     """
 
     def __init__(self, root: Path, copies: Sequence[str | os.PathLike[str]] = (), keep: Keep | None = None) -> None:
+        if isinstance(copies, str):
+            raise BadValue("copies", why=f"{copies!r} is one place", next_step=f"write it as copies=[{copies!r}]")
         self.root = Folder(root)
         self._keep = keep or Keep()
         self._keep.check()
@@ -65,18 +57,12 @@ class Keeper:
     def declared(self, folder: Path, found: Manifest) -> None:
         """Have a new checkpoint copied, and remove what need not stay; returns at once. Called on every rank."""
         del folder
+        emergency.expect(found.at - found.began)
         if _is_first_of_host():
             self._memory.offer(found.step)
         if _is_first():
             self._shared.offer(found.step)
             threading.Thread(target=self._prune, name="holdfast retention", daemon=True).start()
-
-    def took(self, save_s: float) -> None:
-        """Note how long a save took."""
-        emergency.expect(save_s)
-        if _is_first():
-            with suppress(MissingFile):
-                write_whole(self.root.path / TIMES, msgspec.json.encode(Times(save_s)))
 
     def newest(self, around: Round, before: int | None = None) -> tuple[Path | None, tuple[str, ...]]:
         """The newest valid checkpoint over all places (of a step below ``before``), and what was passed over.
@@ -88,11 +74,13 @@ class Keeper:
             CheckpointUnreadable: there are some, and all are damaged.
             CheckpointFailed: a rank did not come.
         """
-        self._expect()
         places = self._shared.places
         memory = next((place for place in self._memory.places if isinstance(place, Folder)), None)
         search = Search(self.root, places, memory, around, before)
         chosen = search.newest()
+        if chosen is not None:
+            found = manifest.read(chosen)
+            emergency.expect(found.at - found.began)
         if before is not None:
             aside = [memory] if memory is not None and _is_first_of_host() else []
             for place in [*aside, *([self.root, *places] if _is_first() else [])]:
@@ -103,13 +91,13 @@ class Keeper:
         return chosen, tuple(search.skipped)
 
     @contextmanager
-    def reading(self, step: int) -> Iterator[None]:
+    def reading(self, step: int | None) -> Iterator[None]:
         """While the block runs, the checkpoint of this step stays."""
-        self._reading.add(step)
+        self._reading = {step} if step is not None else set()
         try:
             yield
         finally:
-            self._reading.discard(step)
+            self._reading = set()
 
     def finish(self, limit_s: float | None = None) -> None:
         """Copy what waits to be copied, within a limit (HOLDFAST_CHECKPOINT_S), and say what could not be."""
@@ -130,10 +118,6 @@ class Keeper:
                 prune(self.root, self._keep, busy)
             except PlaceUnusable as error:
                 _log.warning("%s", error)
-
-    def _expect(self) -> None:
-        with suppress(OSError, msgspec.DecodeError):
-            emergency.expect(msgspec.json.decode((self.root.path / TIMES).read_bytes(), type=Times).save_s)
 
 
 def _places(root: Folder, copies: Iterable[str | os.PathLike[str]]) -> Iterator[Place]:

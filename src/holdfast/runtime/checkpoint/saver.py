@@ -2,7 +2,7 @@
 
 save    begin: rank 0 makes a staged folder ─▶ every rank writes its pieces ─▶ rank 0 writes index and manifest, and
         renames the folder ─▶ every rank hears of it. Asynchronous: all of that in a thread, over a copy.
-load    rank 0 chooses ─▶ the ranks share the work of verifying every byte ─▶ every rank reads what it needs
+load    the newest valid one over all places (resume) ─▶ every rank reads what it needs
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
 
 from holdfast import manifest, settings
-from holdfast.errors import BadValue, CheckpointFailed, CheckpointUnreadable
+from holdfast.errors import BadValue, CheckpointFailed
 from holdfast.manifest import Manifest
+from holdfast.runtime.checkpoint.keeper import Keeper
 from holdfast.runtime.checkpoint.loading import load_from, proven
 from holdfast.runtime.checkpoint.plan import Planner
+from holdfast.runtime.checkpoint.retention import Keep
 from holdfast.runtime.checkpoint.rounds import Round, as_failure
 from holdfast.runtime.checkpoint.snapshot import Snapshot
 from holdfast.runtime.checkpoint.state import Models, Optimizers, State
@@ -36,9 +38,6 @@ _numbers = count()
 #: Called after a checkpoint was declared, on every rank, with its folder and manifest; in the writing thread where the
 #: save was asynchronous. It must be quick and must not raise: copying and removing belong into threads of their own.
 AfterCommit = Callable[[Path, Manifest], None]
-#: Called on rank 0 with the folder of checkpoints and a limit: load one of a step below it (None: any). Returns the
-#: checkpoint to load, which may lie elsewhere (a copy), or None for none, and says by itself what it passed over.
-Choose = Callable[[Path, int | None], Path | None]
 
 
 class Options(TypedDict, total=False):
@@ -48,7 +47,7 @@ class Options(TypedDict, total=False):
     every_steps: int | None
     keep_last: int | None
     keep_every: int | None
-    best: tuple[str, str] | None
+    best: tuple[str, Literal["min", "max"]] | None
     copies: Sequence[str]
     asynchronous: bool
 
@@ -104,10 +103,10 @@ class Checkpoint:
 
     The options are obeyed by ``holdfast.loop``: ``every`` ("10m", or seconds) or ``every_steps`` between two saves;
     ``keep_last``, ``keep_every`` (steps) and ``best`` (``("loss", "min")``, of the values given to :meth:`save`) are
-    kept, and others removed; ``copies`` are further places. ``asynchronous`` writes beside training.
+    kept, and others removed; ``copies`` are further places (folders, URLs, ``"memory"``), from which :meth:`load` takes
+    as well (:mod:`keeper`). ``asynchronous`` writes beside training.
 
-    What happens to finished checkpoints hooks in here: functions in :attr:`after_commit` are called after each
-    (:data:`AfterCommit`), and :attr:`choose` says which one :meth:`load` takes (:data:`Choose`).
+    Functions in :attr:`after_commit` are called after each checkpoint (:data:`AfterCommit`).
 
     All methods are to be called on all ranks alike, and outcomes are the same on all of them.
 
@@ -133,8 +132,9 @@ class Checkpoint:
         self.root = Path(root).expanduser().absolute()
         self.options = options
         self.asynchronous = options.get("asynchronous", True)
-        self.after_commit: list[AfterCommit] = []
-        self.choose: Choose = newest_valid
+        keep = Keep(last=options.get("keep_last"), every=options.get("keep_every"), best=options.get("best"))
+        self.keeper = Keeper(self.root, options.get("copies") or (), keep)
+        self.after_commit: list[AfterCommit] = [self.keeper.declared]
         #: The newest checkpoint that this process knows to be declared (saved, or loaded).
         self.last: Saved | None = None
         self.state = State(model, optimizer, scheduler, scaler, stateful, config)
@@ -201,15 +201,17 @@ class Checkpoint:
         self._settle(quietly=True)
         around = self._round("loading a checkpoint")
         with phase("checkpoint", around.limit_s):
-            chosen = self._chosen(around, folder, before)
+            chosen, skipped = self._chosen(around, folder, before)
             if chosen is None:
                 return None
-            found, own = load_from(chosen, self.state, around, strict=strict)
+            with self.keeper.reading(manifest.step_of(chosen)):
+                found, own = load_from(chosen, self.state, around, strict=strict)
         self.last = Saved(found.step, chosen, found, 0.0, 0.0)
-        saved(found.step, str(chosen))
+        saved(found.step, str(chosen), loaded=True)
         return Restored(
             step=found.step, folder=chosen, manifest=found, values=found.values, config=own["config"],
             world=found.ranks, own=own["rank"] == around.rank and own["world"] == around.world,
+            skipped=skipped,
         )  # fmt: skip
 
     # ---- one save
@@ -265,42 +267,15 @@ class Checkpoint:
 
     # ---- one load
 
-    def _chosen(self, around: Round, folder: str | Path | None, before: int | None) -> Path | None:
-        if folder is not None:
-            chosen = Path(folder).expanduser().absolute()
-            proven(chosen, around)
-            return chosen
-        rejected: set[Path] = set()
-        while True:
-            found = around.agree("choose", b"", lambda _: str(self.choose(self.root, before) or "").encode())
-            if not found:
-                return None
-            chosen = Path(found.decode())
-            try:
-                proven(chosen, around)
-            except CheckpointUnreadable as error:
-                if chosen in rejected:
-                    raise
-                rejected.add(chosen)
-                _log.warning("%s", error)
-                continue
-            return chosen
-
-
-def newest_valid(root: Path, before: int | None) -> Path | None:
-    """The newest checkpoint under ``root`` (of a step below ``before``) whose every byte is as it was written."""
-    for folder in manifest.newest_first(root):
-        if before is not None and (manifest.step_of(folder) or 0) >= before:
-            continue
-        try:
-            damage = next(iter(manifest.damages(folder, manifest.read(folder))), None)
-        except CheckpointUnreadable as error:
-            _log.warning("passed over: %s", error)
-            continue
-        if damage is None:
-            return folder
-        _log.warning("passed over: %s", CheckpointUnreadable(folder, why=f"{damage.path}: {damage.why}"))
-    return None
+    def _chosen(
+        self, around: Round, folder: str | Path | None, before: int | None
+    ) -> tuple[Path | None, tuple[str, ...]]:
+        """What to load, every byte of it verified, and what was passed over."""
+        if folder is None:
+            return self.keeper.newest(around, before)
+        chosen = Path(folder).expanduser().absolute()
+        proven(chosen, around)
+        return chosen, ()
 
 
 def _plain(values: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -37,6 +37,7 @@ class Work:
     own: bytes = b""
     piece: Callable[[Any], Any] = field(default=lambda _: None)
     failure: HoldfastError | None = None
+    began: float = field(default_factory=time.time)
     _folder: Path | None = None
 
     def carry_out(self) -> tuple[Path, Manifest]:
@@ -88,6 +89,7 @@ class Work:
         index = write_index(self._folder, self.plan.index, [results for _, results in parts])
         found = Manifest(
             step=self.step,
+            began=self.began,
             at=time.time(),
             ranks=self.around.world,
             run=_run(),
