@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -72,13 +73,21 @@ class Ledger:
         if record.failure is not None and record.decision is not None:
             self._past.append(Past(record.failure, record.decision))
         try:
-            with self.path.open("ab") as file:
-                file.write(msgspec.json.encode(record) + b"\n")
+            with self.path.open("a+b") as file:
+                file.write(_break(file) + msgspec.json.encode(record) + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
             self.trouble = ""
         except OSError as error:
             self.trouble = f"{self.path}: {(error.strerror or str(error)).lower()}"
+
+
+def _break(file: BinaryIO) -> bytes:
+    """A line break where the last line has none, because its writer died."""
+    if file.seek(0, os.SEEK_END) == 0:
+        return b""
+    file.seek(-1, os.SEEK_END)
+    return b"" if file.read(1) == b"\n" else b"\n"
 
 
 def read(path: Path) -> tuple[Record, ...]:

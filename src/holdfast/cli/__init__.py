@@ -26,6 +26,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "check": ("holdfast.cli.check", "Look at this host before a job: what would stop it, slow it down, or is unseen."),
     "bench": ("holdfast.cli.bench", "Measure collectives: how fast ranks talk, and whether results are right."),
     "run": ("holdfast.cli.run", "Run a training job as torchrun does, watch it, name the stuck rank, restart it."),
+    "history": ("holdfast.cli.history", "Tell what happened to a run over all its restarts, and what was decided."),
     "attach": ("holdfast.cli.attach", "Look into a job that hangs now: who waits, who does not, and at which line."),
     "report": ("holdfast.cli.report", "Put all evidence of a run into one archive, without secrets, to hand on."),
     "diagnose": ("holdfast.cli.diagnose", "Find the root cause in logs, dumps, boxes, or archives of them."),

@@ -79,9 +79,9 @@ def _stopped(now: Failure, terms: Terms, idle: Sequence[Past], *, helps: bool, l
     kind = treatment(now)
     if len(idle) >= HARD * max(terms.without_progress, 1):
         return _stop(f"{plural(len(idle), 'restart')} brought the job no further{_progress(idle, now)}")
-    if helps:
-        return None
     tries = history.same_fault(idle, now)
+    if not idle or (helps and len(tries) < TRIES[kind]):
+        return None
     if not left or len(tries) >= TRIES[kind]:
         what = f"{now.cause} came back {_times(len(tries))}" if now.cause else f"{plural(len(tries), 'restart')}"
         return _stop(f"{what} without progress, and nothing is left to be tried{_progress(idle, now)}")

@@ -9,6 +9,7 @@ from holdfast.actions.policy.treatments import Treatment, treatment
 
 #: Two failures are at the same step where these are no further apart: the ranks of a job are seen in mid-step.
 SAME_STEP = 1
+_OF_ALL_RANKS = frozenset({Treatment.MEMORY, Treatment.HOST_MEMORY, Treatment.NUMERICS, Treatment.CHECKPOINT})
 
 
 def position(failure: Failure) -> int | None:
@@ -18,7 +19,7 @@ def position(failure: Failure) -> int | None:
     """
     scene = failure.scene
     if scene.step is None:
-        return scene.loaded
+        return saved(failure)
     counts_from_zero = scene.step == scene.counted
     return scene.step + (scene.loaded or 0) if counts_from_zero else scene.step
 
@@ -50,8 +51,13 @@ def since_progress(past: Sequence[Past], now: Failure) -> tuple[Past, ...]:
 
 
 def same_fault(past: Sequence[Past], now: Failure) -> tuple[Past, ...]:
-    """The entries with the same root; any two failures of which nobody knows the cause are the same."""
-    return tuple(each for each in past if each.failure.root == now.root)
+    """The entries with the same root, or with one that the same ladder of remedies is for, whichever rank met it.
+
+    Any two failures of which nobody knows the cause are the same.
+    """
+    kind = treatment(now)
+    alike = kind in _OF_ALL_RANKS
+    return tuple(each for each in past if each.failure.root == now.root or (alike and treatment(each.failure) is kind))
 
 
 def at_same_step(past: Sequence[Past], now: Failure) -> tuple[Past, ...]:
