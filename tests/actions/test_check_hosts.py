@@ -17,14 +17,14 @@ PORT = 29500
 LIMIT_S = 15
 
 
-def check(those, *more, endpoint="", nodes=None, ranks=None, only=("--only", "shared-memory")):
+def check(those, *more, endpoint="", nodes=None, ranks=None, only=("--only", "shared-memory"), own=None):
     """What the command says on each of them, as JSON, all started at once."""
     nodes, ranks = nodes or [len(those)] * len(those), ranks or [host.number for host in those]
     endpoint = endpoint or those[0].address
     running = [
         host.start(
             sys.executable, "-m", "holdfast", "check", *only, "--json", "--nnodes", nodes[at],
-            "--node-rank", ranks[at], "--rdzv-endpoint", f"{endpoint}:{PORT}", *more,
+            "--node-rank", ranks[at], "--rdzv-endpoint", f"{endpoint}:{PORT}", *more, *(own[at] if own else ()),
         )
         for at, host in enumerate(those)
     ]  # fmt: skip
@@ -57,9 +57,12 @@ def test_hosts_that_are_well_and_one_whose_clock_is_fast():
 
 
 def test_all_of_it_on_hosts_that_are_well():
-    """Whatever is wrong with this machine, each of its hosts tells; what is between the hosts is well."""
+    """Whatever is wrong with this machine, each of its hosts tells; what is between the hosts is well.
+
+    The first brings two processes into the small job, the other one none but its own.
+    """
     with hosts(2) as those:
-        said = check(those, only=())
+        said = check(those, only=(), own=(("--nproc-per-node", 2), ()))
     for each in said:
         between = [
             claim for claim in each["findings"] if claim["subject"]["link"] or claim["subject"]["rank"] is not None
@@ -67,7 +70,10 @@ def test_all_of_it_on_hosts_that_are_well():
         assert [claim for claim in between if claim["level"] == "error"] == []
         assert len(each["checks"]) == 2 * len(CHECKS)
         names = [stage["name"] for stage in each["stages"]]
-        assert names[-1].startswith("all-reduce")
+        assert names[-1] == "all-reduce of 3"
+        assert [name for name in names if name.startswith("group of ")] == [
+            "group of 1", *(["group of 2"] if each is said[0] else []), "group of 3",
+        ]  # fmt: skip
         assert {stage["state"] for stage in each["stages"]} == {"ok"}
         assert {timing["size_bytes"] for timing in each["stages"][-1]["timings"]} >= {4, 4 << 20}
 

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from holdfast.actions import small_job
 from holdfast.actions.check import COULD_NOT_JUDGE, Checked, judged
-from holdfast.actions.small_job import Passage
+from holdfast.actions.small_job import Crew, Passage
 from holdfast.facts.checks import CHECKS, Place, Seen, chosen
+from holdfast.facts.checks.gpus import Gpus
 from holdfast.facts.checks.running import Look, look
 from holdfast.facts.checks.software import Software
 from holdfast.facts.reach import Clock, Copy, Gathered, HostReport, Link, Present
@@ -31,6 +32,8 @@ from holdfast.runtime import probe
 _BEFORE = frozenset({"ports"})
 #: So long a host's checks may take, all together: whoever leads waits for a report no longer than REPORT_LIMIT_S.
 CHECKS_S = 7.0
+#: Processes of a host in the small job, whatever is asked for.
+MOST_WORKERS = 64
 
 
 class Hosts(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,9 +53,10 @@ class Hosts(msgspec.Struct, frozen=True, kw_only=True):
     failing: tuple[str, ...] = ()
     alone: str = ""
     elapsed_s: float = 0.0
-    #: Of the small job that torch makes: keys of the copies in the order of its ranks, if all have it, and the
-    #: stages as this copy saw them.
+    #: Of the small job that torch makes: keys of the copies in the order of its ranks, and what each brings; whether
+    #: all have torch, and the stages as this copy saw them.
     ranks: tuple[str, ...] = ()
+    crew: Crew = Crew()
     torch: bool = False
     stages: tuple[Passage, ...] = ()
 
@@ -74,7 +78,8 @@ def check_hosts(
 ) -> Hosts:
     """Look at this host, meet the others, and return what all of them are told.
 
-    Where all reach each other and ``job`` is wanted, torch makes a small job of them at the end, a rank a host.
+    Where all reach each other and ``job`` is wanted, torch makes a small job of them at the end, with ``place.workers``
+    ranks a host, or as many as GPUs are visible there, or one.
 
     Raises:
         UnknownName: there is no such check.
@@ -113,10 +118,9 @@ def _with_job(hosts: Hosts, muster: Muster, copy: Copy) -> Hosts:
         why = "the small job that torch makes: torch is not known to be installed on every host"
         return replace(hosts, verdict=replace(hosts.verdict, unseen=(*hosts.verdict.unseen, why)))
     stages: list[Passage] = []
-    rank = hosts.ranks.index(copy.key)
-    plan = probe.Plan(rank=rank, world=len(hosts.ranks), address=muster.host, port=muster.port)
-    with probe.Probe(rank) as probing:
-        told = small_job.make(probing, plan, stages.append)
+    plan = hosts.crew.plan(hosts.ranks.index(copy.key), address=muster.host, port=muster.port)
+    with probe.Probe(plan.rank) as probing:
+        told = small_job.make(probing, plan, hosts.crew, stages.append)
     found = (*hosts.reach, *told)
     blamed = {claim.subject.host for claim in found if claim.level is Level.ERROR}
     failing = tuple(each for each in hosts.passing if each.split(" (node ")[0] in blamed)
@@ -129,10 +133,17 @@ def _with_job(hosts: Hosts, muster: Muster, copy: Copy) -> Hosts:
 def _report(looks: Mapping[str, Look], place: Place, at: float) -> HostReport:
     host = os.uname().nodename
     return HostReport(
-        host=host, at=at, environ=ours(place.environ),
+        host=host, at=at, environ=ours(place.environ), workers=_workers(looks, place),
         looks={name: msgspec.Raw(msgspec.json.encode(found.seen)) for name, found in looks.items()},
         judged=msgspec.Raw(msgspec.json.encode(judged(looks, place, host, at))),
     )  # fmt: skip
+
+
+def _workers(looks: Mapping[str, Look], place: Place) -> int:
+    """Processes that this host brings into the small job."""
+    found = looks["gpus"].seen if "gpus" in looks else None
+    visible = len(found.visible.gpus) if isinstance(found, Gpus) and found.visible is not None else 0
+    return min(place.workers or max(visible, 1), MOST_WORKERS)
 
 
 def judge(gathered: Gathered) -> Hosts:
@@ -143,6 +154,8 @@ def judge(gathered: Gathered) -> Hosts:
     labels = tuple(each.copy.label for each in gathered.present)
     failing = reach.failing(gathered, (*found, *(claim for check in checks for claim in check.findings)))
     nodes, count = attendance.missing(gathered)
+    order = sorted(gathered.present, key=_leads_first)
+    brought = {number: report.workers for number, report in gathered.reports.items()}
     return Hosts(
         checks=checks, reach=found, nodes=gathered.nodes, labels=labels, missing=tuple(nodes), missing_count=count,
         picture=matrix.rows(gathered, pace.slow(gathered)), links=gathered.links, clocks=gathered.clocks,
@@ -150,7 +163,8 @@ def judge(gathered: Gathered) -> Hosts:
         passing=tuple(each for each in labels if each not in failing),
         failing=(*(each for each in labels if each in failing), *(f"node {node}" for node in nodes)),
         torch=_have_torch(gathered, looks),
-        ranks=tuple(each.copy.key for each in sorted(gathered.present, key=_leads_first)),
+        ranks=tuple(each.copy.key for each in order),
+        crew=Crew(tuple((each.copy.host, brought.get(each.number, 1)) for each in order)),
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from holdfast.actions import small_job
-from holdfast.actions.small_job import Passage
+from holdfast.actions.small_job import Crew, Passage
 from holdfast.facts.reach import Approach, Attempt, Fate, Gathered, HostReport
 from holdfast.facts.reach.meeting import Muster, meet
 from holdfast.facts.reach.meeting import Outcome as Met
@@ -51,16 +51,22 @@ class Connected(msgspec.Struct, frozen=True):
 
 
 class _Told(msgspec.Struct, frozen=True):
-    """What whoever led tells all copies. ``imported``: torch is imported on every host."""
+    """What whoever led tells all copies. ``imported``: torch is imported on every host. ``crew``: by node rank."""
 
     findings: tuple[Finding, ...]
     unseen: tuple[str, ...]
     ways: str
     imported: bool = False
+    crew: Crew = Crew()
 
 
-def connect(muster: Muster, backend: str = "", tell: Callable[[Passage], None] | None = None) -> Connected:
-    """Go through all stages together with the other ranks; ``tell`` hears of each as it ends."""
+def connect(
+    muster: Muster, backend: str = "", tell: Callable[[Passage], None] | None = None, *, workers: int = 1
+) -> Connected:
+    """Go through all stages together with the other copies; ``tell`` hears of each as it ends.
+
+    Each copy brings so many ``workers`` into the small job: one, where a launcher has started a copy a rank.
+    """
     begun, stages = time.monotonic(), []
 
     def passed(stage: Passage) -> None:
@@ -70,26 +76,24 @@ def connect(muster: Muster, backend: str = "", tell: Callable[[Passage], None] |
 
     rank, endpoint = muster.node or 0, f"{muster.host}:{muster.port}"
     with probe.Probe(rank) as probing:  # it imports torch while the hosts meet
-        met = asyncio.run(meet(muster, partial(_report, probing), partial(_judged, endpoint)))
+        met = asyncio.run(meet(muster, partial(_report, probing, workers), partial(_judged, endpoint)))
         told = _told(met, muster)
         for stage in (*_approached(met.approach), *_crossed(met, told, begun)):
             passed(stage)
         findings = told.findings
-        if not any(claim.level is Level.ERROR for claim in findings):
-            plan = probe.Plan(
-                rank=rank, world=muster.nodes, address=muster.host, port=muster.port, backend=backend,
-                wait_s=small_job.waiting_s(all_imported=told.imported),
-            )  # fmt: skip
-            findings += small_job.make(probing, plan, passed)
+        if told.crew.hosts and not any(claim.level is Level.ERROR for claim in findings):
+            wait_s = small_job.waiting_s(all_imported=told.imported)
+            plan = told.crew.plan(rank, address=muster.host, port=muster.port, backend=backend, wait_s=wait_s)
+            findings += small_job.make(probing, plan, told.crew, passed)
     return Connected(
         os.uname().nodename, tuple(stages), findings, preflight.verdict(findings, told.unseen, QUESTION),
         round(time.monotonic() - begun, 3),
     )  # fmt: skip
 
 
-async def _report(probing: probe.Probe) -> HostReport:
+async def _report(probing: probe.Probe, workers: int) -> HostReport:
     """How the import of torch went here; the hosts' own checks are another command's."""
-    return HostReport(host=os.uname().nodename, looks=dict(await small_job.imported(probing)))
+    return HostReport(host=os.uname().nodename, looks=dict(await small_job.imported(probing)), workers=workers)
 
 
 def _judged(endpoint: str, gathered: Gathered) -> bytes:
@@ -100,7 +104,10 @@ def _judged(endpoint: str, gathered: Gathered) -> bytes:
     ways = f"{plural(size, 'host')}, each way between them tried with small and large messages{slowest}"
     imported, failures = small_job.imports(gathered.reports.values(), size, endpoint)
     findings = (*reach.judge(gathered), *failures)
-    return msgspec.json.encode(_Told(findings, tuple(reach.unseen(gathered)), ways, imported))
+    brought = {number: report.workers for number, report in gathered.reports.items()}
+    order = sorted(gathered.present, key=lambda each: each.copy.node or 0)
+    crew = Crew(tuple((each.copy.host, brought.get(each.number, 1)) for each in order))
+    return msgspec.json.encode(_Told(findings, tuple(reach.unseen(gathered)), ways, imported, crew))
 
 
 def _told(met: Met, muster: Muster) -> _Told:

@@ -1,9 +1,13 @@
-"""The small job that torch makes of several hosts after their sockets are known to be well: stages and findings."""
+"""The small job that torch makes of several hosts after their sockets are known to be well: stages and findings.
+
+Each host brings one process or several; the steps are of 1, 2, 4, … processes, host by host.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -59,10 +63,26 @@ def waiting_s(*, all_imported: bool) -> float:
     return _WAIT_S if all_imported else _SLOW_IMPORT_S
 
 
-def make(small_job: probe.Probe, plan: probe.Plan, tell: Callable[[Passage], None]) -> tuple[Finding, ...]:
-    """Make the job together with the other ranks; ``tell`` hears of each stage, and what failed is judged."""
+class Crew(msgspec.Struct, frozen=True):
+    """The hosts of such a job in the order of its ranks, the one that keeps the store first: name, and processes."""
+
+    hosts: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def homes(self) -> tuple[str, ...]:
+        """The host of each rank."""
+        return tuple(name for name, processes in self.hosts for _ in range(processes))
+
+    def plan(self, at: int, **more: Any) -> probe.Plan:
+        """The plan of the host at this place."""
+        sizes = [processes for _, processes in self.hosts]
+        return probe.Plan(rank=sum(sizes[:at]), world=sum(sizes), local=sizes[at], **more)
+
+
+def make(small_job: probe.Probe, plan: probe.Plan, crew: Crew, tell: Callable[[Passage], None]) -> tuple[Finding, ...]:
+    """Make the job together with the other hosts; ``tell`` hears of each stage, and what failed is judged."""
     outcome = small_job.run(plan, lambda entry: tell(_passage(entry)))
-    return judge(outcome.failures, f"{plan.address}:{plan.port}")
+    return judge(outcome.failures, f"{plan.address}:{plan.port}", crew.homes)
 
 
 def _passage(entry: probe.Stage | probe.Failure) -> Passage:

@@ -15,7 +15,14 @@ from holdfast.cli import hosts as several
 @click.command()
 @click.option("--only", "names", metavar="NAME", multiple=True, help="Make this check alone; may be repeated.")
 @click.option("--list", "list_all", is_flag=True, help="List the checks.")
-@click.option("--nproc-per-node", "workers", metavar="N", type=click.IntRange(1), help="Workers that will run here.")
+@click.option(
+    "--nproc-per-node",
+    "workers",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Workers that will run "
+    "here; the small job that several hosts make has so many on each [as many as GPUs are visible, else 1].",
+)
 @click.option("--checkpoints", metavar="DIR", type=Path, help="The folder into which checkpoints will go.")
 @connecting.options
 @several.options
@@ -37,7 +44,7 @@ def command(
             click.echo(f"{check.name:<20} {check.about}")
         return 0
     if connect:
-        return connecting.run(more, several.seconds(more["wait"]), as_json=as_json)
+        return connecting.run(more, several.seconds(more["wait"]), workers, as_json=as_json)
     place = Place(
         environ=settings.environment(), workers=workers, checkpoints=str(checkpoints) if checkpoints else None
     )

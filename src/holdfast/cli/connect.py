@@ -34,7 +34,7 @@ def options(command: _Function) -> _Function:
     return command
 
 
-def run(given: Mapping[str, Any], wait_s: float, *, as_json: bool) -> int:
+def run(given: Mapping[str, Any], wait_s: float, workers: int | None, *, as_json: bool) -> int:
     """Make the test; the exit status. Raises BadValue."""
     from holdfast import settings
     from holdfast.actions.connect import connect, to_json
@@ -52,7 +52,7 @@ def run(given: Mapping[str, Any], wait_s: float, *, as_json: bool) -> int:
     muster = Muster(
         host=_text(given, "--master-addr", environ), port=port, nodes=world, node=rank, wait_s=wait_s, environ=environ
     )
-    connected = connect(muster, given["backend"] or "")
+    connected = connect(muster, given["backend"] or "", workers=workers or 1)
     if as_json:
         from holdfast.report.json import envelope, write
 

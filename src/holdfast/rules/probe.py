@@ -22,6 +22,7 @@ _SIZE = re.compile(r"all-reduce of ([\d.]+) (B|KiB|MiB)$")
 _CRASHES = "|".join(
     str(int(each)) for each in (signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
 )
+_MOST_HOSTS = 8
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}
 #: What torch or the probe says -> cause, sentence, confidence. The first row that fits counts.
 _WORDS = (
@@ -39,13 +40,16 @@ _WORDS = (
 _ORIGIN = "holdfast check --connect"
 
 
-def judge(failures: Sequence[Failure], endpoint: str) -> tuple[Finding, ...]:
-    """One finding a kind of failure; ranks that merely waited for one that says more are its evidence."""
+def judge(failures: Sequence[Failure], endpoint: str, homes: Sequence[str] = ()) -> tuple[Finding, ...]:
+    """One finding a kind of failure; ranks that merely waited for one that says more are its evidence.
+
+    ``homes``: the host of each rank, where that is known.
+    """
     telling = [each for each in failures if not _TOO_LONG.search(each.why)] or list(failures)
     evidence = tuple(_fact(each) for each in failures)
     found: dict[str, Finding] = {}
     for each in telling:
-        claim = _claim(each, failures, endpoint, evidence)
+        claim = _claim(each, failures, endpoint, evidence, homes)
         found.setdefault(claim.message, claim)
     return tuple(found.values())
 
@@ -56,20 +60,24 @@ def _fact(failure: Failure) -> Fact:
     return Fact(text=text, origin=_ORIGIN, rank=failure.rank, host=failure.host)
 
 
-def _claim(failure: Failure, failures: Sequence[Failure], endpoint: str, evidence: tuple[Fact, ...]) -> Finding:
+def _claim(
+    failure: Failure, failures: Sequence[Failure], endpoint: str, evidence: tuple[Fact, ...], homes: Sequence[str]
+) -> Finding:
     who = f"rank {failure.rank} ({failure.host})"
-    name, message, confidence = _said(failure, who, endpoint) or _waited(failures, who, failure)
+    name, message, confidence = _said(failure, who, endpoint, homes) or _waited(failures, who, failure)
     rank = failure.missing[0] if failure.missing else failure.rank
-    host = None if failure.missing else failure.host
+    host = (homes[rank] if rank < len(homes) else None) if failure.missing else failure.host
     return finding(
         by_name(name), message, subject=Subject(rank=rank, host=host), evidence=evidence, confidence=confidence
     )
 
 
-def _said(failure: Failure, who: str, endpoint: str) -> tuple[str, str, float] | None:
+def _said(failure: Failure, who: str, endpoint: str, homes: Sequence[str]) -> tuple[str, str, float] | None:
     """Cause, sentence and confidence, where the failure itself says what it is."""
     if failure.missing:
         missing, at = say_ranks(failure.missing), f"{failure.stage} at {endpoint}"
+        there = dict.fromkeys(homes[rank] for rank in failure.missing if rank < len(homes))
+        missing += f" ({', '.join(list(there)[:_MOST_HOSTS])})" if there else ""
         return "store-wait", f"{missing} reached no further: the others wait for it in {at}", 0.9
     for pattern, name, sentence, confidence in _WORDS:
         if found := re.search(pattern, failure.why):

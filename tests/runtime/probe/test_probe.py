@@ -70,6 +70,25 @@ def test_all_stages_of_a_group_that_can_talk_are_timed(port):
         assert all(0 < each.best_s < 10 for each in timings)
 
 
+def test_hosts_bring_several_processes(port):
+    """Two and three of them: the steps are of processes, and each host tells what the first of its own saw."""
+    outcomes = [each.outcome() for each in (Rank(0, 5, port, local=2), Rank(2, 5, port, local=3))]
+    assert [outcome.failures for outcome in outcomes] == [(), ()]
+    alone = [("import", 0), ("group", 1), ("all-reduce", 1)]
+    for outcome, steps in zip(outcomes, ((2, 4, 5), (4, 5)), strict=True):
+        several = [(name, step) for step in steps for name in ("store", "group", "barrier", "all-reduce")]
+        assert [(stage.name, stage.processes) for stage in outcome.stages] == [*alone, *several]
+
+
+def test_of_several_processes_the_one_that_does_not_come_is_named_once(port):
+    """The second host says that it brings two, and brings one."""
+    first, second = Rank(0, 4, port, local=2, wait_s=2.0), Rank(2, 4, port, wait_s=2.0)
+    for outcome in (first.outcome(), second.outcome()):
+        assert {(each.processes, each.missing) for each in outcome.failures} == {(4, (3,))}
+        assert len({each.rank for each in outcome.failures}) == len(outcome.failures)
+        assert {each.processes for each in outcome.failures} == {4}
+
+
 def test_a_rank_that_does_not_come_is_named(port):
     outcome = Rank(0, 2, port, wait_s=2.0).outcome()
     (failure,) = outcome.failures

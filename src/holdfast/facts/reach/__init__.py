@@ -169,13 +169,15 @@ class Clock(msgspec.Struct, frozen=True):
 class HostReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen on one host: the looks of all checks (name -> JSON), its variables, and when, by its own clock.
 
-    ``judged`` is what its own rules made of the looks, as the action writes and reads it.
+    ``judged`` is what its own rules made of the looks, as the action writes and reads it. ``workers``: processes that
+    it brings into the small job.
     """
 
     host: str
     at: float = 0.0
     looks: dict[str, msgspec.Raw] = {}
     judged: msgspec.Raw = msgspec.Raw(b"[]")
+    workers: int = 1
     environ: dict[str, str] = {}
 
 

@@ -153,8 +153,8 @@ CAUSES = (
         summary="A script sets a variable, and the launcher that it starts does not send it to the ranks.",
         what_happens="DeepSpeed's launcher starts the ranks of several hosts by pdsh, which is a login on each of "
         "them, also on the own one. Of the environment it sends what begins with NCCL, PYTHON, MV2, UCX or MLFLOW, and "
-        "each line of the file .deepspeed_env. GLOO_SOCKET_IFNAME, TORCH_NCCL_* and OMP_NUM_THREADS are not among them, "
-        "though they stand in the script, in front of the command or exported.",
+        "each line of the file .deepspeed_env. GLOO_SOCKET_IFNAME, TORCH_NCCL_* and OMP_NUM_THREADS are not among "
+        "them, though they stand in the script, in front of the command or exported.",
         shows_before="In the script: a variable that is set before a line with `deepspeed --hostfile`, and in no "
         ".deepspeed_env. `holdfast env --scan` reads both.",
         shows_during="The ranks behave as if the variable were not there: gloo takes another interface and connects "

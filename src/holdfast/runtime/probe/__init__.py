@@ -1,9 +1,9 @@
 """Makes a small job of nothing but its beginning: the store, the group, a barrier, all-reduces whose sums are known.
 
-:func:`run` is called by one process a rank, imports no torch and cannot hang: what may block runs in processes of its
-own (``__main__``, which imports torch once, and a fork of it a step), is watched from inside (``watching``) and killed
-from outside. Steps are of 1, 2, 4, … processes, and the first that fails is the last. What one rank fails with, all
-learn.
+:func:`run` is called by one process a host, imports no torch and cannot hang: what may block runs in processes of its
+own (``__main__``, which imports torch once, and forks for a step and rank), is watched from inside (``watching``) and
+killed from outside. Steps are of 1, 2, 4, … processes, and the first that fails is the last. What one rank fails with,
+all learn.
 """
 
 from __future__ import annotations
@@ -32,10 +32,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What is tried. All ranks have to be given the same, but for ``rank``. ``backend``: NCCL on GPUs, else gloo.
 
     ``limit_s`` is for one stage, ``wait_s`` for the ranks to come, of which one may import torch more slowly.
+    ``local`` ranks from ``rank`` on are this host's; ``device`` is the GPU of a single one, its rank where it is None.
     """
 
     rank: int
     world: int
+    local: int = 1
+    device: int | None = None
     address: str
     port: int
     backend: str = ""
@@ -154,13 +157,20 @@ class Probe:
                     break
                 self._read += len(part)
                 *lines, self._held = (self._held + part).split(b"\n")
-                self._entries += [msgspec.json.decode(line, type=Stage | Failure) for line in lines]
+                for line in lines:
+                    self._hear(msgspec.json.decode(line, type=Stage | Failure))
                 if len(self._entries) > known:
                     return True
         if not self._entries and self._ended():
             self._entries.append(self._silent(()))
             return True
         return False
+
+    def _hear(self, entry: Stage | Failure) -> None:
+        """What one rank fails with, every process of this host says."""
+        known = {each.rank for each in self._entries if isinstance(each, Failure)}
+        if isinstance(entry, Stage) or entry.rank not in known:
+            self._entries.append(entry)
 
     def _ended(self) -> bool:
         try:

@@ -72,7 +72,8 @@ def _group(plan: Plan, processes: int, store: Store, watch: Watch) -> torch.devi
     watch.begin("group")
     on_gpu = plan.backend == "nccl" or (not plan.backend and torch.cuda.is_available() and dist.is_nccl_available())
     backend = "nccl" if on_gpu else "gloo"
-    device = torch.device("cuda", plan.rank % max(torch.cuda.device_count(), 1)) if on_gpu else torch.device("cpu")
+    which = plan.rank if plan.device is None else plan.device
+    device = torch.device("cuda", which % max(torch.cuda.device_count(), 1)) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
     rank = plan.rank if processes > 1 else 0
