@@ -11,14 +11,19 @@ import functools
 import os
 import signal
 import time
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import LogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.distributed.elastic.rendezvous import RendezvousHandler
 
-from holdfast.runtime import ending, generation
+from holdfast import settings
+from holdfast.report.text import plural
+from holdfast.errors import HostUnfit
+from holdfast.runtime import ending, generation, membership
 from holdfast.runtime.generation import Board, Choice, End, Generation, Hooks, Look, Order, Worker
 from holdfast.runtime.patience import Signals, Waiting, in_thread
 from holdfast.runtime.spares import Mode, Spares, handed_out
@@ -58,15 +63,26 @@ class Agent(LocalElasticAgent):
         self._order: Order | None = None
         self._failed_at: float | None = None
         self._proposed_at: float | None = None
-        signals.kill = self._kill
+        signals.kill, signals.pass_on = self._kill, self._pass_on
 
     # Coming together
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         """In a thread: torch waits for the other nodes in C++, where no signal would reach us."""
+        order = self._order
+        if order is not None and order.choice is Choice.EXCLUDE and worker_group.group_rank in order.excluded:
+            self._leave(order, worker_group.spec.rdzv_handler)
         self._board.leave(0)
         waiting = Waiting(self._hooks.note, "the other nodes to join")
         in_thread(functools.partial(self._join, worker_group), waiting.tick)
+
+    def _leave(self, order: Order, handler: RendezvousHandler) -> NoReturn:
+        """This node was sent away: it takes its leave of the others, who go on."""
+        self._spares.close()
+        self._board.leave(AGREE_LIMIT_S)
+        waiting = Waiting(self._hooks.note, "the end of the job, whose nodes meet at this one: it keeps only that")
+        in_thread(functools.partial(membership.leave, handler), waiting.tick)
+        raise HostUnfit(os.uname().nodename, why=order.reason, next_step="let `holdfast check` look at it")
 
     def _join(self, group: Any) -> None:  # WorkerGroup, whose attributes are declared to be None
         self._hooks.prepare()
@@ -75,7 +91,9 @@ class Agent(LocalElasticAgent):
             # torch 2.13 announces it in the first round only: a node that joins later would wait for it in vain.
             spec.rdzv_handler._bootstrap_store_info = None  # noqa: SLF001
         if not (self._alone and self._attempts):  # with whom should a job of one node come together again?
-            super()._rendezvous(group)
+            excluding = self._order is not None and self._order.choice is Choice.EXCLUDE
+            with membership.last_call(spec.rdzv_handler, membership.LAST_CALL_S if excluding else None):
+                super()._rendezvous(group)
         # The store of a dynamic rendezvous has a prefix for each round; that of a static one has not.
         static = spec.rdzv_handler.get_backend() == "static" or self._alone
         joined = generation.join(
@@ -220,6 +238,7 @@ class Agent(LocalElasticAgent):
             return
         patience_s = float(getattr(self, "_shutdown_timeout", 30))
         if how is End.INTERRUPTED:
+            patience_s = max(patience_s, settings.seconds("HOLDFAST_GRACE_S"))
             self._hooks.note(f"{word.name}: the workers have {patience_s:g} s to end; once more ends them at once")
         if how is not End.CLEAN:
             stuck = order.stuck if order is not None else ()
@@ -228,6 +247,9 @@ class Agent(LocalElasticAgent):
                 patience_s=order.patience_s if order is not None and order.patience_s is not None else patience_s,
                 at_once={worker.pid for worker in current.workers if worker.rank in stuck}, spared=self._spared,
             )  # fmt: skip
+        left = {code for code in self._codes().values() if code != 0}
+        if self._signals.received is not None and left == {128 + self._signals.received}:
+            self._signals.status = 128 + self._signals.received
         if self._pcontext is not None:
             self._pcontext.close()  # all are dead: this ends the threads that show their output
             for handler in getattr(self._pcontext, "subprocess_handlers", {}).values():
@@ -239,6 +261,16 @@ class Agent(LocalElasticAgent):
     def _kill(self) -> None:
         """What the second signal does."""
         ending.end(list(self._children().values()), word=signal.SIGKILL, patience_s=0, spared=self._spared)
+
+    def _pass_on(self, word: signal.Signals) -> None:
+        """Tell the workers of a scheduler's warning: those that listen save and leave, which is seen as any end is."""
+        told = [child.pid for child in self._children().values() if ending.catches(child.pid, word)]
+        for pid in told:
+            with suppress(ProcessLookupError):
+                os.kill(pid, word)
+        self._hooks.note(
+            f"{word.name}: " + (f"{plural(len(told), 'worker')} told" if told else "no worker listens to it")
+        )
 
     # The end of the job
 
