@@ -21,8 +21,8 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.rendezvous import RendezvousHandler
 
 from holdfast import settings
-from holdfast.report.text import plural
 from holdfast.errors import HostUnfit
+from holdfast.report.text import plural
 from holdfast.runtime import ending, generation, membership
 from holdfast.runtime.generation import Board, Choice, End, Generation, Hooks, Look, Order, Worker
 from holdfast.runtime.patience import Signals, Waiting, in_thread

@@ -1,4 +1,4 @@
-"""Nodes that leave a job while it goes on, and nodes that stand by: torch's dynamic rendezvous, asked for what it hides.
+"""Nodes that leave a job while it goes on, and nodes that stand by: what torch's rendezvous hides.
 
 torchelastic knows nodes that come, and nodes that vanish; it has no word for one that is sent away. What is used of it
 is private (read in dynamic_rendezvous.py of torch 2.4 to 2.13) and guarded: where it is missing, the others go on once
