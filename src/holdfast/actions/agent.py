@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast import settings
+from holdfast import blackbox, settings
 from holdfast.actions.channel import Channel
 from holdfast.actions.policy import Course, Decision, Past
 from holdfast.actions.recordings import Recordings
@@ -200,6 +200,9 @@ class NodeAgent:
 
     def decided(self, order: Order) -> None:
         """Note what all nodes do now; the node that proposed it has printed the verdict already."""
+        if order.choice is not Choice.REPLACE:
+            with suppress(OSError):  # ranks that listen for a scheduler's warning take SIGTERM for one otherwise
+                (self._folder.boxes / blackbox.TEARDOWN).touch()
         message = msgspec.json.decode(order.payload, type=Message)
         incident = message.incident
         self._incidents.append(incident)

@@ -158,10 +158,23 @@ def _same(old: Process, new: Process | None) -> bool:
     return new is not None and new.start == old.start
 
 
+def catches(pid: int, word: signal.Signals) -> bool:
+    """Whether the process has a handler of its own for the signal."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+        caught = next(line for line in lines if line.startswith("SigCgt:"))
+        return bool(int(caught.split()[1], 16) >> (word - 1) & 1)
+    except (OSError, StopIteration, ValueError, IndexError):
+        return False
+
+
 def _send(pid: int, word: signal.Signals) -> None:
-    """To the worker's process group, as torchrun does it; to the worker alone where it leads none."""
+    """To the worker's process group, as torchrun does it; to the worker alone where it leads none.
+
+    A worker with a handler of its own is told alone too: it saves first, and needs its data loaders until then.
+    """
     with suppress(ProcessLookupError, PermissionError):
-        if os.getpgid(pid) == pid:
+        if os.getpgid(pid) == pid and not catches(pid, word):
             os.killpg(pid, word)
         else:
             os.kill(pid, word)

@@ -37,7 +37,8 @@ _ALIKE = "that each of them is started by holdfast run"
 def launch(given: argparse.Namespace, hooks: Hooks, *, logs: Path, quiet: bool) -> int:
     """Run the job that ``given`` (see ``runtime.torchrun.parse``) describes, and return the exit status of torchrun.
 
-    The workers' output goes to files under ``logs`` too, unless the user arranged it; ``quiet`` turns off what torch
+    Where a signal ended the job and all workers saved before they left, it is theirs: 128 + the signal's number. The
+    workers' output goes to files under ``logs`` too, unless the user arranged it; ``quiet`` turns off what torch
     logs of its own doings.
 
     Raises:
@@ -56,7 +57,7 @@ def launch(given: argparse.Namespace, hooks: Hooks, *, logs: Path, quiet: bool) 
             await_rendezvous(given, hooks.note)
             record(torchrun.run)(given)
         except (ChildFailedError, SignalException):
-            return FAILED
+            return FAILED if signals.status is None else signals.status
         except FileNotFoundError as error:  # of $PYTHON_EXEC, most likely
             raise MissingFile(error.filename or error) from error
     return 0

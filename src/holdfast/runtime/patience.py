@@ -20,6 +20,8 @@ from torch.distributed.elastic.rendezvous import utils
 from holdfast.errors import BadValue, RendezvousUnreachable, UsageError
 
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+#: Slurm's ``--signal`` and the like: a warning, which would end us; the workers get it, and the job goes on until then.
+WARNING = signal.SIGUSR1
 #: One line says what is waited for after so many seconds, and again from time to time.
 SAY_AFTER_S = 5.0
 SAY_EVERY_S = 60.0
@@ -28,7 +30,10 @@ _TRUE = ("1", "true", "t", "yes", "y")  # as torch reads --rdzv-conf
 
 
 class Signals:
-    """The first signal ends the job in order (it raises torch's SignalException), the second one at once."""
+    """The first signal ends the job in order (it raises torch's SignalException), the second one at once.
+
+    A warning (SIGUSR1, unless it is among the names) is passed on to the workers.
+    """
 
     def __init__(self, names: str, abandon: Callable[[], None]) -> None:
         known = (getattr(signal, name.strip(), None) for name in names.split(","))
@@ -38,10 +43,14 @@ class Signals:
         self.received: signal.Signals | None = None
         #: Kills the workers, once there are any.
         self.kill: Callable[[], None] = lambda: None
+        #: Tells the workers of a warning.
+        self.pass_on: Callable[[signal.Signals], None] = lambda _: None
+        #: With what all workers left, where they saved before: the job's status.
+        self.status: int | None = None
 
     def __enter__(self) -> Self:
         """Listen, until the with-block is left."""
-        self._before = {each: signal.getsignal(each) for each in self._signals}
+        self._before = {each: signal.getsignal(each) for each in {*self._signals, WARNING}}
         self.listen()
         return self
 
@@ -52,6 +61,7 @@ class Signals:
 
     def listen(self) -> None:
         """Put our handler in the place of whatever is there."""
+        signal.signal(WARNING, lambda *_: self.pass_on(WARNING))
         for each in self._signals:
             signal.signal(each, self._handle)
 

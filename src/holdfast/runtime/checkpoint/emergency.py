@@ -154,8 +154,11 @@ class Emergency:
                     end_by(heard, lambda: _log.warning("no emergency checkpoint: the job's store does not answer"))
 
     def _ends_anyway(self, heard: signal.Signals) -> bool:
-        """Whether the agent ends the ranks because one of them failed: then there is nobody to save with."""
-        return heard == signal.SIGTERM and self._teardown is not None and self._teardown.exists()
+        """Whether the agent ends the ranks because one of them failed: then there is nobody to save with.
+
+        A rank that saves already is about to leave, and may; others may have left before it.
+        """
+        return not self._saving and heard == signal.SIGTERM and self._teardown is not None and self._teardown.exists()
 
     def _mind_deadline(self) -> None:
         """End by the signal where the step at which all were to save is not reached in time: SIGKILL would be next."""

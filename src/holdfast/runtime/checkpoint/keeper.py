@@ -19,6 +19,7 @@ import torch.distributed as dist
 from holdfast import manifest, settings
 from holdfast.errors import BadValue, PlaceUnusable
 from holdfast.manifest import Manifest
+from holdfast.runtime import recorder
 from holdfast.runtime.checkpoint import emergency
 from holdfast.runtime.checkpoint.copies import Copies, memory_of
 from holdfast.runtime.checkpoint.places import Folder, Place, place_of
@@ -106,10 +107,12 @@ class Keeper:
         self._ended = True
         left_s = emergency.left_s()
         limit_s = settings.seconds("HOLDFAST_CHECKPOINT_S") if limit_s is None else limit_s
-        for sentence in self._shared.finish(limit_s if left_s is None else min(limit_s, max(left_s - 2.0, 0.0))):
-            _log.warning("%s", sentence)
-        with self._pruning:
-            pass  # a removal that has begun
+        limit_s = limit_s if left_s is None else min(limit_s, max(left_s - 2.0, 0.0))
+        with recorder.phase("checkpoint", limit_s + 5.0):  # the script is over: who waits now is not stuck
+            for sentence in self._shared.finish(limit_s):
+                _log.warning("%s", sentence)
+            with self._pruning:
+                pass  # a removal that has begun
 
     def _prune(self) -> None:
         with self._pruning:

@@ -1,0 +1,41 @@
+"""Trains a little; prints `rank <r> resumed <step>` and `rank <r> step <n>`. Nothing is saved by schedule.
+
+Arguments: the last step, and further places for copies.
+"""
+
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+import holdfast
+
+
+def say(text):
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = TensorDataset(torch.randn(4096, 4), torch.randn(4096, 1))
+loader = DataLoader(data, batch_size=4, num_workers=1)
+checkpoint = holdfast.Checkpoint(
+    "ckpts", model=model, optimizer=optimizer, every_steps=10_000, copies=["copy", *sys.argv[2:]]
+)
+loop = holdfast.loop(loader, checkpoint=checkpoint, steps=int(sys.argv[1]), epochs=1000)
+for number, (x, y) in enumerate(loop):
+    if number == 0:
+        say(f"rank {rank} resumed {loop.step - 1}")
+    torch.nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    say(f"rank {rank} step {loop.step}")
+    time.sleep(0.02)
+dist.destroy_process_group()
