@@ -113,6 +113,8 @@ _ROWS = (
             "user's caches.", kind=Kind.PATH),
     _row_of(_OURS, "HOLDFAST_RUN_DIR", "Folder in which every run makes a folder of its own, as --run-dir.",
             kind=Kind.PATH, default="holdfast-runs"),
+    _row_of(_OURS, "HOLDFAST_ALERTS", "Where failures are told, as --alert: addresses of apprise, or @FILE, with "
+            "spaces between them. Never shown or recorded."),
     _row_of(_OURS, "HOLDFAST_TOKEN", "A secret for the copies of `holdfast attach` that a launcher starts, one a node: "
             "they meet only where all have the same.", too_late="the start of `holdfast attach`"),
     _row_of(_GIVEN, "HOLDFAST_BOX", "Box file of this rank; nothing is recorded where it is unset.", kind=Kind.PATH),

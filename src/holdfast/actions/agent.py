@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from holdfast import blackbox, settings
+from holdfast.actions.alerts import SILENT, Alerts, of_failure
 from holdfast.actions.channel import Channel
 from holdfast.actions.policy import Course, Decision, Past
 from holdfast.actions.recordings import Recordings
@@ -91,8 +92,11 @@ def say(text: str) -> None:
 class NodeAgent:
     """The hooks of one node. The node that leads asks its watcher to judge; the others call the leader."""
 
-    def __init__(self, folder: RunFolder, plan: Plan, recovery: Recovery, watcher: Channel) -> None:
+    def __init__(
+        self, folder: RunFolder, plan: Plan, recovery: Recovery, watcher: Channel, alerts: Alerts = SILENT
+    ) -> None:
         self._folder = folder
+        self._alerts = alerts
         self._plan = plan
         self._recovery = recovery
         self._restarts = 0
@@ -298,6 +302,8 @@ class NodeAgent:
             html=answer.get("html"), folder=answer.get("folder"), detected_s=answer.get("detected_s"),
         )  # fmt: skip
         self._show(incident, decision, hang=hang)
+        stops = decision.course is Course.STOP
+        self._alerts.tell(of_failure(verdict, _deaths(case), decision.reason, stops=stops, page=incident.html))
         if decision.course is Course.REPORT:
             self._incidents.append(incident)
             self._recovery.take(entry, incident.folder)
@@ -334,6 +340,7 @@ class NodeAgent:
         self._recovery.close(status, "" if status == 0 else f"after {plural(len(self._incidents), 'incident')}")
         if self._plan.json_report is not None:
             json_report.write(self._plan.json_report, self._report(status))
+        self._alerts.ended(status, len(self._incidents))
 
     def _keep_history(self) -> None:
         history = collective_history.read(self._history)

@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast import settings
 from holdfast.actions.agent import NodeAgent, Plan, say
+from holdfast.actions.alerts import Alerts
 from holdfast.actions.audit import audit_environment
 from holdfast.actions.channel import Channel
 from holdfast.actions.gate import Gate
@@ -45,6 +46,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     backoff: str = "1s"
     exclude_stragglers: bool = False
     gate: bool = True
+    alert: tuple[str, ...] = ()
 
 
 def run(given: argparse.Namespace, wish: Wish) -> int:
@@ -64,11 +66,12 @@ def run(given: argparse.Namespace, wish: Wish) -> int:
             say(claim.message)
     if folder.trouble and plan.recorder != "off":
         say(f"the boxes lie in {folder.boxes}, where writing is slower: {folder.trouble}")
+    alerts = Alerts(wish.alert or (settings.text("HOLDFAST_ALERTS") or "").split(), folder.name, say)
     watcher = Channel(plan.environment, folder.path / "watcher.log")
     gate = Gate(Place(environ=dict(plan.environment), workers=plan.workers)) if wish.gate else None
     recovery = Recovery(folder, terms, say, gate)
     recovery.begin(shlex.join([given.training_script, *given.training_script_args]))
-    node = NodeAgent(folder, plan, recovery, watcher)
+    node = NodeAgent(folder, plan, recovery, watcher, alerts)
     status = FAILED
     try:
         status = launch(given, node, logs=folder.logs, quiet="LOGLEVEL" not in plan.environment)
@@ -103,6 +106,7 @@ def _plan(given: argparse.Namespace, wish: Wish) -> Plan:
     return Plan(
         workers=workers, recorder=recorder, native=str(library or ""), inject=inject,
         preset=wish.preset, environment=environment, json_report=wish.json_report,
+        script=str(given.training_script if given.no_python or given.module else Path(given.training_script).resolve()),
         group_timeout_s=_group_timeout(wish.group_timeout),
         gaps={name: value for name, value in environment.items() if own.get(name) != value},
     )  # fmt: skip

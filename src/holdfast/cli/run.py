@@ -65,6 +65,10 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "metavar": "TIME",
         "help": "Time limit of process groups for which the script names none, such as 20m; new_group too.",
     },
+    "--alert": {
+        "metavar": "URL", "action": "append", "default": [],
+        "help": "Tell people of failures: slack://…, mailto://…, json://…, or @FILE with one a line; may be repeated.",
+    },
     "--json-report": {"metavar": "FILE", "type": Path, "help": "Write the verdict there, for scripts, at the end."},
     "--run-dir": {"metavar": "DIR", "help": "Folder for the run's folder (default: holdfast-runs)."},
     "--spares": {
@@ -111,7 +115,7 @@ def command(ctx: click.Context) -> int:
 
     given = torchrun.parse(arguments, OPTIONS)
     wish = Wish(preset=given.preset, on_hang=given.on_hang, inject=tuple(given.inject),
-                json_report=given.json_report, run_dir=given.run_dir, recorder=given.recorder,
+                alert=tuple(given.alert), json_report=given.json_report, run_dir=given.run_dir, recorder=given.recorder,
                 group_timeout=given.group_timeout, max_failures=given.max_failures, window=given.window,
                 max_idle=given.max_idle, backoff=given.backoff, exclude_stragglers=given.exclude_stragglers,
                 gate=not given.no_gate)  # fmt: skip
