@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from holdfast import blackbox, settings
+from holdfast.actions import learning
 from holdfast.actions.alerts import SILENT, Alerts, of_failure
 from holdfast.actions.channel import Channel
 from holdfast.actions.policy import Course, Decision, Past
@@ -63,6 +64,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     gaps: Mapping[str, str]
     json_report: Path | None
     group_timeout_s: float | None = None
+    script: str = ""
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,6 +172,7 @@ class NodeAgent:
             "start", generation=generation.number, run_dir=str(self._folder.path.absolute()), node=generation.node,
             nodes=generation.nodes, leader=generation.leader, world_size=generation.world_size,
             on_hang=str(self._recovery.terms.on_hang), workers=workers,
+            sections=str(self._history / learning.FILE), job=f"{self._plan.script}, {generation.world_size} ranks",
         )  # fmt: skip
         say(self._introduction(generation))
         if generation.number == 0:  # the first words take a fifth of a second, which nobody has when they are needed

@@ -54,7 +54,8 @@ class Judgement:
     """Follows one generation of the job from silence to silence."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+        #: May change while the job runs.
+        self.limits = limits
         self._silent_since = 0.0
         self._suspected_at = 0.0
         self._look_again_at = 0.0
@@ -78,7 +79,7 @@ class Judgement:
             self._silent_since, self._suspected_at, self._look_again_at = table.silent_since, 0.0, 0.0
             self._done = self._said = False
         silent_s = now - table.silent_since
-        if self._done or silent_s < stall.threshold_s(table.ranks, self._limits) or now < self._look_again_at:
+        if self._done or silent_s < stall.threshold_s(table.ranks, self.limits) or now < self._look_again_at:
             return Outcome(table)
         if not self.suspects:
             self._suspected_at = now
@@ -116,8 +117,8 @@ class Judgement:
             return None
         state = next((state for state in table.ranks if state.rank == root.subject.rank), None)
         if state is None:
-            return stall.patience_with_all(table.ranks, self._limits)
-        return stall.patience(state, self._limits, awaited=any(state.pending for state in table.ranks))
+            return stall.patience_with_all(table.ranks, self.limits)
+        return stall.patience(state, self.limits, awaited=any(state.pending for state in table.ranks))
 
     def judge(self, table: Summary) -> Verdict:
         """The verdict over ``table``, with the source around every place that the ranks' calls name."""

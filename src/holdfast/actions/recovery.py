@@ -111,7 +111,8 @@ class Recovery:
         if decision.course is Course.REPORT:
             return
         self._status, self._delay_s = decision.status, decision.delay_s
-        self._teardown()
+        if decision.course is not Course.REPLACE:
+            self._teardown()
         if decision.restarts:
             self._adjust(decision.adjustments)
             if self._gate is not None:

@@ -28,6 +28,7 @@ def scene(table: Summary, node_of: Mapping[int, int]) -> Scene:
         nodes=dict(node_of),
         loaders=max((len(state.children) for state in ranks), default=0) or None,
         trouble=max(troubles, key=lambda each: (each.here, each.time), default=None),
+        dead=tuple(state.rank for state in ranks if state.exit_code or state.raised is not None),
         preempted=_most(state.preempted for state in ranks),
     )
 

@@ -24,6 +24,7 @@ from holdfast import settings
 from holdfast.actions import incident
 from holdfast.actions.health import Health
 from holdfast.actions.judgement import Judgement
+from holdfast.actions.learning import Learner
 from holdfast.actions.orphans import Family, clear_up
 from holdfast.actions.scene import scene
 from holdfast.facts.checks import Place
@@ -42,14 +43,14 @@ SUMMARY_AGE_S = 5.0
 class Watch:
     """The state of one watcher: the node it looks at, the other nodes' summaries, and the judgement under way."""
 
-    def __init__(self, limits: Limits, health: Health) -> None:
-        self._limits = limits
+    def __init__(self, learner: Learner, health: Health) -> None:
+        self._learner = learner
         self._health = health
         self._node: Node | None = None
         self._family = Family(())
         self._start: dict[str, Any] = {}
         self._others: dict[str, Summary] = {}
-        self._judgement = Judgement(limits)
+        self._judgement = Judgement(learner.limits)
         self._rest: Callable[[], None] | None = None
 
     @property
@@ -70,6 +71,7 @@ class Watch:
                     self._others[name] = msgspec.msgpack.decode(base64.b85decode(blob), type=Summary)
         elif kind == "stop":
             self._node = None
+            self._learner.keep()
         elif kind == "judge":
             yield self._judge_now()
             self._write_the_rest()
@@ -82,13 +84,15 @@ class Watch:
         yield from ({"kind": "note", "text": sentence} for sentence in self._health.news())
         summary = self._node.look()
         if self._start["nodes"] > 1:
-            if time.time() - summary.silent_since > self._limits.stall_s:
+            if time.time() - summary.silent_since > self._learner.limits.stall_s:
                 summary = self._node.look_closer()
             summary = msgspec.structs.replace(summary, health=self._health.findings)
             yield {"kind": "summary", "blob": base64.b85encode(msgspec.msgpack.encode(summary)).decode()}
         if not self._start["leader"]:
             return
+        self._judgement.limits = self._learner.limits
         outcome = self._judgement.consider(self._all(summary), self._node.look_closer, self._all)
+        self._learner.see(outcome.table)
         if outcome.note:
             yield {"kind": "note", "text": outcome.note}
         if outcome.verdict is not None:
@@ -98,7 +102,9 @@ class Watch:
     def _begin(self, order: dict[str, Any]) -> None:
         self._start = order
         self._others = {}
-        self._judgement = Judgement(self._limits)
+        self._judgement = Judgement(self._learner.limits)
+        if order.get("sections"):
+            self._learner.begin(Path(order["sections"]), str(order.get("job", "")))
         workers = [
             Worker(each["rank"], each["pid"], Path(each["box"]), msgspec.convert(each.get("dumps"), DumpPlace | None))
             for each in order["workers"]
@@ -190,12 +196,18 @@ def limits() -> Limits:
     )
 
 
+def fixed() -> tuple[str, ...]:
+    """Those that the user or a preset has set, which are not learned."""
+    environ, names = settings.environment(), Limits.__dataclass_fields__
+    return tuple(name for name in names if environ.get(f"HOLDFAST_{name.upper()}"))
+
+
 def main() -> None:
     """Watch until the agent closes the pipe or is gone; then see to it that its workers are gone too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole foreground group; the agent tells us when
     os.nice(5)  # the job comes first
     health = Health(Place(environ=settings.environment()), settings.seconds("HOLDFAST_HEALTH_S"))
-    watch = Watch(limits(), health)
+    watch = Watch(Learner(limits(), fixed()), health)
     arrived = orders()
     due = time.monotonic()
     while True:

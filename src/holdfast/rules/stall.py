@@ -96,11 +96,26 @@ def patience_with_all(ranks: Sequence[RankState], limits: Limits) -> Patience | 
 
 def visible_phase(root: RankState, limits: Limits) -> Patience | None:
     """A phase that takes long by nature (saving, compiling, evaluating), where the newest stack shows one."""
+    found = _shown(root)
+    if found is None:
+        return None
+    phase, limit, frame = found
+    return Patience(f"its stack shows {phase} ({_short(frame)})", getattr(limits, limit))
+
+
+def shown_phase(root: RankState) -> str | None:
+    """The name of that phase."""
+    found = _shown(root)
+    return found[0] if found is not None else None
+
+
+def _shown(root: RankState) -> tuple[str, str, Place] | None:
+    """Phase, name of its limit, and the frame that shows it."""
     for stack in root.stacks[-1:]:
         for frame in stack.frames:
             for pattern, phase, limit in _PHASES:
                 if pattern.search(f"{frame.file}:{frame.function}"):
-                    return Patience(f"its stack shows {phase} ({_short(frame)})", getattr(limits, limit))
+                    return phase, limit, frame
     return None
 
 

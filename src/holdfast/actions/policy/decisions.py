@@ -58,6 +58,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     that of the one it began from. ``hosts`` and ``nodes`` are by rank; ``waiting`` nodes stand by. ``loaders`` is the
     most data-loader workers of a rank, ``trouble`` what ``holdfast.loop`` noted just before. ``preempted`` is the
     status with which ranks left because a scheduler warned them. ``in_place``: the survivors can take in a new rank.
+    ``dead`` ranks ended with something else than 0.
     """
 
     step: int | None = None
@@ -72,6 +73,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     trouble: Trouble | None = None
     preempted: int | None = None
     in_place: bool = False
+    dead: tuple[int, ...] = ()
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -144,6 +146,7 @@ def failure(
     """A failure from its verdict, which is None where none could be had."""
     root = verdict.root if verdict is not None else None
     seen = scene or Scene()
+    dead = tuple(sorted({*dead, *seen.dead}))
     if root is None:
         return Failure(at=at, generation=generation, hang=hang, dead=dead, scene=seen)
     subject = root.subject
