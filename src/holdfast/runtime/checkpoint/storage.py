@@ -81,13 +81,6 @@ class HashedFile:
             _sync_file_range(self._handle, *place, _SYNC_FILE_RANGE_WRITE)  # a hint: fsync finds what goes wrong
             self._behind = self.size
 
-    def tell(self) -> int:
-        """Bytes written so far."""
-        return self.size
-
-    def flush(self) -> None:
-        """Nothing is kept back."""
-
     @property
     def entry(self) -> Entry:
         """What the manifest says of the file."""
@@ -151,18 +144,41 @@ def _write_tensor(tensor: torch.Tensor, file: HashedFile) -> None:
     """A tensor in host memory, contiguous."""
     if tensor.untyped_storage().nbytes() != tensor.nbytes:
         tensor = tensor.clone()
-    save, writer = getattr(torch.serialization, "_save", None), _packer(file)
+    stream = _Calm(file)
+    save, writer = getattr(torch.serialization, "_save", None), _packer(stream)
     if save is None or writer is None:
-        torch.save(tensor, file)  # type: ignore[arg-type]
-        return
-    save(tensor, writer, pickle, 2, False)  # noqa: FBT003 - as torch.save calls it, torch 2.1 to 2.13
-    writer.write_end_of_file()
+        torch.save(tensor, stream)  # type: ignore[arg-type]
+    else:
+        save(tensor, writer, pickle, 2, False)  # noqa: FBT003 - as torch.save calls it, torch 2.1 to 2.13
+        writer.write_end_of_file()
+    if stream.error is not None:
+        raise stream.error
 
 
-def _packer(file: HashedFile) -> Any:
+class _Calm:
+    """A file that keeps its error for later: one that passes through torch's writer ends the process (measured)."""
+
+    def __init__(self, file: HashedFile) -> None:
+        self._file = file
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        if self.error is None:
+            try:
+                self._file.write(data)
+            except OSError as error:
+                error.filename = error.filename or str(self._file.path)
+                self.error = error
+        return len(data)
+
+    def flush(self) -> None:
+        pass
+
+
+def _packer(file: _Calm) -> Any:
     """A writer of archives of torch's, told to leave the CRC32 out; None where this torch cannot (before 2.6)."""
     try:
-        return torch._C.PyTorchFileWriter(file, False, 64)  # type: ignore[arg-type]  # noqa: FBT003, SLF001
+        return torch._C.PyTorchFileWriter(file, False, 64)  # type: ignore[call-overload]  # noqa: FBT003, SLF001
     except (AttributeError, TypeError):
         return None
 
@@ -188,7 +204,7 @@ def _data_offset(archive: Any, tensor: torch.Tensor) -> int | None:
         reader = torch._C.PyTorchFileReader(archive)  # noqa: SLF001 - guarded: any surprise is read by torch.load
         if reader.get_record("data.pkl") != _described(tensor):
             return None
-        return int(reader.get_record_offset("data/0"))
+        return int(reader.get_record_offset("data/0"))  # type: ignore[attr-defined]
     except (AttributeError, TypeError, RuntimeError):
         return None
 
