@@ -57,7 +57,8 @@ class Hooks:
         self._saved_at = time.monotonic()
         self._every_s, self._every_steps = _schedule(checkpoint)
         self._model = model if model is not None else _only(checkpoint.state.models if checkpoint else {})
-        if checkpoint is not None:
+        self._listens = checkpoint is not None
+        if self._listens:
             emergency.listen()
         recorder.raised_listeners[__name__] = self._raised
 
@@ -127,14 +128,17 @@ class Hooks:
             SystemExit: the job was asked to end, and has saved.
         """
         self._inside = False
-        leave = self.checkpoint is not None and emergency.due(self.step)
+        leave = self._listens and emergency.due(self.step)
         by_steps = self._every_steps is not None and self.step % self._every_steps == 0
         if leave or by_steps or self._rounds.due(self.step):
             due = self._meet(waits=leave or by_steps)
             if leave or by_steps or due:
                 self.save(wait=leave)
         if leave:
-            emergency.leave()
+            self._leave()
+
+    def _leave(self) -> None:
+        emergency.leave()
 
     def save(self, *, wait: bool = False) -> None:
         """Save now, on all ranks; does nothing where this step is saved. What fails is said, and training goes on."""
@@ -165,6 +169,7 @@ class Hooks:
             self.save()
         if self.checkpoint is not None:
             self.checkpoint.wait()
+            emergency.stop()
 
     def _meet(self, *, waits: bool) -> bool:
         """Learn with all ranks what the losses were, and whether it is time to save.
@@ -172,7 +177,7 @@ class Hooks:
         ``waits``: the losses of a device are wanted up to this step, where else the step before will do.
         """
         late = self._every_s is not None and time.monotonic() - self._saved_at >= self._every_s
-        save = late and self.checkpoint is not None and not self.checkpoint.busy
+        save = late and (self.checkpoint is None or not self.checkpoint.busy)
         until = self._reported.until(self.step, waits=waits)
         own = self._reported.take(until)
         met = self._rounds.meet(self.step, until, own, save=save)
