@@ -1,8 +1,11 @@
-"""Trains a little; prints `rank <r> resumed <step>` and `rank <r> step <n>`. Nothing is saved by schedule.
+"""Trains a little; prints `rank <r> resumed <step> from <folder>` and `rank <r> step <n>`.
 
-Arguments: the last step, and further places for copies.
+Arguments: the last step, every how many steps it saves, the step at whose end rank 1 is killed in its first life, and
+further places for copies.
 """
 
+import os
+import signal
 import sys
 import time
 
@@ -26,16 +29,19 @@ model = DistributedDataParallel(torch.nn.Linear(4, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 data = TensorDataset(torch.randn(4096, 4), torch.randn(4096, 1))
 loader = DataLoader(data, batch_size=4, num_workers=1)
+steps, every, killed = map(int, sys.argv[1:4])
 checkpoint = holdfast.Checkpoint(
-    "ckpts", model=model, optimizer=optimizer, every_steps=10_000, copies=["copy", *sys.argv[2:]]
+    "ckpts", model=model, optimizer=optimizer, every_steps=every, copies=["copy", *sys.argv[4:]]
 )
-loop = holdfast.loop(loader, checkpoint=checkpoint, steps=int(sys.argv[1]), epochs=1000)
+loop = holdfast.loop(loader, checkpoint=checkpoint, steps=steps, epochs=1000)
 for number, (x, y) in enumerate(loop):
     if number == 0:
-        say(f"rank {rank} resumed {loop.step - 1}")
+        say(f"rank {rank} resumed {loop.step - 1} from {checkpoint.last.folder if checkpoint.last else 'nothing'}")
     torch.nn.functional.mse_loss(model(x), y).backward()
     optimizer.step()
     optimizer.zero_grad()
     say(f"rank {rank} step {loop.step}")
     time.sleep(0.02)
+    if loop.step == killed and rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
 dist.destroy_process_group()

@@ -1,4 +1,7 @@
-"""A scheduler warns `holdfast run`: all ranks save at one step and leave in time, and the next run goes on there."""
+"""A scheduler warns `holdfast run`: all save at one step, leave in time, and the next run goes on there.
+
+Also: after a rank's death the others come back from the copy in memory, which is gone at the end.
+"""
 
 import re
 import signal
@@ -11,6 +14,7 @@ from holdfast import manifest
 from tests.e2e.launched import Launched
 
 SCRIPT = Path(__file__).with_name("preempted.py")
+TWO = ("--standalone", "--nproc-per-node", 2)
 pytestmark = pytest.mark.slow
 
 
@@ -20,7 +24,7 @@ def steps(job, rank):
 
 @pytest.mark.parametrize(("word", "status"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 138)])
 def test_saved_where_the_scheduler_warned_and_resumed_there(tmp_path, word, status):
-    job = Launched(tmp_path / "one", "--standalone", "--nproc-per-node", 2, SCRIPT, 100_000, HOLDFAST_GRACE_S="40")
+    job = Launched(tmp_path / "one", *TWO, SCRIPT, 100_000, 10_000, 0, HOLDFAST_GRACE_S="40")
     job.wait_for(r"rank 0 step 10\b")
     begun = time.monotonic()
     job.send(word)
@@ -40,8 +44,23 @@ def test_saved_where_the_scheduler_warned_and_resumed_there(tmp_path, word, stat
     if word == signal.SIGTERM:
         return
 
-    again = Launched(tmp_path / "one", "--standalone", "--nproc-per-node", 2, SCRIPT, step + 3)
+    again = Launched(tmp_path / "one", *TWO, SCRIPT, step + 3, 10_000, 0)
     assert again.end() == 0, again.output
     for rank in (0, 1):
         assert f"rank {rank} resumed {step}" in again.output
         assert steps(again, rank) == [step + 1, step + 2, step + 3]
+
+
+def test_a_restart_takes_the_copy_in_memory_which_the_run_removes(tmp_path):
+    job = Launched(tmp_path / "one", "--max-restarts", 1, *TWO, SCRIPT, 30, 5, 18, "memory")
+    assert job.end() == 0, job.output
+
+    (run,) = re.findall(r"generation 0.*run folder runs/(\S+)", job.output)
+    found = re.findall(r"rank \d resumed (\d+) from (\S+)", job.output)
+    assert found[:2] == [("0", "nothing")] * 2
+    (again,) = set(found[2:])
+    assert len(found) == 4
+    assert again[0] in ("5", "10", "15")  # what was declared and copied when rank 1 died
+    assert again[1] == f"/dev/shm/holdfast-{run}/checkpoints/{manifest.name_of(int(again[0]))}"
+    assert not list(Path("/dev/shm").glob(f"holdfast-{run}*"))
+    assert (job.folder / "copy" / manifest.name_of(30)).is_dir()
