@@ -338,7 +338,7 @@ def test_a_zip_whose_end_is_missing_is_named(tmp_path):
 # Standard input
 
 
-@pytest.mark.parametrize("content", [LOG, gzip.compress(LOG), "Ü\n".encode("utf-16") * 9])
+@pytest.mark.parametrize("content", [LOG, gzip.compress(LOG, mtime=0), "Ü\n".encode("utf-16") * 9])
 def test_standard_input_is_a_piece_too(monkeypatch, content):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
     pieces, ignored = look("-")

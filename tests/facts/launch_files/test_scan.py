@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -235,3 +236,18 @@ def test_a_folder_is_read_as_a_whole_but_not_what_is_installed(tmp_path):
 def test_a_path_that_is_not_there_is_a_sentence(tmp_path):
     with pytest.raises(MissingFile, match="there is no such file"):
         scan([tmp_path / "nowhere"])
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [("a.sh", "NCCL_DEBUG=1\n"), ("a.sh", "NCCL_DEBUG=1 deepspeed --hostfile a b.py\n"), ("nccl.conf", "NCCL_A=1\n"),
+     ("a.yaml", "- NCCL_DEBUG=1\n"), ("Dockerfile", "ENV NCCL_DEBUG=1\n")],
+)  # fmt: skip
+def test_a_file_of_nothing_but_variables_is_no_launch_file(tmp_path, name, line):
+    """What would be judged for minutes is refused at once."""
+    (tmp_path / name).write_text(line * 6000)
+    began = time.monotonic()
+    seen = scan([tmp_path / name])
+    assert time.monotonic() - began < 20
+    assert seen.given == ()
+    assert "more than 2,000 variables are set in it" in seen.unseen[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import msgspec
@@ -126,4 +126,7 @@ def _read(file: Path) -> list[Given] | None:
         raise Unreadable(f"it is larger than {MOST_BYTES >> 20} MiB")
     if b"\0" in content:
         raise Unreadable("it is no text")
-    return list(read(content.decode(errors="replace"), str(file)))
+    found = list(islice(read(content.decode(errors="replace"), str(file)), shell.MOST_GIVEN + 1))
+    if len(found) > shell.MOST_GIVEN:
+        raise Unreadable(f"more than {shell.MOST_GIVEN:,} variables are set in it, as in no launch file")
+    return found

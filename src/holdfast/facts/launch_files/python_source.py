@@ -27,7 +27,7 @@ _MOST_DEPTH = 8
 
 def read(text: str, origin: str) -> Iterator[Given]:
     """What the program sets, in the order of lines. Raises Unreadable where it is no Python of this version."""
-    if "environ" not in text and "env" not in text:
+    if "env" not in text:
         return
     try:
         tree = ast.parse(text)

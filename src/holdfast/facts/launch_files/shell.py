@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -24,8 +26,11 @@ _SHELL_WIDE = frozenset({"export", "setenv", "declare", "typeset", "readonly", "
 #: Commands whose words are text and not settings.
 _TEXT = frozenset({"echo", "printf", "grep", "sed", "awk", "unset", "test", "[", "[[", "if", "elif", "while", "case"})
 _OPERATORS = frozenset({";", "&&", "||", "|", "&", "(", ")", ";;", "\n", "{", "}", "then", "do", "else"})
+_USED = re.compile(r"\$\{?(\w+)")
 _SLURM = re.compile(r"^\s*#\s*SBATCH\s+(.*)")
 _MOST_DEPTH = 3
+#: Variables that one file sets.
+MOST_GIVEN = 2000
 
 
 class Unreadable(ValueError):
@@ -38,15 +43,21 @@ def of_interest(name: str) -> bool:
 
 
 def read(text: str, origin: str) -> Iterator[Given]:
-    """What a script sets, line by line; a name that it uses itself and nobody else reads is its own."""
-    found = list(_script(text, origin))
+    """What a script sets, line by line; a name that it uses itself and nobody else reads is its own.
+
+    Raises Unreadable where it sets more than MOST_GIVEN.
+    """
+    found = list(islice(_script(text, origin), MOST_GIVEN + 1))
+    if len(found) > MOST_GIVEN:
+        raise Unreadable(f"more than {MOST_GIVEN:,} variables are set in it, as in no launch script")
     exported = {each.name for each in found if each.handed_on}
     exported |= set(re.findall(r"^\s*(?:export|declare -x)\s+([A-Z][A-Z0-9_]*)\s*(?:#.*)?$", text, re.MULTILINE))
     senders = list(_senders(text)) if "deepspeed" in text or "ds " in text else []
+    used = set(_USED.findall(text))
     everything = re.search(r"^\s*set\s+(-\w*a|-o allexport)\b", text, re.MULTILINE)
     for each in found:
         handed_on = each.handed_on or each.name in exported or bool(everything)
-        if not _own(each.name, text, handed_on=handed_on) and (handed_on or not _used(each.name, text)):
+        if not _own(each.name, used, handed_on=handed_on) and (handed_on or each.name not in used):
             yield replace(each, handed_on=handed_on, sender=_sender(each, senders) if handed_on else None)
 
 
@@ -59,8 +70,9 @@ def _senders(text: str) -> Iterator[int]:
 
 def _sender(given: Given, senders: Sequence[int]) -> int | None:
     """The first of these lines that comes with the variable, or after it."""
-    lines = [line for line in senders if line >= (given.line or 0) and given.of_command in (None, line)]
-    return lines[0] if lines else None
+    at = bisect_left(senders, given.line or 0)
+    line = senders[at] if at < len(senders) else None
+    return line if given.of_command in (None, line) else None
 
 
 def read_pairs(text: str, origin: str) -> Iterator[Given]:
@@ -181,12 +193,8 @@ def _pairs(words: list[str], origin: str, number: int, *, handed_on: bool) -> It
                 yield Given(name=found[1], value=value, origin=origin, line=number, handed_on=handed_on)
 
 
-def _used(name: str, text: str) -> bool:
-    return re.search(rf"\$\{{?{re.escape(name)}\b", text) is not None
-
-
-def _own(name: str, text: str, *, handed_on: bool) -> bool:
+def _own(name: str, used: Collection[str], *, handed_on: bool) -> bool:
     """Names like NNODES are what scripts call their own; they count only where they are exported and not used."""
     row = table().get(name)
     ours = row is not None and row.status in (Status.NEVER_READ, Status.FRAMEWORK)
-    return ours and not name.startswith(("NCCL_", "TORCH", "GLOO_")) and (not handed_on or _used(name, text))
+    return ours and not name.startswith(("NCCL_", "TORCH", "GLOO_")) and (not handed_on or name in used)
