@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
 import holdfast
+from holdfast import settings
 
 WIDTH = 16
 SAMPLES = 96
@@ -103,7 +104,7 @@ def main() -> None:
     """The whole job."""
     options = parse_arguments()
     dist.init_process_group("gloo")
-    trace = Trace(dist.get_rank(), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
+    trace = Trace(dist.get_rank(), settings.count("TORCHELASTIC_RESTART_COUNT"))
     torch.manual_seed(0)
     model = made(options.mode)
     torch.manual_seed(dist.get_rank())  # of dropout
