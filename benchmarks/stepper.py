@@ -1,7 +1,8 @@
 """The job of the benchmark `restart`: DDP steps, written down with their times; fails as told in its first generation.
 
 Arguments: FILE (one JSON line a step and rank), FAULT (none, sigkill, hang, sigstop), PG_TIMEOUT (seconds, 0: torch's
-own). Under ft_launcher it sends a heartbeat at every step, as NVIDIA's documentation asks of a script.
+own), AFTER (seconds for which the steps before the fault are spread out; none where it is left out). Under ft_launcher
+it sends a heartbeat at every step, as NVIDIA's documentation asks of a script.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ STEPS, FAULT_AT, GUILTY = 60, 20, 1
 def main() -> None:
     """Train; rank 1 fails at step 20 of the first generation."""
     file, fault, limit = sys.argv[1], sys.argv[2], float(sys.argv[3])
+    pause_s = float(sys.argv[4]) / FAULT_AT if len(sys.argv) > 4 else 0.0
     generation = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=dt.timedelta(seconds=limit) if limit else None)
@@ -38,6 +40,7 @@ def main() -> None:
             if (generation, rank, step) == (0, GUILTY, FAULT_AT) and fault != "none":
                 out.write(json.dumps({"event": "fault", "time": time.time()}) + "\n")
                 fail(fault)
+            time.sleep(pause_s if generation == 0 else 0.0)
             optimizer.zero_grad()
             model(torch.randn(64, 256)).square().mean().backward()
             optimizer.step()
