@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +26,20 @@ from holdfast.runtime.loop import position as positions
 from holdfast.runtime.loop.hooks import SPIKE, rank, ranks
 from holdfast.runtime.recorder import phase
 
-try:
-    from lightning.pytorch import Callback
-except ImportError:
-    try:
-        from pytorch_lightning import Callback
-    except ImportError as error:
-        raise MissingExtra("lightning") from error
 
+def _callback() -> Any:
+    """Lightning's Callback, of whichever of its two names is installed."""
+    for name in ("lightning.pytorch", "pytorch_lightning"):
+        with suppress(ImportError):
+            return import_module(name).Callback
+    raise MissingExtra("lightning")
+
+
+_Callback: Any = _callback()
 FILE = "lightning.ckpt"
 
 
-class HoldfastCallback(Callback):  # type: ignore[misc,unused-ignore]
+class HoldfastCallback(_Callback):  # type: ignore[misc]
     """Saves to ``folder`` every so often (``every``, a time, or ``every_steps``), at the end, and before a preemption.
 
     ``keep_last`` checkpoints are kept. The loss is what ``training_step`` returns.

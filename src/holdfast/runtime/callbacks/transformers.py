@@ -10,6 +10,7 @@ trainer.train(resume_from_checkpoint=guard.newest(arguments.output_dir))
 from __future__ import annotations
 
 import logging
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,14 @@ from holdfast.runtime.checkpoint import emergency
 from holdfast.runtime.loop.hooks import SPIKE
 
 try:
-    from transformers import TrainerCallback
+    _Callback: Any = import_module("transformers").TrainerCallback
 except ImportError as error:
     raise MissingExtra("transformers") from error
 
 _log = logging.getLogger("holdfast.loop")
 
 
-class HoldfastCallback(TrainerCallback):  # type: ignore[misc,unused-ignore]
+class HoldfastCallback(_Callback):  # type: ignore[misc]
     """Seals each checkpoint of the Trainer, and has it save every so often (``every``: a time) besides its own plan.
 
     The loss is looked at where the Trainer logs it (``logging_steps``). It filters NaN out of its log by default
