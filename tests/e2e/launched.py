@@ -36,7 +36,7 @@ class Launched:
     @property
     def run(self):
         """The run's folder."""
-        (found,) = (self.folder / "runs").iterdir()
+        (found,) = (path for path in (self.folder / "runs").iterdir() if (path / "run.json").exists())
         return found
 
     def boxes(self):

@@ -120,7 +120,7 @@ def _restart(
         inside = history.within(past, now, terms.window_s)
         counted = f"restart {number} (failure {inside} of {terms.failures} within {duration(terms.window_s)})"
     new = tuple(reason for reason in wanted.reasons if reason not in before.reasons)
-    delay_s = _delay(kind, idle, terms)
+    delay_s = 0.0 if new else _delay(kind, idle, terms)
     text = "; ".join([counted + _again(past, now), *new])
     decision = Decision(course=Course.RESTART, reason=text, adjustments=wanted, delay_s=delay_s)
     if delay_s:

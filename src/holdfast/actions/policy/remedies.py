@@ -137,7 +137,7 @@ def _other(before: Adjustments, times: int, now: Failure, *, code: bool) -> Adju
     if skips and before.skips(step):
         return None  # that was tried
     if skips:
-        wanted, text = _skipping(wanted, Window(max(step - 1, 0), step)), f"{text}, and leave out that batch"
+        wanted, text = _skipping(wanted, Window(step, step)), f"{text}, and leave out that batch"
     return _saying(wanted, text)
 
 
