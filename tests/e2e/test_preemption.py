@@ -40,7 +40,7 @@ def test_saved_where_the_scheduler_warned_and_resumed_there(tmp_path, word, stat
         assert steps(job, rank) == list(range(1, step + 1))
     (run,) = re.findall(r"run folder runs/(\S+)", job.output)
     assert not list(Path("/dev/shm").glob(f"holdfast-{run}*"))
-    assert "all ranks save before step" in job.output
+    assert "all ranks save at step" in job.output
     if word == signal.SIGTERM:
         return
 

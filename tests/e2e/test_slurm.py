@@ -1,4 +1,4 @@
-"""`srun holdfast attach` and `srun holdfast check` under a real Slurm of two nodes, started here if it is installed.
+"""`srun holdfast attach`, `check` and `run` under a real Slurm of two nodes, started here if it is installed.
 
 On Debian: ``apt-get install --no-install-recommends slurm-wlm munge``, then run this file as root. Nothing of Slurm has
 to be set up or running: everything lies in a folder of the test and ends with it.
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -140,3 +141,19 @@ def test_the_hosts_of_an_allocation_are_checked_together(cluster):
     assert [len(each["hosts"]) for each in said] == [2, 2]
     assert {tuple(each["matrix"]["rows"]) for each in said} == {("-.", ".-")}
     assert [each["stages"][-1]["name"] for each in said] == ["all-reduce of 2"] * 2
+
+
+def test_a_warning_of_slurm_has_all_ranks_save_and_leave(cluster):
+    """`scancel --signal=USR1` sends what `--signal=USR1@120` does, to the same processes."""
+    script = Path(__file__).with_name("preempted.py")
+    begun = cluster.srun("-N1", "-n1", f"--chdir={cluster.folder}", sys.executable, "-m", "holdfast", "run",
+                         "--standalone", "--nproc-per-node=2", script, "100000", "10000", "0")  # fmt: skip
+    wait(lambda: "rank 0 step 10" in begun.output() and "rank 1 step 10" in begun.output(), begun.errors)
+    (number,) = cluster.ask("squeue", "-h", "-o", "%A")
+    cluster.ask("scancel", "--signal=USR1", f"{number}.0")
+
+    assert begun.status() == 138
+    (saved,) = (cluster.folder / "ckpts").glob("step-*")
+    assert (
+        f"all ranks save at step {int(saved.name.removeprefix('step-'))} and leave" in begun.output() + begun.errors()
+    )

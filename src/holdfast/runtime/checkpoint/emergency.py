@@ -221,7 +221,7 @@ class Emergency:
         who = f"{name} at rank {self.warned.rank}" if self.warned is not None else name
         if decision.isdigit():
             self._at = int(decision)
-            _log.warning("%s: all ranks save before step %s and leave, within %.0f s", who, decision, self.grace_s)
+            _log.warning("%s: all ranks save at step %s and leave, within %.0f s", who, decision, self.grace_s)
         else:
             _log.warning("%s: no emergency checkpoint, as %s", who, decision)
         self._decided.set()
