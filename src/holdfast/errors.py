@@ -27,6 +27,7 @@
     │   │   ├── BoxVersion         written by another version of holdfast
     │   │   └── BoxNoise           does not begin as a box does, or contradicts itself
     │   ├── CheckpointUnreadable   a folder that is no checkpoint, or a damaged one
+    │   │   └── CheckpointVersion  written by a newer version of holdfast
     │   ├── PlaceUnusable          a place of checkpoints (folder, bucket, memory) cannot be read or written
     │   ├── CheckpointFailed       a checkpoint could not be saved or loaded; those before it are as they were
     │   └── DumpUnreadable         a dump of torch's flight recorder that is none, or not a whole one
@@ -268,6 +269,12 @@ class CheckpointUnreadable(WorldError):
 
     what = "cannot use the checkpoint {subject}"
     next_step = "move it away and take the one before it"
+
+
+class CheckpointVersion(CheckpointUnreadable):
+    """The manifest is of a form that this holdfast does not know."""
+
+    next_step = "load it with the holdfast that wrote it, or a newer one"
 
 
 class CheckpointFailed(WorldError):

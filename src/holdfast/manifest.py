@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import msgspec
 import xxhash
 
-from holdfast.errors import CheckpointUnreadable
+from holdfast.errors import CheckpointUnreadable, CheckpointVersion
 from holdfast.report.files import write_whole
 
 SCHEMA = "holdfast/checkpoint/1"
@@ -108,7 +108,8 @@ def parse(data: bytes, name: object) -> Manifest:
     """The manifest in ``data``, whose seal holds.
 
     Raises:
-        CheckpointUnreadable: it is none, of a newer version, changed, or names files outside of the checkpoint.
+        CheckpointVersion: it is of a newer version.
+        CheckpointUnreadable: it is none, changed, or names files outside of the checkpoint.
     """
     why = f"its manifest has more than {MOST_BYTES >> 20} MiB" if len(data) > MOST_BYTES else ""
     try:
@@ -116,8 +117,10 @@ def parse(data: bytes, name: object) -> Manifest:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointUnreadable(name, why=f"its manifest cannot be read: {error}") from error
     if not why and found.schema != SCHEMA:
-        why = f"it is of the form {found.schema[:40]!r}, and this holdfast knows {SCHEMA!r}"
-    elif not why and found.seal != _seal(found):
+        raise CheckpointVersion(
+            name, why=f"it is of the form {found.schema[:40]!r}, and this holdfast knows {SCHEMA!r}"
+        )
+    if not why and found.seal != _seal(found):
         why = "its manifest was changed after it was written"
     elif not why:
         why = next((f"its manifest names {entry.path!r}" for entry in found.files if not _inside(entry.path)), "")

@@ -57,6 +57,7 @@ PROC010 stalled-outside-collectives   PROC011 stale-build-lock               PRO
 DATA001 dataloader-worker-died        DATA002 file-io-blocked            DATA003 model-download-race
 CKPT001 checkpoint-io-slow-timeout    CKPT002 checkpoint-corrupt         CKPT003 checkpoint-half-written
 CKPT004 checkpoint-folder-unusable
+CKPT005 checkpoint-unfinished          CKPT006 checkpoint-of-another-model    CKPT007 checkpoint-of-newer-version
 CONF001 comm-config-bad               CONF002 unused-parameters-ddp      CONF003 ddp-param-ready-twice
 PERF001 straggler                     PERF002 computing-long             PERF003 watchdog-timeout-straggler
 PERF004 rank0-long-work-timeout

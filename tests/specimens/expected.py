@@ -63,6 +63,7 @@ EXPECTED = {
     "sigstopped": hang(1, "rank-stopped"),
     "early_exit": crash(3, "rank-exits-early", names_line=False),
     "python_exception": crash(1, "python-exception-on-one-rank"),
+    "another_model": Expected(Ending.CRASH, ("checkpoint-of-another-model",), (0, 1, 2, 3)),
     # torch raises in the rank from a signal handler, at whatever line the rank is when its worker dies.
     "dataloader_worker_died": crash(2, "dataloader-worker-died", names_line=False),
     "dataloader_worker_hangs": hang(2, "dataloader-worker-died"),

@@ -21,8 +21,14 @@ _CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGIL
 _PID = re.compile(r"\bPID\b")
 _LOADER_DEAD = re.compile(r"DataLoader worker \(pid(?:\(s\))?")
 _LOADER_FRAMES = re.compile(r"/torch/utils/data/dataloader\.py$")
-#: What holdfast.loop raises on all ranks alike -> the cause.
-OF_THE_LOSS = {"LossNotFinite": "mixed-precision-nan", "LossSpike": "loss-jumped"}
+#: What holdfast itself raises, mostly on all ranks alike -> the cause.
+OF_OUR_ERRORS = {
+    "LossNotFinite": "mixed-precision-nan",
+    "LossSpike": "loss-jumped",
+    "CheckpointMismatch": "checkpoint-of-another-model",
+    "CheckpointUnreadable": "checkpoint-corrupt",
+    "CheckpointVersion": "checkpoint-of-newer-version",
+}
 _OUT_OF_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError|can't allocate memory|MemoryError")
 _TIMED_OUT = re.compile(r"time[d ]?.?out", re.IGNORECASE)
 #: What a survivor says when a peer is gone; such an exception is never the root.
@@ -185,7 +191,7 @@ def of_all_ranks(raised: Raised | None) -> str:
     """The name of the cause where all ranks raised alike."""
     if raised is not None and _OUT_OF_MEMORY.search(f"{raised.type} {raised.text}"):
         return "gpu-oom-all-ranks"
-    return OF_THE_LOSS.get(raised.type if raised else "", "python-exception-all-ranks")
+    return OF_OUR_ERRORS.get(raised.type if raised else "", "python-exception-all-ranks")
 
 
 def _crashed(state: RankState, _source: Source, waited: str) -> Finding | None:
@@ -209,7 +215,7 @@ def _crashed(state: RankState, _source: Source, waited: str) -> Finding | None:
         message = f"rank {state.rank} lost its connection to a peer{where}"
         return _claim("peer-lost", state, message, raised.place, seen, confidence=0.4)
     message = f"rank {state.rank} raised {said[:160]}{where}"
-    cause = OF_THE_LOSS.get(raised.type, "python-exception-on-one-rank")
+    cause = OF_OUR_ERRORS.get(raised.type, "python-exception-on-one-rank")
     return _claim(cause, state, message, raised.place, seen, confidence=0.95)
 
 

@@ -87,4 +87,66 @@ CAUSES = (
         ),
         sources=("torch 2.13.0 DCP and deepspeed 0.19.8, measured", "deepspeed: engine.save_checkpoint"),
     ),
+    Cause(
+        code="CKPT005",
+        name="checkpoint-unfinished",
+        summary="A folder that was to become a checkpoint was never finished, and is none.",
+        what_happens="The job died or was stopped while it saved, or the disk was full. holdfast writes into a folder "
+        "called `.staging-…`, and gives it the name of a checkpoint by one rename after all bytes were synced, so that "
+        "what it leaves is never taken for one. Other tools write in place and leave a folder that looks whole.",
+        shows_before="Nothing. Space for fewer than two checkpoints makes it likely.",
+        shows_during="A folder `.staging-…` beside the checkpoints; it is the one that is being written, if any is.",
+        shows_after="A `.staging-…` folder that nobody writes, or a `step-…` folder without a manifest.",
+        known_misses="A staged folder that is being written by a job that still runs looks the same from outside.",
+        remedies=(
+            Remedy(
+                text="Nothing: the next save of a job with this folder removes it, and loading passes over it.",
+                safety=Safety.AUTOMATIC,
+            ),
+            Remedy(text="If it takes space and no job writes here, remove it.", command="rm -r CHECKPOINTS/.staging-*"),
+        ),
+        sources=("holdfast.manifest", "rename(2), fsync(2)"),
+    ),
+    Cause(
+        code="CKPT006",
+        name="checkpoint-of-another-model",
+        summary="The checkpoint was saved by another model, or with another optimizer, than the one it is loaded into.",
+        what_happens="Names or shapes of parameters changed between the saving and the loading: another configuration, "
+        "a layer more or less, a wrapper that changes names, other groups of parameters, or simply the folder of "
+        "another run.",
+        shows_before="The configuration that stands in the checkpoint differs from the job's.",
+        shows_during="Every rank raises while loading; `holdfast.Checkpoint` names each difference and takes nothing.",
+        shows_after="`CheckpointMismatch` with the names; torch's `Missing key(s) in state_dict` or `size mismatch`.",
+        known_misses="Two models with the same names and shapes cannot be told apart.",
+        remedies=(
+            Remedy(text="Give the job the configuration that the checkpoint was saved with, or another folder."),
+            Remedy(
+                text="Where only a part is to be taken (a new head on an old body), say so: "
+                "`checkpoint.load(strict=False)` takes what both have."
+            ),
+        ),
+        sources=("torch.nn.Module.load_state_dict", "torch.distributed.checkpoint, default_planner.py"),
+    ),
+    Cause(
+        code="CKPT007",
+        name="checkpoint-of-newer-version",
+        summary="The checkpoint was written by a newer holdfast, in a form that this one does not know.",
+        what_happens="Part of the cluster, or a job that was moved, has an older installation than the one that saved.",
+        shows_before="Hosts or images with different versions of holdfast.",
+        shows_during="Loading passes over the checkpoint and says so; a folder that was asked for by name is refused.",
+        shows_after="`it is of the form 'holdfast/checkpoint/…'`; a job that goes on from an older one, or anew.",
+        known_misses="The tensors themselves are in torch's form: a torch too old for them fails in its own words.",
+        remedies=(
+            Remedy(
+                text="Install the same holdfast everywhere, at least as new as the one that saved.",
+                command="pip install --upgrade holdfast",
+                safety=Safety.BY_HAND,
+            ),
+            Remedy(
+                text="The tensors can be read without holdfast: `torch.distributed.checkpoint.load(state, "
+                "checkpoint_id=FOLDER)`."
+            ),
+        ),
+        sources=("holdfast.manifest",),
+    ),
 )
