@@ -87,7 +87,7 @@ def scatters(rank: int, cases: list[tuple[int, str, str]]) -> list[Any]:
 
 @given(st.lists(st.tuples(SIZES, st.sampled_from(SUMMED), st.sampled_from(OPS)), min_size=25, max_size=25))
 @settings(max_examples=1, deadline=None, phases=[Phase.generate])
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.matrix), 3])
 def test_each_has_its_part_of_the_sum(ranks: int, tmp_path_factory: pytest.TempPathFactory, cases: list[Any]) -> None:
     cases = [*cases, (1_500_001, "float32", "SUM"), (3, "uint8", "SUM")]
     assert run(ranks, scatters, tmp_path_factory.mktemp("scatters"), cases) == [[]] * ranks

@@ -89,7 +89,7 @@ SIZES = st.one_of(st.integers(1, 40), st.integers(1, 40_000), st.integers(500_00
 
 @given(st.lists(st.tuples(SIZES, st.sampled_from(DTYPES), st.sampled_from(OPS)), min_size=25, max_size=25))
 @settings(max_examples=1, deadline=None, phases=[Phase.generate])
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.matrix), 4])
 def test_what_is_reduced_has_the_bits_of_a_sum_in_order_on_all_ranks(
     ranks: int, tmp_path_factory: pytest.TempPathFactory, cases: list[Any]
 ) -> None:

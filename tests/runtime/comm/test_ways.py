@@ -52,7 +52,7 @@ def all_ways(rank: int, cases: list[tuple[int, str, str]]) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.matrix), 3])
 @given(st.lists(CASES, min_size=40, max_size=40))
 @settings(max_examples=1, deadline=None)
 def test_every_way_gives_what_one_call_gives(size: int, tmp_path_factory: Any, cases: list[Any]) -> None:
