@@ -116,6 +116,7 @@ def disturbed(rank, folder, what, step):
     try:
         job.run(loss=loss)
     except HoldfastError as error:
+        job.checkpoint.wait()  # what had been begun before
         dist.barrier()
         newest = max(path.name for path in Path(folder, "checkpoints").glob("step-*"))
         return type(error).__name__, error.first, error.last, str(error), newest

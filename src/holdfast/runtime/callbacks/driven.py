@@ -42,6 +42,14 @@ class Driven(Hooks):
         """A checkpoint of this step was written, whoever asked for it."""
         self._saved, self._saved_at = self.step, time.monotonic()
 
+    def judge(self, loss: float) -> None:
+        """Look at a loss of this step that all ranks have alike, so that they need not meet over it.
+
+        Raises:
+            LossNotFinite, LossSpike: it is no good.
+        """
+        self._judge(self.step, loss, loss)
+
     def _leave(self) -> None:
         self._do_leave()
 

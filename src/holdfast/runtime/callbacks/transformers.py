@@ -68,7 +68,7 @@ class HoldfastCallback(_Callback):  # type: ignore[misc]
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
         """Look at the loss, which the Trainer gives as the mean over ranks and steps."""
         if self._hooks is not None and isinstance((logs or {}).get("loss"), int | float):
-            self._hooks.report(loss=logs["loss"])
+            self._hooks.judge(float(logs["loss"]))
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Prove the checkpoint whole, and leave after it where that was asked."""

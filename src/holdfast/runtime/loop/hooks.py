@@ -16,7 +16,7 @@ from holdfast.runtime import recorder
 from holdfast.runtime.checkpoint import emergency
 from holdfast.runtime.checkpoint.saver import Checkpoint
 from holdfast.runtime.loop import parts, shortage, troubles
-from holdfast.runtime.loop.losses import Bad, Losses, Reported
+from holdfast.runtime.loop.losses import Losses, Reported
 from holdfast.runtime.loop.rounds import Rounds
 
 _log = logging.getLogger("holdfast.loop")
@@ -182,14 +182,15 @@ class Hooks:
         own = self._reported.take(until)
         met = self._rounds.meet(self.step, until, own, save=save)
         for step, loss in met.losses.items():
-            self.loss, self.loss_step = loss, step
-            bad = self._losses.add(step, loss)
-            if bad is not None:
-                self._stop(bad, own.get(step))
+            self._judge(step, loss, own.get(step))
         return met.due
 
-    def _stop(self, bad: Bad, own: float | None) -> None:
-        """The numbers are no good: this is noted for the policy, and ends all ranks alike."""
+    def _judge(self, step: int, loss: float, own: float | None) -> None:
+        """The mean loss of ``step``, and this rank's: what is no good is noted for the policy, and ends all ranks."""
+        self.loss, self.loss_step = loss, step
+        bad = self._losses.add(step, loss)
+        if bad is None:
+            return
         kind = LossSpike if bad.what == "spike" else LossNotFinite
         troubles.note_loss(bad, self.step, own, kind.__name__, self._pieces())
         steps = f"step {bad.first}" if bad.first == bad.last else f"steps {bad.first} to {bad.last}"
