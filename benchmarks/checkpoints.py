@@ -1,0 +1,123 @@
+"""Checkpoints: how long training stands still, how fast proven bytes reach the disk and come back.
+
+Next to `torch.save`, `torch.distributed.checkpoint.async_save`, `dd` with fsync, and `torch.load(mmap=True)` with
+`load_state_dict`: one process, the same 1 GB of weights, interleaved, medians. Every load of ours holds each byte against
+its hash first, and every save of ours is synced; `torch.save` is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+
+import holdfast
+
+_WIDTH = 2048
+_MIB = 1 << 20
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mib", type=int, default=1024, help="size of the state")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", help="where to write (the temporary folder)")
+    told = parser.parse_args(arguments if arguments is not None else [])
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory(dir=told.folder) as folder:
+        _Bench(Path(folder), told.mib).run(told.rounds)
+
+
+class _Bench:
+    """One state, and everything that is done with it."""
+
+    def __init__(self, folder: Path, mib: int) -> None:
+        self.folder = folder
+        layers = mib * _MIB // (4 * _WIDTH * _WIDTH)
+        self.model = nn.ModuleList([nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(max(layers, 1))])
+        self.size = sum(parameter.nbytes for parameter in self.model.parameters())
+        self.checkpoint = holdfast.Checkpoint(folder / "holdfast", model=self.model)
+        self.step = 0
+        self.times: dict[str, list[float]] = {}
+
+    def run(self, rounds: int) -> None:
+        for number in range(rounds + 1):
+            self._round()
+            if number == 0:
+                self.times.clear()  # the first makes buffers and warms caches up
+        self._print()
+
+    def _timed(self, name: str, act: Callable[[], Any]) -> Any:
+        began = time.perf_counter()
+        found = act()
+        self.times.setdefault(name, []).append(time.perf_counter() - began)
+        return found
+
+    def _round(self) -> None:
+        self._clear()
+        self._timed("dd", self._dd)
+        self._timed("save", lambda: self._save(asynchronous=False))
+        self._clear()
+        self._timed("torch.save", lambda: torch.save(self._state(), self.folder / "torch"))
+        self._timed("async blocked", lambda: self._save(asynchronous=True))
+        self.checkpoint.wait()
+        under_way = self._timed(
+            "dcp.async_save blocked", lambda: dcp.async_save(self._state(), checkpoint_id=self.folder / "dcp")
+        )
+        under_way.result()
+        self._timed("torch.load", self._torch_load)
+        self._timed("load", self.checkpoint.load)
+
+    def _clear(self) -> None:
+        for each in self.folder.iterdir():
+            shutil.rmtree(each) if each.is_dir() else each.unlink()
+        subprocess.run(["sync"], check=True)
+
+    def _save(self, *, asynchronous: bool) -> None:
+        self.step += 1
+        self.checkpoint.save(self.step, asynchronous=asynchronous)
+
+    def _state(self) -> dict[str, Any]:
+        return {"model": self.model.state_dict()}
+
+    def _torch_load(self) -> None:
+        self.model.load_state_dict(torch.load(self.folder / "torch", mmap=True)["model"])
+
+    def _dd(self) -> None:
+        target = f"of={self.folder / 'dd'}"
+        command = ["dd", "if=/dev/zero", target, "bs=16M", f"count={self.size // (16 * _MIB)}", "conv=fsync"]
+        subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+
+    def _print(self) -> None:
+        middle = {name: statistics.median(times) for name, times in self.times.items()}
+        gb = self.size / 1e9
+        print(
+            f"state of {gb:.2f} GB, one process, {torch.get_num_threads()} threads, medians of {len(self.times['dd'])}"
+        )
+        for name, seconds in middle.items():
+            print(f"  {name:24} {seconds * 1e3:9.1f} ms  {gb / seconds:6.2f} GB/s")
+        blocked = middle["async blocked"]
+        print(f"blocked / torch.save            {blocked / middle['torch.save']:.3f}   (wanted: at most 0.10)")
+        print(
+            f"blocked / dcp.async_save        {blocked / middle['dcp.async_save blocked']:.3f}   (wanted: at most 0.5)"
+        )
+        print(f"verified save / dd with fsync   {middle['dd'] / middle['save']:.3f}   (wanted: at least 0.8)")
+        print(f"load / torch.load(mmap=True)    {middle['torch.load'] / middle['load']:.3f}   (wanted: at least 0.9)")
+
+
+if __name__ == "__main__":
+    import sys
+
+    main(sys.argv[1:])
