@@ -105,3 +105,11 @@ def test_a_full_disk_does_not_stop_the_job(make, capsys):
         Past(failure(), Decision(course=Course.RESTART, reason="r", adjustments=Adjustments(micro_batches=2))), None
     )
     assert "cannot be told what to do differently" in capsys.readouterr().out
+
+
+def test_a_bug_of_the_policy_neither_ends_a_job_nor_restarts_it_for_ever(make, monkeypatch, capsys):
+    monkeypatch.setattr(recovery.policy, "decide", lambda *_: 1 / 0)
+    keeps, _ = make()
+    courses = [keeps.decide(None, {}, number, {0: 1}).decision.course for number in range(5)]
+    assert courses == [Course.RESTART] * 3 + [Course.STOP] * 2
+    assert "this is a bug of holdfast's policy" in capsys.readouterr().out

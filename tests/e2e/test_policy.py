@@ -86,7 +86,7 @@ def test_a_host_that_hangs_twice_is_suspect_then_named_for_exclusion(launch):
 
 def test_the_node_of_a_host_that_hangs_twice_is_left_out_where_another_is_enough(launch, free_port, tmp_path):
     common = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port}", "--local-addr", "127.0.0.1",
-              "--nnodes", "1:2", "--nproc-per-node", 1, "--recorder", "python", "--max-restarts", 9, "--backoff", "0.1s",
+              "--nnodes", "1:2", "--nproc-per-node", 1, "--recorder", "python", "--max-restarts", 9,
               "--rdzv-conf", "last_call_timeout=3")  # fmt: skip
     given = {"HOLDFAST_STALL_S": "2", "HOLDFAST_FIRST_STEP_S": "6"}
     nodes = [launch(*common, SCRIPT, "hang", tmp_path / "saved.txt", folder=f"node{at}", **given) for at in (0, 1)]
@@ -144,6 +144,7 @@ def test_a_host_that_went_bad_does_not_rejoin(tmp_path):
     assert events == ["begun", "started", "failed", "refused", "ended"]
 
 
+@pytest.mark.matrix
 def test_without_the_gate_it_does(tmp_path):
     (tmp_path / "breaks.py").write_text(BREAKS)
     done = small_host(tmp_path, "--no-gate", "--max-restarts", 3, "--recorder", "python", "breaks.py")

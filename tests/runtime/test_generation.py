@@ -30,8 +30,9 @@ def meet(rendezvous, where, *, restarts):
 
     def come(node):
         joined[node] = join(
-            rendezvous, where, node=node, nodes=len(restarts), address="127.0.0.1", restarts=restarts[node]
-        )
+            rendezvous, where, node=node, nodes=len(restarts), address="127.0.0.1", restarts=restarts[node],
+            state=f"known by {node}" if restarts[node] else "",
+        )  # fmt: skip
 
     threads = [threading.Thread(target=come, args=(node,)) for node in range(len(restarts))]
     for thread in threads:
@@ -75,6 +76,12 @@ def test_every_generation_has_a_store_of_its_own(kind):
     assert len({nodes[0].port for nodes in generations}) == 3
     generations[0][1].store.set("rank 0's address", "dead")
     assert not generations[1][1].store.check(["rank 0's address"])
+
+
+@pytest.mark.parametrize("restarts", [(3, 0, 1), (0, 3, 1), (1, 0, 3)])
+def test_a_node_that_comes_later_is_told_what_the_oldest_knows(restarts):
+    joined = meet(HashStore(), "here", restarts=restarts)
+    assert {each.state for each in joined} == {f"known by {restarts.index(3)}"}
 
 
 def test_the_store_is_one_that_workers_can_use():

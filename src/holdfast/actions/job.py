@@ -27,7 +27,7 @@ from holdfast.runtime.recorder import build
 from holdfast.runtime.recorder import seconds as recorder_seconds
 
 #: --max-restarts where --max-failures alone bounds them.
-WITHOUT_END = 1_000_000
+WITHOUT_END = 10_000
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):

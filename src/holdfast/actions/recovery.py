@@ -16,7 +16,7 @@ from holdfast import adjustments, blackbox
 from holdfast.actions import policy
 from holdfast.actions.gate import Gate
 from holdfast.actions.ledger import Event, Ledger, Record
-from holdfast.actions.policy import Course, Past, Scene, Terms
+from holdfast.actions.policy import Course, Decision, OnHang, Past, Scene, Terms
 from holdfast.actions.run_folder import RunFolder
 from holdfast.adjustments import Adjustments
 from holdfast.errors import HoldfastError, HostUnfit
@@ -24,6 +24,8 @@ from holdfast.findings import Verdict
 from holdfast.runtime.generation import Generation
 
 ADJUSTMENTS = "adjustments.json"
+#: Restarts that need no policy.
+UNDECIDED = 3
 #: Failures that a node which joins later is told of.
 MOST_TOLD = 64
 
@@ -101,7 +103,14 @@ class Recovery:
             verdict, at=time.time(), generation=generation, hang=bool(answer.get("hang", False)),
             dead=tuple(sorted(rank for rank, code in codes.items() if code)), scene=_scene(answer),
         )  # fmt: skip
-        return Past(failure, policy.decide(failure, self.terms, self.past))
+        try:
+            return Past(failure, policy.decide(failure, self.terms, self.past))
+        except Exception as error:  # noqa: BLE001 - a bug of the policy must neither end a job nor restart it for ever
+            self._say(f"this is a bug of holdfast's policy, please report it: {type(error).__name__}: {error}")
+            again = generation < min(self.terms.restarts, UNDECIDED) and self.terms.on_hang is OnHang.RESTART
+            return Past(failure, Decision(course=Course.RESTART, reason=f"restart {generation + 1}, undecided",
+                                          adjustments=self._adjustments) if again
+                        else Decision(course=Course.STOP, reason="stop: the policy cannot decide"))  # fmt: skip
 
     def take(self, entry: Past, folder: str | None) -> None:
         """Note what all nodes do now, and get ready for it; a decision to do nothing is only noted."""

@@ -112,7 +112,8 @@ def test_a_success_in_between_hides_no_crash_loop():
 
 
 def test_only_restarts_in_a_row_are_waited_for():
-    delays = [each.delay_s for each in play([failure(saved=50)] * 4, Terms(restarts=9, backoff_s=2.0))]
+    terms = Terms(restarts=9, backoff_s=2.0)
+    delays = [each.delay_s for each in play([failure(saved=50, step=60 + 3 * at) for at in range(4)], terms)]
     assert delays == [0.0, 2.0, 4.0, 0.0]
     assert {each.delay_s for each in play([failure(saved=at) for at in range(9)])} == {0.0}
 
@@ -136,6 +137,15 @@ def test_it_stays_where_no_other_host_stands_by():
     assert "should be left out, and no other host stands by" in decisions[1].reason
     spare = play([hang(saved=10), hang(saved=20, waiting=1)], Terms(restarts=9, least_nodes=2))
     assert spare[1].course is Course.EXCLUDE
+
+
+def test_without_the_host_comes_before_another_checkpoint():
+    twice = [hang(step=57, saved=50), hang(step=57, loaded=50)]
+    second = play(twice, Terms(restarts=9))[1]
+    assert (second.course, second.adjustments.resume_before) == (Course.EXCLUDE, None)
+    second = play(twice, Terms(restarts=9, least_nodes=2))[1]
+    assert (second.course, second.adjustments.resume_before) == (Course.RESTART, 50)
+    assert "no other host stands by; stalled-outside-collectives at step 57 again" in second.reason
 
 
 def test_hangs_of_two_hosts_blame_neither():

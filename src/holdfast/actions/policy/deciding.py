@@ -121,16 +121,19 @@ def _restart(
         counted = f"restart {number} (failure {inside} of {terms.failures} within {duration(terms.window_s)})"
     new = tuple(reason for reason in wanted.reasons if reason not in before.reasons)
     delay_s = 0.0 if new else _delay(kind, idle, terms)
-    text = "; ".join([counted + _again(past, now), *new])
-    decision = Decision(course=Course.RESTART, reason=text, adjustments=wanted, delay_s=delay_s)
-    if delay_s:
-        decision = replace(decision, reason=f"{text}; in {delay_s:g} s")
-    if new:
+    decision = Decision(
+        course=Course.RESTART, reason=counted + _again(past, now), adjustments=before, delay_s=delay_s
+    )  # fmt: skip
+    decision = _about_hosts(decision, now, kind, terms, past)
+    if decision.course is Course.EXCLUDE:  # before anything else is changed
         return decision
+    if new:
+        return replace(decision, adjustments=wanted, reason="; ".join([decision.reason, *new]))
     replaced = _replaced(now, kind, idle)
     if replaced:
         return replace(decision, course=Course.REPLACE, ranks=replaced, delay_s=0.0)
-    return _about_hosts(decision, now, kind, terms, past)
+    wait = f"; in {delay_s:g} s" if delay_s else ""
+    return replace(decision, adjustments=wanted, reason=f"{decision.reason}{wait}")
 
 
 def _delay(kind: Treatment, idle: Sequence[Past], terms: Terms) -> float:
