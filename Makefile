@@ -15,7 +15,7 @@ PAGES := $(VENV)/.holdfast-docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test matrix fuzz lint fix docs bench clean
+.PHONY: help setup demo test matrix chaos fuzz lint fix docs bench clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,10 @@ test: $(READY)  ## all tests but those for GPUs and the long matrices (ARGS="-k 
 
 matrix: $(READY)  ## the long matrices: one thing, many times
 	@$(BIN)/python -m pytest -m matrix $(ARGS)
+
+chaos: $(READY)  ## hurt a job in every way that we know, and write docs/reliability.md (ARGS="sigkill-middle" chooses)
+	@status=0; $(BIN)/holdfast chaos run --results docs/reliability.json $(or $(ARGS),--all) || status=1; \
+	$(BIN)/python docs/generate.py; exit $$status
 
 fuzz: $(READY)  ## every parser against bytes that atheris makes up, FUZZ_SECONDS each (60)
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(PIP) install --quiet -e '.[fuzz]'

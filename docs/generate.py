@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from holdfast.cli import COMMANDS, root
-from holdfast.report import catalogue
+from holdfast.report import catalogue, reliability
 from holdfast.rules.causes import CAUSES, FAMILIES
 from holdfast.settings import PRESETS, SETTINGS, Setting
 
@@ -55,9 +55,15 @@ def commands_page() -> str:
     return "\n".join(["# Commands\n", NOTE, *blocks]).rstrip() + "\n"
 
 
+def reliability_page() -> str:
+    """The page of what `make chaos` found, from the file of results beside this one."""
+    return reliability.page(reliability.read(HERE / "reliability.json"), NOTE)
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "commands.md": commands_page,
+    "reliability.md": reliability_page,
     **{f"causes/{page}": write for page, write in catalogue.pages(CAUSES, FAMILIES, NOTE).items()},
 }
 

@@ -31,7 +31,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "report": ("holdfast.cli.report", "Put all evidence of a run into one archive, without secrets, to hand on."),
     "diagnose": ("holdfast.cli.diagnose", "Find the root cause in logs, dumps, boxes, or archives of them."),
     "explain": ("holdfast.cli.explain", "Explain a cause of failure, or an environment variable."),
-    "chaos": ("holdfast.cli.chaos", "List the faults that `holdfast run --inject` can cause."),
+    "chaos": ("holdfast.cli.chaos", "List the faults that can be injected, or hurt a job with them on purpose."),
 }
 
 

@@ -126,7 +126,7 @@ def main() -> None:
         step(loop, model, optimizer, batch, trace, parted=options.parts)
         time.sleep(options.pace)
         if loop.step % options.evaluate_every == 0:
-            with holdfast.phase("evaluation"):
+            with holdfast.phase("evaluation", budget="8s"):
                 trace.note("evaluating", loop.step)
                 trace.note("evaluated", loop.step, loss=evaluate(model).hex())
         if loop.step % options.save_every == 0:

@@ -205,5 +205,8 @@ def find(name: str) -> Scenario:
         UnknownName: there is none; says which are near.
     """
     if name not in SCENARIOS:
-        raise UnknownName("scenario", name, SCENARIOS, next_step=None)
+        error = UnknownName("scenario", name, SCENARIOS)
+        if not error.near:
+            error.next_step = "`holdfast chaos run --list` lists them"
+        raise error
     return SCENARIOS[name]

@@ -1,0 +1,73 @@
+"""Plays scenarios one after the other, each in a folder of its own, and says what came of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from holdfast.actions.chaos import assess
+from holdfast.actions.chaos.assess import Played
+from holdfast.actions.chaos.places import why_not
+from holdfast.actions.chaos.play import play
+from holdfast.actions.chaos.scenarios import Scenario
+from holdfast.errors import WorldError
+from holdfast.facts.versions import versions
+from holdfast.report.reliability import Outcome
+
+
+def campaign(scenarios: Iterable[Scenario], folder: Path) -> Iterator[Outcome]:
+    """The outcome of each, as it comes; what was not survived leaves its folder below ``folder`` for who looks into it.
+
+    Raises:
+        WorldError: the job does not even run in peace.
+    """
+    peace: dict[tuple[str, int], Played] = {}
+    for scenario in scenarios:
+        why = why_not(scenario)
+        if why:
+            yield _outcome(scenario, skipped=why)
+            continue
+        kind = scenario.mode, scenario.ranks
+        if kind not in peace:
+            peace[kind] = _in_peace(scenario, folder)
+        here = Path(tempfile.mkdtemp(prefix=f"{scenario.name}-", dir=folder))
+        played = play(scenario, here)
+        wrong = assess.wrong(scenario, played, peace[kind])
+        if not wrong:
+            shutil.rmtree(here, ignore_errors=True)
+        causes = tuple(root["cause"] if root else "none" for root in played.roots)
+        yield _outcome(
+            scenario, causes=causes, redone=assess.redone(played), took_s=round(played.took_s, 2),
+            peace_s=round(peace[kind].took_s, 2), wrong=tuple(wrong),
+        )  # fmt: skip
+
+
+def machine() -> Mapping[str, str]:
+    """What a page of results says of the machine: cores, and the versions that matter."""
+    found = dict(fact.text.split(": ", 1) for fact in versions() if ": " in fact.text)
+    return {
+        "cores": str(os.cpu_count()),
+        **{name: found[name] for name in ("torch", "Python", "kernel") if name in found},
+    }
+
+
+def _outcome(scenario: Scenario, **found: object) -> Outcome:
+    return Outcome(
+        name=scenario.name, fault=scenario.fault, moment=scenario.moment, mode=scenario.mode, ranks=scenario.ranks,
+        **found,  # type: ignore[arg-type] # the fields of an outcome
+    )  # fmt: skip
+
+
+def _in_peace(scenario: Scenario, folder: Path) -> Played:
+    calm = Scenario(name="peace", fault="none", moment="", mode=scenario.mode, ranks=scenario.ranks)
+    here = Path(tempfile.mkdtemp(prefix="peace-", dir=folder))
+    played = play(calm, here)
+    wrong = assess.wrong(calm, played, played)
+    if wrong:
+        what = f"the job cannot be hurt, because it does not run in peace: {wrong[0]}"
+        raise WorldError(what, next_step=f"see {here}/output0.txt")
+    shutil.rmtree(here, ignore_errors=True)
+    return played
