@@ -89,6 +89,7 @@ class _Lane:
         self._thread.join(max(until - time.monotonic(), 0.0))
         with self._news:
             left = {*self._waiting, *([] if self.copying is None else [self.copying])}
+            left = {step for step in left if self._root.folder(step).exists()}
             if not left:
                 return ""
             what = f"{plural(len(left), 'checkpoint')} (the newest of step {max(left)}) not copied to {self.place.name}"

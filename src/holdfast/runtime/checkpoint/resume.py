@@ -131,7 +131,7 @@ class Search:
                 try:
                     found[number], said[number] = self._steps_in(place), ""
                 except Exception as error:  # noqa: BLE001 - whatever a place does, the others count
-                    said[number] = f"{place.name}: {as_failure('', error).why}"
+                    said[number] = f"{place.name}: {_why(error)}"
 
             threads.append(threading.Thread(target=look, name=f"holdfast look {place.name}", daemon=True))
             threads[-1].start()
@@ -207,7 +207,7 @@ class Search:
         try:
             act()
         except Exception as error:  # noqa: BLE001 - all ranks are told
-            why = error.why if isinstance(error, HoldfastError) and error.why else as_failure("", error).why
+            why = _why(error)
         told = self.around.agree("taken", why.encode(), lambda given: next((each for each in given if each), b""))
         if told:
             raise CheckpointUnreadable(self.root.path, why=told.decode(errors="replace"))
@@ -229,6 +229,10 @@ def set_aside(place: Place, before: int) -> list[str]:
             except PlaceUnusable as error:
                 said.append(f"step {step} in {place.name} could not be set aside: {error.why}")
     return said
+
+
+def _why(error: Exception) -> str:
+    return error.why if isinstance(error, HoldfastError) and error.why else as_failure("", error).why
 
 
 def _hold(folder: Path, candidate: Candidate, choice: Choice) -> None:
