@@ -175,7 +175,7 @@ def by_the_clock(rank, folder):
         return plain(self, step, *arguments, **options)
 
     rounds.Rounds.meet = meet
-    job = Job(folder, steps=300, every=0.3)
+    job = Job(folder, steps=150, every=0.5)
     if rank == 1:
         job.loop._saved_at -= 1000  # this rank would save at once
     real = job.checkpoint.save

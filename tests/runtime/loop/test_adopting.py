@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 SCRIPT = Path(__file__).parent / "adopted" / "train.py"
 PAGE = ROOT / "docs" / "recovery.md"
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def adopted(folder):
