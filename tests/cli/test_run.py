@@ -40,6 +40,10 @@ REFUSED = {
     ("--nnodes", "3:1", "train.py"): ("--nnodes", "3:1"),
     ("--max-restarts", "-1", "train.py"): ("--max-restarts", "-1"),
     ("--local-ranks-filter", "one", "--recorder", "python", "train.py"): ("--local-ranks-filter", "one"),
+    ("--max-failures", "-1", "train.py"): ("--max-failures", "'-1' is no whole number"),
+    ("--max-idle", "some", "train.py"): ("--max-idle", "'some' is no whole number"),
+    ("--window", "soon", "train.py"): ("--window", "'soon' is not a time"),
+    ("--backoff=-1s", "train.py"): ("--backoff", "'-1s' is not a time"),
     ("--no-such-option", "train.py"): ("--no-such-option",),
     ("--nproc-per-node", "2"): ("training_script",),
 }

@@ -119,10 +119,17 @@ def _terms(given: argparse.Namespace, wish: Wish) -> Terms:
     if failures is not None and not restarts:
         given.max_restarts = restarts = WITHOUT_END
     return Terms(
-        on_hang=OnHang(wish.on_hang), restarts=restarts, failures=failures, window_s=recorder_seconds(wish.window),
-        without_progress=_count("--max-idle", wish.max_idle), backoff_s=recorder_seconds(wish.backoff),
+        on_hang=OnHang(wish.on_hang), restarts=restarts, failures=failures, window_s=_time("--window", wish.window),
+        without_progress=_count("--max-idle", wish.max_idle), backoff_s=_time("--backoff", wish.backoff),
         exclude_stragglers=wish.exclude_stragglers, least_nodes=torchrun.least_nodes(given),
     )  # fmt: skip
+
+
+def _time(option: str, text: str) -> float:
+    try:
+        return recorder_seconds(text)
+    except BadValue as error:
+        raise BadValue(option, why=error.why, next_step=error.next_step) from error
 
 
 def _count(option: str, text: str) -> int:
