@@ -3,6 +3,7 @@
 Importing this package costs next to nothing and imports no torch. The names below are found in the rooms of
 ``holdfast.runtime`` when they are first asked for::
 
+    holdfast.in_place(train)              call train, and again where a rank died and was replaced
     holdfast.step(n)                      this rank begins step n
     holdfast.phase(name, budget="10m")    with-block: what runs in it may take this long and is no hang meanwhile
     holdfast.Checkpoint(folder, ...)      checkpoints that are proven whole, of any world size, written beside training
@@ -26,12 +27,13 @@ _LAZY = {
     "evaluate": "holdfast.runtime.evaluate",
     "Hooks": "holdfast.runtime.loop.hooks",
     "loop": "holdfast.runtime.loop.looping",
+    "in_place": "holdfast.runtime.surviving",
     "phase": "holdfast.runtime.recorder",
     "sinks": "holdfast.runtime.sinks",
     "step": "holdfast.runtime.recorder",
 }
 
-__all__ = ["Checkpoint", "Hooks", "__version__", "comm", "evaluate", "loop", "phase", "sinks", "step"]
+__all__ = ["Checkpoint", "Hooks", "__version__", "comm", "evaluate", "in_place", "loop", "phase", "sinks", "step"]
 
 
 def __getattr__(name: str) -> Any:

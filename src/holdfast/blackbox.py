@@ -146,6 +146,7 @@ class BoxWriter:
         self._notes_at = self._groups_at + GROUPS * GROUP_BYTES
         self.ring_at = self._notes_at + NOTES_BYTES
         self._lock = threading.Lock()
+        self._left: list[mmap.mmap] = []
         self._steps = 0
         self._explicit_step = False
         #: How a line of notes is appended; the C++ recorder puts its own here, so that both reserve room alike.
@@ -168,6 +169,21 @@ class BoxWriter:
             raise ShmUnavailable(str(self.path), why=error.strerror or str(error)) from error
         finally:
             os.close(handle)
+
+    def renew(self, *, rank: int, world_size: int, local_rank: int, generation: int) -> None:
+        """Begin an empty box in the place of this one, for a process that goes on in another generation.
+
+        Records are numbered on from where the old box ends: a call of before that completes now finds none of its own.
+
+        Raises:
+            ShmUnavailable: as for the first one; the old one is then written on.
+        """
+        (begun,) = HEADS.unpack_from(self.map, RECORDS_HEAD)
+        fresh = self._allocate(self.ring_at + self.records * RECORD_BYTES)
+        HEADS.pack_into(fresh, RECORDS_HEAD, -(-begun // self.records) * self.records)
+        self._left.append(self.map)  # the recorder's threads may still write there
+        self.map, self._steps, self._explicit_step = fresh, 0, False
+        self._write_header(rank, world_size, local_rank, generation)
 
     def _write_header(self, rank: int, world_size: int, local_rank: int, generation: int) -> None:
         offset = time.time_ns() - time.monotonic_ns()

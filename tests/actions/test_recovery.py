@@ -14,6 +14,7 @@ from holdfast.adjustments import Adjustments
 from holdfast.errors import HostUnfit
 from holdfast.findings import Verdict, finding
 from holdfast.rules.causes import by_name
+from holdfast.runtime.generation import Look
 from tests.actions.policy.failures import failure, trouble
 
 
@@ -45,7 +46,7 @@ NAN = {"scene": {"step": 9, "trouble": {"what": "nan", "step": 9, "first": 9, "l
 def test_workers_are_told_what_to_do_differently(make):
     keeps, folder = make()
     assert keeps.variables() == {}
-    entry = keeps.decide(Verdict(question="?"), NAN, 0, {0: 1})
+    entry = keeps.decide(Verdict(question="?"), NAN, 0, Look({0: 1}))
     keeps.take(entry, None)
     path = folder.path / recovery.ADJUSTMENTS
     assert keeps.variables() == {"HOLDFAST_ADJUSTMENTS": str(path.absolute())}
@@ -110,6 +111,6 @@ def test_a_full_disk_does_not_stop_the_job(make, capsys):
 def test_a_bug_of_the_policy_neither_ends_a_job_nor_restarts_it_for_ever(make, monkeypatch, capsys):
     monkeypatch.setattr(recovery.policy, "decide", lambda *_: 1 / 0)
     keeps, _ = make()
-    courses = [keeps.decide(None, {}, number, {0: 1}).decision.course for number in range(5)]
+    courses = [keeps.decide(None, {}, number, Look({0: 1})).decision.course for number in range(5)]
     assert courses == [Course.RESTART] * 3 + [Course.STOP] * 2
     assert "this is a bug of holdfast's policy" in capsys.readouterr().out

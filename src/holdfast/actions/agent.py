@@ -194,6 +194,7 @@ class NodeAgent:
         current, case = self._generation, self._case
         if current is None:
             return None
+        case.look = look
         if look.codes != case.codes:
             case.codes = dict(look.codes)
             self._watcher.send("exits", codes={str(rank): code for rank, code in look.codes.items()})
@@ -298,7 +299,7 @@ class NodeAgent:
         self, verdict: Verdict | None, answer: Mapping[str, Any], current: Generation, case: _Case
     ) -> Order | None:
         hang = bool(answer.get("hang", False))
-        entry = self._recovery.decide(verdict, answer, current.number, case.codes)
+        entry = self._recovery.decide(verdict, answer, current.number, case.look)
         decision = entry.decision
         incident = Incident(
             generation=current.number, verdict=verdict or UNJUDGED, decision=str(decision.course),
@@ -364,6 +365,7 @@ class _Case:
     """What this node knows and did about the generation that runs."""
 
     def __init__(self) -> None:
+        self.look = Look({})
         self.codes: dict[int, int] = {}
         self.failed_at = 0.0
         self.relayed_at = 0.0

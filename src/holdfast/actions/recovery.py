@@ -21,7 +21,7 @@ from holdfast.actions.run_folder import RunFolder
 from holdfast.adjustments import Adjustments
 from holdfast.errors import HoldfastError, HostUnfit
 from holdfast.findings import Verdict
-from holdfast.runtime.generation import Generation
+from holdfast.runtime.generation import Generation, Look
 
 ADJUSTMENTS = "adjustments.json"
 #: Restarts that need no policy.
@@ -95,13 +95,11 @@ class Recovery:
 
     # After a failure
 
-    def decide(
-        self, verdict: Verdict | None, answer: Mapping[str, Any], generation: int, codes: Mapping[int, int]
-    ) -> Past:
+    def decide(self, verdict: Verdict | None, answer: Mapping[str, Any], generation: int, look: Look) -> Past:
         """The failure that the watcher's ``answer`` describes, and what is to be done about it."""
         failure = policy.failure(
             verdict, at=time.time(), generation=generation, hang=bool(answer.get("hang", False)),
-            dead=tuple(sorted(rank for rank, code in codes.items() if code)), scene=_scene(answer),
+            dead=tuple(sorted(rank for rank, code in look.codes.items() if code)), scene=_scene(answer, look),
         )  # fmt: skip
         try:
             return Past(failure, policy.decide(failure, self.terms, self.past))
@@ -176,6 +174,7 @@ class Recovery:
             self._say(f"the ledger cannot be written, and goes on in memory: {self._ledger.trouble}")
 
 
-def _scene(answer: Mapping[str, Any]) -> Scene:
+def _scene(answer: Mapping[str, Any], look: Look) -> Scene:
     seen = answer.get("scene")
-    return Scene() if seen is None else msgspec.convert(seen, Scene, strict=False)
+    told = Scene() if seen is None else msgspec.convert(seen, Scene, strict=False)
+    return msgspec.structs.replace(told, waiting=look.waiting, in_place=look.in_place)

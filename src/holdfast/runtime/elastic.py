@@ -23,7 +23,7 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler
 from holdfast import settings
 from holdfast.errors import HostUnfit
 from holdfast.report.text import plural
-from holdfast.runtime import ending, generation, membership
+from holdfast.runtime import ending, generation, membership, replacing
 from holdfast.runtime.generation import Board, Choice, End, Generation, Hooks, Look, Order, Worker
 from holdfast.runtime.patience import Signals, Waiting, in_thread
 from holdfast.runtime.spares import Mode, Spares, handed_out
@@ -116,12 +116,15 @@ class Agent(LocalElasticAgent):
             ending.end([], word=signal.SIGKILL, patience_s=0, spared=self._spared)
             raise
         self._signals.listen()  # torch has just put its own handlers there
-        self._joined = self._joined[-1:]  # the store of the generation before this one goes
+        self._begin(pids)
+        return pids
+
+    def _begin(self, pids: dict[int, Any]) -> None:
+        self._joined = self._joined[-2:]  # survivors of the generation before this one may still use its store
         self._order = self._failed_at = self._proposed_at = None
-        self._generation = self._describe(worker_group, pids)
+        self._generation = self._describe(self._worker_group, pids)
         self._board = self._generation.board
         self._hooks.started(self._generation)
-        return pids
 
     def _describe(self, group: Any, pids: dict[int, Any]) -> Generation:
         node, nodes = group.group_rank, group.group_world_size
@@ -150,6 +153,8 @@ class Agent(LocalElasticAgent):
         order = self._ask(codes)
         if order is not None:
             self._obey(order)
+            if self._replaced(order):
+                return RunResult(state=WorkerState.HEALTHY)
             self._end_workers(signal.SIGTERM, End.FAILED)
             if order.choice is Choice.STOP:
                 self._remaining_restarts = 0
@@ -166,6 +171,36 @@ class Agent(LocalElasticAgent):
         return result
 
     @property
+    def _in_place(self) -> bool:
+        """Whether dead ranks can be replaced while the others live on."""
+        current = self._generation
+        return self._alone and current is not None and replacing.can(self._pcontext, current.workers)
+
+    def _replaced(self, order: Order) -> bool:
+        """Carry out a REPLACE, if everything is as it should be; the others have then been told to go on in place."""
+        current, group = self._generation, self._worker_group
+        codes = self._codes()
+        whole = current is not None and len(codes) < len(current.workers) and set(codes) == set(order.ranks)
+        if order.choice is not Choice.REPLACE or not whole or not self._in_place or self._remaining_restarts == 0:
+            return False
+        assert current is not None  # noqa: S101 - for mypy: it is whole
+        self._hooks.ended(End.FAILED)
+        self._remaining_restarts -= 1
+        in_thread(functools.partial(self._join, group), lambda: None)
+        changed = {
+            "MASTER_ADDR": str(group.master_addr), "MASTER_PORT": str(group.master_port),
+            "TORCHELASTIC_RESTART_COUNT": str(group.spec.max_restarts - self._remaining_restarts),
+        }  # fmt: skip
+        dead = {worker.local_rank for worker in current.workers if worker.rank in codes}
+        told = replacing.start(self._pcontext, dead, changed, self._logs_specs, self._spares, LINE_PREFIX)
+        replacing.tell(told, {worker.local_rank for worker in current.workers} - dead)
+        pids = {local_rank: child.pid for local_rank, child in self._children().items()}
+        for worker in group.workers:
+            worker.id = pids[worker.local_rank]  # torch compares them at each look
+        self._begin(pids)
+        return True
+
+    @property
     def _spared(self) -> frozenset[int]:
         """Processes of ours that are no workers."""
         return self._others | self._spares.pids
@@ -173,13 +208,17 @@ class Agent(LocalElasticAgent):
     def _ask(self, codes: dict[int, int]) -> Order | None:
         """Ask the hooks, propose what they want, and return what the nodes agreed upon."""
         if self._proposed_at is None and self._board.order() is None:
-            wanted = self._hooks.tick(Look(codes))
+            wanted = self._hooks.tick(Look(codes, self._standing_by, in_place=any(codes.values()) and self._in_place))
             if wanted is not None:
                 self._proposed_at = time.monotonic()
                 self._board.propose(wanted)
         elif self._proposed_at is not None and time.monotonic() - self._proposed_at > AGREE_LIMIT_S:
             self._board.lost = True
         return self._board.order()
+
+    @property
+    def _standing_by(self) -> int:
+        return membership.standing_by(self._worker_group.spec.rdzv_handler)
 
     def _obey(self, order: Order) -> None:
         if self._order is None:

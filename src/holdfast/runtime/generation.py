@@ -92,9 +92,14 @@ class Generation:
 
 @dataclass(frozen=True)
 class Look:
-    """What the agent sees at one tick: exit codes of local workers that ended, by rank (negative: by that signal)."""
+    """What the agent sees at one tick: exit codes of local workers that ended, by rank (negative: by that signal).
+
+    ``waiting`` nodes stand by. ``in_place``: the survivors can take in a new rank.
+    """
 
     codes: Mapping[int, int]
+    waiting: int = 0
+    in_place: bool = False
 
 
 class Hooks(Protocol):

@@ -31,6 +31,18 @@ phase_listeners: list[Callable[[str], None]] = []
 raised_listeners: dict[str, Callable[[BaseException], None]] = {}
 
 
+#: Called when the box has begun anew for another generation of this process.
+renewals: list[Callable[[], None]] = []
+
+
+def renew(*, rank: int, world_size: int, local_rank: int, generation: int) -> None:
+    """Go on as a rank of another generation, with an empty box. Raises ShmUnavailable."""
+    if _box is not None:
+        _box.renew(rank=rank, world_size=world_size, local_rank=local_rank, generation=generation)
+        for each in renewals:
+            each()
+
+
 def use(box: BoxWriter | None) -> None:
     """Make ``box`` the one that :func:`step` and :func:`phase` write to; None makes them do nothing."""
     global _box  # noqa: PLW0603 - one process, one box

@@ -40,6 +40,10 @@ class Pen(Protocol):
         """Record that the call with this number completed or failed."""
         ...
 
+    def renew(self) -> None:
+        """The box has begun anew: nothing that was numbered in it is known any more."""
+        ...
+
 
 def foreign_prefixes(torch_home: str) -> list[str]:
     """Folders whose files are not the user's: torch's, ours, then libraries'.
@@ -66,6 +70,11 @@ class NativePen:
         if trouble:
             raise OSError(trouble.decode(errors="replace"))
         box.append = self._append
+        self._box = box
+
+    def renew(self) -> None:
+        """See :class:`Pen`."""
+        self._library.holdfast_move(ctypes.c_void_p(self._box.address()))
 
     def _append(self, line: bytes) -> None:
         self._library.holdfast_note(line, ctypes.c_uint64(len(line)))
@@ -115,6 +124,14 @@ class PythonPen:
     def begin(self, group: str, operation: int, elements: int = 0) -> int:
         """See :class:`Pen`."""
         return self.record(group, operation, Call(elements=elements) if elements else _BARE)
+
+    def renew(self) -> None:
+        """See :class:`Pen`."""
+        with self._lock:
+            self._groups.clear()
+            self._sites.clear()
+            self._entered.clear()
+            (self._number,) = blackbox.HEADS.unpack_from(self._box.map, blackbox.RECORDS_HEAD)
 
     def record(self, group: str, operation: int, call: Call) -> int:
         """Write one whole record and return its number."""

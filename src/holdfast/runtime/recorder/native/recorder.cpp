@@ -254,6 +254,19 @@ const char* holdfast_install(void* base, u64 groups_at, u64 group_count, u64 not
   return nullptr;
 }
 
+// Go on in another box of the same layout, which knows no group, site or peer yet.
+void holdfast_move(void* base) {
+  std::lock_guard<std::mutex> hold(tables);
+  auto moved = [&](auto* old) { return static_cast<char*>(base) + (reinterpret_cast<char*>(old) - box.base); };
+  box.groups = reinterpret_cast<GroupSlot*>(moved(box.groups));
+  box.ring = reinterpret_cast<Record*>(moved(box.ring));
+  box.notes = moved(box.notes);
+  box.base = static_cast<char*>(base);
+  group_numbers.clear();
+  peer_counts.clear();
+  sites.clear();
+}
+
 // One line of notes from Python, so that both writers reserve room in the same way.
 void holdfast_note(const char* line, u64 size) { note(std::string(line, size)); }
 
