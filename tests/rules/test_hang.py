@@ -193,6 +193,15 @@ def test_a_script_that_ended_in_a_process_that_did_not() -> None:
     assert root.message.startswith("the script of rank 1 has ended and its process has not")
 
 
+def test_ranks_that_ended_while_they_were_looked_at_do_not_stand_still() -> None:
+    end = Ended("end of script", time=50.0)
+    gone = [
+        row(rank, *history(9), life=Life.DEAD, exit_code=code, at=LOADER, ended=end)
+        for rank, code in ((0, 0), (1, None))
+    ]
+    assert judge(gone).root is None
+
+
 def test_what_was_not_seen_is_said() -> None:
     verdict = hang.judge([*waiting(0, 1), row(2, *history(30), unseen=("ptrace was refused",))], world(5), world_size=5)
     assert any("ptrace was refused" in text and "2" in text for text in verdict.unseen)

@@ -215,7 +215,8 @@ def _alone(case: Case) -> list[Finding]:
     states = list(case.ranks.values())
     if any(state.pending for state in states):
         return []
-    still = [state for state in states if state.stacks or state.life in (Life.STOPPED, Life.DISK)]
+    there = [state for state in states if state.life != Life.DEAD]  # one that is gone may have left a stack
+    still = [state for state in there if state.stacks or state.life in (Life.STOPPED, Life.DISK)]
     still.sort(key=lambda state: (roots.severity(state), state.rank))
     ended = [state.rank for state in states if state.life == Life.DEAD]
     others = f"; ranks {ranks_text(ended)} have ended" if ended else ""
