@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -14,6 +12,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from tests.runtime.comm.nursery import nursery
 
 Program = Callable[..., Any]
 ROOT = Path(__file__).parents[3]
@@ -27,16 +27,13 @@ def run(size: int, program: Program, folder: Path, *arguments: object, limit_s: 
     file = Path(program.__code__.co_filename).relative_to(ROOT)
     module = ".".join(file.with_suffix("").parts)  # pytest calls it by another name
     (folder / "arguments").write_bytes(pickle.dumps((module, program.__qualname__, arguments)))
-    command = [sys.executable, "-m", __name__]
-    ranks = [
-        subprocess.Popen([*command, str(rank), str(size), str(folder)], cwd=ROOT) for rank in range(size)
-    ]  # fmt: skip
+    ranks = [nursery().start(main, rank, size, folder) for rank in range(size)]
     try:
         assert [rank.wait(limit_s) for rank in ranks] == [0] * size
     finally:
         for rank in ranks:
             rank.kill()
-            rank.wait()
+            rank.wait(limit_s)
     files = [folder / f"result{rank}" for rank in range(size)]
     return [pickle.loads(file.read_bytes()) if file.exists() else None for file in files]
 
@@ -57,7 +54,3 @@ def main(rank: int, size: int, folder: Path) -> None:
     with suppress(RuntimeError):  # a rank that leaves breaks the others' connections; one of them may have left
         store.wait([f"done{other}" for other in range(size)], timedelta(seconds=5))
     os._exit(0)  # gloo aborts a process that ends with a call under way
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
