@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.runtime.checkpoint import emergency
+
 SCRIPT = Path(__file__).with_name("preempted.py")
 LIMIT_S = 60
 
@@ -116,3 +118,22 @@ def test_one_rank_alone_saves_too_and_its_children_hear_nothing(start):
 
     assert ranks.statuses() == [143]
     assert len(ranks.saved()[0]) == 1
+
+
+def test_a_grace_period_shorter_than_a_save_is_said_once_and_handlers_come_back(monkeypatch, caplog):
+    monkeypatch.setenv("HOLDFAST_GRACE_S", "5")
+    monkeypatch.setattr(emergency, "_told", False)
+    monkeypatch.setattr(emergency, "_expected_s", 0.0)
+    before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGUSR1)]
+    emergency.expect(2.0)
+    emergency.listen()
+    try:
+        assert not caplog.records
+        for measured_s in (3.0, 12.0, 15.0):
+            emergency.expect(measured_s)
+    finally:
+        emergency.stop()
+
+    (record,) = caplog.records
+    assert "a save takes 12.0 s, and a scheduler's warning gives 5.0 s" in record.getMessage()
+    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGUSR1)] == before
