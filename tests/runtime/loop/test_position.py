@@ -391,3 +391,26 @@ def test_a_stateful_loader_with_torchs_samplers_fits_any_number_of_ranks():
         position.restore(before[0].state())
     rest = [sample for position in after for given in take(position) for sample in given]
     assert sorted(used + rest) == list(range(24))
+
+
+@pytest.mark.parametrize("seedable", [False, True])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_that_accelerate_has_prepared_goes_on_too(workers, seedable):
+    accelerate = pytest.importorskip("accelerate", reason="needs accelerate")
+    options = accelerate.DataLoaderConfiguration(use_seedable_sampler=seedable)
+    accelerator = accelerate.Accelerator(cpu=True, dataloader_config=options)
+
+    def make():
+        torch.manual_seed(0)
+        return positions.of(accelerator.prepare(DataLoader(torch.arange(20), 4, shuffle=True, num_workers=workers)), 1)
+
+    undisturbed = make()
+    epochs = [take(undisturbed), undisturbed.next_epoch() or take(undisturbed)]
+    before = make()
+    take(before)
+    before.next_epoch()
+    first = take(before, 2)
+    after = make()
+    assert after.restore(before.state()) == ""
+    assert first + take(after) == epochs[1] != epochs[0]
+    assert sorted(flat(epochs[1])) == list(range(20))

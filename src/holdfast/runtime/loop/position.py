@@ -91,6 +91,8 @@ class Position:
         generator = getattr(self.loader, "generator", None)
         if generator is not None:
             generator.manual_seed(seed_of(self.seed, self.epoch))
+        if hasattr(self.loader, "iteration"):  # by which Accelerate's loader tells its sampler the epoch
+            self.loader.iteration = self.epoch
         with stream.use():
             return iter(self.loader)
 
@@ -234,7 +236,7 @@ def of(loader: Iterable[Any], ranks: int) -> Position:
     if order is not None and isinstance(loader, DataLoader):
         return Ordered(loader, order)
     data = getattr(loader, "dataset", None)
-    if _keeps_state(loader):
+    if _keeps_state(loader) and _keeps_state(getattr(loader, "base_dataloader", loader)):  # that within Accelerate's
         return Stateful(loader, loader, ranks)
     if isinstance(loader, DataLoader) and not isinstance(data, IterableDataset):
         return Sampled(loader, ranks)
@@ -248,7 +250,9 @@ def of(loader: Iterable[Any], ranks: int) -> Position:
 
 def _put_indices(loader: DataLoader[Any], indices: Iterable[Any]) -> None:
     """Have the loader ask ``indices`` what to fetch. Its __setattr__ refuses, as the order would change unseen."""
-    vars(loader)["sampler" if loader.batch_sampler is None else "batch_sampler"] = indices
+    for each in (loader, getattr(loader, "base_dataloader", None)):  # Accelerate's is one around another
+        if isinstance(each, DataLoader):
+            vars(each)["sampler" if each.batch_sampler is None else "batch_sampler"] = indices
 
 
 def _keeps_state(thing: Any) -> bool:
