@@ -3,6 +3,7 @@
     saver       the class, and what happens in which order
     state       what is saved: of model and optimizer by name, of each rank its own
     plan        which rank writes which piece (torch.distributed.checkpoint's planner), kept from save to save
+    engines     DeepSpeed's, which save themselves
     snapshot    a consistent copy in host memory, so that training can go on while it is written
     storage     pieces to files and back: written once, hashed on the way, synced
     commit      the ranks agree in the job's store; the manifest; the one rename that makes a checkpoint

@@ -37,7 +37,8 @@ def declare(staged: Path, found: Manifest) -> Path:
     root = staged.parent
     final = root / manifest.name_of(found.step)
     manifest.write(staged, found)
-    sync_folder(staged)
+    for folder in (*(path for path in staged.rglob("*") if path.is_dir()), staged):
+        sync_folder(folder)
     if final.exists():
         _exchange(staged, final)
         discard(staged)

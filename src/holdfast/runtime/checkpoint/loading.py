@@ -13,7 +13,7 @@ import msgspec
 from holdfast import manifest
 from holdfast.errors import CheckpointFailed, CheckpointMismatch, CheckpointUnreadable, HoldfastError
 from holdfast.manifest import Manifest
-from holdfast.runtime.checkpoint import randomness
+from holdfast.runtime.checkpoint import engines, randomness
 from holdfast.runtime.checkpoint.rounds import Round, as_failure
 from holdfast.runtime.checkpoint.state import MISSING, OTHER_SHAPE, State, mismatches, unpacked
 from holdfast.runtime.checkpoint.storage import MOST_THREADS, Reader, WeightsOnlyPlanner, threads_here
@@ -63,6 +63,7 @@ def load_from(folder: Path, state: State, around: Round, *, strict: bool) -> tup
         _read(folder, tensors)
         everyones = [_own(folder, found, rank) for rank in range(found.ranks)]
         own.update(everyones[around.rank if around.rank < found.ranks else 0])
+        engines.load(state.engines, folder)
         state.give(tensors, own, everyones)
         randomness.restore(own["random"])
         if own["rank"] != around.rank:

@@ -16,7 +16,8 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from torch.distributed.tensor import DTensor
 
-from holdfast.runtime.checkpoint.rounds import Round
+from holdfast.errors import CheckpointFailed
+from holdfast.runtime.checkpoint.rounds import Round, as_failure
 
 
 @dataclass
@@ -52,7 +53,11 @@ class Planner:
         self._kept = None
 
     def _made(self, look: str, around: Round) -> Plan:
-        local = self.torchs.create_local_plan()
+        own: bytes | CheckpointFailed
+        try:
+            own = pickle.dumps(self.torchs.create_local_plan())
+        except Exception as error:  # noqa: BLE001 - all ranks are told
+            own = as_failure(around.subject, error)
         index: list[Metadata] = []
 
         def decide(given: list[bytes]) -> list[bytes]:
@@ -60,7 +65,7 @@ class Planner:
             index.append(whole)
             return [pickle.dumps(each) for each in plans]
 
-        final: SavePlan = pickle.loads(around.agree("plan", pickle.dumps(local), decide))  # noqa: S301 - rank 0's
+        final: SavePlan = pickle.loads(around.agree("plan", own, decide))  # noqa: S301 - rank 0's
         final = self.torchs.finish_plan(final)
         return Plan(look=look, items=list(final.items), index=index[0] if index else None)
 

@@ -73,7 +73,11 @@ class Round:
     def _all_at(self, what: str, found: list[bytes]) -> list[bytes]:
         """What the ranks gave, which is about ``what`` on all of them: one may be about to plan, and others not."""
         parts = [data.partition(b":") for data in found]
-        odd = [rank for rank, (place, _, _) in enumerate(parts, start=1) if place != what.encode()]
+        odd = [
+            rank
+            for rank, (place, _, data) in enumerate(parts, start=1)
+            if place != what.encode() and data[:1] == _GOOD  # what went wrong on a rank says more than where it is
+        ]
         if odd:
             why = f"{say_ranks(odd)}: at {parts[odd[0] - 1][0].decode()!r}, where rank 0 is at {what!r}"
             raise CheckpointFailed(self.subject, why=why)

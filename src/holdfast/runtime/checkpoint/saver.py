@@ -155,7 +155,7 @@ class Checkpoint:
         """
         self._settle(quietly=True)
         began = time.monotonic()
-        beside = self.asynchronous if asynchronous is None else asynchronous
+        beside = (self.asynchronous if asynchronous is None else asynchronous) and not self.state.engines
         around = self._round(f"saving step {step}")
         work = self._prepared(step, _plain(values), around, beside=beside)
         self._pending = pending = _Pending(work=work, began=began)
@@ -223,7 +223,12 @@ class Checkpoint:
     def _prepared(self, step: int, values: dict[str, Any], around: Round, *, beside: bool) -> Work:
         work = Work(root=self.root, step=step, values=values, around=around, clear=not self._cleared)
         self._cleared = True
-        tensors = self.state.tensors()
+        work.engines = self.state.engines
+        try:
+            tensors = self.state.tensors()
+        except Exception as error:  # noqa: BLE001 - as below
+            work.failure = as_failure(around.subject, error)
+            return work
         work.plan = self._planner.plan(tensors, around)
         try:
             work.own = self.state.own(around.rank, around.world)

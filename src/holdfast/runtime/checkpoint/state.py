@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.tensor import DTensor
 
 from holdfast.errors import CheckpointFailed, CheckpointUnreadable
-from holdfast.runtime.checkpoint import optimizers, randomness
+from holdfast.runtime.checkpoint import engines, optimizers, randomness
 from holdfast.runtime.checkpoint.names import parameter_names, plain, plain_name, state_of_module
 
 MISSING, OTHER_SHAPE = "missing from the checkpoint", "of another shape"
@@ -59,8 +59,10 @@ class State:
         self, model: Models, optimizer: Optimizers, scheduler: Any, scaler: Any, stateful: Mapping[str, Any] | None,
         config: Any,
     ) -> None:  # fmt: skip
-        self.models = _by_name(model)
-        self.optimizers = _by_name(optimizer)
+        given = _by_name(model)
+        self.engines = {name: each for name, each in given.items() if engines.is_engine(each)}
+        self.models = {name: each for name, each in given.items() if name not in self.engines}
+        self.optimizers = {} if self.engines else _by_name(optimizer)  # an engine saves its own
         extra = dict(stateful or {})
         self.modules = {name: each for name, each in extra.items() if isinstance(each, torch.nn.Module)}
         self.stateful = {name: each for name, each in extra.items() if name not in self.modules}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from holdfast import settings
 from holdfast.errors import HoldfastError
 from holdfast.manifest import Entry, Manifest, name_of
-from holdfast.runtime.checkpoint import commit
+from holdfast.runtime.checkpoint import commit, engines
 from holdfast.runtime.checkpoint.plan import Plan
 from holdfast.runtime.checkpoint.rounds import Round, as_failure
 from holdfast.runtime.checkpoint.storage import write_bytes, write_index, write_pieces
@@ -37,6 +37,7 @@ class Work:
     own: bytes = b""
     piece: Callable[[Any], Any] = field(default=lambda _: None)
     failure: HoldfastError | None = None
+    engines: Mapping[str, Any] = field(default_factory=dict)
     began: float = field(default_factory=time.time)
     _folder: Path | None = None
 
@@ -80,6 +81,7 @@ class Work:
         results: list[Any] = []
         if self.plan is not None and self.plan.items:
             entries, results = write_pieces(folder, rank, self.plan.items, self.piece)
+        entries += engines.save(self.engines, folder, rank, self.around.world)
         entries.append(write_bytes(folder / name_of_rank(rank), self.own))
         return entries, results
 
