@@ -24,7 +24,7 @@ from benchmarks.ranks import start
 TURNS = int(os.environ.get("HOLDFAST_BENCH_TURNS", "25"))
 STEPS = 100
 #: Milliseconds that a step takes about, by the width of its layers on this kind of machine.
-WIDTHS = {"short steps": 64, "longer steps": 768}
+WIDTHS = {"short steps": 64, "longer steps": 512}
 BATCH = 32
 
 
