@@ -6,7 +6,10 @@
     engines     DeepSpeed's, which save themselves
     snapshot    a consistent copy in host memory, so that training can go on while it is written
     storage     pieces to files and back: written once, hashed on the way, synced
-    commit      the ranks agree in the job's store; the manifest; the one rename that makes a checkpoint
+    rounds      the ranks agree in the job's store, within a limit, and all learn the same
+    writing     one save: every rank's files, then the index and the manifest
+    commit      the one rename that makes a checkpoint
+    loading     one load: every byte proven, what does not fit named, then read
     unpickling  torch's index of a checkpoint, read without running what a stranger put into it
 
 A save works without any collective: a rank that dies or is late ends it for all, within a limit, and breaks no group.

@@ -45,6 +45,7 @@ class Planner:
         self.torchs.set_up_planner(state, is_coordinator=around.rank == 0)
         look = _look(self.torchs.state_dict, around.world)
         if self._kept is None or self._kept.look != look:
+            self.forget()  # should this one fail, all ranks plan anew
             self._kept = self._made(look, around)
         return self._kept
 
