@@ -13,7 +13,10 @@ from holdfast.actions.chaos.scenarios import SCENARIOS, Scenario
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-SAMPLE = {"sigkill-middle", "exception-checkpoint", "sigstop-evaluation", "exit-0-first-step", "sigkill-rank-0-end"}
+SAMPLE = {
+    "sigkill-middle", "exception-checkpoint", "sigstop-evaluation", "exit-0-first-step", "sigkill-rank-0-end",
+    "flip-checkpoint", "preemption", "loader-killed", "kill-agent-middle", "fsdp2-sigkill-middle",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from holdfast.errors import UnknownName
 STEPS = 30
 SAVE_EVERY = 6
 #: What the job's short sections may take, so that a hang in them is not waited out for the minutes of a real job.
-PATIENCE = {"HOLDFAST_FIRST_STEP_S": "12", "HOLDFAST_CHECKPOINT_S": "8", "HOLDFAST_EVALUATION_S": "8"}
+PATIENCE = {"HOLDFAST_FIRST_STEP_S": "12", "HOLDFAST_CHECKPOINT_S": "15", "HOLDFAST_EVALUATION_S": "8"}
 
 
 class Blow(msgspec.Struct, frozen=True, kw_only=True):
