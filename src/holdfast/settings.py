@@ -100,8 +100,8 @@ _ROWS = (
             "--group-timeout; torch's own (10 minutes for NCCL, 30 for gloo) where it is unset.", too_late=GROUP),
     _row_of(_PATIENCE, "HOLDFAST_HEALTH_S", "Between two looks of the watcher at GPUs, links, memory and disk of its "
             "host; 0 for none.", default=30.0, minimum=0.0),
-    _row_of(_PATIENCE, "HOLDFAST_GRACE_S", "Time from a scheduler's warning (SIGTERM, SIGUSR1) to the end, for the last "
-            "checkpoint.", default=30.0, too_late=WORKER_START),
+    _row_of(_PATIENCE, "HOLDFAST_GRACE_S", "Time from a scheduler's warning (SIGTERM, SIGUSR1) to the end, for the "
+            "last checkpoint.", default=30.0, too_late=WORKER_START),
     _row_of(_OURS, "HOLDFAST_TIMEOUTS", "TOML file with your own time limits for the collectives of holdfast.comm, "
             "over ours key by key; the same on all hosts.", kind=Kind.PATH, too_late="the first collective"),
     _row_of(_OURS, "HOLDFAST_HISTORY", "Folder in which time-outs and slow collectives are counted over restarts. "

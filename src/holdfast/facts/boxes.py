@@ -7,7 +7,7 @@ of notes by itself. What does not fit is dropped and counted, never believed.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -240,7 +240,7 @@ class Box:
         for line in data[:whole].splitlines():
             try:
                 _sort_out(self.notes, line.strip(b"\0").decode(errors="replace").split("\t"))
-            except (ValueError, IndexError, KeyError, TypeError, msgspec.DecodeError):
+            except (ValueError, IndexError, KeyError, TypeError, AttributeError, msgspec.DecodeError):
                 self.notes.dropped += 1
         self._notes_read += whole
         return self.notes
@@ -269,29 +269,55 @@ def _sort_out(notes: Notes, fields: list[str]) -> None:
     elif kind == Note.GROUP:
         notes.names[int(fields[1])] = fields[3]
         notes.backends[fields[3]] = fields[2]
-    elif kind == Note.MEMBERS:
-        made = msgspec.json.decode(fields[1])
-        ranks = tuple(int(rank) for rank in made["ranks"])
-        notes.members[str(made["name"])] = Group(str(made["name"]), ranks, str(made["description"]))
-    elif kind == Note.FACTS:
-        notes.facts.extend(fact for fact in msgspec.json.decode(fields[1]) if isinstance(fact, dict))
-    elif kind == Note.RAISED:
-        raised = msgspec.json.decode(fields[1])
-        notes.raised = Raised(str(raised["type"]), str(raised["text"]), _place(raised))
-    elif kind == Note.ENDED:
-        ended = msgspec.json.decode(fields[1])
-        notes.ended = Ended(str(ended["how"]), _place(ended), float(ended["time"]))
-    elif kind == Note.TROUBLE:
-        notes.troubles.append(msgspec.json.decode(fields[1], type=Trouble))
-    elif kind == Note.SAVED:
-        declared = msgspec.json.decode(fields[1])
-        setattr(notes, "loaded" if declared.get("loaded") else "saved", int(declared["step"]))
-    elif kind == Note.PREEMPTED:
-        notes.preempted = int(msgspec.json.decode(fields[1])["status"])
     elif kind == Note.WORD:
         notes.words.append(fields[1])
+    elif kind in _READ_AS_JSON:
+        _READ_AS_JSON[kind](notes, msgspec.json.decode(fields[1]))
     else:
         notes.dropped += 1
+
+
+def _take_members(notes: Notes, made: Any) -> None:
+    ranks = tuple(int(rank) for rank in made["ranks"])
+    notes.members[str(made["name"])] = Group(str(made["name"]), ranks, str(made["description"]))
+
+
+def _take_facts(notes: Notes, found: Any) -> None:
+    notes.facts.extend(fact for fact in found if isinstance(fact, dict))
+
+
+def _take_raised(notes: Notes, raised: Any) -> None:
+    notes.raised = Raised(str(raised["type"]), str(raised["text"]), _place(raised))
+
+
+def _take_ended(notes: Notes, ended: Any) -> None:
+    notes.ended = Ended(str(ended["how"]), _place(ended), float(ended["time"]))
+
+
+def _take_trouble(notes: Notes, trouble: Any) -> None:
+    notes.troubles.append(msgspec.convert(trouble, Trouble))
+
+
+def _take_saved(notes: Notes, declared: Any) -> None:
+    if declared.get("loaded"):
+        notes.loaded = int(declared["step"])
+    else:
+        notes.saved = int(declared["step"])
+
+
+def _take_preempted(notes: Notes, preempted: Any) -> None:
+    notes.preempted = int(preempted["status"])
+
+
+_READ_AS_JSON: Mapping[str, Callable[[Notes, Any], None]] = {
+    Note.MEMBERS: _take_members,
+    Note.FACTS: _take_facts,
+    Note.RAISED: _take_raised,
+    Note.ENDED: _take_ended,
+    Note.TROUBLE: _take_trouble,
+    Note.SAVED: _take_saved,
+    Note.PREEMPTED: _take_preempted,
+}
 
 
 def _place(value: Mapping[str, Any]) -> Place | None:

@@ -109,7 +109,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``first`` to ``last`` are the steps concerned, and ``step`` is the one in which it was noticed; ``value`` and
     ``usual`` are the loss and its median before. ``here`` is False where this rank's own loss was fine.
-    ``micro_batches`` is the number of pieces of a batch; None where the script does not ask for pieces (``loop.parts``).
+    ``micro_batches`` is the number of pieces of a batch; None where the script does not ask for them.
     ``device`` is False where the host's memory ran out. ``exception`` is the type that ends the rank.
     """
 
