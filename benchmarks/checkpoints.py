@@ -1,7 +1,7 @@
 """Checkpoints: how long training stands still, how fast proven bytes reach the disk and come back.
 
 Next to `torch.save`, `torch.distributed.checkpoint.async_save`, `dd` with fsync, and `torch.load(mmap=True)` with
-`load_state_dict`: one process, the same 1 GB of weights, interleaved, medians. Every load of ours holds each byte against
+`load_state_dict`: one process, the same 1 GB of weights, interleaved, medians. Loads of ours hold each byte against
 its hash first, and every save of ours is synced; `torch.save` is not.
 """
 

@@ -159,7 +159,9 @@ def _about_hosts(
     before = history.on_host(past, now, _HOSTS_FAULT)
     blamed = kind in (Treatment.BAD_HOST, Treatment.SLOW_HOST) or bool(before)
     if not blamed:
-        return replace(decision, suspects=(now.host,), reason=f"{decision.reason}; {now.host} is suspect")
+        others = len(set(now.scene.hosts.values())) > 1 or now.scene.waiting
+        reason = f"{decision.reason}; {now.host} is suspect" if others else decision.reason
+        return replace(decision, suspects=(now.host,), reason=reason)
     node = now.scene.nodes.get(now.rank) if now.rank is not None else None
     here = len(set(now.scene.nodes.values())) or 1
     if node is None or here + now.scene.waiting - 1 < max(terms.least_nodes, 1):
