@@ -46,6 +46,9 @@ class Hooks:
     def note(self, text):
         print(text, flush=True)  # noqa: T201 - the test reads it
 
+    def room(self):
+        return None
+
     def abandon(self):
         """Nothing to leave behind."""
 

@@ -66,6 +66,9 @@ class Hooks:
     def note(self, text):
         self.calls.append(text)
 
+    def room(self):
+        return None
+
     def abandon(self):
         self.calls.append("abandon")
 

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import io
-import signal
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -17,23 +15,25 @@ from typing import Any
 
 import msgspec
 
-from holdfast import blackbox, settings
-from holdfast.actions import learning
+from holdfast import settings
+from holdfast.actions import learning, words
 from holdfast.actions.alerts import SILENT, Alerts, of_failure
 from holdfast.actions.channel import Channel
 from holdfast.actions.policy import Course, Decision, Past
 from holdfast.actions.recordings import Recordings
 from holdfast.actions.recovery import Recovery
 from holdfast.actions.run_folder import RunFolder
+from holdfast.actions.words import Plan, say
 from holdfast.errors import MissingFile
 from holdfast.facts import collective_history
+from holdfast.facts.checks import Place, memory
 from holdfast.facts.environment import environment_facts
 from holdfast.facts.host import host_facts
 from holdfast.facts.versions import versions
 from holdfast.findings import Verdict
 from holdfast.report import json as json_report
 from holdfast.report.terminal import render_verdict
-from holdfast.report.text import one_line, plural
+from holdfast.report.text import plural
 from holdfast.runtime.generation import Choice, End, Generation, Look, Order
 
 QUESTION = "What went wrong with this job?"
@@ -47,24 +47,6 @@ HANG_PATIENCE_S = 3.0
 RELAY_EVERY_S = 1.0
 #: File in the run's folder from which every rank copies the facts of its host into its box.
 FACTS = "facts.json"
-
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What was made of the wish: everything that the node needs to know before workers start.
-
-    ``gaps`` is what the preset adds to the environment of workers, ``environment`` that of the watcher.
-    """
-
-    workers: int
-    recorder: str
-    native: str
-    inject: str
-    preset: str | None
-    environment: Mapping[str, str]
-    gaps: Mapping[str, str]
-    json_report: Path | None
-    group_timeout_s: float | None = None
-    script: str = ""
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,12 +65,6 @@ class Message(msgspec.Struct, frozen=True):
 
     incident: Incident
     entry: Past
-
-
-def say(text: str) -> None:
-    """One line for people, on stderr."""
-    sys.stderr.write(f"holdfast: {one_line(text)}\n")
-    sys.stderr.flush()
 
 
 class NodeAgent:
@@ -174,20 +150,10 @@ class NodeAgent:
             on_hang=str(self._recovery.terms.on_hang), workers=workers,
             sections=str(self._history / learning.FILE), job=f"{self._plan.script}, {generation.world_size} ranks",
         )  # fmt: skip
-        say(self._introduction(generation))
+        say(words.introduction(generation, self._plan, self._folder.path))
         if generation.number == 0:  # the first words take a fifth of a second, which nobody has when they are needed
-            words = {"file": io.StringIO(), "decision": "none"}
-            threading.Thread(target=render_verdict, args=(UNJUDGED,), kwargs=words, daemon=True).start()
-
-    def _introduction(self, generation: Generation) -> str:
-        recorder = self._plan.recorder
-        if recorder in ("auto", "native"):
-            recorder = "native" if self._plan.native else "python"
-        first, last = generation.workers[0].rank, generation.workers[-1].rank
-        ranks = f"ranks {first} to {last}" if last > first else f"rank {first}"
-        preset = f", preset {self._plan.preset} sets {_pairs(self._plan.gaps)}" if self._plan.gaps else ""
-        who = f"{ranks} of {generation.world_size}"
-        return f"generation {generation.number}: {who}, recorder {recorder}{preset}, run folder {self._folder.path}"
+            given = {"file": io.StringIO(), "decision": "none"}
+            threading.Thread(target=render_verdict, args=(UNJUDGED,), kwargs=given, daemon=True).start()
 
     def tick(self, look: Look) -> Order | None:
         """Pass on what is new in both directions, and act on a verdict or on the death of workers."""
@@ -208,9 +174,6 @@ class NodeAgent:
 
     def decided(self, order: Order) -> None:
         """Note what all nodes do now; the node that proposed it has printed the verdict already."""
-        if order.choice is not Choice.REPLACE:
-            with suppress(OSError):  # ranks that listen for a scheduler's warning take SIGTERM for one otherwise
-                (self._folder.boxes / blackbox.TEARDOWN).touch()
         message = msgspec.json.decode(order.payload, type=Message)
         incident = message.incident
         self._incidents.append(incident)
@@ -237,6 +200,11 @@ class NodeAgent:
     def note(self, text: str) -> None:
         """One line for people."""
         say(text)
+
+    def room(self) -> tuple[int, int] | None:
+        """What of this host's memory is left to spare processes, in bytes, and all of it."""
+        seen = memory.look(Place())
+        return None if seen.room is None or seen.whole is None else (seen.room, seen.whole)
 
     def abandon(self) -> None:
         """Leave no process and no box behind, without any wait."""
@@ -307,7 +275,9 @@ class NodeAgent:
         )  # fmt: skip
         self._show(incident, decision, hang=hang)
         stops = decision.course is Course.STOP
-        self._alerts.tell(of_failure(verdict, _deaths(case), decision.reason, stops=stops, page=incident.html))
+        self._alerts.tell(
+            of_failure(verdict, words.deaths(case.codes), decision.reason, stops=stops, page=incident.html)
+        )
         if decision.course is Course.REPORT:
             self._incidents.append(incident)
             self._recovery.take(entry, incident.folder)
@@ -324,7 +294,10 @@ class NodeAgent:
         verdict = incident.verdict
         if verdict.root is None and not verdict.suspects:
             why = verdict.unseen[0] if verdict.unseen else "no cause could be named"
-            say(f"{_deaths(self._case)}; {why}; {decision.reason}" + (f"; {incident.html}" if incident.html else ""))
+            say(
+                f"{words.deaths(self._case.codes)}; {why}; {decision.reason}"
+                + (f"; {incident.html}" if incident.html else "")
+            )
             return
         found_s = incident.detected_s if hang else None
         render_verdict(verdict, html=incident.html, decision=decision.reason, elapsed_s=found_s)
@@ -376,22 +349,3 @@ class _Case:
 
 #: Stands for the verdict that the watcher could not give.
 UNJUDGED = Verdict(question=QUESTION, unseen=("the watcher gave no verdict in time",))
-
-
-def _deaths(case: _Case) -> str:
-    """What the exit codes alone say."""
-    deaths = [f"rank {rank} {_death(code)}" for rank, code in sorted(case.codes.items()) if code != 0]
-    return ", ".join(deaths) or "workers of another node died"
-
-
-def _death(code: int) -> str:
-    if code > 0:
-        return f"ended with status {code}"
-    try:
-        return f"was ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was ended by signal {-code}"
-
-
-def _pairs(variables: Mapping[str, str]) -> str:
-    return " ".join(f"{name}={value}" for name, value in sorted(variables.items()))

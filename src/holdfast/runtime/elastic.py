@@ -53,7 +53,7 @@ class Agent(LocalElasticAgent):
         super().__init__(dataclasses.replace(spec, monitor_interval=_NO_SLEEP_S), **own)
         self._hooks = hooks
         self._signals = signals
-        self._spares = Spares(spares, hooks.note)
+        self._spares = Spares(spares, hooks.note, hooks.room)
         self._alone = alone  # the job has one node and can never have more
         self._joined: list[generation.Joined] = []
         self._attempts = 0

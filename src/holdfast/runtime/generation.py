@@ -133,6 +133,9 @@ class Hooks(Protocol):
     def ended(self, how: End) -> None:
         """No worker of the generation is left."""
 
+    def room(self) -> tuple[int, int] | None:
+        """Bytes of memory that this host can still give, and that it has in all; None where that cannot be seen."""
+
     def note(self, text: str) -> None:
         """One line for people."""
 

@@ -131,6 +131,7 @@ class _Guarded:
         self._ticks = True
         self.began = False
         self.note = hooks.note
+        self.room = hooks.room
         self.abandon = hooks.abandon
 
     def prepare(self) -> None:

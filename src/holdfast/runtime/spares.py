@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import msgspec
-import psutil
 from torch.distributed.elastic.multiprocessing import api
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
@@ -36,7 +35,7 @@ _ASK_NO_RANK = frozenset({"torch", "numpy", "sympy", "mpmath", "networkx", "jinj
                           "typing_extensions", "psutil", "msgspec", "torchgen", "functorch", "yaml", "setuptools",
                           "pkg_resources", "_distutils_hack", "packaging", "holdfast", "cuda", "nvidia", "triton",
                           "xxhash"})  # fmt: skip
-#: Of the memory that the host (or its cgroup) can still give, so much is left to the job.
+#: Part of the memory of the host (or its control group) that is left to the job.
 _ROOM = 0.1
 _SEND_LIMIT_S = 1.0
 
@@ -86,11 +85,15 @@ class _Spare:
 
 
 class Spares:
-    """The spare processes of one agent, by local rank. ``note`` is told once why there are none."""
+    """The spare processes of one agent, by local rank. ``note`` is told once why there are none.
 
-    def __init__(self, mode: Mode, note: Callable[[str], None]) -> None:
+    ``room`` tells how many bytes of memory this host can still give, and how many it has; None where nobody knows.
+    """
+
+    def __init__(self, mode: Mode, note: Callable[[str], None], room: Callable[[], tuple[int, int] | None]) -> None:
         self.mode = mode
         self._note = note
+        self._room = room
         self._spares: dict[int, _Spare] = {}
         self._wanted: dict[int, Start] = {}
 
@@ -121,7 +124,8 @@ class Spares:
                 return
 
     def _may(self, needed: imported.Imports, start: Start) -> bool:
-        why = needed.why_not or _shortage(needed.size * max(int(start.environment.get("LOCAL_WORLD_SIZE", "1")), 1))
+        wanted = needed.size * max(int(start.environment.get("LOCAL_WORLD_SIZE", "1")), 1)
+        why = needed.why_not or _shortage(wanted, self._room())
         if why:
             self._wanted.clear()
             self.mode = Mode.OFF
@@ -209,24 +213,11 @@ def _folder_of(command: Sequence[str]) -> str:
     return os.getcwd() if target == "-m" else str(Path(target).resolve().parent)  # noqa: PTH109 - as python -m
 
 
-def _shortage(wanted: int) -> str:
+def _shortage(wanted: int, room: tuple[int, int] | None) -> str:
     """Why there is no room for ``wanted`` bytes; empty where there is."""
-    memory = psutil.virtual_memory()
-    left, total = _of_cgroup(memory.available, memory.total)
+    if room is None:
+        return "how much memory is left cannot be seen"
+    left, total = room
     if wanted <= left - _ROOM * total:
         return ""
     return f"they would take {wanted / 1e9:.1f} GB of the {left / 1e9:.1f} GB of memory that are left"
-
-
-def _of_cgroup(left: int, total: int) -> tuple[int, int]:
-    """What is left and the whole, in bytes, under the limits of this process's cgroups too (version 2)."""
-    with suppress(OSError, ValueError, IndexError):
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-        group = Path("/sys/fs/cgroup") / next(line for line in lines if line.startswith("0::"))[3:].lstrip("/")
-        for folder in (group, *group.parents):
-            limit = folder / "memory.max"
-            if limit.exists() and (text := limit.read_text().strip()) != "max":
-                used = int((folder / "memory.current").read_text())
-                cached = (folder / "memory.stat").read_text().partition("inactive_file ")[2].split()[0]
-                left, total = min(left, int(text) - used + int(cached)), min(total, int(text))
-    return left, total
