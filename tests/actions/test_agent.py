@@ -5,10 +5,11 @@ import json
 import pytest
 
 from holdfast.actions import agent
-from holdfast.actions.agent import NodeAgent, Plan
+from holdfast.actions.agent import NodeAgent
 from holdfast.actions.policy import OnHang, Terms
 from holdfast.actions.recovery import Recovery
 from holdfast.actions.run_folder import RunFolder
+from holdfast.actions.words import Plan
 from holdfast.facts.dump_requests import DumpPlace
 from holdfast.findings import Finding, Level, Subject, Verdict, verdict_to_json
 from holdfast.runtime.generation import Board, Choice, End, Generation, Look, Worker

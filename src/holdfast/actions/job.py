@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast import settings
-from holdfast.actions.agent import NodeAgent, Plan, say
+from holdfast.actions.agent import NodeAgent
 from holdfast.actions.alerts import Alerts
 from holdfast.actions.audit import audit_environment
 from holdfast.actions.channel import Channel
@@ -18,6 +18,7 @@ from holdfast.actions.gate import Gate
 from holdfast.actions.policy import OnHang, Terms
 from holdfast.actions.recovery import Recovery
 from holdfast.actions.run_folder import RunFolder
+from holdfast.actions.words import Plan, say
 from holdfast.errors import BadValue, HoldfastError, MissingFile, UnknownName
 from holdfast.facts.checks import Place
 from holdfast.findings import Level
