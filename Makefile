@@ -6,6 +6,8 @@ TORCH       ?= torch==2.13.0
 TORCH_INDEX ?= $(if $(wildcard /proc/driver/nvidia/version),,https://download.pytorch.org/whl/cpu)
 ARGS        ?=
 FUZZ_SECONDS ?= 60
+# Tests at once: most of them wait for processes of their own. `make test JOBS=0` runs one after the other.
+JOBS        ?= 3
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -26,7 +28,7 @@ demo: $(READY)  ## a real job of 4 processes: rank 2 hangs, is named, the job re
 	    examples/rvq/train.py --max-steps 120 --checkpoint-dir "$$checkpoints" --resume
 
 test: $(READY)  ## all tests but those for GPUs and the long matrices (ARGS="-k word" chooses)
-	@$(BIN)/python -m pytest -m 'not gpu and not matrix' $(ARGS)
+	@$(BIN)/python -m pytest -m 'not gpu and not matrix' -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 matrix: $(READY)  ## the long matrices: one thing, many times
 	@$(BIN)/python -m pytest -m matrix $(ARGS)

@@ -28,3 +28,9 @@ def _own_cache(folder: Path) -> None:
         with suppress(FileExistsError):
             (folder / part.name).symlink_to(part.resolve())
     os.environ["HOLDFAST_CACHE"] = str(folder)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with long tests come first, so that at the end no worker is left alone with one."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)

@@ -9,7 +9,7 @@ import pytest
 from holdfast.errors import BadValue
 from holdfast.facts.copies import Copy
 from holdfast.facts.reach.told import parse, told
-from tests.facts.reach.copies import free_port
+from tests.ports import free_port
 
 
 def check(*arguments):

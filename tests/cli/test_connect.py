@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 
 import pytest
+
+from tests.ports import free_port
 
 NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 GIVEN = {"--rank": "0", "--world-size": "2", "--master-addr": "127.0.0.1", "--master-port": "29500"}
@@ -50,9 +51,7 @@ def test_a_wrong_variable_is_one_sentence():
 
 @pytest.mark.slow
 def test_ranks_are_told_by_the_launchers_variables_and_each_stage_is_shown_with_its_time():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     given = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
     shown, plain = checked(RANK="0", **given), checked("--json", RANK="1", **given)
     out, err = shown.communicate(timeout=60)
@@ -69,9 +68,7 @@ def test_ranks_are_told_by_the_launchers_variables_and_each_stage_is_shown_with_
 
 @pytest.mark.slow
 def test_a_rank_that_does_not_come_is_named_after_the_wait():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     command = checked("--wait", "1s", RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     out, err = command.communicate(timeout=60)
     assert (command.returncode, err) == (1, "")
@@ -81,9 +78,7 @@ def test_a_rank_that_does_not_come_is_named_after_the_wait():
 @pytest.mark.slow
 def test_a_torch_that_cannot_be_imported_on_one_rank_is_told_to_all(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     given = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
     commands = [checked("--json", RANK="0", **given), checked("--json", RANK="1", PYTHONPATH=str(tmp_path), **given)]
     for command in commands:

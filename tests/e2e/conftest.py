@@ -1,7 +1,6 @@
-import socket
-
 import pytest
 
+from tests import ports
 from tests.e2e.launched import Launched
 
 
@@ -21,6 +20,4 @@ def launch(tmp_path):
 
 @pytest.fixture
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return ports.free_port()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.ports import free_port
 from tests.specimens.expected import EXPECTED, guilty_line, place
 
 pytestmark = pytest.mark.slow
@@ -23,9 +23,7 @@ class Job:
     """A specimen under plain torchrun; ended, with all its processes, at the end."""
 
     def __init__(self, folder: Path, program: str | Path, *, processes: int = 4, **variables: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self._output = folder / "output.txt"
         launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
         given = [word for word in os.environ if word.startswith(("HOLDFAST_", "PET_"))]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,8 @@ from importlib.util import find_spec
 
 import psutil
 import pytest
+
+from tests.ports import free_port
 
 pytestmark = [
     pytest.mark.slow,
@@ -46,9 +47,7 @@ def used(pid, seconds):
 
 def test_the_rank_that_does_not_come_is_named(tmp_path):
     (tmp_path / "train.py").write_text(PROGRAM)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     variables = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
     launch = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2", "--master_port", str(port)]
     output = tmp_path / "output"

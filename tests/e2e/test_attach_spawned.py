@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 LIMIT_S = 90
@@ -23,9 +24,7 @@ PROGRAM = Path(__file__).with_name("spawns.py")
 @contextmanager
 def started(folder, how, ready, **variables):
     """The program, once so many processes are ready; yields its process id and the port of the rendezvous."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     named = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}
     environment = {name: text for name, text in os.environ.items() if name not in named} | {"OMP_NUM_THREADS": "1"}
     output = folder / "output"

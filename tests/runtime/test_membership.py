@@ -1,11 +1,12 @@
 """A node that is sent away leaves, and the job goes on without it. Two agents on loopback, workers without torch."""
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import ports
 
 pytestmark = pytest.mark.slow
 
@@ -21,9 +22,7 @@ time.sleep(1000 if first else 0.5)
 
 @pytest.fixture
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return ports.free_port()
 
 
 @pytest.mark.parametrize("holder", [pytest.param(0, marks=pytest.mark.matrix), 1], ids=["stays", "leaves"])

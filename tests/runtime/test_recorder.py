@@ -13,6 +13,7 @@ import pytest
 from holdfast import compiled
 from holdfast.facts.boxes import Box
 from holdfast.runtime.recorder import build, seconds
+from tests.ports import free_port
 
 SCRIPT = Path(__file__).parent / "record_everything.py"
 LINES = SCRIPT.read_text().splitlines()
@@ -45,11 +46,7 @@ def record(folder: Path, mode: str, *arguments: str, native: Path | None = None)
 def port(memory: Path) -> int:
     """A free port, the same at every call with the same file."""
     if not memory.exists():
-        import socket
-
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            memory.write_text(str(probe.getsockname()[1]))
+        memory.write_text(str(free_port()))
     return int(memory.read_text())
 
 

@@ -139,7 +139,7 @@ class Spares:
             room = sum(len(name) + len(text) for name, text in start.environment.items()) + 4096
             process = subprocess.Popen(
                 start.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-                env={**shown, "HOLDFAST_SPARE": str(theirs.fileno()), "HOLDFAST_ROOM": " " * room},
+                env={**shown, "HOLDFAST_SPARE": str(theirs.fileno()), "ROOM_FOR_VARIABLES": " " * room},
                 pass_fds=(theirs.fileno(),),
             )  # fmt: skip
         errand = Errand(

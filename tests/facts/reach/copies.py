@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,18 +10,6 @@ import msgspec
 
 from holdfast.facts.reach import Gathered, HostReport
 from holdfast.facts.reach.meeting import Muster, meet
-
-
-def free_port():
-    """A port that nobody has; it lies below those that the system gives to connections."""
-    for port in range(21_000 + time.monotonic_ns() % 5000, 32_000):
-        with socket.socket() as tried:
-            try:
-                tried.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no free port")
 
 
 def muster(port, node, nodes, **different):

@@ -8,7 +8,8 @@ import pytest
 from holdfast.facts.reach import Fate
 from holdfast.facts.reach.meeting import ours, side_doors
 from holdfast.findings import Unknown
-from tests.facts.reach.copies import free_port, gathered, muster, together
+from tests.facts.reach.copies import gathered, muster, together
+from tests.ports import free_port
 
 
 def test_copies_meet_measure_and_share_one_outcome():

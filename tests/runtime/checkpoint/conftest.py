@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ import pytest
 
 from holdfast import manifest
 from holdfast.manifest import Entry, Manifest
+from tests.ports import free_port
 
 _numbers = itertools.count()
 
@@ -44,9 +44,7 @@ class S3:
     """moto's server: ``url`` is a place of the test's own; it can be ended and started again at the same port."""
 
     def __init__(self, folder, monkeypatch):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self._folder = folder
         self.endpoint = f"http://127.0.0.1:{self.port}"
         for name, text in {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_DEFAULT_REGION": "us-east-1",

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.runtime.checkpoint import emergency
+from tests.ports import free_port
 
 SCRIPT = Path(__file__).with_name("preempted.py")
 LIMIT_S = 60
@@ -21,9 +21,7 @@ class Ranks:
     """So many processes of the script, without an agent; what they print goes to one file each."""
 
     def __init__(self, folder, ranks, pause_s=0.002, frozen=-1, mode="plain", **variables):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         self.files = [folder / f"{rank}.txt" for rank in range(ranks)]
         self.processes = []
         for rank, path in enumerate(self.files):

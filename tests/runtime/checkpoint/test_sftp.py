@@ -3,7 +3,6 @@
 import getpass
 import os
 import shutil
-import socket
 import subprocess
 import time
 
@@ -12,6 +11,7 @@ import pytest
 from holdfast import manifest
 from holdfast.errors import CheckpointUnreadable
 from holdfast.runtime.checkpoint.places import place_of
+from tests.ports import free_port
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
 pytest.importorskip("paramiko", reason="paramiko is not installed")
@@ -24,9 +24,7 @@ pytestmark = [
 @pytest.fixture
 def host(tmp_path, monkeypatch):
     """``sftp://…`` of this machine, as a host of its own would be."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     for name in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
     (tmp_path / "allowed").write_text((tmp_path / "user.pub").read_text())

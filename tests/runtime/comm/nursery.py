@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import functools
 import importlib
 import os
 import pickle
@@ -93,12 +92,16 @@ class Nursery:
         self.process.wait()
 
 
-@functools.cache
+_nurseries: list[Nursery] = []
+
+
 def nursery() -> Nursery:
-    """The one of this test process, started when it is first asked for."""
-    made = Nursery()
-    atexit.register(made.close)
-    return made
+    """The one of this test process, started when it is first asked for, and again where a test has ended it."""
+    if not _nurseries or _nurseries[-1].process.poll() is not None:
+        made = Nursery()
+        _nurseries.append(made)
+        atexit.register(made.close)
+    return _nurseries[-1]
 
 
 # ---- the other end

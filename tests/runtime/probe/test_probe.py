@@ -16,6 +16,7 @@ import pytest
 
 from holdfast.runtime.probe import Outcome, Plan
 from tests.hosts import hosts, why_not
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 ONE_RANK = Path(__file__).with_name("one_rank.py")
@@ -23,9 +24,7 @@ ONE_RANK = Path(__file__).with_name("one_rank.py")
 
 @pytest.fixture
 def port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return free_port()
 
 
 class Rank:
