@@ -31,6 +31,11 @@ class Watcher:
         self.to_say = []
         self.alive = True
         self.ended = ""
+        self.next = None
+
+    def again(self):
+        self.next = Watcher()
+        return self.next
 
     def send(self, kind, **what):
         self.told.append({"kind": kind, **what})
@@ -182,12 +187,25 @@ def test_a_watcher_that_does_not_judge_is_not_waited_for(start, clock, capfd):
     assert len(list(folder.incidents.glob("0/boxes/*.box"))) == 2
 
 
-def test_a_watcher_that_died_is_missed_once(start, capfd):
-    hooks, watcher, _ = start()
+def test_a_watcher_that_died_is_replaced_and_the_next_one_knows_all(start, capfd):
+    hooks, watcher, folder = start()
+    hooks.tick(Look({1: -9}))
     watcher.alive = False
-    for _ in range(3):
+    assert hooks.tick(Look({1: -9})) is None
+    assert "another one takes its place" in capfd.readouterr().err
+    assert [told["kind"] for told in watcher.next.told] == ["start", "exits", "judge"]
+    assert watcher.next.told[0] == watcher.told[0]
+    watcher.next.to_say = [verdict(folder, hang=False)]
+    assert hooks.tick(Look({1: -9})).choice is Choice.RESTART
+
+
+def test_watchers_that_die_again_and_again_are_done_without(start, capfd):
+    hooks, watcher, _ = start()
+    for _ in range(agent.WATCHERS):
+        watcher.alive = False
         assert hooks.tick(Look({})) is None
-    assert capfd.readouterr().err.count("the watcher ended") == 1
+        watcher = watcher.next or watcher
+    assert "the job goes on without one" in capfd.readouterr().err
     assert hooks.tick(Look({0: 3})).choice is Choice.RESTART
 
 

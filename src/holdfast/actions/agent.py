@@ -44,6 +44,8 @@ LEADER_LIMIT_S = 8.0
 SETTLE_S = 1.5
 #: In a hang nobody saves anything: workers that are not stuck themselves have so long between SIGTERM and SIGKILL.
 HANG_PATIENCE_S = 3.0
+#: Watchers that may end before the job goes on without one.
+WATCHERS = 4
 RELAY_EVERY_S = 1.0
 #: File in the run's folder from which every rank copies the facts of its host into its box.
 FACTS = "facts.json"
@@ -79,7 +81,7 @@ class NodeAgent:
         self._recovery = recovery
         self._restarts = 0
         self._watcher = watcher
-        self._watcher_missed = False
+        self._watchers_left = WATCHERS
         self._incidents: list[Incident] = []
         self._generation: Generation | None = None
         self._case = _Case()
@@ -144,12 +146,14 @@ class NodeAgent:
             }
             for each in generation.workers
         ]  # fmt: skip
-        self._watcher.send(
-            "start", generation=generation.number, run_dir=str(self._folder.path.absolute()), node=generation.node,
-            nodes=generation.nodes, leader=generation.leader, world_size=generation.world_size,
-            on_hang=str(self._recovery.terms.on_hang), workers=workers,
-            sections=str(self._history / learning.FILE), job=f"{self._plan.script}, {generation.world_size} ranks",
-        )  # fmt: skip
+        self._case.start = {
+            "generation": generation.number, "run_dir": str(self._folder.path.absolute()), "node": generation.node,
+            "nodes": generation.nodes, "leader": generation.leader, "world_size": generation.world_size,
+            "on_hang": str(self._recovery.terms.on_hang), "workers": workers,
+            "sections": str(self._history / learning.FILE),
+            "job": f"{self._plan.script}, {generation.world_size} ranks",
+        }  # fmt: skip
+        self._watcher.send("start", **self._case.start)
         say(words.introduction(generation, self._plan, self._folder.path))
         if generation.number == 0:  # the first words take a fifth of a second, which nobody has when they are needed
             given = {"file": io.StringIO(), "decision": "none"}
@@ -169,7 +173,7 @@ class NodeAgent:
             order = self._hear(answer, current, case)
             if order is not None:
                 return order
-        self._miss_watcher()
+        self._miss_watcher(case)
         return self._look_after_failure(current, case)
 
     def decided(self, order: Order) -> None:
@@ -235,11 +239,21 @@ class NodeAgent:
             return self._act(verdict, answer, current, case)
         return None
 
-    def _miss_watcher(self) -> None:
-        if not self._watcher.alive and not self._watcher_missed:
-            self._watcher_missed = True
-            where = self._folder.path / "watcher.log"
-            say(f"the watcher ended (status {self._watcher.status}, see {where}); the job goes on without it")
+    def _miss_watcher(self, case: _Case) -> None:
+        """A watcher that is gone is replaced, until that has happened too often."""
+        if self._watcher.alive or self._watchers_left == 0:
+            return
+        self._watchers_left -= 1
+        status, where = self._watcher.status, self._folder.path / "watcher.log"
+        if self._watchers_left == 0:
+            say(f"the watcher ended again (status {status}, see {where}); the job goes on without one")
+            return
+        say(f"the watcher ended (status {status}, see {where}); another one takes its place")
+        self._watcher = self._watcher.again()
+        self._watcher.send("start", **case.start)
+        if case.codes:
+            self._watcher.send("exits", codes={str(rank): code for rank, code in case.codes.items()})
+        case.asked = False
 
     def _look_after_failure(self, current: Generation, case: _Case) -> Order | None:
         """Workers died here, or another node calls because some died there: ask for a verdict, but not for ever."""
@@ -343,6 +357,7 @@ class _Case:
         self.failed_at = 0.0
         self.relayed_at = 0.0
         self.asked = False
+        self.start: dict[str, Any] = {}
         self.folder: Path | None = None
         self.payload = ""
 

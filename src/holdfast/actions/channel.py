@@ -27,6 +27,7 @@ class Channel:
     """Starts the watcher. ``log`` takes what it says on stderr."""
 
     def __init__(self, environment: Mapping[str, str], log: Path) -> None:
+        self._environment, self._log = environment, log
         with log.open("ab") as stderr:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", WATCHER],
@@ -53,6 +54,11 @@ class Channel:
     def status(self) -> int | None:
         """The watcher's exit status, None while it lives."""
         return self._process.poll()
+
+    def again(self) -> Channel:
+        """Another watcher in the place of this one, which is gone; it knows nothing yet."""
+        self.kill()
+        return Channel(self._environment, self._log)
 
     def send(self, kind: str, **what: Any) -> None:
         """Send an order; does nothing once the watcher is gone."""

@@ -125,7 +125,7 @@ MORE: Mapping[str, Scenario] = {
         name="",
         fault="watcher killed, then a rank",
         moment="middle",
-        causes=_named("none"),
+        causes=_named("rank-killed"),
         blows=(Blow(kind="kill-watcher", step=10), Blow(kind="kill-rank", step=15)),
     ),
     "storm": Scenario(
