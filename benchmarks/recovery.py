@@ -1,9 +1,11 @@
 """From a fault in the middle of training to the first step of all ranks after it, next to what others offer.
 
-As `restart`, but the fault comes 15 s after the first step, as it does in training (spare processes are ready then),
-with 2 and 4 ranks. holdfast runs at its defaults, and once more with --spares off. torchrun runs with
-TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 and without, and a process group timeout of 10 s. HOLDFAST_BENCH_PEERS names a
-folder with the commands of other environments (ft_launcher, dlrover-run); those that are there take part.
+Rank 1 is killed, hangs (sleeps), or is stopped, 15 s after the first step, as happens in training (spare processes are
+ready then). holdfast runs at its defaults, and once more with --spares off; the group has torch's own timeout. torchrun
+runs as shipped and with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 (without which a restart may read the dead generation's
+addresses), with a process group timeout of 10 s, without which it does not notice a hang for 30 minutes.
+HOLDFAST_BENCH_PEERS names a folder with the commands of other environments (ft_launcher, dlrover-run); those that are
+there take part, ft_launcher with the heartbeats that it needs to notice a hang, sent by the script.
 """
 
 from __future__ import annotations
@@ -14,14 +16,26 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
-
-from benchmarks.restart import FAULTS, HERE, STEPPER, Launcher
 
 ROUNDS = int(os.environ.get("HOLDFAST_BENCH_ROUNDS", "3"))
 LIMIT_S = float(os.environ.get("HOLDFAST_BENCH_LIMIT_S", "120"))
 AFTER_S = 15.0
-RANKS = (2, 4)
+RANKS = tuple(int(ranks) for ranks in os.environ.get("HOLDFAST_BENCH_RANKS", "2,4").split(","))
+HERE = Path(sys.executable).parent
+STEPPER = Path(__file__).parent / "stepper.py"
+FAULTS = ("sigkill", "hang", "sigstop")
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """One way to start the job; ``timeout_s`` is the process group's (0: torch's default of 30 minutes)."""
+
+    name: str
+    command: tuple[str, ...]
+    timeout_s: float
+    environment: dict[str, str] = field(default_factory=dict)
 
 
 def launchers(ranks: int) -> list[Launcher]:

@@ -1,4 +1,4 @@
-"""The job of the benchmark `restart`: DDP steps, written down with their times; fails as told in its first generation.
+"""The job of the benchmark `recovery`: DDP steps, written down with their times; fails as told in its first generation.
 
 Arguments: FILE (one JSON line a step and rank), FAULT (none, sigkill, hang, sigstop), PG_TIMEOUT (seconds, 0: torch's
 own), AFTER (seconds for which the steps before the fault are spread out; none where it is left out). Under ft_launcher
