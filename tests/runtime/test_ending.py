@@ -85,6 +85,7 @@ def test_a_frozen_worker_is_not_waited_for(start, when):
     worker = start(POLITE if when == "before" else STUBBORN)
     if when == "before":
         worker.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, worker.pid, os.WSTOPPED | os.WNOWAIT)  # of two signals at once SIGTERM would be the first
     else:
         subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -STOP {worker.pid}"]).wait()
     assert seconds(worker) < 5
