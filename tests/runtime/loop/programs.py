@@ -175,7 +175,7 @@ def by_the_clock(rank, folder):
         return plain(self, step, *arguments, **options)
 
     rounds.Rounds.meet = meet
-    job = Job(folder, steps=150, every=0.5)
+    job = Job(folder, steps=600, every=0.5)
     if rank == 1:
         job.loop._saved_at -= 1000  # this rank would save at once
     real = job.checkpoint.save
@@ -184,4 +184,5 @@ def by_the_clock(rank, folder):
     for numbers, _ in job.loop:
         job.loop.report(loss=float(numbers.sum()))
         time.sleep(0.005 if rank else 0.0)
+        dist.barrier()  # as gradients do it
     return saved, met
