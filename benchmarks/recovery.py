@@ -25,7 +25,7 @@ AFTER_S = 15.0
 RANKS = tuple(int(ranks) for ranks in os.environ.get("HOLDFAST_BENCH_RANKS", "2,4").split(","))
 HERE = Path(sys.executable).parent
 STEPPER = Path(__file__).parent / "stepper.py"
-FAULTS = ("sigkill", "hang", "sigstop")
+FAULTS = tuple(os.environ.get("HOLDFAST_BENCH_FAULTS", "sigkill,hang,sigstop").split(","))
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,10 @@ def main() -> None:
         for _ in range(ROUNDS):
             for fault in FAULTS:
                 for launcher in found:
-                    taken.setdefault((launcher.name, fault), []).append(once(launcher, fault, ranks))
+                    values = taken.setdefault((launcher.name, fault), [])
+                    values.append(once(launcher, fault, ranks))
+                    said = f"  {ranks} ranks, {fault}, {launcher.name}: {_cell(values[-1:])}"
+                    print(said, file=sys.stderr, flush=True)
         print(f"\n{ranks} ranks{'':26}" + "".join(f"{fault:>20}" for fault in FAULTS))
         for launcher in found:
             print(f"{launcher.name:34}" + "".join(f"{_cell(taken[launcher.name, fault]):>20}" for fault in FAULTS))
