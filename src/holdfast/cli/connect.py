@@ -62,7 +62,7 @@ def run(given: Mapping[str, Any], wait_s: float, workers: int | None, *, as_json
     from holdfast.report.checks import render_checks
     from holdfast.report.terminal import render_verdict
 
-    render_checks(connected.lines, file=sys.stdout, elapsed_s=connected.elapsed_s, called="stages")
+    render_checks(connected.lines, file=sys.stdout, elapsed_s=connected.elapsed_s, called="stage")
     render_verdict(connected.verdict, file=sys.stdout)
     return connected.exit_status
 

@@ -139,7 +139,7 @@ def _show(hosts: Hosts, *, as_json: bool) -> None:
         render_checks(lines(Report(told, hosts.verdict, hosts.elapsed_s)), file=sys.stdout, elapsed_s=hosts.elapsed_s)
     if hosts.stages:
         stages = tuple(Line(each.name, "torch", each.state, each.line) for each in hosts.stages)
-        render_checks(stages, file=sys.stdout, elapsed_s=hosts.elapsed_s, called="stages")
+        render_checks(stages, file=sys.stdout, elapsed_s=hosts.elapsed_s, called="stage")
     render_hosts(Picture(
         labels=labels, rows=hosts.picture, legend=LEGEND,
         pairs=tuple(Pair(ends=f"{labels[each.source]} and {labels[each.target]}", round_trip_s=each.round_trip_s,

@@ -39,7 +39,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 def render_checks(
-    lines: Sequence[Line], *, file: TextIO, elapsed_s: float, width: int | None = None, called: str = "checks"
+    lines: Sequence[Line], *, file: TextIO, elapsed_s: float, width: int | None = None, called: str = "check"
 ) -> None:
     """Print the table, a section a host; ``called`` is what a line is about."""
     from holdfast.report.sheet import draw  # noqa: PLC0415 - rich costs 60 ms, and only who prints shall pay it
@@ -51,7 +51,7 @@ def render_checks(
                             if line.host == host))
         for host in dict.fromkeys(line.host for line in lines)
     ]  # fmt: skip
-    headline = f"{len(lines)} {called} in {elapsed_s:.1f} s: {', '.join(parts)}"
+    headline = f"{plural(len(lines), called)} in {elapsed_s:.1f} s: {', '.join(parts)}"
     draw(Document("", headline, "plain", tuple(sections), framed=False), file, width)
 
 

@@ -17,16 +17,8 @@ from holdfast.manifest import newest_first
 
 lightning = pytest.importorskip("lightning.pytorch", reason="needs lightning")
 from holdfast.runtime.callbacks.lightning import HoldfastCallback, resumable  # noqa: E402
-from holdfast.runtime.checkpoint import emergency  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
-
-
-@pytest.fixture(autouse=True)
-def _deaf_afterwards():
-    """A process that was told to leave has ended; this one goes on."""
-    yield
-    emergency.stop()
 
 
 class Died(Exception):

@@ -17,7 +17,6 @@ from holdfast.runtime.callbacks import newest
 transformers = pytest.importorskip("transformers", reason="needs transformers")
 pytest.importorskip("accelerate", reason="its Trainer needs accelerate")
 from holdfast.runtime.callbacks.transformers import HoldfastCallback  # noqa: E402
-from holdfast.runtime.checkpoint import emergency  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -50,13 +49,6 @@ class Disturb(transformers.TrainerCallback):
     def on_step_begin(self, args, state, control, model=None, **_):  # noqa: ARG002 - theirs
         if state.global_step + 1 == self.step:
             self.what(model)
-
-
-@pytest.fixture(autouse=True)
-def _deaf_afterwards():
-    """A process that was told to leave has ended; this one goes on."""
-    yield
-    emergency.stop()
 
 
 class Died(Exception):

@@ -108,6 +108,7 @@ CHECKS: Mapping[str, Check] = {
         Check("huge-pages", "huge pages: set aside, or made while programs wait"),
         Check("container", "what a container, or hardening, keeps from a job"),
         Check("disk", "the folder of checkpoints: room, and the speed of writing", alone=True),
+        Check("checkpoints", "checkpoints that lie there already: whole, damaged, unfinished", alone=True),
         Check("clock", "the clock: whether it is kept right, and its source"),
         Check("software", "versions of Python and all packages, and the code, as fingerprints"),
     )

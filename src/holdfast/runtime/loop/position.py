@@ -9,6 +9,7 @@ ranks. :class:`Stateful` asks a loader (torchdata's ``StatefulDataLoader``) or a
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
@@ -22,7 +23,7 @@ from holdfast.runtime.loop.streams import Stream, seed_of
 _log = logging.getLogger("holdfast.loop")
 
 
-class Position:
+class Position(ABC):
     """Epoch and what was taken of it. ``state`` is what a checkpoint keeps; a subclass says how to go on.
 
     ``ranks`` deal the data out among themselves: 1 where each rank goes through all of it.
@@ -82,9 +83,9 @@ class Position:
         """The epoch is over."""
         self.epoch, self.taken = self.epoch + 1, 0
 
+    @abstractmethod
     def _begin(self, stream: Stream) -> Iterator[Any]:
         """An iterator over the rest of the epoch."""
-        raise NotImplementedError
 
     def _iterate(self, stream: Stream) -> Iterator[Any]:
         """Begin the loader, whose draws (workers' seed, shuffle) come from the epoch's own stream."""
