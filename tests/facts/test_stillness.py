@@ -14,17 +14,7 @@ from holdfast.facts.stillness import asleep_s
 from holdfast.findings import Unknown
 
 
-@pytest.fixture
-def one_processor():
-    """The scheduler's clocks of two processors part by what a hypervisor took from each."""
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(allowed)})
-    yield
-    os.sched_setaffinity(0, allowed)
-
-
 @pytest.mark.skipif(not Path("/proc/self/sched").exists(), reason="this kernel does not say when a process last ran")
-@pytest.mark.usefixtures("one_processor")
 def test_a_process_that_sleeps_is_told_from_one_that_ran():
     said = "import sys; print('up', flush=True); [print('heard', flush=True) for _ in sys.stdin]"
     with subprocess.Popen(
@@ -40,12 +30,34 @@ def test_a_process_that_sleeps_is_told_from_one_that_ran():
     assert 0.4 < slept < 30
 
 
+@pytest.mark.skipif(not Path("/proc/self/sched").exists(), reason="this kernel does not say when a process last ran")
+def test_the_clocks_of_processors_part_and_that_does_no_harm():
+    """What a hypervisor or interrupts took from a processor is missing in its clock."""
+    allowed = os.sched_getaffinity(0)
+    for processor in allowed:
+        with subprocess.Popen(["sleep", "60"], preexec_fn=lambda one=processor: os.sched_setaffinity(0, {one})) as child:
+            time.sleep(0.5)
+            slept = asleep_s(child.pid)
+            child.kill()
+        assert 0.3 < slept < 30, processor
+    assert os.sched_getaffinity(0) == allowed
+
+
+def test_a_processor_that_this_process_may_not_use_is_said(tmp_path):
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "sched").write_text("se.exec_start : 61000.25\n")
+    (tmp_path / "7" / "stat").write_text(f"7 (train) S 1 {' '.join(['0'] * 34)} 1000000 0\n")
+    assert "processor 1000000, where 7 last ran, cannot be asked" in asleep_s(7, tmp_path).why
+
+
 def test_files_are_read_as_the_kernel_writes_them(tmp_path):
     for name, last_ms in (("7", "61000.250000"), ("thread-self", "64000.750000")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "sched").write_text(
             f"train ({name}, #threads: 9)\n{'-' * 67}\nse.exec_start                                :      {last_ms}\n"
         )
+    processor = min(os.sched_getaffinity(0))
+    (tmp_path / "7" / "stat").write_text(f"7 (train) S 1 {' '.join(['0'] * 34)} {processor} 0\n")
     assert asleep_s(7, tmp_path) == pytest.approx(3.0005)
     (tmp_path / "7" / "sched").write_text("train (7, #threads: 9)\n")
     assert "does not say" in asleep_s(7, tmp_path).why

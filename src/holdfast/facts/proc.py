@@ -25,7 +25,10 @@ class Gone(Unknown, frozen=True):
 
 
 class Stat(msgspec.Struct, frozen=True):
-    """What /proc/<pid>/stat says. ``exit_code`` is a zombie's wait status, ``started_ticks`` counts from boot."""
+    """What /proc/<pid>/stat says. ``exit_code`` is a zombie's wait status, ``started_ticks`` counts from boot.
+
+    ``processor`` is where its main thread last ran.
+    """
 
     pid: int
     name: str
@@ -34,6 +37,7 @@ class Stat(msgspec.Struct, frozen=True):
     cpu_ticks: int
     started_ticks: int
     exit_code: int
+    processor: int = 0
 
     @property
     def life(self) -> Life:
@@ -77,6 +81,7 @@ def stat(pid: int, proc: Path = PROC) -> Stat | Unknown:
             parent=int(fields[1]),
             cpu_ticks=int(fields[11]) + int(fields[12]),
             started_ticks=int(fields[19]),
+            processor=int(fields[36]) if len(fields) > 36 else 0,
             exit_code=int(fields[49]) if len(fields) > 49 else 0,
         )
     except (IndexError, ValueError):

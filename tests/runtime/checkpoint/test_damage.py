@@ -8,6 +8,7 @@ import os
 import pickle
 import shutil
 import threading
+import time
 from contextlib import suppress
 
 import pytest
@@ -69,6 +70,8 @@ def test_a_full_disk_leaves_the_last_one_and_training_goes_on(tmp_path, caplog):
             job.checkpoint.save(2, asynchronous=False)
         job.checkpoint.save(3)
         assert job.train(1)
+        while job.checkpoint.busy:
+            time.sleep(0.01)
         with caplog.at_level(logging.WARNING):
             filler.unlink()
             job.checkpoint.save(4)  # says what became of step 3
