@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import pickle
 import struct
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,8 +38,8 @@ _SLOW, _FAST = Scanner(TABLE), Scanner(TABLE)
 _FAST._searched = scan.SMALL_BYTES  # it goes on to Hyperscan at once, where that is installed
 #: An archive may unpack to so much here; what is read of it in all shows that it does not.
 LIMITS = Limits(files=1000, free_bytes=4 << 20, ratio=10, spool_bytes=1 << 20)
-_FOLDER = tempfile.TemporaryDirectory(prefix="holdfast-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
-_FILE = Path(_FOLDER.name) / "evidence"
+#: A file without a folder, which goes with the process: atheris ends it without a chance to clean up.
+_FILE = Path(f"/proc/self/fd/{os.memfd_create('evidence')}")
 _BOX = seeds.box()
 
 
