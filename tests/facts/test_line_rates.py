@@ -5,8 +5,10 @@ from __future__ import annotations
 import socket
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.facts import line_rates
+from holdfast.facts.gpus import SWITCH, Answer, Gpu, NoDriver, NvLink
 from holdfast.findings import Unknown
 
 
@@ -41,8 +43,46 @@ def test_pcie_counts_for_gpus_alone_and_the_slowest_counts(tmp_path):
     rate, line = line_rates.pcie_rate(tmp_path)
     assert rate == pytest.approx(31.5e9, rel=1e-3)
     assert "0000:05:00.0" in line
-    host = line_rates.this_host(None, alone=True, sys_root=tmp_path)
+    carried = line_rates.Carried(2, {})
+    host = line_rates.this_host(None, alone=True, carried=carried, ask=lambda: NoDriver("no driver"), sys_root=tmp_path)
     assert (host.line_rate, len(host.devices)) == (rate, 2)
+    assert host.line.endswith("0000:05:00.0; no driver")
+
+
+def gpus_with(links):
+    gpu = Gpu(index=0, name="a", uuid="", bus="0000:1b:00.0", memory_bytes=1, memory_used_bytes=0, nvlinks=links)
+    return Answer(source="NVML", driver="580", cuda="13.0", gpus=(gpu, replace(gpu, index=1, bus="0000:2b:00.0")))
+
+
+def test_gpus_that_nvlink_joins_are_not_held_against_pcie(tmp_path):
+    joined = gpus_with((NvLink(up=True, rate=25e9, to=SWITCH),) * 18)
+    host = line_rates.this_host(None, alone=True, carried=line_rates.Carried(2, {}), ask=lambda: joined,
+                                sys_root=tmp_path)  # fmt: skip
+    assert (host.line_rate, host.line) == (450e9, "18 NVLinks of 25 GB/s each way, GPU 0, says NVML")
+
+
+def test_the_ranks_of_a_host_use_the_gpus_that_they_see(tmp_path):
+    """Two ranks, of which the second one gets no GPU to talk to."""
+    joined = gpus_with((NvLink(up=True, rate=25e9, to=SWITCH),) * 18)
+    rate, _ = line_rates.gpu_rate(line_rates.Carried(2, {"CUDA_VISIBLE_DEVICES": "1"}), joined, tmp_path)
+    assert rate == Unknown("no GPU here says how fast its PCIe link is")
+
+
+def test_data_in_the_hosts_memory_do_not_wait_for_a_gpus_driver(tmp_path):
+    def never():
+        raise AssertionError
+
+    host = line_rates.this_host(None, alone=True, ask=never, sys_root=tmp_path)
+    assert host.line.startswith("a copy in memory")
+
+
+def test_gpus_without_their_driver_carry_nothing(tmp_path):
+    assert not line_rates.driven(tmp_path)
+    write(tmp_path, {f"sys/bus/pci/devices/0000:04:00.0/{file}": f"{text}\n" for file, text in (
+        ("class", "0x030200"), ("vendor", "0x10de"), ("device", "0x2330"))})  # fmt: skip
+    assert not line_rates.driven(tmp_path)
+    write(tmp_path, {"dev/nvidiactl": ""})
+    assert line_rates.driven(tmp_path)
 
 
 def test_alone_on_a_host_memory_is_the_limit_and_is_measured(tmp_path):

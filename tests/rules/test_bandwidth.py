@@ -79,6 +79,18 @@ def test_far_below_the_link_is_a_note():
     assert found(measured(hosts=(replace(slow, interface=""),))) == []  # copies in memory
 
 
+def test_on_one_host_nccl_is_held_against_the_gpus_links_and_gloo_beside_it_is_not():
+    gpus = replace(HOST, interface="", devices=("0x10de:0x2330",) * 2, line_rate=450e9, line="18 NVLinks of 25 GB/s")
+    over_gloo = measured(hosts=(gpus,))
+    assert over_gloo.limit(over_gloo.series[0]) == 450e9  # memory's, as no NCCL was measured
+    assert found(over_gloo) == []
+    over_nccl = replace(over_gloo.series[0], backend="nccl")
+    both = replace(over_gloo, series=(over_gloo.series[0], over_nccl))
+    assert [both.limit(series) for series in both.series] == [None, 450e9]
+    (claim,) = judge(both)
+    assert claim.message.startswith("all_reduce over nccl was the fastest and reached 0% of 450 GB/s")
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -68,7 +69,8 @@ def bench(
     if part is None:
         if before is not None:
             bandwidth.refuse_unlike(before, wish, ranks)
-        host = line_rates.this_host(None, alone=True)
+        carried = line_rates.Carried(ranks, environ) if on_gpus(wish) else None
+        host = line_rates.this_host(None, alone=True, carried=carried)
         found = measurements.run(wish, host, ranks, environ, tell)
     else:
         found = _as_rank(wish, part, environ, tell)
@@ -129,7 +131,7 @@ def _as_rank(wish: Wish, part: Part, environ: Mapping[str, str], tell: Tell | No
     """Be one of the launcher's ranks."""
     from holdfast.runtime.bench import session  # noqa: PLC0415 - imports torch
 
-    host = _host(part, environ)
+    host = _host(wish, part, environ)
     address = f"[{part.address}]" if ":" in part.address else part.address
     reuse = "" if "TORCHELASTIC_USE_AGENT_STORE" in environ else f"tcp://{address}:{part.port}"
     session.join(wish, reuse or "env://", part.rank, part.ranks, part.local_rank)
@@ -138,7 +140,17 @@ def _as_rank(wish: Wish, part: Part, environ: Mapping[str, str], tell: Tell | No
     return found
 
 
-def _host(part: Part, environ: Mapping[str, str]) -> Host:
-    alone = part.local_ranks == part.ranks
+def on_gpus(wish: Wish) -> bool:
+    """Whether data will lie on GPUs: where NCCL is wished for, or nothing is and GPUs are here with their driver."""
+    return "nccl" in wish.backends if wish.backends else line_rates.driven()
+
+
+def _host(wish: Wish, part: Part, environ: Mapping[str, str]) -> Host:
+    """This host, looked at by its first rank alone: nobody reads what the others say of it."""
+    if part.local_rank:
+        return Host(name=socket.gethostname(), line="only the first rank of its host looks at it")
     named = environ.get("NCCL_SOCKET_IFNAME") or environ.get("GLOO_SOCKET_IFNAME") or ""
-    return line_rates.this_host((part.address, part.port), alone=alone, interface=named.lstrip("^="))
+    return line_rates.this_host(
+        (part.address, part.port), alone=part.local_ranks == part.ranks, interface=named.lstrip("^="),
+        carried=line_rates.Carried(part.local_ranks, environ) if on_gpus(wish) else None,
+    )  # fmt: skip

@@ -1,6 +1,6 @@
-"""What the hardware between ranks could do at most: the rate of a network interface, of a GPU's PCIe link, of memory.
+"""What the hardware between ranks could do at most: the rate of a network interface, of NVLink or PCIe, of memory.
 
-Read from /sys, as the kernel says it; memory is measured, for a fraction of a second.
+Read from /sys, as the kernel says it; NVIDIA's driver is asked of NVLink; memory is measured, for a fraction of a second.
 """
 
 from __future__ import annotations
@@ -8,9 +8,15 @@ from __future__ import annotations
 import re
 import socket
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import msgspec
+
+from holdfast.facts import gpus as driver
 from holdfast.facts import proc
+from holdfast.facts.gpus import Answer, nvlink
+from holdfast.facts.gpus.visible import visible
 from holdfast.facts.proc import PROC
 from holdfast.findings import Unknown
 from holdfast.measured import Host
@@ -21,31 +27,53 @@ _MBIT, _GBIT = 1e6 / 8, 1e9 / 8
 _PCIE_LANE = {2.5: 0.25e9, 5.0: 0.5e9, 8.0: 0.985e9, 16.0: 1.969e9, 32.0: 3.938e9, 64.0: 7.563e9}
 _SPEED = re.compile(r"([\d.]+) GT/s")
 _MEMORY_BYTES, _MEMORY_TURNS = 32 << 20, 5
+#: What NVIDIA's driver, AMD's, and Windows' for Linux put there.
+_DRIVERS = ("dev/nvidiactl", "dev/kfd", "dev/dxg")
 _NVIDIA, _AMD = "0x10de", "0x1002"
 
 
+class Carried(msgspec.Struct, frozen=True):
+    """Ranks that talk from GPU to GPU: how many are on this host, and the variables that choose their GPUs."""
+
+    ranks: int
+    environ: Mapping[str, str]
+
+
 def this_host(
-    endpoint: tuple[str, int] | None, *, alone: bool, interface: str = "", sys_root: Path = SYS, proc_root: Path = PROC
-) -> Host:
-    """This host and the link that its ranks talk over: memory where they are ``alone`` on it, else a network interface.
+    endpoint: tuple[str, int] | None, *, alone: bool, interface: str = "", carried: Carried | None = None,
+    ask: Callable[[], Answer | Unknown] = driver.ask, sys_root: Path = SYS, proc_root: Path = PROC,
+) -> Host:  # fmt: skip
+    """This host and the link that its ranks talk over: memory or GPUs' links where they are ``alone``, else a network.
 
     ``interface`` is the one that the user has named (``GLOO_SOCKET_IFNAME``); else that of the route to ``endpoint``.
+    ``carried``: None where data lie in the host's memory (gloo); else the driver is asked (``ask``).
     """
-    devices = gpus(sys_root)
     name = interface.partition(",")[0] or (interface_to(endpoint) if endpoint and not alone else "")
-    rate: float | Unknown
-    if alone and not devices:
-        rate = memory_rate()
-        line = "a copy in memory, measured, as the ranks share one host"
-    elif alone:
-        rate, line = pcie_rate(sys_root)
-    else:
+    if not alone:
         rate, line = interface_rate(name, sys_root) if name else (Unknown("its interface is not known"), "")
+    elif carried is None:
+        rate, line = memory_rate(), "a copy in memory, measured, as the ranks share one host"
+    else:
+        rate, line = gpu_rate(carried, ask(), sys_root)
     return Host(
-        name=socket.gethostname(), processor=_processor(proc_root), cores=_cores(proc_root), devices=devices,
+        name=socket.gethostname(), processor=_processor(proc_root), cores=_cores(proc_root), devices=gpus(sys_root),
         interface=name, line_rate=None if isinstance(rate, Unknown) else rate,
         line=rate.why if isinstance(rate, Unknown) else line,
     )  # fmt: skip
+
+
+def gpu_rate(carried: Carried, answer: Answer | Unknown, sys_root: Path = SYS) -> tuple[float | Unknown, str]:
+    """Bytes a second between the GPUs of a host's ranks: over NVLink where it joins them, else over PCIe."""
+    rate: float | Unknown
+    if isinstance(answer, Unknown):
+        rate, line = answer, ""
+    else:
+        rate, line = nvlink.rate(answer, visible(carried.environ, answer.gpus).gpus[: carried.ranks])
+    if not isinstance(rate, Unknown):
+        return rate, line
+    why = rate.why
+    rate, line = pcie_rate(sys_root)
+    return rate, f"{line}; {why}" if line else ""
 
 
 def interface_rate(name: str, sys_root: Path = SYS) -> tuple[float | Unknown, str]:
@@ -97,20 +125,25 @@ def _interface_of(address: str) -> str:
 
 
 def pcie_rate(sys_root: Path = SYS) -> tuple[float | Unknown, str]:
-    """Bytes a second of the slowest PCIe link of a GPU here; NVLink, where it is there, is faster and not seen."""
+    """Bytes a second of the slowest PCIe link of a GPU here."""
     found: list[tuple[float, str]] = []
     for device in _gpu_folders(sys_root):
         speed, width = proc.text(device / "max_link_speed"), proc.number(device / "max_link_width")
         match = _SPEED.match(speed) if isinstance(speed, str) else None
         if match and isinstance(width, int) and float(match[1]) in _PCIE_LANE:
             rate = _PCIE_LANE[float(match[1])] * width
-            found.append((rate, f"PCIe of {match[1]} GT/s, {width} lanes, says {device}; NVLink is faster"))
+            found.append((rate, f"PCIe of {match[1]} GT/s, {width} lanes, says {device}"))
     return min(found) if found else (Unknown("no GPU here says how fast its PCIe link is"), "")
 
 
 def gpus(sys_root: Path = SYS) -> tuple[str, ...]:
     """Vendor and device number of each GPU that the kernel lists."""
     return tuple(f"{_line(folder / 'vendor')}:{_line(folder / 'device')}" for folder in _gpu_folders(sys_root))
+
+
+def driven(root: Path = Path("/")) -> bool:
+    """Whether a GPU is here and its driver is loaded, so that torch will find it if it was built for it."""
+    return bool(gpus(root / "sys")) and any((root / name).exists() for name in _DRIVERS)
 
 
 def _gpu_folders(sys_root: Path) -> list[Path]:

@@ -195,6 +195,18 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     fits: tuple[Fit, ...] = ()
     pairs: tuple[Pair, ...] = ()
 
+    def limit(self, series: Series) -> float | None:
+        """Bytes a second of the slowest host's link; None where it is not known, or this series does not use it.
+
+        On a single host NCCL goes over the GPUs' links, and gloo beside it through memory.
+        """
+        rates = [host.line_rate for host in self.hosts]
+        apart = series.backend != "nccl" and any(each.backend == "nccl" for each in self.series)
+        if apart and not any(host.interface for host in self.hosts):
+            return None
+        known = [rate for rate in rates if rate is not None]
+        return min(known) if known and len(known) == len(rates) else None
+
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """What a rank that ``holdfast bench`` starts itself is to do."""

@@ -182,9 +182,8 @@ def time_text(seconds: float) -> str:
 
 def reached(measurement: Measurement) -> Iterator[str]:
     """For each series its best bandwidth on the bus, beside what the link can do."""
-    rates = [host.line_rate for host in measurement.hosts]
-    limit = min(rate for rate in rates if rate is not None) if rates and None not in rates else None
     for each in measurement.series:
+        limit = measurement.limit(each)
         best = max((busbw(each.collective, row.size_bytes, row.timing.p50_s, each.ranks)
                     for row in each.rows if row.timing is not None), default=0.0)  # fmt: skip
         ratio = f", {best * 1e9 / limit:.0%} of {limit / 1e9:.3g} GB/s" if limit else ""

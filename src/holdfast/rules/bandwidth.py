@@ -125,21 +125,19 @@ def _wrong(series: Series) -> Finding:
 
 
 def _below(now: Measurement) -> Iterator[Finding]:
-    rates = [host.line_rate for host in now.hosts]
-    if not rates or None in rates or now.ranks < 2:
+    if now.ranks < 2 or not now.hosts:
         return
     slowest = min(now.hosts, key=lambda host: host.line_rate or 0)
-    if not slowest.interface and not slowest.devices:
-        return  # copies in memory: nothing over sockets comes near to them, and that is no news
-    limit = slowest.line_rate or 0.0
     large = [
-        (busbw(series.collective, row.size_bytes, row.timing.p50_s, now.ranks) * 1e9 / limit, series)
-        for series in now.series for row in series.rows
+        (busbw(series.collective, row.size_bytes, row.timing.p50_s, now.ranks) * 1e9 / limit, limit, series)
+        for series in now.series
+        if (limit := now.limit(series)) and (slowest.interface or series.backend == "nccl")
+        for row in series.rows
         if row.timing is not None and row.size_bytes >= _LARGE_BYTES and row.timing.p50_s > 0
-    ]  # fmt: skip
+    ]  # fmt: skip - over memory nothing that goes through sockets comes near to a copy, and that is no news
     if not large:
         return
-    share, series = max(large, key=lambda each: each[0])
+    share, limit, series = max(large, key=lambda each: each[0])
     if share < FAR_BELOW:
         yield finding(
             by_name("collectives-below-line-rate"),

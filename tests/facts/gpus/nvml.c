@@ -66,11 +66,21 @@ int nvmlDeviceGetNvLinkState(Device device, unsigned link, unsigned *up) {
     *up = !(number(device) && link == 3);
     return link < 18 ? SUCCESS : INVALID_ARGUMENT;
 }
+int nvmlDeviceGetNvLinkVersion(Device device, unsigned link, unsigned *version) { *version = 6; return SUCCESS; }
+int nvmlDeviceGetNvLinkRemoteDeviceType(Device device, unsigned link, int *kind) { *kind = link < 16 ? 2 : 0; return 0; }
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(Device device, unsigned link, struct pci *pci) {
+    return nvmlDeviceGetPciInfo_v3((Device)(size_t)(2 - number(device)), pci);
+}
+static unsigned long long value(Device device, unsigned id, unsigned scope) {
+    if (id == 230) return number(device);
+    if (id == 164) return number(device) && scope == 5 ? 13281 : 26562; /* one link came up at half its speed */
+    return number(device) ? 7 : 0;
+}
 struct field { unsigned id, scope; long long time, took; int kind, outcome; union { unsigned ui; unsigned long long ull; } value; };
 int nvmlDeviceGetFieldValues(Device device, int count, struct field *fields) {
     for (int at = 0; at < count; at++) {
         fields[at].outcome = fields[at].id == 59 ? NOT_SUPPORTED : SUCCESS;
-        fields[at].value.ull = fields[at].id == 230 ? (number(device) ? 1 : 0) : (number(device) ? 7 : 0);
+        fields[at].value.ull = value(device, fields[at].id, fields[at].scope);
     }
     return SUCCESS;
 }

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from holdfast.facts import gpus
-from holdfast.facts.gpus import Answer, Held, NoDriver, Pair, Stuck
+from holdfast.facts.gpus import Answer, Held, NoDriver, NvLink, Pair, Stuck
 from holdfast.findings import Unknown
 from tests.facts.gpus import recorded
 
@@ -41,7 +41,11 @@ def test_all_that_the_driver_tells():
     assert (well.ecc, well.ecc_errors, ill.ecc_errors, ill.ecc_ever_errors) == (True, 0, 2, 2)
     assert (ill.rows_pending, ill.rows_failed, ill.pages_pending) == (True, False, None)
     assert (well.recovery, ill.recovery) == ("none", "GPU reset")
-    assert (well.nvlinks, ill.nvlinks) == ((True,) * 18, tuple(link != 3 for link in range(18)))
+    assert [link.up for link in well.nvlinks] == [True] * 18
+    assert [number for number, link in enumerate(ill.nvlinks) if not link.up] == [3]
+    assert {link.rate for link in well.nvlinks} == {25e9}  # of the generation, where the driver tells 26.6 on the wire
+    assert ill.nvlinks[5] == NvLink(up=True, rate=13.281e9, to="switch")
+    assert [link.to for link in well.nvlinks] == ["switch"] * 16 + ["0000:2a:00.0"] * 2
     assert (well.nvlink_errors, ill.nvlink_errors) == (0, 21)
     assert (well.fabric, ill.fabric) == ("completed", "in progress")
     assert (well.compute_mode, ill.compute_mode) == ("default", "prohibited")

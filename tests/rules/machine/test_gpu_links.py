@@ -2,14 +2,23 @@
 
 from holdfast.facts.checks import CHECKS, Place
 from holdfast.facts.checks.gpu_health import GpuHealth
-from holdfast.facts.gpus import Answer, Gpu, Pair
+from holdfast.facts.gpus import Answer, Gpu, NvLink, Pair
 from holdfast.findings import Level, Unknown
 from holdfast.rules.machine import judge
 
 
 def judged(links, pairs=()):
     gpus = tuple(
-        Gpu(index=n, name="a", uuid="", bus="", memory_bytes=1, memory_used_bytes=0, nvlinks=up, throttled=())
+        Gpu(
+            index=n,
+            name="a",
+            uuid="",
+            bus="",
+            memory_bytes=1,
+            memory_used_bytes=0,
+            throttled=(),
+            nvlinks=tuple(map(NvLink, up)) if isinstance(up, tuple) else up,
+        )
         for n, up in enumerate(links)
     )
     seen = GpuHealth(answer=Answer(source="NVML", driver="1", cuda="1", gpus=gpus, pairs=pairs))
@@ -32,6 +41,15 @@ def test_a_link_that_is_down():
 def test_a_gpu_with_fewer_links_than_the_others():
     (found,) = judged([UP, UP[:2]])
     assert "GPU 1 has fewer NVLinks than the other GPUs of this host (2, and 4)" in found.message
+
+
+def test_a_gpu_that_has_lost_all_its_links():
+    (found,) = judged([UP, (False,) * 4, UP])
+    assert "GPU 1 has fewer NVLinks than the other GPUs of this host (0, and 4)" in found.message
+
+
+def test_bridges_between_some_pairs_alone_are_no_fault():
+    assert judged([UP, UP, (False,) * 4, (False,) * 4], (Pair(0, 1, "NVLink", "OK"),)) == ()
 
 
 def test_the_matrix_is_told():

@@ -41,7 +41,7 @@ def told_of(gpu: Gpu, source: str) -> Fact:
     if isinstance(gpu.pcie_width, int) and isinstance(gpu.pcie_gen, int):
         words.append(f"PCIe {gpu.pcie_gen} x{gpu.pcie_width}")
     if isinstance(gpu.nvlinks, tuple):
-        words.append(f"{sum(gpu.nvlinks)} of {len(gpu.nvlinks)} NVLinks up")
+        words.append(f"{sum(link.up for link in gpu.nvlinks)} of {len(gpu.nvlinks)} NVLinks up")
     return fact(f"GPU {gpu.index}", ", ".join(words), source)
 
 

@@ -21,6 +21,8 @@ LIMIT_S = 15.0
 SHARE = 0.9
 #: In a recorded tree of a host: what ``nvidia-smi -q -x`` said there.
 RECORDED = "nvidia-smi.xml"
+#: Where an NVLink leads that does not lead to a GPU.
+SWITCH = "switch"
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -30,13 +32,24 @@ class Held(msgspec.Struct, frozen=True):
     memory_bytes: int | None = None
 
 
+class NvLink(msgspec.Struct, frozen=True):
+    """One NVLink of a GPU: whether it is up, bytes a second one way, and where it leads.
+
+    ``rate`` is None where the driver does not tell; ``to`` the bus of another GPU, SWITCH, or empty where it is not told.
+    """
+
+    up: bool
+    rate: float | None = None
+    to: str = ""
+
+
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """One NVIDIA GPU. None: this kind of GPU, or this driver, has no such thing.
 
     ``index`` is NVML's, which is the order of the PCI bus. ``bus`` is written as Linux does (``0000:65:00.0``).
     ``margin_c`` is how many degrees are left until the clocks are lowered. ``throttled`` are the reasons for which the
     clocks are lowered now, in nvidia-smi's words. ``ecc_*_errors`` are uncorrected, since the driver was loaded and
-    ever. ``nvlinks`` are its links, True where up. ``performance`` is 0 (full speed) to 15 (idle).
+    ever. ``performance`` is 0 (full speed) to 15 (idle).
     """
 
     index: int
@@ -64,7 +77,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     pcie_gen_most: int | Unknown | None = None
     pcie_width: int | Unknown | None = None
     pcie_width_most: int | Unknown | None = None
-    nvlinks: tuple[bool, ...] | Unknown | None = None
+    nvlinks: tuple[NvLink, ...] | Unknown | None = None
     nvlink_errors: int | Unknown | None = None
     fabric: str | Unknown | None = None
     compute_mode: str | Unknown | None = None

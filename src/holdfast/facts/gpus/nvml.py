@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.facts.gpus import Answer, Gpu, Held, Pair
+from holdfast.facts.gpus import SWITCH, Answer, Gpu, Held, NvLink, Pair
 from holdfast.findings import Unknown
 
 #: Bits of nvmlDeviceGetCurrentClocksEventReasons -> nvidia-smi's words, without idle and what somebody set.
@@ -35,6 +35,14 @@ WAYS = {0: "same board", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 _READ, _NVLINK = 0, 2
 #: Fields of nvmlDeviceGetFieldValues: errors of all links (flits, data, replays, recoveries), and the recovery action.
 _NVLINK_ERRORS, _RECOVERY = (38, 45, 52, 59), 230
+#: MB a second of one NVLink (asked with the link's number), and of all that are up, which older drivers know.
+_NVLINK_SPEED, _NVLINK_SPEED_COMMON = 164, 90
+#: nvmlNvlinkVersion_t -> GB a second one way that NVIDIA gives for a link: 1.0, 2.0, 2.2, 3.0, 3.1, 4.0, 5.0. NVML's
+#: speed of a newer link is that on the wire (26.6 for 4.0), with what is spent for correcting errors; a link of a
+#: smaller board, or one that came up slower, is below this.
+_NVLINK_RATES = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5: 25e9, 6: 25e9, 7: 50e9}
+#: nvmlIntNvLinkDeviceType_t.
+_TO_GPU, _TO_SWITCH = 0, 2
 
 
 def look() -> Answer | Unknown:
@@ -97,10 +105,7 @@ class _Device:
         )  # fmt: skip
 
     def _bus(self) -> str:
-        named = self._ask("PciInfo", then=lambda info: info.busId)
-        text = named.decode() if isinstance(named, bytes) else str(named)
-        domain, _, rest = text.lower().partition(":")
-        return f"{domain[-4:]}:{rest}"
+        return str(self._ask("PciInfo", then=_as_linux))
 
     def _throttled(self) -> tuple[str, ...] | Unknown | None:
         bits = self._ask("CurrentClocksEventReasons")
@@ -108,19 +113,39 @@ class _Device:
         return tuple(word for bit, word in THROTTLES.items() if bits & bit) if isinstance(bits, int) else bits
 
     def _field(self, number: int, words: tuple[str, ...]) -> str | Unknown | None:
-        values = self._ask("FieldValues", [number], then=lambda fields: (fields[0].nvmlReturn, fields[0].value.uiVal))
-        if not isinstance(values, tuple) or values[0] != 0:
-            return values if isinstance(values, Unknown) else None
-        return words[values[1]] if values[1] < len(words) else f"number {values[1]}"
+        value = self._number(number)
+        if not isinstance(value, int):
+            return value
+        return words[value] if value < len(words) else f"number {value}"
 
-    def _nvlinks(self) -> tuple[bool, ...] | Unknown | None:
-        links: list[bool] = []
+    def _number(self, field: int, scope: int = 0) -> int | Unknown | None:
+        """The value of one field; None where this GPU has no such field."""
+        told = self._ask("FieldValues", [(field, scope)], then=lambda them: (them[0].nvmlReturn, them[0].value.uiVal))
+        return (int(told[1]) if told[0] == 0 else None) if isinstance(told, tuple) else told
+
+    def _nvlinks(self) -> tuple[NvLink, ...] | Unknown | None:
+        links: list[NvLink] = []
         for number in range(int(getattr(self._nvml, "NVML_NVLINK_MAX_LINKS", 18))):
             state = self._ask("NvLinkState", number, then=bool)
             if not isinstance(state, bool):
                 return tuple(links) or (None if number == 0 and not isinstance(state, Unknown) else state)
-            links.append(state)
+            links.append(NvLink(up=True, rate=self._rate(number), to=self._end(number)) if state else NvLink(up=False))
         return tuple(links)
+
+    def _rate(self, link: int) -> float | None:
+        """Bytes a second: the least of what the driver tells and what the link's generation can do."""
+        told = [self._number(_NVLINK_SPEED, link), self._number(_NVLINK_SPEED_COMMON)]
+        speed = next((each * 1e6 for each in told if isinstance(each, int) and each), None)
+        version = self._ask("NvLinkVersion", link)
+        most = _NVLINK_RATES.get(version) if isinstance(version, int) else None
+        return min((each for each in (speed, most) if each is not None), default=None)
+
+    def _end(self, link: int) -> str:
+        kind = self._ask("NvLinkRemoteDeviceType", link)
+        if kind == _TO_GPU:
+            bus = self._ask("NvLinkRemotePciInfo", link, then=_as_linux)
+            return bus if isinstance(bus, str) else ""
+        return SWITCH if kind == _TO_SWITCH else ""
 
     def _nvlink_errors(self) -> int | Unknown | None:
         told: list[int] | Unknown | None = self._ask(
@@ -143,6 +168,13 @@ class _Device:
         if processes is None or isinstance(processes, Unknown):
             return processes or Unknown("NVML tells no processes")
         return tuple(Held(each.pid, each.usedGpuMemory) for each in processes)
+
+
+def _as_linux(info: Any) -> str:
+    """A place on the bus as Linux writes it (``0000:65:00.0``)."""
+    text = info.busId.decode() if isinstance(info.busId, bytes) else str(info.busId)
+    domain, _, rest = text.lower().partition(":")
+    return f"{domain[-4:]}:{rest}"
 
 
 def _watts(milliwatts: int) -> float:

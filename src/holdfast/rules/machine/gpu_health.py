@@ -163,7 +163,7 @@ def _links(gpu: Gpu, told: tuple[Fact, ...]) -> Iterator[Finding]:
             evidence=told,
             confidence=0.5,
         )
-    links = gpu.nvlinks if isinstance(gpu.nvlinks, tuple) else ()
+    links = _up(gpu)
     if any(links) and not all(links):
         down = ", ".join(str(number) for number, up in enumerate(links) if not up)
         yield finding(
@@ -208,6 +208,11 @@ def _settings(answer: Answer) -> Iterator[Finding]:
         )
 
 
+def _up(gpu: Gpu) -> tuple[bool, ...]:
+    """Of each of its NVLinks whether it is up; none where the driver does not tell."""
+    return tuple(link.up for link in gpu.nvlinks) if isinstance(gpu.nvlinks, tuple) else ()
+
+
 def _numbers(gpus: Sequence[Gpu]) -> str:
     listed = compress_ranks([gpu.index for gpu in gpus])
     return f"GPU {listed} is" if len(gpus) == 1 else f"GPUs {listed} are"
@@ -242,10 +247,15 @@ def _peers(seen: GpuHealth, answer: Answer) -> Iterator[Finding]:
 
 
 def _uneven(seen: GpuHealth, answer: Answer) -> Iterator[Finding]:
-    """One GPU with fewer NVLinks up than the others has lost some whose state is not even told."""
-    links = {gpu.index: gpu.nvlinks for gpu in answer.gpus if isinstance(gpu.nvlinks, tuple)}
+    """One GPU with fewer NVLinks up than the others has lost some whose state is not even told, or all of them.
+
+    Where as many have none as have some, they were never joined: bridges join two of four.
+    """
+    links = {gpu.index: _up(gpu) for gpu in answer.gpus if isinstance(gpu.nvlinks, tuple)}
     most = max(map(sum, links.values()), default=0)
-    fewer = [index for index, up in links.items() if sum(up) < most and all(up)]
+    without = [index for index, up in links.items() if not any(up)]
+    fewer = [index for index, up in links.items() if any(up) and all(up) and sum(up) < most]
+    fewer = sorted(fewer + (without if 2 * len(without) < len(links) else []))
     if fewer:
         yield finding(
             by_name("gpu-link-degraded"),
