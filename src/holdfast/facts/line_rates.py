@@ -1,6 +1,6 @@
 """What the hardware between ranks could do at most: the rate of a network interface, of NVLink or PCIe, of memory.
 
-Read from /sys, as the kernel says it; NVIDIA's driver is asked of NVLink; memory is measured, for a fraction of a second.
+Read from /sys, as the kernel says it; of NVLink the driver is asked; memory is measured, for a fraction of a second.
 """
 
 from __future__ import annotations

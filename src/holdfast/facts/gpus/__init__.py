@@ -35,7 +35,7 @@ class Held(msgspec.Struct, frozen=True):
 class NvLink(msgspec.Struct, frozen=True):
     """One NVLink of a GPU: whether it is up, bytes a second one way, and where it leads.
 
-    ``rate`` is None where the driver does not tell; ``to`` the bus of another GPU, SWITCH, or empty where it is not told.
+    ``rate`` is None where the driver does not tell. ``to``: another GPU's bus, SWITCH, or empty where it is not told.
     """
 
     up: bool
