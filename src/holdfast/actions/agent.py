@@ -150,7 +150,7 @@ class NodeAgent:
             "generation": generation.number, "run_dir": str(self._folder.path.absolute()), "node": generation.node,
             "nodes": generation.nodes, "leader": generation.leader, "world_size": generation.world_size,
             "on_hang": str(self._recovery.terms.on_hang), "workers": workers,
-            "sections": str(self._history / learning.FILE),
+            "sections": str(self._history / learning.FILE), "address": generation.address, "port": generation.port,
             "job": f"{self._plan.script}, {generation.world_size} ranks",
         }  # fmt: skip
         self._watcher.send("start", **self._case.start)

@@ -16,6 +16,7 @@ import psutil
 
 from holdfast.actions.run_folder import keep_boxes, take_over
 from holdfast.facts.children import children
+from holdfast.runtime import leftovers
 
 #: How long workers may take to save and end, as long as torchrun gives them.
 PATIENCE_S = 30.0
@@ -40,21 +41,30 @@ class Family:
         self._kin = {pid: process for pid, process in found.items() if process is not None}
 
     def end(self) -> None:
-        """SIGTERM, patience, SIGKILL; also for what they started."""
+        """SIGTERM, patience, SIGKILL; also for what they started, those last that clean up after them."""
         for worker in self._workers:
             with suppress(psutil.Error):
                 worker.terminate()
         psutil.wait_procs(self._workers, timeout=PATIENCE_S)
+        cleaners = [process for process in self._kin.values() if leftovers.cleans_up(process.pid)]
         for process in (*self._workers, *self._kin.values()):
+            with suppress(psutil.Error):
+                if process not in cleaners:
+                    process.kill()
+        for process in psutil.wait_procs(cleaners, timeout=leftovers.CLEANERS_LIMIT_S)[1]:
             with suppress(psutil.Error):
                 process.kill()
 
 
-def clear_up(family: Family, boxes: Path, run: Path) -> None:
-    """End what the agent left, and move its boxes from shared memory to ``orphaned`` in the run's folder."""
+def clear_up(family: Family, boxes: Path, run: Path, met: tuple[str, int]) -> None:
+    """End what the agent left, and move its boxes from shared memory to ``orphaned`` in the run's folder.
+
+    The workers ``met`` at this address and port.
+    """
     with suppress(OSError):
         take_over(boxes)  # another run that starts meanwhile would take them for leftovers
     family.end()
+    leftovers.remove(*met)
     keep_boxes(boxes, run / "orphaned")
     shutil.rmtree(boxes, ignore_errors=True)
 

@@ -118,7 +118,7 @@ class Watch:
         if self._node is not None:
             sys.stderr.write("holdfast watcher: the agent is gone; ending its workers\n")
             run, boxes = Path(self._start["run_dir"]), Path(self._start["workers"][0]["box"]).parent
-            clear_up(self._family, boxes, run)
+            clear_up(self._family, boxes, run, (str(self._start["address"]), int(self._start["port"])))
 
     def _all(self, mine: Summary) -> Summary:
         now = time.time()

@@ -23,7 +23,7 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler
 from holdfast import settings
 from holdfast.errors import HostUnfit
 from holdfast.report.text import plural
-from holdfast.runtime import ending, generation, membership, replacing
+from holdfast.runtime import ending, generation, leftovers, membership, replacing
 from holdfast.runtime.generation import Board, Choice, End, Generation, Hooks, Look, Order, Worker
 from holdfast.runtime.patience import Signals, Waiting, in_thread
 from holdfast.runtime.spares import Mode, Spares, handed_out
@@ -136,7 +136,8 @@ class Agent(LocalElasticAgent):
             restarts_left=self._remaining_restarts,
             workers=tuple(Worker(each.global_rank, each.local_rank, pids[each.local_rank]) for each in group.workers),
             board=Board(self._joined[-1].store if nodes > 1 else None, node, nodes),
-        )
+            address=str(group.master_addr), port=int(group.master_port),
+        )  # fmt: skip
 
     def _complete(self, environment: dict[str, str]) -> None:
         """Complete the environment of a worker that is about to start."""
@@ -294,6 +295,7 @@ class Agent(LocalElasticAgent):
             for handler in getattr(self._pcontext, "subprocess_handlers", {}).values():
                 for log in filter(None, (getattr(handler, "_stdout", None), getattr(handler, "_stderr", None))):
                     log.close()  # torch leaves them open
+        leftovers.remove(str(self._worker_group.master_addr), int(self._worker_group.master_port))
         self._generation = None
         self._hooks.ended(how)
 

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from holdfast.runtime import leftovers
+
 #: How long we wait for processes that got SIGKILL; only one in uninterruptible I/O needs longer, and may have it.
 KILL_LIMIT_S = 5.0
 _POLL_S = 0.02
@@ -123,10 +125,13 @@ def end(
 
 
 def kill_family(workers: Sequence[Child], kin: Mapping[int, Process]) -> None:
-    """SIGKILL for the workers, what descends from them now, and what of ``kin`` (seen before) still lives."""
+    """SIGKILL for the workers, what descends from them now, and what of ``kin`` (seen before) still lives.
+
+    Who cleans up after them comes last, and is given the time to do so (:mod:`holdfast.runtime.leftovers`).
+    """
     leaders = [worker.pid for worker in workers]
-    deadline = time.monotonic() + KILL_LIMIT_S
-    while time.monotonic() < deadline:
+    begun = time.monotonic()
+    while (taken := time.monotonic() - begun) < KILL_LIMIT_S:
         for worker in workers:
             worker.poll()  # a child that ended is a zombie until it is asked
         table = processes()
@@ -134,7 +139,8 @@ def kill_family(workers: Sequence[Child], kin: Mapping[int, Process]) -> None:
         left = {pid: each for pid, each in left.items() if table[pid].state not in "ZX"}
         if not left:
             return
-        for pid in left:
+        cleaners = {pid for pid in left if taken < leftovers.CLEANERS_LIMIT_S and leftovers.cleans_up(pid)}
+        for pid in left.keys() - cleaners:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_POLL_S)

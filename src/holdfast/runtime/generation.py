@@ -74,7 +74,10 @@ class Worker:
 
 @dataclass(frozen=True)
 class Generation:
-    """The workers of this node in generation ``number`` (restarts so far); ``node`` 0 leads."""
+    """The workers of this node in generation ``number`` (restarts so far); ``node`` 0 leads.
+
+    They meet at ``address`` and ``port`` (MASTER_ADDR, MASTER_PORT).
+    """
 
     number: int
     node: int
@@ -83,6 +86,8 @@ class Generation:
     restarts_left: int
     workers: tuple[Worker, ...]
     board: Board
+    address: str = ""
+    port: int = 0
 
     @property
     def leader(self) -> bool:
