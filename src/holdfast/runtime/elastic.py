@@ -295,7 +295,7 @@ class Agent(LocalElasticAgent):
             for handler in getattr(self._pcontext, "subprocess_handlers", {}).values():
                 for log in filter(None, (getattr(handler, "_stdout", None), getattr(handler, "_stderr", None))):
                     log.close()  # torch leaves them open
-        leftovers.remove(str(self._worker_group.master_addr), int(self._worker_group.master_port))
+        leftovers.remove(current.address, current.port)
         self._generation = None
         self._hooks.ended(how)
 
