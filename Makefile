@@ -33,8 +33,8 @@ test: $(READY)  ## all tests but those for GPUs and the long matrices (ARGS="-k 
 matrix: $(READY)  ## the long matrices: one thing, many times
 	@$(BIN)/python -m pytest -m matrix $(ARGS)
 
-chaos: $(READY)  ## hurt a job in every way that we know, and write docs/reliability.md (ARGS="sigkill-middle" chooses)
-	@status=0; $(BIN)/holdfast chaos run --results docs/reliability.json $(or $(ARGS),--all) || status=1; \
+chaos: $(READY)  ## hurt a job in every way we know, and write docs/reliability.md; goes on after an interruption (ARGS="sigkill-middle" chooses)
+	@status=0; $(BIN)/holdfast chaos run --results docs/reliability.json $(or $(ARGS),--all --go-on 12) || status=1; \
 	$(BIN)/python docs/generate.py; exit $$status
 
 fuzz: $(READY)  ## every parser against bytes that atheris makes up, FUZZ_SECONDS each (60)

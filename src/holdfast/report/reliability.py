@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -23,7 +26,11 @@ _HEAD = """# Reliability
 - of what counts no sample was lost, and none came twice;
 - every attempt went on from the newest checkpoint that had been declared and was not damaged since;
 - no process was left, and nothing in shared memory;
-- every verdict names what was done to it, and the first also to whom.
+- every verdict names what was done to it, and the first also to whom;
+- `holdfast history` tells of every failure its cause, the evidence, and what was decided.
+
+Where the policy changes what is computed, the job in peace computes the same: it leaves out the same batches, works
+them through in as many pieces from the same step on, or is submitted again with as many ranks; what counts is compared.
 
 `make chaos` plays all scenarios; `holdfast chaos run NAME` one, on your own machine.
 """
@@ -33,7 +40,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What came of one scenario: ``wrong`` is empty where the job survived, ``skipped`` says why it was not played.
 
     ``causes`` are those of its verdicts, ``redone`` the steps that were done again, ``took_s`` is from the start of the
-    job to its end, and ``peace_s`` the same for the job in peace.
+    job to its end, and ``peace_s`` the same for the job in peace. ``at`` is when it ended, in Unix seconds.
     """
 
     name: str
@@ -48,6 +55,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     peace_s: float = 0.0
     wrong: tuple[str, ...] = ()
     skipped: str = ""
+    at: float = 0.0
 
     @property
     def survived(self) -> bool:
@@ -67,6 +75,11 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
         """These results with newer ones, which take the place of those of the same name."""
         both = {each.name: each for each in (*self.outcomes, *found)}
         return replace(self, at=at, machine=machine, outcomes=tuple(both.values()))
+
+    def of(self, known: Iterable[Outcome]) -> Results:
+        """The results of all that is known: what was never played is marked so, and what is not known any more goes."""
+        found = {each.name: each for each in self.outcomes}
+        return replace(self, outcomes=tuple(found.get(each.name, each) for each in known))
 
 
 def read(path: Path) -> Results:
@@ -94,12 +107,39 @@ def write(path: Path, results: Results) -> None:
     write_whole(path, msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
 
 
+def add(path: Path, outcome: Outcome, machine: Mapping[str, str]) -> None:
+    """Add one outcome to a file of results, which other processes may add to at the same time.
+
+    Raises:
+        BadValue, MissingFile: as :func:`read` does; or the file cannot be written.
+    """
+    with _alone(path.parent):
+        write(path, read(path).having([outcome], outcome.at, machine))
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """No other process is in here for the same folder."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise MissingFile(folder, why=(error.strerror or str(error)).lower()) from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def page(results: Results, note: str) -> str:
     """The page, in Markdown."""
     day = time.strftime("%Y-%m-%d", time.gmtime(results.at))
     machine = ", ".join(f"{name} {value}" for name, value in results.machine.items())
     good = sum(each.survived for each in results.outcomes)
-    summary = f"Last run: {day}, {machine}. {good} of {len(results.outcomes)} scenarios were survived.\n"
+    bad = sum(bool(each.wrong) for each in results.outcomes)
+    unplayed = f", {left} were not played" if (left := len(results.outcomes) - good - bad) else ""
+    summary = f"Last run: {day}, {machine}. Of {len(results.outcomes)} scenarios {good} were survived{unplayed}"
+    summary += f", and {bad} were not survived.\n" if bad else ".\n"
     modes = dict.fromkeys((each.mode, each.hosts) for each in results.outcomes)
     tables = [
         _mode(mode, hosts, [each for each in results.outcomes if (each.mode, each.hosts) == (mode, hosts)])
@@ -142,4 +182,7 @@ def _failures(results: Results) -> Iterator[str]:
     bad = [each for each in results.outcomes if not each.survived]
     if bad:
         yield "## Not survived, or not played\n"
-        yield "\n".join(f"- `{each.name}`: {each.skipped or '; '.join(each.wrong)}" for each in bad) + "\n"
+        whys: dict[str, list[str]] = {}
+        for each in bad:
+            whys.setdefault(each.skipped or "; ".join(each.wrong), []).append(f"`{each.name}`")
+        yield "\n".join(f"- {', '.join(names)}: {why}" for why, names in whys.items()) + "\n"

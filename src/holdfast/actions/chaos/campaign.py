@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from holdfast.actions.chaos import assess
 from holdfast.actions.chaos.assess import Played
 from holdfast.actions.chaos.places import why_not
 from holdfast.actions.chaos.play import play
-from holdfast.actions.chaos.scenarios import Scenario
+from holdfast.actions.chaos.scenario import Scenario
 from holdfast.errors import WorldError
 from holdfast.facts.versions import versions
 from holdfast.report.reliability import Outcome
@@ -24,24 +25,24 @@ def campaign(scenarios: Iterable[Scenario], folder: Path) -> Iterator[Outcome]:
     Raises:
         WorldError: the job does not even run in peace.
     """
-    peace: dict[tuple[str, int], Played] = {}
+    peace: dict[Scenario, Played] = {}
     for scenario in scenarios:
         why = why_not(scenario)
         if why:
-            yield _outcome(scenario, skipped=why)
+            yield not_played(scenario, why)
             continue
-        kind = scenario.mode, scenario.ranks
-        if kind not in peace:
-            peace[kind] = _in_peace(scenario, folder)
+        calm = scenario.calm
+        if calm not in peace:
+            peace[calm] = _in_peace(calm, folder)
         here = Path(tempfile.mkdtemp(prefix=f"{scenario.name}-", dir=folder))
         played = play(scenario, here)
-        wrong = assess.wrong(scenario, played, peace[kind])
+        wrong = assess.wrong(scenario, played, peace[calm])
         if not wrong:
             shutil.rmtree(here, ignore_errors=True)
         causes = tuple(root["cause"] if root else "none" for root in played.roots)
         yield _outcome(
             scenario, causes=causes, redone=assess.redone(played), took_s=round(played.took_s, 2),
-            peace_s=round(peace[kind].took_s, 2), wrong=tuple(wrong),
+            peace_s=round(peace[calm].took_s, 2), wrong=tuple(wrong), at=round(time.time()),
         )  # fmt: skip
 
 
@@ -54,20 +55,24 @@ def machine() -> Mapping[str, str]:
     }
 
 
+def not_played(scenario: Scenario, why: str) -> Outcome:
+    """The outcome of a scenario that was not played."""
+    return _outcome(scenario, skipped=why)
+
+
 def _outcome(scenario: Scenario, **found: object) -> Outcome:
     return Outcome(
         name=scenario.name, fault=scenario.fault, moment=scenario.moment, mode=scenario.mode, ranks=scenario.ranks,
-        **found,  # type: ignore[arg-type] # the fields of an outcome
+        hosts=scenario.hosts, **found,  # type: ignore[arg-type] # the fields of an outcome
     )  # fmt: skip
 
 
-def _in_peace(scenario: Scenario, folder: Path) -> Played:
-    calm = Scenario(name="peace", fault="none", moment="", mode=scenario.mode, ranks=scenario.ranks)
+def _in_peace(calm: Scenario, folder: Path) -> Played:
     here = Path(tempfile.mkdtemp(prefix="peace-", dir=folder))
     played = play(calm, here)
     wrong = assess.wrong(calm, played, played)
     if wrong:
         what = f"the job cannot be hurt, because it does not run in peace: {wrong[0]}"
-        raise WorldError(what, next_step=f"see {here}/output0.txt")
+        raise WorldError(what, next_step=f"see {here}/output0.0.txt")
     shutil.rmtree(here, ignore_errors=True)
     return played

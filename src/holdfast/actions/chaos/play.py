@@ -16,10 +16,14 @@ import msgspec
 import psutil
 
 from holdfast import settings
+from holdfast.actions import ledger
 from holdfast.actions.chaos.assess import Fact, Played
-from holdfast.actions.chaos.blows import BLOWS, power_off
+from holdfast.actions.chaos.blows import BLOWS, PORT, power_off
+from holdfast.actions.chaos.hosts import DEVICE, Host, address
 from holdfast.actions.chaos.places import place
-from holdfast.actions.chaos.scenarios import PATIENCE, SAVE_EVERY, STEPS, Blow, Scenario
+from holdfast.actions.chaos.scenario import PATIENCE, SAVE_EVERY, STEPS, Blow, Scenario
+from holdfast.actions.ledger import Record
+from holdfast.errors import HoldfastError
 
 LIMIT_S = 150.0
 RESTARTS = 4
@@ -32,29 +36,61 @@ _SHM = Path("/dev/shm")  # noqa: S108 - that is where a leftover would lie
 
 
 class Job:
-    """One submission of the job in ``folder``: started when this is made."""
+    """One submission of the job in ``folder``, started on all hosts when this is made."""
 
-    def __init__(self, scenario: Scenario, folder: Path, number: int, words: Sequence[str] = ()) -> None:
-        self.folder, self.number = folder, number
-        self._report, self._said = folder / f"report{number}.json", folder / f"output{number}.txt"
-        self._runs = set(_entries(folder / "runs"))
-        inject = [part for text in scenario.inject for part in ("--inject", text)] if number == 0 else []
+    def __init__(
+        self, scenario: Scenario, folder: Path, number: int, words: Sequence[str] = (), hosts: Sequence[Host] = ()
+    ) -> None:
+        self.folder, self.number, self.hosts = folder, number, hosts
+        self.lost: set[int] = set()
+        self._report = folder / f"report{number}.json"
+        self._runs = [set(_entries(folder / f"runs{host}")) for host in range(scenario.hosts)]
+        self._said = [folder / f"output{number}.{host}.txt" for host in range(scenario.hosts)]
+        self.agents = [self._start(scenario, host, words) for host in range(scenario.hosts)]
+
+    def _start(self, scenario: Scenario, host: int, words: Sequence[str]) -> subprocess.Popen[bytes]:
+        inject = [part for text in scenario.inject for part in ("--inject", text)] if self.number == 0 else []
+        ranks, steps = scenario.ranks // scenario.hosts, STEPS
+        if scenario.apart_at and not scenario.elastic:  # in peace: fewer ranks from there on
+            ranks, steps = (ranks, scenario.apart_at) if self.number == 0 else (ranks - 1, STEPS)
         command = [
-            *words, sys.executable, "-m", "holdfast", "run", "--run-dir", "runs", "--json-report", self._report.name,
-            "--standalone", "--nproc-per-node", str(scenario.ranks), "--max-restarts", str(RESTARTS), *inject,
-            "train.py", "--mode", scenario.mode, "--steps", str(STEPS), "--save-every", str(SAVE_EVERY),
-            *scenario.trainer,
+            *words, *(self.hosts[host].words if self.hosts else ()), "env", f"--chdir={self.folder}",
+            sys.executable, "-m", "holdfast", "run", "--run-dir", f"runs{host}",
+            *(("--json-report", self._report.name) if host == 0 else ()), *_meeting(scenario, host),
+            "--nproc-per-node", str(ranks), "--max-restarts", str(RESTARTS), *inject, *scenario.options,
+            "train.py", "--mode", scenario.mode, "--steps", str(steps), "--save-every", str(SAVE_EVERY),
+            "--submission", str(self.number), *scenario.trainer,
         ]  # fmt: skip
-        environment = {**settings.environment(), "OMP_NUM_THREADS": "1", "COLUMNS": "120", **PATIENCE}
-        with self._said.open("wb") as said:
-            self.process = subprocess.Popen(
-                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT
-            )
+        with self._said[host].open("wb") as said:
+            return subprocess.Popen(
+                command, cwd=self.folder, env=_environment(scenario), stdin=subprocess.DEVNULL, stdout=said,
+                stderr=subprocess.STDOUT,
+            )  # fmt: skip
+
+    def run(self, host: int = 0) -> Path | None:
+        """The folder of this run on that host, once there is one."""
+        return next(iter(_entries(self.folder / f"runs{host}") - self._runs[host]), None)
+
+    def lose(self, host: int) -> None:
+        """Expect nothing any more of the agent of that host."""
+        self.lost.add(host)
 
     @property
-    def run(self) -> Path | None:
-        """The folder of this run, once there is one."""
-        return next(iter(_entries(self.folder / "runs") - self._runs), None)
+    def status(self) -> int | None:
+        """The exit status once all agents have ended: the first that is not 0, of hosts that were not lost."""
+        found = [agent.poll() for agent in self.agents]
+        if any(each is None for each in found):
+            return None
+        return next((each for host, each in enumerate(found) if each and host not in self.lost), 0)
+
+    @property
+    def records(self) -> Sequence[Record]:
+        """Its ledger, that of the first host that has one."""
+        for host in range(len(self.agents)):
+            with suppress(HoldfastError):
+                if host not in self.lost and (run := self.run(host)) is not None:
+                    return ledger.read(run)
+        return ()
 
     @property
     def traces(self) -> dict[int, Sequence[Fact]]:
@@ -62,13 +98,13 @@ class Job:
         return _traces(self.folder)
 
     def living(self) -> Iterator[psutil.Process]:
-        """The processes that work in the folder, except its own."""
-        return (process for process in _living(self.folder) if process.pid != self.process.pid)
+        """All processes that work in the folder."""
+        return _living(self.folder)
 
     @property
     def output(self) -> str:
         """What it said."""
-        return self._said.read_text(errors="replace")
+        return "".join(path.read_text(errors="replace") for path in self._said)
 
     @property
     def report(self) -> Mapping[str, Any]:
@@ -77,6 +113,23 @@ class Job:
             found: Mapping[str, Any] = msgspec.json.decode(self._report.read_bytes())
             return found
         return {}
+
+
+def _meeting(scenario: Scenario, host: int) -> Sequence[str]:
+    """How the hosts come together: a fixed number at the first one's store, or any number."""
+    if scenario.hosts == 1:
+        return ("--standalone",)
+    if scenario.elastic:
+        return ("--nnodes", f"1:{scenario.hosts}", "--rdzv-backend", "c10d", "--rdzv-id", "chaos", "--rdzv-endpoint",
+                f"{address(0)}:{PORT}")  # fmt: skip
+    return ("--nnodes", str(scenario.hosts), "--node-rank", str(host), "--master-addr", address(0), "--master-port",
+            str(PORT))  # fmt: skip
+
+
+def _environment(scenario: Scenario) -> Mapping[str, str]:
+    meeting = {"GLOO_SOCKET_IFNAME": DEVICE, "TP_SOCKET_IFNAME": DEVICE} if scenario.hosts > 1 else {}
+    engine = {"DS_ACCELERATOR": "cpu"} if scenario.mode.startswith("zero") else {}
+    return {**settings.environment(), "OMP_NUM_THREADS": "1", "COLUMNS": "120", **PATIENCE, **meeting, **engine}
 
 
 def play(scenario: Scenario, folder: Path, *, limit_s: float = LIMIT_S) -> Played:
@@ -89,21 +142,23 @@ def play(scenario: Scenario, folder: Path, *, limit_s: float = LIMIT_S) -> Playe
     """
     spec = find_spec("holdfast.runtime.chaos_trainer")
     shutil.copy(str(spec and spec.origin), folder / "train.py")
-    with place(scenario, folder) as words:
-        return _play(scenario, folder, words, limit_s)
+    with place(scenario, folder) as (words, hosts):
+        return _play(scenario, folder, words, hosts, limit_s)
 
 
-def _play(scenario: Scenario, folder: Path, words: Sequence[str], limit_s: float) -> Played:
+def _play(scenario: Scenario, folder: Path, words: Sequence[str], hosts: Sequence[Host], limit_s: float) -> Played:
     began = time.monotonic()
     met: set[int] = set()
     jobs: list[Job] = []
     statuses: list[int | None] = []
     struck: list[str] = []
-    for number in range(scenario.starts):
-        job = Job(scenario, folder, number, words)
+    for number in range(2 if scenario.apart_at and not scenario.elastic else scenario.starts):
+        job = Job(scenario, folder, number, words, hosts)
         jobs.append(job)
         waiting = list(scenario.blows) if number == 0 else []
         statuses.append(_until_the_end(job, waiting, struck, met, limit_s))
+        for host in hosts:
+            host.mend()
     took_s = time.monotonic() - began
     left = _left(folder)
     for process in left:
@@ -111,33 +166,40 @@ def _play(scenario: Scenario, folder: Path, words: Sequence[str], limit_s: float
             process.kill()
     return Played(
         statuses=tuple(statuses), reports=tuple(job.report for job in jobs), traces=_traces(folder),
-        processes=tuple(_named(process) for process in left), shared=tuple(_shared(folder, met)), struck=tuple(struck),
+        ledgers=tuple(job.records for job in jobs), processes=tuple(_named(process) for process in left),
+        shared=(*_shared(folder, met), *(name for host in hosts for name in host.shared())), struck=tuple(struck),
         output="".join(job.output for job in jobs), took_s=took_s,
     )  # fmt: skip
 
 
 def _until_the_end(job: Job, waiting: list[Blow], struck: list[str], met: set[int], limit_s: float) -> int | None:
-    """Watch and strike until the job's own process ends; its status, None where it had to be killed."""
+    """Watch and strike until the job's own processes end; its status, None where it had to be killed."""
     until = time.monotonic() + limit_s
     due: dict[int, float] = {}
-    while (status := job.process.poll()) is None:
-        met |= {process.pid for process in _living(job.folder)}
-        now = time.monotonic()
-        if now > until:
+    try:
+        while (status := job.status) is None:
+            met |= {process.pid for process in _living(job.folder)}
+            now = time.monotonic()
+            if now > until:
+                return None
+            for blow in [blow for blow in waiting if _is_due(blow, job, met)]:
+                if now >= due.setdefault(id(blow), now + blow.delay_s):
+                    waiting.remove(blow)
+                    struck.append(f"{blow.kind}: {BLOWS[blow.kind](job, blow)}")
+            time.sleep(_LOOK_S)
+        return status
+    finally:  # also where somebody interrupts
+        if job.status is None:
             power_off(job)
-            job.process.wait()
-            return None
-        for blow in [blow for blow in waiting if _is_due(blow, job, met)]:
-            if now >= due.setdefault(id(blow), now + blow.delay_s):
-                waiting.remove(blow)
-                struck.append(f"{blow.kind}: {BLOWS[blow.kind](job)}")
-        time.sleep(_LOOK_S)
-    return status
+            for agent in job.agents:
+                agent.wait()
 
 
 def _is_due(blow: Blow, job: Job, met: set[int]) -> bool:
+    if blow.what == "submitted":
+        return True
     if blow.what == "start":
-        return job.run is not None and len(met) > _BESIDE_RANKS
+        return job.run(0) is not None and len(met) > _BESIDE_RANKS
     facts = (fact for trace in job.traces.values() for fact in trace)
     return any(fact.what == blow.what and fact.step >= blow.step for fact in facts)
 
@@ -181,7 +243,7 @@ def _named(process: psutil.Process) -> str:
 
 def _shared(folder: Path, met: set[int]) -> Iterator[str]:
     """Names in shared memory that carry the name of one of the runs, or of a process of the job (torch's loaders)."""
-    runs = [path.name for path in _entries(folder / "runs")]
+    runs = [path.name for base in folder.glob("runs*") for path in _entries(base)]
     for path in sorted(_entries(_SHM)):
         if any(run in path.name for run in runs) or any(path.name.startswith(f"torch_{pid}_") for pid in met):
             yield path.name
