@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a script that talks
-"""Trains in place; rank 1 is killed once it may go. Arguments: FOLDER. State of before lies in memory: it is kept."""
+"""Trains in place; a fault comes once it may go. Arguments: FOLDER [FAULT]. What FAULT is stands in :func:`fault`."""
 
 import json
 import os
@@ -14,7 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import holdfast
 
-FOLDER = Path(sys.argv[1])
+FOLDER, FAULT = Path(sys.argv[1]), (*sys.argv[2:], "killed")[0]
+SAVED = 3
+MEMORY = Path(os.environ["HOLDFAST_BOX"]).parent / "checkpoints"
 CALLS = []
 
 
@@ -23,21 +25,47 @@ def tell(**what):
         file.write(json.dumps({"time": time.time(), "pid": os.getpid(), **what}) + "\n")
 
 
+def fault(rank):
+    """What happens to a rank in generation 0: 1 is killed, but for ``raises`` and ``alone``; some do more."""
+    if FAULT == "raises" and rank == 1:
+        raise ValueError("of my own")
+    if FAULT == "alone":  # looks as if it came from another rank's death, and nobody died
+        if rank == 0:
+            tell(event="fault")
+            raise RuntimeError("this is not about NCCL")
+    elif rank == 1:
+        while not list(MEMORY.glob(f"step-*{SAVED}")):
+            time.sleep(0.01)
+        (FOLDER / "ckpts").rename(FOLDER / "away")  # what goes on has memory alone
+        tell(event="fault")
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif FAULT == "deaf" and rank == 2:
+        time.sleep(1000)
+
+
 def train():
-    dist.init_process_group("gloo")
-    rank, generation = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    generation = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     CALLS.append(generation)
+    if FAULT == "twice" and generation == 1 and os.environ["RANK"] == "2":
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
     model = DistributedDataParallel(torch.nn.Linear(4, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(10000):
+    checkpoint = holdfast.Checkpoint(FOLDER / "ckpts", model=model, optimizer=optimizer, copies=["memory"])
+    restored = checkpoint.load()
+    begun = restored.step if restored else 0
+    tell(event="begun", rank=rank, generation=generation, step=begun, folder=str(restored.folder) if restored else "")
+    for step in range(begun + 1, 10000):
         model(torch.ones(1, 4)).sum().backward()
         optimizer.step()
-        if step == 0:
+        if step == begun + 1:
             tell(event="step", rank=rank, generation=generation, calls=CALLS)
-        if generation == 0 and rank == 1 and (FOLDER / "go").exists():
-            tell(event="fault")
-            os.kill(os.getpid(), signal.SIGKILL)
-        if generation > 0 and step == 100:
+        if step == SAVED:
+            checkpoint.save(step, asynchronous=False)
+        if generation == 0 and step > SAVED and (FOLDER / "go").exists():
+            fault(rank)
+        if generation > 0 and step > begun + 20:
             break
         time.sleep(0.02)
     dist.barrier()

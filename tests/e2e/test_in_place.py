@@ -8,25 +8,62 @@ import pytest
 from tests.e2e.test_spares import wait_for_spares
 
 HERE = Path(__file__).parent
+RANKS = (0, 1, 2)
 
 pytestmark = pytest.mark.slow
 
 
+def told(folder, event):
+    facts = (json.loads(line) for line in (folder / "told").read_text().splitlines())
+    return [fact for fact in facts if fact["event"] == event]
+
+
+def pids(folder):
+    """By generation and rank, the processes that made a step."""
+    return {(fact["generation"], fact["rank"]): fact["pid"] for fact in told(folder, "step")}
+
+
 @pytest.mark.parametrize("recorder", ["auto", pytest.param("python", marks=pytest.mark.matrix)])
-def test_survivors_keep_their_processes(launch, tmp_path, recorder):
+def test_survivors_keep_their_processes_and_load_from_memory(launch, tmp_path, recorder):
     job = launch("--nproc-per-node", 3, "--max-restarts", 2, "--recorder", recorder, "--json-report", "report.json",
                  HERE / "goes_on.py", tmp_path)  # fmt: skip
     wait_for_spares(job, 3)
     (tmp_path / "go").touch()
     assert job.end() == 0, job.output
-    told = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
-    pids = {(each["generation"], each["rank"]): each["pid"] for each in told if each["event"] == "step"}
-    assert set(pids) == {(generation, rank) for generation in (0, 1) for rank in (0, 1, 2)}, job.output
-    assert (pids[0, 0], pids[0, 2]) == (pids[1, 0], pids[1, 2])
-    assert pids[0, 1] != pids[1, 1]
-    calls = {each["rank"]: each["calls"] for each in told if each.get("generation") == 1}
+    found = pids(tmp_path)
+    assert set(found) == {(generation, rank) for generation in (0, 1) for rank in RANKS}, job.output
+    assert (found[0, 0], found[0, 2]) == (found[1, 0], found[1, 2])
+    assert found[0, 1] != found[1, 1]
+    calls = {each["rank"]: each["calls"] for each in told(tmp_path, "step") if each["generation"] == 1}
     assert calls == {0: [0, 1], 1: [1], 2: [0, 1]}
+    begun = [each for each in told(tmp_path, "begun") if each["generation"] == 1]
+    assert [each["step"] for each in begun] == [3, 3, 3]
+    assert all(each["folder"].startswith("/dev/shm/holdfast-") for each in begun), begun  # there was nothing else
     report = job.json("report.json")
     assert [incident["decision"] for incident in report["incidents"]] == ["replace"], job.output
     assert report["verdict"]["root"]["subject"]["rank"] == 1
     assert job.boxes() == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "decisions", "said"),
+    [
+        ("deaf", ["replace", "restart"], "rank 2 did not go on within 5 s: it is ended"),
+        pytest.param("twice", ["replace", "restart"], "", marks=pytest.mark.matrix),
+        pytest.param("raises", ["restart"], "of my own", marks=pytest.mark.matrix),
+        pytest.param("alone", ["restart"], "this is not about NCCL", marks=pytest.mark.matrix),
+    ],
+)
+def test_where_something_is_odd_all_processes_begin_anew(launch, tmp_path, fault, decisions, said):
+    (tmp_path / "go").touch()
+    job = launch("--nproc-per-node", 3, "--max-restarts", 3, "--spares", "off", "--json-report", "report.json",
+                 HERE / "goes_on.py", tmp_path, fault)  # fmt: skip
+    assert job.end() == 0, job.output
+    last, found = len(decisions), pids(tmp_path)
+    assert {rank for generation, rank in found if generation == last} == set(RANKS), job.output
+    assert not {found[0, rank] for rank in RANKS} & {found[last, rank] for rank in RANKS}
+    assert [each["decision"] for each in job.json("report.json")["incidents"]] == decisions, job.output
+    assert said in job.output
+    if fault == "alone":
+        (fell,), (again, *_) = told(tmp_path, "fault"), [e for e in told(tmp_path, "begun") if e["generation"] == 1]
+        assert again["time"] - fell["time"] < 15, job.output

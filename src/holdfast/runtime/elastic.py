@@ -63,6 +63,7 @@ class Agent(LocalElasticAgent):
         self._order: Order | None = None
         self._failed_at: float | None = None
         self._proposed_at: float | None = None
+        self._survivors = replacing.Survivors()
         signals.kill, signals.pass_on = self._kill, self._pass_on
 
     # Coming together
@@ -151,6 +152,7 @@ class Agent(LocalElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         ending.wait(list(self._children().values()), HURRY_S if self._failed_at else self._interval_s)
         codes = self._codes()
+        self._mind_survivors(codes)
         order = self._ask(codes)
         if order is not None:
             self._obey(order)
@@ -171,35 +173,74 @@ class Agent(LocalElasticAgent):
         result: RunResult = super()._monitor_workers(worker_group)
         return result
 
+    def _mind_survivors(self, codes: dict[int, int]) -> None:
+        """Tell the other nodes who died here and whether the rest could go on, and answer those that wait for it."""
+        current = self._generation
+        if current is None:
+            return
+        dead, elsewhere = sorted(rank for rank, code in codes.items() if code), self._board.read("dead")
+        if current.nodes > 1 and (dead or elsewhere):
+            self._board.post("dead", f"{int(self._able)} {dead}")
+        if not dead and not elsewhere and self._pcontext is not None:
+            self._survivors.send_back(self._pcontext.envs)
+        for local_rank in self._survivors.silent():
+            rank, child = next(each.rank for each in current.workers if each.local_rank == local_rank), self._children()
+            self._hooks.note(f"rank {rank} did not go on within {replacing.ANSWER_LIMIT_S:g} s: it is ended")
+            with suppress(ProcessLookupError):
+                os.kill(child[local_rank].pid, signal.SIGKILL)
+
+    @property
+    def _able(self) -> bool:
+        """Whether dead ranks of this node can be replaced while the others live on."""
+        current = self._generation
+        return current is not None and replacing.can(self._pcontext, current.workers)
+
     @property
     def _in_place(self) -> bool:
-        """Whether dead ranks can be replaced while the others live on."""
-        current = self._generation
-        return self._alone and current is not None and replacing.can(self._pcontext, current.workers)
+        """Whether a rank of the job died, and all nodes said that they can go on."""
+        current, told = self._generation, self._board.read("dead")
+        if current is None or not (told or any(self._codes().values())):
+            return False
+        return self._able and len(told) == current.nodes - 1 and all(each.startswith("1") for each in told.values())
 
     def _replaced(self, order: Order) -> bool:
-        """Carry out a REPLACE, if everything is as it should be; the others have then been told to go on in place."""
-        current, group = self._generation, self._worker_group
-        codes = self._codes()
-        whole = current is not None and len(codes) < len(current.workers) and set(codes) == set(order.ranks)
-        if order.choice is not Choice.REPLACE or not whole or not self._in_place or self._remaining_restarts == 0:
+        """Carry out a REPLACE, if everything is as it should be; the others have then been told to go on in place.
+
+        A node where it is not starts all of its ranks again, and the others meet those.
+        """
+        current, group, codes = self._generation, self._worker_group, self._codes()
+        if current is None or order.choice is not Choice.REPLACE or not self._able or self._remaining_restarts == 0:
             return False
-        assert current is not None  # noqa: S101 - for mypy: it is whole
+        ranks = {worker.rank: worker.local_rank for worker in current.workers}
+        if set(codes) != ranks.keys() & set(order.ranks) or len(order.ranks) >= current.world_size:
+            return False
         self._hooks.ended(End.FAILED)
         self._remaining_restarts -= 1
-        in_thread(functools.partial(self._join, group), lambda: None)
-        changed = {
-            "MASTER_ADDR": str(group.master_addr), "MASTER_PORT": str(group.master_port),
-            "TORCHELASTIC_RESTART_COUNT": str(group.spec.max_restarts - self._remaining_restarts),
-        }  # fmt: skip
-        dead = {worker.local_rank for worker in current.workers if worker.rank in codes}
+        self._board.leave(0)
+        in_thread(functools.partial(self._join, group), Waiting(self._hooks.note, "the other nodes to join").tick)
+        dead = {ranks[rank] for rank in codes}
+        if {each.global_rank: each.local_rank for each in group.workers} != ranks:  # a box belongs to one rank
+            ending.end(list(self._children().values()), word=signal.SIGKILL, patience_s=0, spared=self._spared)
+            dead = set(ranks.values())
+        changed = {each.local_rank: self._variables(each) for each in group.workers}
         told = replacing.start(self._pcontext, dead, changed, self._logs_specs, self._spares, LINE_PREFIX)
-        replacing.tell(told, {worker.local_rank for worker in current.workers} - dead)
+        self._survivors.tell(told, set(ranks.values()) - dead)
         pids = {local_rank: child.pid for local_rank, child in self._children().items()}
         for worker in group.workers:
             worker.id = pids[worker.local_rank]  # torch compares them at each look
         self._begin(pids)
         return True
+
+    def _variables(self, worker: Any) -> dict[str, str]:
+        """What is different in the environment of a worker in a generation that it did not begin."""
+        group = self._worker_group
+        return {
+            "MASTER_ADDR": str(group.master_addr), "MASTER_PORT": str(group.master_port),
+            "RANK": str(worker.global_rank), "WORLD_SIZE": str(worker.world_size),
+            "ROLE_RANK": str(worker.role_rank), "ROLE_WORLD_SIZE": str(worker.role_world_size),
+            "GROUP_RANK": str(group.group_rank), "GROUP_WORLD_SIZE": str(group.group_world_size),
+            "TORCHELASTIC_RESTART_COUNT": str(group.spec.max_restarts - self._remaining_restarts),
+        }  # fmt: skip
 
     @property
     def _spared(self) -> frozenset[int]:
@@ -209,7 +250,7 @@ class Agent(LocalElasticAgent):
     def _ask(self, codes: dict[int, int]) -> Order | None:
         """Ask the hooks, propose what they want, and return what the nodes agreed upon."""
         if self._proposed_at is None and self._board.order() is None:
-            wanted = self._hooks.tick(Look(codes, self._standing_by, in_place=any(codes.values()) and self._in_place))
+            wanted = self._hooks.tick(Look(codes, self._standing_by, in_place=self._in_place))
             if wanted is not None:
                 self._proposed_at = time.monotonic()
                 self._board.propose(wanted)

@@ -25,7 +25,9 @@ READ_EVERY_S = 0.25
 #: A store that does not answer for this long is lost.
 STORE_LIMIT_S = 30
 #: What nodes post; each node has one sheet of a kind. A call is read before the summary that was posted before it.
-SHEETS = ("call", "summary", "done", "left")
+SHEETS = ("call", "summary", "dead", "done", "left")
+#: Those that every node reads; the leader reads all.
+_OF_ALL = ("dead", "done", "left")
 _BLANK = "-"
 
 
@@ -157,6 +159,7 @@ class Board:
         self._nodes = nodes
         self._read: dict[str, str] = {}
         self._unsent: dict[str, str] = {}
+        self._posted: dict[str, str] = {}
         self._proposed: Order | None = None
         self._order: Order | None = None
         self._lock = threading.Lock()
@@ -171,12 +174,15 @@ class Board:
 
     def post(self, sheet: str, text: str) -> None:
         """Put ``text`` on this node's sheet, in place of what stood there."""
+        key = _key(sheet, self._node)
+        if self._posted.get(key) == text:
+            return
         with self._lock:
-            self._unsent[_key(sheet, self._node)] = text
+            self._posted[key] = self._unsent[key] = text
         self._wake.set()
 
     def read(self, sheet: str) -> dict[int, str]:
-        """What the other nodes last posted, by node; of nodes other than the leader ``done`` and ``left`` are known."""
+        """What the other nodes last posted, by node; the leader knows all sheets, the others some of them."""
         others = (node for node in range(self._nodes) if node != self._node)
         return {node: text for node in others if (text := self._read.get(_key(sheet, node), _BLANK)) != _BLANK}
 
@@ -206,7 +212,7 @@ class Board:
         self._thread.join(timeout=2 * READ_EVERY_S)
 
     def _carry(self) -> None:
-        sheets = SHEETS if self._node == 0 else ("done", "left")
+        sheets = SHEETS if self._node == 0 else _OF_ALL
         keys = ["order", *(_key(sheet, node) for sheet in sheets for node in range(self._nodes))]
         try:
             last = False

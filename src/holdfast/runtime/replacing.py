@@ -1,4 +1,4 @@
-"""Starts dead ranks alone again, among survivors that go on in place (``runtime/surviving.py``), on a job of one node.
+"""Starts dead ranks alone again, among survivors that go on in place (``runtime/surviving.py``).
 
 It reaches into torch's ``SubprocessContext`` (tested with torch 2.13.0); where that is another, :func:`can` says no.
 """
@@ -6,6 +6,7 @@ It reaches into torch's ``SubprocessContext`` (tested with torch 2.13.0); where 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,12 @@ from torch.distributed.elastic.multiprocessing.tail_log import TailLog
 from holdfast.report.files import write_whole
 from holdfast.runtime.generation import Worker
 from holdfast.runtime.spares import Spares, handed_out
-from holdfast.runtime.surviving import ABLE, AGAIN
+from holdfast.runtime.surviving import ABLE, AGAIN, WAITS
 
+#: A survivor that does not take its word for so long is stuck in something that knows of no ranks.
+ANSWER_LIMIT_S = 5.0
+#: A rank whose error may be of another's death waits so long at most where nobody died.
+NOBODY_DIED_S = 3.0
 _NEEDED = ("subprocess_handlers", "envs", "args", "entrypoint", "_running_local_ranks", "_tail_logs", "_numa_options")
 
 
@@ -29,13 +34,14 @@ def can(context: Any, workers: Collection[Worker]) -> bool:
 
 
 def start(
-    context: Any, dead: Collection[int], changed: Mapping[str, str], logs: LogsSpecs, spares: Spares, prefix: str
-) -> dict[int, dict[str, str]]:
-    """Start the local ranks ``dead`` in a generation of which ``changed`` tells; the environments of all local ranks.
+    context: Any, dead: Collection[int], changed: Mapping[int, Mapping[str, str]], logs: LogsSpecs, spares: Spares,
+    prefix: str,
+) -> dict[int, dict[str, str]]:  # fmt: skip
+    """Start the local ranks ``dead`` again, with variables ``changed`` by local rank; the environments of all of them.
 
     ``prefix`` stands in front of each line that a worker prints.
     """
-    environments = {local_rank: {**own, **changed} for local_rank, own in context.envs.items()}
+    environments = {local_rank: {**own, **changed[local_rank]} for local_rank, own in context.envs.items()}
     places = logs.reify(environments)
     with handed_out(spares):
         for local_rank in dead:
@@ -54,11 +60,43 @@ def start(
     return environments
 
 
-def tell(environments: Mapping[int, Mapping[str, str]], survivors: Collection[int]) -> None:
-    """Tell the local ranks that survived where the new generation meets."""
-    for local_rank in survivors:
-        told = environments[local_rank]
-        write_whole(_beside(told, AGAIN), msgspec.json.encode(told))
+class Survivors:
+    """The ranks of this node that live on while others are replaced: who was told to, and who waits to be told."""
+
+    def __init__(self) -> None:
+        self._told: dict[int, Path] = {}
+        self._told_at = 0.0
+        self._waiting_since: dict[int, float] = {}
+
+    def tell(self, environments: Mapping[int, Mapping[str, str]], survivors: Collection[int]) -> None:
+        """Tell the local ranks that survived where the new generation meets. Raises MissingFile."""
+        self._told, self._told_at = {}, time.monotonic()
+        for local_rank in survivors:
+            file = _beside(environments[local_rank], AGAIN)
+            write_whole(file, msgspec.json.encode(environments[local_rank]))
+            self._told[local_rank] = file
+
+    def silent(self) -> list[int]:
+        """Local ranks that were told and did not take their word in time; each once."""
+        if not self._told:
+            return []
+        self._told = {local_rank: file for local_rank, file in self._told.items() if file.exists()}
+        if time.monotonic() - self._told_at < ANSWER_LIMIT_S:
+            return []
+        late = list(self._told)
+        for file in self._told.values():
+            file.unlink(missing_ok=True)
+        self._told = {}
+        return late
+
+    def send_back(self, environments: Mapping[int, Mapping[str, str]]) -> None:
+        """Nobody is known to be dead: who waits for a word although raises its error after all, a little later."""
+        now = time.monotonic()
+        waiting = [rank for rank, environment in environments.items() if _beside(environment, WAITS).exists()]
+        self._waiting_since = {rank: self._waiting_since.get(rank, now) for rank in waiting}
+        for local_rank, since in self._waiting_since.items():
+            if now - since > NOBODY_DIED_S:
+                write_whole(_beside(environments[local_rank], AGAIN), msgspec.json.encode({}))
 
 
 def _beside(environment: Mapping[str, str], suffix: str) -> Path:

@@ -4,6 +4,9 @@
 collectives fail; `holdfast run` replaces the dead one by a spare process and writes beside the box of each survivor
 where the new generation meets. The survivor drops its groups and calls ``train`` again. Whatever is odd, a group that
 does not end, a word that does not come, ends the process with the error it had, and the job restarts as ever.
+
+Files beside the box: ``.in-place`` lies there while the rank can go on in place, ``.waits`` while it has an error that
+may be of another rank's death, ``.again`` is the agent's word: the new environment, or none where nobody died.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,15 +28,20 @@ from holdfast.errors import HoldfastError
 from holdfast.runtime import recorder
 
 T = TypeVar("T")
-#: Beside the box: that this rank can go on in place, and what it is told.
 ABLE = ".in-place"
+WAITS = ".waits"
 AGAIN = ".again"
-#: How long a survivor waits to be told, and its old groups may take to end.
-WORD_LIMIT_S = 15.0
+#: How long a survivor waits for a word; the agent gives one in any case, so that this is for one that hangs.
+WORD_LIMIT_S = 60.0
+#: How long old groups may take to end.
 END_LIMIT_S = 5.0
 _LOOK_EVERY_S = 0.01
+#: With these words holdfast's own waits end where the agent has given its word.
+PEER_DIED = "another rank died and is replaced"
 #: In the text of an error that another rank's death causes: gloo's, NCCL's, the store's.
-_OF_A_PEER = ("gloo", "Connection closed by peer", "Connection reset", "NCCL", "Broken pipe", "aborted", "TCPStore")
+_OF_A_PEER = (
+    "gloo", "Connection closed by peer", "Connection reset", "NCCL", "Broken pipe", "aborted", "TCPStore", PEER_DIED,
+)  # fmt: skip
 
 
 def in_place(train: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -53,29 +61,54 @@ def in_place(train: Callable[..., T], *args: Any, **kwargs: Any) -> T:
             return train(*args, **kwargs)
         except Exception as error:
             told = _word(box) if _is_of_a_peer(error) else None
-            if told is None:
+            if not told:
                 raise
         finally:
             able.unlink(missing_ok=True)
         _begin_again(told)
 
 
+def is_told() -> bool:
+    """Whether the agent waits for this rank to go on in place: what it is waiting for will never come."""
+    box = settings.path("HOLDFAST_BOX")
+    return box is not None and Path(f"{box}{AGAIN}").exists()
+
+
 def _is_of_a_peer(error: BaseException) -> bool:
-    """Whether the death of another rank may be what ``error`` tells of."""
-    known = isinstance(error, RuntimeError | HoldfastError)
-    return known and (isinstance(error, dist.DistError) or any(word in str(error) for word in _OF_A_PEER))
+    """Whether the death of another rank may be what ``error`` tells of, or was raised because of."""
+    return any(
+        isinstance(each, dist.DistError)
+        or (isinstance(each, RuntimeError | HoldfastError) and any(word in str(each) for word in _OF_A_PEER))
+        for each in _chain(error)
+    )
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error, and those that it was raised from (or while they were handled)."""
+    seen: set[int] = set()
+    last: BaseException | None = error
+    while last is not None and id(last) not in seen:
+        seen.add(id(last))
+        yield last
+        last = last.__cause__ or (None if last.__suppress_context__ else last.__context__)
 
 
 def _word(box: Path) -> dict[str, str] | None:
-    """The environment of the next generation; None where nobody tells it in time."""
-    file, until = Path(f"{box}{AGAIN}"), time.monotonic() + WORD_LIMIT_S
-    while time.monotonic() < until:
-        with suppress(FileNotFoundError):
-            told = msgspec.json.decode(file.read_bytes(), type=dict[str, str])
-            file.unlink()
-            return told
-        time.sleep(_LOOK_EVERY_S)
-    return None
+    """The environment of the next generation; empty where nobody died, None where no word comes."""
+    file, waits = Path(f"{box}{AGAIN}"), Path(f"{box}{WAITS}")
+    until = time.monotonic() + WORD_LIMIT_S
+    try:
+        with suppress(OSError):
+            waits.touch()
+        while time.monotonic() < until:
+            with suppress(FileNotFoundError):
+                told = msgspec.json.decode(file.read_bytes(), type=dict[str, str])
+                file.unlink()
+                return told
+            time.sleep(_LOOK_EVERY_S)
+        return None
+    finally:
+        waits.unlink(missing_ok=True)
 
 
 def _begin_again(told: dict[str, str]) -> None:

@@ -17,7 +17,8 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from holdfast.errors import CheckpointFailed, HoldfastError
 from holdfast.report.ranksets import say_ranks
 from holdfast.report.text import duration
-from holdfast.runtime.comm.groups import epoch, job_store
+from holdfast.runtime import surviving
+from holdfast.runtime.comm.groups import epoch, generation, job_store
 
 #: Between two looks at the store.
 _SHORTEST_S, _LONGEST_S = 0.001, 0.05
@@ -39,6 +40,7 @@ class Round:
         self.rank = dist.get_rank() if together else 0
         self.world = dist.get_world_size() if together else 1
         self._turn = 0
+        self._generation = generation()
         self._store: Store | None = None
         if self.world > 1:
             self._store = PrefixStore(f"holdfast/checkpoint/{epoch()}/{name}", job_store())
@@ -102,6 +104,8 @@ class Round:
             return []
         began, pause = time.monotonic(), _SHORTEST_S
         while not self._ask(lambda store: store.check(keys)):
+            if self._generation != generation() or surviving.is_told():
+                raise CheckpointFailed(self.subject, why=surviving.PEER_DIED)
             limit_s = self.limit_s if threading.main_thread().is_alive() else min(self.limit_s, _AT_THE_END_S)
             if time.monotonic() - began > limit_s:
                 absent = [key for key in keys if not self._ask(lambda store, key=key: store.check([key]))]

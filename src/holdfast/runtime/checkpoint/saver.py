@@ -29,11 +29,12 @@ from holdfast.runtime.checkpoint.rounds import Round, as_failure
 from holdfast.runtime.checkpoint.snapshot import Snapshot
 from holdfast.runtime.checkpoint.state import Models, Optimizers, State
 from holdfast.runtime.checkpoint.writing import Work
+from holdfast.runtime.comm.groups import Numbers
 from holdfast.runtime.recorder import phase, saved
 
 _log = logging.getLogger("holdfast.checkpoint")
 #: Checkpoints of this process; made in the same order on all ranks, as process groups are.
-_numbers = count()
+_numbers = Numbers()
 
 #: Called after a checkpoint was declared, on every rank, with its folder and manifest; in the writing thread where the
 #: save was asynchronous. It must be quick and must not raise: copying and removing belong into threads of their own.
@@ -139,7 +140,7 @@ class Checkpoint:
         self.last: Saved | None = None
         self.state = State(model, optimizer, scheduler, scaler, stateful, config)
         self._planner, self._snapshot = Planner(), Snapshot()
-        self._number, self._rounds = next(_numbers), count()
+        self._number, self._rounds = _numbers.next(), count()
         self._pending: _Pending | None = None
         self._cleared = False
 

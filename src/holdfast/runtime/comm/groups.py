@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from holdfast import settings
 from holdfast.errors import BadValue, GroupBroken, InternalError
 
 #: Below this prefix all keys of this room stand in the job's store.
@@ -74,9 +75,26 @@ class GroupState:
         return PrefixStore(f"{PREFIX}/{self.epoch}/{self.name}", job_store())
 
 
+class Numbers:
+    """Numbers for what all ranks make in the same order.
+
+    They begin anew with each generation: a rank that went on in place (``runtime/surviving.py``) meets new processes.
+    """
+
+    def __init__(self) -> None:
+        self._generation, self._numbers = -1, count(1)
+
+    def next(self) -> int:
+        """The next one."""
+        if self._generation != (now := generation()):
+            self._generation, self._numbers = now, count(1)
+        return next(self._numbers)
+
+
 _default = dist.GroupMember
 _epochs: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
-_epoch_numbers = count(1)
+_numbers = Numbers()
+_EPOCHS_A_GENERATION = 1 << 20
 #: By the id of the group, which is nobody else's as long as its reference lives.
 _states: dict[int, GroupState] = {}
 
@@ -129,13 +147,18 @@ def forget(group: dist.ProcessGroup) -> None:
 
 
 def epoch() -> int:
-    """How many default groups this process has had, as far as this room was asked."""
+    """A number of the default group, the same on all ranks, and of no other group of this process."""
     world = dist.group.WORLD
     if world is None:
         raise InternalError("torch says that it is initialised and has no default group")
     if world not in _epochs:
-        _epochs[world] = next(_epoch_numbers)
+        _epochs[world] = generation() * _EPOCHS_A_GENERATION + _numbers.next()
     return _epochs[world]
+
+
+def generation() -> int:
+    """How often the ranks were started again, as the launcher tells it; 0 without one."""
+    return int(settings.text("TORCHELASTIC_RESTART_COUNT") or 0)
 
 
 def _device(group: dist.ProcessGroup) -> torch.device:

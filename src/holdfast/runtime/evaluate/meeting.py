@@ -11,7 +11,6 @@ import json
 import logging
 import time
 from datetime import timedelta
-from itertools import count
 
 import torch
 import torch.distributed as dist
@@ -19,14 +18,14 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from holdfast.errors import CollectiveTimeout, HoldfastError, WorldError
 from holdfast.runtime.comm import history, trouble
-from holdfast.runtime.comm.groups import epoch, job_store, state_of
+from holdfast.runtime.comm.groups import Numbers, epoch, job_store, state_of
 from holdfast.runtime.comm.rebuild import rebuild
 from holdfast.runtime.comm.reduce import all_reduce
 from holdfast.runtime.evaluate.decision import Decision, Outcome, Tally, decode, encode, weigh
 from holdfast.runtime.evaluate.table import Table
 
 _log = logging.getLogger("holdfast.evaluate")
-_numbers = count(1)
+_numbers = Numbers()
 #: What ranks say, and decide, of a fresh group: all have it, nobody does yet, it is done without.
 _MADE, _LATER, _NEVER = "made", "later", "never"
 
@@ -209,7 +208,7 @@ def _store(*, alone: bool) -> Store:
     if alone:
         store: Store = dist.HashStore()  # type: ignore[attr-defined]  # it is there, and not listed
         return store
-    return PrefixStore(f"holdfast/evaluate/{epoch()}/{next(_numbers)}", job_store())
+    return PrefixStore(f"holdfast/evaluate/{epoch()}/{_numbers.next()}", job_store())
 
 
 def _pack(outcome: Outcome, layout: Layout) -> list[float]:
