@@ -76,6 +76,6 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     def calm(self) -> Scenario:
         """The same job, left in peace."""
         return Scenario(
-            name="peace", fault="none", moment="", mode=self.mode, ranks=self.ranks, hosts=self.hosts,
-            trainer=self.peace, apart_at=self.apart_at,
+            name="peace", fault="none", moment="", mode=self.mode, ranks=self.ranks, trainer=self.peace,
+            hosts=1 if self.apart_at else self.hosts, apart_at=self.apart_at,
         )  # fmt: skip
