@@ -70,7 +70,7 @@ OPERATIONS = (
     "reduce_scatter_tensor", "reduce", "gather", "scatter", "all_to_all", "all_to_all_single", "barrier",
     "monitored_barrier", "send", "recv", "recv_any_source", "all_reduce_coalesced", "all_gather_coalesced",
     "all_gather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced", "init_process_group", "new_group",
-    "destroy_process_group",
+    "destroy_process_group", "checkpoint",
 )  # fmt: skip
 #: Numbers of the operations that are counted for each peer, not for the group.
 POINT_TO_POINT = range(OPERATIONS.index("send"), OPERATIONS.index("recv_any_source") + 1)

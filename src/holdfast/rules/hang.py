@@ -299,6 +299,8 @@ def _unseen(case: Case) -> tuple[str, ...]:
 
 def call_text(call: Operation, groups: Mapping[str, Group]) -> str:
     """A call in words: ``all_reduce #31``, with the group where it is not the default one."""
+    if call.group == "checkpoint":
+        return f"the saving or loading of a checkpoint (agreement #{call.sequence} in the job's store)"
     if call.group in STORE_CALLS or call.group.startswith("new_group"):
         return f"{call.name} (the rendezvous store)"
     peer = f" {'to' if call.name == 'send' else 'from'} rank {call.peer}" if call.is_point_to_point else ""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from holdfast.facts.ranks import Group, Operation, RankState
 
 #: Calls that wait in the rendezvous store for every rank of the job, not in a communicator.
-STORE_CALLS = frozenset({"init_process_group", "new_group"})
+STORE_CALLS = frozenset({"init_process_group", "new_group", "checkpoint"})
 
 
 @dataclass(frozen=True)

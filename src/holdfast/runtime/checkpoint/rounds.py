@@ -17,7 +17,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from holdfast.errors import CheckpointFailed, HoldfastError
 from holdfast.report.ranksets import say_ranks
 from holdfast.report.text import duration
-from holdfast.runtime import surviving
+from holdfast.runtime import recorder, surviving
 from holdfast.runtime.comm.groups import epoch, generation, job_store
 
 #: Between two looks at the store.
@@ -51,6 +51,12 @@ class Round:
         Raises:
             CheckpointFailed: a rank gave an error, or ``decide`` raised one, or a rank did not come within the limit.
         """
+        if self.world > 1 and threading.current_thread() is threading.main_thread():
+            with recorder.store_call("checkpoint"):  # whoever does not come is seen to be missing
+                return self._agreed(what, own, decide)
+        return self._agreed(what, own, decide)
+
+    def _agreed(self, what: str, own: bytes | HoldfastError, decide: Decide) -> bytes:
         self._turn += 1
         given = _BAD + _why(own).encode() if isinstance(own, HoldfastError) else _GOOD + own
         if self.rank != 0:

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -21,6 +22,7 @@ import msgspec
 from holdfast import manifest, settings
 from holdfast.errors import BadValue, CheckpointFailed
 from holdfast.manifest import Manifest
+from holdfast.runtime import recorder
 from holdfast.runtime.checkpoint.keeper import Keeper
 from holdfast.runtime.checkpoint.loading import load_from, proven
 from holdfast.runtime.checkpoint.plan import Planner
@@ -30,9 +32,11 @@ from holdfast.runtime.checkpoint.snapshot import Snapshot
 from holdfast.runtime.checkpoint.state import Models, Optimizers, State
 from holdfast.runtime.checkpoint.writing import Work
 from holdfast.runtime.comm.groups import Numbers
-from holdfast.runtime.recorder import phase, saved
 
 _log = logging.getLogger("holdfast.checkpoint")
+#: A save may take so many times as long as the longest before it, and so many seconds at least.
+_FACTOR, _LEAST_S = 10.0, 60.0
+_LOOK_S = 0.05
 #: Checkpoints of this process; made in the same order on all ranks, as process groups are.
 _numbers = Numbers()
 
@@ -143,6 +147,7 @@ class Checkpoint:
         self._number, self._rounds = _numbers.next(), count()
         self._pending: _Pending | None = None
         self._cleared = False
+        self._longest_s = 0.0
 
     def save(self, step: int, *, values: Mapping[str, Any] | None = None, asynchronous: bool | None = None) -> None:
         """Save the state after ``step`` optimizer steps; ``values`` (loss, accuracy) are kept in the manifest.
@@ -165,7 +170,7 @@ class Checkpoint:
             pending.blocked_s = time.monotonic() - began
             pending.thread.start()
         else:
-            with phase("checkpoint", around.limit_s):
+            with recorder.phase("checkpoint", self._patience_s(around)):
                 self._carry_out(pending)
             self._settle(quietly=False)
 
@@ -201,14 +206,15 @@ class Checkpoint:
         """
         self._settle(quietly=True)
         around = self._round("loading a checkpoint")
-        with phase("checkpoint", around.limit_s):
+        with recorder.phase("checkpoint", around.limit_s):
             chosen, skipped = self._chosen(around, folder, before)
             if chosen is None:
                 return None
             with self.keeper.reading(manifest.step_of(chosen)):
                 found, own = load_from(chosen, self.state, around, strict=strict)
         self.last = Saved(found.step, chosen, found, 0.0, 0.0)
-        saved(found.step, str(chosen), loaded=True)
+        self._longest_s = max(self._longest_s, found.at - found.began)
+        recorder.saved(found.step, str(chosen), loaded=True)
         return Restored(
             step=found.step, folder=chosen, manifest=found, values=found.values, config=own["config"],
             world=found.ranks, own=own["rank"] == around.rank and own["world"] == around.world,
@@ -250,9 +256,10 @@ class Checkpoint:
             self._planner.forget()
             return
         took_s = time.monotonic() - pending.began
+        self._longest_s = max(self._longest_s, took_s)
         pending.saved = Saved(work.step, folder, found, pending.blocked_s or took_s, took_s)
         self.last = pending.saved
-        saved(work.step, str(folder))
+        recorder.saved(work.step, str(folder))
         for listener in self.after_commit:
             try:
                 listener(folder, found)
@@ -264,12 +271,29 @@ class Checkpoint:
         if pending is None:
             return
         if pending.thread is not None:
-            pending.thread.join()
+            self._join(pending.thread, pending.work)
         self._pending = None
         if pending.failure is not None:
             if not quietly:
                 raise pending.failure
             _log.warning("%s", pending.failure)
+
+    def _join(self, thread: threading.Thread, work: Work) -> None:
+        """Wait for the thread, so that a rank whose own part is not written is seen to be the one that others wait for.
+
+        Each rank makes one store call a save, and makes it when it is done, or waits for others.
+        """
+        with recorder.patience("checkpoint", self._patience_s(work.around)):
+            while thread.is_alive() and not work.own_done.wait(_LOOK_S):
+                pass
+            with recorder.store_call("checkpoint") if work.around.world > 1 else nullcontext():
+                thread.join()
+
+    def _patience_s(self, around: Round) -> float:
+        """How long a rank may be silent in a save before it is taken for stuck: learned, unless the user has said."""
+        if not self._longest_s or settings.read("HOLDFAST_CHECKPOINT_S").origin != "default":
+            return around.limit_s
+        return max(_LEAST_S, _FACTOR * self._longest_s)
 
     # ---- one load
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ class Work:
     failure: HoldfastError | None = None
     engines: Mapping[str, Any] = field(default_factory=dict)
     began: float = field(default_factory=time.time)
+    #: Set once this rank has written its part, or failed to: from then on it waits for others.
+    own_done: threading.Event = field(default_factory=threading.Event)
     _folder: Path | None = None
 
     def carry_out(self) -> tuple[Path, Manifest]:
@@ -50,7 +53,9 @@ class Work:
         try:
             staged = self.around.agree("begin", self.failure or b"", self._begin)
             folder = self.root / staged.decode()
-            found = self.around.agree("written", self._written(folder), self._declared)
+            written = self._written(folder)
+            self.own_done.set()
+            found = self.around.agree("written", written, self._declared)
         except BaseException:
             if self._folder is not None:
                 commit.discard(self._folder)

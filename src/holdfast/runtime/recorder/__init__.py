@@ -11,14 +11,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from holdfast import blackbox
 from holdfast.blackbox import BoxWriter, Note
 from holdfast.errors import BadValue
+
+if TYPE_CHECKING:
+    from holdfast.runtime.recorder.pens import Pen
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "ms": 0.001}
 
 _box: BoxWriter | None = None
+_pen: Pen | None = None
 #: Of each thread its own: an evaluation on the side is not training's phase.
 _phase: ContextVar[tuple[str, float]] = ContextVar("phase", default=("", 0.0))
 
@@ -47,6 +52,12 @@ def use(box: BoxWriter | None) -> None:
     """Make ``box`` the one that :func:`step` and :func:`phase` write to; None makes them do nothing."""
     global _box  # noqa: PLW0603 - one process, one box
     _box = box
+
+
+def use_pen(pen: Pen) -> None:
+    """Make ``pen`` the one that :func:`store_call` writes with."""
+    global _pen  # noqa: PLW0603 - as above
+    _pen = pen
 
 
 def step(number: int) -> None:
@@ -84,14 +95,39 @@ def phase(name: str, budget: str | float = "10m") -> Iterator[None]:
     Raises:
         BadValue: the budget cannot be read as a time.
     """
-    inner, outer = (name, seconds(budget)), _phase.get()
-    _enter(inner)
-    try:
+    with patience(name, budget):
         for listener in phase_listeners:
             listener(name)
         yield
+
+
+@contextmanager
+def patience(name: str, budget: str | float) -> Iterator[None]:
+    """A :func:`phase` of which no listener hears: more time for the one that began before."""
+    inner, outer = (name, seconds(budget)), _phase.get()
+    _enter(inner)
+    try:
+        yield
     finally:
         _enter(outer)
+
+
+@contextmanager
+def store_call(name: str) -> Iterator[None]:
+    """Record, as a collective, that this rank is where all ranks wait for each other in the job's store.
+
+    ``name`` is one of ``blackbox.OPERATIONS``; every rank has to make as many of these calls as the others. Who does
+    not come is then named like one that is missing in a collective. Does nothing without a recorder.
+    """
+    pen = _pen
+    number = pen.begin(name, blackbox.OPERATIONS.index(name)) if pen is not None else 0
+    failed = True
+    try:
+        yield
+        failed = False
+    finally:
+        if pen is not None:
+            pen.finish(number, failed=failed)
 
 
 def _enter(now: tuple[str, float]) -> None:

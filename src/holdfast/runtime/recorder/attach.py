@@ -38,6 +38,7 @@ def attach(box: BoxWriter, mode: str, library: Path | None) -> Pen | None:
     _wrap_groups(box, pen)
     _import_early()
     _count_steps()
+    recorder.use_pen(pen)
     recorder.renewals.extend((pen.renew, _noted.clear))
     return pen
 
