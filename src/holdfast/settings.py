@@ -100,6 +100,8 @@ _ROWS = (
             "--group-timeout; torch's own (10 minutes for NCCL, 30 for gloo) where it is unset.", too_late=GROUP),
     _row_of(_PATIENCE, "HOLDFAST_HEALTH_S", "Between two looks of the watcher at GPUs, links, memory and disk of its "
             "host; 0 for none.", default=30.0, minimum=0.0),
+    _row_of(_PATIENCE, "HOLDFAST_STRAGGLER_S", "Window over which a rank has to be slower than all others to be named; "
+            "0 for never.", default=60.0, minimum=0.0),
     _row_of(_PATIENCE, "HOLDFAST_GRACE_S", "Time from a scheduler's warning (SIGTERM, SIGUSR1) to the end, for the "
             "last checkpoint.", default=30.0, too_late=WORKER_START),
     _row_of(_OURS, "HOLDFAST_TIMEOUTS", "TOML file with your own time limits for the collectives of holdfast.comm, "
@@ -135,6 +137,9 @@ _ROWS = (
     _row_of(_ELASTIC, "RANK", "Global rank of this worker."),
     _row_of(_ELASTIC, "LOCAL_RANK", "Rank of this worker on its node."),
     _row_of(_ELASTIC, "WORLD_SIZE", "Number of workers of the job."),
+    _row_of(_ELASTIC, "GROUP_RANK", "Number of this worker's node."),
+    _row_of(_ELASTIC, "GROUP_WORLD_SIZE", "Number of nodes of the job."),
+    _row_of(_ELASTIC, "MASTER_ADDR", "Host at which the ranks meet.", kind=Kind.TEXT),
     _row_of(_ELASTIC, "TORCHELASTIC_RESTART_COUNT", "Restarts so far, which is the generation of this worker."),
     _row_of(_TORCH, "OMP_NUM_THREADS", "CPU threads of each process; torchrun sets 1 where it is unset and a node has "
             "several workers.", kind=Kind.COUNT, minimum=1, since="-", too_late=IMPORT),

@@ -150,6 +150,7 @@ class NodeAgent:
             "generation": generation.number, "run_dir": str(self._folder.path.absolute()), "node": generation.node,
             "nodes": generation.nodes, "leader": generation.leader, "world_size": generation.world_size,
             "on_hang": str(self._recovery.terms.on_hang), "workers": workers,
+            "exclude_stragglers": self._recovery.terms.exclude_stragglers,
             "sections": str(self._history / learning.FILE), "address": generation.address, "port": generation.port,
             "job": f"{self._plan.script}, {generation.world_size} ranks",
         }  # fmt: skip
@@ -331,7 +332,7 @@ class NodeAgent:
         self._recovery.close(status, "" if status == 0 else f"after {plural(len(self._incidents), 'incident')}")
         if self._plan.json_report is not None:
             json_report.write(self._plan.json_report, self._report(status))
-        self._alerts.ended(status, len(self._incidents))
+        self._alerts.ended(status, sum(each.decision != Course.REPORT for each in self._incidents))
 
     def _keep_history(self) -> None:
         history = collective_history.read(self._history)

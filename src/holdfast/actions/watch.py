@@ -27,6 +27,7 @@ from holdfast.actions.judgement import Judgement
 from holdfast.actions.learning import Learner
 from holdfast.actions.orphans import Family, clear_up
 from holdfast.actions.scene import scene
+from holdfast.actions.stragglers import Stragglers
 from holdfast.facts.checks import Place
 from holdfast.facts.dump_requests import DumpPlace
 from holdfast.facts.node import Node, Summary, Worker, combine
@@ -43,8 +44,10 @@ SUMMARY_AGE_S = 5.0
 class Watch:
     """The state of one watcher: the node it looks at, the other nodes' summaries, and the judgement under way."""
 
-    def __init__(self, learner: Learner, health: Health) -> None:
+    def __init__(self, learner: Learner, health: Health, window_s: float) -> None:
         self._learner = learner
+        self._window_s = window_s
+        self._stragglers = Stragglers(0.0, warns=False)
         self._health = health
         self._node: Node | None = None
         self._family = Family(())
@@ -98,6 +101,10 @@ class Watch:
         if outcome.verdict is not None:
             yield self._report(outcome.verdict, outcome.table, hang=True, silent_s=outcome.silent_s)
             self._write_the_rest()
+        slow = self._stragglers.consider(outcome.table)
+        if slow is not None:
+            yield self._report(slow, self._all(self._node.look_closer(stacks=False)), hang=False, silent_s=0.0)
+            self._write_the_rest()
 
     def _begin(self, order: dict[str, Any]) -> None:
         self._start = order
@@ -109,7 +116,8 @@ class Watch:
             Worker(each["rank"], each["pid"], Path(each["box"]), msgspec.convert(each.get("dumps"), DumpPlace | None))
             for each in order["workers"]
         ]
-        self._node = Node(workers, order["world_size"])
+        self._node = Node(workers, order["world_size"], self._window_s)
+        self._stragglers = Stragglers(self._window_s, warns=bool(order.get("exclude_stragglers")))
         self._family = Family([worker.pid for worker in workers])
         self._health.start()
 
@@ -207,7 +215,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole foreground group; the agent tells us when
     os.nice(5)  # the job comes first
     health = Health(Place(environ=settings.environment()), settings.seconds("HOLDFAST_HEALTH_S"))
-    watch = Watch(Learner(limits(), fixed()), health)
+    watch = Watch(Learner(limits(), fixed()), health, settings.seconds("HOLDFAST_STRAGGLER_S"))
     arrived = orders()
     due = time.monotonic()
     while True:

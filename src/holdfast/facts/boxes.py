@@ -148,6 +148,11 @@ class Box:
         (head,) = blackbox.HEADS.unpack_from(self._map, blackbox.RECORDS_HEAD)
         return int(head)
 
+    @property
+    def records(self) -> int:
+        """How many calls the ring holds; where more were begun, the oldest are lost."""
+        return len(self._ring)
+
     def step(self) -> Step:
         """The step slot; a slot that was being written is read again, a few times, then taken as it is."""
         for _ in range(8):

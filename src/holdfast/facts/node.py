@@ -22,6 +22,7 @@ from holdfast.facts.boxes import Box, step_seconds
 from holdfast.facts.dump_requests import DumpPlace, DumpRequests
 from holdfast.facts.processes import Process
 from holdfast.facts.ranks import Group, Life, RankState, Stack
+from holdfast.facts.waiting import Waiting
 from holdfast.findings import Fact, Finding, Unknown
 
 #: Calls remembered a rank in a close look; fewer in a large job, so that the leader's table stays small.
@@ -63,9 +64,10 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Node:
-    """The local ranks of one generation."""
+    """The local ranks of one generation. ``window_s``: over how many seconds their waiting is measured, 0 for not."""
 
-    def __init__(self, workers: Sequence[Worker], world_size: int) -> None:
+    def __init__(self, workers: Sequence[Worker], world_size: int, window_s: float = 0.0) -> None:
+        self._waiting = Waiting(window_s)
         self._ranks = {worker.rank: _Rank(worker) for worker in workers}
         self._world_size = world_size
         self._recent = max(4, min(RECENT_CALLS, RECENT_CALLS_OF_ALL // max(world_size, 1)))
@@ -78,7 +80,10 @@ class Node:
 
     def look(self) -> Summary:
         """The cheap look: boxes and process states, no stacks."""
-        return self._summary([rank.state() for rank in self._ranks.values()])
+        boxes = {number: rank.box for number, rank in self._ranks.items() if rank.box is not None}
+        self._waiting.look(boxes, time.time())
+        states = [rank.state() for rank in self._ranks.values()]
+        return self._summary([replace(state, waits=self._waiting.of(state.rank)) for state in states])
 
     def look_closer(self, *, stacks: bool = True) -> Summary:
         """The close look: recent calls, and, unless told not to, one more stack sample a rank, bounded in time.

@@ -144,6 +144,17 @@ class Child(msgspec.Struct, frozen=True, gc=False):
     exit_code: int | None = None
 
 
+class Slice(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A slice of the time, by its number.
+
+    ``waited`` is the part of it (0 to 1) that a rank was in collectives; in it, it entered so many ``calls``.
+    """
+
+    number: int
+    waited: float
+    calls: int
+
+
 class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One row: everything known of one rank. None means not looked at; ``unseen`` says what could not be looked at.
 
@@ -153,7 +164,7 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     main thread has not run at all; ``woke`` says that it slept at one look, for too long to be polling, and ran since.
     ``counted`` steps were done in this process; ``saved`` is the step of the newest checkpoint that it declared whole,
     ``loaded`` that of the one it began from; ``preempted`` is the status with which it leaves at a scheduler's warning.
-    ``trouble`` is the last that its loop noted.
+    ``trouble`` is the last that its loop noted. ``waits`` are the newest slices of its time, oldest first.
     """
 
     rank: int
@@ -186,4 +197,5 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     children: tuple[Child, ...] = ()
     raised: Raised | None = None
     ended: Ended | None = None
+    waits: tuple[Slice, ...] = ()
     unseen: tuple[str, ...] = ()

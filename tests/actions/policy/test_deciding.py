@@ -162,10 +162,32 @@ def test_what_the_code_does_wrong_blames_no_host():
     assert {(each.course, each.suspects) for each in decisions} == {(Course.RESTART, ())}
 
 
-def test_a_slow_host_is_told_and_left_out_where_the_user_says_so():
-    slow = failure("straggler")
+def test_a_slow_host_is_told_and_left_out_at_the_second_time_where_the_user_says_so():
+    slow, told_to = failure("straggler", saved=7), Terms(restarts=9, exclude_stragglers=True)
     assert decide(slow, MANY).course is Course.REPORT
-    assert decide(slow, Terms(restarts=9, exclude_stragglers=True)).excluded == ("b",)
+    first = decide(slow, told_to)
+    assert (first.course, first.suspects, first.excluded) == (Course.REPORT, ("b",), ())
+    warned = [Past(slow, first)]
+    second = decide(slow, told_to, warned)
+    assert (second.course, second.excluded, second.nodes) == (Course.EXCLUDE, ("b",), (1,))
+    assert decide(slow, MANY, warned).course is Course.REPORT
+
+
+def test_a_slow_host_never_ends_a_job_nor_counts_as_a_failure():
+    told_to = Terms(restarts=3, exclude_stragglers=True, least_nodes=2, failures=1)
+    slow = failure("straggler", saved=7)
+    warned = [Past(slow, decide(slow, told_to))] * 5
+    assert "no other host stands by" in decide(slow, told_to, warned).reason
+    late = replace(slow, generation=3)
+    assert "no further restart" in decide(late, told_to, [Past(late, decide(late, told_to))]).reason
+    died = decide(failure(saved=7), told_to, warned)
+    assert (died.course, died.delay_s) == (Course.RESTART, 0.0)
+
+
+def test_a_slow_host_that_broke_the_job_is_left_out_only_where_the_user_says_so():
+    broke = failure("watchdog-timeout-straggler", dead=(0,))
+    assert decide(broke, MANY).course is Course.RESTART
+    assert decide(broke, Terms(restarts=9, exclude_stragglers=True)).excluded == ("b",)
 
 
 # In place, preempted

@@ -28,14 +28,14 @@ _WAITS = frozenset({Treatment.AGAIN, Treatment.SUSPECT, Treatment.BAD_HOST, Trea
 def decide(now: Failure, terms: Terms, past: Sequence[Past] = ()) -> Decision:
     """Decide about the failure ``now``; ``past`` holds those before it, oldest first."""
     kind = treatment(now)
+    if kind is Treatment.SLOW_HOST and not now.hang and not now.dead:
+        return _merely_slow(now, terms, past)
+    past = [each for each in past if each.decision.course is not Course.REPORT]  # which changed nothing
     if now.hang and terms.on_hang is not OnHang.RESTART:
         return _users_choice(terms)
     if now.scene.preempted is not None and not now.hang:
         return Decision(course=Course.STOP, status=now.scene.preempted, reason="stop: the scheduler asked for it; all "
                         f"ranks saved and left with status {now.scene.preempted}")  # fmt: skip
-    if kind is Treatment.SLOW_HOST and now.hang is False and not now.dead and not terms.exclude_stragglers:
-        return Decision(course=Course.REPORT, reason=f"none: {now.host or 'a host'} is slow, and --exclude-stragglers "
-                        "is not set")  # fmt: skip
     spent = _spent(now, terms, past)
     if spent is not None:
         return spent
@@ -52,6 +52,40 @@ def _users_choice(terms: Terms) -> Decision:
     if terms.on_hang is OnHang.REPORT:
         return Decision(course=Course.REPORT, reason="none, as --on-hang report says: the job is left as it is")
     return Decision(course=Course.STOP, reason="stop, as --on-hang stop says")
+
+
+def _merely_slow(now: Failure, terms: Terms, past: Sequence[Past]) -> Decision:
+    """Nothing failed, and a slow host never ends a job: it is told, and at the second time left out where that helps.
+
+    The second time is another window of time within the same start of the workers.
+    """
+    host = now.host or "a host"
+    warned = any(
+        each.failure.generation == now.generation and each.failure.host == now.host
+        and treatment(each.failure) is Treatment.SLOW_HOST for each in past
+    )  # fmt: skip
+    if not terms.exclude_stragglers:
+        why = f"none: {host} is slow, and --exclude-stragglers is not set"
+    elif not warned:
+        why = f"none yet: {host} is left out if it stays slow"
+    elif now.generation >= terms.restarts:
+        why = f"none: {host} should be left out, and --max-restarts allows no further restart"
+    elif (node := _spared_node(now, terms)) is None:
+        why = f"none: {host} should be left out, and no other host stands by"
+    else:
+        before = remedies.carried(remedies.latest(_with_adjustments(past)), now)
+        return Decision(
+            course=Course.EXCLUDE, reason=f"restart {now.generation + 1} of {terms.restarts}; without {host}, which "
+            "is slow", adjustments=before, excluded=(host,), nodes=(node,),
+        )  # fmt: skip
+    return Decision(course=Course.REPORT, reason=why, suspects=(host,))
+
+
+def _spared_node(now: Failure, terms: Terms) -> int | None:
+    """The node of the rank at fault; None where the job cannot do without it."""
+    node = now.scene.nodes.get(now.rank) if now.rank is not None else None
+    here = len(set(now.scene.nodes.values())) or 1
+    return None if here + now.scene.waiting - 1 < max(terms.least_nodes, 1) else node
 
 
 def _with_adjustments(past: Sequence[Past]) -> tuple[Past, ...]:
@@ -154,7 +188,8 @@ def _about_hosts(
     decision: Decision, now: Failure, kind: Treatment, terms: Terms, past: Sequence[Past]
 ) -> Decision:  # fmt: skip
     """Suspect the host, or leave it out: at once where it is proven bad, at the second time where it is suspect."""
-    if now.host is None or kind not in (*_HOSTS_FAULT, Treatment.SLOW_HOST):
+    told_to = _HOSTS_FAULT | ({Treatment.SLOW_HOST} if terms.exclude_stragglers else set())
+    if now.host is None or kind not in told_to:
         return decision
     before = history.on_host(past, now, _HOSTS_FAULT)
     blamed = kind in (Treatment.BAD_HOST, Treatment.SLOW_HOST) or bool(before)
@@ -162,9 +197,8 @@ def _about_hosts(
         others = len(set(now.scene.hosts.values())) > 1 or now.scene.waiting
         reason = f"{decision.reason}; {now.host} is suspect" if others else decision.reason
         return replace(decision, suspects=(now.host,), reason=reason)
-    node = now.scene.nodes.get(now.rank) if now.rank is not None else None
-    here = len(set(now.scene.nodes.values())) or 1
-    if node is None or here + now.scene.waiting - 1 < max(terms.least_nodes, 1):
+    node = _spared_node(now, terms)
+    if node is None:
         why = f"{now.host} should be left out, and no other host stands by"
         return replace(decision, suspects=(now.host,), reason=f"{decision.reason}; {why}")
     return replace(
