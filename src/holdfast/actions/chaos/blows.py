@@ -58,7 +58,9 @@ class Struck(Protocol):
 
 def kill_agent(job: Struck, blow: Blow) -> str:
     """SIGKILL for ``holdfast run``, as the out-of-memory killer would send it."""
-    agent = job.agents[_host(job, blow)]
+    host = _host(job, blow)
+    agent = job.agents[host]
+    job.lose(host)
     os.kill(agent.pid, signal.SIGKILL)
     return f"SIGKILL to the agent, process {agent.pid}"
 

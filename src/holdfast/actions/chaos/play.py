@@ -43,7 +43,7 @@ class Job:
     ) -> None:
         self.folder, self.number, self.hosts = folder, number, hosts
         self.lost: set[int] = set()
-        self._report = folder / f"report{number}.json"
+        self._reports = [folder / f"report{number}.{host}.json" for host in range(scenario.hosts)]
         self._runs = [set(_entries(folder / f"runs{host}")) for host in range(scenario.hosts)]
         self._said = [folder / f"output{number}.{host}.txt" for host in range(scenario.hosts)]
         self.agents = [self._start(scenario, host, words) for host in range(scenario.hosts)]
@@ -56,7 +56,7 @@ class Job:
         command = [
             *words, *(self.hosts[host].words if self.hosts else ()), "env", f"--chdir={self.folder}",
             sys.executable, "-m", "holdfast", "run", "--run-dir", f"runs{host}",
-            *(("--json-report", self._report.name) if host == 0 else ()), *_meeting(scenario, host),
+            "--json-report", self._reports[host].name, *_meeting(scenario, host),
             "--nproc-per-node", str(ranks), "--max-restarts", str(RESTARTS), *inject, *scenario.options,
             "train.py", "--mode", scenario.mode, "--steps", str(steps), "--save-every", str(SAVE_EVERY),
             "--submission", str(self.number), *scenario.trainer,
@@ -108,10 +108,12 @@ class Job:
 
     @property
     def report(self) -> Mapping[str, Any]:
-        """The JSON report, empty where none was written."""
-        with suppress(OSError, msgspec.DecodeError):
-            found: Mapping[str, Any] = msgspec.json.decode(self._report.read_bytes())
-            return found
+        """The JSON report of the first host that was not lost, empty where none was written."""
+        for host, path in enumerate(self._reports):
+            with suppress(OSError, msgspec.DecodeError):
+                if host not in self.lost:
+                    found: Mapping[str, Any] = msgspec.json.decode(path.read_bytes())
+                    return found
         return {}
 
 
