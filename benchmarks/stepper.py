@@ -1,8 +1,9 @@
 """The job of the benchmark `recovery`: DDP steps, written down with their times; fails as told in its first generation.
 
 Arguments: FILE (one JSON line a step and rank), FAULT (none, sigkill, hang, sigstop), PG_TIMEOUT (seconds, 0: torch's
-own), AFTER (seconds for which the steps before the fault are spread out; none where it is left out). Under ft_launcher
-it sends a heartbeat at every step, as NVIDIA's documentation asks of a script.
+own), AFTER (seconds for which the steps before the fault are spread out; none where it is left out), IN_PLACE (1: the
+survivors of a death go on in their processes). Under ft_launcher it sends a heartbeat at every step, as NVIDIA's
+documentation asks of a script.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ def main() -> None:
             beat()
             done = {"event": "step", "generation": generation, "rank": rank, "step": step, "time": time.time()}
             out.write(json.dumps(done) + "\n")
+    dist.barrier()
     dist.destroy_process_group()
 
 
@@ -72,4 +74,9 @@ def fail(fault: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[5:] == ["1"]:
+        import holdfast
+
+        holdfast.in_place(main)
+    else:
+        main()
