@@ -10,6 +10,7 @@
     writing     one save: every rank's files, then the index and the manifest
     commit      the one rename that makes a checkpoint
     loading     one load: every byte proven, what does not fit named, then read
+    hashing     the hash of a file without copying it first
     unpickling  torch's index of a checkpoint, read without running what a stranger put into it
 
 A save works without any collective: a rank that dies or is late ends it for all, within a limit, and breaks no group.

@@ -14,6 +14,7 @@ from holdfast import manifest
 from holdfast.errors import CheckpointFailed, CheckpointMismatch, CheckpointUnreadable, HoldfastError
 from holdfast.manifest import Manifest
 from holdfast.runtime.checkpoint import engines, randomness
+from holdfast.runtime.checkpoint.hashing import hash_of
 from holdfast.runtime.checkpoint.rounds import Round, as_failure
 from holdfast.runtime.checkpoint.state import MISSING, OTHER_SHAPE, State, mismatches, unpacked
 from holdfast.runtime.checkpoint.storage import MOST_THREADS, Reader, WeightsOnlyPlanner, threads_here
@@ -91,7 +92,7 @@ def _damage(folder: Path, found: Manifest) -> manifest.Damage | None:
     """The first damage of those files, several of which are read at once."""
     singles = [msgspec.structs.replace(found, files=(entry,)) for entry in found.files]
     with ThreadPoolExecutor(max(1, min(MOST_THREADS, threads_here())), "holdfast-verifier") as threads:
-        found_in = threads.map(lambda single: list(manifest.damages(folder, single)), singles)
+        found_in = threads.map(lambda single: list(manifest.damages(folder, single, hashed=hash_of)), singles)
         return next((damage for damages in found_in for damage in damages), None)
 
 
