@@ -69,7 +69,8 @@ class Job:
 
     def run(self, host: int = 0) -> Path | None:
         """The folder of this run on that host, once there is one."""
-        return next(iter(_entries(self.folder / f"runs{host}") - self._runs[host]), None)
+        new = _entries(self.folder / f"runs{host}") - self._runs[host]
+        return next((path for path in new if (path / "run.json").exists()), None)  # beside it: what runs have learned
 
     def lose(self, host: int) -> None:
         """Expect nothing any more of the agent of that host."""
@@ -169,7 +170,7 @@ def _play(scenario: Scenario, folder: Path, words: Sequence[str], hosts: Sequenc
     return Played(
         statuses=tuple(statuses), reports=tuple(job.report for job in jobs), traces=_traces(folder),
         ledgers=tuple(job.records for job in jobs), processes=tuple(_named(process) for process in left),
-        shared=(*_shared(folder, met), *(name for host in hosts for name in host.shared())), struck=tuple(struck),
+        shared=(*_shared(folder, met), *_shared_on(hosts, jobs[-1].lost)), struck=tuple(struck),
         output="".join(job.output for job in jobs), took_s=took_s,
     )  # fmt: skip
 
@@ -241,6 +242,13 @@ def _named(process: psutil.Process) -> str:
     with suppress(psutil.Error):
         return f"{process.pid} {' '.join(process.cmdline())[:120]}"
     return str(process.pid)
+
+
+def _shared_on(hosts: Sequence[Host], lost: set[int]) -> Iterator[str]:
+    """All names in shared memory of the hosts; what a lost one had went with it."""
+    for host in hosts:
+        if host.number not in lost:
+            yield from host.shared()
 
 
 def _shared(folder: Path, met: set[int]) -> Iterator[str]:
