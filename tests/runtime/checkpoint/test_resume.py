@@ -124,8 +124,13 @@ def _three(rank, folder):
             flip(folder / "ckpts" / manifest.name_of(400) / "deep/1.distcp")
         if number == 3 and rank == 0:
             flip(folder / "copy" / manifest.name_of(400) / "deep/2.distcp")
+        if number == 2 and rank == 0:
+            flip(folder / "memoryA" / manifest.name_of(400) / "first.distcp")  # in that of the other, too
         looked = search(folder / "ckpts", [folder / "copy", f"file://{folder}/far"], memory, name=f"search{number}")
-        found.append((str(looked.newest()), looked.skipped if rank == 0 else []))
+        chosen = looked.newest()
+        if rank == 2 and number == 1:
+            assert not list(manifest.damages(chosen, manifest.read(chosen)))
+        found.append((str(chosen), looked.skipped if rank == 0 else []))
     return found
 
 
@@ -133,11 +138,16 @@ def _three(rank, folder):
 def test_three_ranks_of_two_hosts_take_the_same_one(tmp_path):
     for place in ("memoryA", "memoryB", "ckpts", "copy", "far"):
         write_checkpoint(tmp_path / place, 400, values={"from": "training"})
-    write_checkpoint(tmp_path / "memoryA", 500)  # one host alone has it: useless for a job of two
     results = ranks.run(3, _three, tmp_path, str(tmp_path))
 
     name = manifest.name_of(400)
-    for number, places in enumerate([("memoryA", "memoryA", "memoryB"), ("ckpts",) * 3, ("copy",) * 3, ("ckpts",) * 3]):
-        assert [result[number][0] for result in results] == [str(tmp_path / place / name) for place in places]
-    assert "memory" in results[0][1][1][0]
+    taken = [("memoryA", "memoryA", "memoryB/.gathered"), ("copy",) * 3, ("ckpts",) * 3]
+    assert [result[0][0] for result in results] == [
+        str(tmp_path / place / name) for place in ("memoryA", "memoryA", "memoryB")
+    ]
+    for number, places in enumerate(taken, start=1):
+        for result, place in zip(results, places, strict=True):
+            assert result[number][0].startswith(str(tmp_path / place)), number
+            assert result[number][0].endswith(name)
+    assert "memory" in results[0][2][1][0]
     assert len(results[0][3][1]) == 3  # memory, folder and copy; fetched from afar into the folder

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from holdfast import manifest
+from holdfast import manifest, settings
 from holdfast.errors import CheckpointUnreadable, HoldfastError, PlaceUnusable
 from holdfast.report.text import duration, plural
+from holdfast.runtime.checkpoint.neighbours import Memory
 from holdfast.runtime.checkpoint.places import Folder, Place
 from holdfast.runtime.checkpoint.retention import Keep, prune
 
@@ -156,8 +157,9 @@ class _Lane:
                          duration(SLOW_S))  # fmt: skip
 
 
-def memory_of(box: Path | None) -> Folder | None:
-    """The folder in this host's memory that the run removes at its end; None without ``holdfast run``."""
+def memory_of(box: Path | None) -> Memory | None:
+    """The place in this host's memory that the run removes at its end; None without ``holdfast run``."""
     if box is None:
         return None
-    return Folder(box.parent / "checkpoints", name="memory", durable=False)
+    node, nodes = (settings.text(name) for name in ("GROUP_RANK", "GROUP_WORLD_SIZE"))
+    return Memory(box.parent / "checkpoints", int(node or 0), int(nodes or 1))

@@ -20,7 +20,7 @@ from holdfast import manifest, settings
 from holdfast.errors import BadValue, PlaceUnusable
 from holdfast.manifest import Manifest
 from holdfast.runtime import recorder
-from holdfast.runtime.checkpoint import emergency
+from holdfast.runtime.checkpoint import emergency, pieces
 from holdfast.runtime.checkpoint.copies import Copies, memory_of
 from holdfast.runtime.checkpoint.places import Folder, Place, place_of
 from holdfast.runtime.checkpoint.resume import Search, set_aside
@@ -99,6 +99,9 @@ class Keeper:
             yield
         finally:
             self._reading = set()
+            for memory in self._memory.places if _is_first_of_host() else ():
+                if isinstance(memory, Folder):
+                    pieces.clear(memory)
 
     def finish(self, limit_s: float | None = None) -> None:
         """Copy what waits to be copied, within a limit (HOLDFAST_CHECKPOINT_S), and say what could not be."""

@@ -88,7 +88,7 @@ class Folder:
 
     def put(self, source: Path, what: Manifest) -> None:
         """See :class:`Place`."""
-        with _troubles(self.name):
+        with troubles(self.name):
             if self._has(what):
                 return
             self._make_room(what)
@@ -117,7 +117,7 @@ class Folder:
 
     def fetch(self, what: Manifest, entry: Entry, into: Path) -> None:
         """See :class:`Place`."""
-        with _troubles(self.name):
+        with troubles(self.name):
             source = self.folder(what.step) / entry.path
             target = into / entry.path
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -127,12 +127,12 @@ class Folder:
 
     def remove(self, step: int) -> None:
         """See :class:`Place`."""
-        with _troubles(self.name):
+        with troubles(self.name):
             commit.discard(self.folder(step))
 
     def set_aside(self, step: int) -> None:
         """See :class:`Place`."""
-        with _troubles(self.name):
+        with troubles(self.name):
             self.folder(step).rename(self.path / f"{ASIDE}{manifest.name_of(step)}-{secrets.token_hex(4)}")
 
     def sweep(self) -> None:
@@ -186,7 +186,7 @@ class Remote:
 
     def steps(self) -> list[int]:
         """See :class:`Place`."""
-        with _troubles(self.name):
+        with troubles(self.name):
             self._files.invalidate_cache()
             try:
                 names = [str(path).rstrip("/").rpartition("/")[2] for path in self._files.ls(self._path, detail=False)]
@@ -198,7 +198,7 @@ class Remote:
     def manifest(self, step: int) -> Manifest:
         """See :class:`Place`."""
         where = f"{self.name}/{manifest.name_of(step)}"
-        with _troubles(self.name):
+        with troubles(self.name):
             try:
                 with self._files.open(self._at(step, manifest.FILE), "rb") as stream:
                     data = stream.read(manifest.MOST_BYTES + 1)
@@ -212,7 +212,7 @@ class Remote:
             if self.manifest(what.step).seal == what.seal:
                 return
             self._take_manifest(what.step)  # of another checkpoint of the same step
-        with _troubles(self.name):
+        with troubles(self.name):
             for entry in what.files:
                 self._upload(source / entry.path, self._at(what.step, entry.path), entry)
             self._files.pipe_file(self._at(what.step, manifest.FILE), manifest.sealed(what))
@@ -222,7 +222,7 @@ class Remote:
     def fetch(self, what: Manifest, entry: Entry, into: Path) -> None:
         """See :class:`Place`."""
         target, source = into / entry.path, self._at(what.step, entry.path)
-        with _troubles(self.name):
+        with troubles(self.name):
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
                 with self._files.open(source, "rb") as reader, target.open("xb", buffering=0) as writer:
@@ -234,19 +234,19 @@ class Remote:
 
     def remove(self, step: int) -> None:
         """See :class:`Place`."""
-        with _troubles(self.name):
+        with troubles(self.name):
             self._take_manifest(step)
             self._files.rm(self._at(step), recursive=True)
 
     def set_aside(self, step: int) -> None:
         """See :class:`Place`."""
-        with _troubles(self.name):
+        with troubles(self.name):
             data = self._files.cat_file(self._at(step, manifest.FILE))  # not all kinds of storage can copy or rename
             self._files.pipe_file(self._at(step, f"{ASIDE}{manifest.FILE}"), data)
             self._take_manifest(step)
 
     def _take_manifest(self, step: int) -> None:
-        with _troubles(self.name), suppress(FileNotFoundError):
+        with troubles(self.name), suppress(FileNotFoundError):
             self._files.rm_file(self._at(step, manifest.FILE))
 
     def _at(self, step: int, *parts: str) -> str:
@@ -263,7 +263,7 @@ class Remote:
             raise PlaceUnusable(self.name, why=f"{entry.path} is not what was written when it is read back")
 
 
-class _troubles:  # noqa: N801 - reads as the with-block that it is
+class troubles:  # noqa: N801 - reads as the with-block that it is
     """Whatever goes wrong in the block becomes PlaceUnusable, in one sentence; our own errors stay as they are."""
 
     def __init__(self, name: str) -> None:

@@ -1,8 +1,9 @@
 """Which checkpoint a job goes on from: the newest valid one over all places, the same for all ranks.
 
 Rank 0 looks where all ranks share what lies there (the folder of checkpoints, copies), each rank looks into its own
-host's memory. Of one step, memory comes first, then the folder, then copies in their order. The ranks share the work of
-verifying every byte, and of fetching from afar. What is passed over is said, one sentence each.
+host's memory. Of one step, memory comes first, where all hosts together have every piece (``pieces`` brings them to
+each), then the folder, then copies in their order. The ranks share the work of verifying every byte, and of fetching
+from afar. What is passed over is said, one sentence each.
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ import logging
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from holdfast import manifest
-from holdfast.errors import CheckpointUnreadable, HoldfastError, PlaceUnusable
-from holdfast.manifest import Manifest
+from holdfast.errors import CheckpointUnreadable, PlaceUnusable
 from holdfast.report.text import duration
+from holdfast.runtime.checkpoint import neighbours, pieces
 from holdfast.runtime.checkpoint.loading import proven, share_of
+from holdfast.runtime.checkpoint.pieces import agree_upon, why_of
 from holdfast.runtime.checkpoint.places import Folder, Place
-from holdfast.runtime.checkpoint.rounds import Round, as_failure
+from holdfast.runtime.checkpoint.rounds import Round
 
 #: A place that does not say within this time what it has is passed over.
 LIST_LIMIT_S = 60.0
@@ -40,19 +41,29 @@ class Candidate(msgspec.Struct, frozen=True):
     place: int
 
 
-class Seen(msgspec.Struct, frozen=True):
-    """What one rank finds in the memory of its host (step -> seal), and whose memory that is."""
+class Part(msgspec.Struct, frozen=True):
+    """What a host holds of one checkpoint: the seal of the whole, its number of files, and which of them are here."""
 
-    memory: dict[int, str]
+    seal: str
+    files: int
+    held: tuple[int, ...]
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What one rank finds in the memory of its host, by step, and whose memory that is."""
+
+    memory: dict[int, Part]
     whose: str
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """What rank 0 makes of it for one rank, which verifies share ``index`` of ``count`` of what is in memory."""
+    """What rank 0 makes of it for one rank, which is ``index`` of ``count`` on host ``host`` of ``hosts``."""
 
     candidates: tuple[Candidate, ...]
     index: int
     count: int
+    host: int
+    hosts: int
 
 
 @dataclass
@@ -94,14 +105,14 @@ class Search:
 
     # Looking
 
-    def _in_memory(self) -> dict[int, str]:
+    def _in_memory(self) -> dict[int, Part]:
         if self.memory is None:
             return {}
         found = {}
         for step in self.memory.steps():
             if self.before is None or step < self.before:
                 try:
-                    found[step] = self.memory.manifest(step).seal
+                    found[step] = _part(self.memory.folder(step))
                 except CheckpointUnreadable as error:
                     self.skipped.append(f"step {step} in memory: {error.why}")
         return found
@@ -109,14 +120,21 @@ class Search:
     def _choices(self, given: list[bytes]) -> list[bytes]:
         """On rank 0: what can be tried, the best first, and who shares a memory with whom."""
         seen = [msgspec.json.decode(each, type=Seen) for each in given]
-        everywhere = set.intersection(*(set(each.memory.items()) for each in seen))
-        found = [Candidate(step, seal, _MEMORY) for step, seal in everywhere]
+        held: dict[tuple[int, str, int], set[int]] = {}
+        for each in seen:
+            for step, part in each.memory.items():
+                held.setdefault((step, part.seal, part.files), set()).update(part.held)
+        found = [Candidate(step, seal, _MEMORY) for (step, seal, files), here in held.items() if len(here) == files]
         for number, listed in enumerate(self._listed()):
             found += [Candidate(step, seal, number) for step, seal in listed.items()]
         found.sort(key=lambda each: (-each.step, each.place))
+        hosts = list(dict.fromkeys(each.whose for each in seen))
         alike = [[rank for rank, other in enumerate(seen) if other.whose == each.whose] for each in seen]
         return [
-            msgspec.json.encode(Choice(tuple(found), ranks.index(rank), len(ranks))) for rank, ranks in enumerate(alike)
+            msgspec.json.encode(
+                Choice(tuple(found), ranks.index(rank), len(ranks), hosts.index(seen[rank].whose), len(hosts))
+            )
+            for rank, ranks in enumerate(alike)
         ]
 
     def _listed(self) -> list[dict[int, str]]:
@@ -131,7 +149,7 @@ class Search:
                 try:
                     found[number], said[number] = self._steps_in(place), ""
                 except Exception as error:  # noqa: BLE001 - whatever a place does, the others count
-                    said[number] = f"{place.name}: {_why(error)}"
+                    said[number] = f"{place.name}: {why_of(error)}"
 
             threads.append(threading.Thread(target=look, name=f"holdfast look {place.name}", daemon=True))
             threads[-1].start()
@@ -166,9 +184,8 @@ class Search:
         if not candidate.seal:
             raise CheckpointUnreadable(place.name, why=self._unreadable.get((candidate.step, place.name)))
         if candidate.place == _MEMORY and self.memory is not None:
-            folder = self.memory.folder(candidate.step)
-            self._agree_upon(lambda: _hold(folder, candidate, choice))
-            return folder
+            here = pieces.Here(self.memory, candidate.step, candidate.seal, choice.index, choice.count, choice.host)
+            return pieces.taken(here, self.around, alone=choice.hosts == 1)
         if isinstance(place, Folder):
             folder = place.folder(candidate.step)
             proven(folder, self.around)
@@ -187,7 +204,7 @@ class Search:
                 place.fetch(found, entry, staged)
 
         try:
-            self._agree_upon(fetch)
+            agree_upon(fetch, self.around, self.root.path)
             self.around.agree("declare", b"", lambda _: self._declare(staged, candidate, place))
         finally:
             if self.around.rank == 0:
@@ -200,17 +217,6 @@ class Search:
     def _declare(self, staged: Path, candidate: Candidate, place: Place) -> bytes:
         self.root.declare(staged, place.manifest(candidate.step))
         return b""
-
-    def _agree_upon(self, act: Callable[[], None]) -> None:
-        """Do it on every rank. Raises CheckpointUnreadable on all of them where it fails on one."""
-        why = ""
-        try:
-            act()
-        except Exception as error:  # noqa: BLE001 - all ranks are told
-            why = _why(error)
-        told = self.around.agree("taken", why.encode(), lambda given: next((each for each in given if each), b""))
-        if told:
-            raise CheckpointUnreadable(self.root.path, why=told.decode(errors="replace"))
 
     def _pass_over(self, sentence: str) -> None:
         self.skipped.append(sentence)
@@ -231,15 +237,8 @@ def set_aside(place: Place, before: int) -> list[str]:
     return said
 
 
-def _why(error: Exception) -> str:
-    return error.why if isinstance(error, HoldfastError) and error.why else as_failure("", error).why
-
-
-def _hold(folder: Path, candidate: Candidate, choice: Choice) -> None:
-    """Verify this rank's share of a checkpoint in its host's memory. Raises CheckpointUnreadable."""
-    found: Manifest = manifest.read(folder)
-    if found.seal != candidate.seal:
-        raise CheckpointUnreadable(folder, why="it is not the one that the other hosts have")
-    damage: Any = next(iter(manifest.damages(folder, share_of(found, choice.index, choice.count))), None)
-    if damage is not None:
-        raise CheckpointUnreadable(folder, why=f"{damage.path}: {damage.why}")
+def _part(folder: Path) -> Part:
+    """What a folder in memory holds. Raises CheckpointUnreadable."""
+    whole, here = neighbours.whole(folder), {entry.path for entry in manifest.read(folder).files}
+    held = tuple(number for number, entry in enumerate(whole.files) if entry.path in here)
+    return Part(whole.seal, len(whole.files), held)
