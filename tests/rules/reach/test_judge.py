@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.facts.reach import Fate, Interface, Naming, Published
+from holdfast.facts.reach import Fate, Interface, Naming, Published, Stranger
 from holdfast.findings import Level, Unknown
 from holdfast.rules.reach import failing, judge, unseen
 from tests.rules.reach.sets import approach, clocks, crossing, gathered, link, with_approach, with_copy
@@ -53,6 +53,16 @@ def test_versions_that_differ_are_one_warning():
     (claim,) = judge(with_copy(gathered(3), 2, version="2"))
     assert claim.level is Level.WARNING
     assert "1 on h0, h1; 2 on h2" in claim.message
+
+
+def test_versions_that_do_not_understand_each_other_are_an_error():
+    found = judge(gathered(1, nodes=2, strangers=(Stranger("9.9", "h1", 1),)))
+    assert [(claim.cause, claim.level) for claim in found] == [
+        ("launch-arguments-differ", Level.ERROR), ("host-never-arrived", Level.ERROR),
+    ]  # fmt: skip
+    assert found[0].message == (
+        "h1 (node 1) has holdfast 9.9, and h0 (node 0), which leads, has 1: they do not understand each other"
+    )
 
 
 def test_the_address_of_another_node():
@@ -200,3 +210,15 @@ def test_one_slow_host_of_three_is_named():
 def test_who_is_missing_has_the_name_that_the_scheduler_gave():
     (claim,) = judge(with_copy(gathered(1, nodes=2), 0, names=("gpu-01", "gpu-02")))
     assert claim.message.startswith("node 1 (gpu-02) of 2 never came")
+
+
+def test_a_firewall_on_all_hosts_is_one_finding_and_all_of_them_fail():
+    found = gathered(5, crossings=tuple(crossing(a, b, Fate.SILENT) for a in range(5) for b in range(5) if a != b))
+    (claim,) = judge(found)
+    assert claim.message.startswith("packets between all 5 hosts (20 ways) vanish")
+    assert (claim.subject.host, claim.subject.link) == (None, None)
+    assert failing(found, (claim,)) == {f"h{number} (node {number})" for number in range(5)}
+
+
+def test_what_another_version_tried_for_a_purpose_of_its_own_stops_nothing():
+    assert judge(gathered(2, crossings=(crossing(1, 0, Fate.SILENT, purpose="teleport"),))) == ()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.facts.reach import Attempt, Fate
+from holdfast.facts.reach import Attempt, Fate, OtherVersion
 from holdfast.findings import Unknown
 from holdfast.rules.reach import alone
 from tests.rules.reach.sets import approach, copy
@@ -54,3 +54,11 @@ def test_a_name_that_means_nothing():
 def test_loopback():
     home = approach(addresses=("127.0.0.1",), main=Attempt(address="127.0.0.1", port=29500, fate=Fate.REFUSED))
     assert "on every host that host itself" in told(home).message
+
+
+def test_versions_that_do_not_understand_each_other():
+    (claim,) = alone(copy(1, 2), approach(Fate.OPEN), OtherVersion("what it tells cannot be read", "9.9"), 10.0)
+    assert claim.cause == "launch-arguments-differ"
+    assert claim.message == (
+        "h1 (node 1) has holdfast 1, and whoever leads at h0:29500 has 9.9: they do not understand each other"
+    )

@@ -35,6 +35,12 @@ class Fate(StrEnum):
     FAILED = "failed"
 
 
+class OtherVersion(Unknown, frozen=True):
+    """Whoever leads has ``version`` of holdfast, another one than this host, and they do not understand each other."""
+
+    version: str = ""
+
+
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt to reach ``address``:``port``. ``by``: the address that sent the ICMP error, where one came."""
 
@@ -124,6 +130,19 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
     leads: bool = False
 
 
+class Stranger(msgspec.Struct, frozen=True):
+    """A copy of another version of holdfast that came, and of whose words only these were understood."""
+
+    version: str = "unknown"
+    host: str = "a host"
+    node: int | None = None
+
+    @property
+    def label(self) -> str:
+        """What it is called in sentences."""
+        return f"{self.host} (node {self.node})" if self.node is not None else self.host
+
+
 class Crossing(msgspec.Struct, frozen=True, kw_only=True):
     """What copy ``source`` met when it went to an address and port of copy ``target`` (their numbers).
 
@@ -184,6 +203,7 @@ class HostReport(msgspec.Struct, frozen=True, kw_only=True):
 class Gathered(msgspec.Struct, frozen=True, kw_only=True):
     """All that was seen from all hosts. ``lost``: number -> why a copy fell silent after it had come.
 
+    ``strangers``: those that came and could not be understood.
     ``waited_s``: how long the leader waited for those that are missing. ``crossings``: those of ``tried`` that failed.
     ``unmeasured``: pairs for which time was short.
     """
@@ -191,6 +211,7 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     waited_s: float
     present: tuple[Present, ...]
+    strangers: tuple[Stranger, ...] = ()
     crossings: tuple[Crossing, ...] = ()
     tried: int = 0
     namings: tuple[Naming, ...] = ()

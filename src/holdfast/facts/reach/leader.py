@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast import __version__
-from holdfast.facts.reach import Approach, Clock, Crossing, Fate, Gathered, Link, Naming, Present
+from holdfast.facts.reach import Approach, Clock, Crossing, Fate, Gathered, Link, Naming, Present, Stranger
 from holdfast.facts.reach.doors import listener
 from holdfast.facts.reach.frames import Wire, greet, plain, welcome
 from holdfast.facts.reach.member import Member
@@ -35,6 +35,7 @@ from holdfast.facts.reach.messages import (
     Waiting,
     Welcome,
     encode,
+    joined,
     to_leader,
 )  # fmt: skip
 from holdfast.tournament import pairs, rounds
@@ -52,6 +53,8 @@ _PINGS = 10
 _MOST_FOR_EACH = 8
 _GOODBYE_S = 2.0
 _SAY_LIMIT_S = 5.0
+#: So often is looked whether the own copy has come, which needs no network.
+_OWN_S = 0.1
 #: Clocks are asked for in groups of so many.
 _CLOCKS_AT_ONCE = 8
 _Answer = TypeVar("_Answer", bound=msgspec.Struct)
@@ -99,6 +102,7 @@ class Leader:
     def __init__(self, key: bytes, name: str, nodes: int, judge: Callable[[Gathered], bytes]) -> None:
         self._key, self._name, self._nodes, self._judge = key, name, nodes, judge
         self._entries: dict[str, Entry] = {}
+        self._strangers: set[Stranger] = set()
         self._changed = asyncio.Event()
         self._word = secrets.token_hex(16)
         self._closed = False
@@ -162,8 +166,12 @@ class Leader:
         try:
             wire = await welcome(reader, writer, self._key)
             await wire.send(encode(Welcome(self._name, __version__)))
-            join = to_leader.decode(await wire.receive())
-            if not isinstance(join, Join) or len(self._entries) >= _MOST_FOR_EACH * self._nodes:
+            join = joined(await wire.receive())
+            if len(self._entries) + len(self._strangers) >= _MOST_FOR_EACH * self._nodes:
+                return
+            if isinstance(join, Stranger):
+                self._strangers.add(join)
+                self._changed.set()
                 return
             entry = Entry(wire, join, leads=leads)
             self._entries[join.copy.key] = entry
@@ -181,21 +189,21 @@ class Leader:
             writer.close()
 
     async def _all(self, wait_s: float) -> None:
-        """Until every node is there, or some contradict each other, or the time is over."""
+        """Until every node is there, or some contradict each other, or the time is over; the own copy always comes."""
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_s
         clashed = False
-        while loop.time() < until:
+        while loop.time() < until or not any(entry.leads for entry in self._entries.values()):
             copies = [entry.join.copy for entry in self._entries.values() if not entry.lost]
             nodes = [copy.node for copy in copies if copy.node is not None]
             clash = len(nodes) != len(set(nodes)) or any(copy.nodes != self._nodes for copy in copies)
-            if not clash and len(copies) >= self._nodes:
+            if not clash and len(copies) + len(self._strangers) >= self._nodes:
                 return
             if clash and not clashed:
                 clashed, until = True, min(until, loop.time() + GRACE_S)
             self._changed.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(until):
+                async with asyncio.timeout_at(max(until, loop.time() + _OWN_S)):
                     await self._changed.wait()
 
     async def _beat(self) -> None:
@@ -220,10 +228,13 @@ class Leader:
         present = tuple(_present(entry) for entry in here)
         brief = tuple(_brief(each) for each in present)
         await asyncio.gather(*(entry.say(Roster(self._word, entry.number, brief)) for entry in here))
-        gathered = Gathered(nodes=self._nodes, waited_s=waited_s, present=present)
+        gathered = Gathered(
+            nodes=self._nodes, waited_s=waited_s, present=present,
+            strangers=tuple(sorted(self._strangers, key=lambda each: each.label)),
+        )  # fmt: skip
         clocks = await self._clocks(here)
         reporting = [asyncio.ensure_future(entry.ask(Report(), Reported, REPORT_LIMIT_S)) for entry in here]
-        met = await asyncio.gather(*(entry.ask(Meet(), Met, MEET_LIMIT_S) for entry in here))
+        met = await asyncio.gather(*(self._met(entry, len(here)) for entry in here))
         for task, told in zip(reporting, met, strict=True):
             if told is None and not task.done():  # who did not answer this will not answer that
                 task.cancel()
@@ -241,6 +252,16 @@ class Leader:
             gathered, crossings=crossings, tried=sum(each.tried for each in met if each), namings=_namings(met),
             links=links, clocks=clocks, reports=reports, lost=lost, rounds=made, unmeasured=left,
         )  # fmt: skip
+
+    async def _met(self, entry: Entry, size: int) -> Met | None:
+        """Whom it reached; what it tells of others than itself, or of nobody who is here, does not count."""
+        told = await entry.ask(Meet(), Met, MEET_LIMIT_S)
+        if told is None:
+            return None
+        sound = range(size)
+        crossings = tuple(each for each in told.crossings if each.source == entry.number and each.target in sound)
+        namings = tuple(each for each in told.namings if each.source == entry.number and each.target in sound)
+        return msgspec.structs.replace(told, crossings=crossings, namings=namings)
 
     async def _clocks(self, here: list[Entry]) -> tuple[Clock, ...]:
         found: list[Clock | None] = []
@@ -274,7 +295,8 @@ class Leader:
             told = await asyncio.gather(
                 *(here[source].ask(Measure(target), Measured, ROUND_LIMIT_S) for source, target in filter(None, fit))
             )
-            links += [each.link for each in told if each is not None]
+            asked = zip(filter(None, fit), told, strict=True)
+            links += [each.link for way, each in asked if each and (each.link.source, each.link.target) == way]
         return tuple(links), total, 0
 
     # ---- the end

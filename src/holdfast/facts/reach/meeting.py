@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from holdfast import __version__
 from holdfast.facts.environment import LEFT_OUT, matters, without_secret
-from holdfast.facts.reach import Approach, Attempt, Copy, Fate, Gathered, HostReport
+from holdfast.facts.reach import Approach, Attempt, Copy, Fate, Gathered, HostReport, OtherVersion
 from holdfast.facts.reach.addresses import interface_of, interfaces, is_own, published, source_to
 from holdfast.facts.reach.connecting import CONNECT_LIMIT_S, connect
 from holdfast.facts.reach.doors import Doors
@@ -57,12 +57,16 @@ class Muster(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How it went for one copy. ``content``: what all were told; Unknown where this one is on its own, and why."""
+    """How it went for one copy. ``content``: what all were told; Unknown where this one is on its own, and why.
+
+    ``version``: that of holdfast with whoever leads, where it was heard.
+    """
 
     copy: Copy
     approach: Approach
     content: bytes | Unknown
     gathered: Gathered | None = None
+    version: str = ""
 
 
 def side_doors(port: int, ports: tuple[int, int]) -> tuple[int, ...]:
@@ -178,8 +182,8 @@ class _Way:
 
     def _outcome(self, content: bytes | Unknown) -> Outcome:
         if isinstance(content, Unknown) and self._version not in ("", __version__):
-            content = Unknown(f"{content.why}; it has holdfast {self._version}, and this host {__version__}")
-        return Outcome(copy=self._copy, approach=self._approach, content=content)
+            content = OtherVersion(content.why, self._version)
+        return Outcome(copy=self._copy, approach=self._approach, content=content, version=self._version)
 
     async def _stand(self, judge: Callable[[Gathered], bytes]) -> tuple[Leader | None, Wire | None]:
         """Listen; but where another copy leads at the endpoint already, go to that one."""

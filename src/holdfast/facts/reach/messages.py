@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.facts.reach import Approach, Copy, Crossing, HostReport, Link, Naming, Present
+from holdfast.facts.reach import Approach, Copy, Crossing, HostReport, Link, Naming, Present, Stranger
 
 # ---- from whoever leads
 
@@ -96,9 +96,26 @@ class Measured(msgspec.Struct, frozen=True, tag="measured"):
     link: Link
 
 
+class _StrangersJoin(msgspec.Struct, frozen=True, tag="join"):
+    copy: Stranger = Stranger()
+
+
 FromLeader = Welcome | Waiting | Roster | TellClock | Meet | Report | Measure | Outcome
 ToLeader = Join | MyClock | Met | Reported | Measured
 
 encode = msgspec.json.Encoder().encode
 from_leader: msgspec.json.Decoder[FromLeader] = msgspec.json.Decoder(FromLeader)
+_strangers_join = msgspec.json.Decoder(_StrangersJoin)
 to_leader: msgspec.json.Decoder[ToLeader] = msgspec.json.Decoder(ToLeader)
+
+
+def joined(payload: bytes) -> Join | Stranger:
+    """The first word of a copy, as far as it can be understood.
+
+    Raises:
+        msgspec.DecodeError: it is no first word, of no version.
+    """
+    try:
+        return msgspec.json.decode(payload, type=Join)
+    except msgspec.ValidationError:
+        return _strangers_join.decode(payload).copy

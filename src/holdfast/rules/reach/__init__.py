@@ -37,9 +37,9 @@ def unseen(gathered: Gathered) -> Iterator[str]:
 
 
 def failing(gathered: Gathered, findings: tuple[Finding, ...]) -> set[str]:
-    """The labels of the hosts that an error is about; a link's fault is that of both its ends."""
+    """The labels of the hosts that an error is about; a link's fault is that of both its ends, a set's of all in it."""
     labels = {each.copy.host: each.copy.label for each in gathered.present}
-    found = set()
+    found = {gathered.present[number].copy.label for number in mesh.everywhere(gathered)}
     for finding in findings:
         if finding.level is Level.ERROR:
             ends = [finding.subject.host, *(finding.subject.link or "").split(" -> ")]

@@ -21,6 +21,7 @@ def judge(gathered: Gathered) -> Iterator[Finding]:
     copies = [each.copy for each in gathered.present]
     yield from _contradictions(copies)
     yield from _versions(copies)
+    yield from _strangers(gathered)
     leader = next((each for each in gathered.present if each.leads), None)
     if leader is None:
         return
@@ -94,6 +95,18 @@ def _versions(copies: list[Copy]) -> Iterator[Finding]:
         yield finding(
             by_name("launch-arguments-differ"), f"the hosts have different versions of holdfast: {said}",
             level=Level.WARNING, confidence=0.99,
+        )  # fmt: skip
+
+
+def _strangers(gathered: Gathered) -> Iterator[Finding]:
+    """Who came and could not be understood."""
+    for each in gathered.strangers[:_MOST_NAMED]:
+        here = next((present.copy for present in gathered.present if present.leads), gathered.present[0].copy)
+        yield finding(
+            by_name("launch-arguments-differ"),
+            f"{each.label} has holdfast {each.version}, and {here.label}, which leads, has {here.version}: they do not "
+            "understand each other",
+            subject=Subject(host=each.host), confidence=0.95,
         )  # fmt: skip
 
 

@@ -38,8 +38,9 @@ def judge(gathered: Gathered) -> Iterator[Finding]:
     for each in data:
         by_fate[each.attempt.fate].append(each)
     for fate, crossings in by_fate.items():
-        for suspect in blame({(each.source, each.target) for each in crossings}, len(gathered.present)):
-            yield _blamed(fate, suspect, crossings, gathered)
+        by_pair = {(each.source, each.target): each for each in crossings}
+        for suspect in blame(by_pair, len(gathered.present)):
+            yield _blamed(fate, suspect, [by_pair[pair] for pair in suspect.pairs], gathered)
     broken = {(each.source, each.target) for each in data}
     ranged = failed.pop("range", [])
     for who, crossings in failed.items():
@@ -48,9 +49,21 @@ def judge(gathered: Gathered) -> Iterator[Finding]:
     yield from _names(gathered)
 
 
-def _blamed(fate: Fate, suspect: Suspect, crossings: list[Crossing], gathered: Gathered) -> Finding:
+def everywhere(gathered: Gathered) -> set[int]:
+    """The hosts of pairs that fail all over the set, for which no single one is blamed."""
+    by_fate: dict[Fate, list[tuple[int, int]]] = defaultdict(list)
+    for each in gathered.crossings:
+        if each.purpose == "data":
+            by_fate[each.attempt.fate].append((each.source, each.target))
+    for link in gathered.links:
+        if link.fate is not Fate.OPEN:
+            by_fate[link.fate].append((link.source, link.target))
+    suspects = (each for pairs in by_fate.values() for each in blame(pairs, len(gathered.present)) if each.many)
+    return {host for suspect in suspects for pair in suspect.pairs for host in pair}
+
+
+def _blamed(fate: Fate, suspect: Suspect, mine: list[Crossing], gathered: Gathered) -> Finding:
     cause, sure, sentence = _MEANINGS[fate]
-    mine = [each for each in crossings if (each.source, each.target) in set(suspect.pairs)]
     first = mine[0]
     by = f" (the answer comes from {first.attempt.by})" if first.attempt.by else ""
     message = sentence.format(way=_way(suspect, mine, gathered), by=by, detail=first.attempt.detail)
@@ -61,27 +74,32 @@ def _blamed(fate: Fate, suspect: Suspect, crossings: list[Crossing], gathered: G
 
 
 def _way(suspect: Suspect, crossings: list[Crossing], gathered: Gathered) -> str:
-    """``from a to b`` in words, for one link or for all of a host's."""
-    names = [each.copy.label for each in gathered.present]
+    """``from a to b`` in words, for one link, for all of a host's, or for many of all."""
+    if suspect.many:
+        size = len(gathered.present)
+        who = f"all {size:,}" if suspect.hosts == size else f"{suspect.hosts:,} of {size:,}"
+        return f"between {who} hosts ({len(suspect.pairs):,} ways)"
     if suspect.host is None:
         source, target = suspect.pairs[0]
+        names = {at: gathered.present[at].copy.label for at in (source, target)}
         ports = compress_ranks(sorted({each.attempt.port for each in crossings if each.target == target}))
         if len(suspect.pairs) > 1:
             return f"between {names[source]} and {names[target]}, in both directions,"
         return f"from {names[source]} to the data ports of {names[target]} (port {ports})"
-    many = f"of {len({each for pair in suspect.pairs for each in pair}) - 1} hosts"
+    many = f"of {suspect.hosts - 1} hosts"
+    name = gathered.present[suspect.host].copy.label
     if suspect.inward and suspect.outward:
-        return f"between {names[suspect.host]} and each {many}"
-    return (
-        f"to {names[suspect.host]} from each {many}" if suspect.inward else f"from {names[suspect.host]} to each {many}"
-    )
+        return f"between {name} and each {many}"
+    return f"to {name} from each {many}" if suspect.inward else f"from {name} to each {many}"
 
 
 def _subject(suspect: Suspect, crossings: list[Crossing], gathered: Gathered) -> Subject:
-    hosts = [each.copy.host for each in gathered.present]
+    if suspect.many:
+        return Subject()
     if suspect.host is not None:
-        return Subject(host=hosts[suspect.host])
-    return Subject(link=f"{hosts[crossings[0].source]} -> {hosts[crossings[0].target]}")
+        return Subject(host=gathered.present[suspect.host].copy.host)
+    ends = (gathered.present[at].copy.host for at in (crossings[0].source, crossings[0].target))
+    return Subject(link=" -> ".join(ends))
 
 
 def _fact(crossing: Crossing, gathered: Gathered) -> Fact:
@@ -106,7 +124,9 @@ def _published(who: str, crossings: list[Crossing], gathered: Gathered) -> Itera
         copy = gathered.present[target].copy
         if who == "NCCL" and not copy.devices:
             continue
-        chosen = next(each for each in copy.published if each.who == who)
+        chosen = next((each for each in copy.published if each.who == who), None)
+        if chosen is None:  # a purpose that only another version of holdfast has
+            continue
         yield finding(
             by_name("network-interface-wrong"),
             f"{who} of {copy.label} would publish {chosen.address} on {chosen.interface} ({chosen.why}), where "

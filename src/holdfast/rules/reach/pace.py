@@ -9,12 +9,13 @@ from statistics import median_high
 from holdfast.facts.reach import Fate, Gathered, Link
 from holdfast.findings import Fact, Finding, Level, Subject, finding
 from holdfast.rules.causes import by_name
-from holdfast.rules.reach.blame import Suspect, blame
+from holdfast.rules.reach.blame import blame
 
 #: A link is slow that carries less than this share of what is usual; with fewer links nothing is.
 _SLOW, _VERY_SLOW = 0.5, 0.25
 _FEWEST_LINKS = 3
 _MOST_FACTS = 16
+_FABRIC = "network-fabric-fault"
 _MIB = 1 << 20
 
 
@@ -25,19 +26,14 @@ def judge(gathered: Gathered) -> Iterator[Finding]:
         if link.fate is not Fate.OPEN:
             broken[link.fate].append(link)
     for fate, links in broken.items():
-        stalled = fate is Fate.STALLED
-        for suspect in blame({(each.source, each.target) for each in links}, len(gathered.present)):
-            what = "a message of 4 MiB stalls" if stalled else f"measuring fails ({links[0].detail or fate})"
-            yield _about(
-                suspect, links, gathered, "mtu-black-hole" if stalled else "network-fabric-fault", what, Level.ERROR
-            )
+        what = f"measuring fails ({links[0].detail or fate})"
+        cause, what = ("mtu-black-hole", "a message of 4 MiB stalls") if fate is Fate.STALLED else (_FABRIC, what)
+        yield from _about(links, gathered, cause, what, Level.ERROR)
     lagging = slow(gathered)
-    if not lagging:
-        return
-    links = [each for each in gathered.links if (each.source, each.target) in lagging]
-    for suspect in blame(lagging, len(gathered.present)):
+    if lagging:
         what = f"less than half of the usual {_usual(_speeds(gathered)) / _MIB:.0f} MiB/s arrives"
-        yield _about(suspect, links, gathered, "slow-link", what, Level.WARNING)
+        links = [each for each in gathered.links if (each.source, each.target) in lagging]
+        yield from _about(links, gathered, "slow-link", what, Level.WARNING)
 
 
 def slow(gathered: Gathered) -> frozenset[tuple[int, int]]:
@@ -68,21 +64,24 @@ def _usual(speeds: dict[tuple[int, int], float]) -> float:
     return median_high(best.values())
 
 
-def _about(suspect: Suspect, links: list[Link], gathered: Gathered, cause: str, what: str, level: Level) -> Finding:
+def _about(links: list[Link], gathered: Gathered, cause: str, what: str, level: Level) -> Iterator[Finding]:
+    """A finding for each host or link that these have in common."""
     hosts = [each.copy.host for each in gathered.present]
-    mine = [each for each in links if (each.source, each.target) in set(suspect.pairs)]
-    first = mine[0]
-    pair = f"{hosts[first.source]} -> {hosts[first.target]}"
-    where = (
-        f"on {len(mine)} links of {hosts[suspect.host]}"
-        if suspect.host is not None
-        else f"between {pair.replace(' -> ', ' and ')}"
-    )
-    return finding(
-        by_name(cause), f"{where} {what}", level=level, confidence=0.7 if level is Level.WARNING else 0.9,
-        subject=Subject(host=hosts[suspect.host]) if suspect.host is not None else Subject(link=pair),
-        evidence=tuple(_fact(each, hosts) for each in mine[:_MOST_FACTS]),
-    )  # fmt: skip
+    by_pair = {(each.source, each.target): each for each in links}
+    for suspect in blame(by_pair, len(hosts)):
+        mine = [by_pair[pair] for pair in suspect.pairs]
+        ends = hosts[mine[0].source], hosts[mine[0].target]
+        if suspect.many:
+            where, subject = f"between {suspect.hosts:,} hosts ({len(mine):,} links)", Subject()
+        elif suspect.host is None:
+            where, subject = f"between {' and '.join(ends)}", Subject(link=" -> ".join(ends))
+        else:
+            name = hosts[suspect.host]
+            where, subject = f"on {len(mine)} links of {name}", Subject(host=name)
+        yield finding(
+            by_name(cause), f"{where} {what}", level=level, confidence=0.7 if level is Level.WARNING else 0.9,
+            subject=subject, evidence=tuple(_fact(each, hosts) for each in mine[:_MOST_FACTS]),
+        )  # fmt: skip
 
 
 def _fact(link: Link, hosts: list[str]) -> Fact:
