@@ -1,5 +1,8 @@
 # ruff: noqa: T201 - a script that talks
-"""Trains in place; a fault comes once it may go. Arguments: FOLDER [FAULT]. What FAULT is stands in :func:`fault`."""
+"""Trains in place; a fault comes once all have copies in memory, and it may go. Arguments: FOLDER [FAULT [VICTIM]].
+
+What FAULT is stands in :func:`fault`.
+"""
 
 import json
 import os
@@ -14,7 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import holdfast
 
-FOLDER, FAULT = Path(sys.argv[1]), (*sys.argv[2:], "killed")[0]
+FOLDER = Path(sys.argv[1])
+FAULT, VICTIM = sys.argv[2] if sys.argv[2:] else "killed", int(sys.argv[3]) if sys.argv[3:] else 1
 SAVED = 3
 MEMORY = Path(os.environ["HOLDFAST_BOX"]).parent / "checkpoints"
 CALLS = []
@@ -25,17 +29,24 @@ def tell(**what):
         file.write(json.dumps({"time": time.time(), "pid": os.getpid(), **what}) + "\n")
 
 
+def copied(rank):
+    """Whether all ranks said that their host has a copy in memory."""
+    if (FOLDER / f"copied{rank}").exists():
+        return len(list(FOLDER.glob("copied*"))) == dist.get_world_size()
+    if list(MEMORY.glob(f"step-*{SAVED}")):
+        (FOLDER / f"copied{rank}").touch()
+    return False
+
+
 def fault(rank):
-    """What happens to a rank in generation 0: 1 is killed, but for ``raises`` and ``alone``; some do more."""
-    if FAULT == "raises" and rank == 1:
+    """What happens to a rank in generation 0: VICTIM is killed, but for ``raises`` and ``alone``; some do more."""
+    if FAULT == "raises" and rank == VICTIM:
         raise ValueError("of my own")
     if FAULT == "alone":  # looks as if it came from another rank's death, and nobody died
         if rank == 0:
             tell(event="fault")
             raise RuntimeError("this is not about NCCL")
-    elif rank == 1:
-        while not list(MEMORY.glob(f"step-*{SAVED}")):
-            time.sleep(0.01)
+    elif rank == VICTIM:
         (FOLDER / "ckpts").rename(FOLDER / "away")  # what goes on has memory alone
         tell(event="fault")
         os.kill(os.getpid(), signal.SIGKILL)
@@ -63,7 +74,7 @@ def train():
             tell(event="step", rank=rank, generation=generation, calls=CALLS)
         if step == SAVED:
             checkpoint.save(step, asynchronous=False)
-        if generation == 0 and step > SAVED and (FOLDER / "go").exists():
+        if generation == 0 and copied(rank) and (FOLDER / "go").exists():
             fault(rank)
         if generation > 0 and step > begun + 20:
             break
