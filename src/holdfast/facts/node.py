@@ -319,14 +319,19 @@ def _rename(state: RankState, names: Mapping[str, str]) -> RankState:
     )
 
 
+def _last_seen(state: RankState, late_s: float) -> RankState:
+    """A rank whose node fell silent: nobody knows any more whether it lives."""
+    life = Life.UNKNOWN if state.life == Life.RUNNING else state.life
+    return replace(state, life=life, unseen=(*state.unseen, f"its node last reported {late_s:.0f} s ago"))
+
+
 def combine(summaries: Sequence[Summary], now: float, oldest_s: float) -> Summary:
     """The table of the whole job from its nodes' summaries; ranks of a node that fell silent are marked unseen."""
     states: list[RankState] = []
     groups: dict[str, Group] = {}
     for summary in summaries:
         late = now - summary.time
-        why = (f"its node last reported {late:.0f} s ago",) if late > oldest_s else ()
-        states += [replace(state, unseen=(*state.unseen, *why)) if why else state for state in summary.ranks]
+        states += [_last_seen(state, late) if late > oldest_s else state for state in summary.ranks]
         groups |= {
             name: group for name, group in summary.groups.items() if name not in groups or groups[name].ranks is None
         }
