@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.facts.ranks import Child, Ended, Group, Life, Place, Raised, RankState, Stack
+from holdfast.facts.ranks import Child, Ended, Group, Life, Operation, Place, Raised, RankState, Stack
 from holdfast.facts.source import Guard, Loop, Surroundings
 from holdfast.findings import Verdict
 from holdfast.rules import hang
@@ -71,6 +71,24 @@ def test_the_sleeping_rank_is_named_with_its_line_and_those_who_wait() -> None:
 )  # fmt: skip
 def test_what_the_system_says_of_a_rank_decides(state: RankState, cause: str) -> None:
     assert root_of(judge([*waiting(0, 1, 3), state]))[:2] == (cause, 2)
+
+
+@pytest.mark.parametrize("others", [call(31), call(32)], ids=["still inside", "in the next one"])
+def test_a_rank_that_was_stopped_inside_a_collective_is_named_and_not_the_network(others: Operation) -> None:
+    waits = [row(rank, *history(others.sequence - 1), others) for rank in (0, 1, 3)]
+    verdict = judge([*waits, row(2, *history(30), call(31), life=Life.STOPPED)])
+    assert root_of(verdict)[:2] == ("rank-stopped", 2)
+    assert verdict.root is not None
+    assert "all_reduce #31" in verdict.root.message
+
+
+def test_a_rank_that_was_stopped_where_others_are_missing_too_is_no_root() -> None:
+    stopped = row(2, *history(30), call(31), life=Life.STOPPED)
+    assert root_of(judge([*waiting(0, 1), stopped, row(3, *history(30), at=LOADER)])) == (
+        "rank-missing-collective",
+        3,
+        12,
+    )
 
 
 def test_a_crash_after_the_end_of_the_script_that_nobody_missed_is_of_the_group_it_left() -> None:

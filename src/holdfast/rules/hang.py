@@ -47,7 +47,7 @@ def judge(
     )  # fmt: skip
     found = [
         item
-        for rule in (_died, _locked, _parted, _new_group, circle, _no_partner, _roots, transport)
+        for rule in (_died, _locked, _parted, _new_group, _frozen, circle, _no_partner, _roots, transport)
         for item in rule(case)
     ] or _alone(case)
     dead = any(roots.died(state) for state in ranks)
@@ -142,6 +142,16 @@ def _new_group(case: Case) -> list[Finding]:
         if wait.operation.group.startswith("new_group") and any(state.pending or state.ended for state in absent):
             return [mismatch.new_group(wait, case.ranks, case.source)]
     return []
+
+
+def _frozen(case: Case) -> list[Finding]:
+    """Ranks that were stopped inside a call to which everybody came: that call waits for nobody else."""
+    inside = {rank: wait.operation for wait in case.graph.waits if not wait.awaited for rank in wait.waiters}
+    return [
+        roots.explain(case.ranks[rank], case.source, call_text(call, case.groups))
+        for rank, call in sorted(inside.items())
+        if case.ranks[rank].life == Life.STOPPED
+    ]
 
 
 def circle(case: Case) -> list[Finding]:
