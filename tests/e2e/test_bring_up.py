@@ -1,4 +1,4 @@
-"""Every fault that keeps hosts from starting a job: the right finding, on every host, within 15 s.
+"""Every fault that keeps hosts from starting a job: the right finding, on every host, in time.
 
 The hosts are name spaces joined by a switch, the faults real ones: ``tests/bring_up.py``. Most of the time is waiting,
 so that several pairs of hosts are under way at once. A few of them are in every run of the tests, the others in the
@@ -17,7 +17,8 @@ from tests.hosts import hosts, why_not
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not())]
 
-LIMIT_S = 15
+#: A loaded machine has its share in it; that it is 15 s at most where nothing else runs is shown by benchmarks/bring_up.
+LIMIT_S = 45
 SAMPLE = {
     "master port dropped", "data ports rejected", "interface is missing", "address is the other host's",
     "large packets are lost", "second rank never starts", "world of 2 and of 3",

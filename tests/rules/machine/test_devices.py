@@ -84,6 +84,12 @@ def test_the_index_of_a_roce_address(tmp_path, index, right):
     assert right or "RoCE v2 is at 1, 3" in found[0].message
 
 
+@pytest.mark.parametrize("index", ["", "²", "-1", "9" * 5000])
+def test_an_index_that_is_no_number_is_left_to_the_audit_of_variables(tmp_path, index):
+    roce(tmp_path)
+    assert judged("infiniband", tmp_path, NCCL_IB_GID_INDEX=index, NCCL_IB_PKEY=index) == ()
+
+
 def test_an_index_that_is_wrong_on_all_ports_is_said_once(tmp_path):
     for name in ("mlx5_0", "mlx5_1"):
         roce(tmp_path, name)

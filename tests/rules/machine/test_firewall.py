@@ -8,9 +8,9 @@ import pytest
 
 from holdfast.facts.checks import Place
 from holdfast.facts.checks.firewall import Firewall
-from holdfast.facts.netfilter import from_iptables, from_nft
+from holdfast.facts.netfilter import Rule, from_iptables, from_nft
 from holdfast.findings import Unknown
-from holdfast.rules.machine.firewall import Packet, fate
+from holdfast.rules.machine.firewall import Packet, fate, matches
 from tests.facts.checks.test_firewall import IPTABLES, NFT
 from tests.hosts import EPHEMERAL, hosts, why_not
 from tests.rules.machine.asked import found
@@ -37,6 +37,29 @@ def told(chains, port, peers="10.1.0.0/16", hook="input"):
 )
 def test_through_nft(port, peers, expected):
     assert told(from_nft(NFT), port, peers) == expected
+
+
+@pytest.mark.parametrize(
+    ("networks", "peers", "expected"),
+    [
+        (("10.1.0.0/16", "10.2.0.0/16"), "10.1.0.0/24", True),
+        (("10.1.0.0/16", "10.2.0.0/16"), "10.0.0.0/8", None),
+        (("!10.1.0.0/16", "!10.2.0.0/16"), "10.1.0.0/24", False),  # inside one of those that are excepted
+        (("!10.1.0.0/16", "!10.2.0.0/16"), "10.3.0.0/24", True),
+        (("!10.1.0.0/16", "!@trusted"), "10.3.0.0/24", None),
+        (("!10.1.0.0/16",), "fd00::/64", False),
+        ((), "fd00::/64", True),
+    ],
+)
+def test_networks_that_a_rule_names_or_excepts(networks, peers, expected):
+    answer = matches(Rule(text="", sources=networks), Packet(peers=ip_network(peers), interface="e", ports=(1, 1)))
+    assert answer is expected
+
+
+def test_interfaces_that_a_rule_excepts():
+    packet = Packet(peers=ip_network("10.1.0.0/16"), interface="eth0", ports=(1, 1))
+    assert matches(Rule(text="", inward=("!lo", "!eth0")), packet) is False
+    assert matches(Rule(text="", inward=("!lo", "!ib0")), packet) is True
 
 
 def test_without_the_doubtful_rule_it_is_sure():

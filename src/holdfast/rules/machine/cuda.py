@@ -72,4 +72,4 @@ def _nccl(seen: Cuda) -> Iterator[Finding]:
 
 def numbers(version: str) -> tuple[int, ...]:
     """``580.65.06`` as numbers that can be compared."""
-    return tuple(int(part) for part in version.split(".") if part.isdigit()) or (0,)
+    return tuple(int(part) for part in version.split(".") if part.isascii() and part.isdigit()) or (0,)

@@ -153,8 +153,8 @@ def matches(rule: Rule, packet: Packet) -> bool | None:
 
 
 def _any(values: Sequence[str], fits: Callable[[str], bool]) -> bool | None:
-    """Whether one of the values fits; a ``!`` before a value turns it round. Without any value all fits."""
-    return not values or any(fits(value.lstrip("!")) is not value.startswith("!") for value in values)
+    """Whether one of the values fits, or with a ``!`` before all of them none does. Without any value all fits."""
+    return not values or any(fits(value.lstrip("!")) for value in values) is not values[0].startswith("!")
 
 
 def _on_ports(spans: Sequence[tuple[int, int]], wanted: tuple[int, int]) -> bool | None:
@@ -164,22 +164,23 @@ def _on_ports(spans: Sequence[tuple[int, int]], wanted: tuple[int, int]) -> bool
 
 
 def _among(networks: Sequence[str], peers: IPv4Network | IPv6Network) -> bool | None:
-    """Whether the peers are in one of the networks (or, with a ``!`` before it, outside); None where some may be."""
-    answer: bool | None = not networks
+    """Whether the peers are in one of the networks, or outside all that have a ``!``; None where some may be."""
+    if not networks:
+        return True
+    answers: list[bool | None] = []
     for text in networks:
         try:
             network = ip_network(text.lstrip("!"), strict=False)
         except ValueError:  # the name of a set of addresses
-            answer = answer or None
+            answers.append(None)
             continue
-        if network.version != peers.version:
-            continue
-        inside = network.supernet_of(peers)  # type: ignore[arg-type]  # their versions are the same
-        fits = inside if inside or not network.overlaps(peers) else None
-        if text.startswith("!") and fits is not None:
-            fits = not fits
-        answer = answer or fits
-    return answer
+        if network.version == peers.version:
+            inside = network.supernet_of(peers)  # type: ignore[arg-type]  # their versions are the same
+            answers.append(True if inside else None if network.overlaps(peers) else False)
+    if not answers:
+        return False  # a rule about the other version of IP does not match, whichever way it is turned
+    answer = True if True in answers else None if None in answers else False
+    return answer if answer is None else answer is not networks[0].startswith("!")
 
 
 def _claim(seen: Firewall, level: Level, message: str, confidence: float, packet: Packet | None = None) -> Finding:

@@ -73,7 +73,7 @@ def _lost(seen: Gpus, answer: Answer) -> Iterator[Finding]:
 
 def _visible(seen: Gpus, gpus: Sequence[Gpu], visible: Visible, place: Place) -> Iterator[Finding]:
     cause = by_name("invalid-device-ordinal")
-    evidence = _evidence(seen)
+    evidence = seen.facts()
     if visible.twice:
         yield finding(
             cause,
@@ -137,7 +137,8 @@ def _fabric(seen: Gpus, answer: Answer) -> Iterator[Finding]:
 def _usable(answer: Answer) -> Iterator[Finding]:
     cause = by_name("gpu-settings")
     for gpu in answer.gpus:
-        subject, told = Subject(gpu=gpu.index), (fact(f"GPU {gpu.index}", f"compute mode {gpu.compute_mode}", "NVML"),)
+        subject = Subject(gpu=gpu.index)
+        told = (fact(f"GPU {gpu.index}", f"compute mode {gpu.compute_mode}", answer.source),)
         if gpu.compute_mode == "prohibited":
             yield finding(
                 cause,
@@ -167,7 +168,7 @@ def _in_use(seen: Gpus, answer: Answer) -> Iterator[Finding]:
                 f"GPU {gpu.index} is not free: {', '.join(map(_who, users))}",
                 level=Level.WARNING,
                 subject=Subject(gpu=gpu.index),
-                evidence=_evidence(seen),
+                evidence=seen.facts(),
                 remedies=(*_ending(users), *cause.remedies),
             )
         elif gpu.held == () and isinstance(gpu.memory_used_bytes, int) and gpu.memory_used_bytes > _NOBODYS_BYTES:
@@ -177,7 +178,7 @@ def _in_use(seen: Gpus, answer: Answer) -> Iterator[Finding]:
                 "process that holds it",
                 level=Level.WARNING,
                 subject=Subject(gpu=gpu.index),
-                evidence=_evidence(seen),
+                evidence=seen.facts(),
                 confidence=0.6,
             )
 
@@ -201,10 +202,6 @@ def _ending(users: Sequence[User]) -> tuple[Remedy, ...]:
             safety=Safety.DISRUPTIVE,
         ),
     )
-
-
-def _evidence(seen: Gpus) -> tuple[Fact, ...]:
-    return seen.facts()
 
 
 def _count(number: int) -> str:

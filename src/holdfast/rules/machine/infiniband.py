@@ -116,7 +116,7 @@ def _down(port: Port, ports: Sequence[Port], evidence: tuple[Fact, ...]) -> Iter
 def _gid_index(ports: Sequence[Port], place: Place) -> Iterator[Finding]:
     """The index is one for all ports; on each of them it has to be an address of RoCE v2."""
     index = place.environ.get("NCCL_IB_GID_INDEX", "")
-    if not index.isdigit():
+    if not _is_index(index):
         return
     kinds = [(port, next((gid.kind for gid in port.gids if gid.index == int(index)), "")) for port in ports]
     wrong = [(port, kind) for port, kind in kinds if "v2" not in kind and any(gid.is_second for gid in port.gids)]
@@ -134,6 +134,10 @@ def _gid_index(ports: Sequence[Port], place: Place) -> Iterator[Finding]:
                 for gid in port.gids
             ),
         )
+
+
+def _is_index(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 10
 
 
 def _roce(port: Port, evidence: tuple[Fact, ...]) -> Iterator[Finding]:
@@ -159,7 +163,7 @@ def _roce(port: Port, evidence: tuple[Fact, ...]) -> Iterator[Finding]:
 def _partition(port: Port, place: Place, evidence: tuple[Fact, ...]) -> Iterator[Finding]:
     """NCCL uses the partition at index NCCL_IB_PKEY (0); two limited members of a partition cannot talk."""
     index = place.environ.get("NCCL_IB_PKEY", "0")
-    if not port.pkeys or not index.isdigit():
+    if not port.pkeys or not _is_index(index):
         return
     key = port.pkeys[int(index)] if int(index) < len(port.pkeys) else 0
     seen = (*evidence, fact(f"{port.name} P_Keys", ", ".join(f"{key:#06x}" for key in port.pkeys if key), "pkeys"))
