@@ -17,7 +17,7 @@ from tests.hosts import hosts, why_not
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not())]
 
-#: A loaded machine has its share in it; that it is 15 s at most where nothing else runs is shown by benchmarks/bring_up.
+#: A loaded machine has its share in it. That it is 15 s at most where nothing else runs, benchmarks/bring_up.py shows.
 LIMIT_S = 45
 SAMPLE = {
     "master port dropped", "data ports rejected", "interface is missing", "address is the other host's",
