@@ -143,6 +143,10 @@ class Host:
         self._unshared.kill()  # --kill-child: the kernel ends all that runs in the host
         self._unshared.communicate()
 
+    def die(self):
+        """Lose it: the kernel ends all that runs there, and takes its memory."""
+        self._unshared.kill()
+
     # ---- programs
 
     def start(self, *words, **variables):

@@ -1,5 +1,9 @@
-"""One node of a job that is told to go on without its second node, by hooks of its own: torchrun's arguments follow."""
+"""One node of a job that is told to go on without its second node, by hooks of its own: torchrun's arguments follow.
 
+The order comes when both are up, and as many nodes stand by as STANDING_BY says.
+"""
+
+import os
 import sys
 from pathlib import Path
 
@@ -30,8 +34,8 @@ class Hooks:
     def started(self, generation):
         self.current = generation
 
-    def tick(self, look):  # noqa: ARG002 - the agent's
-        up = len(list(Path().glob("up*"))) == 2
+    def tick(self, look):
+        up = len(list(Path().glob("up*"))) == 2 and look.waiting >= int(os.environ.get("STANDING_BY", "0"))
         wanted = up and self.current.leader and self.current.number == 0
         return (
             Order(choice=Choice.EXCLUDE, reason="its disk is gone", patience_s=1.0, excluded=(1,)) if wanted else None
