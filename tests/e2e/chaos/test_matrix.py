@@ -12,7 +12,7 @@ from holdfast.actions.chaos.places import why_not
 from holdfast.actions.chaos.play import play
 from holdfast.actions.chaos.scenarios import SCENARIOS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SAMPLE = {
     "sigkill-middle", "exception-checkpoint", "sigstop-evaluation", "exit-0-first-step", "sigkill-rank-0-end",

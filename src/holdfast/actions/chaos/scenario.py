@@ -41,7 +41,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     submitted: more than once where the agent itself is lost. ``damaged`` is how many of the newest checkpoints a blow
     makes unusable. ``disk_mib`` is the size of a disk of their own for the checkpoints, ``memory_mib`` the limit on the
     memory of all its processes; 0 for none. ``clock`` says that its processes read a clock that can be moved.
-    ``elastic``: hosts may come and go. ``told`` are words that the job has to say.
+    ``elastic``: hosts may come and go.
 
     ``peace`` is what the undisturbed job does otherwise than the one without faults (options of the trainer), and
     ``apart_at`` the step after which it goes on with one rank fewer: where the policy changes what is computed, the
@@ -70,7 +70,6 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int = 0
     clock: bool = False
     elastic: bool = False
-    told: tuple[str, ...] = ()
 
     @property
     def calm(self) -> Scenario:
