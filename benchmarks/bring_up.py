@@ -44,7 +44,7 @@ def main(only: Sequence[str] = ()) -> None:
         print(f"left out: {why}")
         return
     faults = [fault for fault in FAULTS if not only or fault.name in only]
-    print(f"{'fault':<36}{'host':<7}{'holdfast':>9}  {'says':<26}{'torchrun':>9}  says")
+    print(f"{'fault':<36}{'host':<7}{'holdfast':>9}  {'says':<40}{'torchrun':>9}  says")
     slowest = 0.0
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(AT_ONCE) as pool:
         script = Path(folder, "train.py")
@@ -59,7 +59,7 @@ def main(only: Sequence[str] = ()) -> None:
                 (took_s, found), (took, said) = mine[at], other[at]
                 slowest = max(slowest, took_s)
                 name = fault.name if at == started[0] else ""
-                print(f"{name:<36}node{at:<3}{took_s:>7.1f} s  {found:<26}{took:>9}  {said[:90]}", flush=True)
+                print(f"{name:<36}node{at:<3}{took_s:>7.1f} s  {found:<40}{took:>9}  {said[:90]}", flush=True)
     print(f"slowest answer of holdfast: {slowest:.1f} s (aim: {TARGET_S} s)")
     if not only:
         for more in ((), ("--no-job",)):

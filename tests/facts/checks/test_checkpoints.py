@@ -48,8 +48,9 @@ def test_what_loading_would_pass_over_is_an_error_that_says_which_one_is_whole(r
 
 
 def test_no_folder_and_one_that_is_not_there_are_no_fault(tmp_path):
-    assert judged(tmp_path / "none")[0].absent
-    assert look(Place()).absent
+    for seen, why in ((judged(tmp_path / "none")[0], "is not there yet"), (look(Place()), "no folder")):
+        assert why in seen.absent
+        assert why in str(seen.facts()[0])
 
 
 def test_a_folder_that_cannot_be_looked_into_is_unknown(tmp_path):

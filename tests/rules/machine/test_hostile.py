@@ -63,7 +63,7 @@ def test_spoilt_files(tmp_path, seed):
         if isinstance(found.seen, Unknown):
             assert found.seen.why
             continue
-        assert found.seen.absent or found.seen.facts()
+        assert found.seen.facts()
         assert all(unknowns(found.seen))
         assert all(claim.message for claim in judge(found.check, found.seen, place, "a"))
 

@@ -21,7 +21,9 @@ def test_nothing_is_said_where_all_is_well():
 def test_who_is_missing_is_named():
     (claim,) = judge(gathered(2, nodes=5))
     assert claim.cause == "host-never-arrived"
-    assert claim.message == "node 2-4 of 5 never came to h0:29500 within 10 s"
+    assert claim.message == (
+        "node 2-4 of 5 never came to h0:29500 within 10 s: not started, or what is sent from there does not arrive"
+    )
 
 
 def test_who_is_missing_is_counted_where_ranks_are_not_known():

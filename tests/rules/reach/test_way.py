@@ -18,7 +18,12 @@ def told(way):
 @pytest.mark.parametrize(
     ("fate", "side", "cause", "word"),
     [
-        (Fate.SILENT, Fate.SILENT, "firewall-blocked-ports", "or that host is down"),
+        (
+            Fate.SILENT,
+            Fate.SILENT,
+            "firewall-blocked-ports",
+            "or that host is down; if it is not, it says that h1 (node 1) never came",
+        ),
         (Fate.SILENT, Fate.REFUSED, "firewall-blocked-ports", "while the host answers at other ports"),
         (Fate.REJECTED, Fate.REJECTED, "firewall-blocked-ports", "rejects"),
         (Fate.REFUSED, Fate.REFUSED, "master-unreachable", "node 0 did not start there"),

@@ -18,7 +18,7 @@ class Kept(Seen, frozen=True, kw_only=True):
     def facts(self) -> tuple[Fact, ...]:
         """See :meth:`Seen.facts`."""
         if self.found is None:
-            return ()
+            return (fact("checkpoints", self.absent, "--checkpoints"),)
         whole = [each for each in self.found.seen if each.found is not None and not each.damages]
         newest = f"step {whole[0].step} is the newest whole one, by its sizes" if whole else "none of them is whole"
         text = f"{len(self.found.seen)}, {newest}" if self.found.seen else "none"

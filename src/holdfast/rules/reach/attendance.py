@@ -50,7 +50,8 @@ def _missing(leader: Present, gathered: Gathered) -> Iterator[Finding]:
     came = ", ".join(each.copy.label for each in gathered.present[:_MOST_NAMED])
     yield finding(
         by_name("host-never-arrived"),
-        f"{who} of {gathered.nodes} never came to {leader.copy.endpoint} within {gathered.waited_s:.0f} s",
+        f"{who} of {gathered.nodes} never came to {leader.copy.endpoint} within {gathered.waited_s:.0f} s: not "
+        "started, or what is sent from there does not arrive",
         evidence=(Fact(text=f"here: {came}", origin="the meeting", host=leader.copy.host),
                   *way.facts(leader.copy, leader.approach)),
         confidence=0.9,

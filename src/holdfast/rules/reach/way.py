@@ -85,7 +85,7 @@ def _of(main: Attempt, approach: Approach) -> tuple[str, float, str]:
         return ("firewall-blocked-ports", 0.95, ("packets from {here} to port {port} of {there} vanish, while the host "
                 "answers at other ports: a firewall drops them"))  # fmt: skip
     return ("firewall-blocked-ports", 0.7, ("packets from {here} to {there} vanish, at every port that was tried: a "
-            "firewall drops them, or that host is down"))  # fmt: skip
+            "firewall drops them, or that host is down; if it is not, it says that {here} never came"))  # fmt: skip
 
 
 def _there(approach: Approach, main: Attempt) -> str:
