@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.actions import ledger
+from holdfast.actions import ledger, past_runs, story
 from holdfast.actions.policy import Course
 from tests.facts.gpus.recorded import answer, gpu
 
@@ -28,7 +28,7 @@ def courses(job):
 
 
 def test_the_same_fault_at_the_same_step_is_not_just_tried_again(launch):
-    job = launch("--max-restarts", 9, *RUN, SCRIPT, "sample")
+    job = launch("--max-restarts", 9, "--skip-batches", *RUN, SCRIPT, "sample")
     assert job.end() == 0, job.output
     assert courses(job) == [Course.RESTART] * 2
     second = past(job)[1].decision
@@ -41,6 +41,23 @@ def test_the_same_fault_at_the_same_step_is_not_just_tried_again(launch):
     assert "resume from a checkpoint before step 10, and leave out that batch" in told
     assert "run ends with status 0" in told
     assert job.boxes() == []
+
+
+def test_a_job_that_is_started_again_goes_on_with_its_history(launch, tmp_path):
+    again = ("--history", tmp_path / "kept", "--skip-batches", "--nproc-per-node", 1, "--recorder", "python", SCRIPT,
+             "sample", tmp_path / "saved.txt")  # fmt: skip
+    first = launch(*again, folder="first")
+    assert first.end() == 1, first.output
+    second = launch("--max-restarts", 1, *again, folder="second")
+    assert second.end() == 0, second.output
+    assert "1 failure of earlier runs of this job" in second.output
+    (entry,) = past(second)
+    assert "the same happened once before" in entry.decision.reason
+    assert (entry.decision.adjustments.resume_before, entry.decision.adjustments.skips(13)) == (10, True)
+    assert story.newest(tmp_path / "kept") == tmp_path / "kept"
+    told = [event["title"] for event in story.story(ledger.read(tmp_path / "kept"))]
+    assert sum("run begins" in title for title in told) == sum("ValueError: bad sample" in title for title in told) == 2
+    assert past_runs.unfinished(tmp_path / "kept") == ()  # the job is done: what comes now is another one
 
 
 def test_restarts_without_progress_end_with_a_status_of_their_own(launch):

@@ -18,6 +18,10 @@ def test_the_threshold_grows_with_the_steps() -> None:
     assert stall.threshold_s([row(0, step_p99_s=None)], LIMITS) == 5.0
 
 
+def test_who_was_preempted_has_the_time_that_the_scheduler_gives() -> None:
+    assert stall.threshold_s([row(0), row(1, preempted=143)], LIMITS) == LIMITS.grace_s == 30.0
+
+
 def test_a_sleeping_rank_in_the_middle_of_training_has_no_excuse() -> None:
     assert stall.patience(row(2, *history(30), at=LOADER), LIMITS) is None
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast import settings
+from holdfast.actions import past_runs
 from holdfast.actions.agent import NodeAgent
 from holdfast.actions.alerts import Alerts
 from holdfast.actions.audit import audit_environment
@@ -48,6 +49,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     exclude_stragglers: bool = False
     gate: bool = True
     alert: tuple[str, ...] = ()
+    history: str | None = None
+    skip_batches: bool = False
 
 
 def run(given: argparse.Namespace, wish: Wish) -> int:
@@ -70,8 +73,10 @@ def run(given: argparse.Namespace, wish: Wish) -> int:
     alerts = Alerts(wish.alert or (settings.text("HOLDFAST_ALERTS") or "").split(), folder.name, say)
     watcher = Channel(plan.environment, folder.path / "watcher.log")
     gate = Gate(Place(environ=dict(plan.environment), workers=plan.workers)) if wish.gate else None
-    recovery = Recovery(folder, terms, say, gate)
-    recovery.begin(shlex.join([given.training_script, *given.training_script_args]))
+    history, requeued = _history(wish, base)
+    recovery = Recovery(folder, terms, say, gate, history)
+    command = shlex.join([given.training_script, *given.training_script_args])
+    recovery.begin(command, same=requeued)
     node = NodeAgent(folder, plan, recovery, watcher, alerts)
     status = FAILED
     try:
@@ -83,6 +88,14 @@ def run(given: argparse.Namespace, wish: Wish) -> int:
         status = recovery.status(status)
         node.close(status)
     return status
+
+
+def _history(wish: Wish, base: Path) -> tuple[Path | None, bool]:
+    """The folder that keeps the ledger over runs, and whether nobody has named it: a job of Slurm has one by itself."""
+    if wish.history is not None:
+        return past_runs.folder(Path(wish.history).expanduser()), False
+    of_slurm = past_runs.of_slurm(settings.environment(), base)
+    return (None, False) if of_slurm is None else (past_runs.folder(of_slurm), True)
 
 
 def _plan(given: argparse.Namespace, wish: Wish) -> Plan:
@@ -122,7 +135,8 @@ def _terms(given: argparse.Namespace, wish: Wish) -> Terms:
     return Terms(
         on_hang=OnHang(wish.on_hang), restarts=restarts, failures=failures, window_s=_time("--window", wish.window),
         without_progress=_count("--max-idle", wish.max_idle), backoff_s=_time("--backoff", wish.backoff),
-        exclude_stragglers=wish.exclude_stragglers, least_nodes=torchrun.least_nodes(given),
+        exclude_stragglers=wish.exclude_stragglers, skip_batches=wish.skip_batches,
+        least_nodes=torchrun.least_nodes(given),
     )  # fmt: skip
 
 

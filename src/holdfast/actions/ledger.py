@@ -1,7 +1,8 @@
 """The ledger of a run: what happened to it and what was done, one line of JSON each, kept over all restarts.
 
 ``ledger.jsonl`` in the run's folder is only ever appended to, and every line is on the disk before what it decides is
-done. A last line that was cut off is left out when it is read: its writer died.
+done. A last line that was cut off is left out when it is read: its writer died. A job that is started again and again
+keeps a second copy in its history, a folder with one file a host.
 """
 
 from __future__ import annotations
@@ -55,10 +56,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Ledger:
-    """The ledger of the run in ``folder``, which this process writes."""
+    """The ledger of the run in ``folder``, which this process writes; also to the file ``copy`` of a history."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, copy: Path | None = None) -> None:
         self.path = folder / FILE
+        self._paths = [self.path, *([copy] if copy is not None else [])]
         self._past: list[Past] = []
         #: Why the last line could not be written; empty where it could.
         self.trouble = ""
@@ -72,14 +74,15 @@ class Ledger:
         """Append one line and sync it. A full disk does not stop the job: the policy remembers, ``trouble`` says it."""
         if record.failure is not None and record.decision is not None:
             self._past.append(Past(record.failure, record.decision))
-        try:
-            with self.path.open("a+b") as file:
-                file.write(_break(file) + msgspec.json.encode(record) + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            self.trouble = ""
-        except OSError as error:
-            self.trouble = f"{self.path}: {(error.strerror or str(error)).lower()}"
+        self.trouble = ""
+        for path in self._paths:
+            try:
+                with path.open("a+b") as file:
+                    file.write(_break(file) + msgspec.json.encode(record) + b"\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError as error:
+                self.trouble = f"{path}: {(error.strerror or str(error)).lower()}"
 
 
 def _break(file: BinaryIO) -> bytes:
@@ -91,13 +94,30 @@ def _break(file: BinaryIO) -> bytes:
 
 
 def read(path: Path) -> tuple[Record, ...]:
-    """The lines of a ledger; of a run's folder, that of the file in it. Lines that cannot be read are left out.
+    """The lines of a ledger; of a run's folder, that of the file in it; of a history, those of all hosts in order.
+
+    Lines that cannot be read are left out, and so are failures that another host has told of already.
 
     Raises:
         MissingFile: there is none.
         BadValue: it is too large, or holds no line that holdfast could have written.
     """
-    file = path / FILE if path.is_dir() else path
+    files = [] if (path / FILE).exists() else sorted(path.glob("*.jsonl"))
+    if not files:
+        return _lines(path / FILE if path.is_dir() else path)
+    found: list[Record] = []
+    told: set[tuple[float, int]] = set()
+    for record in sorted((record for file in files for record in _lines(file)), key=lambda each: each.at):
+        if record.failure is not None:
+            name = (record.failure.at, record.failure.generation)
+            if name in told:
+                continue
+            told.add(name)
+        found.append(record)
+    return tuple(found)
+
+
+def _lines(file: Path) -> tuple[Record, ...]:
     try:
         with file.open("rb") as stream:
             data = stream.read(MOST_BYTES + 1)

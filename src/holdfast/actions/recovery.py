@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from holdfast import adjustments, blackbox
-from holdfast.actions import policy
+from holdfast.actions import past_runs, policy
 from holdfast.actions.gate import Gate
 from holdfast.actions.ledger import Event, Ledger, Record
 from holdfast.actions.policy import Course, Decision, OnHang, Past, Scene, Terms
@@ -21,6 +22,7 @@ from holdfast.actions.run_folder import RunFolder
 from holdfast.adjustments import Adjustments
 from holdfast.errors import HoldfastError, HostUnfit
 from holdfast.findings import Verdict
+from holdfast.report.text import plural
 from holdfast.runtime.generation import Generation, Look
 
 ADJUSTMENTS = "adjustments.json"
@@ -31,19 +33,26 @@ MOST_TOLD = 64
 
 
 class Recovery:
-    """The memory of one node. ``say`` tells people; ``gate`` is None where no check is wanted."""
+    """The memory of one node.
 
-    def __init__(self, folder: RunFolder, terms: Terms, say: Callable[[str], None], gate: Gate | None = None) -> None:
+    ``say`` tells people; ``gate`` is None where no check is wanted. ``history`` is a folder that outlives the run.
+    """
+
+    def __init__(
+        self, folder: RunFolder, terms: Terms, say: Callable[[str], None], gate: Gate | None = None,
+        history: Path | None = None,
+    ) -> None:  # fmt: skip
         self.terms = terms
         self._folder = folder
         self._say = say
         self._gate = gate
-        self._ledger = Ledger(folder.path)
+        self._host = os.uname().nodename
+        self._history = history
+        self._ledger = Ledger(folder.path, history and history / f"{self._host.replace('/', '_')}.jsonl")
         self._told: tuple[Past, ...] = ()
         self._adjustments = adjustments.NONE
         self._delay_s = 0.0
         self._status: int | None = None
-        self._host = os.uname().nodename
         self._begun = time.time()
 
     @property
@@ -51,8 +60,18 @@ class Recovery:
         """All failures of the job so far: those that this node lived through, after those that it was told of."""
         return (*self._told, *self._ledger.past)
 
-    def begin(self, text: str) -> None:
-        """The first line of the ledger."""
+    def begin(self, text: str, *, same: bool = False) -> None:
+        """The first line of the ledger, after what earlier runs have left; where ``same``, runs of the same ``text``.
+
+        Raises:
+            BadValue: the history cannot be read.
+        """
+        if self._history is not None:
+            earlier = past_runs.unfinished(self._history, text if same else None)
+            self._told = past_runs.failures(earlier)
+            self._adjust(past_runs.adjusted(earlier))
+            if self._told:
+                self._say(f"{plural(len(self._told), 'failure')} of earlier runs of this job in {self._history}")
         self._note(Record(event=Event.BEGUN, at=self._begun, host=self._host, text=text))
 
     # Before workers start

@@ -17,12 +17,12 @@ MOST_FACTS = 4
 
 
 def newest(base: Path) -> Path:
-    """The run in ``base`` that began last, or ``base`` where it is a run's folder itself.
+    """The run in ``base`` that began last, or ``base`` where it is a run's folder itself, or a job's history.
 
     Raises:
         MissingFile: there is none with a ledger.
     """
-    if base.is_file() or (base / FILE).is_file():
+    if base.is_file() or (base / FILE).is_file() or any(base.glob("*.jsonl")):
         return base
     runs = sorted(path.parent for path in base.glob(f"*/{FILE}"))
     if not runs:

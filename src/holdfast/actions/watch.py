@@ -201,6 +201,7 @@ def limits() -> Limits:
         checkpoint_s=settings.seconds("HOLDFAST_CHECKPOINT_S"),
         evaluation_s=settings.seconds("HOLDFAST_EVALUATION_S"),
         alone_s=settings.seconds("HOLDFAST_ALONE_S"),
+        grace_s=settings.seconds("HOLDFAST_GRACE_S"),
     )
 
 

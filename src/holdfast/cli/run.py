@@ -56,6 +56,10 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "help": "Wait before the second restart in a row that brought nothing, doubled for each after it (1s).",
     },
     "--exclude-stragglers": {"action": "store_true", "help": "Go on without a slow host where others suffice."},
+    "--skip-batches": {
+        "action": "store_true",
+        "help": "Leave out the batch at which the same exception or crash came again: it changes what is trained on.",
+    },
     "--no-gate": {"action": "store_true", "help": "Let every host take part, whatever its GPUs and ports say."},
     "--inject": {
         "metavar": "FAULT", "action": "append", "default": [],
@@ -71,6 +75,10 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     },
     "--json-report": {"metavar": "FILE", "type": Path, "help": "Write the verdict there, for scripts, at the end."},
     "--run-dir": {"metavar": "DIR", "help": "Folder for the run's folder (default: holdfast-runs)."},
+    "--history": {
+        "metavar": "DIR", "help": "Keep there what failed and what was done, over all runs of this job, until it ends "
+        "well; under Slurm a requeued job has one by itself.",
+    },
     "--spares": {
         "metavar": "KIND",
         "help": "Processes kept ready for a restart: off, warm (imports done) or cuda (GPU opened too); default warm.",
@@ -118,5 +126,5 @@ def command(ctx: click.Context) -> int:
                 alert=tuple(given.alert), json_report=given.json_report, run_dir=given.run_dir, recorder=given.recorder,
                 group_timeout=given.group_timeout, max_failures=given.max_failures, window=given.window,
                 max_idle=given.max_idle, backoff=given.backoff, exclude_stragglers=given.exclude_stragglers,
-                gate=not given.no_gate)  # fmt: skip
+                gate=not given.no_gate, history=given.history, skip_batches=given.skip_batches)  # fmt: skip
     return run(given, wish)

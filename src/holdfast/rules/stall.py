@@ -29,6 +29,7 @@ class Limits:
     checkpoint_s: float = 600.0
     evaluation_s: float = 1800.0
     alone_s: float = 1800.0
+    grace_s: float = 30.0
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,12 @@ _PHASES = (
 
 
 def threshold_s(ranks: Sequence[RankState], limits: Limits) -> float:
-    """Seconds of silence after which the job is looked into: the limit, or ten of the slowest rank's p99 steps."""
+    """Seconds of silence after which the job is looked into: the limit, or ten of the slowest rank's p99 steps.
+
+    Ranks that have saved and leave, because a scheduler warned them, have the time that the scheduler gives.
+    """
+    if any(state.preempted is not None for state in ranks):
+        return max(limits.stall_s, limits.grace_s)
     slowest = max((state.step_p99_s or 0.0 for state in ranks), default=0.0)
     return max(limits.stall_s, STEPS_OF_SILENCE * slowest)
 

@@ -9,6 +9,8 @@ from holdfast.actions.policy import DO_NOT_REQUEUE, Course, OnHang, Past, Terms,
 from holdfast.actions.policy.deciding import HARD
 from tests.actions.policy.failures import MANY, failure, play, raised, trouble
 
+SKIPS = replace(MANY, skip_batches=True)
+
 
 @pytest.mark.parametrize(
     ("hang", "on_hang", "used", "course", "reason"),
@@ -44,10 +46,14 @@ def test_what_happened_before_at_the_same_place_is_said():
 
 
 def test_the_same_exception_at_the_same_step_is_not_just_tried_again():
-    first, second, third = play([raised(step=57, saved=50), *[raised(step=57, loaded=50)] * 5])
+    failures = [raised(step=57, saved=50), *[raised(step=57, loaded=50)] * 5]
+    first, second, third = play(failures)
     assert (first.course, first.adjustments.resume_before) == (Course.RESTART, None)
-    assert (second.adjustments.resume_before, second.adjustments.skips(57)) == (50, True)
-    assert "leave out that batch" in second.reason
+    assert (second.adjustments.resume_before, second.adjustments.skip) == (50, ())
+    assert "again: resume from a checkpoint before step 50" in second.reason
+    allowed = play(failures, SKIPS)[1]
+    assert (allowed.adjustments.resume_before, allowed.adjustments.skips(57)) == (50, True)
+    assert "leave out that batch" in allowed.reason
     assert (third.course, third.status) == (Course.STOP, DO_NOT_REQUEUE)
     assert "python-exception-on-one-rank came back 2 times" in third.reason
     assert "the newest checkpoint is of step 50" in third.reason
@@ -69,8 +75,15 @@ def test_an_exception_of_the_world_may_pass_by_itself():
     assert [each.course for each in decisions] == [Course.RESTART] * 3 + [Course.STOP]
 
 
-def test_a_rank_killed_at_the_same_step_gets_an_older_checkpoint_then_another_batch():
-    decisions = play([failure(step=57, saved=50), *[failure(step=57, loaded=50)] * 9])
+def test_a_rank_killed_at_the_same_step_gets_an_older_checkpoint_then_an_older_one():
+    decisions = play([failure(step=57, saved=50), *[failure(step=57, loaded=at) for at in (50, 40, 30)]])
+    assert [each.adjustments.resume_before for each in decisions[:3]] == [None, 50, 40]
+    assert not any(each.adjustments.skip for each in decisions)
+    assert decisions[-1].status == DO_NOT_REQUEUE
+
+
+def test_then_another_batch_where_the_user_allows_it():
+    decisions = play([failure(step=57, saved=50), *[failure(step=57, loaded=50)] * 9], SKIPS)
     asked = [(each.adjustments.resume_before, each.adjustments.skips(57)) for each in decisions[:3]]
     assert asked == [(None, False), (50, False), (50, True)]
     assert decisions[-1].status == DO_NOT_REQUEUE
@@ -96,8 +109,12 @@ def test_where_nothing_is_said_of_checkpoints_later_steps_are_progress():
 
 
 def test_a_script_that_counts_from_zero_is_placed_by_what_it_loaded():
-    decisions = play([raised(step=57, counted=57, saved=50), raised(step=7, counted=7, loaded=50)])
+    decisions = play([raised(step=57, counted=57, saved=50), raised(step=7, counted=7, loaded=50)], SKIPS)
     assert decisions[-1].adjustments.skips(57)
+
+
+def test_no_batch_is_left_out_unasked_where_there_is_nothing_to_go_back_to():
+    assert play([raised(step=1, saved=0)] * 3)[-1].course is Course.STOP
 
 
 def test_a_success_in_between_hides_no_crash_loop():
@@ -204,6 +221,8 @@ def test_a_dead_rank_is_replaced_among_the_survivors_once_without_progress():
 def test_who_was_preempted_leaves_with_the_status_of_that():
     decision = decide(failure("exit-nonzero", preempted=143), MANY)
     assert (decision.course, decision.status) == (Course.STOP, 143)
+    hangs_in_the_end = decide(failure("rank-missing-collective", preempted=143, hang=True), MANY)
+    assert (hangs_in_the_end.course, hangs_in_the_end.status) == (Course.STOP, 143)
 
 
 # Whatever happens

@@ -4,6 +4,7 @@
 next start does differently, ``deciding`` puts them together.
 """
 
+from holdfast.actions.policy import remedies
 from holdfast.actions.policy.deciding import decide
 from holdfast.actions.policy.decisions import (
     DO_NOT_REQUEUE,
@@ -17,4 +18,16 @@ from holdfast.actions.policy.decisions import (
     failure,
 )
 
-__all__ = ["DO_NOT_REQUEUE", "Course", "Decision", "Failure", "OnHang", "Past", "Scene", "Terms", "decide", "failure"]
+__all__ = [
+    "DO_NOT_REQUEUE",
+    "Course",
+    "Decision",
+    "Failure",
+    "OnHang",
+    "Past",
+    "Scene",
+    "Terms",
+    "decide",
+    "failure",
+    "remedies",
+]

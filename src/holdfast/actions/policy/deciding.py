@@ -31,16 +31,16 @@ def decide(now: Failure, terms: Terms, past: Sequence[Past] = ()) -> Decision:
     if kind is Treatment.SLOW_HOST and not now.hang and not now.dead:
         return _merely_slow(now, terms, past)
     past = [each for each in past if each.decision.course is not Course.REPORT]  # which changed nothing
-    if now.hang and terms.on_hang is not OnHang.RESTART:
-        return _users_choice(terms)
-    if now.scene.preempted is not None and not now.hang:
+    if now.scene.preempted is not None:  # all that counts is saved: who does not come to its end is ended
         return Decision(course=Course.STOP, status=now.scene.preempted, reason="stop: the scheduler asked for it; all "
                         f"ranks saved and left with status {now.scene.preempted}")  # fmt: skip
+    if now.hang and terms.on_hang is not OnHang.RESTART:
+        return _users_choice(terms)
     spent = _spent(now, terms, past)
     if spent is not None:
         return spent
     before = remedies.carried(remedies.latest(_with_adjustments(past)), now)
-    wanted = remedies.remedy(before, past, now)
+    wanted = remedies.remedy(before, past, now, skips=terms.skip_batches)
     idle = history.since_progress(past, now)
     stopped = _stopped(now, terms, idle, helps=wanted is not None and wanted != before, left=wanted is not None)
     if stopped is not None:

@@ -37,7 +37,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     ``restarts`` in all (``--max-restarts``), ``failures`` within ``window_s`` (None: any number), so many restarts in
     a row ``without_progress``; ``backoff_s`` before the second restart in a row, doubled for each after it. Hosts can
-    be left out as long as ``least_nodes`` stay.
+    be left out as long as ``least_nodes`` stay. ``skip_batches``: also a batch at which something else than the loss
+    failed twice may be left out.
     """
 
     on_hang: OnHang = OnHang.RESTART
@@ -47,6 +48,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     without_progress: int = 3
     backoff_s: float = 1.0
     exclude_stragglers: bool = False
+    skip_batches: bool = False
     least_nodes: int = 1
 
 

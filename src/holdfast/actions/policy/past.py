@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.actions.policy.decisions import Failure, Past
+from holdfast.actions.policy.decisions import DO_NOT_REQUEUE, Failure, Past
 from holdfast.actions.policy.treatments import Treatment, treatment
 
 #: Two failures are at the same step where these are no further apart: the ranks of a job are seen in mid-step.
@@ -38,8 +38,11 @@ def knows_checkpoints(failures: Sequence[Failure]) -> bool:
 def since_progress(past: Sequence[Past], now: Failure) -> tuple[Past, ...]:
     """The newest entries of the ledger after which the job got no further: each was a restart without progress.
 
-    Further is a newer checkpoint, or, where the job never said that it saved, a later step.
+    Further is a newer checkpoint, or, where the job never said that it saved, a later step. Before a stop after which
+    the job should not have been requeued nothing counts: who starts it nevertheless has changed something.
     """
+    given_up = [at for at, each in enumerate(past, 1) if each.decision.status == DO_NOT_REQUEUE]
+    past = past[max(given_up, default=0) :]
     failures = [*(each.failure for each in past), now]
     reached = saved if knows_checkpoints(failures) else position
     furthest, begun = -1, 0

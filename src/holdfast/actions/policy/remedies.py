@@ -40,14 +40,18 @@ def carried(before: Adjustments, now: Failure) -> Adjustments:
     return before
 
 
-def remedy(before: Adjustments, past: Sequence[Past], now: Failure) -> Adjustments | None:
-    """The adjustments against the failure at hand; None where nothing is left to adjust."""
+def remedy(before: Adjustments, past: Sequence[Past], now: Failure, *, skips: bool = False) -> Adjustments | None:
+    """The adjustments against the failure at hand; None where nothing is left to adjust.
+
+    ``skips``: the user allows that a batch is left out for another reason than its loss.
+    """
     kind = treatment(now)
     ladder = _LADDERS.get(kind)
     if ladder is not None:
         return ladder(before, past, now)
     same = history.at_same_step(history.same_fault(past, now), now)
-    return _other(before, len(same), now, code=kind is Treatment.CODE) if same else before
+    code = kind is Treatment.CODE
+    return _other(before, now, code=code, skips=skips and (code or len(same) > 1)) if same else before
 
 
 def _pieces(before: Adjustments, past: Sequence[Past], now: Failure) -> Adjustments | None:
@@ -126,12 +130,11 @@ def _older(before: Adjustments, _past: Sequence[Past], now: Failure) -> Adjustme
     return _saying(replace(before, resume_before=loaded), why)
 
 
-def _other(before: Adjustments, times: int, now: Failure, *, code: bool) -> Adjustments | None:
-    """The same fault at the same step: not the same again, but an older checkpoint, then without that batch."""
+def _other(before: Adjustments, now: Failure, *, code: bool, skips: bool) -> Adjustments | None:
+    """The same fault at the same step: not the same again, but an older checkpoint; ``skips``: without that batch."""
     known, step = history.saved(now), history.position(now)
-    if step is None or known is None:
+    if step is None or known is None or not (known or skips):
         return None if code else before
-    skips = code or times > 1
     wanted = replace(before, resume_before=known) if known else before
     text = f"{now.cause} at step {step} again: resume from a checkpoint before step {known}"
     if skips and before.skips(step):
