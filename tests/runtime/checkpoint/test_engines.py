@@ -20,17 +20,19 @@ pytestmark = [
 ]
 
 
-def engine_and_checkpoint(rank, root):
+def engine_and_checkpoint(rank, root, stage, seed):
     os.environ.update(DS_ACCELERATOR="cpu", RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
     import deepspeed
 
     deepspeed.ops.__compatible_ops__.pop("deepspeed_shm_comm", None)  # which it would compile first, on CPUs
     deepspeed.init_distributed("gloo")
-    torch.manual_seed(1)
-    model = torch.nn.Linear(4, 4)
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 33), torch.nn.Linear(33, 4))
     settings = {
-        "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}, "zero_allow_untested_optimizer": True,
-    }  # fmt: skip
+        "train_micro_batch_size_per_gpu": 1,
+        "zero_optimization": {"stage": stage},
+        "zero_allow_untested_optimizer": True,
+    }
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
     return engine, holdfast.Checkpoint(root, model=engine, optimizer=optimizer)
@@ -44,21 +46,27 @@ def train(engine, steps):
     return loss.item()
 
 
-def there_and_back(rank, root):
-    engine, checkpoint = engine_and_checkpoint(rank, root)
+def there_and_back(rank, root, stages):
+    """For each stage of ZeRO: the losses that were wanted, those after the load, and the step that was loaded."""
+    return [of_stage(rank, root / str(stage), stage) for stage in stages]
+
+
+def of_stage(rank, root, stage):
+    engine, checkpoint = engine_and_checkpoint(rank, root, stage, seed=1)
     train(engine, 2)
     checkpoint.save(2)
     wanted = train(engine, 2)
     checkpoint.save(4)
     if rank == 0:
-        (path,) = (root / manifest.name_of(4) / "deepspeed" / "engine").glob("*model_states.pt")
-        flipped(path)
+        flipped(min((root / manifest.name_of(4) / "deepspeed" / "engine").glob("*model_states.pt")))
     torch.distributed.barrier()
+    engine, checkpoint = engine_and_checkpoint(rank, root, stage, seed=7)  # another one, that begins elsewhere
     step = checkpoint.load().step
     return wanted, train(engine, 2), step
 
 
 def test_an_engine_goes_on_from_what_it_saved(tmp_path):
-    for wanted, found, step in run(2, there_and_back, tmp_path, tmp_path / "checkpoints", limit_s=300):
-        assert found == wanted
-        assert step == 2
+    for of_rank in run(2, there_and_back, tmp_path, tmp_path / "checkpoints", (1, 2, 3), limit_s=300):
+        for wanted, found, step in of_rank:
+            assert found == wanted
+            assert step == 2

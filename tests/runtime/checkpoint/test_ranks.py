@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import holdfast
 from holdfast import manifest
-from holdfast.errors import CheckpointFailed
+from holdfast.errors import BadValue, CheckpointFailed
 from tests.runtime.checkpoint.jobs import Job, flipped
 from tests.runtime.comm.ranks import run
 
@@ -217,3 +217,18 @@ def test_all_ranks_take_the_same_one_where_the_newest_are_damaged(tmp_path):
     flipped(root / manifest.name_of(3) / "__1_0.distcp")
     Path(root / manifest.name_of(2) / "rank-00001.state").unlink()
     assert run(2, load_damaged, folder(tmp_path, "load"), root) == [1, 1]
+
+
+def refused(_):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    inner = FullyShardedDataParallel(nn.Linear(5, 3), device_id=torch.device("cpu"))
+    with pytest.raises(BadValue, match="FSDP1") as told:
+        holdfast.Checkpoint("nowhere", model={"net": nn.Sequential(inner)})
+    return str(told.value)
+
+
+def test_what_flattens_parameters_is_refused_with_what_to_use_instead(tmp_path):
+    for said in run(2, refused, tmp_path):
+        assert "'net'" in said
+        assert "fully_shard" in said

@@ -12,6 +12,7 @@
     loading     one load: every byte proven, what does not fit named, then read
     hashing     the hash of a file without copying it first
     unpickling  torch's index of a checkpoint, read without running what a stranger put into it
+    versions    what torch calls differently from version to version
 
 A save works without any collective: a rank that dies or is late ends it for all, within a limit, and breaks no group.
 """

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
-from torch.distributed.tensor import DTensor
 
 from holdfast.errors import CheckpointMismatch
+from holdfast.runtime.checkpoint.versions import DTensor
 
 Names = Mapping[int, str]
 #: By parameter and name of the value (``exp_avg``).

@@ -14,10 +14,10 @@ import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem
-from torch.distributed.tensor import DTensor
 
 from holdfast.errors import CheckpointFailed
 from holdfast.runtime.checkpoint.rounds import Round, as_failure
+from holdfast.runtime.checkpoint.versions import DTensor
 
 
 @dataclass

@@ -17,11 +17,11 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
-from torch.distributed.tensor import DTensor
 
-from holdfast.errors import CheckpointFailed, CheckpointUnreadable
+from holdfast.errors import BadValue, CheckpointFailed, CheckpointUnreadable
 from holdfast.runtime.checkpoint import engines, optimizers, randomness
 from holdfast.runtime.checkpoint.names import parameter_names, plain, plain_name, state_of_module
+from holdfast.runtime.checkpoint.versions import DTensor
 
 MISSING, OTHER_SHAPE = "missing from the checkpoint", "of another shape"
 Models = torch.nn.Module | Mapping[str, torch.nn.Module] | None
@@ -53,7 +53,11 @@ class OfAllRanks(Protocol):
 
 
 class State:
-    """The objects that are saved and restored."""
+    """The objects that are saved and restored.
+
+    Raises:
+        BadValue: a model holds FullyShardedDataParallel.
+    """
 
     def __init__(
         self, model: Models, optimizer: Optimizers, scheduler: Any, scaler: Any, stateful: Mapping[str, Any] | None,
@@ -68,6 +72,8 @@ class State:
         self.stateful = {name: each for name, each in extra.items() if name not in self.modules}
         self.stateful |= {f".{name}": each for name, each in (("scheduler", scheduler), ("scaler", scaler)) if each}
         self.config = config
+        for name, module in (*self.models.items(), *self.modules.items()):
+            _refuse_fsdp1(name, module)
 
     def tensors(self) -> dict[str, Any]:
         """All tensors of the job by name; they are the objects' own, not copies."""
@@ -172,6 +178,16 @@ def mismatches(template: Mapping[str, Any], index: Metadata) -> dict[str, dict[s
 
 def _shape(size: Any) -> str:
     return " x ".join(map(str, size)) or "a single number"
+
+
+def _refuse_fsdp1(name: str, module: torch.nn.Module) -> None:
+    """Its parameters are parts of flat ones, of no shape that another number of ranks, or the optimizer, could use."""
+    if any(each.__name__ == "FullyShardedDataParallel" for inner in module.modules() for each in type(inner).__mro__):
+        raise BadValue(
+            f"the model {name!r} of Checkpoint" if name else "the model of Checkpoint",
+            why="it is in FullyShardedDataParallel (FSDP1), which flattens parameters and cannot be saved by name",
+            next_step="use torch.distributed.fsdp.fully_shard (FSDP2), or save it with torch.distributed.checkpoint",
+        )
 
 
 def _by_name(given: Any) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from typing import Any, Self
 import torch
 import xxhash
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter, _StorageInfo
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem, WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import WriteResult
@@ -30,6 +30,7 @@ from torch.futures import Future
 
 from holdfast.manifest import Entry, hash_of
 from holdfast.runtime.checkpoint.unpickling import read_index
+from holdfast.runtime.checkpoint.versions import place_of
 
 INDEX = ".metadata"
 #: A rank with more than this to write does it in several files at once.
@@ -132,7 +133,7 @@ def _write_file(path: Path, items: Sequence[WriteItem], data: Callable[[WriteIte
                 file.write(piece.getbuffer())
             else:
                 _write_tensor(piece.detach().cpu().contiguous(), file)
-            place = _StorageInfo(path.name, begin, file.size - begin)
+            place = place_of(path.name, begin, file.size - begin)
             results.append(WriteResult(index=item.index, size_in_bytes=file.size - begin, storage_data=place))
     return file.entry, results
 
