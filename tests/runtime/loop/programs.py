@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 import holdfast
+from holdfast import manifest
 from holdfast.adjustments import Adjustments, Window, encode
 from holdfast.errors import HoldfastError
 from holdfast.runtime.loop import rounds
@@ -103,6 +104,27 @@ def elastic(_, folder, keep):
     job = Job(folder, batch=4, epochs=1, every_steps=3, loop={"keep": keep})
     trace = job.run() if there else job.run(stop_after=4)[:3]  # the fourth is begun, and never over
     return trace, said.lines
+
+
+def rated(_, folder, options, kind, steps):
+    """Goes on to so many steps; the rate before each, what was said, and what the newest manifest keeps."""
+    said = Said()
+    job = Job(folder, batch=4, steps=steps, loop=options)
+    if kind == "scheduled":
+        first = torch.optim.lr_scheduler.LinearLR(job.optimizer, total_iters=4)
+        then = torch.optim.lr_scheduler.StepLR(job.optimizer, step_size=100)
+        scheduler = torch.optim.lr_scheduler.SequentialLR(job.optimizer, [first, then], milestones=[4])
+        job.checkpoint.state.stateful[".scheduler"] = scheduler
+    seen = []
+    for _, x in job.loop:
+        seen.append((job.loop.step, job.optimizer.param_groups[0]["lr"]))
+        job.optimizer.zero_grad()
+        job.model(x).square().mean().backward()
+        job.optimizer.step()
+        if kind == "scheduled":
+            scheduler.step()
+    newest = max(Path(folder, "checkpoints").glob("step-*"))
+    return seen, said.lines, manifest.read(newest).values
 
 
 def disturbed(rank, folder, what, step):

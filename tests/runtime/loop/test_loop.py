@@ -55,6 +55,37 @@ def test_who_wants_to_keep_each_ranks_batch_may(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("rule", "keep", "half"),
+    [("linear", "batch", 0.5), ("sqrt", "batch", 0.5**0.5), (None, "batch", 1.0), ("linear", "global batch", 1.0)],
+)
+def test_the_rate_follows_the_global_batch_as_told_and_comes_back_with_it(rule, keep, half, tmp_path):
+    options = {"keep": keep, "rate": rule}
+    found = [ranks(size, programs.rated, tmp_path, options, "plain", steps)[0]
+             for size, steps in ((2, 3), (1, 6), (2, 9))]  # fmt: skip
+    (first, _, _), (second, said, values), (third, back, _) = found
+    assert [step for step, _ in [*first, *second, *third]] == list(range(1, 10))
+    assert {rate for _, rate in first} == {1e-2}
+    assert [rate for _, rate in second] == pytest.approx([1e-2 * half] * 3)
+    assert [rate for _, rate in third] == pytest.approx([1e-2] * 3)
+    told = [line for line in (*said, *back) if "learning rates" in line]
+    if half == 1.0:
+        assert (told, "rate_factor" in values) == ([], False)
+        return
+    assert values["rate_factor"] == pytest.approx(half)
+    assert "the global batch is 4 samples, and was 8 in the beginning: learning rates are " in told[0]
+    assert "learning rates are 1 times those of the beginning" in told[1]
+
+
+def test_a_scheduler_goes_on_from_the_rate_that_follows(tmp_path):
+    options = {"keep": "batch", "rate": "linear"}
+    whole = ranks(2, programs.rated, Path(tempfile.mkdtemp(dir=tmp_path)), options, "scheduled", 9)[0][0]
+    parts = [ranks(size, programs.rated, tmp_path, options, "scheduled", steps)[0][0]
+             for size, steps in ((2, 3), (1, 6), (2, 9))]  # fmt: skip
+    halved = [rate * (0.5 if 3 < step <= 6 else 1.0) for step, rate in whole]
+    assert [rate for part in parts for _, rate in part] == pytest.approx(halved)
+
+
+@pytest.mark.parametrize(
     ("what", "step", "error", "last"), [("nan", 75, "LossNotFinite", 75), ("spike", 120, "LossSpike", 122)]
 )
 def test_a_loss_that_goes_wrong_on_one_rank_ends_all_of_them_alike_before_it_is_saved(

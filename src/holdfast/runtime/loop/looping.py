@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ from torch.utils.data import DataLoader
 from holdfast.errors import BadValue
 from holdfast.runtime.checkpoint.saver import Checkpoint
 from holdfast.runtime.loop import position as positions
+from holdfast.runtime.loop import rates
 from holdfast.runtime.loop.hooks import SPIKE, Hooks, rank, ranks
 
 _log = logging.getLogger("holdfast.loop")
@@ -22,16 +24,20 @@ class Loop(Hooks):
 
     def __init__(
         self, loader: Iterable[Any], checkpoint: Checkpoint | None, *, epochs: int | None, steps: int | None,
-        keep: Literal["global batch", "batch"], **options: Any,
+        keep: Literal["global batch", "batch"], rate: Literal["linear", "sqrt"] | None, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(checkpoint, **options)
         self.loader = loader
         self.epochs = 1 if epochs is None and steps is None else epochs
         self.steps = steps
         self._keep = keep
+        self._rule = rate
+        rates.factor(rate, 1.0)  # an unknown rule is said now
         self._bound_workers()
         self._position = positions.of(loader, ranks())
         self._restored = False
+        self._first_batch = self._position.global_batch
+        self._rate, self._rate_then = 1.0, 1.0
         if checkpoint is not None:
             checkpoint.state.stateful[_NAME] = self
 
@@ -71,6 +77,7 @@ class Loop(Hooks):
     def resume(self) -> int:
         """As :meth:`Hooks.resume`, and go to where the data was."""
         super().resume()
+        self._follow_rate()
         if self.step and not self._restored:
             _log.warning(
                 "the checkpoint of step %d does not tell where the data was: it begins from its start", self.step
@@ -80,8 +87,8 @@ class Loop(Hooks):
         return self.step
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the data is."""
-        return self._position.state()
+        """Where the data is, the global batch that the job began with, and the factor of its rates."""
+        return self._position.state() | {"first_batch": self._first_batch, "rate": self._rate}
 
     def load_state_dicts(self, states: list[dict[str, Any]]) -> None:
         """Go to where the data was; ``states`` are those of all ranks that saved."""
@@ -92,6 +99,9 @@ class Loop(Hooks):
             _log.warning("epoch %d begins again: %s", self._position.epoch, why)
         elif isinstance(self._position, positions.Ordered):
             self._follow(self._position, state)
+        own = int(state["ranks"]) * (self._position.global_batch // self._position.ranks)
+        self._first_batch = int(state.get("first_batch", state.get("global_batch", own)))
+        self._rate_then = float(state.get("rate", 1.0))
 
     def _follow(self, position: positions.Ordered, state: dict[str, Any]) -> None:
         """The number of ranks has changed: keep the global batch where it can be divided, else the ranks' own."""
@@ -106,6 +116,19 @@ class Loop(Hooks):
         order.batch_size = before // order.replicas
         _log.warning("%d ranks instead of %d: batches of %d samples instead of %d keep the global batch at %d",
                      order.replicas, state["ranks"], order.batch_size, own, before)  # fmt: skip
+
+    def _follow_rate(self) -> None:
+        """The rates that were restored belong to another global batch: they follow as the script says."""
+        then, now = self._rate_then, self._position.global_batch
+        self._rate = then if self._rule is None else rates.factor(self._rule, now / self._first_batch)
+        if self.checkpoint is None or math.isclose(self._rate, then):
+            return
+        state = self.checkpoint.state
+        rates.scale(state.optimizers.values(), state.stateful.get(".scheduler"), self._rate / then)
+        self._rate_then = self._rate
+        self._values["rate_factor"] = self._rate
+        _log.warning("the global batch is %d samples, and was %d in the beginning: learning rates are %.4g times those "
+                     "of the beginning (%s)", now, self._first_batch, self._rate, self._rule)  # fmt: skip
 
     def _over(self) -> bool:
         done = self.epochs is not None and self._position.epoch >= self.epochs
@@ -123,13 +146,14 @@ class Loop(Hooks):
             vars(loader)["prefetch_factor"] = None
 
 
-def loop(
+def loop(  # noqa: PLR0913 - one line of a script, in which each stands with its name
     loader: Iterable[Any],
     checkpoint: Checkpoint | None = None,
     *,
     epochs: int | None = None,
     steps: int | None = None,
     keep: Literal["global batch", "batch"] = "global batch",
+    rate: Literal["linear", "sqrt"] | None = None,
     model: Any = None,
     spike: float | None = SPIKE,
 ) -> Loop:
@@ -146,9 +170,12 @@ def loop(
     be made and gone through on all ranks alike. Samplers are told their epoch.
 
     Where the number of ranks has changed, the batch of each follows, so that the ``"global batch"`` stays as it was;
-    ``keep="batch"`` leaves each rank's own as the script says. ``model`` and ``spike``: see :class:`Hooks`.
+    ``keep="batch"`` leaves each rank's own as the script says. Where the global batch then differs from the one that
+    the job began with, ``rate`` has the learning rates of the checkpoint's optimizer and scheduler follow: ``"linear"``
+    as the batch, ``"sqrt"`` as its root, None not at all. ``model`` and ``spike``: see :class:`Hooks`.
 
     Raises:
         BadValue: the loader cannot be gone through more than once.
+        UnknownName: there is no such rule for the rate.
     """
-    return Loop(loader, checkpoint, epochs=epochs, steps=steps, keep=keep, model=model, spike=spike)
+    return Loop(loader, checkpoint, epochs=epochs, steps=steps, keep=keep, rate=rate, model=model, spike=spike)

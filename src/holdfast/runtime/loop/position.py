@@ -75,6 +75,11 @@ class Position(ABC):
         """How many batches of this epoch are not taken yet; None where that is not known."""
         return len(self.loader) - self.taken if isinstance(self.loader, Sized) else None
 
+    @property
+    def global_batch(self) -> int:
+        """Samples that all ranks together take in a step, as far as the loader tells: else batches."""
+        return self.ranks * int(getattr(self.loader, "batch_size", None) or 1)
+
     def took(self) -> None:
         """The batch that was given last has been used."""
         self.taken += 1
@@ -131,6 +136,11 @@ class Ordered(Position):
         if state["length"] != self.order.length:
             return f"the data had {state['length']:,} samples, and has {self.order.length:,} now"
         return ""
+
+    @property
+    def global_batch(self) -> int:
+        """As above, for any number of ranks."""
+        return self.order.global_batch
 
     def took(self) -> None:
         """All ranks have used a batch."""
