@@ -59,10 +59,10 @@ class Launched:
         self.process.send_signal(word)
         return self
 
-    def end(self):
+    def end(self, limit_s=LIMIT_S):
         """Wait for the end; the exit status."""
         try:
-            return self.process.wait(LIMIT_S)
+            return self.process.wait(limit_s)
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"did not end:\n{self.output}") from None
