@@ -14,6 +14,7 @@ of their own (dlrover 0.6.1 needs one word more for torch 2.13: its only Subproc
     python3 -m venv peers
     echo SITE_PACKAGES_OF_THE_TORCH_THAT_IS_MEASURED > peers/lib/python3.11/site-packages/torch.pth
     peers/bin/pip install --no-deps nvidia-resiliency-ext==0.4.1 defusedxml dlrover==0.6.1 grpcio protobuf
+    peers/bin/pip install kubernetes deprecated  # dlrover imports them
     sed -i 's/SubprocessHandler(cmd, args, {}, "", "", 0)/SubprocessHandler(cmd, args, {}, "", "", 0, None)/' \
         peers/lib/python3.11/site-packages/dlrover/trainer/torch/elastic_run.py
 
