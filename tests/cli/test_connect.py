@@ -86,3 +86,17 @@ def test_a_torch_that_cannot_be_imported_on_one_rank_is_told_to_all(tmp_path):
         assert (command.returncode, claim["cause"]) == (1, "python-exception-on-one-rank")
         assert claim["message"].startswith("torch cannot be imported by rank 1")
         assert "libcudart.so.12" in claim["message"]
+
+
+@pytest.mark.slow
+def test_a_host_on_which_another_command_was_started_is_told_so():
+    port = str(free_port())
+    led = [sys.executable, "-m", "holdfast", "check", "--only", "swap", "--nnodes", "2", "--node-rank", "0",
+           "--rdzv-endpoint", f"127.0.0.1:{port}"]  # fmt: skip
+    with subprocess.Popen(led, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as leading:
+        command = checked("--json", RANK="1", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+        out, err = command.communicate(timeout=60)
+        assert leading.communicate(timeout=60)[1] == ""
+    (claim,) = json.loads(out)["findings"]
+    assert (command.returncode, err, claim["cause"]) == (1, "", "launch-arguments-differ")
+    assert "started with different commands" in claim["message"]

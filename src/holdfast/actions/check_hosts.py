@@ -19,7 +19,7 @@ from holdfast.facts.checks import CHECKS, Place, Seen, chosen
 from holdfast.facts.checks.gpus import Gpus
 from holdfast.facts.checks.running import Look, look
 from holdfast.facts.checks.software import Software
-from holdfast.facts.reach import Clock, Copy, Gathered, HostReport, Link, OtherVersion, Present
+from holdfast.facts.reach import Clock, Copy, Gathered, HostReport, Link, Present
 from holdfast.facts.reach.meeting import Muster, Outcome, meet, ours
 from holdfast.findings import Finding, Level, Unknown, Verdict
 from holdfast.report.checks import State
@@ -91,7 +91,7 @@ def check_hosts(
     early = look(place, [check for check in checks if check.name in _BEFORE])
     later = [check for check in checks if check.name not in _BEFORE]
     outcome, report = asyncio.run(_meet(place, muster, lambda: {**early, **look(place, later)}, now))
-    told = _told(outcome)
+    told = outcome.told(Hosts)
     hosts = _alone(outcome, told, report, muster) if isinstance(told, Unknown) else told
     if job and not isinstance(told, Unknown) and not any(claim.level is Level.ERROR for claim in hosts.reach):
         hosts = _with_job(hosts, muster, outcome.copy)
@@ -195,16 +195,6 @@ def _judged(report: HostReport) -> tuple[Checked, ...]:
         return msgspec.json.decode(report.judged, type=tuple[Checked, ...])
     except msgspec.DecodeError:
         return ()
-
-
-def _told(outcome: Outcome) -> Hosts | Unknown:
-    """What whoever leads tells; of another version it may not be understood."""
-    if isinstance(outcome.content, Unknown):
-        return outcome.content
-    try:
-        return msgspec.json.decode(outcome.content, type=Hosts)
-    except msgspec.DecodeError as error:
-        return OtherVersion(f"what it tells cannot be read: {error}", outcome.version)
 
 
 def _alone(outcome: Outcome, why: Unknown, report: HostReport, muster: Muster) -> Hosts:

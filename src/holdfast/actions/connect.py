@@ -112,9 +112,10 @@ def _judged(endpoint: str, gathered: Gathered) -> bytes:
 
 def _told(met: Met, muster: Muster) -> _Told:
     """What was judged by whoever led, or what this copy can say alone."""
-    if isinstance(met.content, Unknown):
-        return _Told(reach.alone(met.copy, met.approach, met.content, muster.wait_s), (met.content.why,), "")
-    return msgspec.json.decode(met.content, type=_Told)
+    told = met.told(_Told)
+    if isinstance(told, Unknown):
+        return _Told(reach.alone(met.copy, met.approach, told, muster.wait_s), (told.why,), "")
+    return told
 
 
 def _approached(approach: Approach) -> list[Passage]:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 
-from holdfast.facts.reach import Attempt, Crossing, Fate, Link, Naming, OtherVersion, Stranger
+from holdfast.facts.reach import Attempt, Crossing, Fate, Link, Naming, NotUnderstood, Stranger
 from holdfast.facts.reach.connecting import connect
 from holdfast.facts.reach.frames import greet, key_of, welcome
 from holdfast.facts.reach.meeting import ours, side_doors
@@ -178,7 +178,7 @@ def test_who_leads_with_a_version_that_talks_otherwise_is_told_apart_from_a_lost
             return await asyncio.to_thread(together, [muster(port, 1, 2)])
 
     (outcome,) = asyncio.run(leads())
-    assert isinstance(outcome.content, OtherVersion)
+    assert isinstance(outcome.content, NotUnderstood)
     assert (outcome.content.version, outcome.version) == ("9.9", "9.9")
     assert "novelty" in outcome.content.why
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.facts.reach import Attempt, Fate, OtherVersion
+from holdfast.facts.reach import Attempt, Fate, NotUnderstood
 from holdfast.findings import Unknown
 from holdfast.rules.reach import alone
 from tests.rules.reach.sets import approach, copy
@@ -62,8 +62,13 @@ def test_loopback():
 
 
 def test_versions_that_do_not_understand_each_other():
-    (claim,) = alone(copy(1, 2), approach(Fate.OPEN), OtherVersion("what it tells cannot be read", "9.9"), 10.0)
+    (claim,) = alone(copy(1, 2), approach(Fate.OPEN), NotUnderstood("what it tells cannot be read", "9.9"), 10.0)
     assert claim.cause == "launch-arguments-differ"
     assert claim.message == (
         "h1 (node 1) has holdfast 1, and whoever leads at h0:29500 has 9.9: they do not understand each other"
     )
+
+
+def test_commands_that_differ():
+    (claim,) = alone(copy(1, 2), approach(Fate.OPEN), NotUnderstood("what it tells cannot be read", "1"), 10.0)
+    assert "started with different commands, such as `--connect` on one alone" in claim.message

@@ -35,8 +35,8 @@ class Fate(StrEnum):
     FAILED = "failed"
 
 
-class OtherVersion(Unknown, frozen=True):
-    """Whoever leads has ``version`` of holdfast, another one than this host, and they do not understand each other."""
+class NotUnderstood(Unknown, frozen=True):
+    """This host and whoever leads do not understand each other: of another ``version``, or another command."""
 
     version: str = ""
 

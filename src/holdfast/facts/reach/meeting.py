@@ -17,13 +17,14 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast import __version__
 from holdfast.facts.environment import LEFT_OUT, matters, without_secret
-from holdfast.facts.reach import Approach, Attempt, Copy, Fate, Gathered, HostReport, OtherVersion
+from holdfast.facts.reach import Approach, Attempt, Copy, Fate, Gathered, HostReport, NotUnderstood
 from holdfast.facts.reach.addresses import interface_of, interfaces, is_own, published, source_to
 from holdfast.facts.reach.connecting import CONNECT_LIMIT_S, connect
 from holdfast.facts.reach.doors import Doors
@@ -39,6 +40,7 @@ NAME_LIMIT_S = 3.0
 #: For so long the owner of the endpoint's address leaves it to node 0 to listen there.
 DEFER_S = 1.5
 _AGAIN_S = 0.25
+_Told = TypeVar("_Told")
 _DEVICES = ("/dev/nvidiactl", "/dev/kfd")
 
 
@@ -67,6 +69,15 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     content: bytes | Unknown
     gathered: Gathered | None = None
     version: str = ""
+
+    def told(self, kind: type[_Told]) -> _Told | Unknown:
+        """What all were told; Unknown also where whoever leads made something else of it."""
+        if isinstance(self.content, Unknown):
+            return self.content
+        try:
+            return msgspec.json.decode(self.content, type=kind)
+        except msgspec.DecodeError as error:
+            return NotUnderstood(f"what whoever leads tells cannot be read: {error}", self.version)
 
 
 def side_doors(port: int, ports: tuple[int, int]) -> tuple[int, ...]:
@@ -182,7 +193,7 @@ class _Way:
 
     def _outcome(self, content: bytes | Unknown) -> Outcome:
         if isinstance(content, Unknown) and self._version not in ("", __version__):
-            content = OtherVersion(content.why, self._version)
+            content = NotUnderstood(content.why, self._version)
         return Outcome(copy=self._copy, approach=self._approach, content=content, version=self._version)
 
     async def _stand(self, judge: Callable[[Gathered], bytes]) -> tuple[Leader | None, Wire | None]:

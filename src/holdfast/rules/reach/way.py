@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.facts.reach import Approach, Attempt, Copy, Fate, OtherVersion
+from holdfast.facts.reach import Approach, Attempt, Copy, Fate, NotUnderstood
 from holdfast.facts.reach.addresses import is_loopback
 from holdfast.findings import Fact, Finding, Subject, Unknown, finding
 from holdfast.rules.causes import by_name
@@ -28,11 +28,14 @@ def judge(copy: Copy, approach: Approach, why: Unknown, wait_s: float) -> Iterat
     """The one reason; where packets only vanish, a host that is down is the other."""
     subject = Subject(host=copy.host)
     evidence = facts(copy, approach)
-    if isinstance(why, OtherVersion):
+    if isinstance(why, NotUnderstood):
+        led = f"whoever leads at {copy.endpoint}"
+        message = f"{copy.label} and {led} were started with different commands, such as `--connect` on one alone"
+        if why.version != copy.version:
+            message = f"{copy.label} has holdfast {copy.version}, and {led} has {why.version}: they do not understand "
+            message += "each other"
         yield finding(
-            by_name("launch-arguments-differ"),
-            f"{copy.label} has holdfast {copy.version}, and whoever leads at {copy.endpoint} has {why.version}: they "
-            "do not understand each other",
+            by_name("launch-arguments-differ"), message,
             subject=subject, evidence=(*evidence, Fact(text=why.why, origin="the meeting", host=copy.host)),
             confidence=0.95,
         )  # fmt: skip
