@@ -71,3 +71,11 @@ def test_all_in_one_call_may_be_all_killed_in_it_unless_somebody_watched(watched
     assert verdict.root.cause == "network-fabric-fault"
     weighed = untold.weigh(verdict, rows, watched=watched)
     assert weighed.root.level == (Level.ERROR if watched else Level.UNKNOWN)
+
+
+def test_ranks_of_whom_nothing_is_heard_are_told_where_others_lost_them():
+    """The host that led is gone, with all that was known of its ranks; another one judges from its own."""
+    root = hang.judge([lost(2), lost(3)], world(4), world_size=4).root
+    assert (root.cause, root.subject.rank) == ("peer-lost", 0)
+    assert root.message.startswith("nothing is heard of ranks 0-1, and others lost their connection in all_reduce #31")
+    assert [fact.origin for fact in root.evidence] == ["box of rank 2", "box of rank 3"]

@@ -271,7 +271,10 @@ class NodeAgent:
                 self._watcher.send("judge")
             else:
                 current.board.post("call", "1")
-        limit_s = JUDGE_LIMIT_S if current.leader else LEADER_LIMIT_S
+        if not current.leader and not case.alone and now > case.failed_at + LEADER_LIMIT_S:
+            case.alone, case.failed_at = True, now  # nobody leads any more: this node judges from what it sees itself
+            self._watcher.send("judge")
+        limit_s = JUDGE_LIMIT_S if current.leader or case.alone else LEADER_LIMIT_S
         if (current.leader and not self._watcher.alive) or now > case.failed_at + limit_s:
             return self._act(None, {}, current, case)
         return None
@@ -357,7 +360,7 @@ class _Case:
         self.codes: dict[int, int] = {}
         self.failed_at = 0.0
         self.relayed_at = 0.0
-        self.asked = False
+        self.asked = self.alone = False
         self.start: dict[str, Any] = {}
         self.folder: Path | None = None
         self.payload = ""

@@ -81,11 +81,15 @@ def play(
     folder = Path(tempfile.mkdtemp(prefix="holdfast-chaos-"))
     clock = Clock([each.name for each in left], {name: each.took_s for name, each in before.items()})
     failed = 0
-    for outcome in campaign(left, folder):
-        failed += bool(outcome.wrong)
-        click.echo(f"{clock.tick(outcome)}  {_line(outcome)}")
-        if results is not None:
-            reliability.add(results, outcome, machine())
+    try:
+        for outcome in campaign(left, folder):
+            failed += bool(outcome.wrong)
+            click.echo(f"{clock.tick(outcome)}  {_line(outcome)}")
+            if results is not None:
+                reliability.add(results, outcome, machine())
+    except KeyboardInterrupt:
+        click.echo(f"interrupted, {clock.left} were not played; with --results and --go-on the rest can be", err=True)
+        return 130
     if failed:
         click.echo(f"{failed} of {len(left)} were not survived; what they left is in {folder}", err=True)
     else:
@@ -111,6 +115,11 @@ class Clock:
     def __init__(self, names: list[str], took_s: Mapping[str, float]) -> None:
         self._names, self._took_s = list(names), took_s
         self._total, self._began, self._known_s = len(names), time.monotonic(), 0.0
+
+    @property
+    def left(self) -> int:
+        """How many are not over."""
+        return len(self._names)
 
     def tick(self, outcome: Outcome) -> str:
         """The next one is over."""

@@ -101,6 +101,15 @@ def _vanished(case: Case, lost: Sequence[RankState]) -> list[Finding]:
     gone, text = behind or silent, _failed_text(case, lost)
     if all(roots.timed_out(state) for state in lost):
         return [roots.explain(state, case.source, text) for state in behind]
+    if unheard := [rank for rank in range(case.world_size) if rank not in case.ranks and not silent]:
+        message = f"nothing is heard of ranks {ranks_text(unheard)}, and others lost their connection in {text}"
+        told = [(state.rank, state.raised) for state in lost if state.raised is not None]
+        facts = tuple(
+            Fact(text=f"{raised.type}: {raised.text}", origin=f"box of rank {rank}", rank=rank)
+            for rank, raised in told[:4]
+        )
+        subject = Subject(rank=unheard[0])
+        return [finding(by_name("peer-lost"), message, subject=subject, evidence=facts, confidence=0.7)]
     claims = [roots.vanished(state, text) for state in gone]
     if behind or len(gone) == 1:
         return claims

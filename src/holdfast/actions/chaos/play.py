@@ -147,7 +147,11 @@ def play(scenario: Scenario, folder: Path, *, limit_s: float = LIMIT_S) -> Playe
     spec = find_spec("holdfast.runtime.chaos_trainer")
     shutil.copy(str(spec and spec.origin), folder / "train.py")
     with place(scenario, folder) as (words, hosts):
-        return _play(scenario, folder, words, hosts, limit_s)
+        try:
+            return _play(scenario, folder, words, hosts, limit_s)
+        finally:  # what was found there has been told by now, or somebody interrupts
+            for name in _shared(folder, set()):
+                shutil.rmtree(_SHM / name, ignore_errors=True)
 
 
 def _play(scenario: Scenario, folder: Path, words: Sequence[str], hosts: Sequence[Host], limit_s: float) -> Played:
