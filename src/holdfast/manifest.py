@@ -13,6 +13,7 @@ staged folder, after every byte in it was synced to the disk.
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
@@ -136,6 +137,8 @@ def read(folder: Path) -> Manifest:
         CheckpointUnreadable: there is none, or none that is valid.
     """
     try:
+        if not stat.S_ISREG((folder / FILE).stat().st_mode):  # a pipe would be waited for
+            raise CheckpointUnreadable(folder, why="its manifest is no file")
         with (folder / FILE).open("rb") as stream:
             data = stream.read(MOST_BYTES + 1)
     except FileNotFoundError as error:
@@ -155,8 +158,11 @@ def damages(
     for entry in manifest.files:
         path = folder / entry.path
         try:
-            size = path.stat().st_size
-            if size != entry.size:
+            about = path.stat()
+            size = about.st_size
+            if not stat.S_ISREG(about.st_mode):
+                yield Damage(entry.path, "unreadable", "it is no file")
+            elif size != entry.size:
                 kind = "truncated" if size < entry.size else "changed"
                 yield Damage(entry.path, kind, f"it has {size:,} bytes of {entry.size:,}")
             elif contents and (found := (hashed or hash_of)(path)) != entry.xxh3:

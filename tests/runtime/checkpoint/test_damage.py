@@ -37,7 +37,9 @@ DAMAGES = {
     "longer": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
     "missing": lambda path: path.unlink(),
     "a folder": lambda path: (path.unlink(), path.mkdir()),
-    "a pipe's name": lambda path: (path.unlink(), path.symlink_to("nowhere")),
+    "a name of nothing": lambda path: (path.unlink(), path.symlink_to("nowhere")),
+    "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
+    "a device without end": lambda path: (path.unlink(), path.symlink_to("/dev/zero")),
 }
 
 
@@ -203,3 +205,19 @@ def test_an_index_that_is_none(tmp_path, data):
     path.write_bytes(data)
     with path.open("rb") as stream, pytest.raises(CheckpointUnreadable):
         read_index(stream, path)
+
+
+def test_an_index_that_leads_out_of_what_is_proven_is_refused(tmp_path):
+    newest = saved_twice(tmp_path / "root")
+    shutil.copy(newest / "__0_0.distcp", tmp_path / "stranger")
+    with (newest / ".metadata").open("rb") as stream:
+        index = read_index(stream, newest)
+    for place in index.storage_data.values():
+        place.relative_path = "../../stranger"
+    (newest / ".metadata").write_bytes(pickle.dumps(index))
+    resealed(newest)
+    job = Job(tmp_path / "root", seed=2)
+    before = {name: value.clone() for name, value in job.model.state_dict().items()}
+    with pytest.raises((CheckpointUnreadable, CheckpointFailed), match="stranger"):
+        job.checkpoint.load()
+    assert all(torch.equal(value, before[name]) for name, value in job.model.state_dict().items())

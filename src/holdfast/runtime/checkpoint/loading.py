@@ -58,7 +58,7 @@ def load_from(folder: Path, state: State, around: Round, *, strict: bool) -> tup
     own: dict[str, Any] = {}
 
     def fit() -> None:
-        tensors.update(_room(folder, state, strict=strict))
+        tensors.update(_room(folder, found, state, strict=strict))
 
     def take() -> None:
         _read(folder, tensors)
@@ -108,9 +108,19 @@ def share_of(found: Manifest, index: int, count: int) -> Manifest:
     return msgspec.structs.replace(found, files=tuple(mine))
 
 
-def _room(folder: Path, state: State, *, strict: bool) -> dict[str, Any]:
-    """Room for what is in the checkpoint, which fits. Raises CheckpointMismatch with every name that does not."""
+def _room(folder: Path, proof: Manifest, state: State, *, strict: bool) -> dict[str, Any]:
+    """Room for what is in the checkpoint, which fits.
+
+    Raises:
+        CheckpointMismatch: with every name that does not.
+        CheckpointUnreadable: its index cannot be read, or names a file that the manifest does not prove.
+    """
     index = Reader(folder).read_metadata()
+    proven_files = {entry.path for entry in proof.files}
+    for place in (index.storage_data or {}).values():
+        if getattr(place, "relative_path", None) not in proven_files:
+            why = f"its index names {getattr(place, 'relative_path', place)!r}, which its manifest does not"
+            raise CheckpointUnreadable(folder, why=why)
     template = state.template(index)
     planner = WeightsOnlyPlanner()
     planner.set_up_planner(template, index, is_coordinator=False)

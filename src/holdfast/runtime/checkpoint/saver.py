@@ -34,8 +34,8 @@ from holdfast.runtime.checkpoint.writing import Work
 from holdfast.runtime.comm.groups import Numbers
 
 _log = logging.getLogger("holdfast.checkpoint")
-#: A save may take so many times as long as the longest before it, and so many seconds at least.
-_FACTOR, _LEAST_S = 10.0, 60.0
+#: A save may take so many times as long as the longest before it, and so many seconds at least and at most.
+_FACTOR, _LEAST_S, _MOST_S = 10.0, 60.0, 4 * 3600.0
 _LOOK_S = 0.05
 #: Checkpoints of this process; made in the same order on all ranks, as process groups are.
 _numbers = Numbers()
@@ -293,7 +293,7 @@ class Checkpoint:
         """How long a rank may be silent in a save before it is taken for stuck: learned, unless the user has said."""
         if not self._longest_s or settings.read("HOLDFAST_CHECKPOINT_S").origin != "default":
             return around.limit_s
-        return max(_LEAST_S, _FACTOR * self._longest_s)
+        return min(max(_LEAST_S, _FACTOR * self._longest_s), _MOST_S)
 
     # ---- one load
 
