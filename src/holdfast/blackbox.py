@@ -103,6 +103,7 @@ class Note:
     PREEMPTED = "P"  # JSON: signal, step, status, time: all ranks saved and leave, because a scheduler warned
     TROUBLE = "T"  # JSON: what holdfast.loop saw go wrong in a step, as Trouble in facts/ranks.py
     WORD = "W"  # one sentence for people
+    WARNED = "A"  # JSON: about, text: what somebody should be told of while the job goes on
 
 
 def check_word(number: int, entered: int, sequence: int, elements: int, place: int, kind: int) -> int:

@@ -127,6 +127,25 @@ def test_a_worker_gets_its_box_and_the_presets_values(start):
     assert (variables["SET"], variables["HOLDFAST_RECORDER"], variables["HOLDFAST_NATIVE"]) == ("here", "python", "")
 
 
+def test_a_hang_that_was_over_before_it_was_judged_is_nobodys_order(start):
+    hooks, watcher, folder = start()
+    watcher.to_say = [verdict(folder)]
+    assert hooks.tick(Look({0: 143, 1: 143})) is None
+    watcher.to_say = [verdict(folder)]
+    assert hooks.tick(Look({0: 0, 1: 0})) is None
+    watcher.to_say = [verdict(folder)]
+    assert hooks.tick(Look({0: 0})).choice is Choice.RESTART  # one of them is still there
+
+
+def test_survivors_of_a_crash_have_little_time_before_a_restart(start):
+    hooks, watcher, folder = start()
+    watcher.to_say = [verdict(folder, hang=False)]
+    assert hooks.tick(Look({1: -9})).patience_s == agent.CRASH_PATIENCE_S
+    hooks, watcher, folder = start(most=0)
+    watcher.to_say = [verdict(folder, hang=False)]
+    assert hooks.tick(Look({1: -9})).patience_s is None  # nobody waits for them
+
+
 def test_a_hang_becomes_an_order_to_restart(start, capfd):
     hooks, watcher, folder = start()
     watcher.to_say = [verdict(folder)]
@@ -166,7 +185,7 @@ def test_dead_workers_are_judged_before_anything_is_done(start, clock):
     assert watcher.told[3:] == [{"kind": "exits", "codes": {"1": -9, "0": 1}}]
     watcher.to_say = [verdict(folder, hang=False)]
     order = hooks.tick(Look({1: -9, 0: 1}))
-    assert (order.choice, order.patience_s) == (Choice.RESTART, None)
+    assert (order.choice, order.patience_s) == (Choice.RESTART, agent.CRASH_PATIENCE_S)
 
 
 def test_a_worker_that_ended_well_is_no_failure(start):
@@ -291,7 +310,10 @@ def test_another_node_posts_what_it_sees_and_calls_the_leader(start, clock):
     assert board.posted["call"] == "1"
     assert {"kind": "judge"} not in watcher.told
     clock[0] += agent.LEADER_LIMIT_S
-    assert hooks.tick(Look({2: -9})).choice is Choice.RESTART  # the leader does not answer
+    assert hooks.tick(Look({2: -9})) is None  # the leader does not answer: its own watcher is asked
+    assert watcher.told[-1] == {"kind": "judge"}
+    clock[0] += agent.JUDGE_LIMIT_S + 0.1
+    assert hooks.tick(Look({2: -9})).choice is Choice.RESTART
 
 
 def test_all_nodes_know_the_verdict_of_the_leader(start, tmp_path, capfd):

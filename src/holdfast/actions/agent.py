@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast import settings
 from holdfast.actions import learning, words
-from holdfast.actions.alerts import SILENT, Alerts, of_failure
+from holdfast.actions.alerts import SILENT, Alerts, of_failure, of_warning
 from holdfast.actions.channel import Channel
 from holdfast.actions.policy import Course, Decision, Past
 from holdfast.actions.recordings import Recordings
@@ -44,6 +44,8 @@ LEADER_LIMIT_S = 8.0
 SETTLE_S = 1.5
 #: In a hang nobody saves anything: workers that are not stuck themselves have so long between SIGTERM and SIGKILL.
 HANG_PATIENCE_S = 3.0
+#: And before a restart after a crash: nothing that takes a collective can still be saved. Else torch's 30 s hold.
+CRASH_PATIENCE_S = 5.0
 #: Watchers that may end before the job goes on without one.
 WATCHERS = 4
 RELAY_EVERY_S = 1.0
@@ -233,9 +235,11 @@ class NodeAgent:
         kind = answer.get("kind")
         if kind == "note":
             say(str(answer["text"]))
+        elif kind == "warning":
+            self._alerts.tell(of_warning(int(answer["rank"]), str(answer["about"]), str(answer["text"])))
         elif kind == "summary":
             current.board.post("summary", str(answer["blob"]))
-        elif kind == "verdict" and answer["generation"] == current.number:
+        elif kind == "verdict" and answer["generation"] == current.number and not _is_over(answer, current, case.look):
             verdict = msgspec.convert(answer["verdict"], Verdict)
             return self._act(verdict, answer, current, case)
         return None
@@ -304,7 +308,8 @@ class NodeAgent:
         case.payload = msgspec.json.encode(Message(incident, entry)).decode()
         return Order(
             choice=Choice(decision.course.value), reason=decision.reason, payload=case.payload,
-            stuck=(*answer.get("stuck", ()), *answer.get("stopped", ())), patience_s=HANG_PATIENCE_S if hang else None,
+            stuck=(*answer.get("stuck", ()), *answer.get("stopped", ())),
+            patience_s=HANG_PATIENCE_S if hang else CRASH_PATIENCE_S if decision.restarts else None,
             excluded=decision.nodes, ranks=decision.ranks,
         )  # fmt: skip
 
@@ -350,6 +355,11 @@ class NodeAgent:
             "run", findings, verdict, incidents=self._incidents, status=status, restarts=self._restarts,
             run_dir=str(self._folder.path),
         )  # fmt: skip
+
+
+def _is_over(answer: Mapping[str, Any], current: Generation, look: Look) -> bool:
+    """Whether a hang has ended while it was judged: all workers of the job have."""
+    return bool(answer.get("hang")) and current.nodes == 1 and len(look.codes) == len(current.workers)
 
 
 class _Case:

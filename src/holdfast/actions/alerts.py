@@ -150,6 +150,11 @@ def of_failure(verdict: Verdict | None, deaths: str, done: str, *, stops: bool, 
     return Alert(title=what, text=text, same=("failure", *same), last=stops)
 
 
+def of_warning(rank: int, about: str, text: str) -> Alert:
+    """What is told of something that went wrong in a rank while the job goes on, such as a copy to a bucket."""
+    return Alert(title=f"{about} failed, the job goes on", text=f"rank {rank}: {text}.", same=("warning", about))
+
+
 def _listed(urls: Sequence[str]) -> list[str]:
     found: list[str] = []
     for url in urls:

@@ -86,6 +86,8 @@ class Watch:
         self._family.look()
         yield from ({"kind": "note", "text": sentence} for sentence in self._health.news())
         summary = self._node.look()
+        yield from ({"kind": "warning", "rank": rank, "about": about, "text": text}
+                    for rank, about, text in self._node.warnings())  # fmt: skip
         if self._start["nodes"] > 1:
             if time.time() - summary.silent_since > self._learner.limits.stall_s:
                 summary = self._node.look_closer()

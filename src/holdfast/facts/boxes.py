@@ -70,7 +70,7 @@ class Step:
 
 @dataclass
 class Notes:
-    """The lines of notes, sorted out. ``names`` maps a group's index to its name."""
+    """The lines of notes, sorted out. ``names`` maps a group's index to its name; a warning is (about what, text)."""
 
     sites: dict[int, Place] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
@@ -80,6 +80,7 @@ class Notes:
     raised: Raised | None = None
     ended: Ended | None = None
     words: list[str] = field(default_factory=list)
+    warnings: list[tuple[str, str]] = field(default_factory=list)
     saved: int | None = None
     loaded: int | None = None
     preempted: int | None = None
@@ -303,6 +304,10 @@ def _take_trouble(notes: Notes, trouble: Any) -> None:
     notes.troubles.append(msgspec.convert(trouble, Trouble))
 
 
+def _take_warned(notes: Notes, warned: Any) -> None:
+    notes.warnings.append((str(warned["about"]), str(warned["text"])))
+
+
 def _take_saved(notes: Notes, declared: Any) -> None:
     if declared.get("loaded"):
         notes.loaded = int(declared["step"])
@@ -321,6 +326,7 @@ _READ_AS_JSON: Mapping[str, Callable[[Notes, Any], None]] = {
     Note.ENDED: _take_ended,
     Note.TROUBLE: _take_trouble,
     Note.SAVED: _take_saved,
+    Note.WARNED: _take_warned,
     Note.PREEMPTED: _take_preempted,
 }
 

@@ -78,6 +78,10 @@ class Node:
             if rank in self._ranks:
                 self._ranks[rank].exit_code = code
 
+    def warnings(self) -> list[tuple[int, str, str]]:
+        """What ranks have warned of since the last call: rank, about what, and the sentence."""
+        return [(number, *each) for number, rank in self._ranks.items() for each in rank.new_warnings()]
+
     def look(self) -> Summary:
         """The cheap look: boxes and process states, no stacks."""
         boxes = {number: rank.box for number, rank in self._ranks.items() if rank.box is not None}
@@ -151,6 +155,7 @@ class _Rank:
         self._p99: float | None = None
         self._dumps = DumpRequests(worker.pid, worker.dumps) if worker.dumps is not None else None
         self._begun_calls = 0
+        self._warned = 0
 
     def open(self) -> Box | None:
         """The box, once it can be opened."""
@@ -169,6 +174,12 @@ class _Rank:
         """The facts that the box keeps."""
         notes = self.box.read_notes().facts if self.box is not None else []
         return tuple(msgspec.convert(fact, Fact, strict=False) for fact in notes)
+
+    def new_warnings(self) -> list[tuple[str, str]]:
+        """Those that were not given yet."""
+        found = self.box.read_notes().warnings[self._warned :] if self.box is not None else []
+        self._warned += len(found)
+        return found
 
     def state(self) -> RankState:
         """What is known now, without looking closer."""

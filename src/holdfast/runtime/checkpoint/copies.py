@@ -15,6 +15,7 @@ from pathlib import Path
 from holdfast import manifest, settings
 from holdfast.errors import CheckpointUnreadable, HoldfastError, PlaceUnusable
 from holdfast.report.text import duration, plural
+from holdfast.runtime import recorder
 from holdfast.runtime.checkpoint.neighbours import Memory
 from holdfast.runtime.checkpoint.places import Folder, Place
 from holdfast.runtime.checkpoint.retention import Keep, prune
@@ -145,8 +146,10 @@ class _Lane:
             why = f"{type(error).__name__}: {why}"
         self._pause_s = min(2 * self._pause_s, RETRY_MOST_S) or RETRY_S
         if not self.trouble:  # once an outage
-            _log.warning("step %s could not be copied to %s: %s; training goes on, and it is tried again in %s",
-                         step, self.place.name, why, duration(self._pause_s))  # fmt: skip
+            text = (f"step {step} could not be copied to {self.place.name}: {why}; training goes on, and it is tried "
+                    f"again in {duration(self._pause_s)}")  # fmt: skip
+            _log.warning("%s", text)
+            recorder.warn(f"the copy of checkpoints to {self.place.name}", text)
         self.trouble = why or type(error).__name__
         return False
 

@@ -156,6 +156,7 @@ class Hooks:
         except CheckpointFailed as error:
             self._saved_at = time.monotonic()
             _log.error("%s", error)
+            recorder.warn("a checkpoint", str(error))
 
     def finish(self) -> None:
         """The loop is over: what was not saved is, and all ranks wait until it is.

@@ -79,6 +79,11 @@ def note_json(kind: str, value: Any) -> None:
         _box.note_json(kind, value)
 
 
+def warn(about: str, text: str) -> None:
+    """Note what people should be told of while the job goes on (`--alert`). Does nothing without a box."""
+    note_json(Note.WARNED, {"about": about, "text": text})
+
+
 def saved(step: int, path: str, *, loaded: bool = False) -> None:
     """Note in the box that a checkpoint was declared whole, or ``loaded``. Does nothing without a box."""
     if _box is not None:
