@@ -117,6 +117,7 @@ def test_a_baseline_of_other_ranks_is_refused_before_any_rank_is_started(tmp_pat
         (["sendrecv", "--nproc-per-node", "1"], "a single rank has nobody to send to"),
         (["all_gather", "-e", "16"], "16 bytes of all_gather leave nothing for each of 2 ranks, in steps of 16"),
         (["--backend", "nccl"], "--backend nccl has a value that cannot be used: "),
+        (["--backend", "nccl", "-e", "900G"], "--backend nccl has a value that cannot be used: "),
     ],
 )
 def test_what_only_ranks_can_know_is_one_sentence_too(arguments, said, tmp_path):

@@ -16,7 +16,7 @@ int nvmlInitWithFlags(unsigned flags) {
 }
 int nvmlSystemGetDriverVersion(char *text, unsigned size) { snprintf(text, size, "580.95.05"); return SUCCESS; }
 int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = 13000; return SUCCESS; }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return SUCCESS; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = getenv("NVML_NO_DEVICES") ? 0 : 2; return SUCCESS; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device *device) {
     *device = (Device)(size_t)(index + 1);
     return index < 2 ? SUCCESS : INVALID_ARGUMENT;

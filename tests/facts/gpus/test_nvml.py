@@ -83,6 +83,12 @@ def test_a_driver_that_was_given_little_time_is_not_called_stuck(driver):
     assert answer.why == "the NVIDIA driver did not answer within 0.5 s; without persistence mode it may need 15 s"
 
 
+def test_a_driver_without_devices(driver):
+    driver.setenv("NVML_NO_DEVICES", "1")
+    answer = gpus.ask()
+    assert (answer.driver, answer.gpus, answer.pairs) == ("580.95.05", (), ())
+
+
 def test_a_driver_that_refuses(driver):
     driver.setenv("NVML_NOT_LOADED", "1")
     driver.setenv("PATH", "")

@@ -8,7 +8,7 @@ from holdfast.facts.checks.gpus import Gpus
 from holdfast.findings import Level, Unknown
 from holdfast.rules.machine import judge
 from tests.facts.checks.devices import device, write
-from tests.facts.gpus.recorded import gpu, process, tree
+from tests.facts.gpus.recorded import answer, gpu, process, tree
 
 
 def judged(folder, *gpus, check="gpus", workers=None, environ=None, **host):
@@ -42,6 +42,20 @@ def test_a_healthy_host_gives_no_finding(tmp_path):
 def test_the_variable(tmp_path, said, workers, level, words):
     found = judged(tmp_path, *EIGHT, workers=workers, environ={"CUDA_VISIBLE_DEVICES": said})
     assert (found[0].level, words in found[0].message) == (level, True), found[0].message
+
+
+def test_a_driver_without_devices(tmp_path):
+    """It answers, and lists none of the GPUs that are on the bus."""
+    root = tree(tmp_path, on_bus=2)
+    (tmp_path / "nvidia-smi.xml").write_bytes(answer())
+    place = Place(root=root)
+    (found,) = judge(CHECKS["gpus"], CHECKS["gpus"].look(place), place, "a")
+    assert (found.cause, found.level) == ("cuda-driver-mismatch", Level.WARNING)
+    assert found.message.startswith("there are 2 NVIDIA GPUs on the PCI bus, and the driver lists none")
+    place = Place(root=root, workers=2)
+    assert "2 workers are to run here, and they will see 0 GPUs: CUDA finds none" in str(
+        judge(CHECKS["gpus"], CHECKS["gpus"].look(place), place, "a")
+    )
 
 
 def test_too_few_for_the_launcher(tmp_path):

@@ -61,7 +61,16 @@ def _lost(seen: Gpus, answer: Answer) -> Iterator[Finding]:
     listed = {gpu.bus for gpu in answer.gpus}
     taken = {device.bus for device in seen.on_bus if device.driver not in ("", "nvidia")}  # given away: vfio-pci
     missing = sorted(({device.bus for device in seen.on_bus} | set(seen.of_driver)) - listed - taken)
-    if missing and answer.gpus:
+    if missing and not answer.gpus:
+        yield finding(
+            by_name("cuda-driver-mismatch"),
+            f"{_count(len(missing))} on the PCI bus, and the driver lists none: hidden from this container, or lost; CUDA "
+            "will find none",
+            level=Level.WARNING,
+            evidence=seen.facts(),
+            confidence=0.6,
+        )
+    elif missing:
         yield finding(
             by_name("gpu-fell-off-bus-xid-ecc"),
             f"{_count(len(missing))} ({', '.join(missing)}) that the driver no longer lists: lost, or hidden from this "

@@ -22,11 +22,10 @@ def measure_pairs(bench: Bench, hosts: Sequence[Host]) -> tuple[Pair, ...]:
     """All pairs of ranks, or of one rank a host where there are many; the same on every rank."""
     chosen = list(range(bench.ranks)) if bench.ranks <= _MOST_RANKS else [host.ranks[0] for host in hosts]
     found = torch.zeros(bench.ranks, len(chosen), 2, dtype=torch.float64, device=bench.send.device)
-    drawn = tuple((number, chosen[low], chosen[high]) for number in range(rounds(len(chosen)))
-                  for low, high in pairs(len(chosen), number))  # fmt: skip
-    for number in range(rounds(len(chosen))):
+    drawn = draw(chosen)
+    for number, disjoint in enumerate(drawn):
         dist.barrier(bench.group)
-        for low, high in (pair for at, *pair in drawn if at == number and bench.rank in pair):
+        for low, high in (pair for pair in disjoint if bench.rank in pair):
             measured = _ping_pong(bench, other=high if bench.rank == low else low, first=bench.rank == low)
             if bench.rank == low:
                 found[low, number] = torch.tensor(measured, dtype=torch.float64)
@@ -34,8 +33,14 @@ def measure_pairs(bench: Bench, hosts: Sequence[Host]) -> tuple[Pair, ...]:
     table = found.cpu()
     return tuple(
         Pair(ranks=(low, high), latency_s=float(table[low, number, 0]), bandwidth=float(table[low, number, 1]))
-        for number, low, high in drawn
-    )
+        for number, disjoint in enumerate(drawn) for low, high in disjoint
+    )  # fmt: skip
+
+
+def draw(chosen: Sequence[int]) -> list[list[tuple[int, int]]]:
+    """For each round the pairs of ranks that are at work at once; each pair is in one round."""
+    size = len(chosen)
+    return [[(chosen[low], chosen[high]) for low, high in pairs(size, number)] for number in range(rounds(size))]
 
 
 def _ping_pong(bench: Bench, other: int, *, first: bool) -> tuple[float, float]:
