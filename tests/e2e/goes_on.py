@@ -84,4 +84,8 @@ def train():
     return generation
 
 
-print("ended in generation", holdfast.in_place(train))
+try:
+    print("ended in generation", holdfast.in_place(train))
+except RuntimeError:
+    tell(event="left")
+    raise

@@ -31,7 +31,7 @@ def test_survivors_keep_their_processes_and_load_from_memory(launch, tmp_path, r
                  HERE / "goes_on.py", tmp_path)  # fmt: skip
     wait_for_spares(job, 3)
     (tmp_path / "go").touch()
-    assert job.end() == 0, job.output
+    assert job.end(LONG_S) == 0, job.output
     found = pids(tmp_path)
     assert set(found) == {(generation, rank) for generation in (0, 1) for rank in RANKS}, job.output
     assert (found[0, 0], found[0, 2]) == (found[1, 0], found[1, 2])
@@ -66,6 +66,5 @@ def test_where_something_is_odd_all_processes_begin_anew(launch, tmp_path, fault
     assert not {found[0, rank] for rank in RANKS} & {found[last, rank] for rank in RANKS}
     assert [each["decision"] for each in job.json("report.json")["incidents"]] == decisions, job.output
     assert said in job.output
-    if fault == "alone":
-        (fell,), (again, *_) = told(tmp_path, "fault"), [e for e in told(tmp_path, "begun") if e["generation"] == 1]
-        assert again["time"] - fell["time"] < 15, job.output
+    if fault == "alone":  # the others leave later: they hear of its death, or are ended
+        assert told(tmp_path, "left")[0]["time"] - told(tmp_path, "fault")[0]["time"] < 12, job.output
