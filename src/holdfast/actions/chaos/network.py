@@ -23,22 +23,23 @@ def scenarios() -> Iterator[Scenario]:
             yield Scenario(
                 name=f"{prefix(mode, 2)}{name}-lost", fault=f"all processes of the {name} host killed", mode=mode,
                 moment="middle", hosts=2, starts=2, trainer=_PACE, blows=(Blow(kind="kill-host", step=15, host=host),),
-                causes=named("peer-lost", "rank-killed", "node-lost"), courses=named("restart", "stop"),
+                causes=named("peer-lost", "rank-killed"), courses=named("restart", "stop"),
             )  # fmt: skip
     for name, host in (("leader", 0), ("other", 1)):
         yield Scenario(
             name=f"two-hosts-kill-agent-{name}", fault=f"SIGKILL of the agent of the {name} host", moment="middle",
             hosts=2, starts=2, trainer=_PACE, blows=(Blow(kind="kill-agent", step=15, host=host),),
-            causes=named("peer-lost", "rank-killed", "node-lost"), courses=named("restart", "stop"),
+            causes=named("peer-lost", "rank-killed"), courses=named("restart", "stop"),
         )  # fmt: skip
         yield Scenario(
             name=f"two-hosts-kill-watcher-{name}", fault=f"SIGKILL of the watcher of the {name} host", moment="middle",
             hosts=2, trainer=_PACE, blows=(Blow(kind="kill-watcher", step=12, host=host),),
         )  # fmt: skip
     yield Scenario(
-        name="two-hosts-port-blocked", fault="port of the store blocked, free after 6 s", moment="start", hosts=2,
-        blows=(Blow(kind="block-port", what="submitted", host=0), Blow(kind="heal", what="submitted", delay_s=6.0,
-                                                                       host=0)),
+        name="two-hosts-port-blocked", fault="port of the store blocked, free after 4 s", moment="start", hosts=2,
+        blows=(
+            Blow(kind="block-port", what="submitted", host=0), Blow(kind="heal", what="start", delay_s=4.0, host=0),
+        ),
     )  # fmt: skip
     yield Scenario(
         name="two-hosts-ports-blocked", fault="ports of the ranks blocked, free after 8 s; a rank killed",

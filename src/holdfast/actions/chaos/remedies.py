@@ -34,6 +34,6 @@ def scenarios() -> Iterator[Scenario]:
         )  # fmt: skip
     yield Scenario(
         name="two-hosts-fewer-ranks", fault="host lost for good, fewer ranks", moment="middle", hosts=2, elastic=True,
-        blows=(Blow(kind="kill-host", step=_STEP),), causes=named("peer-lost", "rank-killed", "node-lost"),
-        trainer=("--synchronous", "--pace", "0.1"), apart_at=_SAVED,
+        blows=(Blow(kind="kill-host", step=_SAVED + 1),), causes=named("peer-lost"),
+        trainer=("--synchronous", "--pace", "0.3"), apart_at=_SAVED,
     )  # fmt: skip
