@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+import secrets
 import threading
 import time
 from collections.abc import Mapping
@@ -89,6 +90,7 @@ class NodeAgent:
         self._case = _Case()
         self._recordings = Recordings(folder.path / "flight-recorder", plan.environment)
         self._history = collective_history.folder_of(folder.path.parent)
+        self._agent = secrets.token_hex(4)
         self._note_run()
 
     def _note_run(self) -> None:
@@ -152,7 +154,7 @@ class NodeAgent:
             "generation": generation.number, "run_dir": str(self._folder.path.absolute()), "node": generation.node,
             "nodes": generation.nodes, "leader": generation.leader, "world_size": generation.world_size,
             "on_hang": str(self._recovery.terms.on_hang), "workers": workers,
-            "exclude_stragglers": self._recovery.terms.exclude_stragglers,
+            "agent": self._agent, "exclude_stragglers": self._recovery.terms.exclude_stragglers,
             "sections": str(self._history / learning.FILE), "address": generation.address, "port": generation.port,
             "job": f"{self._plan.script}, {generation.world_size} ranks",
         }  # fmt: skip

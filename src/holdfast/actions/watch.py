@@ -91,7 +91,7 @@ class Watch:
         if self._start["nodes"] > 1:
             if time.time() - summary.silent_since > self._learner.limits.stall_s:
                 summary = self._node.look_closer()
-            summary = msgspec.structs.replace(summary, health=self._health.findings)
+            summary = msgspec.structs.replace(summary, health=self._health.findings, agent=self._start.get("agent", ""))
             yield {"kind": "summary", "blob": base64.b85encode(msgspec.msgpack.encode(summary)).decode()}
         if not self._start["leader"]:
             return
@@ -151,7 +151,9 @@ class Watch:
         verdict = self._health.beside(verdict, table.health)
         folder, page, self._rest = incident.begin(run / "incidents", verdict, table, self._start)
         stuck = incident.stuck_ranks(verdict, table)
-        seen = scene(table, self._nodes(table))
+        agents = {int(name): other.agent for name, other in self._others.items()}
+        agents[int(self._start["node"])] = self._start.get("agent", "")
+        seen = scene(table, self._nodes(table), agents)
         return {
             "kind": "verdict",
             "generation": self._start["generation"],

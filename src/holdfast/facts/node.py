@@ -52,6 +52,7 @@ class Summary(msgspec.Struct, frozen=True):
     """What is known of some ranks at one moment. ``silent_since`` is when any of them last advanced (Unix s).
 
     ``health`` is what the watchers found wrong with their hosts; of the whole job, only what other nodes told.
+    ``agent`` tells the agent of this node from all others, also from one on a host of the same name.
     """
 
     ranks: tuple[RankState, ...]
@@ -61,6 +62,7 @@ class Summary(msgspec.Struct, frozen=True):
     time: float
     facts: tuple[Fact, ...] = ()
     health: tuple[Finding, ...] = ()
+    agent: str = ""
 
 
 class Node:

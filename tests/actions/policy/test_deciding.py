@@ -179,6 +179,17 @@ def test_what_the_code_does_wrong_blames_no_host():
     assert {(each.course, each.suspects) for each in decisions} == {(Course.RESTART, ())}
 
 
+def test_two_nodes_on_hosts_of_one_name_are_two():
+    def hangs(agent, **other):
+        made = hang(**other)
+        return replace(made, scene=replace(made.scene, namesakes={2: agent}))
+
+    terms = Terms(restarts=9)
+    first, other, again = play([hangs("a1", saved=10), hangs("b2", saved=20), hangs("a1", saved=30)], terms)
+    assert [each.course for each in (first, other)] == [Course.RESTART] * 2
+    assert again.course is Course.EXCLUDE
+
+
 def test_a_slow_host_is_told_and_left_out_at_the_second_time_where_the_user_says_so():
     slow, told_to = failure("straggler", saved=7), Terms(restarts=9, exclude_stragglers=True)
     assert decide(slow, MANY).course is Course.REPORT

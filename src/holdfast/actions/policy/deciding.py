@@ -61,7 +61,7 @@ def _merely_slow(now: Failure, terms: Terms, past: Sequence[Past]) -> Decision:
     """
     host = now.host or "a host"
     warned = any(
-        each.failure.generation == now.generation and each.failure.host == now.host
+        each.failure.generation == now.generation and each.failure.machine == now.machine
         and treatment(each.failure) is Treatment.SLOW_HOST for each in past
     )  # fmt: skip
     if not terms.exclude_stragglers:
@@ -194,7 +194,7 @@ def _about_hosts(
     before = history.on_host(past, now, _HOSTS_FAULT)
     blamed = kind in (Treatment.BAD_HOST, Treatment.SLOW_HOST) or bool(before)
     if not blamed:
-        others = len(set(now.scene.hosts.values())) > 1 or now.scene.waiting
+        others = len(set(now.scene.nodes.values())) > 1 or now.scene.waiting
         reason = f"{decision.reason}; {now.host} is suspect" if others else decision.reason
         return replace(decision, suspects=(now.host,), reason=reason)
     node = _spared_node(now, terms)

@@ -57,7 +57,8 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``step`` is the furthest of any rank, ``counted`` how many this start has done; where they are the same, the script
     may count from 0 at every start. ``saved`` is the step of the newest checkpoint that this start declared, ``loaded``
-    that of the one it began from. ``hosts`` and ``nodes`` are by rank; ``waiting`` nodes stand by. ``loaders`` is the
+    that of the one it began from. ``hosts`` and ``nodes`` are by rank, as are ``namesakes``: what tells apart agents on
+    hosts of one name. ``waiting`` nodes stand by. ``loaders`` is the
     most data-loader workers of a rank, ``trouble`` what ``holdfast.loop`` noted just before. ``preempted`` is the
     status with which ranks left because a scheduler warned them. ``in_place``: the survivors can take in a new rank.
     ``dead`` ranks ended with something else than 0.
@@ -70,6 +71,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ran_s: float = 0.0
     hosts: dict[int, str] = {}
     nodes: dict[int, int] = {}
+    namesakes: dict[int, str] = {}
     waiting: int = 0
     loaders: int | None = None
     trouble: Trouble | None = None
@@ -98,6 +100,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     evidence: tuple[Fact, ...] = ()
     dead: tuple[int, ...] = ()
     scene: Scene = Scene()
+
+    @property
+    def machine(self) -> tuple[str | None, str]:
+        """What makes two failures those of one host: its name and, where others have it too, its agent."""
+        return self.host, self.scene.namesakes.get(self.rank, "") if self.rank is not None else ""
 
     @property
     def root(self) -> tuple[object, ...]:

@@ -73,7 +73,7 @@ def on_host(past: Sequence[Past], now: Failure, kinds: frozenset[Treatment]) -> 
     """The entries whose root was on the host of ``now`` and may have been that host's fault."""
     if now.host is None:
         return ()
-    return tuple(each for each in past if each.failure.host == now.host and treatment(each.failure) in kinds)
+    return tuple(each for each in past if each.failure.machine == now.machine and treatment(each.failure) in kinds)
 
 
 def within(past: Sequence[Past], now: Failure, window_s: float) -> int:
