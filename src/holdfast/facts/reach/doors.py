@@ -33,6 +33,8 @@ _STEPS = 16
 _WORD = 32
 _HEADER = _WORD + 1 + 4
 _MOST_BYTES = 64 << 20
+#: More copies than meet anywhere.
+_MOST_COPIES = 1 << 20
 _IDLE_LIMIT_S = 10.0
 _CHUNK = 1 << 18
 
@@ -203,6 +205,8 @@ async def _small(
             Fate.FOREIGN,
             "it closes the connection: another service, or another host, has this address",
         )
+    if number >= _MOST_COPIES:  # these bytes were no number
+        return Fate.FOREIGN, "another service answers there"
     if number != target:
         return Fate.FOREIGN, f"copy {number} of the meeting answers there, where {target} was meant"
     return Fate.OPEN, ""

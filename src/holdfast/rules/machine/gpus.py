@@ -64,8 +64,8 @@ def _lost(seen: Gpus, answer: Answer) -> Iterator[Finding]:
     if missing and not answer.gpus:
         yield finding(
             by_name("cuda-driver-mismatch"),
-            f"{_count(len(missing))} on the PCI bus, and the driver lists none: hidden from this container, or lost; CUDA "
-            "will find none",
+            f"{_count(len(missing))} on the PCI bus, and the driver lists none: hidden from this container, or lost; "
+            "CUDA will find none",
             level=Level.WARNING,
             evidence=seen.facts(),
             confidence=0.6,
