@@ -43,7 +43,7 @@ def scenarios() -> Iterator[Scenario]:
     )  # fmt: skip
     yield Scenario(
         name="two-hosts-ports-blocked", fault="ports of the ranks blocked, free after 8 s; a rank killed",
-        moment="middle", hosts=2, trainer=_PACE, causes=named("rank-killed"), culprit=1,
+        moment="middle", hosts=2, trainer=_PACE, causes=named("rank-killed", "peer-lost"), culprit=1,
         blows=(Blow(kind="block-ranks", step=12, host=0), Blow(kind="kill-rank", step=14),
                Blow(kind="heal", step=14, delay_s=8.0, host=0)),
     )  # fmt: skip
