@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
@@ -95,7 +95,6 @@ class _Pending:
     thread: threading.Thread | None = None
     failure: CheckpointFailed | None = None
     saved: Saved | None = None
-    told: bool = field(default=False)
 
 
 class Checkpoint:

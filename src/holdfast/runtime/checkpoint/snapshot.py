@@ -61,11 +61,6 @@ class Snapshot:
         """The copy of one piece."""
         return self._bytes[item.index] if item.type == WriteItemType.BYTE_IO else self._buffers[item.index]
 
-    @property
-    def size(self) -> int:
-        """Bytes of host memory that the buffers take."""
-        return sum(buffer.nbytes for buffer in self._buffers.values())
-
     def _buffer(self, item: WriteItem, source: torch.Tensor) -> torch.Tensor:
         if item.index not in self._buffers:
             self._buffers[item.index] = torch.empty(source.shape, dtype=source.dtype, pin_memory=source.is_cuda)

@@ -41,6 +41,7 @@ class Stateful(Protocol):
         ...
 
 
+@runtime_checkable
 class OfAllRanks(Protocol):
     """A stateful object may have this too: it is then given the states that all ranks saved, in their order.
 
@@ -139,7 +140,7 @@ class State:
                 state = (_get(tensors, "optimizer", key) or {}).get("state", {})
                 optimizers.restore(optimizer, names, state, own["groups"][key])
         for name, each in self.stateful.items():
-            if hasattr(each, "load_state_dicts") and name in everyones[0]["stateful"]:
+            if isinstance(each, OfAllRanks) and name in everyones[0]["stateful"]:
                 each.load_state_dicts([states["stateful"][name] for states in everyones])
             elif name in own["stateful"]:
                 each.load_state_dict(own["stateful"][name])
