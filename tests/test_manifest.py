@@ -96,7 +96,7 @@ def test_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(CheckpointUnreadable, match="it has no manifest"):
         manifest.read(tmp_path)
     (tmp_path / manifest.FILE).mkdir()
-    with pytest.raises(CheckpointUnreadable, match="is a directory"):
+    with pytest.raises(CheckpointUnreadable, match="its manifest is no file"):
         manifest.read(tmp_path)
     with pytest.raises(MissingFile):
         manifest.write(tmp_path / "none", WHOLE)

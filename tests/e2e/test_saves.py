@@ -10,12 +10,13 @@ TWO = ("--standalone", "--nproc-per-node", 2, "--max-restarts", 0)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("where", "least", "most"),
     [
         ("state", 5, 30),
         # learned from the saves before it, but never less than a minute, where a rank says that it is in a save
-        pytest.param("thread", 60, 90, marks=[pytest.mark.matrix, pytest.mark.timeout(300)]),
+        pytest.param("thread", 60, 90, marks=pytest.mark.matrix),
     ],
 )
 def test_the_rank_that_hangs_in_a_save_is_named(launch, tmp_path, where, least, most):
