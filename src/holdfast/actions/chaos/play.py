@@ -71,7 +71,8 @@ class Job:
     def run(self, host: int = 0) -> Path | None:
         """The folder of this run on that host, once there is one."""
         new = _entries(self.folder / f"runs{host}") - self._runs[host]
-        return next((path for path in new if (path / "run.json").exists()), None)  # beside it: what runs have learned
+        mine = [path for path in new if (path / "run.json").exists()]  # beside it: what runs have learned
+        return min(mine, default=None)  # their names tell when; a later submission's may be there too
 
     def lose(self, host: int) -> None:
         """Expect nothing any more of the agent of that host."""
