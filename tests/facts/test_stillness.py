@@ -35,7 +35,9 @@ def test_the_clocks_of_processors_part_and_that_does_no_harm():
     """What a hypervisor or interrupts took from a processor is missing in its clock."""
     allowed = os.sched_getaffinity(0)
     for processor in allowed:
-        with subprocess.Popen(["sleep", "60"], preexec_fn=lambda one=processor: os.sched_setaffinity(0, {one})) as child:
+        with subprocess.Popen(
+            ["sleep", "60"], preexec_fn=lambda one=processor: os.sched_setaffinity(0, {one})
+        ) as child:
             time.sleep(0.5)
             slept = asleep_s(child.pid)
             child.kill()

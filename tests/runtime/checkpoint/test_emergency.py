@@ -2,10 +2,12 @@
 
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -106,6 +108,39 @@ def test_the_agent_that_ends_ranks_because_one_failed_is_obeyed_inside_of_a_coll
 
     assert ranks.processes[0].wait(LIMIT_S) == -signal.SIGTERM
     assert time.monotonic() - begun < 3
+
+
+@pytest.mark.slow
+def test_the_kernels_word_that_the_agent_is_gone_is_no_warning(tmp_path):
+    """As runtime/bootstrap.py asks the kernel to; the agent's other hosts would save and leave with the orphan."""
+    said = tmp_path / "said"
+    agent = (
+        "import ctypes, signal, subprocess, sys\n"
+        "asked = lambda: ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)\n"
+        "rank = subprocess.Popen(sys.argv[1:], stdout=sys.stderr, preexec_fn=asked)\n"
+        "print(rank.pid, flush=True)\n"
+        "rank.wait()\n"
+    )
+    given = ("HOLDFAST_", "RANK", "WORLD_SIZE")
+    environment = {name: text for name, text in os.environ.items() if not name.startswith(given)}
+    with said.open("wb") as file:
+        command = [sys.executable, "-c", agent, sys.executable, str(SCRIPT), "0.01", "-1", "plain"]
+        parent = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=file, text=True)
+    rank = os.pidfd_open(int(parent.stdout.readline()))
+    try:
+        end = time.monotonic() + LIMIT_S
+        while "step 30" not in said.read_text():
+            assert time.monotonic() < end, said.read_text()
+            time.sleep(0.01)
+        parent.kill()
+        assert select.select([rank], [], [], LIMIT_S)[0], "it goes on"
+        assert "saves" not in said.read_text()
+    finally:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(rank, signal.SIGKILL)
+        os.close(rank)
+        parent.kill()
+        parent.communicate()
 
 
 @pytest.mark.slow

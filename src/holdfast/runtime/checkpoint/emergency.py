@@ -15,7 +15,8 @@ and everybody comes to it, since the collectives before it were called by all. A
 others' threads alone, and those never wait for training.
 
 A rank that says nothing for ``AGREE_LIMIT_S`` is dead or frozen: then no checkpoint can be made together, and who got
-the signal ends by it, as if nobody had listened. So also where the agent ends the ranks because one of them failed.
+the signal ends by it, as if nobody had listened. So also where the agent ends the ranks because one of them failed, and
+where the signal is the kernel's, as the agent itself is gone: what is left of its ranks is no job that was warned.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class Emergency:
         self._decided = threading.Event()
         self._closed = threading.Event()
         self._epoch = 0
+        self._parent = os.getppid()
         #: What was heard, and the monotonic time at which the grace period ends; None before.
         self.warned: Warned | None = None
         self._signalled: signal.Signals | None = None
@@ -154,11 +156,13 @@ class Emergency:
                     end_by(heard, lambda: _log.warning("no emergency checkpoint: the job's store does not answer"))
 
     def _ends_anyway(self, heard: signal.Signals) -> bool:
-        """Whether the agent ends the ranks because one of them failed: then there is nobody to save with.
+        """Whether the agent ends the ranks because one of them failed, or is gone: then there is nobody to save with.
 
         A rank that saves already is about to leave, and may; others may have left before it.
         """
-        return not self._saving and heard == signal.SIGTERM and self._teardown is not None and self._teardown.exists()
+        if self._saving or heard != signal.SIGTERM:
+            return False
+        return os.getppid() != self._parent or (self._teardown is not None and self._teardown.exists())
 
     def _mind_deadline(self) -> None:
         """End by the signal where the step at which all were to save is not reached in time: SIGKILL would be next."""
