@@ -32,7 +32,7 @@ def test_pythons_tracker_removes_the_semaphores_of_a_killed_worker():
     assert not kin.keys() & {pid for pid, each in ending.processes().items() if each.state not in "ZX"}
 
 
-@pytest.mark.parametrize("pid", [1 << 22, os.getpid()])
+@pytest.mark.parametrize("pid", [1 << 22, os.getpid()], ids=["of nobody", "its own"])
 def test_others_are_no_cleaners(pid):
     assert not leftovers.cleans_up(pid)
 
