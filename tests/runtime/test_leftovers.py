@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,9 @@ def test_pythons_tracker_removes_the_semaphores_of_a_killed_worker():
     worker = subprocess.Popen([sys.executable, "-c", SPAWNS], start_new_session=True, stdout=subprocess.PIPE)
     semaphore = Path("/dev/shm", f"sem.{worker.stdout.readline().decode().strip().removeprefix('/')}")
     assert semaphore.exists()
-    kin = ending.family([worker.pid], ending.processes())
-    assert any(leftovers.cleans_up(pid) for pid in kin)
+    until = time.monotonic() + 30
+    while not any(leftovers.cleans_up(pid) for pid in (kin := ending.family([worker.pid], ending.processes()))):
+        assert time.monotonic() < until  # forked, and not yet another program
     worker.kill()
     ending.end([worker], word=signal.SIGTERM, patience_s=0)
     worker.stdout.close()

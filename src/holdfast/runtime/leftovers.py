@@ -3,8 +3,8 @@
 * Python's resource tracker (``multiprocessing``, start methods spawn and forkserver: semaphores of queues and locks,
   one tracker a process) and torch's ``torch_shm_manager`` (sharing strategy file_system) unlink what their owners
   made once those are dead, and end. A launcher that kills them with everything else is why ``sem.mp-*`` stays behind.
-* DeepSpeed on CPU (``csrc/cpu/comm/shm.cpp``, ``shm_initialize``; at least 0.10 to 0.19) makes a buffer a rank, 69 MB
-  since 0.14, and never unlinks it, not even in a job that ends well. Its name is that of the user, of MASTER_ADDR and
+* DeepSpeed on CPU (``csrc/cpu/comm/shm.cpp``, ``shm_initialize``; read in 0.19) makes a buffer a rank, 69 MB as it lies
+  there, and never unlinks it, not even in a job that ends well. Its name is that of the user, of MASTER_ADDR and
   of MASTER_PORT, and the rank.
 """
 
