@@ -25,8 +25,10 @@ def test_pythons_tracker_removes_the_semaphores_of_a_killed_worker():
     semaphore = Path("/dev/shm", f"sem.{worker.stdout.readline().decode().strip().removeprefix('/')}")
     assert semaphore.exists()
     until = time.monotonic() + 30
-    while not any(leftovers.cleans_up(pid) for pid in (kin := ending.family([worker.pid], ending.processes()))):
+    kin = ending.family([worker.pid], ending.processes())
+    while not any(leftovers.cleans_up(pid) for pid in kin):
         assert time.monotonic() < until  # forked, and not yet another program
+        kin = ending.family([worker.pid], ending.processes())
     worker.kill()
     ending.end([worker], word=signal.SIGTERM, patience_s=0)
     worker.stdout.close()
