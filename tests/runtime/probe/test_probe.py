@@ -121,6 +121,8 @@ def test_a_rank_whose_process_stands_still_is_named_by_the_others(port):
         while len(children := probe.children(recursive=True)) < 2:  # torch is imported, the first step has begun
             assert time.monotonic() < until
             time.sleep(0.01)
+        while not children[-1].net_connections():  # it talks: the kernel was told whose end is its own
+            assert time.monotonic() < until
         children[-1].send_signal(signal.SIGSTOP)
         (failure,) = ranks[0].outcome().failures
         assert (failure.rank, failure.stage, failure.missing) == (0, "store", (1,))

@@ -82,20 +82,23 @@ def _keep(plan: Plan, keep: Callable[..., None]) -> int:
 
 def _fork(work: Callable[[], None]) -> int:
     """The id of a process that does it, and dies with this one."""
+    parent = os.getpid()
     child = os.fork()
     if child:
         return child
     status = 1
     try:
-        _die_with_parent()
+        _die_with(parent)
         work()
         status = 0
     finally:
         os._exit(status)
 
 
-def _die_with_parent() -> None:
+def _die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the kernel was told
+        os._exit(1)
 
 
 def _limit_s(plan: Plan) -> float:
