@@ -24,7 +24,7 @@ _NOT_KEPT = -1
 
 def main() -> None:
     """Import torch, hear the plan, and go through the steps until one fails."""
-    _die_with_parent()
+    _die_with(os.getppid())
     began = time.monotonic()
     import torch  # noqa: PLC0415 - what it costs is a stage of its own
 
