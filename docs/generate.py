@@ -16,6 +16,8 @@ from holdfast.actions.chaos.scenarios import SCENARIOS
 from holdfast.cli import COMMANDS, root
 from holdfast.report import catalogue, reliability
 from holdfast.rules.causes import CAUSES, FAMILIES
+from holdfast.rules.code.catalogue import RULES
+from holdfast.rules.code.rule import Rule
 from holdfast.settings import PRESETS, SETTINGS, Setting
 
 HERE = Path(__file__).parent
@@ -63,10 +65,28 @@ def reliability_page() -> str:
     return reliability.page(reliability.read(HERE / "reliability.json").of(known), NOTE)
 
 
+def rules_page() -> str:
+    """The page of lint's rules: what each finds and misses, and its examples, which are its tests."""
+    head = "What `holdfast lint` looks for, the gravest first; [lint.md](lint.md) says how.\n"
+    rows = "".join(f"| [{rule.name}](#{rule.name}) | {rule.cause.code} | {rule.tier} |\n" for rule in RULES)
+    table = f"| rule | cause | tier |\n| --- | --- | --- |\n{rows}"
+    return "\n".join(["# Rules of lint\n", NOTE, head, table, *(_rule(rule) for rule in RULES)]).rstrip() + "\n"
+
+
+def _rule(rule: Rule) -> str:
+    cause = f"[{rule.cause.code} {rule.cause.name}](causes/{rule.cause.name}.md)"
+    return (
+        f"## {rule.name}\n\n{rule.what_it_does}\n\nTier: {rule.tier}. Cause: {cause}.\n\n"
+        f"Found:\n\n```python\n{rule.bad}```\n\nFine:\n\n```python\n{rule.good}```\n\n"
+        f"Known misses: {rule.known_misses}\n"
+    )
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "commands.md": commands_page,
     "reliability.md": reliability_page,
+    "rules.md": rules_page,
     **{f"causes/{page}": write for page, write in catalogue.pages(CAUSES, FAMILIES, NOTE).items()},
 }
 

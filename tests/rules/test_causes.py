@@ -55,10 +55,12 @@ PROC005 peer-lost                     PROC006 rank-killed                PROC007
 PROC008 rank-uninterruptible-io       PROC009 exit-nonzero
 PROC010 stalled-outside-collectives   PROC011 stale-build-lock               PROC012 group-left-at-exit
 DATA001 dataloader-worker-died        DATA002 file-io-blocked            DATA003 model-download-race
+DATA004 sampler-epoch-not-set
 CKPT001 checkpoint-io-slow-timeout    CKPT002 checkpoint-corrupt         CKPT003 checkpoint-half-written
 CKPT004 checkpoint-folder-unusable
 CKPT005 checkpoint-unfinished          CKPT006 checkpoint-of-another-model    CKPT007 checkpoint-of-newer-version
 CONF001 comm-config-bad               CONF002 unused-parameters-ddp      CONF003 ddp-param-ready-twice
+CONF004 local-rank-as-global
 PERF001 straggler                     PERF002 computing-long             PERF003 watchdog-timeout-straggler
 PERF004 rank0-long-work-timeout
 PERF005 collectives-slower-than-before                               PERF006 collectives-below-line-rate

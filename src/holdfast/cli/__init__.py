@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "env": ("holdfast.cli.env", "Audit the variables of a job: what nobody reads, or reads as something else."),
     "check": ("holdfast.cli.check", "Look at this host before a job: what would stop it, slow it down, or is unseen."),
     "bench": ("holdfast.cli.bench", "Measure collectives: how fast ranks talk, and whether results are right."),
+    "lint": ("holdfast.cli.lint", "Find dead-locks in source code: collectives that not all ranks reach."),
     "run": ("holdfast.cli.run", "Run a training job as torchrun does, watch it, name the stuck rank, restart it."),
     "history": ("holdfast.cli.history", "Tell what happened to a run over all its restarts, and what was decided."),
     "attach": ("holdfast.cli.attach", "Look into a job that hangs now: who waits, who does not, and at which line."),

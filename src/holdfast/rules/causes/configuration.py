@@ -93,4 +93,21 @@ CAUSES = (
         ),
         sources=("torch: torch/csrc/distributed/c10d/reducer.cpp", "torch.utils.checkpoint"),
     ),
+    Cause(
+        code="CONF004",
+        name="local-rank-as-global",
+        summary="LOCAL_RANK is taken for the rank in the job: each node has a process that believes itself the one.",
+        what_happens="With one node the two numbers are the same, and it works. On two nodes two processes write the "
+        "same checkpoint, create the same folder, log twice, or download twice into one shared cache.",
+        shows_before="A function or variable called main, master or rank zero whose answer comes from LOCAL_RANK.",
+        shows_during="Files that are written twice at once, `FileExistsError` on one node, doubled log lines.",
+        shows_after="The job runs on one node and fails on two, at the first file that is made.",
+        known_misses="Work that has to be done once a node (a local cache) rightly asks for LOCAL_RANK; its names "
+        "mostly say so.",
+        remedies=(
+            Remedy(text="Ask for the rank in the job: `dist.get_rank() == 0`, or `os.environ['RANK'] == '0'`."),
+            Remedy(text="Where once a node is meant, say it in the name: `is_local_main_process`."),
+        ),
+        sources=("speechbrain/speechbrain#2506", "torchrun: Environment Variables"),
+    ),
 )

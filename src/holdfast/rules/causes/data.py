@@ -93,4 +93,22 @@ CAUSES = (
         ),
         sources=("GaTech-RL2/EgoVerse#250", "huggingface/transformers-bloom-inference#40"),
     ),
+    Cause(
+        code="DATA004",
+        name="sampler-epoch-not-set",
+        summary="A DistributedSampler that shuffles was never told the epoch: all epochs have the same order.",
+        what_happens="The sampler shuffles by its seed plus the epoch, which stays 0 until set_epoch is called. "
+        "Each rank sees the same samples in the same order in every epoch, and the samples of other ranks never. "
+        "Training goes on and comes out worse.",
+        shows_before="A loop over epochs around a loop over a loader with a DistributedSampler, and no set_epoch.",
+        shows_during="Nothing stops. The first batch of each epoch is the same one.",
+        shows_after="Validation gets worse than with one process, and nobody knows why.",
+        known_misses="Accelerate, Lightning and Transformers call set_epoch by themselves; loaders that were handed to "
+        "them are not meant. Samplers of other libraries are not known.",
+        remedies=(
+            Remedy(text="Before each epoch: `loader.sampler.set_epoch(epoch)`; holdfast.loop does it by itself."),
+            Remedy(text="If the order is to be the same, say so: `DistributedSampler(..., shuffle=False)`."),
+        ),
+        sources=("torch.utils.data.distributed.DistributedSampler", "huggingface/transformers#4398"),
+    ),
 )

@@ -1,0 +1,22 @@
+"""What a program does on each rank, read from its source: who calls whom, what differs over ranks, what all must enter.
+
+A room of facts: it looks and never judges. An abstract interpreter runs the program once, for all ranks together, and
+:meth:`holdfast.facts.code.programs.Program.look` gives its partings: places where ranks may go different ways, with the
+collectives that not all of them enter. rules/code judges these.
+
+    reading      files ─▶ parsed modules, and what was passed over
+    modules      names ─▶ functions, classes, names of libraries
+    values       what is known of a value over all ranks                things     what it may be
+    effects      what a way through the code enters, in its order
+    frames       a function that runs                                   arguments  what a call gives
+    state        what the interpreter's parts share
+    lookup       names, attributes, elements                            expressions  operators, displays
+    assigning    what statements change                                 flow, definitions  statements
+    functions    of the program, run once for each context              signatures by what contexts are told apart
+    calls        of anything
+    library      tables: which calls are collectives, differ, agree     library_calls, _classes, _functions, _methods
+    collectives  what a collective does                                 noted      files and variables
+    relevance    which functions can matter
+    partings     where ranks part                                       ordering   those in the order of things
+    programs     modules, round after round, until nothing is learned
+"""

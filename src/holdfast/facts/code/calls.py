@@ -1,0 +1,129 @@
+"""Calls: of functions and classes of the program, which are run in turn, and of libraries, of which a table tells."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.facts.code.arguments import Arguments, LibraryCall, given_by
+from holdfast.facts.code.effects import Fork, Group, Op, Way
+from holdfast.facts.code.frames import Frame
+from holdfast.facts.code.functions import Functions, unseen
+from holdfast.facts.code.library_calls import library_call
+from holdfast.facts.code.library_classes import instance_call, library_base
+from holdfast.facts.code.library_methods import method_call
+from holdfast.facts.code.modules import Class
+from holdfast.facts.code.things import Func, Given, Lib, Made, Obj, Partial, Type
+from holdfast.facts.code.values import UNKNOWN, Value, join, merged
+
+_LONGEST_TEXT = 80
+#: So many arguments are thought up for a lambda that is handed to code that is not seen.
+_MOST_PARAMETERS = 8
+
+
+class Calls(Functions):
+    """Part of the interpreter: calls."""
+
+    def call_node(self, frame: Frame, node: ast.Call) -> Value:
+        """What a call gives, as it is written."""
+        called = self.evaluate(frame, node.func)
+        return self.call(frame, node, called, self._arguments(frame, node))
+
+    def _arguments(self, frame: Frame, node: ast.Call) -> Arguments:
+        given = Arguments()
+        for each in node.args:
+            value = self.evaluate(frame, each.value if isinstance(each, ast.Starred) else each)
+            if not isinstance(each, ast.Starred):
+                given.positional.append(value)
+                given.nodes.append(each)
+            elif value.items is not None:
+                given.positional.extend(value.items)
+                given.nodes.extend([None] * len(value.items))
+            else:
+                given.rest = self.element(value)
+        for keyword in node.keywords:
+            value = self.evaluate(frame, keyword.value)
+            if keyword.arg is not None:
+                given.named[keyword.arg] = value
+                given.named_nodes[keyword.arg] = keyword.value
+            elif value.things and isinstance(value.things[0], Given):
+                given.named.update(value.things[0].named)
+            else:
+                given.rest = value if given.rest is None else join((given.rest, value))
+        return given
+
+    def call(self, frame: Frame, node: ast.expr, called: Value, given: Arguments) -> Value:
+        """Call whatever ``called`` may be; where it may be several things there are several ways."""
+        ways: list[tuple[Value, Way]] = []
+        for thing in called.things:
+            with frame.apart() as inner:
+                value = self._call_thing(frame, node, thing, given)
+            if value is not None:
+                ways.append((value, tuple(inner)))
+        if not ways:
+            return self._call_unknown(frame, node, called, given)
+        for at, (_, way) in enumerate(ways):
+            if not way:
+                continue
+            if len(ways) == 1 or (called.content == () and all(other == way for _, other in ways)):
+                frame.effects.extend(way)
+                break
+            text = self.text(node)[:_LONGEST_TEXT]
+            frame.note(Fork(frame.place(node), text, called.content, not called.content and at == 0, way, ()))
+        return ways[0][0] if len(ways) == 1 else join([value for value, _ in ways], called.content)
+
+    def _call_thing(self, frame: Frame, node: ast.expr, thing: Any, given: Arguments) -> Value | None:
+        value: Value | None = None
+        match thing:
+            case Func():
+                value = self.invoke(frame, node, thing, given)
+            case Type(cls=cls):
+                value = self._construct(frame, node, cls, given)
+            case Obj(cls=cls):
+                value = self._call_instance(frame, node, cls, given)
+            case Lib(name=name):
+                value = library_call(self, LibraryCall(frame, node, name, given))
+            case Made(name=name):
+                value = instance_call(LibraryCall(frame, node, "__call__", given, name))
+            case Partial(owner=owner, name=name, receiver=receiver):
+                kind = owner.name if owner is not None else ""
+                value = method_call(self, LibraryCall(frame, node, name, given, kind, receiver))
+            case _:
+                pass
+        return value
+
+    def _call_unknown(self, frame: Frame, node: ast.expr, called: Value, given: Arguments) -> Value:
+        """A call of which nothing is known gives what differs where its arguments do, and runs lambdas among them."""
+        for value in given.all:
+            for thing in value.things:
+                if isinstance(thing, Func) and thing.bound is None and isinstance(thing.function.node, ast.Lambda):
+                    self.invoke(frame, node, thing, given_by(*[UNKNOWN] * _MOST_PARAMETERS))
+        return unseen(called, *given.all)
+
+    # ---- classes of the program
+
+    def _construct(self, frame: Frame, node: ast.expr, cls: Class, given: Arguments) -> Value:
+        length = merged(*(each.length for each in given.all), *(each.content for each in given.all))
+        base = library_base(self.names, cls)
+        made = Value(length=length, things=(Obj(cls), Made(base)) if base else (Obj(cls),))
+        method = self.names.method(cls, "__init__")
+        if method is not None:
+            self.invoke(frame, node, Func(method, None, made), given)
+            return made
+        annotated = [each.target for each in cls.node.body if isinstance(each, ast.AnnAssign)]
+        for at, name in enumerate(each.id for each in annotated if isinstance(each, ast.Name)):
+            value = given.get(at, name)  # a dataclass
+            if value is not None:
+                self.write_attribute(cls, name, value)
+        return made
+
+    def _call_instance(self, frame: Frame, node: ast.expr, cls: Class, given: Arguments) -> Value | None:
+        method = self.names.method(cls, "__call__") or self.names.method(cls, "forward")
+        if cls in self.sharded:
+            frame.note(Op("forward", frame.place(node), Group.WORLD, "forward"))
+        if method is None:
+            return None
+        value = self.invoke(frame, node, Func(method, None, Value(things=(Obj(cls),))), given)
+        return replace(value, things=(Made("output:fsdp"), *value.things)) if cls in self.sharded else value

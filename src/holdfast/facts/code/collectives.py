@@ -1,0 +1,94 @@
+"""What a call of a collective does: it is entered, by the ranks of its group, and what it makes agree is agreed."""
+
+from __future__ import annotations
+
+import ast
+
+from msgspec.structs import replace
+
+from holdfast.facts.code import library
+from holdfast.facts.code.arguments import Arguments, LibraryCall
+from holdfast.facts.code.effects import Group, Note, Op
+from holdfast.facts.code.frames import Frame
+from holdfast.facts.code.library import Collective
+from holdfast.facts.code.state import State
+from holdfast.facts.code.things import Lib, Made, Partial, Ranks
+from holdfast.facts.code.values import MISSING, SAME, Value
+
+#: What ``get_world_size()`` gives, and ``range`` of it.
+WORLD_SIZE, ALL_RANKS = Lib("#world_size"), Lib("#all_ranks")
+
+
+def collective(state: State, call: LibraryCall, what: Collective) -> Value:
+    """Enter a collective."""
+    given = call.given
+    if given.says("use_local_synchronization", answer=True):
+        return Value(things=(Ranks(world=False),))
+    handed = _argument(given, what, "group")
+    group = group_of(handed)
+    if what.kind in ("send", "recv"):
+        peer = given.node(1, "dst" if what.kind == "send" else "src")
+        said = state.text(peer) if peer is not None else ""
+        call.frame.note(Op(what.name, call.place, group, what.kind, peer=said))
+        return SAME
+    _note_differing(call, what, group)
+    if what.kind == "init":
+        call.frame.note(Note("init", call.place))
+        return SAME
+    first = given.node(0, what.parameters[0]) if what.parameters else None
+    about = "grad" if isinstance(first, ast.Attribute) and first.attr == "grad" else ""
+    own = handed is not None and any(isinstance(each, Ranks) for each in handed.things)
+    call.frame.note(Op(what.name, call.place, group, what.kind, peer=about, own=own))
+    return _result(state, call, what)
+
+
+def _result(state: State, call: LibraryCall, what: Collective) -> Value:
+    if what.kind == "creation":
+        ranks = call.given.get(0, "ranks")
+        return Value(things=(Ranks(world=ranks is None or ranks.const is None or ALL_RANKS in ranks.things),))
+    if what.agrees == "return":
+        return Value(agreed=True)
+    if what.agrees:
+        _agree(state, call.frame, call.given.node(what.parameters.index(what.agrees), what.agrees))
+    return Value(things=(Made("work"),)) if call.given.says("async_op", answer=True) else SAME
+
+
+def _argument(given: Arguments, what: Collective, name: str) -> Value | None:
+    return given.get(what.parameters.index(name) if name in what.parameters else -1, name)
+
+
+def _note_differing(call: LibraryCall, what: Collective, group: Group) -> None:
+    """Arguments that all have to give alike, and do not."""
+    if what.root and group is not Group.SUB:
+        root = _argument(call.given, what, what.root)
+        if root is not None and root.content:
+            call.frame.note(Note("root", call.place, f"{what.name}'s {what.root}", root.content))
+    if what.shaped:
+        value = _argument(call.given, what, what.shaped)
+        if value is not None and value.length:
+            call.frame.note(Note("shape", call.place, what.name, value.length))
+
+
+def group_of(value: Value | None) -> Group:
+    """Which ranks a ``group`` argument means."""
+    if value is None or value.const is None:
+        return Group.WORLD
+    worlds = {each.world for each in value.things if isinstance(each, Ranks)}
+    if worlds:
+        return Group.WORLD if worlds == {True} else Group.SUB
+    for each in value.things:
+        name = each.name if isinstance(each, (Lib, Partial)) else ""
+        if name.endswith("WORLD"):
+            return Group.WORLD
+        if name.endswith(library.SUB_GROUPS):
+            return Group.SUB
+    return Group.UNKNOWN
+
+
+def _agree(state: State, frame: Frame, node: ast.expr | None) -> None:
+    """What ``node`` names holds the same on all ranks from here on."""
+    while isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and node.attr in ("data", "grad")):
+        node = node.value
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        old = state.evaluate(frame, node)
+        state.store(frame, node, replace(old, content=(), agreed=True, known=True, items=None, const=MISSING))

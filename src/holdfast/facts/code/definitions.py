@@ -1,0 +1,59 @@
+"""Statements that give names their meaning inside of functions: definitions and imports."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import ClassVar
+
+from holdfast.facts.code.assigning import Assigning
+from holdfast.facts.code.frames import Frame
+from holdfast.facts.code.modules import Class, absolute, class_of
+from holdfast.facts.code.things import Func, Lib, Type
+from holdfast.facts.code.values import Value
+
+
+class Definitions(Assigning):
+    """Part of the interpreter: definitions and imports; those at the top of a module are known before it is run."""
+
+    def _function(self, frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        function = self.nested(frame, node, node.name)
+        if frame.function is not None:
+            frame.scope.names[node.name] = self.decorate(frame, Func(function, frame.scope))
+
+    def _class(self, frame: Frame, node: ast.ClassDef) -> None:
+        known = frame.scope.module.names.get(node.name) if frame.function is None else None
+        if isinstance(known, Class) and known.node is node:
+            cls = known
+        else:
+            cls = self.classes.setdefault(id(node), class_of(node, frame.scope.module))
+            frame.scope.names[node.name] = Value(things=(Type(cls),))
+        for statement in node.body:
+            if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
+                value = self.evaluate(frame, statement.value)
+                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+                for target in targets:
+                    if isinstance(target, ast.Name):
+                        self.write_attribute(cls, target.id, value)
+
+    def _import(self, frame: Frame, node: ast.Import) -> None:
+        if frame.function is not None:
+            for alias in node.names:
+                name = alias.name if alias.asname else alias.name.partition(".")[0]
+                found = self.names.find(name)
+                value = Value(things=(Lib(found),)) if isinstance(found, str) else self.entity(found)
+                frame.scope.names[alias.asname or name] = value
+
+    def _import_from(self, frame: Frame, node: ast.ImportFrom) -> None:
+        if frame.function is not None:
+            home = absolute(frame.scope.module, node)
+            for alias in node.names:
+                frame.scope.names[alias.asname or alias.name] = self.entity(self.names.find(f"{home}.{alias.name}"))
+
+    by_statement: ClassVar[dict[type[ast.stmt], Callable[..., None]]] = {
+        ast.FunctionDef: _function,
+        ast.AsyncFunctionDef: _function,
+        ast.ClassDef: _class,
+        ast.Import: _import,
+        ast.ImportFrom: _import_from,
+    }

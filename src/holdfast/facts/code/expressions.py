@@ -1,0 +1,248 @@
+"""What an expression gives, on all ranks taken together; what it enters on the way goes into the frame."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from msgspec.structs import replace
+
+from holdfast.facts.code.effects import Fork, Loop
+from holdfast.facts.code.frames import Frame
+from holdfast.facts.code.lookup import Lookup
+from holdfast.facts.code.things import Func, Made
+from holdfast.facts.code.values import (
+    MISSING,
+    SAME,
+    UNKNOWN,
+    Kind,
+    Sources,
+    Value,
+    constant,
+    derived,
+    is_none,
+    join,
+    merged,
+    truth,
+)
+
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], object]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not,
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+}  # fmt: skip
+#: Of a longer display the elements are not told apart.
+_MOST_ITEMS = 16
+
+
+class Expressions(Lookup):
+    """Part of the interpreter: one method for each kind of expression."""
+
+    def evaluate(self, frame: Frame, node: ast.expr | None) -> Value:
+        """What ``node`` gives."""
+        if node is None:
+            return SAME
+        method = self.by_node.get(type(node))
+        return UNKNOWN if method is None else method(self, frame, node)
+
+    def _constant(self, _: Frame, node: ast.Constant) -> Value:
+        return constant(node.value)
+
+    def _call(self, frame: Frame, node: ast.Call) -> Value:
+        return self.call_node(frame, node)
+
+    def _inner(self, frame: Frame, node: ast.Starred | ast.Await | ast.FormattedValue) -> Value:
+        return self.evaluate(frame, node.value)
+
+    def _assigned(self, frame: Frame, node: ast.NamedExpr) -> Value:
+        value = self.evaluate(frame, node.value)
+        frame.scope.names[node.target.id] = value
+        return value
+
+    def _lambda(self, frame: Frame, node: ast.Lambda) -> Value:
+        return Value(things=(Func(self.nested(frame, node, "<lambda>"), frame.scope),))
+
+    def _yield(self, frame: Frame, node: ast.Yield | ast.YieldFrom) -> Value:
+        frame.yields.append(self.evaluate(frame, node.value))
+        return UNKNOWN
+
+    # ---- operators
+
+    def _binary(self, frame: Frame, node: ast.BinOp) -> Value:
+        one, other = self.evaluate(frame, node.left), self.evaluate(frame, node.right)
+        both = (*one.things, *other.things)
+        outputs = tuple(each for each in both if isinstance(each, Made) and each.name.startswith("output:"))
+        return replace(derived(one, other), agreed=one.agreed or other.agreed, things=outputs[:1])
+
+    def _unary(self, frame: Frame, node: ast.UnaryOp) -> Value:
+        value = self.evaluate(frame, node.operand)
+        if isinstance(node.op, ast.Not):
+            known = truth(value)
+            return constant(not known) if known is not None else Value(content=value.content, known=value.known)
+        if isinstance(node.op, ast.USub) and isinstance(value.const, (int, float)):
+            return constant(-value.const)
+        return replace(derived(value), things=value.things)
+
+    def _boolean(self, frame: Frame, node: ast.BoolOp) -> Value:
+        values: list[Value] = []
+        control: Sources = ()
+        for at, operand in enumerate(node.values):
+            if at == 0:
+                value = self.evaluate(frame, operand)
+            else:
+                with frame.apart(control) as inner:
+                    value = self.evaluate(frame, operand)
+                if inner:
+                    test, text = derived(*values), self.text(node)
+                    frame.note(Fork(frame.place(operand), text, test.content, test.known, tuple(inner), ()))
+            values.append(value)
+            control = merged(control, value.content)
+            known = truth(value)
+            if known is not None and known is isinstance(node.op, ast.Or):
+                return value if at == 0 else constant(known)
+        open_ones = [value for value in values if truth(value) is None]
+        return replace(derived(*open_ones), things=join(values).things) if open_ones else values[-1]
+
+    def _compare(self, frame: Frame, node: ast.Compare) -> Value:
+        values = [self.evaluate(frame, each) for each in (node.left, *node.comparators)]
+        how = node.ops[0]
+        if len(values) == 2 and values[1].const is None and isinstance(how, (ast.Is, ast.IsNot)):
+            none = is_none(values[0])
+            if none is not None:
+                return constant(none is isinstance(how, ast.Is))
+        compare = _COMPARE.get(type(how))
+        if compare is not None and len(values) == 2 and all(value.const is not MISSING for value in values):
+            try:
+                return constant(bool(compare(values[0].const, values[1].const)))
+            except TypeError:
+                return UNKNOWN
+        held = values[1].length if isinstance(how, (ast.In, ast.NotIn)) else ()
+        content = merged(*(each.content for each in values), held)
+        return Value(content, known=all(each.known for each in values))
+
+    def _choice(self, frame: Frame, node: ast.IfExp) -> Value:
+        test = self.evaluate(frame, node.test)
+        known = truth(test)
+        if known is not None:
+            return self.evaluate(frame, node.body if known else node.orelse)
+        with frame.apart(test.content) as yes:
+            one = self.evaluate(frame, node.body)
+        with frame.apart(test.content) as no:
+            other = self.evaluate(frame, node.orelse)
+        if yes or no:
+            frame.note(Fork(frame.place(node), self.text(node.test), test.content, test.known, tuple(yes), tuple(no)))
+        return join((one, other), test.content)
+
+    # ---- displays
+
+    def _sequence(self, frame: Frame, node: ast.Tuple | ast.List | ast.Set) -> Value:
+        items: list[Value] = []
+        whole = True
+        for each in node.elts:
+            if isinstance(each, ast.Starred):
+                inner = self.evaluate(frame, each.value)
+                whole = whole and inner.items is not None
+                items.extend(inner.items if inner.items is not None else [inner])
+            else:
+                items.append(self.evaluate(frame, each))
+        joined = join(items) if items else SAME
+        return Value(
+            content=merged(*(each.content for each in items)),
+            length=() if whole else merged(*(each.length for each in items)),
+            inner=joined.length,
+            known=all(each.known for each in items),
+            things=joined.things if len(items) > _MOST_ITEMS else (),
+            items=tuple(items) if whole and len(items) <= _MOST_ITEMS else None,
+            agreed=any(each.agreed for each in items),
+            homes=tuple(home for each in items for home in each.homes),
+        )
+
+    def _set(self, frame: Frame, node: ast.Set) -> Value:
+        value = self._sequence(frame, node)
+        numbers = all(isinstance(item.const, (int, float)) for item in value.items or ())
+        return replace(value, items=None, order=() if numbers else self.source(frame, Kind.ORDER, node))
+
+    def _dict(self, frame: Frame, node: ast.Dict) -> Value:
+        values = [self.evaluate(frame, each) for each in (*node.keys, *node.values) if each is not None]
+        content = merged(*(each.content for each in values))
+        return Value(content, known=all(each.known for each in values), things=join(values).things)
+
+    def _text(self, frame: Frame, node: ast.JoinedStr) -> Value:
+        return derived(*(self.evaluate(frame, each) for each in node.values))
+
+    def _slice(self, frame: Frame, node: ast.Slice) -> Value:
+        return derived(*(self.evaluate(frame, each) for each in (node.lower, node.upper, node.step) if each))
+
+    # ---- comprehensions
+
+    def _comprehension(
+        self, frame: Frame, node: ast.expr, generators: Sequence[ast.comprehension], *made: ast.expr
+    ) -> Value:
+        kept = dict(frame.scope.names)
+        count: list[Sources] = []
+        order: list[Sources] = []
+        known = True
+        with frame.apart() as inner:
+            for each in generators:
+                over = self.evaluate(frame, each.iter)
+                count.append(over.length)
+                order.append(over.order)
+                known = known and over.known
+                self.assign(frame, each.target, self.element(over))
+                for test in each.ifs:
+                    asked = self.evaluate(frame, test)
+                    count.append(asked.content)
+                    known = known and asked.known
+            values = [self.evaluate(frame, each) for each in made]
+        frame.scope.names.clear()
+        frame.scope.names.update(kept)
+        length = merged(*count)
+        if inner:
+            text = self.text(generators[0].iter)
+            frame.note(Loop(frame.place(node), text, length, merged(*order), tuple(inner)))
+        return Value(
+            content=merged(*(each.content for each in values)),
+            length=length,
+            order=merged(*order),
+            inner=merged(*(each.length for each in values)),
+            known=known,
+            things=join(values).things,
+        )
+
+    def _listed(self, frame: Frame, node: ast.ListComp | ast.GeneratorExp) -> Value:
+        return self._comprehension(frame, node, node.generators, node.elt)
+
+    def _set_of(self, frame: Frame, node: ast.SetComp) -> Value:
+        value = self._comprehension(frame, node, node.generators, node.elt)
+        return replace(value, order=self.source(frame, Kind.ORDER, node))
+
+    def _dict_of(self, frame: Frame, node: ast.DictComp) -> Value:
+        return self._comprehension(frame, node, node.generators, node.key, node.value)
+
+    by_node: ClassVar[dict[type[ast.expr], Callable[..., Value]]] = Lookup.by_node | {
+        ast.Constant: _constant,
+        ast.Call: _call,
+        ast.Starred: _inner,
+        ast.Await: _inner,
+        ast.FormattedValue: _inner,
+        ast.NamedExpr: _assigned,
+        ast.Lambda: _lambda,
+        ast.Yield: _yield,
+        ast.YieldFrom: _yield,
+        ast.BinOp: _binary,
+        ast.UnaryOp: _unary,
+        ast.BoolOp: _boolean,
+        ast.Compare: _compare,
+        ast.IfExp: _choice,
+        ast.Tuple: _sequence,
+        ast.List: _sequence,
+        ast.Set: _set,
+        ast.Dict: _dict,
+        ast.JoinedStr: _text,
+        ast.Slice: _slice,
+        ast.ListComp: _listed,
+        ast.GeneratorExp: _listed,
+        ast.SetComp: _set_of,
+        ast.DictComp: _dict_of,
+    }

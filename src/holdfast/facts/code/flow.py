@@ -1,0 +1,271 @@
+"""Statements: which ways they open, and where these end."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
+
+from msgspec.structs import replace
+
+from holdfast.facts.code.definitions import Definitions
+from holdfast.facts.code.effects import Exit, Fork, Loop, Note, Try, Way, ends
+from holdfast.facts.code.frames import Frame
+from holdfast.facts.code.modules import dotted
+from holdfast.facts.code.things import Made
+from holdfast.facts.code.values import Kind, Sources, Value, derived, join, merged, tainted, truth
+
+_LONGEST_TEXT = 200
+_JOINS = frozenset({"join", "join_uneven_inputs"})
+
+
+class Flow(Definitions):
+    """Part of the interpreter: one method for each kind of statement."""
+
+    def run(self, frame: Frame, body: Sequence[ast.stmt]) -> None:
+        """Run a block until it ends or leaves."""
+        kept = frame.control
+        for statement in body:
+            if frame.ended:
+                break
+            method = self.by_statement.get(type(statement))
+            if method is None:
+                continue
+            try:
+                method(self, frame, statement)
+            except RecursionError:
+                continue  # an expression that is thousands of operators deep: the statement is passed over
+        frame.control = kept
+
+    def _expression(self, frame: Frame, node: ast.Expr) -> None:
+        self.evaluate(frame, node.value)
+
+    def _assert(self, frame: Frame, node: ast.Assert) -> None:
+        self.evaluate(frame, node.test)
+
+    def _global(self, frame: Frame, node: ast.Global) -> None:
+        frame.globals.update(node.names)
+
+    def _assignment(self, frame: Frame, node: ast.Assign) -> None:
+        value = self.evaluate(frame, node.value)
+        for target in node.targets:
+            self.assign(frame, target, value)
+
+    def _annotated(self, frame: Frame, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.assign(frame, node.target, self.evaluate(frame, node.value))
+
+    def _augmented(self, frame: Frame, node: ast.AugAssign) -> None:
+        old, new = self.evaluate(frame, node.target), self.evaluate(frame, node.value)
+        self.updated(frame, node, old, new)
+        grown = isinstance(node.op, ast.Add) and old.items is not None
+        value = replace(derived(old, new), things=old.things if grown else (), agreed=old.agreed)
+        self.assign(frame, node.target, value)
+
+    # ---- forks
+
+    def _if(self, frame: Frame, node: ast.If) -> None:
+        test = self.evaluate(frame, node.test)
+        known = truth(test)
+        if known is not None:
+            self.run(frame, node.body if known else node.orelse)
+            return
+        names = frame.scope.names
+        before = dict(names)
+        with frame.apart(test.content) as yes:
+            self.run(frame, node.body)
+            yes_ended = frame.ended
+        after_yes = dict(names)
+        _set(names, before)
+        with frame.apart(test.content) as no:
+            self.run(frame, node.orelse)
+            no_ended = frame.ended
+        if no_ended and not yes_ended:
+            _set(names, after_yes)
+        elif not yes_ended:
+            _merge(names, after_yes, test)
+        frame.ended = yes_ended and no_ended
+        if yes or no:
+            text = f"if {self.text(node.test)}"[:_LONGEST_TEXT]
+            frame.note(Fork(frame.place(node), text, test.content, test.known, tuple(yes), tuple(no)))
+        if (yes_ended != no_ended) and test.content:
+            frame.control = merged(frame.control, test.content)
+
+    def _match(self, frame: Frame, node: ast.Match) -> None:
+        subject = self.evaluate(frame, node.subject)
+        ways: list[Way] = []
+        for case in node.cases:
+            with frame.apart(subject.content) as inner:
+                self.run(frame, case.body)
+            ways.append(tuple(inner))
+        text = f"match {self.text(node.subject)}"
+        for way in ways:
+            if way:
+                frame.note(Fork(frame.place(node), text, subject.content, subject.known, way, ()))
+
+    # ---- loops: run twice, for what the first round leaves to the second
+
+    def _for(self, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
+        over = self.evaluate(frame, node.iter)
+        self._iterated(frame, node, over)
+        count = () if frame.joined else over.length
+        before = dict(frame.scope.names)
+        for last in (False, True):
+            with frame.apart(count) as inner:
+                self.assign(frame, node.target, self.element(over))
+                self.run(frame, node.body)
+            if not last:
+                _again(frame.scope.names, before)
+        with frame.apart() as after:
+            self.run(frame, node.orelse)
+        if inner or after:
+            text = f"for {self.text(node.target)} in {self.text(node.iter)}"[:_LONGEST_TEXT]
+            frame.note(Loop(frame.place(node), text, count, over.order, tuple(inner), tuple(after)))
+
+    def _iterated(self, frame: Frame, node: ast.For | ast.AsyncFor, over: Value) -> None:
+        for thing in over.things:
+            sampler = thing.holds if isinstance(thing, Made) and thing.name == "loader" else None
+            if sampler is not None and any(
+                isinstance(each, Made) and each.name == "sampler" for each in sampler.things
+            ):
+                frame.note(Note("shuffled", frame.place(node)))
+
+    def _while(self, frame: Frame, node: ast.While) -> None:
+        before = dict(frame.scope.names)
+        for last in (False, True):
+            with frame.apart() as asked:
+                test = self.evaluate(frame, node.test)
+            count = () if frame.joined else test.content
+            with frame.apart(count) as inner:
+                self.run(frame, node.body)
+            if not last:
+                _again(frame.scope.names, before, count)
+        inner[:0] = asked
+        if inner:
+            text = f"while {self.text(node.test)}"[:_LONGEST_TEXT]
+            frame.note(Loop(frame.place(node), text, count, (), tuple(inner)))
+        self.run(frame, node.orelse)
+
+    # ---- leaving
+
+    def _return(self, frame: Frame, node: ast.Return) -> None:
+        value = self.evaluate(frame, node.value)
+        self.returned(frame, node, value)
+        frame.returns.append(tainted(value, frame.own_control))
+        _leave(frame, node, "return")
+
+    def _break(self, frame: Frame, node: ast.Break) -> None:
+        _leave(frame, node, "break")
+
+    def _continue(self, frame: Frame, node: ast.Continue) -> None:
+        _leave(frame, node, "continue")
+
+    def _raise(self, frame: Frame, node: ast.Raise) -> None:
+        self.evaluate(frame, node.exc)
+        raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+        _leave(frame, node, "raise", _last(raised))
+
+    # ---- blocks
+
+    def _with(self, frame: Frame, node: ast.With | ast.AsyncWith) -> None:
+        joined = 0
+        for item in node.items:
+            value = self.evaluate(frame, item.context_expr)
+            called = item.context_expr.func if isinstance(item.context_expr, ast.Call) else item.context_expr
+            if (isinstance(called, ast.Attribute) and called.attr in _JOINS) or _last(called) == "Join":
+                joined += 1
+            if item.optional_vars is not None:
+                self.assign(frame, item.optional_vars, value)
+        frame.joined += joined
+        self.run(frame, node.body)
+        frame.joined -= joined
+
+    def _try(self, frame: Frame, node: ast.Try | ast.TryStar) -> None:
+        names = frame.scope.names
+        before = dict(names)
+        with frame.apart() as body:
+            self.run(frame, [*node.body, *node.orelse])
+            ended = frame.ended
+        after = dict(names)
+        handlers = []
+        open_ends = [] if ended else [after]
+        for handler in node.handlers:
+            _set(names, {name: join((value, after.get(name, value))) for name, value in before.items()})
+            caught = self.text(handler.type) if handler.type else ""
+            fault = self.source(frame, Kind.FAULT, handler, f"except {caught}".strip())
+            with frame.apart(fault) as inner:
+                if handler.name:
+                    names[handler.name] = Value(content=fault)
+                self.run(frame, handler.body)
+                if not frame.ended:
+                    open_ends.append({name: _handled(held, after.get(name), fault) for name, held in names.items()})
+                ended = ended and frame.ended
+            handlers.append((frame.place(handler), caught, tuple(inner)))
+        names.clear()
+        for each in open_ends or [after]:
+            for name, value in each.items():
+                names[name] = value if name not in names else join((names[name], value))
+        with frame.apart() as last:
+            self.run(frame, node.finalbody)
+        if body or last or any(way for _, _, way in handlers):
+            frame.note(Try(frame.place(node), tuple(body), tuple(handlers), tuple(last)))
+        frame.ended = ended and (bool(ends(body)) or not open_ends)
+
+    by_statement: ClassVar[dict[type[ast.stmt], Callable[..., None]]] = Definitions.by_statement | {
+        ast.Expr: _expression,
+        ast.Assert: _assert,
+        ast.Global: _global,
+        ast.Assign: _assignment,
+        ast.AnnAssign: _annotated,
+        ast.AugAssign: _augmented,
+        ast.If: _if,
+        ast.Match: _match,
+        ast.For: _for,
+        ast.AsyncFor: _for,
+        ast.While: _while,
+        ast.Return: _return,
+        ast.Break: _break,
+        ast.Continue: _continue,
+        ast.Raise: _raise,
+        ast.With: _with,
+        ast.AsyncWith: _with,
+        ast.Try: _try,
+        ast.TryStar: _try,
+    }
+
+
+def _leave(frame: Frame, node: ast.stmt, how: str, what: str = "") -> None:
+    frame.note(Exit(how, frame.place(node), what))
+    frame.ended = True
+
+
+def _last(node: ast.expr | None) -> str:
+    """The last part of a dotted name."""
+    return dotted(node).rpartition(".")[2]
+
+
+def _set(names: dict[str, Value], new: Mapping[str, Value]) -> None:
+    """Variables are these from here on; the scope goes on to be the same one."""
+    names.clear()
+    names.update(new)
+
+
+def _merge(names: dict[str, Value], after_yes: Mapping[str, Value], test: Value) -> None:
+    """Both sides of a fork go on."""
+    for name in after_yes.keys() | names.keys():
+        one, other = after_yes.get(name), names.get(name)
+        if one is not other:
+            both = [each for each in (one, other) if each is not None]
+            names[name] = join(both, test.content) if len(both) == 2 else tainted(both[0], test.content)
+
+
+def _again(names: dict[str, Value], before: Mapping[str, Value], also: Sources = ()) -> None:
+    """A loop's body may run for the first time, or after itself."""
+    for name, value in before.items():
+        if name in names and names[name] is not value:
+            names[name] = join((value, names[name]), also)
+
+
+def _handled(value: Value, normal: Value | None, fault: Sources) -> Value:
+    """A variable that the handler left otherwise than the block does differs with the exception."""
+    return value if normal is None or normal == value else tainted(value, fault)

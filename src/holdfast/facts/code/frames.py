@@ -1,0 +1,85 @@
+"""A function that runs: its variables, under which conditions, and what it has entered so far."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+
+import msgspec
+
+from holdfast.facts.code.effects import Body, Effect, Place
+from holdfast.facts.code.modules import Function
+from holdfast.facts.code.things import Scope
+from holdfast.facts.code.values import Sources, Value, merged
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What a function did in one context: what it gives, what it enters, and which parameters it changed in place."""
+
+    value: Value
+    body: Body
+    mutated: dict[str, Value]
+
+
+@dataclass(slots=True)
+class Frame:
+    """One run of a function; ``function`` is None at the top of a module.
+
+    ``control`` are the reasons why not all ranks may be here, ``base`` those of the caller among them; ``joined``
+    counts the ``with model.join()`` around. ``effects`` are what was entered so far, ``mutated`` what was changed in
+    place.
+    """
+
+    function: Function | None
+    scope: Scope
+    control: Sources = ()
+    base: Sources = ()
+    effects: list[Effect] = field(default_factory=list)
+    returns: list[Value] = field(default_factory=list)
+    yields: list[Value] = field(default_factory=list)
+    mutated: dict[str, Value] = field(default_factory=dict)
+    joined: int = 0
+    ended: bool = False
+    globals: set[str] = field(default_factory=set)
+
+    @property
+    def file(self) -> str:
+        """The file that it is written in."""
+        return self.scope.module.file
+
+    def place(self, node: ast.AST) -> Place:
+        """A line of this function."""
+        name = self.function.name if self.function else "<module>"
+        return Place(self.file, getattr(node, "lineno", 0), name)
+
+    def apart(self, control: Sources = ()) -> _Apart:
+        """Effects are gathered apart, under one more condition."""
+        return _Apart(self, control)
+
+    @property
+    def own_control(self) -> Sources:
+        """The reasons that this function itself adds."""
+        return tuple(source for source in self.control if source not in self.base)
+
+    def note(self, effect: Effect) -> None:
+        """Something was entered."""
+        self.effects.append(effect)
+
+
+class _Apart:
+    """Gives the list of what is entered inside; a class, because it is opened more often than anything else."""
+
+    __slots__ = ("_control", "_frame", "_kept")
+
+    def __init__(self, frame: Frame, control: Sources) -> None:
+        self._frame = frame
+        self._control = control
+        self._kept = frame.effects, frame.control, frame.ended
+
+    def __enter__(self) -> list[Effect]:
+        frame = self._frame
+        frame.effects, frame.control, frame.ended = [], merged(frame.control, self._control), False
+        return frame.effects
+
+    def __exit__(self, *_: object) -> None:
+        self._frame.effects, self._frame.control, self._frame.ended = self._kept

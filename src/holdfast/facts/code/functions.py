@@ -1,0 +1,184 @@
+"""Functions of the program: run once for each context that they are called in, and decorated."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Hashable
+
+from msgspec.structs import replace
+
+from holdfast.facts.code import library
+from holdfast.facts.code.arguments import Arguments, given_by
+from holdfast.facts.code.effects import EMPTY, Called, Fork, body_of
+from holdfast.facts.code.frames import Frame, Summary
+from holdfast.facts.code.modules import Definition, Function, dotted
+from holdfast.facts.code.signatures import signature
+from holdfast.facts.code.state import State
+from holdfast.facts.code.things import Func, Given, Scope, bound_to
+from holdfast.facts.code.values import SAME, UNKNOWN, Source, Value, derived, join, kinds_of, lasting, merged
+
+#: How deep calls are followed, how often into the same function, and in how many contexts one is run for itself.
+_DEEPEST, _RECURSION, _CONTEXTS = 40, 2, 8
+
+
+class Functions(State):
+    """Part of the interpreter: functions of the program."""
+
+    def invoke(self, frame: Frame, node: ast.expr, thing: Func, given: Arguments) -> Value:
+        """Run a function with these arguments; what it enters is entered here."""
+        if thing.bound is not None:
+            given = replace(given, positional=[thing.bound, *given.positional], nodes=[None, *given.nodes])
+        function = thing.function
+        if id(function.node) not in self.functions and not self.relevance.matters(function):
+            return unseen(*given.all)
+        summary = self.summary(function, self._bind(function, given), thing.scope, frame)
+        control = merged(thing.guard)
+        if summary.body.matters:
+            body = summary.body
+            if control:
+                fork = Fork(frame.place(node), control[0].text, control, known=True, yes=body.way, no=())
+                body = body_of((fork,))
+                self.examine_way((fork,))
+            through = frame.function is not None and _is_captured(frame, node)
+            frame.note(Called(function.name, frame.place(node), body, through))
+        self._changed(frame, function, given, summary)
+        return summary.value if not control else join((summary.value, SAME), control)
+
+    def _changed(self, frame: Frame, function: Function, given: Arguments, summary: Summary) -> None:
+        """What a function changed in place is changed for its caller."""
+        if not summary.mutated:
+            return
+        for at, name in enumerate(function.parameters):
+            argument = given.node(at, name) if name in summary.mutated else None
+            while isinstance(argument, ast.Subscript):
+                argument = argument.value
+            if isinstance(argument, (ast.Name, ast.Attribute)):
+                self.store(frame, argument, summary.mutated[name])
+
+    def _bind(self, function: Function, given: Arguments) -> dict[str, Value]:
+        arguments = function.node.args
+        names: dict[str, Value] = {}
+        parameters = function.parameters
+        without = len(parameters) - len(arguments.defaults)
+        scope = Frame(None, Scope(function.module.variables, function.module))
+        for at, name in enumerate(parameters):
+            value = given.get(at, name)
+            if value is None and at >= without:
+                value = self.evaluate(scope, arguments.defaults[at - without])
+                if given.rest is not None:
+                    value = Value(content=merged(value.content, given.rest.content), known=False)
+            if value is None:
+                value = given.rest if given.rest is not None else UNKNOWN
+            names[name] = value
+        for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+            value = given.named.get(one.arg)
+            if value is None:
+                value = self.evaluate(scope, default) if default is not None else UNKNOWN
+            names[one.arg] = value
+        if arguments.vararg is not None:
+            more = given.positional[len(parameters) :]
+            names[arguments.vararg.arg] = Value(items=tuple(more)) if given.rest is None else join([*more, given.rest])
+        if arguments.kwarg is not None:
+            left = {name: value for name, value in given.named.items() if name not in names}
+            content = merged(*(each.content for each in left.values()))
+            names[arguments.kwarg.arg] = Value(content, things=(Given(left),))
+        return names
+
+    def summary(self, function: Function, names: dict[str, Value], outer: Scope | None, caller: Frame) -> Summary:
+        """What the function does with these arguments, remembered by all that matters of them."""
+        context: tuple[Hashable, ...] = (id(function.node), outer, kinds_of(caller.control), caller.joined > 0)
+        key: Hashable = (*context, tuple(signature(value) for value in names.values()))
+        found = self.memory.get(key)
+        if found is not None:
+            return found
+        depth = self.active.get(function, 0)
+        if depth >= _RECURSION or self.depth >= _DEEPEST:
+            return Summary(UNKNOWN, EMPTY, {})
+        if function.seen > _CONTEXTS:
+            key = context
+            found = self.memory.get(key)
+            if found is not None:
+                return found
+        function.seen += 1
+        self.active[function] = depth + 1
+        self.depth += 1
+        try:
+            summary = self._run_function(function, names, outer, caller)
+        finally:
+            self.active[function] = depth
+            self.depth -= 1
+        self.memory[key] = summary
+        return summary
+
+    def _run_function(self, function: Function, names: dict[str, Value], outer: Scope | None, caller: Frame) -> Summary:
+        scope = Scope(dict(names), function.module, outer)
+        frame = Frame(function, scope, caller.control, caller.control, joined=caller.joined)
+        if isinstance(function.node, ast.Lambda):
+            value = self.evaluate(frame, function.node.body)
+            return Summary(value, body_of(frame.effects), {})
+        self.run(frame, function.node.body)
+        body = body_of(frame.effects)
+        self.examine(frame, body)
+        if frame.yields:
+            value = join(frame.yields)
+            value = Value(content=value.content, known=value.known, things=value.things)
+        else:
+            value = join(frame.returns) if frame.returns else SAME
+            if frame.returns and not frame.ended and frame.own_control:
+                value = join((value, SAME), frame.own_control)
+        mutated = {name: frame.mutated[name] for name in names if name in frame.mutated}
+        return Summary(value, body, mutated)
+
+    def nested(self, frame: Frame, node: Definition, name: str) -> Function:
+        """The function that a nested definition makes, the same each time."""
+        found = self.functions.get(id(node))
+        if found is None:
+            found = self.functions[id(node)] = Function(name, node, frame.scope.module)
+        return found
+
+    # ---- decorators
+
+    def decorated(self, function: Function, bound: Value | None) -> Value:
+        """A function as its decorators leave it, bound to an instance."""
+        found = self.decorations.get(function)
+        if found is None:
+            self.decorations[function] = Value(things=(Func(function),))  # for a decorator that leads back to it
+            frame = Frame(None, Scope(function.module.variables, function.module))
+            found = self.decorations[function] = self.decorate(frame, Func(function))
+        if bound is None:
+            return found
+        return replace(found, things=tuple(bound_to(thing, bound) for thing in found.things))
+
+    def decorate(self, frame: Frame, thing: Func) -> Value:
+        """Apply the decorators, the innermost first."""
+        value = Value(things=(thing,))
+        for each in reversed(thing.function.decorators):
+            value = self._apply(frame, each, value)
+        return value
+
+    def _apply(self, frame: Frame, decorator: ast.expr, value: Value) -> Value:
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        found = self.evaluate(frame, called)
+        if any(isinstance(each, Func) for each in found.things):
+            if isinstance(decorator, ast.Call):
+                found = self.evaluate(frame, decorator)
+            made = self.call(frame, decorator, found, given_by(value))
+            return made if any(isinstance(each, Func) for each in made.things) else value
+        kind = library.GUARDS.get(dotted(called).rpartition(".")[2])
+        if kind is None:
+            return value
+        guard = (Source(kind, frame.file, decorator.lineno, f"@{self.text(decorator)}"),)
+        things = (replace(each, guard=guard) if isinstance(each, Func) else each for each in value.things)
+        return replace(value, things=tuple(things))
+
+
+def unseen(*values: Value) -> Value:
+    """What comes out of code that is not seen: it differs where what goes in does."""
+    value = derived(*values)
+    return replace(value, known=False, content=lasting(value.content), length=lasting(value.length))
+
+
+def _is_captured(frame: Frame, node: ast.expr) -> bool:
+    """A wrapper calls what it was given to wrap."""
+    called = node.func if isinstance(node, ast.Call) else None
+    return isinstance(called, ast.Name) and called.id not in frame.scope.names and frame.scope.outer is not None

@@ -1,0 +1,203 @@
+"""What names, attributes and elements hold, on all ranks taken together."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import ClassVar
+
+from msgspec.structs import replace
+
+from holdfast.facts.code import library
+from holdfast.facts.code.arguments import Arguments
+from holdfast.facts.code.frames import Frame
+from holdfast.facts.code.modules import Class, Function, Module, canonical
+from holdfast.facts.code.state import State
+from holdfast.facts.code.things import Func, Lib, Made, Mod, Obj, Partial, Scope, Type
+from holdfast.facts.code.values import OTHER, UNKNOWN, Kind, Source, Sources, Value, constant, join, merged
+
+_SHAPES = frozenset({"shape", "ndim", "numel", "size", "dim", "__len__", "nelement"})
+_BUILTINS = frozenset(
+    {"len", "range", "sorted", "set", "frozenset", "list", "tuple", "dict", "enumerate", "zip", "iter", "next", "int",
+     "float", "bool", "str", "min", "max", "sum", "any", "all", "print", "open", "super", "isinstance", "getattr",
+     "setattr", "hasattr", "reversed", "map", "filter", "abs", "round", "type", "id", "repr", "divmod", "input",
+     "Exception", "ValueError", "RuntimeError"}
+)  # fmt: skip
+#: So many attributes that hold a value are remembered.
+_MOST_HOMES = 3
+_LONGEST_TEXT = 80
+
+
+class Lookup(State):
+    """Part of the interpreter: names, attributes and elements."""
+
+    def named(self, scope: Scope, name: str) -> Value:
+        """What a variable holds."""
+        at: Scope | None = scope
+        while at is not None:
+            if name in at.names:
+                return at.names[name]
+            at = at.outer
+        if name == "__name__":
+            return constant("__main__")
+        module = scope.module
+        if module.names.get(name) is not None:
+            return self.entity(self.names.member(module, name))
+        if name in module.variables:
+            return module.variables[name]
+        for starred in module.stars:
+            home = self.names.find(starred)
+            if isinstance(home, Module) and (name in home.names or name in home.variables):
+                return self.named(Scope({}, home), name)
+        return Value(things=(Lib(name),)) if name in _BUILTINS else UNKNOWN
+
+    def entity(self, found: Function | Class | Module | str) -> Value:
+        """A thing of the program as a value."""
+        match found:
+            case Function():
+                return self.decorated(found, None)
+            case Class():
+                return Value(things=(Type(found),))
+            case Module():
+                return Value(things=(Mod(found),))
+            case str():
+                home, _, last = found.rpartition(".")
+                owner = self.names.modules.get(home)
+                if owner is not None and last in owner.variables:
+                    return owner.variables[last]
+                return Value(things=(Lib(found),))
+
+    def variable(self, frame: Frame, name: str, node: ast.expr) -> Value:
+        """A variable of the environment: the launcher gives each rank its own, or all the same."""
+        kind = library.VARYING_VARIABLES.get(name)
+        return Value(content=self.source(frame, kind, node)) if kind is not None else UNKNOWN
+
+    def source(self, frame: Frame, kind: Kind, node: ast.AST, text: str = "") -> Sources:
+        """Here begins a difference over ranks."""
+        said = text or self.text(node)
+        said = said if len(said) < _LONGEST_TEXT else said[: _LONGEST_TEXT - 3] + "..."
+        return (Source(kind, frame.file, getattr(node, "lineno", 0), said),)
+
+    def _name(self, frame: Frame, node: ast.Name) -> Value:
+        return self.named(frame.scope, node.id)
+
+    # ---- attributes
+
+    def _attribute(self, frame: Frame, node: ast.Attribute) -> Value:
+        written = self.dotted(node)
+        if written in frame.scope.names:
+            return frame.scope.names[written]
+        return self._of_value(frame, self.evaluate(frame, node.value), node.attr, node)
+
+    def _of_value(self, frame: Frame, base: Value, name: str, node: ast.expr) -> Value:
+        own = [thing for thing in base.things if isinstance(thing, Obj)]
+        found = [each for thing in own if (each := self._of_thing(frame, thing, base, name, node)) is not None]
+        if not found:
+            others = [thing for thing in base.things if not isinstance(thing, Obj)]
+            found = [each for thing in others if (each := self._of_thing(frame, thing, base, name, node)) is not None]
+        if found:
+            return join(found)
+        if name in _SHAPES:
+            return Value(content=base.length, known=base.known)
+        kind = library.VARYING_NAMES.get(name)
+        if kind is not None and not base.agreed and (not own or self._is_open(own)):
+            return Value(content=self.source(frame, kind, node))
+        method = Partial(None, name, base)
+        return Value(base.content, base.length, base.order, known=False, agreed=base.agreed, things=(method,))
+
+    def _is_open(self, objects: list[Obj]) -> bool:
+        """An instance of a class with bases that are not seen: it may have attributes that nobody here wrote."""
+        return any(isinstance(base, str) for each in objects for base in self.names.bases(each.cls))
+
+    def _of_thing(self, frame: Frame, thing: object, base: Value, name: str, node: ast.expr) -> Value | None:
+        match thing:
+            case Mod(module=module):
+                held = module.variables.get(name)
+                return held if held is not None else self.entity(self.names.member(module, name))
+            case Lib(name=owner):
+                return Value(things=(Lib(canonical(f"{owner}.{name}")),))
+            case Obj(cls=cls):
+                return self._of_instance(frame, cls, name, base, node)
+            case Type(cls=cls):
+                return self._of_class(cls, name)
+            case Made():
+                return self._of_made(frame, thing, base, name, node)
+            case _:
+                return None
+
+    def _of_class(self, cls: Class, name: str) -> Value | None:
+        method = self.names.method(cls, name)
+        if method is None:
+            return cls.attributes.get(name)
+        return self.decorated(method, Value(things=(Type(cls),)) if method.decorated_by("classmethod") else None)
+
+    def _of_made(self, frame: Frame, made: Made, base: Value, name: str, node: ast.expr) -> Value:
+        owner, holds = made.name, made.holds
+        if name == "module" and owner.startswith("wrapped:"):
+            inner = tuple(each for each in holds.things if each is not OTHER) if holds is not None else ()
+            return Value(things=inner or (Made("module"),), known=False)
+        kind = library.VARYING_NAMES.get(name)
+        knows = owner.startswith(("wrapped:", "accelerate", "lightning", "deepspeed")) or owner in library.METHODS
+        if kind is not None and knows:
+            return Value(content=self.source(frame, kind, node))
+        return Value(base.content, base.length, known=False, things=(Partial(made, name, base),))
+
+    def _of_instance(self, frame: Frame, cls: Class, name: str, base: Value, node: ast.expr) -> Value | None:
+        """An attribute, property or method of an instance."""
+        homes = [cls, *(each for each in self.names.bases(cls) if isinstance(each, Class))]
+        values = [each.attributes[name] for each in homes if name in each.attributes]
+        if values:
+            value = join(values)
+            return replace(value, homes=((cls, name), *value.homes)[:_MOST_HOMES])
+        method = self.names.method(cls, name)
+        if method is None:
+            return None
+        instance = Value(things=(Obj(cls),), content=base.content)
+        if method.decorated_by("property", "cached_property"):
+            return self.invoke(frame, node, Func(method, None, instance), Arguments())
+        return self.decorated(method, None if method.decorated_by("staticmethod") else instance)
+
+    # ---- elements
+
+    def element(self, over: Value) -> Value:
+        """One element of what is looped over."""
+        if over.items:
+            return join(over.items)
+        if any(isinstance(thing, Made) and thing.name == "loader" for thing in over.things):
+            return Value(known=False)
+        things = tuple(each for each in over.things if isinstance(each, (Obj, Func, Type)))
+        return Value(over.content, over.inner, known=over.known, homes=over.homes, things=things)
+
+    def _subscript(self, frame: Frame, node: ast.Subscript) -> Value:
+        base, index = self.evaluate(frame, node.value), self.evaluate(frame, node.slice)
+        at = index.const
+        if isinstance(at, str) and any(isinstance(each, Lib) and each.name == "os.environ" for each in base.things):
+            return self.variable(frame, at, node)
+        if base.items is not None and isinstance(at, int) and -len(base.items) <= at < len(base.items):
+            return base.items[at]
+        if isinstance(node.slice, ast.Slice):
+            return self._part(frame, base, node.slice)
+        inner = join(base.items) if base.items else None
+        piece = index.content if Made("pieces") in base.things else ()
+        return Value(
+            content=merged(base.content, index.content),
+            length=merged(inner.length if inner is not None else base.inner, piece),
+            known=base.known and index.known,
+            things=inner.things if inner is not None else base.things,
+            agreed=base.agreed,
+            homes=base.homes,
+        )
+
+    def _part(self, frame: Frame, base: Value, cut: ast.Slice) -> Value:
+        bounds = [self.evaluate(frame, each) for each in (cut.lower, cut.upper, cut.step) if each is not None]
+        varying = [each.content for each in bounds if each.content]
+        moved = varying[0] if len(varying) == 1 else ()  # two that differ: a piece of the same length for each rank
+        if cut.lower is None and cut.step is None and not moved:
+            return Value(base.content, known=False, agreed=base.agreed)  # of at most so many
+        return Value(merged(base.content, moved), merged(base.length, moved), known=base.known)
+
+    by_node: ClassVar[dict[type[ast.expr], Callable[..., Value]]] = {
+        ast.Name: _name,
+        ast.Attribute: _attribute,
+        ast.Subscript: _subscript,
+    }

@@ -1,0 +1,132 @@
+"""Partings that lie in the order of things: files, variables, samplers, scalers, threads, messages of two ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from holdfast.facts.code.effects import Body, Called, Effect, Exit, Loop, Note, Op, Place, Way, events
+from holdfast.facts.code.partings import Parting
+from holdfast.facts.code.values import Kind, kinds_of
+
+_RANKS = frozenset({Kind.RANK, Kind.LOCAL_RANK})
+
+
+def in_function(body: Body, *, alone: bool) -> Iterator[Parting]:
+    """Of one function; ``alone`` says that all ranks run it alike."""
+    if "unscale" in body.marks:
+        yield from _scaler(body.way)
+    if alone and "send" in body.marks:
+        yield from _paired(body.way)
+    if "shuffled" in body.marks:
+        yield from _epochs(body.way)
+
+
+def in_program(body: Body, threads: Sequence[tuple[Place, Way]]) -> Iterator[Parting]:
+    """Of a whole program, from its beginning to its end."""
+    if {"write", "read"} <= body.marks:
+        yield from _files(body.way)
+    if "variable" in body.marks:
+        yield from _variables(body.way)
+    yield from _threads(body.way, threads)
+
+
+def _scaler(way: Sequence[Effect]) -> Iterator[Parting]:
+    """GradScaler looks for Inf before gradients are averaged: backward, unscale_, all_reduce of gradients."""
+    last, asked = "", None
+    for event in events(way):
+        match event:
+            case Note(name="backward"):
+                last, asked = "backward", None
+            case Op(kind="backward"):
+                last, asked = "", None
+            case Note(name="unscale") if last == "backward":
+                asked = event
+            case Op(peer="grad") | Op(name="all_reduce_coalesced"):
+                if asked is not None:
+                    yield Parting(
+                        "scaler", asked.place, event.place, "gradients are averaged only afterwards", (), event
+                    )
+                last, asked = "", None
+            case _:
+                pass
+
+
+def _paired(way: Sequence[Effect]) -> Iterator[Parting]:
+    """Both sides send first: a blocking send, and then the receipt of the same peer."""
+    sent: Op | None = None
+    for effect in way:
+        match effect:
+            case Op(kind="send"):
+                sent = sent or effect
+            case Op(kind="recv", peer=peer):
+                if sent is not None and sent.peer == peer:
+                    yield Parting("paired", sent.place, effect.place, f"recv from {peer}", (), sent)
+                sent = None
+            case Note() | Exit():
+                pass
+            case _:
+                sent = None
+
+
+def _epochs(way: Sequence[Effect]) -> Iterator[Parting]:
+    """A loop over epochs over a shuffled loader whose sampler is never told the epoch."""
+    for effect in way:
+        if isinstance(effect, Called):
+            continue
+        if isinstance(effect, Loop):
+            names = {event.name for event in events(effect.body) if isinstance(event, Note)}
+            if (
+                "shuffled" in names
+                and "set_epoch" not in names
+                and not any(isinstance(each, Loop) and _holds(each) for each in effect.body)
+            ):
+                yield Parting("epoch", effect.place, effect.place, effect.text, ())
+            yield from _epochs(effect.body)
+
+
+def _holds(loop: Loop) -> bool:
+    return any(isinstance(event, Note) and event.name == "shuffled" for event in events(loop.body))
+
+
+def _files(way: Way) -> Iterator[Parting]:
+    """Written by one rank, read by the others, and nothing between that makes them wait."""
+    written: dict[str, Note] = {}
+    for event in events(way):
+        match event:
+            case Op():
+                written.clear()
+            case Note(name="write", control=control) if control and kinds_of(control) <= _RANKS:
+                written[event.about] = event
+            case Note(name="read", control=control) if not control and event.about in written:
+                note = written.pop(event.about)
+                yield Parting("file", event.place, note.place, f"{event.about} is written", note.control)
+            case _:
+                pass
+
+
+def _variables(way: Way) -> Iterator[Parting]:
+    """Variables that were read before they are set."""
+    begun = used = None
+    for event in events(way):
+        match event:
+            case Note(name="init"):
+                begun = begun or event
+            case Op(kind="collective" | "forward" | "backward" | "sharded"):
+                used = used or event
+            case Note(name="variable", about=about):
+                read = begun if about.startswith(("TORCH_NCCL_", "GLOO_", "TORCH_DISTRIBUTED_")) else used
+                if about.startswith(("TORCH_NCCL_", "GLOO_", "TORCH_DISTRIBUTED_", "NCCL_")) and read is not None:
+                    yield Parting("variable", event.place, read.place, about, ())
+            case _:
+                pass
+
+
+def _threads(way: Way, threads: Sequence[tuple[Place, Way]]) -> Iterator[Parting]:
+    """A thread and the program enter collectives of the same group."""
+    if not threads:
+        return
+    main = next((event for event in events(way) if isinstance(event, Op) and not event.own), None)
+    for place, inner in threads:
+        op = next((event for event in events(inner) if isinstance(event, Op) and not event.own), None)
+        if op is not None and main is not None:
+            yield Parting("thread", op.place, place, "a thread runs it", (), op, (place, op.place))

@@ -1,0 +1,219 @@
+"""Where ranks may part: forks, loops, handlers and ways out whose sides enter different collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import msgspec
+
+from holdfast.facts.code.effects import (
+    Called,
+    Effect,
+    Exit,
+    Fork,
+    Group,
+    Loop,
+    Note,
+    Op,
+    Place,
+    Try,
+    Way,
+    ends,
+    operations,
+    shape,
+    unfold,
+)
+from holdfast.facts.code.values import Kind, Sources, kinds_of
+
+#: So many operations of a way are compared one by one, and so many calls deep exceptions are looked for.
+_MOST, _DEEP = 2000, 6
+_BARRIERS = frozenset({"barrier", "monitored_barrier", "wait_for_everyone"})
+
+
+class Parting(msgspec.Struct, frozen=True):
+    """One place where ranks may part.
+
+    ``kind`` says how: ``branch``, ``exit``, ``loop``, ``order``, ``except``, ``swallowed``, ``root``, ``shape``,
+    ``thread``, ``paired``, and the notes' own. ``place`` is the line at fault, ``guard`` the test with its ``text``,
+    ``sources`` why it differs, ``op`` the first collective that not all enter, ``chain`` the calls that lead to it;
+    ``barrier`` says that a barrier follows, ``how`` with which word a rank leaves.
+    """
+
+    kind: str
+    place: Place
+    guard: Place
+    text: str
+    sources: Sources
+    op: Op | None = None
+    chain: tuple[Place, ...] = ()
+    how: str = ""
+    barrier: bool = False
+
+
+def partings(way: Sequence[Effect], *, in_loop: bool = False) -> Iterator[Parting]:
+    """All partings of a function's own code; those of the functions that it calls are theirs."""
+    unfolded = unfold(way)
+    for at, effect in enumerate(unfolded):
+        match effect:
+            case Fork():
+                follows = any(op.name in _BARRIERS for op, _ in islice(operations(unfolded[at + 1 :]), _MOST))
+                yield from _fork(effect, in_loop=in_loop, barrier=follows)
+                yield from partings(effect.yes, in_loop=in_loop)
+                yield from partings(effect.no, in_loop=in_loop)
+            case Loop():
+                yield from _loop(effect)
+                yield from partings(effect.body, in_loop=bool(shape(effect.body)))
+                yield from partings(effect.after)
+            case Try():
+                yield from _try(effect, unfolded[at + 1 :])
+                yield from partings(effect.body, in_loop=in_loop)
+                for _, _, handled in effect.handlers:
+                    yield from partings(handled, in_loop=in_loop)
+                yield from partings(effect.last, in_loop=in_loop)
+            case Note(name="root" | "shape", control=control):
+                yield Parting(effect.name, effect.place, effect.place, effect.about, control)
+            case _:
+                pass
+
+
+# ---- forks
+
+
+def _fork(fork: Fork, *, in_loop: bool, barrier: bool) -> Iterator[Parting]:
+    if not fork.test:
+        return
+    rank_only = kinds_of(fork.test) <= {Kind.RANK, Kind.LOCAL_RANK}
+    one, other = ends(fork.own(fork.yes)), ends(fork.own(fork.no))
+    if shape(fork.yes, rank_only=rank_only) == shape(fork.no, rank_only=rank_only):
+        left = one or other
+        if in_loop and left is not None and left.how in ("break", "return") and (one is None) != (other is None):
+            yield Parting("left", left.place, fork.place, fork.text, fork.test, how=left.how)
+        return
+    for mine, its, opposite in ((fork.yes, fork.no, other), (fork.no, fork.yes, one)):
+        extra = _extra(mine, its, rank_only=rank_only)
+        if extra is None:
+            continue
+        op, chain = extra
+        inside = any(each is op for each, _ in operations(fork.own(mine)))
+        if inside or opposite is None:
+            yield Parting("branch", _shown(chain, mine), fork.place, fork.text, fork.test, op, chain, "", barrier)
+        elif opposite.how != "raise":  # who raises ends, and the launcher ends the others
+            yield Parting("exit", opposite.place, fork.place, fork.text, fork.test, op, chain, opposite.how)
+        return
+
+
+def _extra(mine: Way, its: Way, *, rank_only: bool) -> tuple[Op, tuple[Place, ...]] | None:
+    """The first operation of one way that the other lacks; None where the other has all of them."""
+    have = [_name(op) for op, _ in _counted(its, rank_only=rank_only)]
+    for op, chain in _counted(mine, rank_only=rank_only):
+        if _name(op) in have:
+            have.remove(_name(op))
+        else:
+            return op, chain
+    if not have and shape(mine, rank_only=rank_only) != shape(its, rank_only=rank_only):
+        return next(_counted(mine, rank_only=rank_only), None)
+    return None
+
+
+def _counted(way: Way, *, rank_only: bool) -> Iterator[tuple[Op, tuple[Place, ...]]]:
+    for op, chain in islice(operations(way), _MOST):
+        if op.kind not in ("send", "recv") and not (rank_only and op.group is not Group.WORLD):
+            yield op, chain
+
+
+def _name(op: Op) -> tuple[str, str]:
+    return op.name, op.group.value
+
+
+def _shown(chain: tuple[Place, ...], way: Way) -> Place:
+    """The line to name: the call in the branch; of a wrapper the line in what it wraps."""
+    first = next((each for each in way if isinstance(each, Called) and each.place == chain[0]), None)
+    if first is not None and first.through and len(chain) > 1:
+        return chain[1]
+    return chain[0]
+
+
+# ---- loops
+
+
+def _loop(loop: Loop) -> Iterator[Parting]:
+    if not (loop.count or loop.order):
+        return
+    rank_only = bool(loop.count) and kinds_of(loop.count) <= {Kind.RANK, Kind.LOCAL_RANK}
+    found = next(_counted(loop.body, rank_only=rank_only), None)
+    if found is None:
+        return
+    op, chain = found
+    if loop.count:
+        yield Parting("loop", loop.place, loop.place, loop.text, loop.count, op, chain)
+    else:
+        yield Parting("order", loop.place, loop.place, loop.text, loop.order, op, chain)
+
+
+# ---- exceptions
+
+
+def _try(block: Try, tail: Sequence[Effect]) -> Iterator[Parting]:
+    rest = shape(tail)
+    for place, what, handled in block.handlers:
+        end = ends(handled)
+        if end is not None and end.how == "raise":
+            continue
+        own = next(operations(handled), None)
+        fault: Sources = ()
+        if own is not None:
+            op, chain = own
+            yield Parting("except", _shown(chain, handled), place, f"except {what}".strip(), fault, op, chain)
+            continue
+        for raised, chain, skipped in raises(block.body):
+            if not catches(what, raised.what):
+                continue
+            if skipped is not None:
+                op, level = skipped
+                yield Parting(
+                    "swallowed", chain[min(level, len(chain) - 1)], place, f"except {what}".strip(), fault, op, chain
+                )
+                break
+            if end is not None and rest:
+                first, _ = next(operations(tail), (None, ()))
+                yield Parting("exit", end.place, place, f"except {what}".strip(), fault, first, chain, end.how)
+                break
+
+
+def catches(what: str, raised: str) -> bool:
+    """A handler's expression names the exception, or one that all are."""
+    names = {each.strip(" ()").rpartition(".")[2] for each in what.split(",")}
+    return not what or bool(names & {"Exception", "BaseException", raised}) or not raised
+
+
+def raises(
+    way: Sequence[Effect],
+    chain: tuple[Place, ...] = (),
+    later: Op | None = None,
+    level: int = 0,
+    *,
+    looped: bool = False,
+) -> Iterator[tuple[Exit, tuple[Place, ...], tuple[Op, int] | None]]:
+    """Each explicit ``raise``, the calls that lead to it, and the first operation left out, with its level."""
+    for at, effect in enumerate(way):
+        own = next((op for op, _ in operations(way[at + 1 :]) if op.kind not in ("send", "recv")), None)
+        follows, depth = (own, len(chain)) if own is not None else (later, level)
+        match effect:
+            case Exit(how="raise"):
+                yield effect, (*chain, effect.place), (follows, depth) if follows is not None else None
+            case Called(place=place, within=within):
+                if within.raises and len(chain) < _DEEP:
+                    yield from raises(within.way, (*chain, place), follows, depth, looped=looped)
+            case Fork(test=test, known=known, yes=yes, no=no):
+                sides = ((yes, no), (no, yes)) if test or looped or not known else ()  # all raise, or none
+                for side, opposite in sides:
+                    skipped = next((op for op, _ in operations(opposite) if op.kind not in ("send", "recv")), None)
+                    if ends(side) is not None and skipped is not None:
+                        yield from raises(side, chain, skipped, len(chain), looped=looped)
+                    else:
+                        yield from raises(side, chain, follows, depth, looped=looped)
+            case Loop(body=body):
+                yield from raises(body, chain, follows, depth, looped=True)
+            case _:
+                pass

@@ -1,0 +1,108 @@
+"""What a value may be: a function with the variables around it, a class, an instance, a library's name or instance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from holdfast.facts.code.modules import Class, Function, Module
+from holdfast.facts.code.values import Sources, Value
+
+
+@dataclass(eq=False, slots=True)
+class Scope:
+    """The variables of a function that runs, or of a module; ``outer`` are those that it can read besides."""
+
+    names: dict[str, Value]
+    module: Module
+    outer: Scope | None = None
+
+
+class Func(msgspec.Struct, frozen=True, eq=False):
+    """A function of the program; ``bound`` is the instance of a method, ``scope`` what a nested one can read.
+
+    ``guard`` says why only some ranks enter it: a decorator such as ``@rank_zero_only``.
+    """
+
+    function: Function
+    scope: Scope | None = None
+    bound: Value | None = None
+    guard: Sources = ()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Func):
+            return False
+        return other.function is self.function and other.scope is self.scope and other.bound == self.bound
+
+    def __hash__(self) -> int:
+        return hash((id(self.function), id(self.scope)))
+
+
+class Type(msgspec.Struct, frozen=True):
+    """A class of the program, itself."""
+
+    cls: Class
+
+
+class Obj(msgspec.Struct, frozen=True):
+    """An instance of a class of the program."""
+
+    cls: Class
+
+
+class Mod(msgspec.Struct, frozen=True):
+    """A module of the program."""
+
+    module: Module
+
+
+class Lib(msgspec.Struct, frozen=True):
+    """A name of a library: a module, class, function or constant."""
+
+    name: str
+
+
+class Made(msgspec.Struct, frozen=True):
+    """An instance of a library's class, as :mod:`library` calls it.
+
+    ``holds`` is what a wrapper wraps, and of a loader its sampler. A name with a colon says how: ``wrapped:fsdp``,
+    ``output:ddp``.
+    """
+
+    name: str
+    holds: Value | None = None
+
+
+class Ranks(msgspec.Struct, frozen=True):
+    """A process group that the program made: of all ranks (``world``), or of some."""
+
+    world: bool
+
+
+class Partial(msgspec.Struct, frozen=True, eq=False):
+    """A method of something that is no instance of a class of the program, not called yet.
+
+    ``owner`` is the library's instance that ``receiver`` may be; None where nothing is known of it.
+    """
+
+    owner: Made | None
+    name: str
+    receiver: Value
+
+
+class Given(msgspec.Struct, frozen=True, eq=False):
+    """What ``**kwargs`` holds, by name."""
+
+    named: dict[str, Value]
+
+
+def bound_to(thing: Any, instance: Value) -> Any:
+    """A method as an attribute of an instance; anything else as it is."""
+    return msgspec.structs.replace(thing, bound=instance) if isinstance(thing, Func) and thing.bound is None else thing
+
+
+def made_names(value: Value | None) -> list[str]:
+    """Of which library classes it may be an instance."""
+    return [each.name for each in value.things if isinstance(each, Made)] if value is not None else []

@@ -1,0 +1,189 @@
+"""What is known of a value over all ranks: whether it, its length or its order may differ, and what it may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+#: Of so many sources of one variation all are the same to the reader.
+_MOST_SOURCES = 3
+#: So many things that a value may be are remembered; the rest is :data:`OTHER`.
+MOST_THINGS = 6
+
+
+class Kind(StrEnum):
+    """Why a value differs over ranks."""
+
+    RANK = "rank"
+    LOCAL_RANK = "local rank"
+    DATA = "data"
+    FAULT = "exception"
+    TIME = "time"
+    FILES = "files"
+    ORDER = "order"
+
+
+class Source(msgspec.Struct, frozen=True):
+    """Where a difference over ranks begins: a call, an attribute, an exception."""
+
+    kind: Kind
+    file: str
+    line: int
+    text: str
+
+
+Sources = tuple[Source, ...]
+#: Kinds that are believed where they are seen, and not through attributes, conditions and calls of libraries: nearly
+#: all file systems are shared, and nearly all times are never compared over ranks.
+_BRIEF = frozenset({Kind.FILES, Kind.TIME, Kind.FAULT})
+
+
+def lasting(sources: Sources) -> Sources:
+    """The sources that are followed further than to the next test."""
+    if not sources or not any(source.kind in _BRIEF for source in sources):
+        return sources
+    return tuple(source for source in sources if source.kind not in _BRIEF)
+
+
+class Missing:
+    """Stands for "no constant"."""
+
+
+MISSING: Final = Missing()
+
+
+class Value(msgspec.Struct, frozen=True):
+    """What is known of one value.
+
+    ``content``, ``length`` and ``order`` say why what it holds, how much, or in which order may differ over ranks, and
+    ``inner`` why the lengths of its elements may; empty means that it is the same, where ``known``. ``things`` are what
+    it may be (:mod:`things`, :data:`NONE`, :data:`OTHER`). ``items`` are the elements of a short literal, ``const`` is
+    its value where that is plain. ``agreed`` came out of a collective. ``homes`` are the attributes (class, name) that
+    hold it.
+    """
+
+    content: Sources = ()
+    length: Sources = ()
+    order: Sources = ()
+    inner: Sources = ()
+    known: bool = True
+    things: tuple[Any, ...] = ()
+    items: tuple[Value, ...] | None = None
+    const: Any = MISSING
+    agreed: bool = False
+    homes: tuple[tuple[Any, str], ...] = ()
+
+
+SAME = Value()
+UNKNOWN = Value(known=False)
+
+
+def merged(*all_sources: Sources) -> Sources:
+    """Sources of several values, each place once."""
+    found = [each for each in all_sources if each]
+    if not found:
+        return ()
+    if len(found) == 1 or all(each is found[0] for each in found):
+        return found[0]
+    return tuple(dict.fromkeys(source for each in found for source in each))[:_MOST_SOURCES]
+
+
+def constant(value: Any) -> Value:
+    """A constant is the same on all ranks."""
+    return _NONE if value is None else Value(const=value)
+
+
+#: Among the things that a value may be: None, and something of which nothing is known.
+NONE, OTHER = "none", "other"
+_NONE = Value(const=None, things=(NONE,))
+
+
+def is_none(value: Value) -> bool | None:
+    """Whether it is None, where that is known."""
+    if value.const is not MISSING:
+        return value.const is None
+    if value.items is not None:
+        return False
+    if value.things:
+        return False if NONE not in value.things and OTHER not in value.things else None
+    return None
+
+
+def join(values: Iterable[Value], also: Sources = ()) -> Value:
+    """What holds for any of these; ``also`` decides which one a rank has."""
+    each = list(values)
+    also = lasting(also)
+    if not each:
+        return Value(content=also)
+    first = each[0]
+    if not also and all(one == first for one in each[1:]):
+        return first
+    same_const = all(one.const is not MISSING and _alike(one.const, first.const) for one in each)
+    if same_const:
+        return first
+    sizes = {len(one.items) if one.items is not None else None for one in each}
+    same_size = len(sizes) == 1 and None not in sizes
+    items = None
+    if same_size:
+        items = tuple(join(column, also) for column in zip(*(one.items or () for one in each), strict=True))
+    things = tuple(dict.fromkeys(thing for one in each for thing in one.things))
+    if things and not all(one.things or one.const is None for one in each):
+        things = (*things[: MOST_THINGS - 1], OTHER)
+    sized = any(one.items is not None or one.length or one.inner for one in each)
+    return Value(
+        content=merged(*(one.content for one in each), also),
+        length=merged(*(one.length for one in each), also if sized and not same_size else ()),
+        order=merged(*(one.order for one in each)),
+        inner=merged(*(one.inner for one in each)),
+        known=all(one.known for one in each),
+        things=things[:MOST_THINGS],
+        items=items,
+        agreed=not also and all(one.agreed for one in each),
+        homes=tuple(dict.fromkeys(home for one in each for home in one.homes))[:MOST_THINGS],
+    )
+
+
+def _alike(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
+
+
+def derived(*values: Value) -> Value:
+    """The result of an operation on these: it differs where they differ."""
+    return Value(
+        content=merged(*(value.content for value in values)),
+        length=merged(*(value.length for value in values)),
+        order=merged(*(value.order for value in values)),
+        inner=merged(*(value.inner for value in values)),
+        known=all(value.known for value in values),
+    )
+
+
+def tainted(value: Value, control: Sources) -> Value:
+    """A value that was given under a condition that differs."""
+    control = lasting(control)
+    if not control:
+        return value
+    return msgspec.structs.replace(value, content=merged(value.content, control), agreed=False, const=MISSING)
+
+
+def truth(value: Value) -> bool | None:
+    """Whether it counts as true, where that is known."""
+    if value.const is not MISSING:
+        try:
+            return bool(value.const)
+        except Exception:  # noqa: BLE001 - a constant of the program under test
+            return None
+    if value.items is not None:
+        return bool(value.items)
+    return None
+
+
+_NO_KINDS: frozenset[Kind] = frozenset()
+
+
+def kinds_of(sources: Sources) -> frozenset[Kind]:
+    """The kinds of these sources."""
+    return frozenset([source.kind for source in sources]) if sources else _NO_KINDS

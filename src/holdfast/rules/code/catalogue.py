@@ -1,0 +1,73 @@
+"""All rules, and what they make of the partings of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from holdfast.facts.code.partings import Parting
+from holdfast.findings import Finding
+from holdfast.rules.code import (
+    arguments,
+    epoch,
+    file_race,
+    group_creation,
+    guarded_collective,
+    guarded_forward,
+    guarded_sharded_io,
+    in_except,
+    late_variable,
+    local_branch,
+    local_exit,
+    local_rank_as_main,
+    local_state,
+    order,
+    paired_sends,
+    rank_exit,
+    root,
+    swallowed,
+    thread,
+    uneven_loop,
+)
+from holdfast.rules.code.rule import Rule
+
+#: In the order in which they are shown and asked.
+RULES: tuple[Rule, ...] = tuple(
+    each.RULE
+    for each in (
+        guarded_collective,
+        guarded_sharded_io,
+        guarded_forward,
+        group_creation,
+        rank_exit,
+        local_exit,
+        local_branch,
+        uneven_loop,
+        order,
+        in_except,
+        swallowed,
+        arguments,
+        root,
+        local_state,
+        paired_sends,
+        thread,
+        late_variable,
+        epoch,
+        file_race,
+        local_rank_as_main,
+    )
+)
+
+
+def judge(partings: Iterable[Parting]) -> Iterator[tuple[Rule, Finding]]:
+    """What the rules say, with the rule, in the order of files and lines; of one line the gravest alone."""
+    claims: dict[tuple[str, int], tuple[int, Rule, Finding]] = {}
+    for parting in partings:
+        for rank, rule in enumerate(RULES):
+            if rule.wants(parting):
+                key = (parting.place.file, parting.place.line)
+                if key not in claims or rank < claims[key][0]:
+                    claims[key] = (rank, rule, rule.finding(parting))
+                break
+    for key in sorted(claims):
+        _, rule, claim = claims[key]
+        yield rule, claim

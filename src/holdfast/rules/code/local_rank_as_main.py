@@ -1,0 +1,44 @@
+"""The number within the node, taken for the number in the job."""
+
+from __future__ import annotations
+
+from holdfast.facts.code.partings import Parting
+from holdfast.rules.causes import by_name
+from holdfast.rules.code.rule import Rule, Tier
+
+
+def _wants(parting: Parting) -> bool:
+    return parting.kind == "local"
+
+
+def _says(parting: Parting) -> str:
+    return f"{parting.text} answers by the number within the node: there is one such rank on every node"
+
+
+RULE = Rule(
+    name="local-rank-as-global",
+    cause=by_name("local-rank-as-global"),
+    tier=Tier.ADVICE,
+    what_it_does="Finds functions that by their name ask for the one main process, and answer by LOCAL_RANK.",
+    known_misses="Told by the function's name.",
+    bad="""\
+import torch
+import torch.distributed as dist
+import os
+
+
+def is_main_process():
+    return int(os.environ["LOCAL_RANK"]) == 0  # found
+""",
+    good="""\
+import torch
+import torch.distributed as dist
+import os
+
+
+def is_main_process():
+    return int(os.environ["RANK"]) == 0
+""",
+    wants=_wants,
+    says=_says,
+)

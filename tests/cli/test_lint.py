@@ -1,0 +1,86 @@
+"""``holdfast lint`` as it is called: what it prints in each form, and with which status it ends."""
+
+import json
+from xml.etree import ElementTree as ET
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast.cli import lint, main
+
+GUARDED = """import torch.distributed as dist
+
+
+def report(value):
+    if dist.get_rank() == 0:
+        dist.all_reduce(value){comment}
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(GUARDED.format(comment=""))
+    return path
+
+
+def run(*words):
+    return CliRunner().invoke(lint.command, [str(word) for word in words], standalone_mode=False)
+
+
+def test_a_finding_is_a_line_and_a_status(file):
+    result = run(file)
+    assert result.return_value == 1
+    assert result.stdout.startswith(f"{file}:6: SYNC004 rank-guarded-collective: all_reduce is entered only where")
+    assert "1 finding in 1 file, 7 lines" in result.stderr
+
+
+def test_explain_says_how_and_what_to_do(file):
+    said = run(file, "--explain").stdout
+    assert f"{file}:5: if dist.get_rank() == 0" in said
+    assert "→ " in said
+
+
+@pytest.mark.parametrize("comment", ["  # noqa", "  # noqa: SYNC004", "  # NOQA: E501, rank-guarded-collective"])
+def test_what_is_excused_is_counted(file, comment):
+    file.write_text(GUARDED.format(comment=comment))
+    result = run(file)
+    assert result.return_value == 0
+    assert "nothing found, 1 excused" in result.stderr
+    file.write_text(GUARDED.format(comment="  # noqa: E501"))
+    assert run(file).return_value == 1
+
+
+def test_rules_are_chosen_by_name_code_and_family(file):
+    assert run(file, "--select", "SYNC").return_value == 1
+    assert run(file, "--select", "uneven-loop,order-divergence").return_value == 0
+    assert run(file, "--ignore", "SYNC004").return_value == 0
+
+
+def test_a_name_that_is_none_is_refused_with_the_nearest(file, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["lint", "--select", "rank-guarded-colective", str(file)])
+    assert "rank-guarded-collective" in capsys.readouterr().err
+
+
+def test_forms_for_machines(file):
+    document = json.loads(run(file, "--json").stdout)
+    assert (document["command"], document["rules"], document["files"]) == ("lint", ["rank-guarded-collective"], 1)
+    assert document["findings"][0]["subject"]["line"] == 6
+    (annotation,) = run(file, "--output-format", "github").stdout.splitlines()
+    assert annotation.startswith(f"::error file={file},line=6,title=SYNC004 rank-guarded-collective::")
+    log = json.loads(run(file, "--output-format", "sarif").stdout)
+    (result,) = log["runs"][0]["results"]
+    assert (log["version"], result["ruleId"]) == ("2.1.0", "SYNC004")
+    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 6
+    suite = ET.fromstring(run(file, "--output-format", "junit").stdout)
+    assert (suite.get("failures"), suite[0][0].get("type")) == ("1", "error")
+
+
+def test_nothing_found_is_empty_in_every_form(tmp_path):
+    (tmp_path / "fine.py").write_text("x = 1\n")
+    for form in ("text", "github"):
+        result = run(tmp_path, "--output-format", form)
+        assert (result.return_value, result.stdout) == (0, "")
+    assert not json.loads(run(tmp_path, "--output-format", "sarif").stdout)["runs"][0]["results"]
+    assert ET.fromstring(run(tmp_path, "--output-format", "junit").stdout).get("failures") == "0"

@@ -1,0 +1,42 @@
+"""Each rule's own examples: the bad one is found on its marked line, by this rule alone, and the good one is clean."""
+
+import pytest
+
+from holdfast.actions.lint import lint
+from holdfast.findings import Level
+from holdfast.rules.code.catalogue import RULES
+from holdfast.rules.code.rule import LEVELS
+
+BY_NAME = {rule.name: rule for rule in RULES}
+
+
+def found(tmp_path, text):
+    file = tmp_path / "example.py"
+    file.write_text(text)
+    return [(claim.rule, claim.finding.subject.line) for claim in lint([file]).claims]
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_the_bad_example_is_found_and_the_good_one_is_not(name, tmp_path):
+    rule = BY_NAME[name]
+    (line,) = [number for number, text in enumerate(rule.bad.splitlines(), 1) if "# found" in text]
+    assert found(tmp_path, rule.bad) == [(name, line)]
+    assert found(tmp_path, rule.good) == []
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_finding_says_who_where_and_why(name, tmp_path):
+    file = tmp_path / "example.py"
+    file.write_text(BY_NAME[name].bad)
+    (claim,) = lint([file]).claims
+    assert claim.finding.cause == BY_NAME[name].cause.name
+    assert claim.finding.level == LEVELS[BY_NAME[name].tier] != Level.UNKNOWN
+    assert claim.finding.remedies
+    assert 20 < len(claim.finding.message) < 300
+
+
+def test_names_are_unique_and_rules_documented():
+    assert len(BY_NAME) == len(RULES)
+    for rule in RULES:
+        assert rule.what_it_does
+        assert rule.known_misses
