@@ -39,6 +39,8 @@ TICK_S = 0.5
 HURRY_S = 0.1
 #: A node whose summary is older than this is said to be silent.
 SUMMARY_AGE_S = 5.0
+#: And once ranks have died: nodes report twice a second, and the newest reports come with the order to judge.
+AFTER_DEATH_S = 2.0
 
 
 class Watch:
@@ -53,6 +55,7 @@ class Watch:
         self._family = Family(())
         self._start: dict[str, Any] = {}
         self._others: dict[str, Summary] = {}
+        self._reported: dict[str, float] = {}  # by the other node's own clock
         self._judgement = Judgement(learner.limits)
         self._rest: Callable[[], None] | None = None
 
@@ -71,13 +74,19 @@ class Watch:
         elif kind == "summaries":
             for name, blob in order["blobs"].items():
                 if blob:
-                    self._others[name] = msgspec.msgpack.decode(base64.b85decode(blob), type=Summary)
+                    self._heard(name, msgspec.msgpack.decode(base64.b85decode(blob), type=Summary))
         elif kind == "stop":
             self._node = None
             self._learner.keep()
         elif kind == "judge":
             yield self._judge_now()
             self._write_the_rest()
+
+    def _heard(self, name: str, summary: Summary) -> None:
+        """Another node reports; when, is told by this host's clock, as the others' may be wrong."""
+        if self._reported.get(name) != summary.time:
+            self._reported[name] = summary.time
+            self._others[name] = msgspec.structs.replace(summary, time=time.time())
 
     def tick(self) -> Iterator[dict[str, Any]]:
         """Look once, and yield what there is to say: a summary for the leader, a note, a verdict."""
@@ -110,7 +119,7 @@ class Watch:
 
     def _begin(self, order: dict[str, Any]) -> None:
         self._start = order
-        self._others = {}
+        self._others, self._reported = {}, {}
         self._judgement = Judgement(self._learner.limits)
         if order.get("sections"):
             self._learner.begin(Path(order["sections"]), str(order.get("job", "")))
@@ -130,14 +139,14 @@ class Watch:
             run, boxes = Path(self._start["run_dir"]), Path(self._start["workers"][0]["box"]).parent
             clear_up(self._family, boxes, run, (str(self._start["address"]), int(self._start["port"])))
 
-    def _all(self, mine: Summary) -> Summary:
+    def _all(self, mine: Summary, oldest_s: float = SUMMARY_AGE_S) -> Summary:
         now = time.time()
-        return combine([mine, *self._others.values()], now, SUMMARY_AGE_S)
+        return combine([mine, *self._others.values()], now, oldest_s)
 
     def _judge_now(self) -> dict[str, Any]:
         if self._node is None:
             return {"kind": "note", "text": "asked to judge before any worker was started"}
-        table = self._all(self._node.look_closer(stacks=False))
+        table = self._all(self._node.look_closer(stacks=False), AFTER_DEATH_S)
         return self._report(self._judgement.judge(table), table, hang=False, silent_s=time.time() - table.silent_since)
 
     def _write_the_rest(self) -> None:

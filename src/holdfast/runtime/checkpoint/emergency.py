@@ -46,6 +46,7 @@ AGREE_LIMIT_S = 5.0
 LOOK_EVERY_S = 0.25
 _RANKS_A_LOOK = 4096
 _POLL_S = 0.01
+_ORPHAN_S = 0.2
 #: So long before the end of the grace period a rank gives up hope of a checkpoint.
 _RESERVE_S = 1.0
 _NEVER = 1 << 63
@@ -162,7 +163,16 @@ class Emergency:
         """
         if self._saving or heard != signal.SIGTERM:
             return False
-        return os.getppid() != self._parent or (self._teardown is not None and self._teardown.exists())
+        return (self._teardown is not None and self._teardown.exists()) or self._is_orphan()
+
+    def _is_orphan(self) -> bool:
+        """The agent is gone: the kernel says so as its first thread goes, a moment before all have gone."""
+        until = time.monotonic() + _ORPHAN_S
+        while os.getppid() == self._parent:
+            if time.monotonic() > until:
+                return False
+            time.sleep(_POLL_S)
+        return True
 
     def _mind_deadline(self) -> None:
         """End by the signal where the step at which all were to save is not reached in time: SIGKILL would be next."""
