@@ -27,6 +27,8 @@ from holdfast.errors import HoldfastError
 
 #: A submission takes 10 to 20 s; where others work on the machine too, ten times that.
 LIMIT_S = 240.0
+#: What an agent says that waits for others.
+_WAITS = "waiting for the other nodes to join"
 RESTARTS = 4
 _LOOK_S = 0.05
 #: What the kernel may need to bury what was killed.
@@ -44,6 +46,7 @@ class Job:
     ) -> None:
         self.folder, self.number, self.hosts = folder, number, hosts
         self.lost: set[int] = set()
+        self._elastic, self._ended = scenario.elastic, False
         self._reports = [folder / f"report{number}.{host}.json" for host in range(scenario.hosts)]
         self._runs = [set(_entries(folder / f"runs{host}")) for host in range(scenario.hosts)]
         self._said = [folder / f"output{number}.{host}.txt" for host in range(scenario.hosts)]
@@ -77,6 +80,16 @@ class Job:
     def lose(self, host: int) -> None:
         """Expect nothing any more of the agent of that host."""
         self.lost.add(host)
+
+    def end_if_halved(self) -> None:
+        """End the agents that wait for one that will not come back, as a scheduler does before it submits again."""
+        gone = [each.poll() is not None for each in self.agents]
+        if self._elastic or self._ended or not any(gone) or all(gone):
+            return
+        if all(each or _WAITS in path.read_text(errors="replace") for each, path in zip(gone, self._said, strict=True)):
+            self._ended = True
+            for each in self.agents:
+                each.terminate()
 
     @property
     def status(self) -> int | None:
@@ -191,6 +204,7 @@ def _until_the_end(job: Job, waiting: list[Blow], struck: list[str], met: set[in
             now = time.monotonic()
             if now > until:
                 return None
+            job.end_if_halved()
             for blow in [blow for blow in waiting if _is_due(blow, job, met)]:
                 if now >= due.setdefault(id(blow), now + blow.delay_s):
                     waiting.remove(blow)
