@@ -77,7 +77,8 @@ def _plain(state: State, call: LibraryCall) -> Value:
         return Value(things=functions[:1], known=False)
     if functions:
         _hand_over(state, call)
-    sized = any(each.agreed for each in values[1:])  # the size is one that all ranks agreed on
+    # A size that all ranks agreed on, or a loss, which is one number.
+    sized = any(each.agreed for each in values[1:]) or last.endswith("_loss") or last == "cross_entropy"
     return Value(content, () if sized else length, known=False, agreed=bool(values) and values[0].agreed)
 
 

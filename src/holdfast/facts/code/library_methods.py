@@ -20,6 +20,8 @@ _CONTAINER = frozenset(
     {"append", "extend", "add", "update", "insert", "setdefault", "appendleft", "pop", "remove", "clear"}
 )
 _SIZES = frozenset({"numel", "size", "dim", "nelement"})
+#: Without an argument they give one number.
+_REDUCING = frozenset({"sum", "mean", "norm", "item", "max", "min", "prod", "std", "var"})
 #: Of a model's output these give what can still be sent backward, all of it; others the first of it.
 _KEEPING = frozenset(
     {"sum", "mean", "pow", "log", "float", "to", "train", "eval", "cuda", "half", "exp", "abs"}
@@ -83,6 +85,8 @@ def _plain(call: LibraryCall) -> Value:
     if call.name in _SIZES:
         return Value(content=receiver.length, known=receiver.known)
     value = derived(receiver, *call.given.all)
+    if call.name in _REDUCING and not call.given.all:
+        value = replace(value, length=(), inner=())  # one number
     kept = tuple(
         each for each in receiver.things if isinstance(each, Made) and each.name.startswith(("output:", "wrapped:"))
     )

@@ -23,6 +23,7 @@ class Kind(StrEnum):
     FAULT = "exception"
     TIME = "time"
     FILES = "files"
+    HOST = "host or process"
     ORDER = "order"
 
 
@@ -37,8 +38,8 @@ class Source(msgspec.Struct, frozen=True):
 
 Sources = tuple[Source, ...]
 #: Kinds that are believed where they are seen, and not through attributes, conditions and calls of libraries: nearly
-#: all file systems are shared, and nearly all times are never compared over ranks.
-_BRIEF = frozenset({Kind.FILES, Kind.TIME, Kind.FAULT})
+#: all file systems are shared, and nearly all times, names of hosts and numbers of processes never compared.
+_BRIEF = frozenset({Kind.FILES, Kind.TIME, Kind.FAULT, Kind.HOST})
 
 
 def lasting(sources: Sources) -> Sources:
