@@ -131,7 +131,7 @@ class Emergency:
         if not self._closed.is_set():
             self._closed.set()
             self._ears.wake()
-            self._thread.join(2.0)
+            self._thread.join(10.0)  # a thread that comes out of C++ while Python ends aborts the process
             self._ears.close()
 
     # The thread
