@@ -47,8 +47,12 @@ def until(seen, wanted, what="it"):
 
 
 def waiting(child, call):
-    """The process once its main thread is in the system call."""
-    return until(lambda: look(child.pid), lambda seen: getattr(seen.call, "name", "") in call.split("|"), call)
+    """The process once its main thread sleeps in the system call (its state is read before the call's name)."""
+    return until(
+        lambda: look(child.pid),
+        lambda seen: getattr(seen.call, "name", "") in call.split("|") and seen.state != "R",
+        call,
+    )
 
 
 def test_asleep(start):
