@@ -76,7 +76,7 @@ def test_all_save_at_one_step_and_leave_with_the_status_of_the_signal(start, war
     for rank in warned:
         ranks.processes[rank].send_signal(word)
 
-    assert ranks.statuses() == [status] * 3
+    assert ranks.statuses() == [status] * 3, [ranks.text(rank)[-2000:] for rank in range(3)]
     saved = ranks.saved()
     assert saved[0] == saved[1] == saved[2]
     assert len(saved[0]) == 1
