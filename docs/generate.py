@@ -17,7 +17,7 @@ from holdfast.cli import COMMANDS, root
 from holdfast.report import catalogue, reliability
 from holdfast.rules.causes import CAUSES, FAMILIES
 from holdfast.rules.code.catalogue import RULES
-from holdfast.rules.code.rule import Rule
+from holdfast.rules.code.rule import Rule, program
 from holdfast.settings import PRESETS, SETTINGS, Setting
 
 HERE = Path(__file__).parent
@@ -77,7 +77,7 @@ def _rule(rule: Rule) -> str:
     cause = f"[{rule.cause.code} {rule.cause.name}](causes/{rule.cause.name}.md)"
     return (
         f"## {rule.name}\n\n{rule.what_it_does}\n\nTier: {rule.tier}. Cause: {cause}.\n\n"
-        f"Found:\n\n```python\n{rule.bad}```\n\nFine:\n\n```python\n{rule.good}```\n\n"
+        f"Found:\n\n```python\n{program(rule.bad)}```\n\nFine:\n\n```python\n{program(rule.good)}```\n\n"
         f"Known misses: {rule.known_misses}\n"
     )
 

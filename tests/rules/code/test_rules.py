@@ -5,7 +5,7 @@ import pytest
 from holdfast.actions.lint import lint
 from holdfast.findings import Level
 from holdfast.rules.code.catalogue import RULES
-from holdfast.rules.code.rule import LEVELS
+from holdfast.rules.code.rule import LEVELS, program
 
 BY_NAME = {rule.name: rule for rule in RULES}
 
@@ -19,15 +19,15 @@ def found(tmp_path, text):
 @pytest.mark.parametrize("name", BY_NAME)
 def test_the_bad_example_is_found_and_the_good_one_is_not(name, tmp_path):
     rule = BY_NAME[name]
-    (line,) = [number for number, text in enumerate(rule.bad.splitlines(), 1) if "# found" in text]
-    assert found(tmp_path, rule.bad) == [(name, line)]
-    assert found(tmp_path, rule.good) == []
+    (line,) = [number for number, text in enumerate(program(rule.bad).splitlines(), 1) if "# found" in text]
+    assert found(tmp_path, program(rule.bad)) == [(name, line)]
+    assert found(tmp_path, program(rule.good)) == []
 
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_finding_says_who_where_and_why(name, tmp_path):
     file = tmp_path / "example.py"
-    file.write_text(BY_NAME[name].bad)
+    file.write_text(program(BY_NAME[name].bad))
     (claim,) = lint([file]).claims
     assert claim.finding.cause == BY_NAME[name].cause.name
     assert claim.finding.level == LEVELS[BY_NAME[name].tier] != Level.UNKNOWN

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.facts.code.effects import Body, Called, Effect, Exit, Loop, Note, Op, Place, Way, events
 from holdfast.facts.code.partings import Parting
-from holdfast.facts.code.values import Kind, kinds_of
-
-_RANKS = frozenset({Kind.RANK, Kind.LOCAL_RANK})
+from holdfast.facts.code.values import by_rank
 
 
 def in_function(body: Body, *, alone: bool) -> Iterator[Parting]:
@@ -95,7 +93,7 @@ def _files(way: Way) -> Iterator[Parting]:
         match event:
             case Op():
                 written.clear()
-            case Note(name="write", control=control) if control and kinds_of(control) <= _RANKS:
+            case Note(name="write", control=control) if control and by_rank(control):
                 written[event.about] = event
             case Note(name="read", control=control) if not control and event.about in written:
                 note = written.pop(event.about)

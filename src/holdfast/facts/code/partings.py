@@ -24,7 +24,7 @@ from holdfast.facts.code.effects import (
     shape,
     unfold,
 )
-from holdfast.facts.code.values import Kind, Sources, kinds_of
+from holdfast.facts.code.values import Sources, by_rank
 
 #: So many operations of a way are compared one by one, and so many calls deep exceptions are looked for.
 _MOST, _DEEP = 2000, 6
@@ -49,6 +49,11 @@ class Parting(msgspec.Struct, frozen=True):
     chain: tuple[Place, ...] = ()
     how: str = ""
     barrier: bool = False
+
+    @property
+    def by_rank(self) -> bool:
+        """Nothing but the rank itself parts them."""
+        return by_rank(self.sources)
 
 
 def partings(way: Sequence[Effect], *, in_loop: bool = False) -> Iterator[Parting]:
@@ -83,7 +88,7 @@ def partings(way: Sequence[Effect], *, in_loop: bool = False) -> Iterator[Partin
 def _fork(fork: Fork, *, in_loop: bool, barrier: bool) -> Iterator[Parting]:
     if not fork.test:
         return
-    rank_only = kinds_of(fork.test) <= {Kind.RANK, Kind.LOCAL_RANK}
+    rank_only = by_rank(fork.test)
     one, other = ends(fork.own(fork.yes)), ends(fork.own(fork.no))
     if shape(fork.yes, rank_only=rank_only) == shape(fork.no, rank_only=rank_only):
         left = one or other
@@ -140,7 +145,7 @@ def _shown(chain: tuple[Place, ...], way: Way) -> Place:
 def _loop(loop: Loop) -> Iterator[Parting]:
     if not (loop.count or loop.order):
         return
-    rank_only = bool(loop.count) and kinds_of(loop.count) <= {Kind.RANK, Kind.LOCAL_RANK}
+    rank_only = bool(loop.count) and by_rank(loop.count)
     found = next(_counted(loop.body, rank_only=rank_only), None)
     if found is None:
         return

@@ -183,8 +183,14 @@ def truth(value: Value) -> bool | None:
 
 
 _NO_KINDS: frozenset[Kind] = frozenset()
+_RANKS = frozenset({Kind.RANK, Kind.LOCAL_RANK})
 
 
 def kinds_of(sources: Sources) -> frozenset[Kind]:
     """The kinds of these sources."""
     return frozenset([source.kind for source in sources]) if sources else _NO_KINDS
+
+
+def by_rank(sources: Sources) -> bool:
+    """Nothing but the rank itself makes the difference."""
+    return kinds_of(sources) <= _RANKS

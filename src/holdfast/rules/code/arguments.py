@@ -22,10 +22,6 @@ RULE = Rule(
     what_it_does="Finds collectives whose tensor has a shape that differs over ranks.",
     known_misses="Shapes that come out of libraries.",
     bad="""\
-import torch
-import torch.distributed as dist
-
-
 def collect(predictions):
     mine = torch.zeros(dist.get_rank() + 1)
     parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
@@ -33,10 +29,6 @@ def collect(predictions):
     return parts
 """,
     good="""\
-import torch
-import torch.distributed as dist
-
-
 def collect(predictions):
     mine = torch.zeros(8)
     parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]

@@ -26,26 +26,16 @@ RULE = Rule(
     "epoch.",
     known_misses="Samplers that a library wraps and tells by itself (Accelerate, Lightning).",
     bad="""\
-import torch
-import torch.distributed as dist
-from torch.utils.data import DataLoader, DistributedSampler
-
-
 def train(data):
-    loader = DataLoader(data, sampler=DistributedSampler(data))
+    loader = torch.utils.data.DataLoader(data, sampler=torch.utils.data.DistributedSampler(data))
     for epoch in range(3):  # found
         for batch in loader:
             print(epoch, batch)
 """,
     good="""\
-import torch
-import torch.distributed as dist
-from torch.utils.data import DataLoader, DistributedSampler
-
-
 def train(data):
-    sampler = DistributedSampler(data)
-    loader = DataLoader(data, sampler=sampler)
+    sampler = torch.utils.data.DistributedSampler(data)
+    loader = torch.utils.data.DataLoader(data, sampler=sampler)
     for epoch in range(3):
         sampler.set_epoch(epoch)
         for batch in loader:

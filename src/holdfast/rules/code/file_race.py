@@ -25,8 +25,6 @@ RULE = Rule(
     what_it_does="Finds files that one rank writes and all read, without a barrier or another collective in between.",
     known_misses="Paths are compared by name: of two spellings of one path nothing is said.",
     bad="""\
-import torch
-import torch.distributed as dist
 import json
 import pathlib
 
@@ -40,8 +38,6 @@ def statistics(path: pathlib.Path):
 statistics(pathlib.Path("statistics.json"))
 """,
     good="""\
-import torch
-import torch.distributed as dist
 import json
 import pathlib
 

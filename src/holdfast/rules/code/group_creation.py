@@ -25,10 +25,6 @@ RULE = Rule(
     what_it_does="Finds new_group and its kin where not all ranks call them, or not equally often.",
     known_misses="Groups that libraries create.",
     bad="""\
-import torch
-import torch.distributed as dist
-
-
 def pairs():
     for members in ([0, 1], [2, 3]):
         if dist.get_rank() in members:
@@ -36,10 +32,6 @@ def pairs():
     return None
 """,
     good="""\
-import torch
-import torch.distributed as dist
-
-
 def pairs():
     mine = None
     for members in ([0, 1], [2, 3]):

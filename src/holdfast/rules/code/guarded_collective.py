@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from holdfast.facts.code.partings import Parting
-from holdfast.facts.code.values import Kind, kinds_of
 from holdfast.rules.causes import by_name
 from holdfast.rules.code.rule import Rule, Tier, operation, why
 
-_RANKS = frozenset({Kind.RANK, Kind.LOCAL_RANK})
-
 
 def _wants(parting: Parting) -> bool:
-    return (
-        parting.kind == "branch"
-        and parting.op is not None
-        and parting.op.kind == "collective"
-        and kinds_of(parting.sources) <= _RANKS
-    )
+    return parting.kind == "branch" and parting.op is not None and parting.op.kind == "collective" and parting.by_rank
 
 
 def _says(parting: Parting) -> str:
@@ -35,10 +27,6 @@ RULE = Rule(
     known_misses="Groups that were handed in from elsewhere are believed to hold just the ranks that pass the test. A "
     "rank that comes from a configuration file is not known to be one.",
     bad="""\
-import torch
-import torch.distributed as dist
-
-
 def validate(loss):
     dist.all_reduce(loss)
     return loss
@@ -49,10 +37,6 @@ def train(loss):
         print(validate(loss))  # found
 """,
     good="""\
-import torch
-import torch.distributed as dist
-
-
 def validate(loss):
     dist.all_reduce(loss)
     return loss

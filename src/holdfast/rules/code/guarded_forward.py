@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from holdfast.facts.code.partings import Parting
-from holdfast.facts.code.values import Kind, kinds_of
 from holdfast.rules.causes import by_name
 from holdfast.rules.code.rule import Rule, Tier
-
-_RANKS = frozenset({Kind.RANK, Kind.LOCAL_RANK})
 
 
 def _wants(parting: Parting) -> bool:
@@ -15,7 +12,7 @@ def _wants(parting: Parting) -> bool:
         parting.kind == "branch"
         and parting.op is not None
         and parting.op.kind in ("forward", "backward")
-        and kinds_of(parting.sources) <= _RANKS
+        and parting.by_rank
         and (not parting.op.weak or parting.barrier)
     )
 
@@ -36,17 +33,12 @@ RULE = Rule(
     known_misses="The forward of a DDP model without buffers talks to nobody, and is reported only where a barrier "
     "follows.",
     bad="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-
 def evaluate(model, batches):
     return sum(model(batch).mean() for batch in batches)
 
 
 def train(batches):
-    model = DistributedDataParallel(torch.nn.BatchNorm1d(4))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.BatchNorm1d(4))
     if dist.get_rank() == 0:
         print(evaluate(model, batches))  # found
     dist.barrier()
@@ -55,17 +47,12 @@ def train(batches):
 train([torch.ones(2, 4)])
 """,
     good="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-
 def evaluate(model, batches):
     return sum(model(batch).mean() for batch in batches)
 
 
 def train(batches):
-    model = DistributedDataParallel(torch.nn.BatchNorm1d(4))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.BatchNorm1d(4))
     if dist.get_rank() == 0:
         print(evaluate(model.module, batches))
     dist.barrier()

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from holdfast.facts.code.partings import Parting
-from holdfast.facts.code.values import Kind, kinds_of
 from holdfast.rules.causes import by_name
 from holdfast.rules.code.rule import Rule, Tier, operation
 
-_RANKS = frozenset({Kind.RANK, Kind.LOCAL_RANK})
-
 
 def _wants(parting: Parting) -> bool:
-    return (
-        parting.kind == "branch"
-        and parting.op is not None
-        and parting.op.kind == "sharded"
-        and kinds_of(parting.sources) <= _RANKS
-    )
+    return parting.kind == "branch" and parting.op is not None and parting.op.kind == "sharded" and parting.by_rank
 
 
 def _says(parting: Parting) -> str:
@@ -34,23 +26,13 @@ RULE = Rule(
     "on some ranks only: all of them are collectives inside.",
     known_misses="A state_dict() of a model of which is not seen that it is sharded.",
     bad="""\
-import torch
-import torch.distributed as dist
-from torch.distributed.checkpoint.state_dict import get_model_state_dict
-
-
 def save(model, path):
     if dist.get_rank() == 0:
-        torch.save(get_model_state_dict(model), path)  # found
+        torch.save(torch.distributed.checkpoint.state_dict.get_model_state_dict(model), path)  # found
 """,
     good="""\
-import torch
-import torch.distributed as dist
-from torch.distributed.checkpoint.state_dict import get_model_state_dict
-
-
 def save(model, path):
-    weights = get_model_state_dict(model)
+    weights = torch.distributed.checkpoint.state_dict.get_model_state_dict(model)
     if dist.get_rank() == 0:
         torch.save(weights, path)
 """,

@@ -27,10 +27,6 @@ RULE = Rule(
     known_misses="An exception that all ranks raise together, such as one that follows from agreed values, is not told "
     "from others.",
     bad="""\
-import torch
-import torch.distributed as dist
-
-
 def step(run, batch):
     try:
         run(batch)
@@ -38,10 +34,6 @@ def step(run, batch):
         dist.barrier()  # found
 """,
     good="""\
-import torch
-import torch.distributed as dist
-
-
 def step(run, batch):
     failed = torch.zeros(1)
     try:

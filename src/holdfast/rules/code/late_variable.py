@@ -23,16 +23,12 @@ RULE = Rule(
     "reads them once.",
     known_misses="Only what one program does from its beginning to its end; a notebook's cells may run in any order.",
     bad="""\
-import torch
-import torch.distributed as dist
 import os
 
 dist.init_process_group("nccl")
 os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"  # found
 """,
     good="""\
-import torch
-import torch.distributed as dist
 import os
 
 os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from holdfast.facts.code.partings import Parting
-from holdfast.facts.code.values import Kind, kinds_of
 from holdfast.rules.causes import by_name
 from holdfast.rules.code.rule import Rule, Tier, operation, why
 
-_RANKS = frozenset({Kind.RANK, Kind.LOCAL_RANK})
-
 
 def _wants(parting: Parting) -> bool:
-    return (
-        parting.kind == "branch"
-        and parting.op is not None
-        and parting.op.kind != "creation"
-        and not (kinds_of(parting.sources) <= _RANKS)
-    )
+    return parting.kind == "branch" and parting.op is not None and parting.op.kind != "creation" and not parting.by_rank
 
 
 def _says(parting: Parting) -> str:
@@ -34,8 +26,6 @@ RULE = Rule(
     known_misses="File systems that all ranks share answer alike; the finding is false there as long as nobody writes "
     "meanwhile.",
     bad="""\
-import torch
-import torch.distributed as dist
 import pathlib
 
 
@@ -47,8 +37,6 @@ def resume(path):
     return None
 """,
     good="""\
-import torch
-import torch.distributed as dist
 import pathlib
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from holdfast.facts.code.partings import Parting
-from holdfast.facts.code.values import Kind, kinds_of
 from holdfast.rules.causes import by_name
 from holdfast.rules.code.rule import Rule, Tier, operation, why
 
-_RANKS = frozenset({Kind.RANK, Kind.LOCAL_RANK})
-
 
 def _wants(parting: Parting) -> bool:
-    return parting.kind in ("exit", "left") and not (bool(parting.sources) and kinds_of(parting.sources) <= _RANKS)
+    return parting.kind in ("exit", "left") and not (bool(parting.sources) and parting.by_rank)
 
 
 def _says(parting: Parting) -> str:
@@ -27,10 +24,6 @@ RULE = Rule(
     known_misses="What is equal by chance: where all ranks have the same data, the finding is false. Data of which is "
     "not seen that it is a rank's own are believed to be equal.",
     bad="""\
-import torch
-import torch.distributed as dist
-
-
 def step(loss, optimizer):
     if not torch.isfinite(loss):
         return  # found
@@ -38,10 +31,6 @@ def step(loss, optimizer):
     optimizer.step()
 """,
     good="""\
-import torch
-import torch.distributed as dist
-
-
 def step(loss, optimizer):
     bad = (~torch.isfinite(loss)).float()
     dist.all_reduce(bad, op=dist.ReduceOp.MAX)

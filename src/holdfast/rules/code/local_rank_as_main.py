@@ -22,8 +22,6 @@ RULE = Rule(
     what_it_does="Finds functions that by their name ask for the one main process, and answer by LOCAL_RANK.",
     known_misses="Told by the function's name.",
     bad="""\
-import torch
-import torch.distributed as dist
 import os
 
 
@@ -31,8 +29,6 @@ def is_main_process():
     return int(os.environ["LOCAL_RANK"]) == 0  # found
 """,
     good="""\
-import torch
-import torch.distributed as dist
 import os
 
 

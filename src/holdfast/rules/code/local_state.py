@@ -23,10 +23,6 @@ RULE = Rule(
     "GradScaler that looks for Inf before gradients are averaged.",
     known_misses="Learning rates that are handed to an optimizer.",
     bad="""\
-import torch
-import torch.distributed as dist
-
-
 def train(batches):
     weights = torch.zeros(2)
     seen = dist.get_rank()
@@ -35,10 +31,6 @@ def train(batches):
         weights -= 0.1 * seen * gradient  # found
 """,
     good="""\
-import torch
-import torch.distributed as dist
-
-
 def train(batches):
     weights = torch.zeros(2)
     for gradient in batches:

@@ -27,19 +27,11 @@ RULE = Rule(
     known_misses="Sets of numbers have one order in all processes; of a set of which is not known what it holds, "
     "strings are believed.",
     bad="""\
-import torch
-import torch.distributed as dist
-
-
 def reduce(metrics):
     for name in set(metrics):  # found
         dist.all_reduce(metrics[name])
 """,
     good="""\
-import torch
-import torch.distributed as dist
-
-
 def reduce(metrics):
     for name in sorted(set(metrics)):
         dist.all_reduce(metrics[name])

@@ -26,10 +26,6 @@ RULE = Rule(
     "the same peer.",
     known_misses="Small messages fit into buffers and hide it.",
     bad="""\
-import torch
-import torch.distributed as dist
-
-
 def swap(mine, peer):
     other = torch.empty_like(mine)
     dist.send(mine, dst=peer)  # found
@@ -37,10 +33,6 @@ def swap(mine, peer):
     return other
 """,
     good="""\
-import torch
-import torch.distributed as dist
-
-
 def swap(mine, peer):
     other = torch.empty_like(mine)
     if dist.get_rank() < peer:

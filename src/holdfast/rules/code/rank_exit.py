@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from holdfast.facts.code.partings import Parting
-from holdfast.facts.code.values import Kind, kinds_of
 from holdfast.rules.causes import by_name
 from holdfast.rules.code.rule import Rule, Tier, operation, why
 
-_RANKS = frozenset({Kind.RANK, Kind.LOCAL_RANK})
-
 
 def _wants(parting: Parting) -> bool:
-    return parting.kind in ("exit", "left") and bool(parting.sources) and kinds_of(parting.sources) <= _RANKS
+    return parting.kind in ("exit", "left") and bool(parting.sources) and parting.by_rank
 
 
 def _says(parting: Parting) -> str:
@@ -29,10 +26,6 @@ RULE = Rule(
     "ranks make.",
     known_misses="A raise that nobody catches ends the rank, and the launcher ends the others: it is not reported.",
     bad="""\
-import torch
-import torch.distributed as dist
-
-
 def train(steps):
     stop = False
     for step in range(steps):
@@ -43,10 +36,6 @@ def train(steps):
         dist.barrier()
 """,
     good="""\
-import torch
-import torch.distributed as dist
-
-
 def train(steps):
     for step in range(steps):
         box = [step > 3 if dist.get_rank() == 0 else None]

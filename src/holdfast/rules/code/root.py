@@ -22,18 +22,10 @@ RULE = Rule(
     what_it_does="Finds broadcasts, reductions and scatters whose src or dst differs over ranks.",
     known_misses="Roots of sub-groups, which differ from group to group rightly.",
     bad="""\
-import torch
-import torch.distributed as dist
-
-
 def share(tensor):
     dist.broadcast(tensor, src=dist.get_rank())  # found
 """,
     good="""\
-import torch
-import torch.distributed as dist
-
-
 def share(tensor):
     dist.broadcast(tensor, src=0)
 """,

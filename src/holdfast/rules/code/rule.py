@@ -30,13 +30,15 @@ LEVELS = {
     Tier.SURE: Level.ERROR, Tier.DATA: Level.WARNING, Tier.FAULT: Level.WARNING, Tier.LATE: Level.WARNING,
     Tier.DRIFT: Level.WARNING, Tier.ADVICE: Level.NOTE,
 }  # fmt: skip
+_HEAD = "import torch\nimport torch.distributed as dist\n\n"
 _CONFIDENCE = {Tier.SURE: 0.9, Tier.DATA: 0.75, Tier.FAULT: 0.7, Tier.LATE: 0.6, Tier.DRIFT: 0.7, Tier.ADVICE: 0.6}
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """One rule. ``wants`` says whether a parting is its own, ``says`` the sentence; the texts are headings of its page.
 
-    ``bad`` has a comment ``# found`` on the line that the rule names; in ``good`` it finds nothing.
+    ``bad`` has a comment ``# found`` on the line that the rule names; in ``good`` it finds nothing. Both are programs
+    but for what :func:`program` adds.
     """
 
     name: str
@@ -60,6 +62,17 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             evidence=evidence(parting),
             confidence=_CONFIDENCE[self.tier],
         )
+
+
+def program(example: str) -> str:
+    """An example as a program: with torch imported, after the modules of Python's own that it imports."""
+    own, line, rest = "", "", example
+    while rest.startswith("import "):
+        line, _, rest = rest.partition("\n")
+        own += line + "\n"
+    rest = rest.lstrip("\n")
+    gap = "\n\n" if rest.startswith(("def ", "class ", "@")) else ""
+    return f"{own}\n{_HEAD}{gap}{rest}".lstrip("\n")
 
 
 def evidence(parting: Parting) -> tuple[Fact, ...]:

@@ -26,10 +26,6 @@ RULE = Rule(
     "the rank then leaves out.",
     known_misses="Exceptions of libraries are not followed, as any call may raise.",
     bad="""\
-import torch
-import torch.distributed as dist
-
-
 def check(loss):
     if torch.isnan(loss):
         raise ValueError("the loss is no number")
@@ -48,10 +44,6 @@ def train(losses):
             print("left out")
 """,
     good="""\
-import torch
-import torch.distributed as dist
-
-
 def check(loss):
     bad = torch.isnan(loss).float()
     dist.all_reduce(bad, op=dist.ReduceOp.MAX)

@@ -25,8 +25,6 @@ RULE = Rule(
     what_it_does="Finds collectives of a thread on the group that the main thread uses too.",
     known_misses="Threads that are started by libraries.",
     bad="""\
-import torch
-import torch.distributed as dist
 import threading
 
 
@@ -42,8 +40,6 @@ def train(gradient, seen):
 train(torch.ones(1), torch.ones(1))
 """,
     good="""\
-import torch
-import torch.distributed as dist
 import threading
 
 SIDE = dist.new_group()

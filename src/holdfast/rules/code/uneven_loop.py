@@ -25,20 +25,12 @@ RULE = Rule(
     what_it_does="Finds loops with collectives in them whose number of rounds differs over ranks.",
     known_misses="Lengths of loaders and data sets that are not seen being made.",
     bad="""\
-import torch
-import torch.distributed as dist
-
-
 def train(samples):
     mine = torch.split(samples, 4)[dist.get_rank()]
     for sample in mine:  # found
         dist.all_reduce(sample)
 """,
     good="""\
-import torch
-import torch.distributed as dist
-
-
 def train(samples):
     rounds = torch.tensor(len(torch.split(samples, 4)[dist.get_rank()]))
     dist.all_reduce(rounds, op=dist.ReduceOp.MIN)

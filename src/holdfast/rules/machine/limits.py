@@ -14,10 +14,12 @@ _FEW_FILES, _ENOUGH_FILES = 1024, 4096
 _FEW_PROCESSES = 4096
 #: glibc gives each thread of a process a stack of this limit; OpenMP's and BLAS' workers overflow smaller ones.
 _SMALL_STACK = 1 << 20
+#: Beyond the buffers that NCCL and an RDMA driver pin for a rank, though not "unlimited" as the vendors advise.
+_MUCH_LOCKED = 64 << 30
 
 
 def judge(seen: Limits, _place: Place) -> Iterator[Finding]:
-    """Locked memory matters with RDMA alone, and is an error there."""
+    """Locked memory matters with RDMA alone; too little is an error there."""
     if _below(seen.files, _ENOUGH_FILES) is not None:
         tiny = _below(seen.files, _FEW_FILES) is not None
         yield _claim(
@@ -28,7 +30,7 @@ def judge(seen: Limits, _place: Place) -> Iterator[Finding]:
             "workers the next one fails",
             _raised(seen.files, "n", 1 << 20),
         )
-    locked = None if isinstance(seen.locked, Unknown) else seen.locked.soft
+    locked = _below(seen.locked, _MUCH_LOCKED)
     if seen.rdma and locked is not None:
         yield _claim(
             seen,
