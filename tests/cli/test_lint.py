@@ -84,3 +84,23 @@ def test_nothing_found_is_empty_in_every_form(tmp_path):
         assert (result.return_value, result.stdout) == (0, "")
     assert not json.loads(run(tmp_path, "--output-format", "sarif").stdout)["runs"][0]["results"]
     assert ET.fromstring(run(tmp_path, "--output-format", "junit").stdout).get("failures") == "0"
+
+
+def test_a_notebook_is_named_by_cell_and_line(tmp_path):
+    path = tmp_path / "train.ipynb"
+    cells = [
+        "%matplotlib inline\nimport torch.distributed as dist",
+        "rank = dist.get_rank()\nif rank == 0:\n    dist.barrier()",
+    ]
+    path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": each} for each in cells]}))
+    said = run(path, "--explain").stdout
+    assert said.startswith(f"{path}:cell 2:line 3: SYNC004 rank-guarded-collective")
+    assert f"{path}:cell 2:line 1: dist.get_rank() differs" in said
+    (annotation,) = run(path, "--output-format", "github").stdout.splitlines()
+    assert f"file={path},line=1," in annotation
+    assert "::cell 2, line 3: barrier" in annotation
+    (result,) = json.loads(run(path, "--output-format", "sarif").stdout)["runs"][0]["results"]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == str(path)
+    cells[1] += "  # noqa"
+    path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": each} for each in cells]}))
+    assert "1 excused" in run(path).stderr

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from holdfast.errors import UnknownName
-from holdfast.facts.code import reading
-from holdfast.facts.code.modules import Module
+from holdfast.facts.code import notebooks, reading
 from holdfast.facts.code.programs import Program
 from holdfast.facts.code.reading import PassedOver
 from holdfast.findings import Finding, Level
@@ -52,9 +51,15 @@ def lint(paths: Sequence[Path], select: Collection[str] = (), ignore: Collection
     """
     chosen = _chosen(select, ignore)
     sources = reading.read(paths)
-    found = [Claim(rule.name, claim) for rule, claim in judge(Program(sources.modules).look()) if rule in chosen]
-    by_file = {module.file: module for module in sources.modules.values()}
-    claims = [each for each in found if not _excused(by_file, each)]
+    partings = Program(sources.modules).look()
+    texts = {module.file: module.lines for module in sources.modules.values()}
+    books = {module.file: module.notebook for module in sources.modules.values() if module.notebook is not None}
+    if books:
+        partings = [notebooks.told(each, books) for each in partings]
+        for file, book in books.items():
+            texts |= notebooks.texts(file, book)
+    found = [Claim(rule.name, claim) for rule, claim in judge(partings) if rule in chosen]
+    claims = [each for each in found if not _excused(texts, each)]
     return Linted(
         claims=tuple(claims),
         files=len(sources.modules),
@@ -79,13 +84,13 @@ def _means(word: str, rule: Rule) -> bool:
     return word.lower() in (rule.name, rule.cause.name) or (word != "" and rule.cause.code.startswith(word.upper()))
 
 
-def _excused(modules: dict[str, Module], claim: Claim) -> bool:
+def _excused(texts: Mapping[str, Sequence[str]], claim: Claim) -> bool:
     """A comment ``# noqa`` or ``# noqa: SYNC004`` (a code, or a rule's name) on the line."""
     subject = claim.finding.subject
-    module = modules.get(subject.file or "")
-    if module is None or not subject.line or subject.line > len(module.lines):
+    lines = texts.get(subject.file or "", ())
+    if not subject.line or subject.line > len(lines):
         return False
-    found = _NOQA.search(module.lines[subject.line - 1])
+    found = _NOQA.search(lines[subject.line - 1])
     if found is None:
         return False
     codes = {word.strip().lower() for word in (found["codes"] or "").lstrip(": ").split(",") if word.strip()}

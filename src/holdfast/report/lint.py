@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any
+from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
 from holdfast.findings import Finding, Level
@@ -16,10 +17,27 @@ _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 Named = tuple[str, Finding]
 
 
+def at(file: str, line: int | None) -> str:
+    """A line as people name it: ``file.py:3``; of a notebook ``file.ipynb:cell 2:line 3``."""
+    return f"{file}:line {line}" if cell_of(file) else f"{file}:{line}"
+
+
+def cell_of(file: str) -> str:
+    """The cell in the name of a place in a notebook; empty where it is none."""
+    _, mark, cell = file.partition(".ipynb:")
+    return cell if mark else ""
+
+
+def path_of(file: str) -> str:
+    """The file of a place, without the cell."""
+    cell = cell_of(file)
+    return file.removesuffix(f":{cell}") if cell else file
+
+
 def lines(claims: Iterable[Named], *, explain: bool = False) -> Iterable[str]:
     """``file:line: CODE name: message``; with ``explain`` what it rests on, and what to do."""
     for name, claim in claims:
-        yield f"{claim.subject.file}:{claim.subject.line}: {claim.code} {name}: {claim.message}"
+        yield f"{_place(claim)}: {claim.code} {name}: {claim.message}"
         if explain:
             yield from (f"    {fact.origin}: {fact.text}" for fact in claim.evidence)
             yield from (f"    → {remedy.text}" for remedy in claim.remedies[:2])
@@ -29,14 +47,29 @@ def github(claims: Iterable[Named]) -> Iterable[str]:
     """Workflow commands that GitHub shows beside the lines of a pull request."""
     for name, claim in claims:
         title = f"{claim.code} {name}"
-        where = f"file={_escaped(claim.subject.file or '')},line={claim.subject.line},title={_escaped(title)}"
-        yield f"::{_GITHUB.get(claim.level, 'notice')} {where}::{_escaped(claim.message)}"
+        file, line, message = _for_machines(claim)
+        where = f"file={_escaped(file, in_property=True)},line={line},title={_escaped(title, in_property=True)}"
+        yield f"::{_GITHUB.get(claim.level, 'notice')} {where}::{_escaped(message)}"
 
 
-def _escaped(text: str) -> str:
-    for sign, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A"), (",", "%2C"), ("::", "%3A%3A")):
+def _place(claim: Finding) -> str:
+    return at(claim.subject.file or "", claim.subject.line)
+
+
+def _for_machines(claim: Finding) -> tuple[str, int, str]:
+    """The file, the line, and what is said there; who shows a notebook by lines of its JSON is given the first."""
+    file = claim.subject.file or ""
+    cell = cell_of(file)
+    if cell:
+        return path_of(file), 1, f"{cell}, line {claim.subject.line}: {claim.message}"
+    return file, claim.subject.line or 1, claim.message
+
+
+def _escaped(text: str, *, in_property: bool = False) -> str:
+    """As GitHub's runner reads it back: https://github.com/actions/toolkit, packages/core/src/command.ts."""
+    for sign, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
         text = text.replace(sign, code)
-    return text
+    return text.replace(":", "%3A").replace(",", "%2C") if in_property else text
 
 
 def sarif(claims: Sequence[Named], version: str) -> str:
@@ -49,14 +82,12 @@ def sarif(claims: Sequence[Named], version: str) -> str:
 
 
 def _result(name: str, claim: Finding) -> dict[str, Any]:
-    place = {
-        "artifactLocation": {"uri": claim.subject.file},
-        "region": {"startLine": claim.subject.line},
-    }
+    file, line, message = _for_machines(claim)
+    place = {"artifactLocation": {"uri": quote(file)}, "region": {"startLine": line}}
     return {
         "ruleId": claim.code,
         "level": _SARIF.get(claim.level, "note"),
-        "message": {"text": f"{name}: {claim.message}"},
+        "message": {"text": f"{name}: {message}"},
         "locations": [{"physicalLocation": place}],
     }
 
@@ -67,7 +98,7 @@ def junit(claims: Sequence[Named]) -> str:
     for name, claim in claims:
         case = ET.SubElement(suite, "testcase", classname=claim.subject.file or "", name=f"{claim.code} {name}")
         failure = ET.SubElement(case, "failure", message=claim.message, type=claim.level.value)
-        failure.text = f"{claim.subject.file}:{claim.subject.line}"
+        failure.text = _place(claim)
     if not claims:
         ET.SubElement(suite, "testcase", classname="holdfast", name="lint")
     return ET.tostring(suite, encoding="unicode", xml_declaration=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from holdfast.facts.code.notebooks import Notebook
 from holdfast.facts.code.values import Value
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -56,7 +57,8 @@ class Class:
 class Module:
     """One file. ``names`` are those of its top level; what is imported is a dotted name.
 
-    ``siblings`` are the modules that are imported from the same folder, by the name they have there.
+    ``siblings`` are the modules that are imported from the same folder, by the name they have there; ``notebook`` is
+    what the file was made of.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Module:
     stars: list[str] = field(default_factory=list)
     siblings: Mapping[str, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
+    notebook: Notebook | None = None
 
     def __post_init__(self) -> None:
         for statement in _top_level(self.tree.body):

@@ -8,12 +8,14 @@ import io
 import os
 import tokenize
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
+from holdfast.facts.code import notebooks
 from holdfast.facts.code.modules import Module
 
 #: More is no program that somebody wrote.
@@ -38,17 +40,29 @@ class Sources(msgspec.Struct, frozen=True):
     passed: tuple[PassedOver, ...]
 
 
-def read(paths: Sequence[Path]) -> Sources:
-    """All Python files of ``paths`` (files, and folders with all that is below), each once."""
+def _nothing(_: Path) -> bool:
+    return False
+
+
+def read(
+    paths: Sequence[Path],
+    left_out: Callable[[Path], bool] = _nothing,
+    unsaved: Mapping[Path, bytes] = MappingProxyType({}),
+) -> Sources:
+    """All Python files and notebooks of ``paths`` (files, and folders with all that is below), each once.
+
+    Files and folders that are ``left_out`` are not read; ``unsaved`` is what an editor holds of a file, which need not
+    be there.
+    """
     modules: dict[str, Module] = {}
     passed: list[PassedOver] = []
     lines = 0
     siblings: dict[Path, dict[str, str]] = {}
     with _without_collector():
-        for path in _files(paths, passed):
+        for path in _files(paths, passed, left_out, unsaved):
             root, name = _name(path)
             key = name if name not in modules else f"{name}@{len(modules)}"
-            module = _module(path, key, name, passed)
+            module = _module(path, key, name, passed, unsaved.get(path))
             if module is not None:
                 modules[key] = module
                 siblings.setdefault(root, {})[name] = key
@@ -69,12 +83,20 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _files(paths: Iterable[Path], passed: list[PassedOver]) -> Iterator[Path]:
+def _files(
+    paths: Iterable[Path],
+    passed: list[PassedOver],
+    left_out: Callable[[Path], bool],
+    unsaved: Mapping[Path, bytes],
+) -> Iterator[Path]:
     seen: set[str] = set()
     for path in paths:
+        if left_out(path):
+            passed.append(PassedOver(str(path), "it is excluded"))
+            continue
         if path.is_dir():
-            found: Iterable[Path] = _below(path)
-        elif path.exists():
+            found: Iterable[Path] = _below(path, left_out, passed)
+        elif path in unsaved or path.exists():
             found = (path,)
         else:
             passed.append(PassedOver(str(path), "there is no such file"))
@@ -86,12 +108,20 @@ def _files(paths: Iterable[Path], passed: list[PassedOver]) -> Iterator[Path]:
                 yield each
 
 
-def _below(folder: Path) -> Iterator[Path]:
+def _below(folder: Path, left_out: Callable[[Path], bool], passed: list[PassedOver]) -> Iterator[Path]:
     """Python files below a folder; links to folders are not followed, so that no circle of them is endless."""
-    for at, folders, names in os.walk(folder):
-        folders[:] = sorted(each for each in folders if not each.startswith(".") and each not in _PASSED_FOLDERS)
+
+    def closed(error: OSError) -> None:
+        passed.append(PassedOver(str(error.filename), (error.strerror or str(error)).lower()))
+
+    for at, folders, names in os.walk(folder, onerror=closed):
+        folders[:] = sorted(
+            each
+            for each in folders
+            if not each.startswith(".") and each not in _PASSED_FOLDERS and not left_out(Path(at, each))
+        )
         for name in sorted(names):
-            if name.endswith(".py"):
+            if name.endswith((".py", ".ipynb")) and not left_out(Path(at, name)):
                 yield Path(at, name)
 
 
@@ -105,28 +135,42 @@ def _name(path: Path) -> tuple[Path, str]:
     return folder, ".".join(reversed(parts)) or path.stem
 
 
-def _module(path: Path, key: str, name: str, passed: list[PassedOver]) -> Module | None:
+def _module(path: Path, key: str, name: str, passed: list[PassedOver], content: bytes | None) -> Module | None:
     try:
-        text = _text(path)
+        content = _content(path) if content is None else content
+        notebook = notebooks.parse(content, MOST_BYTES) if path.suffix == ".ipynb" else None
+        text = notebook.text if notebook else _text(content)
         with warnings.catch_warnings(action="ignore"):  # of the user's invalid escapes
             tree = ast.parse(text)
     except SyntaxError as error:
         passed.append(PassedOver(str(path), f"line {error.lineno or 0} is no Python 3: {error.msg}"))
-    except (OSError, ValueError, LookupError) as error:
+    except OSError as error:
+        passed.append(PassedOver(str(path), (error.strerror or str(error)).lower()))
+    except (ValueError, LookupError) as error:
         passed.append(PassedOver(str(path), str(error)))
     except (RecursionError, MemoryError):
         passed.append(PassedOver(str(path), "it is nested too deeply"))
     else:
+        if notebook:
+            passed += (PassedOver(f"{path}:cell {cell}", why) for cell, why in notebook.broken)
         package = name if path.stem == "__init__" else name.rpartition(".")[0]
-        return Module(key, str(path), tree, package, lines=text.split("\n"))
+        return Module(key, str(path), tree, package, lines=text.split("\n"), notebook=notebook)
     return None
 
 
-def _text(path: Path) -> str:
+def _content(path: Path) -> bytes:
     if not path.is_file():
         raise ValueError("it is no file")
-    content = path.read_bytes()
-    if len(content) > MOST_BYTES:
-        raise ValueError(f"it has {len(content) >> 20} MiB, and more than {MOST_BYTES >> 20} are no program")
+    most = notebooks.MOST_BYTES if path.suffix == ".ipynb" else MOST_BYTES
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it has more than {most >> 20} MiB, which is no program")
+    return content
+
+
+def _text(content: bytes) -> str:
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise ValueError("it is in UTF-16, which Python does not read")
     encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
     return io.StringIO(content.decode(encoding, errors="replace"), newline=None).read()

@@ -12,6 +12,7 @@ from holdfast.facts.code.effects import Place
 from holdfast.facts.code.partings import Parting
 from holdfast.facts.code.values import Source
 from holdfast.findings import Cause, Fact, Finding, Level, Subject, finding
+from holdfast.report import lint as report
 
 
 class Tier(StrEnum):
@@ -94,17 +95,17 @@ def evidence(parting: Parting) -> tuple[Fact, ...]:
 
 
 def _source(source: Source) -> Fact:
-    return Fact(text=f"{source.text} differs ({source.kind.value})", origin=f"{source.file}:{source.line}")
+    return Fact(text=f"{source.text} differs ({source.kind.value})", origin=report.at(source.file, source.line))
 
 
 def at(place: Place) -> str:
     """A place as ``file:line``."""
-    return f"{place.file}:{place.line}"
+    return report.at(place.file, place.line)
 
 
 def short(place: Place) -> str:
     """A place within a sentence: the file's own name."""
-    return f"{PurePath(place.file).name}:{place.line}"
+    return report.at(PurePath(place.file).name, place.line)
 
 
 def operation(parting: Parting) -> str:
