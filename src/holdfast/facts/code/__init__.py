@@ -18,5 +18,6 @@ collectives that not all of them enter. rules/code judges these.
     collectives  what a collective does                                 noted      files and variables
     relevance    which functions can matter
     partings     where ranks part                                       ordering   those in the order of things
+    passages     functions as they are written          habits     what a few lines show: _files
     programs     modules, round after round, until nothing is learned
 """

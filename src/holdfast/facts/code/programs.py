@@ -13,6 +13,7 @@ from holdfast.facts.code.effects import Body, Way, body_of
 from holdfast.facts.code.expressions import Expressions
 from holdfast.facts.code.flow import Flow
 from holdfast.facts.code.frames import Frame
+from holdfast.facts.code.habits import habits
 from holdfast.facts.code.library import RANK_PARAMETERS
 from holdfast.facts.code.modules import Function, Module, Names
 from holdfast.facts.code.ordering import in_function, in_program
@@ -64,6 +65,8 @@ class Program(Expressions, Flow, Calls):
             for body in self.roots:
                 for each in in_program(body, self.threads):
                     self.found.setdefault((each.kind, each.place), each)
+        for each in habits(self.modules.values(), self.names):
+            self.found.setdefault((each.kind, each.place), each)
         return list(self.found.values())
 
     def _round(self) -> None:

@@ -149,4 +149,30 @@ CAUSES = (
         ),
         sources=("holdfast.manifest",),
     ),
+    Cause(
+        code="CKPT008",
+        name="checkpoint-runs-code",
+        summary="A checkpoint is loaded in a way that runs whatever code its file contains, on every rank.",
+        what_happens="A file of torch.save is a pickle, and a pickle may name any function to be called while it is "
+        "read. With `weights_only=False` torch calls it. Who can write to the folder, or to the page from which "
+        "the file was downloaded, then has the rights of the job on all of its hosts.",
+        shows_before="`torch.load(..., weights_only=False)`; or no word of it and torch older than 2.6, whose default "
+        "that was.",
+        shows_during="Nothing: the weights are right as well.",
+        shows_after="Nothing in the job's own output. Processes, connections and files that the script did not make.",
+        known_misses="A file that only the job itself can write is no danger, and nobody sees that from the source. "
+        "What a library loads within itself is not looked at.",
+        remedies=(
+            Remedy(
+                text="Save state dicts and plain values, and load them with `torch.load(path, weights_only=True)`; a "
+                "class that has to be in the file is allowed by name: `torch.serialization.add_safe_globals([Config])`."
+            ),
+            Remedy(
+                text="See what a file asks for before it is loaded: "
+                "`torch.serialization.get_unsafe_globals_in_checkpoint(path)`."
+            ),
+            Remedy(text="Weights that others publish: take them as safetensors, which holds no code."),
+        ),
+        sources=("torch.load: weights_only", "pytorch/pytorch#86812", "pytorch/pytorch#31875"),
+    ),
 )

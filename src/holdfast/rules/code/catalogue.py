@@ -28,6 +28,7 @@ from holdfast.rules.code import (
     thread,
     uneven_loop,
 )
+    unsafe_load,
 from holdfast.rules.code.rule import Rule
 
 #: In the order in which they are shown and asked.
@@ -56,6 +57,7 @@ RULES: tuple[Rule, ...] = tuple(
         local_rank_as_main,
     )
 )
+        unsafe_load,
 
 
 def judge(partings: Iterable[Parting]) -> Iterator[tuple[Rule, Finding]]:

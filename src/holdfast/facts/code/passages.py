@@ -1,0 +1,126 @@
+"""Passages of source: a function, or a module's top, with its own nodes in the order of the text and what names mean.
+
+For what a few words of the text give away, and that needs no run of the program: only functions in which such a word
+stands are walked, once.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.facts.code.effects import Place
+from holdfast.facts.code.modules import FUNCTIONS, Class, Function, Module, Names, canonical, dotted
+
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+@dataclass(eq=False, slots=True)
+class Passage:
+    """A function or a module's top; ``owner`` is the class of a method. ``nodes`` are those of no inner function."""
+
+    module: Module
+    names: Names
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
+    owner: ast.ClassDef | None = None
+    nodes: list[ast.AST] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The function's name; of a module's top ``<module>``."""
+        return "<module>" if isinstance(self.node, ast.Module) else self.node.name
+
+    @property
+    def parameters(self) -> list[str]:
+        """Names of the parameters that can be given by position."""
+        if isinstance(self.node, ast.Module):
+            return []
+        return [each.arg for each in (*self.node.args.posonlyargs, *self.node.args.args)]
+
+    def place(self, node: ast.AST) -> Place:
+        """The line of a node."""
+        return Place(self.module.file, getattr(node, "lineno", 0), self.name)
+
+    def entity(self, node: ast.expr) -> Function | Class | Module | str:
+        """What a name means; the canonical name where it is of a library, empty where nothing is known."""
+        name = dotted(node)
+        first, _, rest = name.partition(".")
+        if not first:
+            return ""
+        if first == "self" and self.owner is not None and rest:
+            own = self.module.names.get(self.owner.name)
+            return (self.names.method(own, rest) or "") if isinstance(own, Class) else ""
+        if first not in self.module.names:
+            return ""
+        found = self.names.member(self.module, first)
+        if not rest:
+            return canonical(found) if isinstance(found, str) else found
+        if isinstance(found, Module):
+            return self.names.find(f"{found.name}.{rest}")
+        return canonical(f"{found}.{rest}") if isinstance(found, str) else ""
+
+    def called(self, node: ast.AST) -> str:
+        """The canonical name of the library's function that a node calls; empty for anything else."""
+        found = self.entity(node.func) if isinstance(node, ast.Call) else ""
+        return found if isinstance(found, str) else ""
+
+    def calls(self, *names: str) -> Iterator[ast.Call]:
+        """The calls of these library functions."""
+        for node in self.nodes:
+            if isinstance(node, ast.Call) and self.called(node) in names:
+                yield node
+
+
+def inside(*nodes: ast.AST) -> list[ast.AST]:
+    """Nodes and all that is in them, in the order of the text; not what inner functions do."""
+    found: list[ast.AST] = []
+    waiting = list(reversed(nodes))
+    while waiting:
+        node = waiting.pop()
+        found.append(node)
+        if not isinstance(node, FUNCTIONS):
+            waiting.extend(reversed(list(ast.iter_child_nodes(node))))
+    return found
+
+
+def passages(module: Module, names: Names, words: re.Pattern[str] | None = None) -> Iterator[Passage]:
+    """A module's top and its functions, inner ones too; of functions only those in whose text a word stands."""
+    lines = None if words is None else [at for at, line in enumerate(module.lines, 1) if words.search(line)]
+    if lines is not None and not lines:
+        return
+    waiting: list[tuple[ast.FunctionDef | ast.AsyncFunctionDef | ast.Module, ast.ClassDef | None]]
+    waiting = [(module.tree, None)]
+    while waiting:
+        node, owner = waiting.pop()
+        passage = Passage(module, names, node, owner, inside(*node.body))
+        methods = {each: outer for outer in passage.nodes if isinstance(outer, ast.ClassDef) for each in outer.body}
+        for each in passage.nodes:
+            if isinstance(each, FUNCTIONS) and (lines is None or _among(lines, each)):
+                waiting.append((each, methods.get(each)))
+        yield passage
+
+
+def _among(lines: Sequence[int], node: ast.stmt) -> bool:
+    """One of the lines is in it."""
+    at = bisect_left(lines, node.lineno)
+    return at < len(lines) and lines[at] <= (node.end_lineno or node.lineno)
+
+
+def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
+    """What a call gives for a parameter."""
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    given = call.args[: position + 1]
+    return (
+        given[position] if len(given) > position and not any(isinstance(each, ast.Starred) for each in given) else None
+    )
+
+
+def says(call: ast.Call, name: str, *, answer: bool) -> bool:
+    """The call gives this keyword, and as this constant."""
+    value = argument(call, len(call.args), name)
+    return isinstance(value, ast.Constant) and value.value is answer
