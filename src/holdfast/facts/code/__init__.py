@@ -15,6 +15,7 @@ collectives that not all of them enter. rules/code judges these.
     functions    of the program, run once for each context              signatures by what contexts are told apart
     calls        of anything
     library      tables: which calls are collectives, differ, agree     library_calls, _classes, _functions, _methods
+    alarms       limits of time that end a collective
     collectives  what a collective does                                 noted      files and variables
     relevance    which functions can matter
     partings     where ranks part                                       ordering   those in the order of things

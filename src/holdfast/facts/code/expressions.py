@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from holdfast.facts.code.effects import Fork, Loop
+from holdfast.facts.code.alarms import YIELD
+from holdfast.facts.code.effects import Fork, Loop, Note
 from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.lookup import Lookup
 from holdfast.facts.code.things import Func, Made
@@ -64,6 +65,8 @@ class Expressions(Lookup):
         return Value(things=(Func(self.nested(frame, node, "<lambda>"), frame.scope),))
 
     def _yield(self, frame: Frame, node: ast.Yield | ast.YieldFrom) -> Value:
+        if frame.function is not None and frame.function.decorated_by("contextmanager"):
+            frame.note(Note(YIELD, frame.place(node)))
         frame.yields.append(self.evaluate(frame, node.value))
         return UNKNOWN
 

@@ -8,12 +8,14 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
+from holdfast.facts.code.alarms import ON, YIELD, within
+from holdfast.facts.code.arguments import Arguments, given_by
 from holdfast.facts.code.definitions import Definitions
-from holdfast.facts.code.effects import Exit, Fork, Loop, Note, Try, Way, ends
+from holdfast.facts.code.effects import Called, Exit, Fork, Loop, Note, Try, Way, ends
 from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.modules import dotted
-from holdfast.facts.code.things import Made
-from holdfast.facts.code.values import Kind, Sources, Value, derived, join, merged, tainted, truth
+from holdfast.facts.code.things import Func, Made, Obj
+from holdfast.facts.code.values import UNKNOWN, Kind, Sources, Value, derived, join, merged, tainted, truth
 
 _LONGEST_TEXT = 200
 _JOINS = frozenset({"join", "join_uneven_inputs"})
@@ -169,16 +171,40 @@ class Flow(Definitions):
 
     def _with(self, frame: Frame, node: ast.With | ast.AsyncWith) -> None:
         joined = 0
+        limits: list[Way] = []
+        leaving: list[tuple[ast.expr, Func]] = []
         for item in node.items:
             value = self.evaluate(frame, item.context_expr)
+            limits += _limit(frame)
+            leaving += self._entered(frame, item.context_expr, value)
             called = item.context_expr.func if isinstance(item.context_expr, ast.Call) else item.context_expr
             if (isinstance(called, ast.Attribute) and called.attr in _JOINS) or _last(called) == "Join":
                 joined += 1
             if item.optional_vars is not None:
                 self.assign(frame, item.optional_vars, value)
         frame.joined += joined
-        self.run(frame, node.body)
+        with frame.apart() as inner:
+            self.run(frame, node.body)
+            ended = frame.ended
+        block = tuple(inner)
+        for way in reversed(limits):
+            block = within(way, block)
+        frame.effects.extend(block)
         frame.joined -= joined
+        for expression, method in reversed(leaving):
+            self.invoke(frame, expression, method, given_by(*[UNKNOWN] * 3))
+        frame.ended = ended
+
+    def _entered(self, frame: Frame, node: ast.expr, value: Value) -> list[tuple[ast.expr, Func]]:
+        """A class of the program is entered; what it does when it is left."""
+        leaving = []
+        for thing in value.things:
+            if isinstance(thing, Obj):
+                enter, leave = self.names.method(thing.cls, "__enter__"), self.names.method(thing.cls, "__exit__")
+                if enter is not None and leave is not None:
+                    self.invoke(frame, node, Func(enter, None, value), Arguments())
+                    leaving.append((node, Func(leave, None, value)))
+        return leaving
 
     def _try(self, frame: Frame, node: ast.Try | ast.TryStar) -> None:
         names = frame.scope.names
@@ -232,6 +258,15 @@ class Flow(Definitions):
         ast.Try: _try,
         ast.TryStar: _try,
     }
+
+
+def _limit(frame: Frame) -> list[Way]:
+    """The way of a context manager that was just called, where it sets a limit of time: the block stands in it."""
+    last = frame.effects[-1] if frame.effects else None
+    if isinstance(last, Called) and {ON, YIELD} <= last.within.marks:
+        frame.effects.pop()
+        return [last.within.way]
+    return []
 
 
 def _leave(frame: Frame, node: ast.stmt, how: str, what: str = "") -> None:

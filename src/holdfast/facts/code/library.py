@@ -246,7 +246,8 @@ CLASSES: dict[str, str] = {
     "torch.utils.data.DataLoader": "loader", "torch.utils.data.dataloader.DataLoader": "loader",
     "torch.amp.GradScaler": "scaler", "torch.cuda.amp.GradScaler": "scaler",
     "torch.amp.grad_scaler.GradScaler": "scaler",
-    "threading.Thread": "thread",
+    "threading.Thread": "thread", "concurrent.futures.ThreadPoolExecutor": "executor",
+    "concurrent.futures.thread.ThreadPoolExecutor": "executor",
 }  # fmt: skip
 #: Groups of a mesh or of Megatron's state: some of the ranks.
 SUB_GROUPS = ("get_group", "get_process_group", "_group")

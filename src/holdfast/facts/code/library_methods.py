@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from holdfast.facts.code import library
+from holdfast.facts.code import alarms, library
 from holdfast.facts.code.arguments import Arguments, LibraryCall
 from holdfast.facts.code.collectives import collective
 from holdfast.facts.code.effects import Group, Note, Op
@@ -186,4 +186,6 @@ _BY_HEART: dict[str, Callable[[State, LibraryCall], Value | None]] = {
     "write_bytes": _write,
     "read_text": _read,
     "read_bytes": _read,
+    "submit": alarms.submit,
+    "result": alarms.result,
 }

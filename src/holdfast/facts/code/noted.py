@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from holdfast.facts.code.alarms import note_alarm
 from holdfast.facts.code.arguments import LibraryCall
 from holdfast.facts.code.effects import Note
 from holdfast.facts.code.state import State
@@ -17,6 +18,8 @@ def note_call(state: State, call: LibraryCall) -> None:
         note_file(state, call, "read", call.given.node(0, "f"))
     elif call.name == "os.putenv":
         note_variable(call)
+    elif call.name in ("signal.signal", "signal.alarm", "signal.setitimer"):
+        note_alarm(state, call)
 
 
 def note_variable(call: LibraryCall) -> None:

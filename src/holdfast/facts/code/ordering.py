@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from holdfast.facts.code.alarms import ON, abandoned
 from holdfast.facts.code.effects import Body, Called, Effect, Exit, Loop, Note, Op, Place, Way, events
 from holdfast.facts.code.partings import Parting
 from holdfast.facts.code.values import by_rank
 
 
-def in_function(body: Body, *, alone: bool) -> Iterator[Parting]:
-    """Of one function; ``alone`` says that all ranks run it alike."""
+def in_function(body: Body, *, alone: bool, alarm: str = "") -> Iterator[Parting]:
+    """Of one function; ``alone`` says that all ranks run it alike, ``alarm`` is what an alarm raises."""
+    if ON in body.marks:
+        yield from abandoned(body.way, alarm)
     if "unscale" in body.marks:
         yield from _scaler(body.way)
     if alone and "send" in body.marks:

@@ -101,7 +101,7 @@ class Program(Expressions, Flow, Calls):
     def examine(self, frame: Frame, body: Body) -> None:
         """Note where ranks part in a function that has run."""
         self.examine_way(body.way)
-        for each in in_function(body, alone=not frame.control):
+        for each in in_function(body, alone=not frame.control, alarm=self.alarm):
             self.found.setdefault((each.kind, each.place), each)
 
     def examine_way(self, way: Way) -> None:

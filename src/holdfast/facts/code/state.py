@@ -23,8 +23,8 @@ class State(ABC):
     ``functions`` and ``classes`` are the nested ones by the identity of their node; ``sharded`` are classes whose
     instances are sharded. ``memory`` keeps what functions did, by context, ``active`` how often each runs just now, and
     ``depth`` all that run; ``decorations`` are functions as their decorators leave them. ``changed``: something was
-    learned of an attribute or a variable, and another round is due. ``found``, ``threads`` and ``roots`` (of modules)
-    are what is judged.
+    learned of an attribute or a variable, and another round is due. ``alarm`` is what the
+    program's handler of alarms raises. ``found``, ``threads`` and ``roots`` (of modules) are what is judged.
     """
 
     modules: Mapping[str, Module]
@@ -40,9 +40,11 @@ class State(ABC):
     changed: bool
     found: dict[tuple[str, Place], Parting]
     threads: list[tuple[Place, Way]]
+    alarm: str
     roots: list[Body]
 
     def __init__(self) -> None:
+        self.alarm = ""
         self._texts: dict[int, str] = {}
         self._dotted: dict[int, str] = {}
 

@@ -81,6 +81,12 @@ class Ranks(msgspec.Struct, frozen=True):
     world: bool
 
 
+class Submitted(msgspec.Struct, frozen=True):
+    """What a thread of a pool was given to do: the way that it goes."""
+
+    way: tuple[Any, ...]
+
+
 class Partial(msgspec.Struct, frozen=True, eq=False):
     """A method of something that is no instance of a class of the program, not called yet.
 

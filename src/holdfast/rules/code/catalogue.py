@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from holdfast.facts.code.partings import Parting
 from holdfast.findings import Finding
 from holdfast.rules.code import (
+    alarm,
     arguments,
     epoch,
     file_race,
@@ -46,6 +47,7 @@ RULES: tuple[Rule, ...] = tuple(
         order,
         in_except,
         swallowed,
+        alarm,
         arguments,
         root,
         local_state,
