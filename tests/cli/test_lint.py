@@ -104,3 +104,37 @@ def test_a_notebook_is_named_by_cell_and_line(tmp_path):
     cells[1] += "  # noqa"
     path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": each} for each in cells]}))
     assert "1 excused" in run(path).stderr
+
+
+def test_standard_input_is_linted_under_the_name_that_an_editor_gives(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "helper.py").write_text("import torch.distributed as dist\n\n\ndef all_done():\n    dist.barrier()\n")
+    text = "import torch.distributed as dist\nfrom helper import all_done\nif dist.get_rank() == 0:\n    all_done()\n"
+    words = ["-", "--stdin-filename", "train.py", "helper.py"]
+    result = CliRunner().invoke(lint.command, words, input=text, standalone_mode=False)
+    assert result.stdout.startswith("train.py:4: SYNC004")
+    result = CliRunner().invoke(lint.command, ["-"], input=GUARDED.format(comment=""), standalone_mode=False)
+    assert (result.stdout[:10], result.return_value) == ("-:6: SYNC0", 1)
+    assert CliRunner().invoke(lint.command, ["-"], input=b"\0", standalone_mode=False).return_value == 2
+    assert "no `-` among the paths" in str(run("--stdin-filename", "a.py").exception)
+
+
+def test_statistics_count_by_rule(file):
+    file.with_name("other.py").write_text(GUARDED.format(comment=""))
+    assert run(file.parent, "--statistics").stdout == "     2  SYNC004   rank-guarded-collective\n"
+
+
+def test_a_path_that_is_not_there_is_said_and_is_a_status_of_its_own(file, tmp_path):
+    file.write_text("x = 1\n")
+    result = run(file, tmp_path / "missing.py")
+    assert "missing.py: passed over, as there is no such file" in result.stderr
+    assert "1 file" in result.stderr
+    assert result.return_value == 2
+
+
+def test_a_name_cannot_move_the_cursor(tmp_path):
+    path = tmp_path / "a\x1b[2J\n.py"
+    path.write_text(GUARDED.format(comment=""))
+    said = run(tmp_path, "--explain").stdout
+    assert "\x1b" not in said
+    assert "\\x1b[2J" in said.splitlines()[0]

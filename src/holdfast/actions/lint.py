@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
-from holdfast.errors import UnknownName
+from holdfast.actions.lint_options import ALL, Options
 from holdfast.facts.code import notebooks, reading
 from holdfast.facts.code.programs import Program
 from holdfast.facts.code.reading import PassedOver
 from holdfast.findings import Finding, Level
-from holdfast.rules.code.catalogue import RULES, judge
-from holdfast.rules.code.rule import Rule
+from holdfast.rules.code.catalogue import judge
 
 _NOQA = re.compile(r"#\s*noqa(?P<codes>:\s*[A-Za-z0-9, -]+)?", re.IGNORECASE)
 
@@ -27,30 +27,34 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Linted(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found in so many ``files`` and ``lines``, what was excused by comments, and what was passed over."""
+    """What was found in so many ``files`` and ``lines``, what was excused by comments, and what was passed over.
+
+    ``unread``: among what was passed over is a path that was asked for by name, and not excluded.
+    """
 
     claims: tuple[Claim, ...]
     files: int
     lines: int
     excused: int
     passed: tuple[PassedOver, ...]
+    unread: bool = False
 
     @property
     def exit_status(self) -> int:
-        """1 where something is worse than advice."""
-        return int(any(claim.finding.level in (Level.ERROR, Level.WARNING) for claim in self.claims))
+        """1 where something is worse than advice, else 2 where a file that was asked for could not be read."""
+        if any(claim.finding.level in (Level.ERROR, Level.WARNING) for claim in self.claims):
+            return 1
+        return 2 if self.unread else 0
 
 
-def lint(paths: Sequence[Path], select: Collection[str] = (), ignore: Collection[str] = ()) -> Linted:
-    """Lint all Python files of ``paths`` as one program.
-
-    ``select`` and ``ignore`` are names of rules, codes of causes or beginnings of codes (``SYNC``).
+def lint(paths: Sequence[Path], options: Options = ALL, unsaved: Mapping[Path, bytes] = MappingProxyType({})) -> Linted:
+    """Lint all Python files of ``paths`` as one program; ``unsaved`` is what an editor holds of a file.
 
     Raises:
-        UnknownName: there is no such rule or code.
+        UnknownName: there is no such rule or code as the options name.
     """
-    chosen = _chosen(select, ignore)
-    sources = reading.read(paths)
+    chosen = options.rules()
+    sources = reading.read(paths, options.left_out, unsaved)
     partings = Program(sources.modules).look()
     texts = {module.file: module.lines for module in sources.modules.values()}
     books = {module.file: module.notebook for module in sources.modules.values() if module.notebook is not None}
@@ -58,30 +62,21 @@ def lint(paths: Sequence[Path], select: Collection[str] = (), ignore: Collection
         partings = [notebooks.told(each, books) for each in partings]
         for file, book in books.items():
             texts |= notebooks.texts(file, book)
-    found = [Claim(rule.name, claim) for rule, claim in judge(partings) if rule in chosen]
+    found = [
+        Claim(rule.name, claim)
+        for rule, claim in judge(partings)
+        if rule in chosen and not options.excuses(rule, claim.subject.file or "")
+    ]
     claims = [each for each in found if not _excused(texts, each)]
+    asked = {str(path) for path in paths if not options.left_out(path)}
     return Linted(
         claims=tuple(claims),
         files=len(sources.modules),
         lines=sources.lines,
         excused=len(found) - len(claims),
         passed=sources.passed,
+        unread=any(each.file in asked for each in sources.passed),
     )
-
-
-def _chosen(select: Collection[str], ignore: Collection[str]) -> list[Rule]:
-    for word in (*select, *ignore):
-        if not any(_means(word, rule) for rule in RULES):
-            raise UnknownName("rule", word, sorted({rule.name for rule in RULES} | {rule.cause.code for rule in RULES}))
-    return [
-        rule
-        for rule in RULES
-        if (not select or any(_means(word, rule) for word in select)) and not any(_means(word, rule) for word in ignore)
-    ]
-
-
-def _means(word: str, rule: Rule) -> bool:
-    return word.lower() in (rule.name, rule.cause.name) or (word != "" and rule.cause.code.startswith(word.upper()))
 
 
 def _excused(texts: Mapping[str, Sequence[str]], claim: Claim) -> bool:

@@ -4,36 +4,73 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+if TYPE_CHECKING:
+    from holdfast.actions.lint import Linted
+
 FORMATS = ("text", "json", "github", "sarif", "junit")
+_STDIN = Path("-")
 
 
 @click.command()
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--select", metavar="NAMES", help="Only these rules: names, codes or beginnings of codes, by comma.")
 @click.option("--ignore", metavar="NAMES", help="All rules but these.")
+@click.option("--exclude", metavar="PATTERNS", help="Files and folders that are not read, by comma: `tests,*_pb2.py`.")
 @click.option("--output-format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--explain", is_flag=True, help="Say with each finding how the difference comes about, and what to do.")
+@click.option("--statistics", is_flag=True, help="How many findings each rule has, instead of the findings.")
+@click.option(
+    "--stdin-filename", metavar="FILE", type=click.Path(path_type=Path), help="What `-`, the input, is called."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-def command(
-    *, paths: tuple[Path, ...], select: str | None, ignore: str | None, form: str, explain: bool, as_json: bool
+def command(  # noqa: PLR0913 - one for each option
+    *,
+    paths: tuple[Path, ...],
+    select: str | None,
+    ignore: str | None,
+    exclude: str | None,
+    form: str,
+    explain: bool,
+    statistics: bool,
+    stdin_filename: Path | None,
+    as_json: bool,
 ) -> int:
     """Find collectives that not all ranks reach, in the files and folders PATH (default: here), read as one program.
 
-    Nothing is imported or run. `# noqa: SYNC004` on a line excuses it. Exit status 1 where something is worse than
-    advice.
+    Nothing is imported or run. `-` is standard input. `# noqa: SYNC004` on a line excuses it; [tool.holdfast.lint] in
+    pyproject.toml holds what need not be said each time. Exit status 1 where something is worse than advice, 2 where a
+    PATH cannot be read.
     """
-    from holdfast import __version__
     from holdfast.actions.lint import lint
+    from holdfast.actions.lint_options import given
+    from holdfast.facts.code.notebooks import MOST_BYTES
+
+    unsaved = {}
+    if _STDIN in paths:
+        name = stdin_filename or _STDIN
+        unsaved[name] = sys.stdin.buffer.read(MOST_BYTES + 1)
+        paths = tuple(name if path == _STDIN else path for path in paths)
+    elif stdin_filename is not None:
+        raise click.UsageError("--stdin-filename is what `-` is called, and there is no `-` among the paths")
+    paths = paths or (Path(),)
+    options = given(paths, select=_words(select), ignore=_words(ignore), exclude=_words(exclude))
+    linted = lint(paths, options, unsaved)
+    _show(linted, "json" if as_json else form, explain=explain, statistics=statistics)
+    return linted.exit_status
+
+
+def _show(linted: Linted, form: str, *, explain: bool, statistics: bool) -> None:
+    from holdfast import __version__
     from holdfast.report import json
     from holdfast.report import lint as report
-    from holdfast.report.text import plural
+    from holdfast.report.text import one_line, plural
 
-    linted = lint(paths or (Path(),), _words(select), _words(ignore))
     claims = [(each.rule, each.finding) for each in linted.claims]
-    match "json" if as_json else form:
+    match form:
         case "json":
             findings = [claim for _, claim in claims]
             rules = [name for name, _ in claims]
@@ -46,15 +83,13 @@ def command(
         case "junit":
             click.echo(report.junit(claims))
         case _:
-            for line in report.lines(claims, explain=explain):
-                click.echo(line)
+            report.write(report.statistics(claims) if statistics else report.lines(claims, explain=explain), sys.stdout)
     for passed in linted.passed:
-        click.echo(f"{passed.file}: passed over, as {passed.why}", err=True)
+        click.echo(one_line(f"{passed.file}: passed over, as {passed.why}"), err=True)
     found = plural(len(claims), "finding") if claims else "nothing found"
     excused = f", {linted.excused} excused" if linted.excused else ""
     click.echo(f"{found}{excused} in {plural(linted.files, 'file')}, {linted.lines:,} lines", err=True)
-    return linted.exit_status
 
 
-def _words(text: str | None) -> tuple[str, ...]:
-    return tuple(word.strip() for word in (text or "").split(",") if word.strip())
+def _words(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(word.strip() for word in text.split(",") if word.strip())

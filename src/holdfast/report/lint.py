@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TextIO
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
 from holdfast.findings import Finding, Level
+from holdfast.report.text import encodable, visible
 
 _GITHUB = {Level.ERROR: "error", Level.WARNING: "warning"}
 _SARIF = {Level.ERROR: "error", Level.WARNING: "warning"}
+_COLOURS = {Level.ERROR: "bold red", Level.WARNING: "bold yellow"}
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 #: A rule's name and its finding.
 Named = tuple[str, Finding]
@@ -34,13 +37,41 @@ def path_of(file: str) -> str:
     return file.removesuffix(f":{cell}") if cell else file
 
 
-def lines(claims: Iterable[Named], *, explain: bool = False) -> Iterable[str]:
-    """``file:line: CODE name: message``; with ``explain`` what it rests on, and what to do."""
+Parts = list[tuple[str, str]]
+
+
+def lines(claims: Iterable[Named], *, explain: bool = False) -> Iterable[Parts]:
+    """``file:line: CODE name: message``, as (text, style); with ``explain`` what it rests on, and what to do."""
     for name, claim in claims:
-        yield f"{_place(claim)}: {claim.code} {name}: {claim.message}"
+        colour = _COLOURS.get(claim.level, "bold blue")
+        yield [(_place(claim), "bold"), (": ", "dim"), (claim.code, colour), (f" {name}: {claim.message}", "")]
         if explain:
-            yield from (f"    {fact.origin}: {fact.text}" for fact in claim.evidence)
-            yield from (f"    → {remedy.text}" for remedy in claim.remedies[:2])
+            for fact in claim.evidence:
+                yield [(f"    {fact.origin}", "cyan"), (": ", "dim"), (fact.text, "")]
+            for remedy in claim.remedies[:2]:
+                yield [("    → ", "green"), (remedy.text, "")]
+
+
+def statistics(claims: Iterable[Named]) -> Iterable[Parts]:
+    """How many findings each rule has, the most first."""
+    counts = Counter((claim.code, name, claim.level) for name, claim in claims)
+    for (code, name, level), count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        yield [(f"{count:>6,}  ", "bold"), (f"{code:<8}", _COLOURS.get(level, "bold blue")), (f"  {name}", "")]
+
+
+def write(rows: Iterable[Parts], file: TextIO) -> None:
+    """Write such lines: in colours on a terminal, and plain everywhere else."""
+    if file.isatty():
+        from holdfast.report.sheet import draw_lines  # noqa: PLC0415 - rich costs 60 ms, and only who looks shall pay
+
+        draw_lines(([(_shown(text), style) for text, style in parts] for parts in rows), file)
+        return
+    encoding = getattr(file, "encoding", None) or "utf-8"
+    file.writelines(encodable(_shown("".join(text for text, _ in parts)), encoding) + "\n" for parts in rows)
+
+
+def _shown(text: str) -> str:
+    return visible(text).replace("\n", " ")
 
 
 def github(claims: Iterable[Named]) -> Iterable[str]:

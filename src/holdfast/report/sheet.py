@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 from rich.console import Console
@@ -33,6 +34,16 @@ class _Landmarks(RegexHighlighter):
         r"(?P<cyan>[^\s()]+\.py:\d+)",
         r"(?P<magenta>\b[a-z_]+ #\d+)",
     )
+
+
+def draw_lines(lines: Iterable[Sequence[tuple[str, str]]], file: TextIO) -> None:
+    """Write lines of (text, style) on a terminal, each whole however wide; without colours where none are wanted."""
+    target = Console(file=file, highlight=False, markup=False, emoji=False, soft_wrap=True, legacy_windows=False)
+    fancy = not target.no_color and target.color_system is not None
+    encoding = getattr(file, "encoding", None) or "utf-8"
+    for line in lines:
+        text = Text.assemble(*((encodable(part, encoding), style if fancy else "") for part, style in line))
+        target.print(text)
 
 
 def draw(document: Document, file: TextIO, width: int | None = None) -> None:

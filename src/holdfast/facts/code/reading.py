@@ -137,7 +137,7 @@ def _name(path: Path) -> tuple[Path, str]:
 
 def _module(path: Path, key: str, name: str, passed: list[PassedOver], content: bytes | None) -> Module | None:
     try:
-        content = _content(path) if content is None else content
+        content = _sized(path, _content(path) if content is None else content)
         notebook = notebooks.parse(content, MOST_BYTES) if path.suffix == ".ipynb" else None
         text = notebook.text if notebook else _text(content)
         with warnings.catch_warnings(action="ignore"):  # of the user's invalid escapes
@@ -161,9 +161,12 @@ def _module(path: Path, key: str, name: str, passed: list[PassedOver], content: 
 def _content(path: Path) -> bytes:
     if not path.is_file():
         raise ValueError("it is no file")
-    most = notebooks.MOST_BYTES if path.suffix == ".ipynb" else MOST_BYTES
     with path.open("rb") as file:
-        content = file.read(most + 1)
+        return file.read(notebooks.MOST_BYTES + 1)
+
+
+def _sized(path: Path, content: bytes) -> bytes:
+    most = notebooks.MOST_BYTES if path.suffix == ".ipynb" else MOST_BYTES
     if len(content) > most:
         raise ValueError(f"it has more than {most >> 20} MiB, which is no program")
     return content
