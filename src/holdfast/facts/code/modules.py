@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -11,6 +12,11 @@ from holdfast.facts.code.notebooks import Notebook
 from holdfast.facts.code.values import Value
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+#: An ``import`` of these means the library, whatever file of the program has the same name in some package.
+_LIBRARIES = sys.stdlib_module_names | {
+    "torch", "accelerate", "lightning", "pytorch_lightning", "lightning_fabric", "deepspeed", "transformers",
+    "torchmetrics", "megatron", "numpy", "psutil",
+}  # fmt: skip
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
@@ -177,7 +183,7 @@ class Names:
             if isinstance(owner, str) and owner != home:
                 return canonical(f"{owner}.{last}")
         else:
-            module = self._by_tail.get(name) if not home else None
+            module = self._by_tail.get(name) if not home and name not in _LIBRARIES else None
             if module is not None:
                 return module
         return canonical(name)
