@@ -16,6 +16,7 @@ collectives that not all of them enter. rules/code judges these.
     calls        of anything
     library      tables: which calls are collectives, differ, agree     library_calls, _classes, _functions, _methods
     alarms       limits of time that end a collective
+    labour       work of one rank, for which the others wait
     collectives  what a collective does                                 noted      files and variables
     relevance    which functions can matter
     partings     where ranks part                                       ordering   those in the order of things

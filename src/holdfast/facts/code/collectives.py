@@ -33,6 +33,9 @@ def collective(state: State, call: LibraryCall, what: Collective) -> Value:
         return SAME
     _note_differing(call, what, group)
     if what.kind == "init":
+        limit = given.get(2, "timeout")
+        own = given.rest is not None or (limit is not None and limit.const is not None)
+        state.limits.add("own" if own else "default")
         call.frame.note(Note("init", call.place))
         return SAME
     first = given.node(0, what.parameters[0]) if what.parameters else None

@@ -15,7 +15,7 @@ from holdfast.facts.code.effects import Called, Exit, Fork, Loop, Note, Try, Way
 from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.modules import dotted
 from holdfast.facts.code.things import Func, Made, Obj
-from holdfast.facts.code.values import UNKNOWN, Kind, Sources, Value, derived, join, merged, tainted, truth
+from holdfast.facts.code.values import UNKNOWN, Kind, Sources, Value, by_rank, derived, join, merged, tainted, truth
 
 _LONGEST_TEXT = 200
 _JOINS = frozenset({"join", "join_uneven_inputs"})
@@ -126,6 +126,8 @@ class Flow(Definitions):
 
     def _iterated(self, frame: Frame, node: ast.For | ast.AsyncFor, over: Value) -> None:
         for thing in over.things:
+            if isinstance(thing, Made) and thing.name == "loader" and frame.control and by_rank(frame.control):
+                frame.note(Note("work", frame.place(node), "a pass over a loader"))
             sampler = thing.holds if isinstance(thing, Made) and thing.name == "loader" else None
             if sampler is not None and any(
                 isinstance(each, Made) and each.name == "sampler" for each in sampler.things

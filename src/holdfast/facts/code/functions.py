@@ -11,6 +11,7 @@ from holdfast.facts.code import library
 from holdfast.facts.code.arguments import Arguments, given_by
 from holdfast.facts.code.effects import EMPTY, Called, Fork, body_of
 from holdfast.facts.code.frames import Frame, Summary
+from holdfast.facts.code.labour import note_own_work
 from holdfast.facts.code.modules import Definition, Function, dotted
 from holdfast.facts.code.signatures import signature
 from holdfast.facts.code.state import State
@@ -29,6 +30,7 @@ class Functions(State):
         if thing.bound is not None:
             given = replace(given, positional=[thing.bound, *given.positional], nodes=[None, *given.nodes])
         function = thing.function
+        note_own_work(frame, node, function)
         if id(function.node) not in self.functions and not self.relevance.matters(function):
             return unseen(*given.all)
         summary = self.summary(function, self._bind(function, given), thing.scope, frame)

@@ -10,6 +10,7 @@ from holdfast.facts.code import alarms, library
 from holdfast.facts.code.arguments import Arguments, LibraryCall
 from holdfast.facts.code.collectives import collective
 from holdfast.facts.code.effects import Group, Note, Op
+from holdfast.facts.code.labour import note_work
 from holdfast.facts.code.library_classes import library_base, prepared, run_thread
 from holdfast.facts.code.noted import note_file
 from holdfast.facts.code.state import State
@@ -167,6 +168,10 @@ def _write(state: State, call: LibraryCall) -> Value:
     return SAME
 
 
+def _map(_: State, call: LibraryCall) -> None:
+    note_work(call)
+
+
 def _read(state: State, call: LibraryCall) -> Value:
     note_file(state, call, "read", call.written)
     return Value(content=call.receiver.content, known=False)
@@ -186,6 +191,7 @@ _BY_HEART: dict[str, Callable[[State, LibraryCall], Value | None]] = {
     "write_bytes": _write,
     "read_text": _read,
     "read_bytes": _read,
+    "map": _map,
     "submit": alarms.submit,
     "result": alarms.result,
 }

@@ -7,6 +7,7 @@ import ast
 from holdfast.facts.code.alarms import note_alarm
 from holdfast.facts.code.arguments import LibraryCall
 from holdfast.facts.code.effects import Note
+from holdfast.facts.code.labour import note_work
 from holdfast.facts.code.state import State
 
 
@@ -20,6 +21,8 @@ def note_call(state: State, call: LibraryCall) -> None:
         note_variable(call)
     elif call.name in ("signal.signal", "signal.alarm", "signal.setitimer"):
         note_alarm(state, call)
+    else:
+        note_work(call)
 
 
 def note_variable(call: LibraryCall) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.facts.code.alarms import ON, abandoned
 from holdfast.facts.code.effects import Body, Called, Effect, Exit, Loop, Note, Op, Place, Way, events
+from holdfast.facts.code.labour import MAY_FAIL, awaited, unguarded
 from holdfast.facts.code.partings import Parting
 from holdfast.facts.code.values import by_rank
 
@@ -14,6 +15,10 @@ def in_function(body: Body, *, alone: bool, alarm: str = "") -> Iterator[Parting
     """Of one function; ``alone`` says that all ranks run it alike, ``alarm`` is what an alarm raises."""
     if ON in body.marks:
         yield from abandoned(body.way, alarm)
+    if "work" in body.marks and body.whole:
+        yield from awaited(body.way)
+    if body.whole and body.marks & MAY_FAIL:
+        yield from unguarded(body.way)
     if "unscale" in body.marks:
         yield from _scaler(body.way)
     if alone and "send" in body.marks:

@@ -67,7 +67,8 @@ class Program(Expressions, Flow, Calls):
                     self.found.setdefault((each.kind, each.place), each)
         for each in habits(self.modules.values(), self.names):
             self.found.setdefault((each.kind, each.place), each)
-        return list(self.found.values())
+        unlimited = self.limits == {"default"}
+        return [each for each in self.found.values() if each.kind != "long" or unlimited]
 
     def _round(self) -> None:
         for module in self.modules.values():

@@ -24,7 +24,8 @@ class State(ABC):
     instances are sharded. ``memory`` keeps what functions did, by context, ``active`` how often each runs just now, and
     ``depth`` all that run; ``decorations`` are functions as their decorators leave them. ``changed``: something was
     learned of an attribute or a variable, and another round is due. ``alarm`` is what the
-    program's handler of alarms raises. ``found``, ``threads`` and ``roots`` (of modules) are what is judged.
+    program's handler of alarms raises, ``limits`` whether groups have the "default" limit of time or their "own".
+    ``found``, ``threads`` and ``roots`` (of modules) are what is judged.
     """
 
     modules: Mapping[str, Module]
@@ -41,10 +42,12 @@ class State(ABC):
     found: dict[tuple[str, Place], Parting]
     threads: list[tuple[Place, Way]]
     alarm: str
+    limits: set[str]
     roots: list[Body]
 
     def __init__(self) -> None:
         self.alarm = ""
+        self.limits = set()
         self._texts: dict[int, str] = {}
         self._dotted: dict[int, str] = {}
 

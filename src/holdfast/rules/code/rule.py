@@ -28,7 +28,7 @@ class Tier(StrEnum):
 
 #: How a tier is shown.
 LEVELS = {
-    Tier.SURE: Level.ERROR, Tier.DATA: Level.WARNING, Tier.FAULT: Level.WARNING, Tier.LATE: Level.WARNING,
+    Tier.SURE: Level.ERROR, Tier.DATA: Level.WARNING, Tier.FAULT: Level.WARNING, Tier.LATE: Level.NOTE,
     Tier.DRIFT: Level.WARNING, Tier.ADVICE: Level.NOTE,
 }  # fmt: skip
 _HEAD = "import torch\nimport torch.distributed as dist\n\n"

@@ -23,8 +23,9 @@ RULE = Rule(
     cause=by_name("rank-skips-collective"),
     tier=Tier.FAULT,
     what_it_does="Finds exceptions that the program itself raises and catches again, with a collective in between that "
-    "the rank then leaves out.",
-    known_misses="Exceptions of libraries are not followed, as any call may raise.",
+    "the rank then leaves out; and files, downloads and other programs of one rank that may fail in a block whose "
+    "handler goes on, with a collective of all behind them in the block.",
+    known_misses="Other exceptions of libraries are not followed, as any call may raise.",
     bad="""\
 def check(loss):
     if torch.isnan(loss):
