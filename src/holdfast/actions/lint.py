@@ -15,15 +15,17 @@ from holdfast.facts.code.programs import Program
 from holdfast.facts.code.reading import PassedOver
 from holdfast.findings import Finding, Level
 from holdfast.rules.code.catalogue import judge
+from holdfast.rules.code.edits import Edit
 
 _NOQA = re.compile(r"#\s*noqa(?P<codes>:\s*[A-Za-z0-9, -]+)?", re.IGNORECASE)
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """One finding, and the name of the rule that made it."""
+    """One finding, the name of the rule that made it, and the edit that it offers."""
 
     rule: str
     finding: Finding
+    edit: Edit | None = None
 
 
 class Linted(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +57,8 @@ def lint(paths: Sequence[Path], options: Options = ALL, unsaved: Mapping[Path, b
     """
     chosen = options.rules()
     sources = reading.read(paths, options.left_out, unsaved)
-    partings = Program(sources.modules).look()
+    with reading.without_collector():
+        partings = Program(sources.modules).look()
     texts = {module.file: module.lines for module in sources.modules.values()}
     books = {module.file: module.notebook for module in sources.modules.values() if module.notebook is not None}
     if books:
@@ -63,8 +66,8 @@ def lint(paths: Sequence[Path], options: Options = ALL, unsaved: Mapping[Path, b
         for file, book in books.items():
             texts |= notebooks.texts(file, book)
     found = [
-        Claim(rule.name, claim)
-        for rule, claim in judge(partings)
+        Claim(rule.name, claim, rule.mends(parting, texts.get(parting.place.file, ())))
+        for rule, parting, claim in judge(partings)
         if rule in chosen and not options.excuses(rule, claim.subject.file or "")
     ]
     claims = [each for each in found if not _excused(texts, each)]

@@ -58,7 +58,7 @@ def read(
     passed: list[PassedOver] = []
     lines = 0
     siblings: dict[Path, dict[str, str]] = {}
-    with _without_collector():
+    with without_collector():
         for path in _files(paths, passed, left_out, unsaved):
             root, name = _name(path)
             key = name if name not in modules else f"{name}@{len(modules)}"
@@ -72,8 +72,8 @@ def read(
 
 
 @contextmanager
-def _without_collector() -> Iterator[None]:
-    """Trees of syntax are millions of objects that all stay: looking for garbage among them is most of the time."""
+def without_collector() -> Iterator[None]:
+    """Trees and what is known of values are millions of objects that stay: looking for garbage is half the time."""
     was = gc.isenabled()
     gc.disable()
     try:
