@@ -138,3 +138,26 @@ def test_a_name_cannot_move_the_cursor(tmp_path):
     said = run(tmp_path, "--explain").stdout
     assert "\x1b" not in said
     assert "\\x1b[2J" in said.splitlines()[0]
+
+
+EPOCHS = """import torch
+from torch.utils.data import DataLoader, DistributedSampler
+
+sampler = DistributedSampler([1])
+loader = DataLoader([1], sampler=sampler)
+for epoch in range(3):
+    for batch in loader:
+        print(batch)
+"""
+
+
+def test_fix_writes_what_diff_shows_and_lints_again(file):
+    file.write_text(EPOCHS)
+    result = run(file, "--diff")
+    assert "+    sampler.set_epoch(epoch)" in result.stdout.splitlines()
+    assert (result.return_value, file.read_text()) == (1, EPOCHS)
+    result = run(file, "--fix")
+    assert f"{file}: 1 line mended" in result.stderr
+    assert "nothing found" in result.stderr
+    assert "    sampler.set_epoch(epoch)\n" in file.read_text()
+    assert (run(file, "--diff").stdout, run(file, "--diff").return_value) == ("", 0)

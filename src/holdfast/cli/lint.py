@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from holdfast.actions.lint import Linted
+    from holdfast.actions.mend import Change
 
 FORMATS = ("text", "json", "github", "sarif", "junit")
 _STDIN = Path("-")
@@ -22,6 +25,8 @@ _STDIN = Path("-")
 @click.option("--exclude", metavar="PATTERNS", help="Files and folders that are not read, by comma: `tests,*_pb2.py`.")
 @click.option("--output-format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--explain", is_flag=True, help="Say with each finding how the difference comes about, and what to do.")
+@click.option("--fix", is_flag=True, help="Mend what can be mended without changing a right program, and lint again.")
+@click.option("--diff", is_flag=True, help="Show what --fix would do, and do not do it.")
 @click.option("--statistics", is_flag=True, help="How many findings each rule has, instead of the findings.")
 @click.option(
     "--stdin-filename", metavar="FILE", type=click.Path(path_type=Path), help="What `-`, the input, is called."
@@ -35,6 +40,8 @@ def command(  # noqa: PLR0913 - one for each option
     exclude: str | None,
     form: str,
     explain: bool,
+    fix: bool,
+    diff: bool,
     statistics: bool,
     stdin_filename: Path | None,
     as_json: bool,
@@ -49,6 +56,8 @@ def command(  # noqa: PLR0913 - one for each option
     from holdfast.actions.lint_options import given
     from holdfast.facts.code.notebooks import MOST_BYTES
 
+    if (fix or diff) and _STDIN in paths:
+        raise click.UsageError("--fix and --diff are for files, and `-` is none")
     unsaved = {}
     if _STDIN in paths:
         name = stdin_filename or _STDIN
@@ -59,6 +68,10 @@ def command(  # noqa: PLR0913 - one for each option
     paths = paths or (Path(),)
     options = given(paths, select=_words(select), ignore=_words(ignore), exclude=_words(exclude))
     linted = lint(paths, options, unsaved)
+    if diff:
+        return _differences(linted)
+    if fix and _mend(linted):
+        linted = lint(paths, options)
     _show(linted, "json" if as_json else form, explain=explain, statistics=statistics)
     return linted.exit_status
 
@@ -89,6 +102,34 @@ def _show(linted: Linted, form: str, *, explain: bool, statistics: bool) -> None
     found = plural(len(claims), "finding") if claims else "nothing found"
     excused = f", {linted.excused} excused" if linted.excused else ""
     click.echo(f"{found}{excused} in {plural(linted.files, 'file')}, {linted.lines:,} lines", err=True)
+
+
+def _differences(linted: Linted) -> int:
+    """Print what would be mended; 1 where something would."""
+    from holdfast.report import lint as report
+
+    found = False
+    for change in _changes(linted):
+        found = True
+        report.write(report.difference(change.diff()), sys.stdout)
+    return int(found)
+
+
+def _mend(linted: Linted) -> bool:
+    from holdfast.report.text import one_line, plural
+
+    found = False
+    for change in _changes(linted):
+        change.make()
+        found = True
+        click.echo(one_line(f"{change.file}: {plural(change.edits, 'line')} mended"), err=True)
+    return found
+
+
+def _changes(linted: Linted) -> Iterator[Change]:
+    from holdfast.actions.mend import changes
+
+    return changes((each.finding.subject.file or "", each.edit) for each in linted.claims if each.edit is not None)
 
 
 def _words(text: str | None) -> tuple[str, ...] | None:

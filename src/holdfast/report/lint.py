@@ -15,6 +15,7 @@ from holdfast.report.text import encodable, visible
 _GITHUB = {Level.ERROR: "error", Level.WARNING: "warning"}
 _SARIF = {Level.ERROR: "error", Level.WARNING: "warning"}
 _COLOURS = {Level.ERROR: "bold red", Level.WARNING: "bold yellow"}
+_DIFF = {"+": "green", "-": "red", "@": "cyan"}
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 #: A rule's name and its finding.
 Named = tuple[str, Finding]
@@ -57,6 +58,12 @@ def statistics(claims: Iterable[Named]) -> Iterable[Parts]:
     counts = Counter((claim.code, name, claim.level) for name, claim in claims)
     for (code, name, level), count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         yield [(f"{count:>6,}  ", "bold"), (f"{code:<8}", _COLOURS.get(level, "bold blue")), (f"  {name}", "")]
+
+
+def difference(diff: Iterable[str]) -> Iterable[Parts]:
+    """The lines of a unified diff."""
+    for line in diff:
+        yield [(line, _DIFF.get(line[:1], ""))]
 
 
 def write(rows: Iterable[Parts], file: TextIO) -> None:

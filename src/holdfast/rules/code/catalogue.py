@@ -29,8 +29,8 @@ from holdfast.rules.code import (
     swallowed,
     thread,
     uneven_loop,
-)
     unsafe_load,
+)
 from holdfast.rules.code.rule import Rule
 
 #: In the order in which they are shown and asked.
@@ -59,21 +59,21 @@ RULES: tuple[Rule, ...] = tuple(
         epoch,
         file_race,
         local_rank_as_main,
+        unsafe_load,
     )
 )
-        unsafe_load,
 
 
-def judge(partings: Iterable[Parting]) -> Iterator[tuple[Rule, Finding]]:
-    """What the rules say, with the rule, in the order of files and lines; of one line the gravest alone."""
-    claims: dict[tuple[str, int], tuple[int, Rule, Finding]] = {}
+def judge(partings: Iterable[Parting]) -> Iterator[tuple[Rule, Parting, Finding]]:
+    """What the rules say, each with its rule, in the order of files and lines; of one line the gravest alone."""
+    claims: dict[tuple[str, int], tuple[int, Rule, Parting]] = {}
     for parting in partings:
         for rank, rule in enumerate(RULES):
             if rule.wants(parting):
                 key = (parting.place.file, parting.place.line)
                 if key not in claims or rank < claims[key][0]:
-                    claims[key] = (rank, rule, rule.finding(parting))
+                    claims[key] = (rank, rule, parting)
                 break
     for key in sorted(claims):
-        _, rule, claim = claims[key]
-        yield rule, claim
+        _, rule, parting = claims[key]
+        yield rule, parting, rule.finding(parting)

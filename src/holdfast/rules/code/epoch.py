@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.facts.code.partings import Parting
 from holdfast.rules.causes import by_name
+from holdfast.rules.code.epoch_edit import set_epoch
 from holdfast.rules.code.rule import Rule, Tier
 
 
@@ -43,4 +44,5 @@ def train(data):
 """,
     wants=_wants,
     says=_says,
+    mends=set_epoch,
 )

@@ -13,6 +13,7 @@ from holdfast.facts.code.partings import Parting
 from holdfast.facts.code.values import Source
 from holdfast.findings import Cause, Fact, Finding, Level, Subject, finding
 from holdfast.report import lint as report
+from holdfast.rules.code.edits import Edit
 
 
 class Tier(StrEnum):
@@ -35,11 +36,15 @@ _HEAD = "import torch\nimport torch.distributed as dist\n\n"
 _CONFIDENCE = {Tier.SURE: 0.9, Tier.DATA: 0.75, Tier.FAULT: 0.7, Tier.LATE: 0.6, Tier.DRIFT: 0.7, Tier.ADVICE: 0.6}
 
 
+def _as_it_is(_: Parting, _lines: Sequence[str]) -> Edit | None:
+    return None
+
+
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """One rule. ``wants`` says whether a parting is its own, ``says`` the sentence; the texts are headings of its page.
 
     ``bad`` has a comment ``# found`` on the line that the rule names; in ``good`` it finds nothing. Both are programs
-    but for what :func:`program` adds.
+    but for what :func:`program` adds. ``mends`` offers an edit of the file's lines that no right program can tell.
     """
 
     name: str
@@ -51,6 +56,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     good: str
     wants: Callable[[Parting], bool]
     says: Callable[[Parting], str]
+    mends: Callable[[Parting, Sequence[str]], Edit | None] = _as_it_is
 
     def finding(self, parting: Parting) -> Finding:
         """The claim about one parting."""

@@ -1,0 +1,120 @@
+"""What --fix writes: the one line, nothing else, and not where it is not plain."""
+
+import pytest
+
+from holdfast.actions.lint import lint
+from holdfast.actions.mend import changes
+from holdfast.errors import MissingFile
+from holdfast.rules.code.edits import Edit
+
+EPOCHS = """import torch
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+def train(data):
+    {sampler}
+    loader = DataLoader(data, sampler={of})
+    for {epoch} in {over}:
+        # one epoch
+        for batch in {loader}:
+            print(batch)
+"""
+USUAL = {
+    "sampler": "sampler = DistributedSampler(data)",
+    "of": "sampler",
+    "epoch": "epoch",
+    "over": "range(3)",
+    "loader": "loader",
+}
+
+
+def planned(path):
+    claims = lint([path]).claims
+    assert claims
+    return list(changes((each.finding.subject.file, each.edit) for each in claims if each.edit is not None))
+
+
+@pytest.mark.parametrize(
+    ("different", "line"),
+    [
+        ({}, "        sampler.set_epoch(epoch)"),
+        ({"loader": "enumerate(loader)", "epoch": "e"}, "        sampler.set_epoch(e)"),
+        ({"sampler": "pass", "of": "DistributedSampler(data)"}, "        loader.sampler.set_epoch(epoch)"),
+    ],
+)
+def test_a_sampler_is_told_its_epoch_and_lint_is_content(different, line, tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(EPOCHS.format(**USUAL | different))
+    (change,) = planned(path)
+    before = path.read_text().splitlines()
+    change.make()
+    after = path.read_text().splitlines()
+    assert after == [*before[:9], line, *before[9:]]
+    assert not lint([path]).claims
+    assert f"+{line}" in list(change.diff())
+
+
+@pytest.mark.parametrize(
+    "different",
+    [
+        {"epoch": "_"},
+        {"over": "data.epochs()"},
+        {"sampler": "sampler = DistributedSampler(data)\n    sampler = DistributedSampler(data)"},
+        {"of": "sampler if data else None"},
+    ],
+)
+def test_what_is_not_plain_is_left_to_people(different, tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(EPOCHS.format(**USUAL | different))
+    assert not [each for each in lint([path]).claims if each.edit is not None]
+
+
+@pytest.mark.parametrize(
+    ("content", "after"),
+    [
+        (b"a = 1\r\nb = 2\r\n", b"a = 1\r\nc = 3\r\nb = 2\r\n"),
+        (b"a = 1\rb = 2\r", b"a = 1\rc = 3\rb = 2\r"),
+        (b"a = 1\nb = 2", b"a = 1\nc = 3\nb = 2"),
+        (b"\xef\xbb\xbfa = 1\nb = 2\n", b"\xef\xbb\xbfa = 1\nc = 3\nb = 2\n"),
+        (b"#coding:latin-1\nb = 2\nx = '\xe9'\n", b"#coding:latin-1\nc = 3\nb = 2\nx = '\xe9'\n"),
+        (b"a = '\x0c\xc2\x85'\nb = 2\n", b"a = '\x0c\xc2\x85'\nc = 3\nb = 2\n"),
+    ],
+)
+def test_bytes_that_are_not_edited_stay(content, after, tmp_path):
+    path = tmp_path / "a.py"
+    path.write_bytes(content)
+    path.chmod(0o755)
+    (change,) = changes([(str(path), Edit(2, "b = 2", "c = 3", inserts=True))])
+    change.make()
+    assert path.read_bytes() == after
+    assert path.stat().st_mode & 0o777 == 0o755
+    assert [each.name for each in tmp_path.iterdir()] == ["a.py"]
+
+
+def test_a_line_is_edited_once_and_only_where_it_is_the_one_that_was_meant(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text("a = 1\nb = 2\n")
+    edits = [Edit(1, "a = 1", "a = 3"), Edit(1, "a = 1", "a = 4"), Edit(2, "b = 5", "b = 6"), Edit(9, "", "x")]
+    (change,) = changes((str(path), each) for each in edits)
+    assert (change.after, change.edits) == (b"a = 3\nb = 2\n", 1)
+
+
+def test_an_edit_that_leaves_no_program_is_not_made(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text("a = 1\n")
+    assert not list(changes([(str(path), Edit(1, "a = 1", "a = ("))]))
+    assert not list(changes([(str(tmp_path / "gone.py"), Edit(1, "a = 1", "a = 2"))]))
+
+
+def test_a_file_that_changed_or_is_read_only_is_left_as_it_is(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text("a = 1\n")
+    (change,) = changes([(str(path), Edit(1, "a = 1", "a = 2"))])
+    path.chmod(0o444)
+    with pytest.raises(MissingFile, match="read-only"):
+        change.make()
+    path.chmod(0o644)
+    path.write_text("a = 5\n")
+    with pytest.raises(MissingFile, match="changed meanwhile"):
+        change.make()
+    assert path.read_text() == "a = 5\n"
