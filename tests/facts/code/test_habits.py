@@ -21,7 +21,80 @@ import torch, joblib
 def load(path):
     return joblib.load(path, weights_only=False)
 """,
+    "a file for each step": """
+import torch
+def train(model, steps):
+    for step in range(steps):
+        torch.save(model.state_dict(), f"step-{step}.pt")
+""",
+    "a folder that the caller names anew each time": """
+import os, torch
+class Writer:
+    def save(self, model, folder):
+        torch.save(model.state_dict(), os.path.join(folder, "model.pt"))
+    def load(self, folder):
+        return torch.load(os.path.join(folder, "model.pt"))
+""",
+    "one save at the end": """
+import torch
+def main(model, steps):
+    for step in range(steps):
+        model(step).backward()
+    torch.save(model.state_dict(), "model.pt")
+""",
+    "what is copied before": """
+import shutil, torch
+class Writer:
+    def __init__(self, path):
+        self.path = path
+    def save(self, model):
+        shutil.copy(self.path, self.path + ".before")
+        torch.save(model.state_dict(), self.path)
+    def load(self):
+        return torch.load(self.path)
+""",
 }
+SEEN = {
+    "a path that the constructor was given": """
+import torch
+class Writer:
+    def __init__(self, path):
+        self.path = path
+    def save(self, model):
+        torch.save(model.state_dict(), self.path)
+    def load(self):
+        return torch.load(self.path)
+""",
+    "a path that all callers in the module give": """
+import torch, os
+def save(model, path):
+    torch.save(model.state_dict(), path)
+def main(model, steps):
+    path = os.path.join("out", "last.pt")
+    if os.path.exists(path):
+        model.load_state_dict(torch.load(path))
+    for step in range(steps):
+        save(model, path)
+""",
+    "through an open file": """
+import torch
+def train(model, args):
+    for step in range(args.steps):
+        with open(f"{args.out}/last.pt", "wb") as file:
+            torch.save({"model": model.state_dict()}, file)
+""",
+    "what the function imports": """
+def load(path):
+    import torch
+    return torch.load(path, weights_only=False)
+""",
+}
+
+
+@pytest.mark.parametrize("text", SEEN.values(), ids=SEEN)
+def test_it_is_seen_where_it_is_less_plain(text):
+    (parting,) = program({"main": ("main.py", text)}).look()
+    assert "torch." in text.split("\n")[parting.place.line - 1]
 
 
 @pytest.mark.parametrize("text", FINE.values(), ids=FINE)

@@ -17,12 +17,8 @@ _WORDS = re.compile(r"\bweights_only\b|\bsave\(")
 
 
 def habits(modules: Iterable[Module], names: Names) -> Iterator[Parting]:
-    """What is seen in each module that imports torch."""
+    """What is seen in each module that speaks of torch."""
     for module in modules:
-        if _of_torch(module):
-            for passage in passages(module, names, _WORDS):
-                yield from files(passage)
-
-
-def _of_torch(module: Module) -> bool:
-    return any(isinstance(each, str) and each.partition(".")[0] == "torch" for each in module.names.values())
+        if any("torch" in line for line in module.lines):
+            seen = list(passages(module, names, _WORDS))
+            yield from files(seen)

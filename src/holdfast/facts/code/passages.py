@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.facts.code.effects import Place
-from holdfast.facts.code.modules import FUNCTIONS, Class, Function, Module, Names, canonical, dotted
+from holdfast.facts.code.modules import FUNCTIONS, Class, Function, Module, Names, absolute, canonical, dotted
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
@@ -27,6 +27,7 @@ class Passage:
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
     owner: ast.ClassDef | None = None
     nodes: list[ast.AST] = field(default_factory=list)
+    _imports: dict[str, str] | None = None
 
     @property
     def name(self) -> str:
@@ -39,6 +40,21 @@ class Passage:
         if isinstance(self.node, ast.Module):
             return []
         return [each.arg for each in (*self.node.args.posonlyargs, *self.node.args.args)]
+
+    @property
+    def imports(self) -> dict[str, str]:
+        """What the function itself imports: name → dotted name."""
+        if isinstance(self.node, ast.Module):
+            return {}
+        if self._imports is None:
+            self._imports = {}
+            for node in self.nodes:
+                if isinstance(node, (ast.Import, ast.ImportFrom)):
+                    home = f"{absolute(self.module, node)}." if isinstance(node, ast.ImportFrom) else ""
+                    for alias in node.names:
+                        short = alias.name if home else alias.name.partition(".")[0]
+                        self._imports[alias.asname or short] = f"{home}{alias.name if alias.asname else short}"
+        return self._imports
 
     def place(self, node: ast.AST) -> Place:
         """The line of a node."""
@@ -53,9 +69,12 @@ class Passage:
         if first == "self" and self.owner is not None and rest:
             own = self.module.names.get(self.owner.name)
             return (self.names.method(own, rest) or "") if isinstance(own, Class) else ""
-        if first not in self.module.names:
+        if first in self.imports:
+            found: Function | Class | Module | str = self.names.find(self.imports[first])
+        elif first in self.module.names:
+            found = self.names.member(self.module, first)
+        else:
             return ""
-        found = self.names.member(self.module, first)
         if not rest:
             return canonical(found) if isinstance(found, str) else found
         if isinstance(found, Module):

@@ -16,6 +16,7 @@ from holdfast.rules.code import (
     guarded_forward,
     guarded_sharded_io,
     in_except,
+    in_place_save,
     late_variable,
     local_branch,
     local_exit,
@@ -60,6 +61,7 @@ RULES: tuple[Rule, ...] = tuple(
         file_race,
         local_rank_as_main,
         unsafe_load,
+        in_place_save,
     )
 )
 
