@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from holdfast.actions.lint import Linted
     from holdfast.actions.mend import Change
@@ -27,6 +27,7 @@ _STDIN = Path("-")
 @click.option("--explain", is_flag=True, help="Say with each finding how the difference comes about, and what to do.")
 @click.option("--fix", is_flag=True, help="Mend what can be mended without changing a right program, and lint again.")
 @click.option("--diff", is_flag=True, help="Show what --fix would do, and do not do it.")
+@click.option("--watch", is_flag=True, help="Lint again whenever a file changes, until Ctrl-C.")
 @click.option("--statistics", is_flag=True, help="How many findings each rule has, instead of the findings.")
 @click.option(
     "--stdin-filename", metavar="FILE", type=click.Path(path_type=Path), help="What `-`, the input, is called."
@@ -42,6 +43,7 @@ def command(  # noqa: PLR0913 - one for each option
     explain: bool,
     fix: bool,
     diff: bool,
+    watch: bool,
     statistics: bool,
     stdin_filename: Path | None,
     as_json: bool,
@@ -56,8 +58,8 @@ def command(  # noqa: PLR0913 - one for each option
     from holdfast.actions.lint_options import given
     from holdfast.facts.code.notebooks import MOST_BYTES
 
-    if (fix or diff) and _STDIN in paths:
-        raise click.UsageError("--fix and --diff are for files, and `-` is none")
+    if (fix or diff or watch) and _STDIN in paths:
+        raise click.UsageError("--fix, --diff and --watch are for files, and `-` is none")
     unsaved = {}
     if _STDIN in paths:
         name = stdin_filename or _STDIN
@@ -65,15 +67,37 @@ def command(  # noqa: PLR0913 - one for each option
         paths = tuple(name if path == _STDIN else path for path in paths)
     elif stdin_filename is not None:
         raise click.UsageError("--stdin-filename is what `-` is called, and there is no `-` among the paths")
-    paths = paths or (Path(),)
-    options = given(paths, select=_words(select), ignore=_words(ignore), exclude=_words(exclude))
-    linted = lint(paths, options, unsaved)
-    if diff:
-        return _differences(linted)
-    if fix and _mend(linted):
-        linted = lint(paths, options)
-    _show(linted, "json" if as_json else form, explain=explain, statistics=statistics)
-    return linted.exit_status
+    where = paths or (Path(),)
+
+    def once() -> int:
+        options = given(where, select=_words(select), ignore=_words(ignore), exclude=_words(exclude))
+        linted = lint(where, options, unsaved)
+        if diff:
+            return _differences(linted)
+        if fix and _mend(linted):
+            linted = lint(where, options)
+        _show(linted, "json" if as_json else form, explain=explain, statistics=statistics)
+        return linted.exit_status
+
+    return _again_and_again(where, once) if watch else once()
+
+
+def _again_and_again(paths: Sequence[Path], once: Callable[[], int]) -> int:
+    """Lint until Ctrl-C; a mistake in the configuration is said, and may be mended meanwhile."""
+    from holdfast.actions.lint_watch import rounds
+    from holdfast.errors import HoldfastError
+    from holdfast.report.text import plural
+
+    for files in rounds(paths):
+        if sys.stdout.isatty():
+            click.clear()
+        try:
+            once()
+        except HoldfastError as error:
+            click.echo(f"holdfast: {error}", err=True)
+        sys.stdout.flush()
+        click.echo(f"watching {plural(files, 'file')}; Ctrl-C ends", err=True)
+    return 0
 
 
 def _show(linted: Linted, form: str, *, explain: bool, statistics: bool) -> None:

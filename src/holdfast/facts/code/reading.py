@@ -71,6 +71,11 @@ def read(
     return Sources(modules, lines, tuple(passed))
 
 
+def listed(paths: Sequence[Path], left_out: Callable[[Path], bool] = _nothing) -> list[Path]:
+    """The files that :func:`read` would read."""
+    return list(_files(paths, [], left_out, {}))
+
+
 @contextmanager
 def without_collector() -> Iterator[None]:
     """Trees and what is known of values are millions of objects that stay: looking for garbage is half the time."""

@@ -1,0 +1,78 @@
+"""Files are linted again when they change, and the program ends when it is told to."""
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from itertools import islice
+
+import pytest
+
+from holdfast.actions.lint_watch import rounds, state
+
+FINE = "x = 1\n"
+GUARDED = "import torch.distributed as dist\nif dist.get_rank() == 0:\n    dist.barrier()\n"
+
+
+def test_a_round_for_each_change_and_none_without(tmp_path):
+    (tmp_path / "a.py").write_text(FINE)
+    changes = [
+        lambda: None,
+        lambda: (tmp_path / "a.py").write_text(GUARDED),
+        lambda: (tmp_path / "b.py").write_text(FINE),
+        lambda: (tmp_path / "words.txt").write_text("not watched"),
+        (tmp_path / "a.py").unlink,
+        lambda: (tmp_path / "pyproject.toml").write_text("[tool.holdfast.lint]\nexclude = ['b.py']\n"),
+    ]
+    waits = []
+
+    def sleep(seconds):
+        waits.append(seconds)
+        changes[len(waits) - 1]()
+
+    before = len(state([tmp_path])) - 1  # tables of folders above, on the machine of whoever tests
+    assert [files - before for files in islice(rounds([tmp_path], sleep), 5)] == [1, 1, 2, 1, 1]
+    assert len(waits) == len(changes)
+
+
+@pytest.mark.slow
+def test_it_lints_again_on_a_terminal_and_ends_with_ctrl_c(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(FINE)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "holdfast", "lint", "--watch", str(tmp_path)]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
+    try:
+        first = read_until(ours, b"Ctrl-C ends")
+        assert b"nothing found" in first
+        assert b"\x1b[2J" in first
+        path.write_text(GUARDED)
+        second = read_until(ours, b"Ctrl-C ends")
+        assert b"SYNC004" in second
+        assert b"1 finding" in second
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert b"Traceback" not in read_until(ours, None)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def read_until(descriptor, mark):
+    said, end = b"", time.monotonic() + 60
+    while mark is None or mark not in said:
+        ready, _, _ = select.select([descriptor], [], [], max(0, end - time.monotonic()))
+        assert ready, said
+        try:
+            more = os.read(descriptor, 1 << 16)
+        except OSError:  # the other end is closed
+            return said
+        if not more:
+            return said
+        said += more
+    return said
