@@ -55,7 +55,7 @@ PROC005 peer-lost                     PROC006 rank-killed                PROC007
 PROC008 rank-uninterruptible-io       PROC009 exit-nonzero
 PROC010 stalled-outside-collectives   PROC011 stale-build-lock               PROC012 group-left-at-exit
 DATA001 dataloader-worker-died        DATA002 file-io-blocked            DATA003 model-download-race
-DATA004 sampler-epoch-not-set
+DATA004 sampler-epoch-not-set          DATA005 file-written-by-all-ranks
 CKPT001 checkpoint-io-slow-timeout    CKPT002 checkpoint-corrupt         CKPT003 checkpoint-half-written
 CKPT004 checkpoint-folder-unusable
 CKPT005 checkpoint-unfinished          CKPT006 checkpoint-of-another-model    CKPT007 checkpoint-of-newer-version

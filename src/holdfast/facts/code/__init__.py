@@ -19,6 +19,7 @@ collectives that not all of them enter. rules/code judges these.
     labour       work of one rank, for which the others wait
     collectives  what a collective does                                 noted      files and variables
     relevance    which functions can matter
+    shared_files  files that all ranks write
     partings     where ranks part                                       ordering   those in the order of things
     passages     functions as they are written          habits     what a few lines show: _files
     programs     modules, round after round, until nothing is learned

@@ -28,7 +28,7 @@ from holdfast.facts.code.values import by_rank
 
 #: Calls of libraries that take as long as a network, a disk or another program takes.
 _LONG = frozenset({
-    "subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.check_output", "os.system",
+    "subprocess.run", "subprocess.call", "subprocess.check_call", "os.system",
     "urllib.request.urlretrieve", "wget.download", "gdown.download", "nltk.download", "datasets.load_dataset",
     "huggingface_hub.snapshot_download", "huggingface_hub.hf_hub_download", "torch.hub.download_url_to_file",
     "torch.hub.load_state_dict_from_url", "shutil.copytree", "shutil.unpack_archive", "shutil.make_archive",
@@ -38,9 +38,15 @@ _LONG = frozenset({
 _SLEEP_S = 300
 #: The program's own functions of these names go over all data, where there is a loop in them.
 _NAMES = re.compile(
-    r"_?(download|preprocess|pre_process|tokeni[sz]e|prepare_data|evaluate|validate|(build|make|create)_(dataset|index"
-    r"|indices|cache|vocab))", re.IGNORECASE)  # fmt: skip
+    r"_?(?:(?:download|pre_?process|tokeni[sz]e)(?:_\w+)?|(?:run_|do_)?(?:evaluate|validate|evaluation|validation)"
+    r"|(?:prepare|build|make|create)_(?:data|datasets?|corpus|index|indices|cache|vocab))",
+    re.IGNORECASE,
+)
 _LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.DictComp)
+#: A test that asks for one rank says so: what is by the rank for other reasons is not believed here.
+_ONE_RANK = re.compile(r"rank|main|master|zero|first|chief|primary|leader", re.IGNORECASE)
+#: A program whose output is read answers a question.
+_ASKED = frozenset({"capture_output", "stdout", "timeout"})
 #: Besides work, what may fail on the rank that does it.
 MAY_FAIL = frozenset({"work", "read", "write"})
 
@@ -51,13 +57,13 @@ def note_work(call: LibraryCall) -> None:
     seconds = given.get(0, "secs") if call.name == "time.sleep" else None
     slept = seconds is not None and isinstance(seconds.const, (int, float)) and seconds.const >= _SLEEP_S
     mapped = call.name == "map" and bool({"num_proc", "batched"} & given.named.keys())
-    if slept or mapped or (call.name in _LONG and "timeout" not in given.named):
+    if slept or mapped or (call.name in _LONG and not _ASKED & given.named.keys()):
         call.frame.note(Note("work", call.place, "time.sleep()" if slept else f"{call.name}()"))
 
 
 def note_own_work(frame: Frame, node: ast.expr, function: Function) -> None:
     """Note a call of the program's own function, on one rank alone, that by its name and its loops takes long."""
-    alone = frame.control and by_rank(frame.control) and _NAMES.match(function.name)
+    alone = frame.control and by_rank(frame.control) and _NAMES.fullmatch(function.name)
     if alone and any(isinstance(each, _LOOPS) for each in ast.walk(function.node)):
         frame.note(Note("work", frame.place(node), f"{function.name}()"))
 
@@ -67,6 +73,10 @@ def awaited(way: Sequence[Effect]) -> Iterator[Parting]:
     walk = _Walk()
     walk.through(way, None)
     yield from walk.found
+
+
+def _for_one(fork: Fork) -> bool:
+    return bool(fork.test) and by_rank(fork.test) and bool(_ONE_RANK.search(fork.text))
 
 
 class _Walk:
@@ -96,7 +106,7 @@ class _Walk:
 
     def _fork(self, fork: Fork, apart: Fork | None, at: Place | None) -> None:
         sides = (fork.yes, fork.no)
-        if apart is None and fork.test and by_rank(fork.test):
+        if apart is None and _for_one(fork):
             works = ["work" in body_of(side).marks for side in sides]
             if works[0] != works[1]:
                 apart = fork
@@ -159,6 +169,6 @@ def _may_leave_out(block: Try) -> Iterator[Parting]:
 def _failing(fork: Fork) -> Sequence[Effect] | None:
     """The side of a test of the rank where something may fail and the others do nothing."""
     sides = [side for side in (fork.yes, fork.no) if body_of(side).marks & MAY_FAIL]
-    if not fork.test or not by_rank(fork.test) or len(sides) != 1:
+    if not _for_one(fork) or len(sides) != 1:
         return None
     return sides[0] if ends(sides[0]) is None and next(operations(sides[0]), None) is None else None

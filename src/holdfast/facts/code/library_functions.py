@@ -101,8 +101,9 @@ def _super(state: State, call: LibraryCall) -> Value:
 
 def _open(state: State, call: LibraryCall) -> Value:
     mode = call.given.get(1, "mode")
-    writes = mode is not None and isinstance(mode.const, str) and any(letter in mode.const for letter in "wax")
-    note_file(state, call, "write" if writes else "read", call.given.node(0, "file"))
+    letters = mode.const if mode is not None and isinstance(mode.const, str) else ""
+    how = "write" if "w" in letters else "extend" if set(letters) & {"a", "x"} else "read"
+    note_file(state, call, how, call.given.node(0, "file"))
     return UNKNOWN
 
 

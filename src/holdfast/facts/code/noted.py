@@ -8,6 +8,7 @@ from holdfast.facts.code.alarms import note_alarm
 from holdfast.facts.code.arguments import LibraryCall
 from holdfast.facts.code.effects import Note
 from holdfast.facts.code.labour import note_work
+from holdfast.facts.code.shared_files import note_written
 from holdfast.facts.code.state import State
 
 
@@ -33,7 +34,7 @@ def note_variable(call: LibraryCall) -> None:
 
 
 def note_file(state: State, call: LibraryCall, how: str, path: ast.expr | None) -> None:
-    """A file is written or read; it is known by the attribute that holds its path, the path itself, or its text."""
+    """A file is written, extended or read; it is known by the attribute that holds its path, the path, or its text."""
     if path is None:
         return
     value = state.evaluate(call.frame, path)
@@ -42,4 +43,6 @@ def note_file(state: State, call: LibraryCall, how: str, path: ast.expr | None) 
         about = f"{cls.name}.{name}"
     else:
         about = value.const if isinstance(value.const, str) else state.text(path)
-    call.frame.note(Note(how, call.place, about, call.frame.control))
+    call.frame.note(Note("write" if how == "extend" else how, call.place, about, call.frame.control))
+    if how == "write":
+        note_written(state, call, path, value)

@@ -8,6 +8,7 @@ from holdfast.facts.code.alarms import ON, abandoned
 from holdfast.facts.code.effects import Body, Called, Effect, Exit, Loop, Note, Op, Place, Way, events
 from holdfast.facts.code.labour import MAY_FAIL, awaited, unguarded
 from holdfast.facts.code.partings import Parting
+from holdfast.facts.code.shared_files import written_by_all
 from holdfast.facts.code.values import by_rank
 
 
@@ -31,6 +32,8 @@ def in_program(body: Body, threads: Sequence[tuple[Place, Way]]) -> Iterator[Par
     """Of a whole program, from its beginning to its end."""
     if {"write", "read"} <= body.marks:
         yield from _files(body.way)
+    if {"init", "written"} <= body.marks:
+        yield from written_by_all(body.way)
     if "variable" in body.marks:
         yield from _variables(body.way)
     yield from _threads(body.way, threads)

@@ -111,4 +111,24 @@ CAUSES = (
         ),
         sources=("torch.utils.data.distributed.DistributedSampler", "huggingface/transformers#4398"),
     ),
+    Cause(
+        code="DATA005",
+        name="file-written-by-all-ranks",
+        summary="All ranks write the same file at the same time.",
+        what_happens="Every rank opens one path for writing, which cuts the file short under the hands of those that "
+        "came first, and each writes from its beginning. What remains is a mixture of several copies, or a good file "
+        "where all of them happened to be the same and in step.",
+        shows_before="torch.save, open(..., 'w') or json.dump without a test of the rank, at a path that does not name "
+        "it; or under a test of the rank within the node, with a file system that all nodes share.",
+        shows_during="Nothing, or a burst of writing at once on a slow file system.",
+        shows_after="The file cannot be loaded, sometimes: `storage has wrong size`, `invalid header or archive is "
+        "corrupted`, JSON that ends in the middle. With one process the same program is fine.",
+        known_misses="Files on a disk of each node's own are not shared, and small ones that all ranks write alike "
+        "come out right nearly always.",
+        remedies=(
+            Remedy(text="Let one rank write: `if dist.get_rank() == 0: torch.save(state, path)`."),
+            Remedy(text="Or give each rank a file of its own: `f'{folder}/rank{dist.get_rank()}.json'`."),
+        ),
+        sources=("NVIDIA/apex#886", "bytedance/ibot#15", "DLLXW/baby-llama2-chinese#56"),
+    ),
 )

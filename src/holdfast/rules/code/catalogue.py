@@ -31,6 +31,7 @@ from holdfast.rules.code import (
     thread,
     uneven_loop,
     unsafe_load,
+    written_by_all,
 )
 from holdfast.rules.code.rule import Rule
 
@@ -59,6 +60,7 @@ RULES: tuple[Rule, ...] = tuple(
         late_variable,
         epoch,
         file_race,
+        written_by_all,
         local_rank_as_main,
         unsafe_load,
         in_place_save,

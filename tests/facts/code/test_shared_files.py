@@ -1,0 +1,58 @@
+"""Files that all ranks write: at a path of all, after the process group was made, under no test that may part ranks."""
+
+import pytest
+
+from holdfast.facts.code.programs import program
+
+HEAD = """\
+import io
+import json
+import os
+import pathlib
+import torch
+import torch.distributed as dist
+
+def save(args, state, path):
+    torch.save(state, os.path.join(args.out, "model.pt"))
+
+@only_main_process
+def guarded(state):
+    torch.save(state, "model.pt")
+
+"""
+INIT = 'dist.init_process_group("gloo")\n'
+ALL = {
+    "through a call": "save(args, {}, 'x')",
+    "a name": "with open('results.json', 'w') as file:\n    json.dump({}, file)",
+    "a path": "pathlib.Path('results.json').write_text('x')",
+    "now and then": "for epoch in range(9):\n    if epoch % 3 == 0:\n        torch.save({}, f'model-{epoch}.pt')",
+}
+OWN = {
+    "a test": "if dist.get_rank() == 0:\n    save(args, {}, 'x')",
+    "a test that is not known": "if args.is_main:\n    save(args, {}, 'x')",
+    "a decorator that is not known": "guarded({})",
+    "the rank in the path": "torch.save({}, f'model-{dist.get_rank()}.pt')",
+    "a path that may hold it": "torch.save({}, paths.by_rank('model.pt'))",
+    "a buffer": "buffer = io.BytesIO()\ntorch.save({}, buffer)",
+    "extended": "with open('log.txt', 'a') as file:\n    file.write('x')",
+    "read": "open('model.pt').read()",
+}
+
+
+def found(text):
+    return [each.place.line for each in program({"main": ("main.py", HEAD + text)}).look() if each.kind == "written"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_file_that_all_ranks_write_is_found(name):
+    assert len(found(INIT + ALL[name])) == 1
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_file_of_one_rank_or_of_each_is_not(name):
+    assert found(INIT + OWN[name]) == []
+
+
+def test_before_there_are_ranks_nothing_is_shared():
+    assert found(ALL["a name"] + "\n" + INIT) == []
+    assert found(ALL["a name"]) == []
