@@ -9,10 +9,11 @@ from types import MappingProxyType
 
 import msgspec
 
+from holdfast.actions import lint_cache
 from holdfast.actions.lint_options import ALL, Options
 from holdfast.facts.code import notebooks, reading
 from holdfast.facts.code.programs import Program
-from holdfast.facts.code.reading import PassedOver
+from holdfast.facts.code.reading import Gathered, PassedOver
 from holdfast.findings import Finding, Level
 from holdfast.rules.code.catalogue import judge
 from holdfast.rules.code.edits import Edit
@@ -49,14 +50,61 @@ class Linted(msgspec.Struct, frozen=True, kw_only=True):
         return 2 if self.unread else 0
 
 
-def lint(paths: Sequence[Path], options: Options = ALL, unsaved: Mapping[Path, bytes] = MappingProxyType({})) -> Linted:
+class Judged(msgspec.Struct, frozen=True):
+    """What all rules make of a program; a claim comes with whether a comment excuses it."""
+
+    claims: tuple[tuple[Claim, bool], ...]
+    files: int
+    lines: int
+    passed: tuple[PassedOver, ...]
+
+
+def lint(
+    paths: Sequence[Path],
+    options: Options = ALL,
+    unsaved: Mapping[Path, bytes] = MappingProxyType({}),
+    cache: Path | None = None,
+) -> Linted:
     """Lint all Python files of ``paths`` as one program; ``unsaved`` is what an editor holds of a file.
+
+    In the folder ``cache`` is kept what was found, for the next time that nothing has changed.
 
     Raises:
         UnknownName: there is no such rule or code as the options name.
     """
-    chosen = options.rules()
-    sources = reading.read(paths, options.left_out, unsaved)
+    chosen = {rule.name: rule for rule in options.rules()}
+    gathered = reading.gather(paths, options.left_out, unsaved)
+    judged = _judged(gathered, None if unsaved else cache)
+    found = [
+        (claim, excused)
+        for claim, excused in judged.claims
+        if claim.rule in chosen and not options.excuses(chosen[claim.rule], claim.finding.subject.file or "")
+    ]
+    asked = {str(path) for path in paths if not options.left_out(path)}
+    passed = (*gathered.passed, *judged.passed)
+    return Linted(
+        claims=tuple(claim for claim, excused in found if not excused),
+        files=judged.files,
+        lines=judged.lines,
+        excused=sum(excused for _, excused in found),
+        passed=passed,
+        unread=any(each.file in asked for each in passed),
+    )
+
+
+def _judged(gathered: Gathered, cache: Path | None) -> Judged:
+    name = lint_cache.key(gathered) if cache is not None else ""
+    found = lint_cache.load(cache, name, Judged) if cache is not None else None
+    if found is None:
+        found = judged(gathered)
+        if cache is not None:
+            lint_cache.save(cache, name, found)
+    return found
+
+
+def judged(gathered: Gathered) -> Judged:
+    """What all rules make of the program of these files."""
+    sources = reading.parse(gathered)
     with reading.without_collector():
         partings = Program(sources.modules).look()
     texts = {module.file: module.lines for module in sources.modules.values()}
@@ -65,20 +113,15 @@ def lint(paths: Sequence[Path], options: Options = ALL, unsaved: Mapping[Path, b
         partings = [notebooks.told(each, books) for each in partings]
         for file, book in books.items():
             texts |= notebooks.texts(file, book)
-    found = [
+    claims = [
         Claim(rule.name, claim, rule.mends(parting, texts.get(parting.place.file, ())))
         for rule, parting, claim in judge(partings)
-        if rule in chosen and not options.excuses(rule, claim.subject.file or "")
     ]
-    claims = [each for each in found if not _excused(texts, each)]
-    asked = {str(path) for path in paths if not options.left_out(path)}
-    return Linted(
-        claims=tuple(claims),
+    return Judged(
+        claims=tuple((claim, _excused(texts, claim)) for claim in claims),
         files=len(sources.modules),
         lines=sources.lines,
-        excused=len(found) - len(claims),
-        passed=sources.passed,
-        unread=any(each.file in asked for each in sources.passed),
+        passed=sources.passed[len(gathered.passed) :],
     )
 
 

@@ -25,6 +25,7 @@ _STDIN = Path("-")
 @click.option("--exclude", metavar="PATTERNS", help="Files and folders that are not read, by comma: `tests,*_pb2.py`.")
 @click.option("--output-format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--explain", is_flag=True, help="Say with each finding how the difference comes about, and what to do.")
+@click.option("--strict/--no-strict", default=None, help="Show also what the analysis cannot decide.")
 @click.option("--fix", is_flag=True, help="Mend what can be mended without changing a right program, and lint again.")
 @click.option("--diff", is_flag=True, help="Show what --fix would do, and do not do it.")
 @click.option("--watch", is_flag=True, help="Lint again whenever a file changes, until Ctrl-C.")
@@ -32,6 +33,7 @@ _STDIN = Path("-")
 @click.option(
     "--stdin-filename", metavar="FILE", type=click.Path(path_type=Path), help="What `-`, the input, is called."
 )
+@click.option("--no-cache", is_flag=True, help="Neither look for nor keep what was found in files that did not change.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def command(  # noqa: PLR0913 - one for each option
     *,
@@ -41,11 +43,13 @@ def command(  # noqa: PLR0913 - one for each option
     exclude: str | None,
     form: str,
     explain: bool,
+    strict: bool | None,
     fix: bool,
     diff: bool,
     watch: bool,
     statistics: bool,
     stdin_filename: Path | None,
+    no_cache: bool,
     as_json: bool,
 ) -> int:
     """Find collectives that not all ranks reach, in the files and folders PATH (default: here), read as one program.
@@ -54,6 +58,7 @@ def command(  # noqa: PLR0913 - one for each option
     pyproject.toml holds what need not be said each time. Exit status 1 where something is worse than advice, 2 where a
     PATH cannot be read.
     """
+    from holdfast import settings
     from holdfast.actions.lint import lint
     from holdfast.actions.lint_options import given
     from holdfast.facts.code.notebooks import MOST_BYTES
@@ -68,14 +73,15 @@ def command(  # noqa: PLR0913 - one for each option
     elif stdin_filename is not None:
         raise click.UsageError("--stdin-filename is what `-` is called, and there is no `-` among the paths")
     where = paths or (Path(),)
+    cache = None if no_cache else settings.cache_folder() / "lint"
 
     def once() -> int:
-        options = given(where, select=_words(select), ignore=_words(ignore), exclude=_words(exclude))
-        linted = lint(where, options, unsaved)
+        options = given(where, select=_words(select), ignore=_words(ignore), exclude=_words(exclude), strict=strict)
+        linted = lint(where, options, unsaved, cache)
         if diff:
             return _differences(linted)
         if fix and _mend(linted):
-            linted = lint(where, options)
+            linted = lint(where, options, cache=cache)
         _show(linted, "json" if as_json else form, explain=explain, statistics=statistics)
         return linted.exit_status
 

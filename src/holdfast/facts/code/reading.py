@@ -40,6 +40,22 @@ class Sources(msgspec.Struct, frozen=True):
     passed: tuple[PassedOver, ...]
 
 
+class File(msgspec.Struct, frozen=True):
+    """A file that is not parsed yet: the folder that it is imported from, its name there, and what stands in it."""
+
+    path: Path
+    root: Path
+    name: str
+    content: bytes
+
+
+class Gathered(msgspec.Struct, frozen=True):
+    """The files of a program, and what was passed over."""
+
+    files: tuple[File, ...]
+    passed: tuple[PassedOver, ...]
+
+
 def _nothing(_: Path) -> bool:
     return False
 
@@ -49,24 +65,51 @@ def read(
     left_out: Callable[[Path], bool] = _nothing,
     unsaved: Mapping[Path, bytes] = MappingProxyType({}),
 ) -> Sources:
+    """All Python files and notebooks of ``paths``, gathered and parsed."""
+    return parse(gather(paths, left_out, unsaved))
+
+
+def gather(
+    paths: Sequence[Path],
+    left_out: Callable[[Path], bool] = _nothing,
+    unsaved: Mapping[Path, bytes] = MappingProxyType({}),
+) -> Gathered:
     """All Python files and notebooks of ``paths`` (files, and folders with all that is below), each once.
 
     Files and folders that are ``left_out`` are not read; ``unsaved`` is what an editor holds of a file, which need not
     be there.
     """
-    modules: dict[str, Module] = {}
     passed: list[PassedOver] = []
+    files: list[File] = []
+    packages: dict[Path, bool] = {}
+    for path in _files(paths, passed, left_out, unsaved):
+        try:
+            content = unsaved.get(path)
+            content = _sized(path, _content(path) if content is None else content)
+        except OSError as error:
+            passed.append(PassedOver(str(path), (error.strerror or str(error)).lower()))
+        except ValueError as error:
+            passed.append(PassedOver(str(path), str(error)))
+        else:
+            files.append(File(path, *_name(path, packages), content))
+    return Gathered(tuple(files), tuple(passed))
+
+
+def parse(gathered: Gathered) -> Sources:
+    """The modules of these files."""
+    modules: dict[str, Module] = {}
+    passed = list(gathered.passed)
     lines = 0
     siblings: dict[Path, dict[str, str]] = {}
     with without_collector():
-        for path in _files(paths, passed, left_out, unsaved):
-            root, name = _name(path)
+        for file in gathered.files:
+            name = file.name
             key = name if name not in modules else f"{name}@{len(modules)}"
-            module = _module(path, key, name, passed, unsaved.get(path))
+            module = _module(file, key, passed)
             if module is not None:
                 modules[key] = module
-                siblings.setdefault(root, {})[name] = key
-                module.siblings = siblings[root]
+                siblings.setdefault(file.root, {})[name] = key
+                module.siblings = siblings[file.root]
                 lines += len(module.lines)
     return Sources(modules, lines, tuple(passed))
 
@@ -130,27 +173,29 @@ def _below(folder: Path, left_out: Callable[[Path], bool], passed: list[PassedOv
                 yield Path(at, name)
 
 
-def _name(path: Path) -> tuple[Path, str]:
-    """The folder from which a file is imported, and its module's name there."""
+def _name(path: Path, packages: dict[Path, bool]) -> tuple[Path, str]:
+    """The folder from which a file is imported, and its module's name there; ``packages`` are folders asked before."""
     parts = [] if path.stem == "__init__" else [path.stem]
     folder = path.absolute().parent
-    while (folder / "__init__.py").is_file() and folder != folder.parent:
+    while folder != folder.parent:
+        if folder not in packages:
+            packages[folder] = (folder / "__init__.py").is_file()
+        if not packages[folder]:
+            break
         parts.append(folder.name)
         folder = folder.parent
     return folder, ".".join(reversed(parts)) or path.stem
 
 
-def _module(path: Path, key: str, name: str, passed: list[PassedOver], content: bytes | None) -> Module | None:
+def _module(file: File, key: str, passed: list[PassedOver]) -> Module | None:
+    path, name = file.path, file.name
     try:
-        content = _sized(path, _content(path) if content is None else content)
-        notebook = notebooks.parse(content, MOST_BYTES) if path.suffix == ".ipynb" else None
-        text = notebook.text if notebook else _text(content)
+        notebook = notebooks.parse(file.content, MOST_BYTES) if path.suffix == ".ipynb" else None
+        text = notebook.text if notebook else _text(file.content)
         with warnings.catch_warnings(action="ignore"):  # of the user's invalid escapes
             tree = ast.parse(text)
     except SyntaxError as error:
         passed.append(PassedOver(str(path), f"line {error.lineno or 0} is no Python 3: {error.msg}"))
-    except OSError as error:
-        passed.append(PassedOver(str(path), (error.strerror or str(error)).lower()))
     except (ValueError, LookupError) as error:
         passed.append(PassedOver(str(path), str(error)))
     except (RecursionError, MemoryError):
