@@ -79,9 +79,24 @@ def test_the_first_step_gets_more_time() -> None:
     assert found.until_s == LIMITS.first_step_s
 
 
-@pytest.mark.parametrize("life", [Life.STOPPED, Life.DEAD, Life.DISK])
+@pytest.mark.parametrize("life", [Life.STOPPED, Life.DEAD])
 def test_there_is_no_patience_with_a_process_that_does_not_run(life: Life) -> None:
     assert stall.patience(row(0, at=TRAIN, life=life, cpu_share=0.9), LIMITS) is None
+
+
+def test_a_rank_that_waits_for_a_disk_has_the_time_of_what_it_does_and_none_without() -> None:
+    def disk(**known: object) -> stall.Patience | None:
+        return stall.patience(row(0, at=TRAIN, life=Life.DISK, **known), LIMITS)
+
+    assert disk() is None
+    saving, loading, moving = (
+        disk(phase="save", phase_budget_s=90.0),
+        disk(step=None, step_p99_s=None),
+        disk(io_bytes=1 << 26),
+    )
+    assert (saving and saving.until_s) == 90.0
+    assert (loading and loading.until_s) == LIMITS.first_step_s
+    assert moving is not None
 
 
 def test_a_call_that_all_are_in_has_the_time_of_a_first_step_or_a_phase() -> None:

@@ -32,6 +32,7 @@ _MAY_CURE_ITSELF = frozenset(
     {
         "rank-missing-collective",
         "file-io-blocked",
+        "rank-uninterruptible-io",
         "dataloader-worker-died",
         "network-fabric-fault",
         "stalled-outside-collectives",

@@ -72,9 +72,10 @@ def patience(root: RankState, limits: Limits, *, awaited: bool = True) -> Patien
     """Why a silent rank may simply need longer; None where nothing speaks for it.
 
     ``awaited``: the others wait for it in a collective. A rank for which nobody waits may sleep for good reasons (a
-    server, a last upload), and ending it would end sound work: it has more time.
+    server, a last upload), and ending it would end sound work: it has more time. A rank in state D waits for a disk or
+    a file system, as it does again and again while it saves to a slow one or loads from it.
     """
-    if root.life != Life.RUNNING:
+    if root.life not in (Life.RUNNING, Life.DISK):
         return None
     if root.phase and root.phase_budget_s:
         return Patience(f"it says it is in phase {root.phase!r}", root.phase_budget_s)
