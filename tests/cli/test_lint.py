@@ -161,3 +161,24 @@ def test_fix_writes_what_diff_shows_and_lints_again(file):
     assert "nothing found" in result.stderr
     assert "    sampler.set_epoch(epoch)\n" in file.read_text()
     assert (run(file, "--diff").stdout, run(file, "--diff").return_value) == ("", 0)
+
+
+def test_strict_shows_what_cannot_be_decided_as_advice(file):
+    file.write_text(
+        "import torch.distributed as dist\n\n\n"
+        "def train(batches, config):\n"
+        "    for batch in batches:\n"
+        "        dist.all_reduce(batch)\n"
+        "    if config.done:\n"
+        "        return\n"
+        "    dist.barrier()\n"
+    )
+    assert run(file).stdout == ""
+    result = run(file, "--strict")
+    assert [line.split(": ")[1] for line in result.stdout.splitlines()] == ["SYNC002 undecided", "SYNC002 undecided"]
+    assert "`for batch in batches` enters all_reduce at train.py:6" in result.stdout
+    assert "`return` under `if config.done` leaves out barrier" in result.stdout
+    assert result.return_value == 0
+    file.with_name("pyproject.toml").write_text("[tool.holdfast.lint]\nstrict = true\n")
+    assert run(file).stdout == result.stdout
+    assert run(file, "--no-strict").stdout == ""

@@ -74,7 +74,7 @@ def lint(
     """
     chosen = {rule.name: rule for rule in options.rules()}
     gathered = reading.gather(paths, options.left_out, unsaved)
-    judged = _judged(gathered, None if unsaved else cache)
+    judged = _judged(gathered, None if unsaved else cache, strict=options.strict)
     found = [
         (claim, excused)
         for claim, excused in judged.claims
@@ -92,21 +92,21 @@ def lint(
     )
 
 
-def _judged(gathered: Gathered, cache: Path | None) -> Judged:
-    name = lint_cache.key(gathered) if cache is not None else ""
+def _judged(gathered: Gathered, cache: Path | None, *, strict: bool) -> Judged:
+    name = lint_cache.key(gathered) + "-strict" * strict if cache is not None else ""
     found = lint_cache.load(cache, name, Judged) if cache is not None else None
     if found is None:
-        found = judged(gathered)
+        found = judged(gathered, strict=strict)
         if cache is not None:
             lint_cache.save(cache, name, found)
     return found
 
 
-def judged(gathered: Gathered) -> Judged:
+def judged(gathered: Gathered, *, strict: bool = False) -> Judged:
     """What all rules make of the program of these files."""
     sources = reading.parse(gathered)
     with reading.without_collector():
-        partings = Program(sources.modules).look()
+        partings = Program(sources.modules, strict=strict).look()
     texts = {module.file: module.lines for module in sources.modules.values()}
     books = {module.file: module.notebook for module in sources.modules.values() if module.notebook is not None}
     if books:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from holdfast.errors import BadValue, UnknownName
 from holdfast.report.lint import path_of
 from holdfast.rules.code.catalogue import RULES
-from holdfast.rules.code.rule import Rule
+from holdfast.rules.code.rule import Rule, Tier
 
 _FILE = "pyproject.toml"
 _MOST_BYTES = 1 << 20
@@ -80,6 +80,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
                 known = {rule.name for rule in RULES} | {rule.cause.code for rule in RULES}
                 raise UnknownName("rule", word, sorted(known))
         chosen = [rule for rule in RULES if not self.select or any(_means(word, rule) for word in self.select)]
+        chosen = [rule for rule in chosen if self.strict or rule.tier is not Tier.UNSURE]
         return [rule for rule in chosen if not any(_means(word, rule) for word in self.ignore)]
 
     def left_out(self, path: Path) -> bool:

@@ -85,7 +85,7 @@ class Fork(msgspec.Struct, frozen=True):
 
 
 class Loop(msgspec.Struct, frozen=True):
-    """A loop: why the number of its rounds may differ, or their order."""
+    """A loop: why the number of its rounds may differ, or their order; ``known``: nothing else can make it differ."""
 
     place: Place
     text: str
@@ -93,6 +93,7 @@ class Loop(msgspec.Struct, frozen=True):
     order: Sources
     body: tuple[Any, ...]
     after: tuple[Any, ...] = ()
+    known: bool = True
 
 
 class Try(msgspec.Struct, frozen=True):

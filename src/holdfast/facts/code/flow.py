@@ -122,7 +122,7 @@ class Flow(Definitions):
             self.run(frame, node.orelse)
         if inner or after:
             text = f"for {self.text(node.target)} in {self.text(node.iter)}"[:_LONGEST_TEXT]
-            frame.note(Loop(frame.place(node), text, count, over.order, tuple(inner), tuple(after)))
+            frame.note(Loop(frame.place(node), text, count, over.order, tuple(inner), tuple(after), over.known))
 
     def _iterated(self, frame: Frame, node: ast.For | ast.AsyncFor, over: Value) -> None:
         for thing in over.things:
@@ -147,7 +147,7 @@ class Flow(Definitions):
         inner[:0] = asked
         if inner:
             text = f"while {self.text(node.test)}"[:_LONGEST_TEXT]
-            frame.note(Loop(frame.place(node), text, count, (), tuple(inner)))
+            frame.note(Loop(frame.place(node), text, count, (), tuple(inner), known=test.known))
         self.run(frame, node.orelse)
 
     # ---- leaving

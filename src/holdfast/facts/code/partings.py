@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.facts.code.effects import (
     Called,
@@ -35,9 +36,9 @@ class Parting(msgspec.Struct, frozen=True):
     """One place where ranks may part.
 
     ``kind`` says how: ``branch``, ``exit``, ``loop``, ``order``, ``except``, ``swallowed``, ``root``, ``shape``,
-    ``thread``, ``paired``, and the notes' own. ``place`` is the line at fault, ``guard`` the test with its ``text``,
-    ``sources`` why it differs, ``op`` the first collective that not all enter, ``chain`` the calls that lead to it;
-    ``barrier`` says that a barrier follows, ``how`` with which word a rank leaves.
+    ``thread``, ``paired``, ``undecided``, and the notes' own. ``place`` is the line at fault, ``guard`` the test with
+    its ``text``, ``sources`` why it differs, ``op`` the first collective that not all enter, ``chain`` the calls that
+    lead to it; ``barrier`` says that a barrier follows, ``how`` with which word a rank leaves.
     """
 
     kind: str
@@ -95,6 +96,12 @@ def _fork(fork: Fork, *, in_loop: bool, barrier: bool) -> Iterator[Parting]:
         if in_loop and left is not None and left.how in ("break", "return") and (one is None) != (other is None):
             yield Parting("left", left.place, fork.place, fork.text, fork.test, how=left.how)
         return
+    yield from _sides(fork, barrier=barrier, rank_only=rank_only)
+
+
+def _sides(fork: Fork, *, barrier: bool, rank_only: bool) -> Iterator[Parting]:
+    """The side of a fork that enters something which the other lacks."""
+    one, other = ends(fork.own(fork.yes)), ends(fork.own(fork.no))
     for mine, its, opposite in ((fork.yes, fork.no, other), (fork.no, fork.yes, one)):
         extra = _extra(mine, its, rank_only=rank_only)
         if extra is None:
@@ -137,6 +144,29 @@ def _shown(chain: tuple[Place, ...], way: Way) -> Place:
     if first is not None and first.through and len(chain) > 1:
         return chain[1]
     return chain[0]
+
+
+def undecided(way: Sequence[Effect]) -> Iterator[Parting]:
+    """Forks and loops of which it is not known whether all ranks take them alike, with what they enter."""
+    for effect in unfold(way):
+        match effect:
+            case Fork(test=test, known=known, yes=yes, no=no):
+                if not test and not known and shape(yes) != shape(no):
+                    for each in _sides(effect, barrier=False, rank_only=False):
+                        yield replace(each, kind="undecided")
+                yield from undecided(yes)
+                yield from undecided(no)
+            case Loop(count=count, order=order, known=known, body=body, after=after):
+                found = None if known or count or order else next(_counted(body, rank_only=False), None)
+                if found is not None:
+                    yield Parting("undecided", effect.place, effect.place, effect.text, (), *found)
+                yield from undecided(body)
+                yield from undecided(after)
+            case Try(body=body, handlers=handlers, last=last):
+                for block in (body, *(handled for _, _, handled in handlers), last):
+                    yield from undecided(block)
+            case _:
+                pass
 
 
 # ---- loops

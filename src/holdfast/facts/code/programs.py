@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 
 from holdfast.facts.code.calls import Calls
 from holdfast.facts.code.effects import Body, Way, body_of
@@ -17,7 +18,7 @@ from holdfast.facts.code.habits import habits
 from holdfast.facts.code.library import RANK_PARAMETERS
 from holdfast.facts.code.modules import Function, Module, Names
 from holdfast.facts.code.ordering import in_function, in_program
-from holdfast.facts.code.partings import Parting, partings
+from holdfast.facts.code.partings import Parting, partings, undecided
 from holdfast.facts.code.relevance import Relevance
 from holdfast.facts.code.things import Obj, Scope
 from holdfast.facts.code.values import UNKNOWN, Kind, Source, Value, kinds_of
@@ -28,10 +29,14 @@ _MAIN = re.compile(r"main|master|rank_?(zero|0)|chief")
 
 
 class Program(Expressions, Flow, Calls):
-    """The interpreter: its parts together, the rounds, and what is judged."""
+    """The interpreter: its parts together, the rounds, and what is judged.
 
-    def __init__(self, modules: Mapping[str, Module]) -> None:
+    ``strict``: partings that cannot be decided are noted too.
+    """
+
+    def __init__(self, modules: Mapping[str, Module], *, strict: bool = False) -> None:
         super().__init__()
+        self.strict = strict
         self.modules = modules
         self.names = Names(modules)
         self.functions = {}
@@ -107,7 +112,7 @@ class Program(Expressions, Flow, Calls):
 
     def examine_way(self, way: Way) -> None:
         """Note where ranks part on a way."""
-        for each in partings(way):
+        for each in chain(partings(way), undecided(way) if self.strict else ()):
             self.found.setdefault((each.kind, each.place), each)
 
     def updated(self, frame: Frame, node: ast.AugAssign, old: Value, new: Value) -> None:

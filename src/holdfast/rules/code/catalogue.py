@@ -29,6 +29,7 @@ from holdfast.rules.code import (
     root,
     swallowed,
     thread,
+    undecided,
     uneven_loop,
     unsafe_load,
     written_by_all,
@@ -64,6 +65,7 @@ RULES: tuple[Rule, ...] = tuple(
         local_rank_as_main,
         unsafe_load,
         in_place_save,
+        undecided,
     )
 )
 

@@ -25,15 +25,24 @@ class Tier(StrEnum):
     LATE = "waits longer than the time-out"
     DRIFT = "values drift apart"
     ADVICE = "advice"
+    UNSURE = "cannot be decided"
 
 
 #: How a tier is shown.
 LEVELS = {
     Tier.SURE: Level.ERROR, Tier.DATA: Level.WARNING, Tier.FAULT: Level.WARNING, Tier.LATE: Level.NOTE,
-    Tier.DRIFT: Level.WARNING, Tier.ADVICE: Level.NOTE,
+    Tier.DRIFT: Level.WARNING, Tier.ADVICE: Level.NOTE, Tier.UNSURE: Level.NOTE,
 }  # fmt: skip
 _HEAD = "import torch\nimport torch.distributed as dist\n\n"
-_CONFIDENCE = {Tier.SURE: 0.9, Tier.DATA: 0.75, Tier.FAULT: 0.7, Tier.LATE: 0.6, Tier.DRIFT: 0.7, Tier.ADVICE: 0.6}
+_CONFIDENCE = {
+    Tier.SURE: 0.9,
+    Tier.DATA: 0.75,
+    Tier.FAULT: 0.7,
+    Tier.LATE: 0.6,
+    Tier.DRIFT: 0.7,
+    Tier.ADVICE: 0.6,
+    Tier.UNSURE: 0.1,
+}
 
 
 def _as_it_is(_: Parting, _lines: Sequence[str]) -> Edit | None:
