@@ -11,6 +11,7 @@ from itertools import chain
 
 from holdfast.facts.code.calls import Calls
 from holdfast.facts.code.effects import Body, Way, body_of
+from holdfast.facts.code.environments import set_variables
 from holdfast.facts.code.expressions import Expressions
 from holdfast.facts.code.flow import Flow
 from holdfast.facts.code.frames import Frame
@@ -72,6 +73,8 @@ class Program(Expressions, Flow, Calls):
                     self.found.setdefault((each.kind, each.place), each)
         for each in habits(self.modules.values(), self.names):
             self.found.setdefault((each.kind, each.place), each)
+        for each in set_variables(self.modules.values()):
+            self.found.setdefault((f"set {each.text}", each.place), each)
         unlimited = self.limits == {"default"}
         return [each for each in self.found.values() if each.kind != "long" or unlimited]
 
