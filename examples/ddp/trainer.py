@@ -58,7 +58,9 @@ def main() -> None:
 def save(model: DistributedDataParallel, folder: Path | None, step: int) -> None:
     """All ranks hold the same weights; one writes them."""
     if folder is not None and dist.get_rank() == 0:
-        torch.save({"step": step, "model": model.module.state_dict()}, folder / "best.pt")
+        written = folder / "best.pt.new"  # who dies while it is written leaves the one before
+        torch.save({"step": step, "model": model.module.state_dict()}, written)
+        written.replace(folder / "best.pt")
 
 
 if __name__ == "__main__":

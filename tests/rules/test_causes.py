@@ -66,6 +66,7 @@ PERF001 straggler                     PERF002 computing-long             PERF003
 PERF004 rank0-long-work-timeout
 PERF005 collectives-slower-than-before                               PERF006 collectives-below-line-rate
 PERF007 processors-too-few            PERF008 clock-source-slow          PERF009 memory-on-another-node
+PERF010 gpu-awaited-each-step
 NUM001 mixed-precision-nan            NUM002 silent-corruption-by-misaligned-collectives
 NUM003 replicas-diverge                NUM004 collective-result-wrong
 NUM005 loss-jumped

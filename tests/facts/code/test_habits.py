@@ -53,8 +53,66 @@ class Writer:
     def load(self):
         return torch.load(self.path)
 """,
+    "one process on a processor": """
+import torch
+def train(model, loader):
+    for batch in loader:
+        loss = model(batch)
+        loss.backward()
+        print(loss.item())
+""",
+    "numbers that are asked for now and then, or once": """
+import torch.distributed
+def train(model, loader, device):
+    total = 0
+    for step, batch in enumerate(loader):
+        loss = model(batch.to(device))
+        (loss / 4).backward()
+        total += loss.detach()
+        shown = loss.item() if step % 50 == 0 else 0
+        if step % 50:
+            continue
+        print(loss)
+    print(total.item())
+""",
+    "a loss that a function looks at now and then": """
+import torch.distributed
+class Log:
+    def show(self, step, value):
+        if step % 50 == 0:
+            print(value.item())
+def train(model, loader, device):
+    log = Log()
+    for step, batch in enumerate(loader):
+        loss = model(batch.to(device))
+        loss.backward()
+        log.show(step, loss)
+""",
 }
 SEEN = {
+    "by a function that is given the loss": """
+import torch.distributed
+class Log:
+    def show(self, value):
+        self.last = float(value.detach())  # torch.
+def train(model, loader, scaler, device):
+    log = Log()
+    for batch in loader:
+        loss = model(batch.to(device)).mean()
+        scaler.scale(loss).backward()
+        log.show(loss)
+""",
+    "a part of the loss, in words": """
+import torch.distributed
+def train(model, loader, accelerator, logger):
+    for batch in loader:
+        with accelerator.accumulate(model):
+            one = model(batch)
+            other = model.aside(batch)
+            loss = one + 0.1 * other
+            accelerator.backward(loss)
+            logger.info(f"aside {other:.3f}")  # torch.
+""",
     "a path that the constructor was given": """
 import torch
 class Writer:

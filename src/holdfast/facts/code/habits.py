@@ -9,11 +9,12 @@ import re
 from collections.abc import Iterable, Iterator
 
 from holdfast.facts.code.habits_files import files
+from holdfast.facts.code.habits_loops import loops
 from holdfast.facts.code.modules import Module, Names
 from holdfast.facts.code.partings import Parting
 from holdfast.facts.code.passages import passages
 
-_WORDS = re.compile(r"\bweights_only\b|\bsave\(")
+_WORDS = re.compile(r"\bweights_only\b|\bsave\(|\bbackward\(")
 
 
 def habits(modules: Iterable[Module], names: Names) -> Iterator[Parting]:
@@ -22,3 +23,4 @@ def habits(modules: Iterable[Module], names: Names) -> Iterator[Parting]:
         if any("torch" in line for line in module.lines):
             seen = list(passages(module, names, _WORDS))
             yield from files(seen)
+            yield from loops(seen)

@@ -160,4 +160,33 @@ CAUSES = (
         ),
         sources=("NVIDIA/nccl-tests: doc/PERFORMANCE.md",),
     ),
+    Cause(
+        code="PERF010",
+        name="gpu-awaited-each-step",
+        summary="The script asks the GPU for a value in every step, and waits until it has computed all that came "
+        "before.",
+        what_happens="Python only hands work to the GPU and runs ahead of it. `loss.item()`, `float(loss)`, "
+        "`loss.cpu()` and `print(loss)` need the number itself, so that Python stands still until the GPU has no work "
+        "left, and the GPU then waits for Python. Every rank pays in every step, and all of them for the slowest.",
+        shows_before="Such a call in the loop that calls backward, under no test such as `step % 50 == 0`.",
+        shows_during="Gaps between kernels in a profile, each behind a cudaStreamSynchronize or cudaMemcpy; "
+        "utilisation below full although batches are ready.",
+        shows_after="Nothing but the time: steps are slower by the time in which Python prepares the next one.",
+        known_misses="Where a step takes long and hands over little, the gap is too short to matter: measure before "
+        "and after. A loss that has to be looked at in each step (a limit for NaN) has its price rightly.",
+        remedies=(
+            Remedy(
+                text="Add up on the device, and ask now and then: `total += loss.detach()`, and `if step % 50 == 0: "
+                "print(total.item() / 50)`."
+            ),
+            Remedy(
+                text="See where Python waits: `torch.cuda.set_sync_debug_mode('warn')` names each such call.",
+                safety=Safety.DISRUPTIVE,
+            ),
+        ),
+        sources=(
+            "PyTorch performance tuning guide: Avoid unnecessary CPU-GPU synchronization",
+            "torch.cuda.set_sync_debug_mode",
+        ),
+    ),
 )

@@ -15,6 +15,7 @@ from holdfast.rules.code import (
     guarded_collective,
     guarded_forward,
     guarded_sharded_io,
+    hot_sync,
     ignored_limit,
     in_except,
     in_place_save,
@@ -69,6 +70,7 @@ RULES: tuple[Rule, ...] = tuple(
         local_rank_as_main,
         unsafe_load,
         in_place_save,
+        hot_sync,
         undecided,
     )
 )
