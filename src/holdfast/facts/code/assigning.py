@@ -38,7 +38,10 @@ class Assigning(State):
                 if isinstance(key.const, str) and dotted(owner).endswith("environ"):
                     frame.note(Note("variable", frame.place(target), key.const, frame.control))
                 held = derived(value, Value(content=key.content))
-                self.change(frame, owner, held, grows=not isinstance(key.const, int), things=value.things)
+                grows = not isinstance(key.const, int) and not isinstance(
+                    index, (ast.Tuple, ast.Slice)
+                )  # a tensor's part
+                self.change(frame, owner, held, grows=grows, things=value.things)
             case _:
                 pass
 

@@ -14,9 +14,9 @@ from holdfast.facts.code.functions import Functions, unseen
 from holdfast.facts.code.library_calls import library_call
 from holdfast.facts.code.library_classes import instance_call, library_base
 from holdfast.facts.code.library_methods import method_call
-from holdfast.facts.code.modules import Class
+from holdfast.facts.code.modules import Class, dotted
 from holdfast.facts.code.things import Func, Given, Lib, Made, Obj, Partial, Type
-from holdfast.facts.code.values import UNKNOWN, Value, join, merged
+from holdfast.facts.code.values import UNKNOWN, Sources, Value, join, merged
 
 _LONGEST_TEXT = 80
 #: So many arguments are thought up for a lambda that is handed to code that is not seen.
@@ -100,13 +100,15 @@ class Calls(Functions):
             for thing in value.things:
                 if isinstance(thing, Func) and thing.bound is None and isinstance(thing.function.node, ast.Lambda):
                     self.invoke(frame, node, thing, given_by(*[UNKNOWN] * _MOST_PARAMETERS))
-        return unseen(called, *given.all)
+        return unseen(dotted(node.func) if isinstance(node, ast.Call) else "", called, *given.all)
 
     # ---- classes of the program
 
     def _construct(self, frame: Frame, node: ast.expr, cls: Class, given: Arguments) -> Value:
-        length = merged(*(each.length for each in given.all), *(each.content for each in given.all))
         base = library_base(self.names, cls)
+        length: Sources = ()
+        if any(not isinstance(each, Class) for each in self.names.bases(cls)) or self._is_sized(cls):
+            length = merged(*(each.length for each in given.all), *(each.content for each in given.all))
         made = Value(length=length, things=(Obj(cls), Made(base)) if base else (Obj(cls),))
         method = self.names.method(cls, "__init__")
         if method is not None:
@@ -118,6 +120,10 @@ class Calls(Functions):
             if value is not None:
                 self.write_attribute(cls, name, value)
         return made
+
+    def _is_sized(self, cls: Class) -> bool:
+        """Its instances have a length, or can be looped over."""
+        return any(self.names.method(cls, name) is not None for name in ("__len__", "__iter__", "__getitem__"))
 
     def _call_instance(self, frame: Frame, node: ast.expr, cls: Class, given: Arguments) -> Value | None:
         method = self.names.method(cls, "__call__") or self.names.method(cls, "forward")

@@ -13,9 +13,10 @@ from holdfast.facts.code.alarms import YIELD
 from holdfast.facts.code.effects import Fork, Loop, Note
 from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.lookup import Lookup
-from holdfast.facts.code.things import Func, Made
+from holdfast.facts.code.things import LAUNCHED, Func, Made
 from holdfast.facts.code.values import (
     MISSING,
+    NONE,
     SAME,
     UNKNOWN,
     Kind,
@@ -120,9 +121,12 @@ class Expressions(Lookup):
                 return constant(bool(compare(values[0].const, values[1].const)))
             except TypeError:
                 return UNKNOWN
+        if len(values) == 2 and _of_launcher(values[0], how, values[1].const):
+            return SAME
         held = values[1].length if isinstance(how, (ast.In, ast.NotIn)) else ()
         content = merged(*(each.content for each in values), held)
-        return Value(content, known=all(each.known for each in values))
+        clock = tuple(source for source in content if source.kind is Kind.TIME)  # which decides, whatever the limit is
+        return Value(clock or content, known=all(each.known for each in values))
 
     def _choice(self, frame: Frame, node: ast.IfExp) -> Value:
         test = self.evaluate(frame, node.test)
@@ -249,3 +253,12 @@ class Expressions(Lookup):
         ast.SetComp: _set_of,
         ast.DictComp: _dict_of,
     }
+
+
+def _of_launcher(value: Value, how: ast.cmpop, other: object) -> bool:
+    """Was the program started by a launcher at all? That is so for all ranks, or for none."""
+    if LAUNCHED not in value.things or any(each not in (LAUNCHED, NONE) for each in value.things):
+        return False
+    if other is None or (isinstance(other, int) and other < 0) or other in ("", "-1"):
+        return True
+    return other == 0 and isinstance(how, (ast.GtE, ast.Lt))

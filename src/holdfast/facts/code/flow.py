@@ -14,8 +14,20 @@ from holdfast.facts.code.definitions import Definitions
 from holdfast.facts.code.effects import Called, Exit, Fork, Loop, Note, Try, Way, ends
 from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.modules import dotted
-from holdfast.facts.code.things import Func, Made, Obj
-from holdfast.facts.code.values import UNKNOWN, Kind, Sources, Value, by_rank, derived, join, merged, tainted, truth
+from holdfast.facts.code.things import LAUNCHED, Func, Made, Obj
+from holdfast.facts.code.values import (
+    NONE,
+    UNKNOWN,
+    Kind,
+    Sources,
+    Value,
+    by_rank,
+    derived,
+    join,
+    merged,
+    tainted,
+    truth,
+)
 
 _LONGEST_TEXT = 200
 _JOINS = frozenset({"join", "join_uneven_inputs"})
@@ -90,8 +102,13 @@ class Flow(Definitions):
         if yes or no:
             text = f"if {self.text(node.test)}"[:_LONGEST_TEXT]
             frame.note(Fork(frame.place(node), text, test.content, test.known, tuple(yes), tuple(no)))
-        if (yes_ended != no_ended) and test.content:
+        left = ends(yes if yes_ended else no)
+        if (
+            (yes_ended != no_ended) and test.content and (left is None or left.how != "raise")
+        ):  # who raises has no value
             frame.control = merged(frame.control, test.content)
+        if yes_ended and not no_ended:
+            _not_none(names, node.test)
 
     def _match(self, frame: Frame, node: ast.Match) -> None:
         subject = self.evaluate(frame, node.subject)
@@ -294,6 +311,19 @@ def _merge(names: dict[str, Value], after_yes: Mapping[str, Value], test: Value)
         if one is not other:
             both = [each for each in (one, other) if each is not None]
             names[name] = join(both, test.content) if len(both) == 2 else tainted(both[0], test.content)
+
+
+def _not_none(names: dict[str, Value], test: ast.expr) -> None:
+    """After ``if group is None: return``: that some ranks had None instead of what they share matters no more."""
+    if not (isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is) and len(test.ops) == 1):
+        return
+    name, other = dotted(test.left), test.comparators[0]
+    value = names.get(name)
+    if value is None or not (isinstance(other, ast.Constant) and other.value is None) or NONE not in value.things:
+        return
+    things = tuple(each for each in value.things if each != NONE)
+    if things and by_rank(value.content) and LAUNCHED not in things:
+        names[name] = replace(value, content=(), things=things)
 
 
 def _again(names: dict[str, Value], before: Mapping[str, Value], also: Sources = ()) -> None:

@@ -12,11 +12,23 @@ from holdfast.facts.code.arguments import Arguments, given_by
 from holdfast.facts.code.effects import EMPTY, Called, Fork, body_of
 from holdfast.facts.code.frames import Frame, Summary
 from holdfast.facts.code.labour import note_own_work
-from holdfast.facts.code.modules import Definition, Function, dotted
+from holdfast.facts.code.modules import Definition, Function, dotted, is_class_name
 from holdfast.facts.code.signatures import signature
 from holdfast.facts.code.state import State
 from holdfast.facts.code.things import Func, Given, Scope, bound_to
-from holdfast.facts.code.values import SAME, UNKNOWN, Source, Value, derived, join, kinds_of, lasting, merged
+from holdfast.facts.code.values import (
+    MISSING,
+    SAME,
+    UNKNOWN,
+    Source,
+    Value,
+    derived,
+    join,
+    kinds_of,
+    lasting,
+    merged,
+    picked,
+)
 
 #: How deep calls are followed, how often into the same function, and in how many contexts one is run for itself.
 _DEEPEST, _RECURSION, _CONTEXTS = 40, 2, 8
@@ -32,7 +44,7 @@ class Functions(State):
         function = thing.function
         note_own_work(frame, node, function)
         if id(function.node) not in self.functions and not self.relevance.matters(function):
-            return unseen(*given.all)
+            return unseen(function.name, *given.all)
         summary = self.summary(function, self._bind(function, given), thing.scope, frame)
         control = merged(thing.guard)
         if summary.body.matters:
@@ -96,8 +108,9 @@ class Functions(State):
         depth = self.active.get(function, 0)
         if depth >= _RECURSION or self.depth >= _DEEPEST:
             return Summary(UNKNOWN, EMPTY, {})
-        if function.seen > _CONTEXTS:
-            key = context
+        if function.seen > _CONTEXTS:  # from here on its constants are not told apart: what is asked by name is unknown
+            names = {name: replace(value, const=MISSING, items=None) for name, value in names.items()}
+            key = (*context, tuple(kinds_of(value.content) for value in names.values()))
             found = self.memory.get(key)
             if found is not None:
                 return found
@@ -174,10 +187,11 @@ class Functions(State):
         return replace(value, things=tuple(things))
 
 
-def unseen(*values: Value) -> Value:
-    """What comes out of code that is not seen: it differs where what goes in does."""
+def unseen(name: str, *values: Value) -> Value:
+    """What comes out of code that is not seen: it differs where what goes in does, but for instances of classes."""
     value = derived(*values)
-    return replace(value, known=False, content=lasting(value.content), length=lasting(value.length))
+    content = () if is_class_name(name) else picked(lasting(value.content))
+    return replace(value, known=False, content=content, length=lasting(value.length))
 
 
 def _is_captured(frame: Frame, node: ast.expr) -> bool:

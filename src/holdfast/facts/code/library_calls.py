@@ -10,10 +10,11 @@ from holdfast.facts.code.collectives import collective
 from holdfast.facts.code.library_classes import make
 from holdfast.facts.code.library_functions import by_heart
 from holdfast.facts.code.library_methods import predicate
+from holdfast.facts.code.modules import is_class_name
 from holdfast.facts.code.noted import note_call
 from holdfast.facts.code.state import State
-from holdfast.facts.code.things import Func, Made
-from holdfast.facts.code.values import UNKNOWN, Kind, Value, merged
+from holdfast.facts.code.things import LAUNCHED, Func, Made
+from holdfast.facts.code.values import UNKNOWN, Kind, Value, merged, picked
 
 #: What makes a tensor of a size that is given, and which of its arguments are no sizes.
 _SIZED = frozenset(
@@ -53,7 +54,8 @@ def _by_table(state: State, call: LibraryCall) -> Value | None:
         return predicate(state, call, call.given.all[0] if call.given.all else UNKNOWN)
     kind = library.VARYING.get(name)
     if kind is not None:
-        return Value(content=state.source(call.frame, kind, call.node))
+        numbered = kind in (Kind.RANK, Kind.LOCAL_RANK) and not call.given.all  # of a group: -1 for who is no member
+        return Value(state.source(call.frame, kind, call.node), things=(LAUNCHED,) if numbered else ())
     return None
 
 
@@ -66,7 +68,9 @@ def _plain(state: State, call: LibraryCall) -> Value:
     if last in _SIZED and call.name.startswith(("torch.", "numpy.", "np.")):
         return Value(content, merged(*(each.content for each in _sizes(last, call.given))), known=known)
     if last in _JOINING:
-        inner = merged(*(each.inner for each in values))
+        pieces = call.given.positional or values  # not the device= of another tensor
+        length = merged(*(each.length for each in pieces))
+        inner = merged(*(each.inner for each in pieces))
         return Value(content, merged(length, inner), known=known, agreed=any(each.agreed for each in values))
     if last in _SPLITTING:
         return Value(content, known=False, things=(Made("pieces"),))
@@ -79,6 +83,7 @@ def _plain(state: State, call: LibraryCall) -> Value:
         _hand_over(state, call)
     # A size that all ranks agreed on, or a loss, which is one number.
     sized = any(each.agreed for each in values[1:]) or last.endswith("_loss") or last == "cross_entropy"
+    content = () if is_class_name(last) else picked(content)  # of an instance of a class nothing is believed
     return Value(content, () if sized else length, known=False, agreed=bool(values) and values[0].agreed)
 
 

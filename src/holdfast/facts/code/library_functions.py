@@ -12,8 +12,21 @@ from holdfast.facts.code.library_classes import deepspeed_engine, fully_shard
 from holdfast.facts.code.modules import Class
 from holdfast.facts.code.noted import note_file, note_variable
 from holdfast.facts.code.state import State
-from holdfast.facts.code.things import Obj, Type
-from holdfast.facts.code.values import MISSING, MOST_THINGS, SAME, UNKNOWN, Kind, Value, constant, derived, join, merged
+from holdfast.facts.code.things import LAUNCHED, Obj, Type
+from holdfast.facts.code.values import (
+    MISSING,
+    MOST_THINGS,
+    NONE,
+    SAME,
+    UNKNOWN,
+    Kind,
+    Value,
+    constant,
+    derived,
+    join,
+    merged,
+    picked,
+)
 
 Known = Callable[[State, LibraryCall], Value]
 
@@ -33,6 +46,11 @@ def _range(_: State, call: LibraryCall) -> Value:
         each.content for each in values
     )  # from a rank's first to its last: as many for each
     return Value(content, () if both else content, known=known and not both, things=(ALL_RANKS,) if whole else ())
+
+
+def _slice(_: State, call: LibraryCall) -> Value:
+    value = derived(*call.given.positional)
+    return replace(value, content=picked(value.content))
 
 
 def _sorted(_: State, call: LibraryCall) -> Value:
@@ -56,6 +74,7 @@ def _scalar(_: State, call: LibraryCall) -> Value:
         content=merged(*(each.content for each in values)),
         known=all(each.known for each in values),
         agreed=any(each.agreed for each in values),
+        things=(LAUNCHED,) if len(values) == 1 and values[0].things == (LAUNCHED,) else (),
     )
 
 
@@ -109,7 +128,9 @@ def _open(state: State, call: LibraryCall) -> Value:
 
 def _getenv(state: State, call: LibraryCall) -> Value:
     name = call.first("key").const
-    return state.variable(call.frame, name, call.node) if isinstance(name, str) else UNKNOWN
+    value = state.variable(call.frame, name, call.node) if isinstance(name, str) else UNKNOWN
+    otherwise = call.given.get(1, "default")
+    return value if otherwise is not None or not value.content else replace(value, things=(LAUNCHED, NONE))
 
 
 def _get(state: State, call: LibraryCall) -> Value:
@@ -138,7 +159,7 @@ _BUILTINS: dict[str, Known] = {
     "len": _len, "range": _range, "sorted": _sorted, "set": _set, "frozenset": _set, "list": _same, "tuple": _same,
     "reversed": _same, "iter": _same, "int": _scalar, "float": _scalar, "bool": _scalar, "str": _scalar, "min": _scalar,
     "max": _scalar, "sum": _scalar, "any": _scalar, "all": _scalar, "abs": _scalar, "dict": _dict,
-    "enumerate": _enumerate, "zip": _zip, "isinstance": _isinstance, "super": _super, "open": _open,
+    "enumerate": _enumerate, "zip": _zip, "isinstance": _isinstance, "slice": _slice, "super": _super, "open": _open,
 }  # fmt: skip
 #: Wherever a library exports them.
 _EXPORTED: dict[str, Known] = {

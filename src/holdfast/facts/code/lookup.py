@@ -13,12 +13,13 @@ from holdfast.facts.code.arguments import Arguments
 from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.modules import Class, Function, Module, canonical
 from holdfast.facts.code.state import State
-from holdfast.facts.code.things import Func, Lib, Made, Mod, Obj, Partial, Scope, Type
-from holdfast.facts.code.values import OTHER, UNKNOWN, Kind, Source, Sources, Value, constant, join, merged
+from holdfast.facts.code.things import LAUNCHED, Func, Lib, Made, Mod, Obj, Partial, Scope, Type
+from holdfast.facts.code.values import OTHER, UNKNOWN, Kind, Source, Sources, Value, constant, join, merged, picked
 
 _SHAPES = frozenset({"shape", "ndim", "numel", "size", "dim", "__len__", "nelement"})
 _BUILTINS = frozenset(
-    {"len", "range", "sorted", "set", "frozenset", "list", "tuple", "dict", "enumerate", "zip", "iter", "next", "int",
+    {"slice",
+     "len", "range", "sorted", "set", "frozenset", "list", "tuple", "dict", "enumerate", "zip", "iter", "next", "int",
      "float", "bool", "str", "min", "max", "sum", "any", "all", "print", "open", "super", "isinstance", "getattr",
      "setattr", "hasattr", "reversed", "map", "filter", "abs", "round", "type", "id", "repr", "divmod", "input",
      "Exception", "ValueError", "RuntimeError"}
@@ -70,7 +71,7 @@ class Lookup(State):
     def variable(self, frame: Frame, name: str, node: ast.expr) -> Value:
         """A variable of the environment: the launcher gives each rank its own, or all the same."""
         kind = library.VARYING_VARIABLES.get(name)
-        return Value(content=self.source(frame, kind, node)) if kind is not None else UNKNOWN
+        return Value(self.source(frame, kind, node), things=(LAUNCHED,)) if kind is not None else UNKNOWN
 
     def source(self, frame: Frame, kind: Kind, node: ast.AST, text: str = "") -> Sources:
         """Here begins a difference over ranks."""
@@ -101,7 +102,7 @@ class Lookup(State):
             return Value(content=base.length, known=base.known)
         kind = library.VARYING_NAMES.get(name)
         if kind is not None and not base.agreed and (not own or self._is_open(own)):
-            return Value(content=self.source(frame, kind, node))
+            return Value(self.source(frame, kind, node), things=(LAUNCHED,))
         method = Partial(None, name, base)
         return Value(base.content, base.length, base.order, known=False, agreed=base.agreed, things=(method,))
 
@@ -139,7 +140,7 @@ class Lookup(State):
         kind = library.VARYING_NAMES.get(name)
         knows = owner.startswith(("wrapped:", "accelerate", "lightning", "deepspeed")) or owner in library.METHODS
         if kind is not None and knows:
-            return Value(content=self.source(frame, kind, node))
+            return Value(self.source(frame, kind, node), things=(LAUNCHED,))
         return Value(base.content, base.length, known=False, things=(Partial(made, name, base),))
 
     def _of_instance(self, frame: Frame, cls: Class, name: str, base: Value, node: ast.expr) -> Value | None:
@@ -178,9 +179,11 @@ class Lookup(State):
         if isinstance(node.slice, ast.Slice):
             return self._part(frame, base, node.slice)
         inner = join(base.items) if base.items else None
-        piece = index.content if Made("pieces") in base.things else ()
+        pieces = Made("pieces") in base.things
+        piece = index.content if pieces else ()
+        why = index.content if base.known or pieces or base.content else picked(index.content)
         return Value(
-            content=merged(base.content, index.content),
+            content=merged(base.content, why),
             length=merged(inner.length if inner is not None else base.inner, piece),
             known=base.known and index.known,
             things=inner.things if inner is not None else base.things,

@@ -154,6 +154,11 @@ def dotted(node: ast.expr | None) -> str:
     return ""
 
 
+def is_class_name(name: str) -> bool:
+    """The last part of a dotted name is written as classes are."""
+    return name.rpartition(".")[2].lstrip("_")[:1].isupper()
+
+
 def _called(node: ast.expr) -> ast.expr:
     return node.func if isinstance(node, ast.Call) else node
 

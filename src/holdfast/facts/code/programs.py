@@ -21,7 +21,7 @@ from holdfast.facts.code.modules import Function, Module, Names
 from holdfast.facts.code.ordering import in_function, in_program
 from holdfast.facts.code.partings import Parting, partings, undecided
 from holdfast.facts.code.relevance import Relevance
-from holdfast.facts.code.things import Obj, Scope
+from holdfast.facts.code.things import LAUNCHED, Obj, Scope
 from holdfast.facts.code.values import UNKNOWN, Kind, Source, Value, kinds_of
 
 _ROUNDS = 4
@@ -104,7 +104,8 @@ class Program(Expressions, Flow, Calls):
     def _parameter(self, function: Function, name: str) -> Value:
         if name in RANK_PARAMETERS and "world_size" in function.parameters:
             line = function.node.lineno
-            return Value(content=(Source(Kind.RANK, function.module.file, line, f"the parameter {name}"),))
+            source = Source(Kind.RANK, function.module.file, line, f"the parameter {name}")
+            return Value((source,), things=(LAUNCHED,))
         return UNKNOWN
 
     def examine(self, frame: Frame, body: Body) -> None:

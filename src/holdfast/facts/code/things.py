@@ -104,6 +104,10 @@ class Given(msgspec.Struct, frozen=True, eq=False):
     named: dict[str, Value]
 
 
+#: The number that the launcher gives a process: it differs over ranks, and it is there, and 0 or more, on all or none.
+LAUNCHED = Made("launched")
+
+
 def bound_to(thing: Any, instance: Value) -> Any:
     """A method as an attribute of an instance; anything else as it is."""
     return msgspec.structs.replace(thing, bound=instance) if isinstance(thing, Func) and thing.bound is None else thing

@@ -24,6 +24,7 @@ class Kind(StrEnum):
     TIME = "time"
     FILES = "files"
     HOST = "host or process"
+    OWN = "its own of a list"
     ORDER = "order"
 
 
@@ -38,8 +39,12 @@ class Source(msgspec.Struct, frozen=True):
 
 Sources = tuple[Source, ...]
 #: Kinds that are believed where they are seen, and not through attributes, conditions and calls of libraries: nearly
-#: all file systems are shared, and nearly all times, names of hosts and numbers of processes never compared.
-_BRIEF = frozenset({Kind.FILES, Kind.TIME, Kind.FAULT, Kind.HOST})
+#: all file systems are shared, nearly all times, names of hosts and numbers of processes never compared, and what each
+#: rank has in a list of which nothing is known is as a rule alike in all that steers.
+_BRIEF = frozenset({Kind.FILES, Kind.TIME, Kind.FAULT, Kind.HOST, Kind.OWN})
+
+
+_RANKS = frozenset({Kind.RANK, Kind.LOCAL_RANK, Kind.OWN})
 
 
 def lasting(sources: Sources) -> Sources:
@@ -80,6 +85,11 @@ class Value(msgspec.Struct, frozen=True):
 
 SAME = Value()
 UNKNOWN = Value(known=False)
+
+
+def picked(sources: Sources) -> Sources:
+    """Why an element or a part differs that each rank picks by its own number."""
+    return tuple(Source(Kind.OWN, each.file, each.line, each.text) if each.kind in _RANKS else each for each in sources)
 
 
 def merged(*all_sources: Sources) -> Sources:
@@ -183,7 +193,6 @@ def truth(value: Value) -> bool | None:
 
 
 _NO_KINDS: frozenset[Kind] = frozenset()
-_RANKS = frozenset({Kind.RANK, Kind.LOCAL_RANK})
 
 
 def kinds_of(sources: Sources) -> frozenset[Kind]:
