@@ -1,9 +1,11 @@
 """``holdfast lint`` as it is called: what it prints in each form, and with which status it ends."""
 
 import json
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from holdfast.cli import lint, main
@@ -182,3 +184,11 @@ def test_strict_shows_what_cannot_be_decided_as_advice(file):
     file.with_name("pyproject.toml").write_text("[tool.holdfast.lint]\nstrict = true\n")
     assert run(file).stdout == result.stdout
     assert run(file, "--no-strict").stdout == ""
+
+
+def test_the_hook_of_pre_commit_calls_what_is_there():
+    (hook,) = yaml.safe_load((Path(__file__).parents[2] / ".pre-commit-hooks.yaml").read_text())
+    program, name, *words = hook["entry"].split()
+    assert (hook["id"], program, name) == ("holdfast-lint", "holdfast", "lint")
+    assert not hook["pass_filenames"], "what did not change belongs to the program too"
+    lint.command.make_context(name, words)
