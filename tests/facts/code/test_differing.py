@@ -79,6 +79,16 @@ SAME = {
         loop.restore(elsewhere.states())
         loop.go()
         """,
+    "an instance that one rank makes for itself": """
+        class State:
+            def __init__(self):
+                self.backend = elsewhere.backend()
+
+        if dist.get_rank() == 0:
+            print(State().backend)
+        if State().backend == "nccl":
+            dist.barrier()
+        """,
     "a group that only members have, once it is there": """
         def member():
             if dist.get_rank() not in elsewhere.members:
