@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.actions import lint_cache
 from holdfast.actions.lint_options import ALL, Options
-from holdfast.facts.code import notebooks, reading
+from holdfast.facts.code import cells, notebooks, reading
 from holdfast.facts.code.programs import Program
 from holdfast.facts.code.reading import Gathered, PassedOver
 from holdfast.findings import Finding, Level
@@ -110,7 +110,7 @@ def judged(gathered: Gathered, *, strict: bool = False) -> Judged:
     texts = {module.file: module.lines for module in sources.modules.values()}
     books = {module.file: module.notebook for module in sources.modules.values() if module.notebook is not None}
     if books:
-        partings = [notebooks.told(each, books) for each in partings]
+        partings = [cells.told(each, books) for each in partings]
         for file, book in books.items():
             texts |= notebooks.texts(file, book)
     claims = [

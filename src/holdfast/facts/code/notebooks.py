@@ -6,14 +6,9 @@ import ast
 import re
 import warnings
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import msgspec
-from msgspec.structs import replace
-
-from holdfast.facts.code.effects import Place
-from holdfast.facts.code.partings import Parting
-from holdfast.facts.code.values import Source
 
 #: Pictures stand in notebooks too, so that they may be larger than a program.
 MOST_BYTES = 64 << 20
@@ -158,33 +153,6 @@ def _python(lines: list[str]) -> list[str]:
         else:
             left.append(line)
     return left
-
-
-def told(parting: Parting, notebooks: Mapping[str, Notebook]) -> Parting:
-    """The same parting, with its places as people name them: ``file.ipynb:cell 3``, and the line of the cell."""
-    op = parting.op
-    return replace(
-        parting,
-        place=_place(parting.place, notebooks),
-        guard=_place(parting.guard, notebooks),
-        sources=tuple(_source(each, notebooks) for each in parting.sources),
-        op=op if op is None else replace(op, place=_place(op.place, notebooks)),
-        chain=tuple(_place(each, notebooks) for each in parting.chain),
-    )
-
-
-def _place(place: Place, notebooks: Mapping[str, Notebook]) -> Place:
-    if place.file not in notebooks:
-        return place
-    cell, line = notebooks[place.file].place(place.line)
-    return Place(f"{place.file}:cell {cell}", line, place.function)
-
-
-def _source(source: Source, notebooks: Mapping[str, Notebook]) -> Source:
-    if source.file not in notebooks:
-        return source
-    cell, line = notebooks[source.file].place(source.line)
-    return replace(source, file=f"{source.file}:cell {cell}", line=line)
 
 
 def texts(file: str, notebook: Notebook) -> Iterator[tuple[str, list[str]]]:
