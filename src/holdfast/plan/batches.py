@@ -267,7 +267,7 @@ def _in_lockstep(parts: Sequence[tuple[Kind, Sequence[int]]]) -> float:
     """The sum over micro-batches of the slowest rank's time."""
     distinct = {(kind, tuple(sizes)) for kind, sizes in parts}
     times = [[kind.rising_s[size - 1] for size in sizes] for kind, sizes in distinct]
-    return sum(max(each) for each in zip(*times, strict=True))
+    return float(sum(max(each) for each in zip(*times, strict=True)))
 
 
 def _equal_s(kinds: Sequence[Kind], batch: int, meeting: Meeting, meet_s: float) -> float | None:
