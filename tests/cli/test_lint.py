@@ -192,3 +192,51 @@ def test_the_hook_of_pre_commit_calls_what_is_there():
     assert (hook["id"], program, name) == ("holdfast-lint", "holdfast", "lint")
     assert not hook["pass_filenames"], "what did not change belongs to the program too"
     lint.command.make_context(name, words)
+
+
+HOSTILE = {
+    "two.py": b"print 'hello'\n",
+    "broken.py": b"def f(:\n",
+    "null.py": b"x = 1\0\n",
+    "utf16.py": "x = 'é'\n".encode("utf-16"),
+    "deep.py": b"x = " + b"(" * 5000 + b")" * 5000,
+    "broken.ipynb": b"{",
+}
+
+
+def test_bad_files_are_named_and_the_rest_is_linted(file):
+    for name, content in HOSTILE.items():
+        file.with_name(name).write_bytes(content)
+    result = run(file.parent)
+    assert result.stdout.startswith(f"{file}:6: SYNC004")
+    for name in HOSTILE:
+        assert f"{name}: passed over, as " in result.stderr
+    assert result.return_value == 1
+    file.unlink()
+    assert run(file.parent).return_value == 0
+    assert run(file.with_name("two.py")).return_value == 2
+
+
+def test_a_file_that_vanishes_or_is_closed_to_us_is_named(file, monkeypatch):
+    whole = Path.open
+
+    def opened(path, *words, **named):
+        if path.name in errors:
+            raise errors[path.name]
+        return whole(path, *words, **named)
+
+    errors = {"gone.py": FileNotFoundError(2, "No such file"), "closed.py": PermissionError(13, "Permission denied")}
+    for name in errors:
+        file.with_name(name).write_text("x = 1\n")
+    monkeypatch.setattr(Path, "open", opened)
+    result = run(file.parent)
+    assert "gone.py: passed over, as no such file" in result.stderr
+    assert "closed.py: passed over, as permission denied" in result.stderr
+    assert "1 finding in 1 file" in result.stderr
+
+
+def test_a_folder_without_python_holds_nothing(tmp_path):
+    (tmp_path / "words.txt").write_text("x")
+    result = run(tmp_path)
+    assert (result.return_value, result.stdout) == (0, "")
+    assert "nothing found in 0 files, 0 lines" in result.stderr

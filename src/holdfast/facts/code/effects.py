@@ -137,6 +137,8 @@ Effect = Op | Note | Exit | Fork | Loop | Try | Called
 Way = tuple[Effect, ...]
 #: A program of more is looked at in part; calls of calls multiply.
 MOST_EVENTS = 100_000
+#: So much of a shape is kept; the rest is a number that tells it from others. Calls of calls double it.
+_LONGEST_SHAPE = 1000
 
 
 def shape(way: Sequence[Effect], *, rank_only: bool = False) -> tuple[Hashable, ...]:
@@ -160,9 +162,11 @@ def shape(way: Sequence[Effect], *, rank_only: bool = False) -> tuple[Hashable, 
                 parts.extend(shape(body, rank_only=rank_only))
                 parts.extend(shape(last, rank_only=rank_only))
             case Exit():
-                return tuple(parts)
+                break
             case _:
                 pass
+    if len(parts) > _LONGEST_SHAPE:
+        parts[_LONGEST_SHAPE:] = [("more", hash(tuple(parts[_LONGEST_SHAPE:])))]
     return tuple(parts)
 
 

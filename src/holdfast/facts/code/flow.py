@@ -30,6 +30,8 @@ from holdfast.facts.code.values import (
 )
 
 _LONGEST_TEXT = 200
+#: Loops within so many others are run once: each level doubles the work.
+_TWICE = 6
 _JOINS = frozenset({"join", "join_uneven_inputs"})
 
 
@@ -129,12 +131,14 @@ class Flow(Definitions):
         self._iterated(frame, node, over)
         count = () if frame.joined else over.length
         before = dict(frame.scope.names)
-        for last in (False, True):
+        frame.looped += 1
+        for last in (False, True) if frame.looped <= _TWICE else (True,):
             with frame.apart(count) as inner:
                 self.assign(frame, node.target, self.element(over))
                 self.run(frame, node.body)
             if not last:
                 _again(frame.scope.names, before)
+        frame.looped -= 1
         with frame.apart() as after:
             self.run(frame, node.orelse)
         if inner or after:
@@ -153,7 +157,8 @@ class Flow(Definitions):
 
     def _while(self, frame: Frame, node: ast.While) -> None:
         before = dict(frame.scope.names)
-        for last in (False, True):
+        frame.looped += 1
+        for last in (False, True) if frame.looped <= _TWICE else (True,):
             with frame.apart() as asked:
                 test = self.evaluate(frame, node.test)
             count = () if frame.joined else test.content
@@ -161,6 +166,7 @@ class Flow(Definitions):
                 self.run(frame, node.body)
             if not last:
                 _again(frame.scope.names, before, count)
+        frame.looped -= 1
         inner[:0] = asked
         if inner:
             text = f"while {self.text(node.test)}"[:_LONGEST_TEXT]

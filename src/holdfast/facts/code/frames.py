@@ -26,8 +26,8 @@ class Frame:
     """One run of a function; ``function`` is None at the top of a module.
 
     ``control`` are the reasons why not all ranks may be here, ``base`` those of the caller among them; ``joined``
-    counts the ``with model.join()`` around. ``effects`` are what was entered so far, ``mutated`` what was changed in
-    place.
+    counts the ``with model.join()`` around, ``looped`` the loops. ``effects`` are what was entered so far, ``mutated``
+    what was changed in place.
     """
 
     function: Function | None
@@ -39,6 +39,7 @@ class Frame:
     yields: list[Value] = field(default_factory=list)
     mutated: dict[str, Value] = field(default_factory=dict)
     joined: int = 0
+    looped: int = 0
     ended: bool = False
     globals: set[str] = field(default_factory=set)
 

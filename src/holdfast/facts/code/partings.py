@@ -107,7 +107,7 @@ def _sides(fork: Fork, *, barrier: bool, rank_only: bool) -> Iterator[Parting]:
         if extra is None:
             continue
         op, chain = extra
-        inside = any(each is op for each, _ in operations(fork.own(mine)))
+        inside = any(each is op for each, _ in islice(operations(fork.own(mine)), _MOST))
         if inside or opposite is None:
             yield Parting("branch", _shown(chain, mine), fork.place, fork.text, fork.test, op, chain, "", barrier)
         elif opposite.how != "raise":  # who raises ends, and the launcher ends the others
