@@ -10,6 +10,7 @@ from holdfast.facts.code import library
 from holdfast.facts.code.arguments import Arguments, LibraryCall
 from holdfast.facts.code.effects import Group, Note, Op
 from holdfast.facts.code.frames import Frame
+from holdfast.facts.code.groups import members_of
 from holdfast.facts.code.library import Collective
 from holdfast.facts.code.state import State
 from holdfast.facts.code.things import Lib, Made, Partial, Ranks
@@ -40,15 +41,18 @@ def collective(state: State, call: LibraryCall, what: Collective) -> Value:
         return SAME
     first = given.node(0, what.parameters[0]) if what.parameters else None
     about = "grad" if isinstance(first, ast.Attribute) and first.attr == "grad" else ""
-    own = handed is not None and any(isinstance(each, Ranks) for each in handed.things)
-    call.frame.note(Op(what.name, call.place, group, what.kind, peer=about, own=own))
+    made = [each for each in handed.things if isinstance(each, Ranks)] if handed is not None else []
+    members = made[0].members if len(made) == 1 else ()
+    call.frame.note(Op(what.name, call.place, group, what.kind, peer=about, own=bool(made), members=members))
     return _result(state, call, what)
 
 
 def _result(state: State, call: LibraryCall, what: Collective) -> Value:
     if what.kind == "creation":
         ranks = call.given.get(0, "ranks")
-        return Value(things=(Ranks(world=ranks is None or ranks.const is None or ALL_RANKS in ranks.things),))
+        world = ranks is None or ranks.const is None or ALL_RANKS in ranks.things
+        members = members_of(call.given.node(0, "ranks")) if what.name == "new_group" else ()
+        return Value(things=(Ranks(world=world, members=members),))
     if what.agrees == "return":
         return Value(agreed=True)
     if what.agrees:

@@ -37,7 +37,7 @@ class Op(msgspec.Struct, frozen=True):
     ``kind``: ``collective``, ``creation`` (of a group), ``forward`` or ``backward`` of a wrapped model, ``sharded``
     (I/O of a sharded model), ``send``, ``recv``. ``weak``: of a model wrapped by DDP, which waits for others only now
     and then. ``peer`` is the other rank of a message as it is written, and "grad" where gradients are reduced.
-    ``own``: the group is one that the program made.
+    ``own``: the group is one that the program made, with these ``members`` where they are known.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Op(msgspec.Struct, frozen=True):
     weak: bool = False
     peer: str = ""
     own: bool = False
+    members: tuple[int, ...] = ()
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -67,7 +68,10 @@ class Exit(msgspec.Struct, frozen=True):
 
 
 class Fork(msgspec.Struct, frozen=True):
-    """A test, and what either answer leads to; of a side that goes on, the first ``…_own`` effects are its own."""
+    """A test, and what either answer leads to; of a side that goes on, the first ``…_own`` effects are its own.
+
+    ``picks`` says which ranks pass, where it compares the rank with numbers.
+    """
 
     place: Place
     text: str
@@ -77,6 +81,7 @@ class Fork(msgspec.Struct, frozen=True):
     no: tuple[Any, ...]
     yes_own: int = -1
     no_own: int = -1
+    picks: Any = None
 
     def own(self, side: tuple[Any, ...]) -> tuple[Any, ...]:
         """Of a side what stands in the branch itself; the rest follows it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from holdfast.facts.code.alarms import YIELD
 from holdfast.facts.code.effects import Fork, Loop, Note
 from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.lookup import Lookup
-from holdfast.facts.code.things import LAUNCHED, Func, Made
+from holdfast.facts.code.things import LAUNCHED, TESTS, Func, Made, Picks
 from holdfast.facts.code.values import (
     MISSING,
     NONE,
@@ -34,6 +35,8 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], object]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not,
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
 }  # fmt: skip
+#: How the rank in the job is asked for; there are others, of the node, of a group.
+_RANK = re.compile(r"(?:^|\.)get_rank\(\)$|['\"]RANK['\"]")
 #: Of a longer display the elements are not told apart.
 _MOST_ITEMS = 16
 
@@ -126,7 +129,8 @@ class Expressions(Lookup):
         held = values[1].length if isinstance(how, (ast.In, ast.NotIn)) else ()
         content = merged(*(each.content for each in values), held)
         clock = tuple(source for source in content if source.kind is Kind.TIME)  # which decides, whatever the limit is
-        return Value(clock or content, known=all(each.known for each in values))
+        things = _picked(how, *values) if len(values) == 2 else ()
+        return Value(clock or content, known=all(each.known for each in values), things=things)
 
     def _choice(self, frame: Frame, node: ast.IfExp) -> Value:
         test = self.evaluate(frame, node.test)
@@ -253,6 +257,18 @@ class Expressions(Lookup):
         ast.SetComp: _set_of,
         ast.DictComp: _dict_of,
     }
+
+
+def _picked(how: ast.cmpop, one: Value, other: Value) -> tuple[Picks, ...]:
+    """The ranks that pass a comparison of the rank with numbers."""
+    name = type(how).__name__
+    if name not in TESTS or one.things != (LAUNCHED,) or not all(_RANK.search(source.text) for source in one.content):
+        return ()
+    several = name in ("In", "NotIn")
+    if several != (other.items is not None):
+        return ()
+    numbers = tuple(each.const for each in other.items or (other,))
+    return (Picks(name, numbers if several else numbers[0]),) if all(type(each) is int for each in numbers) else ()
 
 
 def _of_launcher(value: Value, how: ast.cmpop, other: object) -> bool:

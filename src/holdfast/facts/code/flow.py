@@ -14,7 +14,7 @@ from holdfast.facts.code.definitions import Definitions
 from holdfast.facts.code.effects import Called, Exit, Fork, Loop, Note, Try, Way, ends
 from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.modules import dotted
-from holdfast.facts.code.things import LAUNCHED, Func, Made, Obj
+from holdfast.facts.code.things import LAUNCHED, Func, Made, Obj, Picks
 from holdfast.facts.code.values import (
     NONE,
     UNKNOWN,
@@ -103,7 +103,9 @@ class Flow(Definitions):
         frame.ended = yes_ended and no_ended
         if yes or no:
             text = f"if {self.text(node.test)}"[:_LONGEST_TEXT]
-            frame.note(Fork(frame.place(node), text, test.content, test.known, tuple(yes), tuple(no)))
+            picks = next((each for each in test.things if isinstance(each, Picks)), None)
+            sides = tuple(yes), tuple(no)
+            frame.note(Fork(frame.place(node), text, test.content, test.known, *sides, picks=picks))
         left = ends(yes if yes_ended else no)
         if (
             (yes_ended != no_ended) and test.content and (left is None or left.how != "raise")

@@ -25,6 +25,7 @@ from holdfast.facts.code.effects import (
     shape,
     unfold,
 )
+from holdfast.facts.code.groups import by_leaders, left_out
 from holdfast.facts.code.values import Sources, by_rank
 
 #: So many operations of a way are compared one by one, and so many calls deep exceptions are looked for.
@@ -64,7 +65,10 @@ def partings(way: Sequence[Effect], *, in_loop: bool = False) -> Iterator[Partin
         match effect:
             case Fork():
                 follows = any(op.name in _BARRIERS for op, _ in islice(operations(unfolded[at + 1 :]), _MOST))
-                yield from _fork(effect, in_loop=in_loop, barrier=follows)
+                for each in _fork(effect, in_loop=in_loop, barrier=follows):
+                    leaders = each.kind == "branch" and by_leaders(each.op, each.sources, unfolded[:at])
+                    yield msgspec.structs.replace(each, kind="leaders") if leaders else each
+                yield from _members(effect)
                 yield from partings(effect.yes, in_loop=in_loop)
                 yield from partings(effect.no, in_loop=in_loop)
             case Loop():
@@ -113,6 +117,15 @@ def _sides(fork: Fork, *, barrier: bool, rank_only: bool) -> Iterator[Parting]:
         elif opposite.how != "raise":  # who raises ends, and the launcher ends the others
             yield Parting("exit", opposite.place, fork.place, fork.text, fork.test, op, chain, opposite.how)
         return
+
+
+def _members(fork: Fork) -> Iterator[Parting]:
+    """A test of the rank keeps members of a group away from its collective."""
+    found = left_out(fork)
+    if found is not None:
+        op, chain = found
+        said = ", ".join(map(str, op.members[:8]))
+        yield Parting("members", chain[0], fork.place, fork.text, fork.test, op, chain, said)
 
 
 def _extra(mine: Way, its: Way, *, rank_only: bool) -> tuple[Op, tuple[Place, ...]] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,9 +78,28 @@ class Made(msgspec.Struct, frozen=True):
 
 
 class Ranks(msgspec.Struct, frozen=True):
-    """A process group that the program made: of all ranks (``world``), or of some."""
+    """A process group that the program made: of all ranks (``world``), or of some, its ``members`` where known."""
 
     world: bool
+    members: tuple[int, ...] = ()
+
+
+class Picks(msgspec.Struct, frozen=True):
+    """The answer to a comparison of the rank with a number, or with several; ``how`` is the operator's name."""
+
+    how: str
+    against: Any
+
+    def passes(self, rank: int) -> bool:
+        """Whether this rank answers yes."""
+        return TESTS[self.how](rank, self.against)
+
+
+#: Comparisons of the rank.
+TESTS: dict[str, Callable[[Any, Any], bool]] = {
+    "Eq": operator.eq, "NotEq": operator.ne, "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt,
+    "GtE": operator.ge, "In": lambda one, many: one in many, "NotIn": lambda one, many: one not in many,
+}  # fmt: skip
 
 
 class Submitted(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from holdfast.rules.code import (
     epoch,
     file_race,
     group_creation,
+    group_members,
     guarded_collective,
     guarded_forward,
     guarded_sharded_io,
@@ -20,6 +21,7 @@ from holdfast.rules.code import (
     in_except,
     in_place_save,
     late_variable,
+    leaders,
     local_branch,
     local_exit,
     local_rank_as_main,
@@ -44,6 +46,8 @@ RULES: tuple[Rule, ...] = tuple(
     each.RULE
     for each in (
         guarded_collective,
+        leaders,
+        group_members,
         guarded_sharded_io,
         guarded_forward,
         group_creation,
