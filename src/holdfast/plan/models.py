@@ -1,0 +1,256 @@
+"""What a transformer is made of, by sizes alone: parameters by part, and floating-point operations a token.
+
+From a name (:data:`KNOWN`) or from a Hugging Face ``config.json`` (:func:`from_config`). Counts are exact for the
+architectures that are known here: they are held against the published ones in the tests.
+
+Operations follow J. Kaplan et al., "Scaling Laws for Neural Language Models" (2020), §2.1, and A. Chowdhery et al.,
+"PaLM" (2022), appendix B: 2 for each weight of a matrix and token forward, 4 backward; attention adds 4·s·a·d for
+scores and values forward, of which a causal mask needs half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import BadValue, UnknownName
+
+
+class Transformer(msgspec.Struct, frozen=True, kw_only=True):
+    """A stack of equal decoder (or encoder) layers between an embedding and a head.
+
+    ``heads`` query heads share ``kv_heads`` of keys and values, each ``head_width`` wide; ``ffn`` is the inner width of
+    the feed-forward part, which has three matrices where ``gated`` and two otherwise. ``experts`` of them stand in each
+    layer, ``active`` of which see a token, and ``shared_ffn`` is the inner width of one that sees all. ``positions``
+    are learned ones. ``qkv_bias`` and ``bias`` (of all matrices): whether there are any; ``norm_bias`` where norms have
+    one beside their weight. ``tied``: the head is the embedding.
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_width: int
+    ffn: int
+    vocab: int
+    gated: bool = True
+    tied: bool = False
+    qkv_bias: bool = False
+    bias: bool = False
+    norm_bias: bool = False
+    norms_a_layer: int = 2
+    positions: int = 0
+    experts: int = 1
+    active: int = 1
+    shared_ffn: int = 0
+    #: What was not said and is assumed.
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def attention_params(self) -> int:
+        """Of one layer: queries, keys, values, and what brings them back."""
+        queries, keys = self.heads * self.head_width, self.kv_heads * self.head_width
+        biases = (queries + 2 * keys) * (self.qkv_bias or self.bias) + self.hidden * self.bias
+        return 2 * self.hidden * queries + 2 * self.hidden * keys + biases
+
+    def _feed_forward(self, inner: int) -> int:
+        matrices = 3 if self.gated else 2
+        return matrices * self.hidden * inner + self.bias * ((matrices - 1) * inner + self.hidden)
+
+    @property
+    def feed_forward_params(self) -> int:
+        """Of one layer, with all experts and what chooses among them."""
+        router = self.hidden * self.experts if self.experts > 1 else 0
+        shared = self._feed_forward(self.shared_ffn) if self.shared_ffn else 0
+        return self.experts * self._feed_forward(self.ffn) + router + shared
+
+    @property
+    def norm_params(self) -> int:
+        """Of one norm."""
+        return self.hidden * (1 + self.norm_bias)
+
+    @property
+    def layer_params(self) -> int:
+        """Of one layer."""
+        return self.attention_params + self.feed_forward_params + self.norms_a_layer * self.norm_params
+
+    @property
+    def embedding_params(self) -> int:
+        """Of tokens and learned positions."""
+        return (self.vocab + self.positions) * self.hidden
+
+    @property
+    def head_params(self) -> int:
+        """Of the last norm, and of the head where it is a matrix of its own."""
+        return self.norm_params + (0 if self.tied else self.vocab * self.hidden)
+
+    @property
+    def params(self) -> int:
+        """All of them."""
+        return self.layers * self.layer_params + self.embedding_params + self.head_params
+
+    @property
+    def active_params(self) -> int:
+        """Those that a token meets: of the experts only the chosen ones."""
+        idle = (self.experts - self.active) * self._feed_forward(self.ffn)
+        return self.params - self.layers * idle
+
+    @property
+    def matrix_params(self) -> int:
+        """Those that a token is multiplied by: the active ones without looked-up rows, and the head in any case."""
+        looked_up = self.embedding_params
+        return self.active_params - looked_up + (self.vocab * self.hidden if self.tied else 0)
+
+    def flops_a_token(self, sequence: int, *, causal: bool = False) -> float:
+        """Forward and backward of one token in a sequence of so many, nothing computed twice.
+
+        ``causal`` counts half of the attention, as a kernel computes it; published MFU mostly counts all of it.
+        """
+        attention = 12 * self.layers * self.heads * self.head_width * sequence
+        return 6 * self.matrix_params + attention / (2 if causal else 1)
+
+
+def _llama(
+    name: str, layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, **more: Any
+) -> Transformer:
+    return Transformer(name=name, layers=layers, hidden=hidden, heads=heads, kv_heads=kv_heads,
+                       head_width=hidden // heads, ffn=ffn, vocab=vocab, **more)  # fmt: skip
+
+
+def _gpt(name: str, layers: int, hidden: int, heads: int, vocab: int, positions: int) -> Transformer:
+    """GPT-2's form: layer norms and biases everywhere, learned positions, a tied head."""
+    return Transformer(name=name, layers=layers, hidden=hidden, heads=heads, kv_heads=heads, head_width=hidden // heads,
+                       ffn=4 * hidden, vocab=vocab, gated=False, tied=True, qkv_bias=True, bias=True, norm_bias=True,
+                       positions=positions)  # fmt: skip
+
+
+#: By name. Sizes: the models' own config.json on huggingface.co; MPT: mosaicml/llm-foundry, scripts/train/benchmarking;
+#: GPT-3 and larger ones: T. Brown et al. (2020), table 2.1; D. Narayanan et al., SC21, table 1.
+KNOWN: Mapping[str, Transformer] = {
+    each.name: each
+    for each in (
+        _llama("llama2-7b", 32, 4096, 32, 32, 11008, 32000),
+        _llama("llama2-13b", 40, 5120, 40, 40, 13824, 32000),
+        _llama("llama2-70b", 80, 8192, 64, 8, 28672, 32000),
+        _llama("llama3-8b", 32, 4096, 32, 8, 14336, 128256),
+        _llama("llama3-70b", 80, 8192, 64, 8, 28672, 128256),
+        _llama("llama3.1-8b", 32, 4096, 32, 8, 14336, 128256),
+        _llama("llama3.1-70b", 80, 8192, 64, 8, 28672, 128256),
+        _llama("llama3.1-405b", 126, 16384, 128, 8, 53248, 128256),
+        _llama("llama3.2-1b", 16, 2048, 32, 8, 8192, 128256, tied=True),
+        _llama("llama3.2-3b", 28, 3072, 24, 8, 8192, 128256, tied=True),
+        _llama("mistral-7b", 32, 4096, 32, 8, 14336, 32000),
+        _llama("mixtral-8x7b", 32, 4096, 32, 8, 14336, 32000, experts=8, active=2),
+        _llama("qwen2.5-7b", 28, 3584, 28, 4, 18944, 152064, qkv_bias=True),
+        _llama("qwen2.5-72b", 80, 8192, 64, 8, 29568, 152064, qkv_bias=True),
+        _gpt("gpt2", 12, 768, 12, 50257, 1024),
+        _gpt("gpt2-medium", 24, 1024, 16, 50257, 1024),
+        _gpt("gpt2-large", 36, 1280, 20, 50257, 1024),
+        _gpt("gpt2-xl", 48, 1600, 25, 50257, 1024),
+        _gpt("gpt3-175b", 96, 12288, 96, 50257, 2048),
+        _gpt("gpt-22b", 48, 6144, 64, 51200, 2048),
+        _gpt("gpt-530b", 105, 20480, 128, 51200, 2048),
+        _gpt("gpt-1t", 128, 25600, 160, 51200, 2048),
+        _gpt("mpt-125m", 12, 768, 12, 50368, 2048),
+        _gpt("mpt-350m", 24, 1024, 16, 50368, 2048),
+        _gpt("mpt-760m", 24, 1536, 12, 50368, 2048),
+        _gpt("mpt-1b", 24, 2048, 16, 50368, 2048),
+        _gpt("mpt-3b", 32, 2560, 20, 50368, 2048),
+        _gpt("mpt-7b", 32, 4096, 32, 50368, 2048),
+        _gpt("mpt-13b", 40, 5120, 40, 50368, 2048),
+        _gpt("mpt-30b", 48, 7168, 56, 50368, 2048),
+        _gpt("mpt-70b", 80, 8192, 64, 50368, 2048),
+    )
+}
+
+
+def known(name: str) -> Transformer:
+    """The model of that name, in any case.
+
+    Raises:
+        UnknownName: there is none; the nearest names are offered.
+    """
+    found = KNOWN.get(name.casefold())
+    if found is None:
+        raise UnknownName("model", name, KNOWN)
+    return found
+
+
+# ---- from a Hugging Face configuration
+
+#: What an architecture has that its config.json leaves unsaid: https://github.com/huggingface/transformers, src/
+#: transformers/models/<name>/modeling_<name>.py and configuration_<name>.py.
+_ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
+    "llama": {},
+    "mistral": {},
+    "mixtral": {},
+    "qwen2": {"qkv_bias": True},
+    "gpt2": {"gated": False, "tied": True, "qkv_bias": True, "bias": True, "norm_bias": True},
+    "gpt_neox": {"gated": False, "qkv_bias": True, "bias": True, "norm_bias": True},
+    "opt": {"gated": False, "tied": True, "qkv_bias": True, "bias": True, "norm_bias": True},
+    "mpt": {"gated": False, "tied": True},
+}
+#: The names under which architectures keep a size, the usual one first.
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "layers": ("num_hidden_layers", "n_layer", "n_layers"),
+    "hidden": ("hidden_size", "n_embd", "d_model"),
+    "heads": ("num_attention_heads", "n_head", "n_heads"),
+    "kv_heads": ("num_key_value_heads",),
+    "head_width": ("head_dim",),
+    "ffn": ("intermediate_size", "ffn_dim", "n_inner"),
+    "vocab": ("vocab_size",),
+    "experts": ("num_local_experts",),
+    "active": ("num_experts_per_tok",),
+}
+_LEARNED_POSITIONS: Mapping[str, tuple[str, int]] = {"gpt2": ("n_positions", 0), "opt": ("max_position_embeddings", 2)}
+_NEEDED = ("layers", "hidden", "heads", "vocab")
+_MOST = 1 << 40
+
+
+def from_config(config: Mapping[str, Any], name: str = "") -> Transformer:
+    """The model that a Hugging Face ``config.json`` describes.
+
+    Raises:
+        UnknownName: an architecture that is not known here.
+        BadValue: a size is missing, or is no size.
+    """
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in _ARCHITECTURES:
+        raise UnknownName("architecture", str(kind), _ARCHITECTURES, next_step="give the sizes by hand")
+    sizes = {field: _size(config, names) for field, names in _NAMES.items()}
+    missing = [_NAMES[field][0] for field in _NEEDED if sizes[field] is None]
+    if missing:
+        raise BadValue(f"the configuration of a {kind}", why=f"it says nothing of {', '.join(missing)}")
+    hidden, heads = sizes["hidden"] or 0, sizes["heads"] or 0
+    if sizes["head_width"] is None and hidden % heads:
+        raise BadValue(f"the configuration of a {kind}", why=f"{hidden} wide, it cannot have {heads} heads")
+    traits = {**_ARCHITECTURES[kind], **_said(config)}
+    assumed = () if sizes["ffn"] or kind in ("gpt2", "mpt") else (f"a feed-forward part of {4 * hidden}",)
+    more = _LEARNED_POSITIONS.get(kind)
+    return Transformer(
+        name=name or str(config.get("_name_or_path") or kind), layers=sizes["layers"] or 0, hidden=hidden, heads=heads,
+        kv_heads=sizes["kv_heads"] or heads, head_width=sizes["head_width"] or hidden // heads,
+        ffn=sizes["ffn"] or 4 * hidden, vocab=sizes["vocab"] or 0, experts=sizes["experts"] or 1,
+        active=sizes["active"] or 1, positions=(_size(config, more[:1]) or 0) + more[1] if more else 0,
+        assumed=assumed, **traits,
+    )  # fmt: skip
+
+
+def _said(config: Mapping[str, Any]) -> dict[str, bool]:
+    """What the configuration says itself, against its architecture's habit."""
+    said = {"tied": "tie_word_embeddings", "qkv_bias": "attention_bias"}
+    return {field: config[key] for field, key in said.items() if isinstance(config.get(key), bool)}
+
+
+def _size(config: Mapping[str, Any], names: tuple[Any, ...]) -> int | None:
+    for name in names:
+        value = config.get(name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _MOST:
+            raise BadValue(f"{name} = {str(value)[:40]!r}", why="it has to be a number above 0")
+        return value
+    return None
