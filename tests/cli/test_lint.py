@@ -73,7 +73,10 @@ def test_forms_for_machines(file):
     assert annotation.startswith(f"::error file={file},line=6,title=SYNC004 rank-guarded-collective::")
     log = json.loads(run(file, "--output-format", "sarif").stdout)
     (result,) = log["runs"][0]["results"]
-    assert (log["version"], result["ruleId"]) == ("2.1.0", "SYNC004")
+    assert (log["version"], result["ruleId"], result["ruleIndex"]) == ("2.1.0", "SYNC004", 0)
+    (described,) = log["runs"][0]["tool"]["driver"]["rules"]
+    assert (described["id"], described["name"]) == ("SYNC004", "rank-guarded-collective")
+    assert all(described[key]["text"] for key in ("shortDescription", "fullDescription", "help"))
     assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 6
     suite = ET.fromstring(run(file, "--output-format", "junit").stdout)
     assert (suite.get("failures"), suite[0][0].get("type")) == ("1", "error")

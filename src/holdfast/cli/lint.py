@@ -111,6 +111,7 @@ def _show(linted: Linted, form: str, *, explain: bool, statistics: bool) -> None
     from holdfast.report import json
     from holdfast.report import lint as report
     from holdfast.report.text import one_line, plural
+    from holdfast.rules.causes import CAUSES
 
     claims = [(each.rule, each.finding) for each in linted.claims]
     match form:
@@ -122,7 +123,7 @@ def _show(linted: Linted, form: str, *, explain: bool, statistics: bool) -> None
         case "github":
             click.echo("\n".join(report.github(claims)), nl=bool(claims))
         case "sarif":
-            click.echo(report.sarif(claims, __version__))
+            click.echo(report.sarif(claims, {cause.name: cause for cause in CAUSES}, __version__))
         case "junit":
             click.echo(report.junit(claims))
         case _:

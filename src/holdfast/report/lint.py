@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
-from holdfast.findings import Finding, Level
+from holdfast.findings import Cause, Finding, Level
 from holdfast.report.text import encodable, visible
 
 _GITHUB = {Level.ERROR: "error", Level.WARNING: "warning"}
@@ -110,20 +110,34 @@ def _escaped(text: str, *, in_property: bool = False) -> str:
     return text.replace(":", "%3A").replace(",", "%2C") if in_property else text
 
 
-def sarif(claims: Sequence[Named], version: str) -> str:
-    """A log of SARIF 2.1.0 (OASIS), as code scanning of GitHub and editors read it."""
-    rules = {name: {"id": f"{claim.code}", "name": name} for name, claim in claims}
-    results = [_result(name, claim) for name, claim in claims]
-    driver = {"name": "holdfast", "version": version, "rules": list(rules.values())}
-    run = {"tool": {"driver": driver}, "results": results}
+def sarif(claims: Sequence[Named], causes: Mapping[str, Cause], version: str) -> str:
+    """A log of SARIF 2.1.0 (OASIS), as code scanning of GitHub and editors read it; ``causes`` by their names."""
+    codes = sorted({(claim.code, claim.cause) for _, claim in claims})
+    at = {code: number for number, (code, _) in enumerate(codes)}
+    driver = {"name": "holdfast", "version": version, "rules": [_descriptor(causes[cause]) for _, cause in codes]}
+    results = [_result(name, claim, at[claim.code]) for name, claim in claims]
+    run = {"tool": {"driver": driver}, "results": results, "columnKind": "unicodeCodePoints"}
     return json.dumps({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
 
 
-def _result(name: str, claim: Finding) -> dict[str, Any]:
+def _descriptor(cause: Cause) -> dict[str, Any]:
+    """What GitHub asks for of each rule: https://docs.github.com/code-security, "SARIF support for code scanning"."""
+    help_text = "\n".join(f"- {remedy.text}" for remedy in cause.remedies) or cause.summary
+    return {
+        "id": cause.code,
+        "name": cause.name,
+        "shortDescription": {"text": cause.summary},
+        "fullDescription": {"text": cause.what_happens},
+        "help": {"text": help_text, "markdown": help_text},
+    }
+
+
+def _result(name: str, claim: Finding, at: int) -> dict[str, Any]:
     file, line, message = _for_machines(claim)
     place = {"artifactLocation": {"uri": quote(file)}, "region": {"startLine": line}}
     return {
         "ruleId": claim.code,
+        "ruleIndex": at,
         "level": _SARIF.get(claim.level, "note"),
         "message": {"text": f"{name}: {message}"},
         "locations": [{"physicalLocation": place}],

@@ -15,10 +15,7 @@ CIRCLES = {
     "    def __getattr__(self, name):\n        return getattr(self, name)\n" + GUARD + "P().p\n",
     "bases": "class A(B):\n    pass\nclass B(A):\n    def f(self):\n        dist.barrier()\n"
     "class C(C):\n    pass\nC().x()\n" + GUARD + "A().f()\n",
-    "values": "d = {}\nd['d'] = d\nl = [d]\nl.append(l)\n"
-    + "for x in l:\n    l.append(x)\n"
-    + GUARD
-    + "dist.barrier()\n",
+    "values": "d = {}\nd['d'] = d\nl = [d]\nl.append(l)\nfor x in l:\n    l.append(x)\n" + GUARD + "dist.barrier()\n",
 }
 DOUBLED = {
     "calls": "def f0():\n    dist.barrier()\n"
