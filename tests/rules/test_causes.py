@@ -48,7 +48,7 @@ SYNC001 collective-mismatch           SYNC002 rank-missing-collective    SYNC003
 SYNC004 rank-guarded-collective       SYNC005 rank-skips-collective      SYNC006 collective-order-inversion
 SYNC007 mismatched-shape              SYNC008 mismatched-dtype           SYNC009 mismatched-operation
 SYNC010 new-group-by-some-ranks       SYNC011 p2p-without-partner        SYNC012 rank-exits-early
-SYNC013 store-wait
+SYNC013 store-wait                    SYNC014 result-used-too-early
 PROC000 no-failure                    PROC001 python-exception-on-one-rank
 PROC002 python-exception-all-ranks    PROC003 segfault-in-worker         PROC004 signal-sigterm-preempted
 PROC005 peer-lost                     PROC006 rank-killed                PROC007 rank-stopped

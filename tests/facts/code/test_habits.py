@@ -88,8 +88,59 @@ def train(model, loader, device):
         loss.backward()
         log.show(step, loss)
 """,
+    "handles that are kept, returned, waited for at once, or ended by all": """
+import torch
+import torch.distributed as dist
+class Buckets:
+    def add(self, x):
+        self.pending.append(dist.all_reduce(x, async_op=True))
+        self.last = dist.all_reduce(x, async_op=True)
+    def finish(self):
+        self.last.wait()
+def start(x):
+    return dist.all_reduce(x, async_op=True)
+def whole(x):
+    dist.all_reduce(x, async_op=True).wait()
+    start(x).wait()
+    dist.all_reduce(x, async_op=False)
+    work = dist.broadcast(x, 0, async_op=True)
+    work.wait()
+def ended(x):
+    dist.all_reduce(x, async_op=True)
+    torch.cuda.synchronize()
+def unused(x):
+    other = x + 1
+    dist.all_reduce(other, async_op=True)
+""",
+    "no_sync for all parts but the last, or gradients averaged by hand": """
+import contextlib
+import torch.distributed as dist
+def train(model, parts, optimizer):
+    for at, part in enumerate(parts):
+        with model.no_sync() if at + 1 < len(parts) else contextlib.nullcontext():
+            model(part).backward()
+    optimizer.step()
+def by_hand(model, parts, optimizer):
+    with model.no_sync():
+        model(parts).backward()
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+    optimizer.step()
+""",
 }
 SEEN = {
+    "a handle in a variable that nobody reads": """
+import torch.distributed as dist
+def hand_on(x, peer):
+    work = dist.isend(x, peer)  # torch.
+    x.zero_()
+""",
+    "a handle in an attribute that nobody reads": """
+import torch.distributed as dist
+class Average:
+    def start(self):
+        self.work = dist.all_reduce(self.total, async_op=True)  # torch.
+""",
     "by a function that is given the loss": """
 import torch.distributed
 class Log:

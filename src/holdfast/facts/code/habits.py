@@ -6,21 +6,28 @@ One walk over the functions in whose text one of the words stands; a module with
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 from holdfast.facts.code.habits_files import files
+from holdfast.facts.code.habits_handles import Handles
 from holdfast.facts.code.habits_loops import loops
 from holdfast.facts.code.modules import Module, Names
 from holdfast.facts.code.partings import Parting
 from holdfast.facts.code.passages import passages
 
-_WORDS = re.compile(r"\bweights_only\b|\bsave\(|\bbackward\(")
+_ASIDE = re.compile(r"\basync_op\b|\bisend\(|\birecv\(")
+_WORDS = re.compile(rf"\bweights_only\b|\bsave\(|\.backward\(|{_ASIDE.pattern}")
 
 
-def habits(modules: Iterable[Module], names: Names) -> Iterator[Parting]:
-    """What is seen in each module that speaks of torch."""
+def habits(modules: Collection[Module], names: Names) -> Iterator[Parting]:
+    """What is seen in each module that speaks of torch, and of handles that go from one function to another."""
+    aside = []
     for module in modules:
-        if any("torch" in line for line in module.lines):
+        text = "\n".join(module.lines)
+        if "torch" in text and _WORDS.search(text):
             seen = list(passages(module, names, _WORDS))
             yield from files(seen)
             yield from loops(seen)
+            if _ASIDE.search(text):
+                aside.append(seen)
+    yield from Handles(aside).lost(modules)

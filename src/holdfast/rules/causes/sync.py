@@ -268,4 +268,29 @@ CAUSES = (
         ),
         sources=("torch: torch/csrc/distributed/c10d/TCPStore.cpp", "pytorch/pytorch#88103"),
     ),
+    Cause(
+        code="SYNC014",
+        name="result-used-too-early",
+        summary="A collective that runs aside was started, nobody waits for it, and its buffer is used.",
+        what_happens="With async_op=True, isend and irecv the call returns a handle at once, and the tensor is filled "
+        "or sent later. Without `wait()` the next operation reads what was there before, half of the new, or changes "
+        "what is still to be sent; with NCCL the stream of the computation is told of the collective by wait() alone.",
+        shows_before="A call with async_op=True whose value goes nowhere, and the tensor in the lines below it.",
+        shows_during="Nothing hangs. Values differ from run to run and between ranks, most where the load is high; "
+        "replicas drift apart. A process that ends while a message is under way leaves its peer without one.",
+        shows_after="A loss that cannot be repeated; right results under CUDA_LAUNCH_BLOCKING=1 or a debugger.",
+        known_misses="A small collective mostly ends in time, so that tests pass. What waits for the whole device "
+        "(torch.cuda.synchronize) makes up for it.",
+        remedies=(
+            Remedy(
+                text="Keep the handle and wait before the buffer is used: `work = dist.all_reduce(x, async_op=True); "
+                "...; work.wait()`."
+            ),
+            Remedy(text="Where nothing runs in between, leave async_op out."),
+        ),
+        sources=(
+            "torch.distributed: Synchronous and asynchronous collective operations",
+            "torch.distributed.isend, irecv: modifying the tensor before the request is done",
+        ),
+    ),
 )
