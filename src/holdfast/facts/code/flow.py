@@ -13,6 +13,7 @@ from holdfast.facts.code.arguments import Arguments, given_by
 from holdfast.facts.code.definitions import Definitions
 from holdfast.facts.code.effects import Called, Exit, Fork, Loop, Note, Try, Way, ends
 from holdfast.facts.code.frames import Frame
+from holdfast.facts.code.library_classes import WHOLE
 from holdfast.facts.code.modules import dotted
 from holdfast.facts.code.things import LAUNCHED, Func, Made, Obj, Picks
 from holdfast.facts.code.values import (
@@ -156,6 +157,8 @@ class Flow(Definitions):
                 isinstance(each, Made) and each.name == "sampler" for each in sampler.things
             ):
                 frame.note(Note("shuffled", frame.place(node)))
+            if sampler is not None and WHOLE in sampler.things and not frame.control:
+                frame.note(Note("whole", frame.place(node)))
 
     def _while(self, frame: Frame, node: ast.While) -> None:
         before = dict(frame.scope.names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from msgspec.structs import replace
 
@@ -14,6 +15,11 @@ from holdfast.facts.code.modules import Class, Names
 from holdfast.facts.code.state import State
 from holdfast.facts.code.things import Func, Made, Obj, made_names
 from holdfast.facts.code.values import UNKNOWN, Sources, Value, merged
+
+#: What a loader without a sampler holds: the data of all ranks.
+WHOLE = Made("whole")
+#: Words of data that may be a rank's own.
+_SHARES = re.compile(r"rank|world|shard|node|iterable|stream|split_|process|rand|worker|generat", re.IGNORECASE)
 
 
 def library_base(names: Names, cls: Class) -> str:
@@ -37,7 +43,7 @@ def make(state: State, call: LibraryCall, made: str) -> Value:
         ordered = call.given.says("shuffle", answer=False)
         return Value(things=(Made("sampler:ordered" if ordered else "sampler"),), known=False)
     if made == "loader":
-        return _loader(call.given)
+        return _loader(state, call)
     if made == "thread":
         target = call.given.get(1, "target")
         for thing in target.things if target is not None else ():
@@ -46,12 +52,31 @@ def make(state: State, call: LibraryCall, made: str) -> Value:
     return Value(things=(Made(made),), known=False)
 
 
-def _loader(given: Arguments) -> Value:
+def _loader(state: State, call: LibraryCall) -> Value:
+    given = call.given
     sampler = given.get(3, "sampler") or given.named.get("batch_sampler")
     data = given.get(0, "dataset")
     even = any(name.startswith("sampler") for name in made_names(sampler))
     length: Sources = () if even or data is None else merged(data.length, sampler.length if sampler is not None else ())
+    if sampler is None and data is not None and _is_whole(state, call, data):
+        sampler = Value(things=(WHOLE,))
     return Value(length=length, known=even, things=(Made("loader", sampler),))
+
+
+def _is_whole(state: State, call: LibraryCall, data: Value) -> bool:
+    """Every rank has all of the data, as far as can be seen: nothing in its text or its class may share it out."""
+    node = call.given.node(0, "dataset")
+    if call.given.rest is not None or "generator" in call.given.named or node is None or data.content or data.length:
+        return False
+    texts = [state.text(node)]
+    for thing in data.things:
+        if isinstance(thing, Obj):
+            cls = thing.cls
+            texts += cls.module.lines[cls.node.lineno - 1 : cls.node.end_lineno]
+            texts += [base for base in state.names.bases(cls) if isinstance(base, str)]
+        elif isinstance(thing, Made):
+            return False
+    return not any(_SHARES.search(text) for text in texts)
 
 
 def run_thread(state: State, frame: Frame, node: ast.expr, thing: Func) -> None:
@@ -76,7 +101,9 @@ def prepared(given: Arguments) -> Value:
     """What Accelerate and Fabric give back for models, optimizers and loaders: these, wrapped."""
     items = []
     for value in given.positional:
-        if any(name in ("loader", "scaler") for name in made_names(value)):
+        if "loader" in made_names(value):
+            items.append(replace(value, things=(Made("loader", Value(things=(Made("sampler:ordered"),))),)))
+        elif "scaler" in made_names(value):
             items.append(value)
         else:
             items.append(Value(things=(Made("wrapped:ddp", unwrapped(value)),), known=False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from holdfast.facts.code.alarms import ON, abandoned
-from holdfast.facts.code.effects import Body, Called, Effect, Exit, Loop, Note, Op, Place, Way, events
+from holdfast.facts.code.effects import Body, Called, Effect, Exit, Fork, Loop, Note, Op, Place, Try, Way, events
 from holdfast.facts.code.labour import MAY_FAIL, awaited, unguarded
 from holdfast.facts.code.partings import Parting
 from holdfast.facts.code.shared_files import written_by_all
@@ -26,6 +26,8 @@ def in_function(body: Body, *, alone: bool, alarm: str = "") -> Iterator[Parting
         yield from _paired(body.way)
     if "shuffled" in body.marks:
         yield from _epochs(body.way)
+    if "whole" in body.marks:
+        yield from _whole(body.way)
 
 
 def in_program(body: Body, threads: Sequence[tuple[Place, Way]]) -> Iterator[Parting]:
@@ -91,6 +93,24 @@ def _epochs(way: Sequence[Effect]) -> Iterator[Parting]:
             ):
                 yield Parting("epoch", effect.place, effect.place, effect.text, ())
             yield from _epochs(effect.body)
+
+
+def _whole(way: Sequence[Effect]) -> Iterator[Parting]:
+    """A loop that trains a model in DDP, over a loader that gives every rank all of the data."""
+    whole: set[Place] = set()
+    for effect in way:
+        match effect:
+            case Note(name="whole", place=place):
+                whole.add(place)
+            case Loop(place=place, body=body, text=text):
+                kinds = {(each.kind, each.weak) for each in events(body) if isinstance(each, Op)}
+                if place in whole and ("forward", True) in kinds and ("backward", False) in kinds:
+                    yield Parting("whole", place, place, text, ())
+                yield from _whole(body)
+            case Fork(yes=one, no=other) | Try(body=one, last=other):
+                yield from _whole((*one, *other))
+            case _:
+                pass
 
 
 def _holds(loop: Loop) -> bool:

@@ -131,4 +131,25 @@ CAUSES = (
         ),
         sources=("NVIDIA/apex#886", "bytedance/ibot#15", "DLLXW/baby-llama2-chinese#56"),
     ),
+    Cause(
+        code="DATA006",
+        name="data-not-shared-out",
+        summary="Every rank goes over the whole data set, instead of a part of it.",
+        what_happens="A loader without a DistributedSampler gives each rank all samples. Where ranks shuffle alike, or "
+        "not at all, all of them compute the same gradient of the same batch, and N devices train as fast as one; "
+        "where they shuffle differently, an epoch is N epochs long.",
+        shows_before="A model in DDP and a DataLoader with neither a sampler nor data of the rank's own.",
+        shows_during="The number of steps in an epoch does not fall as ranks are added, and the loss is the same on "
+        "all ranks.",
+        shows_after="Scaling that looks perfect in samples a second and does nothing for the time to a given loss.",
+        known_misses="Data that each rank draws at random are fine without a sampler. Accelerate and Lightning share "
+        "out the loaders that they are given.",
+        remedies=(
+            Remedy(
+                text="Share the data out: `DataLoader(dataset, sampler=DistributedSampler(dataset))`, with `set_epoch` "
+                "before each epoch and without shuffle=True."
+            ),
+        ),
+        sources=("torch.utils.data.distributed.DistributedSampler", "Parskatt/RoMa#32"),
+    ),
 )

@@ -39,6 +39,7 @@ from holdfast.rules.code import (
     uneven_loop,
     unread_variable,
     unsafe_load,
+    whole_data,
     written_by_all,
 )
 from holdfast.rules.code.rule import Rule
@@ -73,6 +74,7 @@ RULES: tuple[Rule, ...] = tuple(
         ignored_limit,
         unread_variable,
         epoch,
+        whole_data,
         file_race,
         written_by_all,
         local_rank_as_main,
