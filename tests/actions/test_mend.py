@@ -70,6 +70,23 @@ def test_what_is_not_plain_is_left_to_people(different, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("line", "after"),
+    [
+        ('os.environ["NCCL_DEBUGG"] = "INFO"', 'os.environ["NCCL_DEBUG"] = "INFO"'),
+        ("os.environ['NCCL_SOKCET_IFNAME'] = 'eth0'", "os.environ['NCCL_SOCKET_IFNAME'] = 'eth0'"),
+        ('os.environ["NCCL_DEBUGS"] = "INFO"', None),
+        ('os.environ["NCCL_BUFFER_SIZE"] = "8388608"', None),
+        ('os.environ["NCCL_DEBUGG"] = "NCCL_DEBUGG"', None),
+    ],
+)
+def test_a_variable_is_renamed_where_a_finger_slipped(line, after, tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(f'import os\nimport torch.distributed as dist\n{line}\ndist.init_process_group("nccl")\n')
+    changed = planned(path)
+    assert [change.after.decode().splitlines()[2] for change in changed] == ([after] if after else [])
+
+
+@pytest.mark.parametrize(
     ("content", "after"),
     [
         (b"a = 1\r\nb = 2\r\n", b"a = 1\r\nc = 3\r\nb = 2\r\n"),

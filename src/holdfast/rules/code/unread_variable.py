@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from holdfast.facts.code.partings import Parting
 from holdfast.facts.variables import Given
 from holdfast.findings import Finding, Level
 from holdfast.rules.causes import by_name
+from holdfast.rules.code.edits import Edit
 from holdfast.rules.code.rule import Rule, Tier
 from holdfast.rules.environment import names
 from holdfast.rules.environment.scene import Scene
+from holdfast.variables import meant
 
 
 def unread(parting: Parting) -> Finding | None:
@@ -27,6 +32,30 @@ def _wants(parting: Parting) -> bool:
 def _says(parting: Parting) -> str:
     claim = unread(parting)
     return claim.message if claim is not None else parting.text
+
+
+def _mend(parting: Parting, lines: Sequence[str]) -> Edit | None:
+    """The name that was meant, where a finger slipped and the file says the wrong one nowhere else."""
+    name, at = parting.text, parting.place.line
+    right = meant(name)
+    if not _slipped(name, right) or at > len(lines) or sum(line.count(name) for line in lines) != 1:
+        return None
+    was = lines[at - 1]
+    return Edit(at, was, was.replace(name, right)) if re.search(rf"""(["']){name}\1""", was) else None
+
+
+def _slipped(name: str, right: str) -> bool:
+    """Two letters changed places, or one was struck twice, or once too few; else it may be a name we do not know."""
+    if len(name) == len(right):
+        apart = [at for at, (one, other) in enumerate(zip(name, right, strict=True)) if one != other]
+        swapped = "".join(name[at] for at in reversed(apart)) == "".join(right[at] for at in apart)
+        return len(apart) == 2 and apart[1] == apart[0] + 1 and swapped and "_" not in name[apart[0] : apart[1] + 1]
+    shorter, longer = sorted((name, right), key=len)
+    return bool(right) and any(
+        longer[at - 1] == letter != "_" and longer[:at] + longer[at + 1 :] == shorter
+        for at, letter in enumerate(longer)
+        if at
+    )
 
 
 RULE = Rule(
@@ -51,4 +80,5 @@ dist.init_process_group("nccl")
 """,
     wants=_wants,
     says=_says,
+    mends=_mend,
 )
