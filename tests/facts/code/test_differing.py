@@ -82,6 +82,9 @@ SAME = {
     "an instance that one rank makes for itself": """
         class State:
             def __init__(self):
+                self.find()
+
+            def find(self):
                 self.backend = elsewhere.backend()
 
         if dist.get_rank() == 0:
@@ -162,3 +165,19 @@ for _ in range(int(variable("ROUNDS"))):
     dist.barrier()
 """
     assert lines(tmp_path, text) == []
+
+
+def test_of_a_library_that_is_linted_itself_the_tables_know_more(tmp_path):
+    package = tmp_path / "accelerate"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .accelerator import Accelerator\n")
+    (package / "accelerator.py").write_text(
+        "import os\n\nclass Accelerator:\n    def prepare(self, loader):\n"
+        "        return list(range(int(os.environ['RANK'])))\n"
+    )
+    program = tmp_path / "train.py"
+    program.write_text(
+        "from accelerate import Accelerator\n\nhere = Accelerator()\n"
+        "for batch in here.prepare(object()):\n    here.gather(batch)\n"
+    )
+    assert lint([tmp_path]).claims == ()

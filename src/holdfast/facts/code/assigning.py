@@ -47,7 +47,7 @@ class Assigning(State):
 
     def _assign_attribute(self, frame: Frame, target: ast.Attribute, value: Value) -> None:
         owner = self.evaluate(frame, target.value)
-        given = tainted(value, frame.own_control if _is_new(frame, target.value) else frame.control)
+        given = tainted(value, frame.control)
         frame.scope.names[dotted(target)] = given
         for thing in owner.things:
             if isinstance(thing, (Obj, Type)):
@@ -106,11 +106,3 @@ class Assigning(State):
         if new != old:
             module.variables[name] = new
             self.changed = True
-
-
-def _is_new(frame: Frame, owner: ast.expr) -> bool:
-    """``self`` in ``__init__``: ranks that do not come here do not have the instance at all."""
-    function = frame.function
-    if function is None or function.name != "__init__" or not isinstance(owner, ast.Name):
-        return False
-    return function.parameters[:1] == [owner.id]

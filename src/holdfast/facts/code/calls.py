@@ -112,7 +112,9 @@ class Calls(Functions):
         made = Value(length=length, things=(Obj(cls), Made(base)) if base else (Obj(cls),))
         method = self.names.method(cls, "__init__")
         if method is not None:
+            kept, frame.control = frame.control, ()  # who does not come here does not have the instance at all
             self.invoke(frame, node, Func(method, None, made), given)
+            frame.control = kept
             return made
         annotated = [each.target for each in cls.node.body if isinstance(each, ast.AnnAssign)]
         for at, name in enumerate(each.id for each in annotated if isinstance(each, ast.Name)):

@@ -56,9 +56,11 @@ class Lookup(State):
         """A thing of the program as a value."""
         match found:
             case Function():
-                return self.decorated(found, None)
+                name = canonical(f"{found.module.name}.{found.name}")
+                return Value(things=(Lib(name),)) if name in library.CALLS else self.decorated(found, None)
             case Class():
-                return Value(things=(Type(found),))
+                name = f"{found.module.name}.{found.name}"  # of a library that is linted itself the tables know more
+                return Value(things=(Lib(name) if name in library.CLASSES else Type(found),))
             case Module():
                 return Value(things=(Mod(found),))
             case str():
