@@ -25,6 +25,8 @@ ALL = {
     "through a call": "save(args, {}, 'x')",
     "a name": "with open('results.json', 'w') as file:\n    json.dump({}, file)",
     "a path": "pathlib.Path('results.json').write_text('x')",
+    "a name of a path": "def final(out):\n    path = os.path.join(out, 'x.pt')\n    torch.save({}, path)\n"
+    "final(os.environ.get('OUT_TMP'))",
     "now and then": "for epoch in range(9):\n    if epoch % 3 == 0:\n        torch.save({}, f'model-{epoch}.pt')",
 }
 OWN = {
@@ -32,6 +34,9 @@ OWN = {
     "a test that is not known": "if args.is_main:\n    save(args, {}, 'x')",
     "a decorator that is not known": "guarded({})",
     "the rank in the path": "torch.save({}, f'model-{dist.get_rank()}.pt')",
+    "the process in the path's name": "def states(process_index):\n    name = f'rng_{process_index}.pt'\n"
+    "    path = args.out.joinpath(name)\n    torch.save({}, path)\nstates(settings.index)",
+    "a path that was handed in": "def final(path):\n    torch.save({}, path)\nfinal(made())",
     "a path that may hold it": "torch.save({}, paths.by_rank('model.pt'))",
     "a buffer": "buffer = io.BytesIO()\ntorch.save({}, buffer)",
     "extended": "with open('log.txt', 'a') as file:\n    file.write('x')",

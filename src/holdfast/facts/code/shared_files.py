@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.facts.code.arguments import LibraryCall
 from holdfast.facts.code.effects import Called, Effect, Fork, Loop, Note, Try, body_of
+from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.modules import dotted
 from holdfast.facts.code.partings import Parting
 from holdfast.facts.code.state import State
@@ -15,25 +16,45 @@ from holdfast.facts.code.values import Value
 
 #: Words by which a path, and by which a test or a decorator, may tell ranks apart where the model knows no better.
 _OWN_PATH = re.compile(
-    r"rank|host|node|proc|pid|uuid|uid|worker|local|rand|temp|tmp|shard|devnull|/dev/|sys\.|device|gpu", re.IGNORECASE
+    r"rank|host|node|proc|pid|uuid|uid|worker|local|rand|tempfile|mk.?temp|shard|devnull|/dev/|sys\.|device|gpu",
+    re.IGNORECASE,
 )
 _OWN_TEST = re.compile(
     r"rank|main|master|zero|chief|primary|leader|local|node|proc|device|gpu|save|write|log|debug|dist|ddp|world|only",
     re.IGNORECASE,
 )
 _PATH = re.compile(r"path|file|ckpt|checkpoint|fname", re.IGNORECASE)
+#: A path is followed back through so many names.
+_MOST_STEPS = 3
 _PATH_CALLS = frozenset({"join", "Path", "joinpath", "str", "with_suffix", "fspath"})
 
 
 def note_written(state: State, call: LibraryCall, path: ast.expr, value: Value) -> None:
-    """A file is written anew, at a path that no rank has for itself as far as can be seen."""
+    """A file is written anew, at a path that no rank has for itself as far as can be seen.
+
+    A path that was handed in as a whole is not known.
+    """
     frame, text = call.frame, state.text(path)
-    said = f"{text} {value.const}" if isinstance(value.const, str) else text
-    if frame.control or value.content or value.length or not _is_path(path, value) or _OWN_PATH.search(said):
+    if frame.control or value.content or value.length or not _is_path(path, value):
         return
+    origins = [text, str(value.const), *_origins(state, frame, path, 0)]
     function = frame.function
-    if function is None or not any(_OWN_TEST.search(state.text(each)) for each in function.decorators):
+    decorators = function.decorators if function is not None else ()
+    tells = any(map(_OWN_PATH.search, origins)) or any(_OWN_TEST.search(state.text(each)) for each in decorators)
+    if not tells and (len(origins) > 2 or not isinstance(path, ast.Name) or isinstance(value.const, str)):
         frame.note(Note("written", call.place, text))
+
+
+def _origins(state: State, frame: Frame, path: ast.expr, depth: int) -> Iterator[str]:
+    """The expressions of which the names in a path were made in the same function."""
+    names = {each.id for each in ast.walk(path) if isinstance(each, ast.Name)}
+    body = frame.function.node if frame.function is not None else frame.scope.module.tree
+    for node in ast.walk(body) if names and depth < _MOST_STEPS else ():
+        if isinstance(node, ast.Assign) and any(
+            isinstance(each, ast.Name) and each.id in names for each in node.targets
+        ):
+            yield state.text(node.value)
+            yield from _origins(state, frame, node.value, depth + 1)
 
 
 def _is_path(node: ast.expr, value: Value) -> bool:
