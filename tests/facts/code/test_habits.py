@@ -127,8 +127,42 @@ def by_hand(model, parts, optimizer):
         dist.all_reduce(p.grad)
     optimizer.step()
 """,
+    "a GPU that is taken before the first collective, or named to the group": """
+import os, torch
+import torch.distributed as dist
+def main():
+    dist.init_process_group("nccl", device_id=torch.device("cuda", int(os.environ["LOCAL_RANK"])))
+    dist.barrier()
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.destroy_process_group()
+main()
+""",
+    "a group of processors": """
+import os, torch
+import torch.distributed as dist
+def main():
+    dist.init_process_group("gloo")
+    dist.barrier()
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+if __name__ == "__main__":
+    main()
+""",
+    "a group that a module makes for others": """
+import torch.distributed as dist
+def setup():
+    dist.init_process_group("nccl")
+""",
 }
 SEEN = {
+    "a script that works on the first GPU": """
+import torch.distributed as dist
+def main(model):
+    dist.init_process_group("nccl")  # torch.
+    model.cuda()
+    dist.destroy_process_group()
+if __name__ == "__main__":
+    main()
+""",
     "a handle in a variable that nobody reads": """
 import torch.distributed as dist
 def hand_on(x, peer):

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from holdfast.facts.code import library
 from holdfast.facts.code.arguments import Arguments, LibraryCall
+from holdfast.facts.code.devices import settled
 from holdfast.facts.code.effects import Group, Note, Op
 from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.groups import members_of
@@ -37,7 +38,7 @@ def collective(state: State, call: LibraryCall, what: Collective) -> Value:
         limit = given.get(2, "timeout")
         own = given.rest is not None or (limit is not None and limit.const is not None)
         state.limits.add("own" if own else "default")
-        call.frame.note(Note("init", call.place))
+        call.frame.note(Note("init", call.place, settled(given)))
         return SAME
     first = given.node(0, what.parameters[0]) if what.parameters else None
     about = "grad" if isinstance(first, ast.Attribute) and first.attr == "grad" else ""

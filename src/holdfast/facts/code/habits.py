@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterator
 
 from holdfast.facts.code.habits_files import files
+from holdfast.facts.code.habits_groups import groups
 from holdfast.facts.code.habits_handles import Handles
 from holdfast.facts.code.habits_loops import loops
 from holdfast.facts.code.modules import Module, Names
@@ -16,7 +17,7 @@ from holdfast.facts.code.partings import Parting
 from holdfast.facts.code.passages import passages
 
 _ASIDE = re.compile(r"\basync_op\b|\bisend\(|\birecv\(")
-_WORDS = re.compile(rf"\bweights_only\b|\bsave\(|\.backward\(|{_ASIDE.pattern}")
+_WORDS = re.compile(rf"\bweights_only\b|\bsave\(|\.backward\(|\binit_process_group\(|{_ASIDE.pattern}")
 
 
 def habits(modules: Collection[Module], names: Names) -> Iterator[Parting]:
@@ -28,6 +29,7 @@ def habits(modules: Collection[Module], names: Names) -> Iterator[Parting]:
             seen = list(passages(module, names, _WORDS))
             yield from files(seen)
             yield from loops(seen)
+            yield from groups(seen)
             if _ASIDE.search(text):
                 aside.append(seen)
     yield from Handles(aside).lost(modules)

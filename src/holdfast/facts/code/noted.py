@@ -6,6 +6,7 @@ import ast
 
 from holdfast.facts.code.alarms import note_alarm
 from holdfast.facts.code.arguments import LibraryCall
+from holdfast.facts.code.devices import TAKING, note_device
 from holdfast.facts.code.effects import Note
 from holdfast.facts.code.labour import note_work
 from holdfast.facts.code.shared_files import note_written
@@ -22,6 +23,8 @@ def note_call(state: State, call: LibraryCall) -> None:
         note_variable(call)
     elif call.name in ("signal.signal", "signal.alarm", "signal.setitimer"):
         note_alarm(state, call)
+    elif call.name in TAKING:
+        note_device(call)
     else:
         note_work(call)
 

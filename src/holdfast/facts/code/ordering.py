@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from holdfast.facts.code.alarms import ON, abandoned
+from holdfast.facts.code.devices import taken_late
 from holdfast.facts.code.effects import Body, Called, Effect, Exit, Fork, Loop, Note, Op, Place, Try, Way, events
 from holdfast.facts.code.labour import MAY_FAIL, awaited, unguarded
 from holdfast.facts.code.partings import Parting
@@ -38,6 +39,8 @@ def in_program(body: Body, threads: Sequence[tuple[Place, Way]]) -> Iterator[Par
         yield from written_by_all(body.way)
     if "variable" in body.marks:
         yield from _variables(body.way)
+    if {"init", "device"} <= body.marks:
+        yield from taken_late(body.way)
     yield from _threads(body.way, threads)
 
 

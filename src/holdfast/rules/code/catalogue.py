@@ -9,6 +9,7 @@ from holdfast.findings import Finding
 from holdfast.rules.code import (
     alarm,
     arguments,
+    device_not_set,
     epoch,
     file_race,
     group_creation,
@@ -81,6 +82,7 @@ RULES: tuple[Rule, ...] = tuple(
         unsafe_load,
         in_place_save,
         hot_sync,
+        device_not_set,
         undecided,
     )
 )
