@@ -30,6 +30,7 @@ from holdfast.rules.code import (
     long_work,
     lost_handle,
     never_synced,
+    not_taken_down,
     order,
     paired_sends,
     rank_exit,
@@ -83,6 +84,7 @@ RULES: tuple[Rule, ...] = tuple(
         in_place_save,
         hot_sync,
         device_not_set,
+        not_taken_down,
         undecided,
     )
 )
