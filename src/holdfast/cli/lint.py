@@ -132,7 +132,9 @@ def _show(linted: Linted, form: str, *, explain: bool, statistics: bool) -> None
         click.echo(one_line(f"{passed.file}: passed over, as {passed.why}"), err=True)
     found = plural(len(claims), "finding") if claims else "nothing found"
     excused = f", {linted.excused} excused" if linted.excused else ""
-    click.echo(f"{found}{excused} in {plural(linted.files, 'file')}, {linted.lines:,} lines", err=True)
+    mendable = sum(each.edit is not None for each in linted.claims)
+    mends = f"; --fix mends {mendable:,}" if mendable else ""
+    click.echo(f"{found}{excused} in {plural(linted.files, 'file')}, {linted.lines:,} lines{mends}", err=True)
 
 
 def _differences(linted: Linted) -> int:
