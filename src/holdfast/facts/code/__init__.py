@@ -5,6 +5,7 @@ A room of facts: it looks and never judges. An abstract interpreter runs the pro
 collectives that not all of them enter. rules/code judges these.
 
     reading      files ─▶ parsed modules, and what was passed over
+    notebooks    what of them is a program                              cells      their lines as people name them
     modules      names ─▶ functions, classes, names of libraries
     values       what is known of a value over all ranks                things     what it may be
     effects      what a way through the code enters, in its order
