@@ -13,6 +13,7 @@ from holdfast.facts.code.calls import Calls
 from holdfast.facts.code.effects import Body, Way, body_of
 from holdfast.facts.code.environments import set_variables
 from holdfast.facts.code.expressions import Expressions
+from holdfast.facts.code.failed_scores import failed_scores
 from holdfast.facts.code.flow import Flow
 from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.habits import habits
@@ -75,6 +76,8 @@ class Program(Expressions, Flow, Calls):
             self.found.setdefault((each.kind, each.place), each)
         for each in set_variables(self.modules.values()):
             self.found.setdefault((f"set {each.text}", each.place), each)
+        for each in failed_scores(self.modules.values()):
+            self.found.setdefault((each.kind, each.place), each)
         unlimited = self.limits == {"default"}
         return [each for each in self.found.values() if each.kind != "long" or unlimited]
 

@@ -136,4 +136,25 @@ CAUSES = (
         ),
         sources=("Chowdhery et al., PaLM, arXiv 2204.02311, section 5.1", "Molybog et al., arXiv 2304.09871"),
     ),
+    Cause(
+        code="NUM006",
+        name="failed-evaluation-counted",
+        summary="An evaluation failed, and its failure was counted as a score.",
+        what_happens="The evaluation is wrapped in `except Exception: return 0.0`, so that a full disk, a time-out of "
+        "a judge or a wrong shape gives a number like any other. Early stopping counts it as no progress, a schedule "
+        "lowers the learning rate, and where less is better the worst checkpoint is kept as the best one. With several "
+        "ranks it is the number of one of them alone, and they decide differently.",
+        shows_before="A wide handler around an evaluation that gives 0, and a comparison with the best so far.",
+        shows_during="A score of exactly 0 among others that are far from it; a warning in one rank's log, or nothing.",
+        shows_after="Training that ended early, or a best checkpoint from a step at which nothing was measured.",
+        known_misses="A score that really is 0 looks the same.",
+        remedies=(
+            Remedy(text="Let the exception through, or give None and decide nothing by it."),
+            Remedy(
+                text="With several ranks let all of them learn of the failure first: `dist.all_reduce(failed, "
+                "op=dist.ReduceOp.MAX)`."
+            ),
+        ),
+        sources=("torch.optim.lr_scheduler.ReduceLROnPlateau.step", "lightning.pytorch.callbacks.EarlyStopping"),
+    ),
 )
