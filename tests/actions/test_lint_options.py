@@ -84,7 +84,7 @@ def test_what_is_excluded_is_not_read_even_where_it_is_named(project):
         ('per-file-ignores = { "a.py" = "SYNC004" }', BadValue, "a table of patterns with lists of names"),
         ('strict = "yes"', BadValue, "true or false is wanted"),
         ("select = [", BadValue, "cannot be read as TOML"),
-        ('ignore = ["SYNC0O4"]', UnknownName, "did you mean SYNC004"),
+        ('ignore = ["rank-guarded-colective"]', UnknownName, "did you mean rank-guarded-collective"),
         ('per-file-ignores = { "a.py" = ["order-divergense"] }', UnknownName, "did you mean order-divergence"),
     ],
 )

@@ -1,6 +1,7 @@
 """``holdfast lint`` as it is called: what it prints in each form, and with which status it ends."""
 
 import json
+import os
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -143,6 +144,16 @@ def test_a_name_cannot_move_the_cursor(tmp_path):
     said = run(tmp_path, "--explain").stdout
     assert "\x1b" not in said
     assert "\\x1b[2J" in said.splitlines()[0]
+
+
+def test_names_that_are_no_text_are_told_in_every_form(tmp_path):
+    path = os.fsencode(tmp_path) + b"/a\xff\x1b.py"
+    Path(os.fsdecode(path)).write_text(GUARDED.format(comment=""))
+    assert "a\\udcff\\x1b.py:6: SYNC004" in run(tmp_path).stdout
+    assert "a\\udcff\\x1b.py,line=6" in run(tmp_path, "--output-format", "github").stdout
+    assert "a%FF%1B.py" in run(tmp_path, "--output-format", "sarif").stdout
+    assert ET.fromstring(run(tmp_path, "--output-format", "junit").stdout)[0].get("classname").endswith("x1b.py")
+    assert json.loads(run(tmp_path, "--json").stdout)["files"] == 1
 
 
 EPOCHS = """import torch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
@@ -105,6 +106,7 @@ def _for_machines(claim: Finding) -> tuple[str, int, str]:
 
 def _escaped(text: str, *, in_property: bool = False) -> str:
     """As GitHub's runner reads it back: https://github.com/actions/toolkit, packages/core/src/command.ts."""
+    text = visible(text)
     for sign, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
         text = text.replace(sign, code)
     return text.replace(":", "%3A").replace(",", "%2C") if in_property else text
@@ -134,7 +136,7 @@ def _descriptor(cause: Cause) -> dict[str, Any]:
 
 def _result(name: str, claim: Finding, at: int) -> dict[str, Any]:
     file, line, message = _for_machines(claim)
-    place = {"artifactLocation": {"uri": quote(file)}, "region": {"startLine": line}}
+    place = {"artifactLocation": {"uri": quote(os.fsencode(file))}, "region": {"startLine": line}}
     return {
         "ruleId": claim.code,
         "ruleIndex": at,
@@ -148,9 +150,9 @@ def junit(claims: Sequence[Named]) -> str:
     """A test suite in which each finding is a test that failed, for servers that show nothing else."""
     suite = ET.Element("testsuite", name="holdfast lint", tests=str(max(1, len(claims))), failures=str(len(claims)))
     for name, claim in claims:
-        case = ET.SubElement(suite, "testcase", classname=claim.subject.file or "", name=f"{claim.code} {name}")
-        failure = ET.SubElement(case, "failure", message=claim.message, type=claim.level.value)
-        failure.text = _place(claim)
+        case = ET.SubElement(suite, "testcase", classname=_shown(claim.subject.file or ""), name=f"{claim.code} {name}")
+        failure = ET.SubElement(case, "failure", message=_shown(claim.message), type=claim.level.value)
+        failure.text = _shown(_place(claim))
     if not claims:
         ET.SubElement(suite, "testcase", classname="holdfast", name="lint")
     return ET.tostring(suite, encoding="unicode", xml_declaration=True)
