@@ -56,7 +56,7 @@ PROC008 rank-uninterruptible-io       PROC009 exit-nonzero
 PROC010 stalled-outside-collectives   PROC011 stale-build-lock               PROC012 group-left-at-exit
 DATA001 dataloader-worker-died        DATA002 file-io-blocked            DATA003 model-download-race
 DATA004 sampler-epoch-not-set          DATA005 file-written-by-all-ranks
-DATA006 data-not-shared-out
+DATA006 data-not-shared-out            DATA007 ranks-draw-the-same
 CKPT001 checkpoint-io-slow-timeout    CKPT002 checkpoint-corrupt         CKPT003 checkpoint-half-written
 CKPT004 checkpoint-folder-unusable
 CKPT005 checkpoint-unfinished          CKPT006 checkpoint-of-another-model    CKPT007 checkpoint-of-newer-version

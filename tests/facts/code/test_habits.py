@@ -152,6 +152,28 @@ import torch.distributed as dist
 def setup():
     dist.init_process_group("nccl")
 """,
+    "seeds of the rank somewhere, and draws that the rank picks": """
+import torch
+import torch.distributed as dist
+def share(rank, noise, world):
+    torch.manual_seed(0)
+    mine = torch.randn(8, 4)[rank]
+    everybody = [torch.empty(4) for _ in range(world)]
+    dist.all_gather(everybody, mine)
+    return everybody
+""",
+    "weights of the rank's seed that are sent to all": """
+import torch
+import torch.distributed as dist
+def main():
+    torch.manual_seed(7 + dist.get_rank())
+    model = torch.nn.Linear(4, 4)
+    for p in model.parameters():
+        dist.broadcast(p.data, 0)
+    model(torch.rand(4)).sum().backward()
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+""",
 }
 SEEN = {
     "a script that works on the first GPU": """

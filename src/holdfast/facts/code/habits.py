@@ -12,12 +12,15 @@ from holdfast.facts.code.habits_files import files
 from holdfast.facts.code.habits_groups import groups
 from holdfast.facts.code.habits_handles import Handles
 from holdfast.facts.code.habits_loops import loops
+from holdfast.facts.code.habits_seeds import seeds
 from holdfast.facts.code.modules import Module, Names
 from holdfast.facts.code.partings import Parting
 from holdfast.facts.code.passages import passages
 
 _ASIDE = re.compile(r"\basync_op\b|\bisend\(|\birecv\(")
 _WORDS = re.compile(rf"\bweights_only\b|\bsave\(|\.backward\(|\binit_process_group\(|{_ASIDE.pattern}")
+#: Where something is seeded, these too.
+_SEEDED = re.compile(rf"{_WORDS.pattern}|\bmanual_seed|gather")
 
 
 def habits(modules: Collection[Module], names: Names) -> Iterator[Parting]:
@@ -25,11 +28,13 @@ def habits(modules: Collection[Module], names: Names) -> Iterator[Parting]:
     aside = []
     for module in modules:
         text = "\n".join(module.lines)
-        if "torch" in text and _WORDS.search(text):
-            seen = list(passages(module, names, _WORDS))
+        words = _SEEDED if "manual_seed" in text else _WORDS
+        if "torch" in text and words.search(text):
+            seen = list(passages(module, names, words))
             yield from files(seen)
             yield from loops(seen)
             yield from groups(seen)
+            yield from seeds(seen)
             if _ASIDE.search(text):
                 aside.append(seen)
     yield from Handles(aside).lost(modules)

@@ -152,4 +152,27 @@ CAUSES = (
         ),
         sources=("torch.utils.data.distributed.DistributedSampler", "Parskatt/RoMa#32"),
     ),
+    Cause(
+        code="DATA007",
+        name="ranks-draw-the-same",
+        summary="All ranks draw the same random numbers where each should draw its own, and the work is done once for "
+        "all of them.",
+        what_happens="Every process seeds its generator with the same number, so that sampled images, noise or "
+        "roll-outs are the same on all ranks. What is gathered has as many copies of each as there are ranks.",
+        shows_before="`torch.manual_seed(seed)` without the rank in it, followed by torch.randn or the like whose "
+        "value is gathered.",
+        shows_during="Nothing stops. Samples of two ranks are equal.",
+        shows_after="A set of samples in which each is there world-size times, and measures (FID, diversity, variance) "
+        "that are worse than with one process.",
+        known_misses="Weights have to be drawn from the same seed where nothing sends them to the others: seed again, "
+        "with the rank, after the model is made.",
+        remedies=(
+            Remedy(text="After the model is made: `torch.manual_seed(seed + dist.get_rank())`."),
+            Remedy(
+                text="Or give the draw a generator of its own: `torch.randn(size, "
+                "generator=torch.Generator().manual_seed(seed + rank))`."
+            ),
+        ),
+        sources=("torch.manual_seed", "facebookresearch/DiT: sample_ddp.py"),
+    ),
 )

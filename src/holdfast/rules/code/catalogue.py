@@ -36,6 +36,7 @@ from holdfast.rules.code import (
     paired_sends,
     rank_exit,
     root,
+    same_draws,
     swallowed,
     thread,
     undecided,
@@ -87,6 +88,7 @@ RULES: tuple[Rule, ...] = tuple(
         hot_sync,
         device_not_set,
         not_taken_down,
+        same_draws,
         undecided,
     )
 )
