@@ -100,9 +100,14 @@ def test_a_table_that_cannot_be_meant_is_refused_in_one_sentence(text, error, sa
     "text", ["[tool.holdfast]\nlint = 3", "[tool.holdfast.lnt]", "\xff", "a = " + "[" * 100_000, "x = 1\n" * 300_000]
 )
 def test_a_file_that_is_hostile_is_refused(text, project):
-    (project / "pyproject.toml").write_bytes(text.encode("latin-1"))
+    (project / "pyproject.toml").write_bytes(b"# holdfast\n" + text.encode("latin-1"))
     with pytest.raises((BadValue, UnknownName)):
         given([project])
+
+
+def test_a_template_of_others_is_not_ours_to_refuse(project):
+    (project / "pyproject.toml").write_text("[project]\nname = {{ name }}\n")
+    assert given([project]).source is None
 
 
 @pytest.mark.parametrize(

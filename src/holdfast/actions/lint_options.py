@@ -146,6 +146,8 @@ def _table(path: Path) -> Any:
     try:
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
+        if b"holdfast" not in content:  # a template that is no TOML yet may stand in a folder above
+            return None
         if len(content) > _MOST_BYTES:
             raise BadValue(path, why=f"it has more than {_MOST_BYTES >> 20} MiB")
         document = tomllib.loads(content.decode())
