@@ -71,7 +71,7 @@ PERF010 gpu-awaited-each-step
 NUM001 mixed-precision-nan            NUM002 silent-corruption-by-misaligned-collectives
 NUM003 replicas-diverge                NUM004 collective-result-wrong
 NUM005 loss-jumped
-NUM006 failed-evaluation-counted
+NUM006 failed-evaluation-counted      NUM007 mean-of-local-means
 """
 
 #: The kinds of failure by which public reports of failed jobs are labelled.

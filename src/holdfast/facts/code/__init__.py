@@ -23,6 +23,7 @@ collectives that not all of them enter. rules/code judges these.
     shared_files  files that all ranks write
     environments  variables that are set, and read by nobody here
     groups       who is in a group                                      failed_scores  evaluations that fail unseen
+    averages     means of ranks' own means
     partings     where ranks part                                       ordering   those in the order of things
     passages     functions as they are written          habits     what a few lines show: _files
     programs     modules, round after round, until nothing is learned

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 
+from holdfast.facts.code.averages import means_of_means
 from holdfast.facts.code.calls import Calls
 from holdfast.facts.code.effects import Body, Way, body_of
 from holdfast.facts.code.environments import set_variables
@@ -76,7 +77,7 @@ class Program(Expressions, Flow, Calls):
             self.found.setdefault((each.kind, each.place), each)
         for each in set_variables(self.modules.values()):
             self.found.setdefault((f"set {each.text}", each.place), each)
-        for each in failed_scores(self.modules.values()):
+        for each in (*failed_scores(self.modules.values()), *means_of_means(self.modules.values())):
             self.found.setdefault((each.kind, each.place), each)
         unlimited = self.limits == {"default"}
         return [each for each in self.found.values() if each.kind != "long" or unlimited]

@@ -157,4 +157,24 @@ CAUSES = (
         ),
         sources=("torch.optim.lr_scheduler.ReduceLROnPlateau.step", "lightning.pytorch.callbacks.EarlyStopping"),
     ),
+    Cause(
+        code="NUM007",
+        name="mean-of-local-means",
+        summary="A metric is the mean of the ranks' means, although ranks counted different numbers of samples.",
+        what_happens="Each rank divides its sum by its own count (tokens that are no padding, samples that passed a "
+        "filter), and the quotients are summed and divided by the number of ranks. A rank with ten samples weighs as "
+        "much as one with a thousand. The number depends on how the data fell to the ranks.",
+        shows_before="A division by a local count before all_reduce, and one by the world size after it.",
+        shows_during="Nothing.",
+        shows_after="The metric changes with the number of ranks, or differs from that of one process on the same "
+        "data.",
+        known_misses="Where all counts are the same the two are equal, and a number for a log may be near enough.",
+        remedies=(
+            Remedy(
+                text="Reduce the sum and the count, and divide afterwards: `pair = torch.stack([total, count]); "
+                "dist.all_reduce(pair); mean = pair[0] / pair[1]`."
+            ),
+        ),
+        sources=("verl-project/verl#1508", "modelscope/ms-swift#10088"),
+    ),
 )
