@@ -119,6 +119,9 @@ def test_standard_input_is_linted_under_the_name_that_an_editor_gives(tmp_path, 
     words = ["-", "--stdin-filename", "train.py", "helper.py"]
     result = CliRunner().invoke(lint.command, words, input=text, standalone_mode=False)
     assert result.stdout.startswith("train.py:4: SYNC004")
+    (tmp_path / "train.py").write_text("x = 1\n")
+    words = [".", "-", "--stdin-filename", str(tmp_path / "train.py")]
+    assert CliRunner().invoke(lint.command, words, input=text, standalone_mode=False).return_value == 1
     result = CliRunner().invoke(lint.command, ["-"], input=GUARDED.format(comment=""), standalone_mode=False)
     assert (result.stdout[:10], result.return_value) == ("-:6: SYNC0", 1)
     assert CliRunner().invoke(lint.command, ["-"], input=b"\0", standalone_mode=False).return_value == 2

@@ -69,7 +69,7 @@ def command(  # noqa: PLR0913 - one for each option
     if _STDIN in paths:
         name = stdin_filename or _STDIN
         unsaved[name] = sys.stdin.buffer.read(MOST_BYTES + 1)
-        paths = tuple(name if path == _STDIN else path for path in paths)
+        paths = (name, *(path for path in paths if path != _STDIN))  # before the same file as it is on disk
     elif stdin_filename is not None:
         raise click.UsageError("--stdin-filename is what `-` is called, and there is no `-` among the paths")
     where = paths or (Path(),)
