@@ -26,7 +26,8 @@ from holdfast.facts.code.relevance import Relevance
 from holdfast.facts.code.things import LAUNCHED, Obj, Scope
 from holdfast.facts.code.values import UNKNOWN, Kind, Source, Value, kinds_of
 
-_ROUNDS = 4
+#: Rounds at most; of a program of more than so many functions fewer, as the last ones found nothing more in such.
+_ROUNDS, _ROUNDS_OF_LARGE, _LARGE = 4, 2, 5000
 _STACK = 8000
 _MAIN = re.compile(r"main|master|rank_?(zero|0)|chief")
 
@@ -45,7 +46,7 @@ class Program(Expressions, Flow, Calls):
         self.functions = {}
         self.classes = {}
         self.sharded = set()
-        self.relevance = Relevance(modules.values())
+        self.relevance = Relevance(self.names)
         self.begin()
 
     def begin(self) -> None:
@@ -62,11 +63,11 @@ class Program(Expressions, Flow, Calls):
     def look(self) -> Sequence[Parting]:
         """All partings of the program."""
         with _deep_stack():
-            for _ in range(_ROUNDS):
+            large = sum(1 for _ in self._functions()) > _LARGE
+            for _ in range(_ROUNDS_OF_LARGE if large else _ROUNDS):
                 self.begin()
-                for module in self.modules.values():
-                    for function in (*module.functions(), *self.functions.values()):
-                        function.seen = 0
+                for function in (*self._functions(), *self.functions.values()):
+                    function.seen = 0
                 self._round()
                 if not self.changed:
                     break
@@ -81,6 +82,10 @@ class Program(Expressions, Flow, Calls):
             self.found.setdefault((each.kind, each.place), each)
         unlimited = self.limits == {"default"}
         return [each for each in self.found.values() if each.kind != "long" or unlimited]
+
+    def _functions(self) -> Iterator[Function]:
+        for module in self.modules.values():
+            yield from module.functions()
 
     def _round(self) -> None:
         for module in self.modules.values():

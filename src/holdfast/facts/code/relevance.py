@@ -1,28 +1,31 @@
 """Which functions can matter: those from which a collective is reached, and those whose answer can differ over ranks.
 
-By words of their text alone, which takes a small part of the time of running them: a function matters that has one of
-the words of :mod:`library`, or the name of a function that matters.
+By the names in their text, which takes a small part of the time of running them: a function matters in which one of the
+words of :mod:`library` stands, or a name that means a function that matters. What a name means is resolved as far as
+modules and classes go; a method of a receiver that is not known is one of few of that name, or nothing is concluded.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from holdfast.facts.code import library
-from holdfast.facts.code.modules import Class, Function, Module
+from holdfast.facts.code.modules import Class, Function, Module, Names
 
 #: A program of so few functions is run whole.
 _SMALL = 1000
-_WORD = re.compile(r"[A-Za-z_]\w*")
-#: Names that half of all classes have: of these nothing is concluded.
+#: A name, with those that follow after dots; a dot in front: of something that has no name.
+_CHAIN = re.compile(r"\.?[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+#: Names that half of all classes have: of these nothing is concluded, nor of one that more classes have than so many.
 _COMMON = frozenset(
     {"forward", "__call__", "__init__", "get", "run", "main", "update", "append", "load", "add", "close", "reset",
      "items", "keys", "values", "__getitem__", "__len__", "__iter__", "to", "copy", "format", "join", "build", "parse",
      "read", "write", "apply", "call", "state_dict", "load_state_dict", "__enter__", "__exit__", "setup", "start",
      "stop", "name", "type", "size"}
 )  # fmt: skip
+_MOST_OWNERS = 4
 #: Words of functions that may enter something; those that are left out mean other things mostly.
 ENTERS = frozenset(
     {name.rpartition(".")[2] for name in library.CALLS}
@@ -41,19 +44,19 @@ DIFFERS = frozenset(
 class Relevance:
     """``enters`` are functions from which a collective may be reached, ``differs`` those that may answer by rank."""
 
-    def __init__(self, modules: Iterable[Module]) -> None:
-        words: dict[Function, frozenset[str]] = {}
+    def __init__(self, names: Names) -> None:
+        functions = [function for module in names.modules.values() for function in module.functions()]
+        self.whole = len(functions) <= _SMALL
+        self.enters: set[Function] = set()
+        self.differs: set[Function] = set()
         self.classes: set[Class] = set()
-        for module in modules:
-            for function in module.functions():
-                node = function.node
-                text = "\n".join(module.lines[node.lineno - 1 : node.end_lineno])
-                words[function] = frozenset(_WORD.findall(text))
-        self.enters = _closure(words, ENTERS)
-        self.differs = _closure(words, DIFFERS)
-        self.whole = len(words) <= _SMALL
-        both = self.enters | self.differs
-        self.classes = {function.owner for function in both if function.owner is not None}
+        if self.whole:
+            return
+        chains = {function: frozenset(_CHAIN.findall(_text(function))) for function in functions}
+        callers = _Callers(names, chains)
+        self.enters = callers.closure(ENTERS)
+        self.differs = callers.closure(DIFFERS)
+        self.classes = {each.owner for each in self.enters | self.differs if each.owner is not None}
 
     def matters(self, function: Function) -> bool:
         """It has to be run to know what it enters or answers."""
@@ -64,24 +67,94 @@ class Relevance:
         return False
 
 
-def _closure(words: Mapping[Function, frozenset[str]], seeds: frozenset[str]) -> set[Function]:
-    named: dict[str, list[Function]] = defaultdict(list)
-    for function, own in words.items():
-        for word in own:
-            named[word].append(function)
-    found: set[Function] = set()
-    waiting = [function for seed in seeds for function in named.get(seed, ())]
-    done: set[str] = set()
-    while waiting:
-        function = waiting.pop()
-        if function in found:
-            continue
-        found.add(function)
-        names = [function.name]
-        if function.name == "__init__" and function.owner is not None:
-            names = [function.owner.name]
+def _text(function: Function) -> str:
+    """The lines of a function, its decorators too."""
+    first = min([function.node.lineno, *(each.lineno for each in function.decorators)])
+    return "\n".join(function.module.lines[first - 1 : function.node.end_lineno])
+
+
+class _Callers:
+    """Who names whom: from each function back to those in whose text it may be meant."""
+
+    def __init__(self, names: Names, chains: Mapping[Function, frozenset[str]]) -> None:
+        self._names = names
+        self._chains = chains
+        self._methods: dict[str, list[Function]] = defaultdict(list)
+        self._overriding: dict[Class, list[Class]] = defaultdict(list)
+        self._known: dict[tuple[Module, Class | None, str], tuple[Function, ...]] = {}
+        for function in chains:
+            if function.owner is not None:
+                self._methods[function.name].append(function)
+        for owner in {function.owner for function in chains if function.owner is not None}:
+            for base in names.bases(owner):
+                if isinstance(base, Class):
+                    self._overriding[base].append(owner)
+        self._of: dict[Function, list[Function]] = defaultdict(list)
+        for function in chains:
+            for chain in chains[function]:
+                for meant in self._meant(function, chain):
+                    self._of[meant].append(function)
+
+    def closure(self, words: frozenset[str]) -> set[Function]:
+        """Functions in which one of these words stands, and all that may call one of them."""
+        found: set[Function] = set()
+        waiting = [
+            function
+            for function, chains in self._chains.items()
+            if any(not words.isdisjoint(chain.split(".")) for chain in chains)
+        ]
+        while waiting:
+            function = waiting.pop()
+            if function not in found:
+                found.add(function)
+                waiting.extend(self._of.get(function, ()))
+        return found
+
+    def _meant(self, function: Function, chain: str) -> tuple[Function, ...]:
+        """The functions that a name in the text of this one may mean; the same name is asked for again and again."""
+        own = function.owner if chain.startswith(("self.", "cls.", "super")) else None
+        key = (function.module, own, chain)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = tuple(dict.fromkeys(self._resolved(function.module, own, chain)))
+        return found
+
+    def _resolved(self, module: Module, own: Class | None, chain: str) -> Iterator[Function]:
+        first, *rest = chain.split(".")
+        if own is not None:
+            methods = self._of_class(own, rest[0]) if rest else []
+            yield from methods or self._by_name(rest)
+            yield from self._by_name(rest[1:])
+            return
+        held = module.names.get(first) if first else None
+        if held is None:
+            yield from self._by_name(rest)
+            return
+        meant = self._names.member(module, first)
+        while isinstance(meant, Module) and rest:
+            meant = self._names.member(meant, rest.pop(0))
+        match meant:
+            case Function():
+                yield meant
+                yield from self._by_name(rest)
+            case Class():
+                method = self._names.method(meant, "__init__")
+                if method is not None:
+                    yield method
+                if rest:
+                    yield from self._of_class(meant, rest[0])
+                    yield from self._by_name(rest[1:])
+            case _:
+                pass
+
+    def _of_class(self, owner: Class, name: str) -> list[Function]:
+        """A method of an instance, that may be one of a class below."""
+        inherited = self._names.method(owner, name)
+        below = (each.methods[name] for each in self._overriding.get(owner, ()) if name in each.methods)
+        return [*([inherited] if inherited is not None else []), *below]
+
+    def _by_name(self, names: Iterable[str]) -> Iterator[Function]:
         for name in names:
-            if name not in done and name not in _COMMON:
-                done.add(name)
-                waiting.extend(named.get(name, ()))
-    return found
+            methods = self._methods.get(name, ())
+            if len(methods) <= _MOST_OWNERS and name not in _COMMON:
+                yield from methods
