@@ -31,7 +31,7 @@ ENTERS = frozenset(
     {name.rpartition(".")[2] for name in library.CALLS}
     | {name for methods in library.METHODS.values() for name in methods}
     | {"backward", "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "DDP", "FSDP", "prepare",
-       "Thread", "DistributedSampler", "set_epoch", "GradScaler", "unscale_"}
+       "Thread", "DistributedSampler", "set_epoch", "GradScaler", "unscale_", "alarm", "setitimer"}
 ) - {"step", "save", "load", "gather", "reduce", "broadcast", "scatter", "send", "recv", "test", "fit", "train",
      "predict", "log", "sync", "state_dict", "evaluate", "validate", "compute", "split_group"}  # fmt: skip
 #: Words of functions that may answer by rank.
