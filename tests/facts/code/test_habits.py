@@ -265,3 +265,17 @@ def test_it_is_seen_where_it_is_less_plain(text):
 @pytest.mark.parametrize("text", FINE.values(), ids=FINE)
 def test_nothing_is_said(text):
     assert [(each.kind, each.place.line) for each in program({"main": ("main.py", text)}).look()] == []
+
+
+def test_a_sum_of_very_many_terms_is_no_end_of_it():
+    text = f"""
+import torch.distributed as dist
+def train(model, loader, device):
+    for batch in loader:
+        loss = model(batch)
+        loss.backward()
+        print({" + ".join(["loss"] * 900)})
+def reduce(x):
+    dist.all_reduce(x, async_op=True)
+"""
+    assert "handle" in [each.kind for each in program({"main": ("main.py", text)}).look()]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 
 from holdfast.facts.code.habits_files import files
 from holdfast.facts.code.habits_groups import groups
@@ -31,10 +32,10 @@ def habits(modules: Collection[Module], names: Names) -> Iterator[Parting]:
         words = _SEEDED if "manual_seed" in text else _WORDS
         if "torch" in text and words.search(text):
             seen = list(passages(module, names, words))
-            yield from files(seen)
-            yield from loops(seen)
-            yield from groups(seen)
-            yield from seeds(seen)
+            for look in (files, loops, groups, seeds):
+                with suppress(RecursionError):  # an expression of thousands of terms
+                    yield from look(seen)
             if _ASIDE.search(text):
                 aside.append(seen)
-    yield from Handles(aside).lost(modules)
+    with suppress(RecursionError):
+        yield from Handles(aside).lost(modules)

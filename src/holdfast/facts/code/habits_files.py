@@ -11,6 +11,8 @@ from holdfast.facts.code.partings import Parting
 from holdfast.facts.code.passages import Passage, argument, inside, passages, says
 
 _MOVES = re.compile(r"^(os\.(replace|rename|link|renames)|shutil\.\w+)$")
+#: A module that saves in more places is none that a person wrote.
+_MOST = 100
 _MOVING = frozenset({"rename", "replace", "move", "mv", "fsync"})
 
 
@@ -44,7 +46,7 @@ def _in_place(seen: Sequence[Passage]) -> Iterator[Parting]:
         for call in each.calls("torch.load")
         if (path := argument(call, 0, "f")) is not None and (text := paths.same(each, path)) is not None
     }
-    for passage, call in saves:
+    for passage, call in saves[:_MOST]:
         path = argument(call, 1, "f")
         text = paths.same(passage, path) if path is not None else None
         if text is None or path is None:

@@ -13,6 +13,8 @@ from holdfast.facts.code.passages import Passage, argument, inside, passages, sa
 
 _HOME = "torch.distributed."
 _MESSAGES = frozenset({f"{_HOME}isend", f"{_HOME}irecv"})
+#: A function that starts more is none that a person wrote.
+_MOST = 200
 #: After these all that was started has ended.
 _ENDING = frozenset({"torch.cuda.synchronize", f"{_HOME}barrier", "torch.cuda.current_stream"})
 
@@ -81,10 +83,16 @@ class Handles:
             if isinstance(block, ast.With) and "coalescing" in ast.unparse(block.items[0].context_expr)
             for node in inside(*block.body)
         }
+        tried = 0
         for node in passage.nodes:
-            if not isinstance(node, (ast.Expr, ast.Assign)) or not isinstance(call := node.value, ast.Call):
+            if (
+                tried > _MOST
+                or not isinstance(node, (ast.Expr, ast.Assign))
+                or not isinstance(call := node.value, ast.Call)
+            ):
                 continue
             name = self._started(passage, call)
+            tried += bool(name)
             kept = (
                 bool(name) and isinstance(node, ast.Assign) and not self._forgotten(passage, node.targets[0], modules)
             )

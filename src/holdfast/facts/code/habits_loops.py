@@ -16,6 +16,8 @@ _ASKING, _TAKING, _DEEP = frozenset({"item", "tolist", "cpu", "numpy"}), frozens
 #: Without these words a program has one process, or no device.
 _SHARED = re.compile(r"distributed|accelerat|deepspeed|lightning|\bDDP\b|\bFSDP\b")
 _DEVICE = re.compile(r"\bcuda\b|\bdevice\b|accelerat|deepspeed")
+#: So many calls of a loop are followed.
+_MOST = 200
 #: So many rounds are a demonstration, and no training.
 _FEW = 100
 _AVERAGES = re.compile(r"reduce|average|sync(?!$)|gather|broadcast")
@@ -55,7 +57,7 @@ def _hot(passage: Passage, loop: ast.For | ast.AsyncFor | ast.While) -> Iterator
     tensors = _tensors(own)
     if not tensors:
         return
-    found = _asked(passage, loop.body, tensors, 0)
+    found = _asked(passage, loop.body, tensors)
     if found is not None:
         where, node = found
         yield Parting("hot-sync", where.place(node), passage.place(loop), ast.unparse(node), ())
@@ -132,14 +134,16 @@ def _tensor(node: ast.expr, tensors: set[str]) -> bool:
 
 
 def _asked(
-    passage: Passage, body: Sequence[ast.stmt], tensors: set[str], depth: int
+    passage: Passage, body: Sequence[ast.stmt], tensors: set[str], been: frozenset[int] = frozenset()
 ) -> tuple[Passage, ast.expr] | None:
     """The first expression that asks for the value of one of the tensors each time."""
+    tried = 0
     for node in _always(body):
         if _asks(node, tensors) and isinstance(node, ast.expr):
             return passage, node
-        if isinstance(node, ast.Call) and depth < _DEEP:
-            found = _within(passage, node, tensors, depth)
+        if isinstance(node, ast.Call) and len(been) < _DEEP and tried < _MOST:
+            tried += 1
+            found = _within(passage, node, tensors, been)
             if found is not None:
                 return found
     return None
@@ -198,10 +202,12 @@ def _eager(node: ast.AST) -> Iterator[ast.AST]:
                 yield from _eager(each)
 
 
-def _within(passage: Passage, call: ast.Call, tensors: set[str], depth: int) -> tuple[Passage, ast.expr] | None:
+def _within(
+    passage: Passage, call: ast.Call, tensors: set[str], been: frozenset[int]
+) -> tuple[Passage, ast.expr] | None:
     """The same in a function of the program that is given one of the tensors."""
     function = _function(passage, call)
-    if function is None or isinstance(function.node, ast.Lambda):
+    if function is None or isinstance(function.node, ast.Lambda) or id(function.node) in been:
         return None
     skip = int(function.owner is not None)
     names = function.parameters[skip:]
@@ -211,7 +217,7 @@ def _within(passage: Passage, call: ast.Call, tensors: set[str], depth: int) -> 
         return None
     owner = function.owner.node if function.owner is not None else None
     inner = Passage(function.module, passage.names, function.node, owner, inside(*function.node.body))
-    return _asked(inner, function.node.body, given, depth + 1)
+    return _asked(inner, function.node.body, given, been | {id(function.node)})
 
 
 def _function(passage: Passage, call: ast.Call) -> Function | None:
