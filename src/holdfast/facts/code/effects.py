@@ -170,9 +170,13 @@ def shape(way: Sequence[Effect], *, rank_only: bool = False) -> tuple[Hashable, 
                 break
             case _:
                 pass
-    if len(parts) > _LONGEST_SHAPE:
-        parts[_LONGEST_SHAPE:] = [("more", hash(tuple(parts[_LONGEST_SHAPE:])))]
-    return tuple(parts)
+    return _bounded(tuple(parts))
+
+
+def _bounded(parts: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
+    if len(parts) <= _LONGEST_SHAPE:
+        return parts
+    return (*parts[:_LONGEST_SHAPE], ("more", hash(parts[_LONGEST_SHAPE:])))
 
 
 def _either(one: tuple[Hashable, ...], other: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
