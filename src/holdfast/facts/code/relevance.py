@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from holdfast.facts.code import library
-from holdfast.facts.code.modules import Class, Function, Module, Names
+from holdfast.facts.code.modules import Class, Function, Module, Names, canonical
 
 #: A program of so few functions is run whole.
 _SMALL = 1000
@@ -54,7 +54,7 @@ class Relevance:
             return
         chains = {function: frozenset(_CHAIN.findall(_text(function))) for function in functions}
         callers = _Callers(names, chains)
-        self.enters = callers.closure(ENTERS)
+        self.enters = callers.entering()
         self.differs = callers.closure(DIFFERS)
         self.classes = {each.owner for each in self.enters | self.differs if each.owner is not None}
 
@@ -82,6 +82,7 @@ class _Callers:
         self._methods: dict[str, list[Function]] = defaultdict(list)
         self._overriding: dict[Class, list[Class]] = defaultdict(list)
         self._known: dict[tuple[Module, Class | None, str], tuple[Function, ...]] = {}
+        self._collectives: set[tuple[Module, str]] = set()
         for function in chains:
             if function.owner is not None:
                 self._methods[function.name].append(function)
@@ -97,12 +98,24 @@ class _Callers:
 
     def closure(self, words: frozenset[str]) -> set[Function]:
         """Functions in which one of these words stands, and all that may call one of them."""
-        found: set[Function] = set()
         waiting = [
             function
             for function, chains in self._chains.items()
             if any(not words.isdisjoint(chain.split(".")) for chain in chains)
         ]
+        return self._upwards(waiting)
+
+    def entering(self) -> set[Function]:
+        """As :meth:`closure`, of words that may enter something, and of calls that by their names are collectives."""
+        calls = [
+            function
+            for function, chains in self._chains.items()
+            if any((function.module, chain) in self._collectives for chain in chains)
+        ]
+        return self.closure(ENTERS) | self._upwards(calls)
+
+    def _upwards(self, waiting: list[Function]) -> set[Function]:
+        found: set[Function] = set()
         while waiting:
             function = waiting.pop()
             if function not in found:
@@ -144,6 +157,9 @@ class _Callers:
                 if rest:
                     yield from self._of_class(meant, rest[0])
                     yield from self._by_name(rest[1:])
+            case str():
+                if canonical(".".join((meant, *rest))) in library.CALLS:
+                    self._collectives.add((module, chain))
             case _:
                 pass
 
