@@ -251,6 +251,36 @@ def test_where_tracing_is_refused_the_signal_is_used(start, with_file):
     assert child.poll() is None
 
 
+# faulthandler reads frames that these threads give back meanwhile: the process would end by SIGSEGV in a moment.
+SEVERAL_RUN = """
+import threading
+
+def deep(calls):
+    if calls:
+        deep(calls - 1)
+
+def turn():
+    while True:
+        deep(300)
+
+for _ in range(3):
+    threading.Thread(target=turn, daemon=True).start()
+print("ready", flush=True)
+turn()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_py_spy")
+def test_a_process_that_runs_is_not_put_at_risk(start):
+    child, _, dump = start(SEVERAL_RUN)
+    for _ in range(60):
+        taken = stacks.sample(child.pid, 0.1, dump, STACK_SIGNAL)
+        assert isinstance(taken, Unknown)
+        assert taken.why.endswith("threads of it run, and a signal for faulthandler could end it")
+    assert child.poll() is None
+
+
 @pytest.mark.slow
 def test_a_tracer_that_hangs_is_ended_in_time(start, monkeypatch, tmp_path):
     child, _, dump = start(ASLEEP)
