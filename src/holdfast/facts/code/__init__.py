@@ -25,6 +25,8 @@ collectives that not all of them enter. rules/code judges these.
     groups       who is in a group                                      failed_scores  evaluations that fail unseen
     averages     means of ranks' own means
     partings     where ranks part                                       ordering   those in the order of things
-    passages     functions as they are written          habits     what a few lines show: _files
+    passages     functions as they are written          habits     what a few lines show, no run needed:
+                 habits_files, _paths (what is loaded and saved), _loops, _groups, _handles, _seeds
+    devices      when a GPU is taken
     programs     modules, round after round, until nothing is learned
 """
