@@ -44,12 +44,13 @@ fuzz: $(READY)  ## every parser against bytes that atheris makes up, FUZZ_SECOND
 	    $(BIN)/python tests/fuzz/fuzz.py $$target .fuzz/$$target -max_total_time=$(FUZZ_SECONDS) -timeout=10 \
 	    -rss_limit_mb=1024 -max_len=8192 -verbosity=0 -print_final_stats=1 $(ARGS) || status=1; done; exit $$status
 
-lint: $(READY)  ## ruff, mypy --strict, and that imports point down
+lint: $(READY)  ## ruff, mypy --strict, that imports point down, and holdfast lint of its own sources
 	@status=0; \
 	$(BIN)/ruff check . || status=1; \
 	$(BIN)/ruff format --check . || status=1; \
 	$(BIN)/mypy --strict src || status=1; \
 	$(BIN)/lint-imports --no-logo || status=1; \
+	$(BIN)/holdfast lint src examples || status=1; \
 	exit $$status
 
 fix: $(READY)  ## format, make the safe corrections, write the generated pages again

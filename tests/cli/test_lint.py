@@ -44,7 +44,10 @@ def test_explain_says_how_and_what_to_do(file):
     assert "→ " in said
 
 
-@pytest.mark.parametrize("comment", ["  # noqa", "  # noqa: SYNC004", "  # NOQA: E501, rank-guarded-collective"])
+@pytest.mark.parametrize(
+    "comment",
+    ["  # noqa", "  # noqa: SYNC004", "  # NOQA: E501, rank-guarded-collective", "  # noqa: SYNC004 - so meant"],
+)
 def test_what_is_excused_is_counted(file, comment):
     file.write_text(GUARDED.format(comment=comment))
     result = run(file)

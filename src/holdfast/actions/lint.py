@@ -18,7 +18,8 @@ from holdfast.findings import Finding, Level
 from holdfast.rules.code.catalogue import judge
 from holdfast.rules.code.edits import Edit
 
-_NOQA = re.compile(r"#\s*noqa(?P<codes>:\s*[A-Za-z0-9, -]+)?", re.IGNORECASE)
+#: Codes, or names of rules, by comma; a reason may follow them.
+_NOQA = re.compile(r"#\s*noqa(?P<codes>:\s*[a-z][a-z0-9-]*(?:\s*,\s*[a-z][a-z0-9-]*)*)?", re.IGNORECASE)
 
 
 class Claim(msgspec.Struct, frozen=True):

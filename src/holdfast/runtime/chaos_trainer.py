@@ -188,7 +188,7 @@ def step(
     total = 0.0
     for (x, y, _), weight, last in pieces_of(loop, model, batch, options):
         loss = weight * nn.functional.mse_loss(model(x), y)
-        total += loss.item()
+        total += loss.item()  # noqa: PERF010 - the trace has it of every step
         if last:
             trace.note("step", loop.step, loss=total.hex(), samples=batch[2].tolist())
         if is_engine(model):

@@ -92,6 +92,10 @@ SAME = {
         if State().backend == "nccl":
             dist.barrier()
         """,
+    "the root of a group that was handed in, which each rank may have its own": """
+        def share(item, group):
+            dist.broadcast(item, src=dist.get_rank() // 8 * 8, group=group)
+        """,
     "a group that only members have, once it is there": """
         def member():
             if dist.get_rank() not in elsewhere.members:
@@ -120,6 +124,10 @@ DIFFERENT = {
     "which rank it is": """
         if int(os.environ.get("RANK", -1)) != 0:
             dist.barrier()
+        """,
+    "the root of all ranks": """
+        def share(item):
+            dist.broadcast(item, src=dist.get_rank() // 8 * 8)
         """,
     "whether it is a member": """
         if dist.get_rank(elsewhere.group) == -1:

@@ -15,7 +15,7 @@ from holdfast.facts.code.groups import members_of
 from holdfast.facts.code.library import Collective
 from holdfast.facts.code.state import State
 from holdfast.facts.code.things import Lib, Made, Partial, Ranks
-from holdfast.facts.code.values import MISSING, SAME, Value
+from holdfast.facts.code.values import MISSING, SAME, Value, by_rank
 
 #: What ``get_world_size()`` gives, and ``range`` of it.
 WORLD_SIZE, ALL_RANKS = Lib("#world_size"), Lib("#all_ranks")
@@ -67,13 +67,13 @@ def _argument(given: Arguments, what: Collective, name: str) -> Value | None:
 
 def _note_differing(call: LibraryCall, what: Collective, group: Group) -> None:
     """Arguments that all have to give alike, and do not."""
-    if what.root and group is not Group.SUB:
+    if what.root and group is Group.WORLD:  # of a group that was handed in each may have its own
         root = _argument(call.given, what, what.root)
         if root is not None and root.content:
             call.frame.note(Note("root", call.place, f"{what.name}'s {what.root}", root.content))
     if what.shaped:
         value = _argument(call.given, what, what.shaped)
-        if value is not None and value.length:
+        if value is not None and value.length and (group is Group.WORLD or not by_rank(value.length)):
             call.frame.note(Note("shape", call.place, what.name, value.length))
 
 

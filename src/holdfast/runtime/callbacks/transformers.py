@@ -74,7 +74,7 @@ class HoldfastCallback(_Callback):  # type: ignore[misc]
         """Prove the checkpoint whole, and leave after it where that was asked."""
         folder = Path(args.output_dir, f"checkpoint-{state.global_step}")
         if self._hooks is not None and folder.is_dir():
-            sealed.seal(folder, state.global_step)
+            sealed.seal(folder, state.global_step)  # noqa: SYNC005 - rank 0 seals it: the folder is shared
             self._hooks.was_saved()
         if self._leaving:
             emergency.leave()

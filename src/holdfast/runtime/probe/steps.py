@@ -25,7 +25,7 @@ def step(plan: Plan, processes: int, say: Callable[[Stage | Failure], None]) -> 
     """Go through the stages with the first so many ranks, or alone; ends the process where one fails."""
     watch = Watch(plan, processes, say, lambda limit_s: _client(plan, limit_s))
     try:
-        store = _store(plan, processes, watch)
+        store = _store(plan, processes, watch)  # noqa: SYNC005 - Watch.fail ends the process
         device = _group(plan, processes, store, watch)
         if processes > 1:
             _barrier(processes, watch)
