@@ -96,6 +96,14 @@ SAME = {
         def share(item, group):
             dist.broadcast(item, src=dist.get_rank() // 8 * 8, group=group)
         """,
+    "the batches of a loader that Accelerate has prepared": """
+        from accelerate import Accelerator
+
+        here = Accelerator()
+        files = [name for name in os.listdir(elsewhere.folder) if name]
+        for batch in here.prepare(torch.utils.data.DataLoader(files)):
+            here.gather(batch)
+        """,
     "a group that only members have, once it is there": """
         def member():
             if dist.get_rank() not in elsewhere.members:

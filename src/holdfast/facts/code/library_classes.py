@@ -102,7 +102,8 @@ def prepared(given: Arguments) -> Value:
     items = []
     for value in given.positional:
         if "loader" in made_names(value):
-            items.append(replace(value, things=(Made("loader", Value(things=(Made("sampler:ordered"),))),)))
+            even = Made("loader", Value(things=(Made("sampler:ordered"),)))
+            items.append(replace(value, length=(), things=(even,)))  # all ranks get as many batches
         elif "scaler" in made_names(value):
             items.append(value)
         else:
