@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 from holdfast.facts.code.effects import Place
 from holdfast.facts.code.modules import FUNCTIONS, Module, dotted
@@ -20,32 +20,33 @@ _DECIDES = re.compile(r"(?:sched\w*|plateau)\.step$|early_?stop|stopper|is_best"
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def failed_scores(modules: Iterable[Module]) -> Iterator[Parting]:
+def failed_scores(modules: Collection[Module]) -> Iterator[Parting]:
     """Each line on which a failed evaluation becomes 0, where something is decided by what it gives."""
-    trees = [module for module in modules if _SHORT.search("\n".join(module.lines))]
-    if not trees:
-        return
-    functions = [node for module in modules for node in ast.walk(module.tree) if isinstance(node, FUNCTIONS)]
-    for module in trees:
-        for node in ast.walk(module.tree):
-            if isinstance(node, FUNCTIONS):
-                yield from _of_function(module, node, functions)
+    for module in modules:
+        if _SHORT.search("\n".join(module.lines)):
+            for node in _functions(module):
+                yield from _of_function(module, node, modules)
 
 
-def _of_function(module: Module, function: _Function, functions: Iterable[_Function]) -> Iterator[Parting]:
+def _functions(module: Module) -> Iterator[_Function]:
+    return (node for node in ast.walk(module.tree) if isinstance(node, FUNCTIONS))
+
+
+def _of_function(module: Module, function: _Function, modules: Collection[Module]) -> Iterator[Parting]:
     for block in (each for each in ast.walk(function) if isinstance(each, ast.Try)):
         for handler in block.handlers:
             wide = handler.type is None or dotted(handler.type).rpartition(".")[2] in ("Exception", "BaseException")
-            what = _counted(function, block, handler.body[-1], functions) if wide else ""
+            what = _counted(function, block, handler.body[-1], modules) if wide else ""
             if what:
                 place = Place(module.file, handler.body[-1].lineno, function.name)
                 yield Parting("failed", place, Place(module.file, handler.lineno, function.name), what, ())
 
 
-def _counted(function: _Function, block: ast.Try, last: ast.stmt, functions: Iterable[_Function]) -> str:
+def _counted(function: _Function, block: ast.Try, last: ast.stmt, modules: Collection[Module]) -> str:
     """What is 0 where the block failed, and decides something; empty where that is not so."""
     if isinstance(last, ast.Return) and _is_nought(last.value) and _SCORE.search(function.name):
-        decides = any(_decides(each, _given(each, function.name)) for each in functions)
+        callers = (each for each in modules if any(function.name in line for line in each.lines))
+        decides = any(_decides(each, _given(each, function.name)) for one in callers for each in _functions(one))
         return f"{function.name}()" if decides else ""
     if isinstance(last, ast.Assign) and _is_nought(last.value):
         names = {each.id for each in last.targets if isinstance(each, ast.Name)}

@@ -34,6 +34,11 @@ def read(text: str, origin: str) -> Iterator[Given]:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
         raise Unreadable(f"it is no Python that can be read{line}") from error
+    yield from read_tree(tree, origin)
+
+
+def read_tree(tree: ast.Module, origin: str) -> Iterator[Given]:
+    """As :func:`read`, of a program that was parsed already. Raises Unreadable where it is nested too deeply."""
     program = _Program(tree, origin)
     try:
         program.run()
