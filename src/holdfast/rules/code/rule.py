@@ -87,7 +87,7 @@ def program(example: str) -> str:
         line, _, rest = rest.partition("\n")
         own += line + "\n"
     rest = rest.lstrip("\n")
-    gap = "\n\n" if rest.startswith(("def ", "class ", "@")) else ""
+    gap = "\n" if rest.startswith(("def ", "class ", "@")) else ""
     return f"{own}\n{_HEAD}{gap}{rest}".lstrip("\n")
 
 
