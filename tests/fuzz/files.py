@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from holdfast import adjustments, links, manifest, measured
 from holdfast.errors import BadValue, CheckpointUnreadable
-from holdfast.facts import launch_files
-from holdfast.facts.launch_files import Unreadable
+from holdfast.facts.launch_files import scanning
+from holdfast.facts.launch_files.shell import Unreadable
 from holdfast.measured import Host, Measurement, Pair, Row, Series, Timing, Wish
 from holdfast.measured.fit import Fit
 from holdfast.rules import bandwidth
@@ -114,7 +114,7 @@ def launchers(data: bytes) -> None:
     """Each reader takes any text, or says why not; what it finds can be judged."""
     name = NAMES[data[0] % len(NAMES)] if data else NAMES[0]
     text = data[1:].decode(errors="replace")
-    read = launch_files.reader(name, text.partition("\n")[0])
+    read = scanning.reader(name, text.partition("\n")[0])
     if read is not None:
         with contextlib.suppress(Unreadable):
             given = list(read(text, name))

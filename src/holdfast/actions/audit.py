@@ -74,7 +74,7 @@ def audit_files(paths: Sequence[Path]) -> Audited:
     Raises:
         MissingFile: one of ``paths`` is not there.
     """
-    from holdfast.facts.launch_files import scan  # noqa: PLC0415 - it brings a parser that nothing else needs
+    from holdfast.facts.launch_files.scanning import scan  # noqa: PLC0415 - it brings a parser that nothing else needs
 
     seen = scan(paths)
     return Audited(given=seen.given, findings=audit(seen.given, Scene()), unseen=seen.unseen, files=seen.files)

@@ -7,7 +7,6 @@ It is JSON that is checked as it is read; what cannot be understood counts as no
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import blake2b
@@ -71,7 +70,7 @@ def save(folder: Path, name: str, entry: object) -> None:
     """Keep an entry, whole or not at all; where that cannot be, the next call takes longer."""
     with suppress(OSError, ValueError):  # a file's name need not be text
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = folder / f"{name}.{secrets.token_hex(4)}.part"
+        part = folder / f"{name}.{os.urandom(4).hex()}.part"
         try:
             part.write_bytes(msgspec.json.encode(entry))
             part.replace(folder / f"{name}.json")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.facts.launch_files import scan
+from holdfast.facts.launch_files.scanning import scan
 from holdfast.facts.variables import Given, in_environment
 from holdfast.findings import Level
 from holdfast.rules.environment import audit

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from holdfast.facts.launch_files import scan
+from holdfast.facts.launch_files.scanning import scan
 from holdfast.rules.environment import audit
 from holdfast.rules.environment.scene import Scene
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import MissingFile
-from holdfast.facts.launch_files import scan
+from holdfast.facts.launch_files.scanning import scan
 from holdfast.variables import Moment
 
 #: Forty lists, each of which names the one before twice: 2^40 values where aliases are followed.
