@@ -19,6 +19,27 @@ def lines(tmp_path, text):
 
 
 SAME = {
+    "every rank is in one group of the kind": """
+        GROUP = None
+
+        def make(many):
+            global GROUP
+            rank = dist.get_rank()
+            for ranks in many:
+                group = dist.new_group(ranks)
+                if rank in ranks:
+                    GROUP = group
+
+        def size():
+            if not GROUP:
+                return elsewhere.size
+            else:
+                return GROUP.size()
+
+        make([[0, 1], [2, 3]])
+        for _ in range(size()):
+            dist.barrier()
+        """,
     "whether a launcher started the job": """
         rounds = 8
         if int(os.environ.get("RANK", -1)) != -1:

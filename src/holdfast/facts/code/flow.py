@@ -15,7 +15,7 @@ from holdfast.facts.code.effects import Called, Exit, Fork, Loop, Note, Try, Way
 from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.library_classes import WHOLE
 from holdfast.facts.code.modules import dotted
-from holdfast.facts.code.things import LAUNCHED, Func, Made, Obj, Picks
+from holdfast.facts.code.things import LAUNCHED, Func, Made, Obj, Picks, Ranks
 from holdfast.facts.code.values import (
     NONE,
     UNKNOWN,
@@ -89,18 +89,19 @@ class Flow(Definitions):
             return
         names = frame.scope.names
         before = dict(names)
-        with frame.apart(test.content) as yes:
+        differs = () if self._asks_for_group(frame, node.test) else test.content
+        with frame.apart(differs) as yes:
             self.run(frame, node.body)
             yes_ended = frame.ended
         after_yes = dict(names)
         _set(names, before)
-        with frame.apart(test.content) as no:
+        with frame.apart(differs) as no:
             self.run(frame, node.orelse)
             no_ended = frame.ended
         if no_ended and not yes_ended:
             _set(names, after_yes)
         elif not yes_ended:
-            _merge(names, after_yes, test)
+            _merge(names, after_yes, differs)
         frame.ended = yes_ended and no_ended
         if yes or no:
             text = f"if {self.text(node.test)}"[:_LONGEST_TEXT]
@@ -109,11 +110,20 @@ class Flow(Definitions):
             frame.note(Fork(frame.place(node), text, test.content, test.known, *sides, picks=picks))
         left = ends(yes if yes_ended else no)
         if (
-            (yes_ended != no_ended) and test.content and (left is None or left.how != "raise")
+            (yes_ended != no_ended) and differs and (left is None or left.how != "raise")
         ):  # who raises has no value
-            frame.control = merged(frame.control, test.content)
+            frame.control = merged(frame.control, differs)
         if yes_ended and not no_ended:
             _not_none(names, node.test)
+
+    def _asks_for_group(self, frame: Frame, test: ast.expr) -> bool:
+        """Whether a rank has a group: as a rule every rank is in one of its kind, and what follows is then alike."""
+        node = test.operand if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) else test
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Is, ast.IsNot)):
+            node = node.left
+        return isinstance(node, ast.Name) and any(
+            isinstance(thing, Ranks) for thing in self.evaluate(frame, node).things
+        )
 
     def _match(self, frame: Frame, node: ast.Match) -> None:
         subject = self.evaluate(frame, node.subject)
@@ -315,13 +325,13 @@ def _set(names: dict[str, Value], new: Mapping[str, Value]) -> None:
     names.update(new)
 
 
-def _merge(names: dict[str, Value], after_yes: Mapping[str, Value], test: Value) -> None:
+def _merge(names: dict[str, Value], after_yes: Mapping[str, Value], differs: Sources) -> None:
     """Both sides of a fork go on."""
     for name in after_yes.keys() | names.keys():
         one, other = after_yes.get(name), names.get(name)
         if one is not other:
             both = [each for each in (one, other) if each is not None]
-            names[name] = join(both, test.content) if len(both) == 2 else tainted(both[0], test.content)
+            names[name] = join(both, differs) if len(both) == 2 else tainted(both[0], differs)
 
 
 def _not_none(names: dict[str, Value], test: ast.expr) -> None:
