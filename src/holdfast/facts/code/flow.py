@@ -109,9 +109,7 @@ class Flow(Definitions):
             sides = tuple(yes), tuple(no)
             frame.note(Fork(frame.place(node), text, test.content, test.known, *sides, picks=picks))
         left = ends(yes if yes_ended else no)
-        if (
-            (yes_ended != no_ended) and differs and (left is None or left.how != "raise")
-        ):  # who raises has no value
+        if (yes_ended != no_ended) and differs and (left is None or left.how != "raise"):  # who raises has no value
             frame.control = merged(frame.control, differs)
         if yes_ended and not no_ended:
             _not_none(names, node.test)
