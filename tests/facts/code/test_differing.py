@@ -19,6 +19,20 @@ def lines(tmp_path, text):
 
 
 SAME = {
+    "a tensor's device is not what is in it": """
+        item = torch.tensor(4, device=torch.cuda.current_device())
+        if item is not None:
+            dist.barrier()
+        """,
+    "a tensor that is moved": """
+        if torch.ones(4).sum().to(torch.cuda.current_device()) > 0:
+            dist.barrier()
+        """,
+    "whether a bound is set": """
+        def step(optimizer):
+            if math.isfinite(optimizer.config.threshold):
+                dist.barrier()
+        """,
     "every rank is in one group of the kind": """
         GROUP = None
 

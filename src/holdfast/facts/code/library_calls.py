@@ -24,6 +24,8 @@ _JOINING = frozenset(
     {"stack", "cat", "concat", "concatenate", "hstack", "vstack", "array", "tensor", "as_tensor", "from_numpy"}
 )
 _SPLITTING = frozenset({"split", "chunk", "array_split", "tensor_split", "split_with_sizes"})
+#: Where a tensor lies says nothing of what is in it.
+_WHERE = ("device", "pin_memory")
 _SEEDED = frozenset({"default_rng", "Generator", "Random", "RandomState", "manual_seed"})
 
 
@@ -61,7 +63,11 @@ def _by_table(state: State, call: LibraryCall) -> Value | None:
 
 def _plain(state: State, call: LibraryCall) -> Value:
     """A function of which no table tells: by its name, and else it gives what differs where its arguments do."""
-    values, last = call.given.all, call.name.rpartition(".")[2]
+    where = [call.given.named[each] for each in _WHERE if each in call.given.named]
+    values, last = (
+        [each for each in call.given.all if not any(each is one for one in where)],
+        call.name.rpartition(".")[2],
+    )
     content = merged(*(each.content for each in values))
     length = merged(*(each.length for each in values))
     known = all(each.known for each in values)

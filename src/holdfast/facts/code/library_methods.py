@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -20,7 +22,10 @@ from holdfast.facts.code.values import SAME, Kind, Value, derived, merged
 _CONTAINER = frozenset(
     {"append", "extend", "add", "update", "insert", "setdefault", "appendleft", "pop", "remove", "clear"}
 )
+_BOUND = re.compile(r"threshold|limit|toleran|\bmax_|\bmin_|(^|\.)(config|args|cfg)\.")
 _SIZES = frozenset({"numel", "size", "dim", "nelement"})
+#: They take a tensor to another device, and leave it as it is.
+_MOVING = frozenset({"to", "cuda"})
 #: Without an argument they give one number.
 _REDUCING = frozenset({"sum", "mean", "norm", "item", "max", "min", "prod", "std", "var"})
 #: Of a model's output these give what can still be sent backward, all of it; others the first of it.
@@ -76,16 +81,22 @@ def _asked(state: State, call: LibraryCall) -> Value | None:
 
 def predicate(state: State, call: LibraryCall, value: Value) -> Value:
     """Is it finite? Of what each rank has for itself the answer differs; of what was agreed it does not."""
-    if value.agreed or (value.known and not value.content):
+    if value.agreed or (value.known and not value.content) or _is_bound(call.node):
         return Value(content=value.content)
     return Value(merged(state.source(call.frame, Kind.DATA, call.node), value.content))
+
+
+def _is_bound(node: ast.AST) -> bool:
+    """``math.isfinite(config.threshold)`` asks whether there is one, of what all ranks were started with."""
+    asked = node.args[0] if isinstance(node, ast.Call) and node.args else None
+    return isinstance(asked, (ast.Name, ast.Attribute)) and bool(_BOUND.search(ast.unparse(asked)))
 
 
 def _plain(call: LibraryCall) -> Value:
     receiver = call.receiver
     if call.name in _SIZES:
         return Value(content=receiver.length, known=receiver.known)
-    value = derived(receiver, *call.given.all)
+    value = derived(receiver, *(() if call.name in _MOVING else call.given.all))
     if call.name in _REDUCING and not call.given.all:
         value = replace(value, length=(), inner=())  # one number
     kept = tuple(
