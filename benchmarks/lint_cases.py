@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.actions.lint import Claim, lint
+from holdfast.actions.lint.judging import Claim
+from holdfast.actions.lint.linting import lint
 from holdfast.findings import Level
 
 OWN = Path(__file__).parents[1] / "tests" / "lint_cases"

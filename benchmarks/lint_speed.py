@@ -1,9 +1,9 @@
 """Speed of ``holdfast lint`` on a large program, cold and kept, and on one file, next to ruff and mypy.
 
 ``python -m benchmarks.lint_speed FOLDER`` measures on what is there; without FOLDER a program of 300,000 lines is made
-up, in which one file in ten touches collectives. Printed are wall time, processor time (of children too) and peak
-memory; on a loaded machine the processor's time is the one to read. mypy, which checks types, is there for the order of
-magnitude, and has one folder of thirty.
+up, in which one file in ten touches collectives; what touches none is measured on Python's own library. Printed are
+wall time, processor time (of children too) and peak memory of the largest process; on a loaded machine the processor's
+time is the one to read. mypy, which checks types, is there for the order of magnitude, and has one folder of thirty.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Sequence
@@ -95,6 +96,13 @@ def make(folder: Path) -> Path:
     return folder
 
 
+def library(folder: Path) -> Path:
+    """A copy of what comes with Python, without what was installed beside it, and without tests of broken syntax."""
+    passed = shutil.ignore_patterns("site-packages", "test", "tests", "idle_test", "__pycache__", "lib2to3")
+    shutil.copytree(sysconfig.get_path("stdlib"), folder, ignore=passed)
+    return folder
+
+
 @dataclass(frozen=True)
 class Taken:
     """Wall and processor time in seconds, and peak memory in MiB, of one command."""
@@ -107,6 +115,7 @@ class Taken:
 def run(command: Sequence[str | Path], cache: Path) -> Taken:
     """Run a command to its end, whatever it says."""
     environment = {**os.environ, "HOLDFAST_CACHE": str(cache)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # pip compiles what it installs
     began = time.perf_counter()
     process = subprocess.Popen(
         [str(part) for part in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
@@ -137,6 +146,7 @@ def main(where: str = "") -> None:
         count = lines_of(folder)
         print(f"{count:,} lines")
         lint = (HERE / "holdfast", "lint", folder)
+        run((HERE / "holdfast", "lint", "--help"), cache)
         show("holdfast lint, nothing kept", run((*lint, "--no-cache"), cache), count)
         run(lint, cache)
         show("holdfast lint, kept, as it was", run(lint, cache), count)
@@ -148,9 +158,14 @@ def main(where: str = "") -> None:
         )
         if where:
             return
-        plain = folder / "part_0"
+        plain = library(Path(made, "library"))
         count = lines_of(plain)
-        show("a folder without collectives", run((*lint[:2], "--no-cache", plain), cache), count)
+        show("Python's library, no collectives", run((*lint[:2], "--no-cache", plain), cache), count)
+        show("ruff check", run((HERE / "ruff", "check", "--no-cache", "--isolated", plain), cache), count)
+        single = folder / "part_0" / "module_0.py"
+        run(lint, cache)
+        single.write_text(single.read_text() + "\n")
+        show("one file changed", run(lint, cache))
         if shutil.which(HERE / "mypy"):
             command = (HERE / "mypy", "--cache-dir", os.devnull, "--ignore-missing-imports", folder / "part_1")
             show("mypy, one folder", run(command, cache), lines_of(folder / "part_1"))

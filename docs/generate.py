@@ -6,6 +6,7 @@ Tests compare the pages with what this would write.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import click
 from holdfast.actions.chaos.campaign import not_played
 from holdfast.actions.chaos.scenarios import SCENARIOS
 from holdfast.cli import COMMANDS, root
+from holdfast.plan.generate import guide
 from holdfast.report import catalogue, reliability
 from holdfast.rules.causes import CAUSES, FAMILIES
 from holdfast.rules.code.catalogue import RULES
@@ -66,27 +68,38 @@ def reliability_page() -> str:
 
 
 def rules_page() -> str:
-    """The page of lint's rules: what each finds and misses, and its examples, which are its tests."""
+    """The list of lint's rules."""
     head = "What `holdfast lint` looks for, the gravest first; [lint.md](lint.md) says how.\n"
-    rows = "".join(f"| [{rule.name}](#{rule.name}) | {rule.cause.code} | {rule.tier} |\n" for rule in RULES)
-    table = f"| rule | cause | tier |\n| --- | --- | --- |\n{rows}"
-    return "\n".join(["# Rules of lint\n", NOTE, head, table, *(_rule(rule) for rule in RULES)]).rstrip() + "\n"
-
-
-def _rule(rule: Rule) -> str:
-    cause = f"[{rule.cause.code} {rule.cause.name}](causes/{rule.cause.name}.md)"
-    return (
-        f"## {rule.name}\n\n{rule.what_it_does}\n\nTier: {rule.tier}. Cause: {cause}.\n\n"
-        f"Found:\n\n```python\n{program(rule.bad)}```\n\nFine:\n\n```python\n{program(rule.good)}```\n\n"
-        f"Known misses: {rule.known_misses}\n"
+    rows = "".join(
+        f"| [{rule.name}](rules/{rule.name}.md) | [{rule.cause.code}](causes/{rule.cause.name}.md) | {rule.tier} |\n"
+        for rule in RULES
     )
+    return "\n".join(["# Rules of lint\n", NOTE, head, f"| rule | cause | tier |\n| --- | --- | --- |\n{rows}"])
+
+
+def rule_page(rule: Rule) -> str:
+    """The page of one rule: what it finds and misses, why that matters, and its examples, which are its tests."""
+    cause = rule.cause
+    parts = {
+        "What it does": rule.what_it_does,
+        "Why that is bad": f"{cause.what_happens}\n\nMore, and what to do: [{cause.name}](../causes/{cause.name}.md).",
+        "Example": f"```python\n{program(rule.bad)}```\n\nThe line with `# found` is the one that is named.",
+        "Use instead": f"```python\n{program(rule.good)}```",
+        "Known misses": rule.known_misses,
+        "Leave it out": f"`# noqa: {rule.name}` on the line, or `--ignore {rule.name}` ([more](../lint.md#options)).",
+        "Sources": "\n".join(f"- {each}" for each in cause.sources),
+    }
+    texts = (f"## {heading}\n\n{text}\n" for heading, text in parts.items() if text)
+    return "\n".join([f"# {rule.name}\n", NOTE, f"**{cause.code}** · {rule.tier} · [all rules](../rules.md)\n", *texts])
 
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "commands.md": commands_page,
     "reliability.md": reliability_page,
+    "migration.md": partial(guide.page, NOTE),
     "rules.md": rules_page,
+    **{f"rules/{rule.name}.md": partial(rule_page, rule) for rule in RULES},
     **{f"causes/{page}": write for page, write in catalogue.pages(CAUSES, FAMILIES, NOTE).items()},
 }
 

@@ -30,6 +30,7 @@
     │   │   └── CheckpointVersion  written by a newer version of holdfast
     │   ├── PlaceUnusable          a place of checkpoints (folder, bucket, memory) cannot be read or written
     │   ├── CheckpointFailed       a checkpoint could not be saved or loaded; those before it are as they were
+    │   ├── SnapshotUnreadable     a snapshot of a GPU's memory that is none, too large, or not a whole one
     │   └── DumpUnreadable         a dump of torch's flight recorder that is none, or not a whole one
     │       ├── DumpTruncated      cut short, or still being written
     │       ├── DumpVersion        of a form that holdfast does not know
@@ -343,6 +344,15 @@ class DumpNoise(DumpUnreadable):
     """The file is no dump, or holds what torch never writes; nothing in it was carried out."""
 
     why = "it is not a dump of torch's flight recorder"
+
+
+class SnapshotUnreadable(WorldError):
+    """The subject, a path, cannot be read as a snapshot of a GPU's memory; nothing in it was carried out."""
+
+    what = "cannot read the memory snapshot {subject}"
+    why = "it is not what torch.cuda.memory._dump_snapshot writes"
+    next_step = "write it with torch.cuda.memory._dump_snapshot; with fewer events (max_entries) it is smaller"
+    exit_status = 2
 
 
 class InternalError(HoldfastError):

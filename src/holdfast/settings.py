@@ -119,6 +119,8 @@ _ROWS = (
             "spaces between them. Never shown or recorded."),
     _row_of(_OURS, "HOLDFAST_TOKEN", "A secret for the copies of `holdfast attach` that a launcher starts, one a node: "
             "they meet only where all have the same.", too_late="the start of `holdfast attach`"),
+    _row_of(_OURS, "HOLDFAST_LINT", "Whether the source of a job that went wrong is linted, and the verdict held "
+            "against it.", kind=Kind.CHOICE, default="on", choices=("on", "off")),
     _row_of(_GIVEN, "HOLDFAST_BOX", "Box file of this rank; nothing is recorded where it is unset.", kind=Kind.PATH),
     _row_of(_GIVEN, "HOLDFAST_RECORDER", "Which recorder workers use; auto is the native one where it was compiled.",
             kind=Kind.CHOICE, default="auto", choices=("auto", "native", "python", "off"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+from msgspec.structs import replace
 
 from holdfast.actions.judgement import Judgement
 from holdfast.facts.node import Summary
@@ -29,3 +32,48 @@ def test_a_rank_that_sleeps_before_it_joins_has_the_time_of_a_first_step():
     assert judged_after(LIMITS.first_step_s - 1).verdict is None
     root = judged_after(LIMITS.first_step_s + 1).verdict.root
     assert (root.cause, root.subject.rank) == ("store-wait", 0)
+
+
+class Lint:
+    """Stands for the linter beside the job."""
+
+    def __init__(self, under_way):
+        self.is_under_way = under_way
+
+    def begin(self, ranks):
+        pass
+
+    def hints(self, _wait_s):
+        return ()
+
+
+def parted():
+    """Two ranks that are in other collectives of the same number."""
+    ranks = (row(0, call(1, "barrier"), at=LOADER), row(1, call(1, "all_reduce"), at=LOADER))
+    return Summary(ranks, {}, 2, silent_since=time.time() - 60, time=time.time())
+
+
+def test_a_verdict_is_kept_while_the_source_is_linted(monkeypatch):
+    judgement, table = Judgement(Limits(stall_s=1.0, first_step_s=1.0)), parted()
+    lint = Lint(under_way=True)
+    monkeypatch.setattr(judgement, "_lint", lint)
+    monkeypatch.setattr("holdfast.actions.judgement.BETWEEN_SAMPLES_S", 0.0)
+    for _ in range(3):
+        assert judgement.consider(table, lambda: table, lambda mine: mine).verdict is None
+    lint.is_under_way = False
+    outcome = judgement.consider(table, lambda: table, lambda mine: mine)
+    assert outcome.verdict.root.cause == "mismatched-operation"
+    assert outcome.silent_s > 59
+    assert judgement.consider(table, lambda: table, lambda mine: mine).verdict is None  # it is said once
+
+
+def test_a_job_that_goes_on_while_its_source_is_linted_is_no_hang(monkeypatch):
+    judgement, table = Judgement(Limits(stall_s=1.0, first_step_s=1.0)), parted()
+    lint = Lint(under_way=True)
+    monkeypatch.setattr(judgement, "_lint", lint)
+    monkeypatch.setattr("holdfast.actions.judgement.BETWEEN_SAMPLES_S", 0.0)
+    for _ in range(3):
+        judgement.consider(table, lambda: table, lambda mine: mine)
+    lint.is_under_way = False
+    later = replace(table, silent_since=time.time())
+    assert judgement.consider(later, lambda: later, lambda mine: mine).verdict is None

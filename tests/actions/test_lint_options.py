@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.actions.lint import lint
-from holdfast.actions.lint_options import Pattern, configured, given
+from holdfast.actions.lint.linting import lint
+from holdfast.actions.lint.options import Pattern, configured, given
 from holdfast.errors import BadValue, UnknownName
 
 GUARDED = "import torch.distributed as dist\nif dist.get_rank() == 0:\n    dist.barrier()\n"

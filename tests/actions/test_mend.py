@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.actions.lint import lint
+from holdfast.actions.lint.linting import lint
 from holdfast.actions.mend import changes
 from holdfast.errors import MissingFile
 from holdfast.rules.code.edits import Edit

@@ -36,6 +36,22 @@ def test_explains_a_cause_by_code_and_by_name(capsys, asked):
         assert label in out
 
 
+def test_explains_a_rule_of_lint_by_its_name(capsys):
+    status, out, err = ended(capsys, "hot_loop_sync")
+    assert (status, err) == (0, "")
+    assert out.startswith("hot-loop-sync (a rule of lint)")
+    for label in ("what it does", "tier", "example", "use instead", "known misses", "PERF010"):
+        assert label in out
+    assert json.loads(ended(capsys, "hot-loop-sync", "--json")[1])["rule"]["tier"] == "advice"
+    assert ended(capsys, "mean-of-local-means")[1].startswith("NUM007")  # a cause of that name comes first
+
+
+def test_a_rule_that_is_none_is_refused_with_the_nearest(capsys):
+    status, out, err = ended(capsys, "hot-loop-sink")
+    assert (status, out) == (2, "")
+    assert "did you mean hot-loop-sync?" in err
+
+
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
 def test_explains_every_cause(capsys, cause):
     status, out, _ = ended(capsys, cause.code)

@@ -40,8 +40,16 @@ def test_a_finding_is_a_line_and_a_status(file):
 
 def test_explain_says_how_and_what_to_do(file):
     said = run(file, "--explain").stdout
-    assert f"{file}:5: if dist.get_rank() == 0" in said
+    assert f"{file}:5 | if dist.get_rank() == 0:\n" in said
+    assert " | ^^^^^^^^^^^^^^^^^^^^^^^ the test\n" in said
+    assert " |    ^^^^^^^^^^^^^^^ differs (rank)\n" in said
     assert "→ " in said
+    assert "holdfast explain SYNC004" in said
+
+
+def test_what_was_kept_is_explained_as_well(file, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert run(file, "--explain").stdout == run(file, "--explain").stdout
 
 
 @pytest.mark.parametrize(
@@ -104,7 +112,7 @@ def test_a_notebook_is_named_by_cell_and_line(tmp_path):
     path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": each} for each in cells]}))
     said = run(path, "--explain").stdout
     assert said.startswith(f"{path}:cell 2:line 3: SYNC004 rank-guarded-collective")
-    assert f"{path}:cell 2:line 1: dist.get_rank() differs" in said
+    assert f"{path}:cell 2:line 1 | rank = dist.get_rank()\n" in said
     (annotation,) = run(path, "--output-format", "github").stdout.splitlines()
     assert f"file={path},line=1," in annotation
     assert "::cell 2, line 3: barrier" in annotation
@@ -113,6 +121,18 @@ def test_a_notebook_is_named_by_cell_and_line(tmp_path):
     cells[1] += "  # noqa"
     path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": each} for each in cells]}))
     assert "1 excused" in run(path).stderr
+
+
+def test_cells_come_in_the_order_of_their_numbers(tmp_path):
+    code = GUARDED.format(comment="").splitlines(keepends=True)
+    cells = [{"cell_type": "code", "source": code}] + [
+        {"cell_type": "code", "source": ["if dist.get_rank() == 0:\n", "    dist.barrier()\n"]} for _ in range(10)
+    ]
+    path = tmp_path / "long.ipynb"
+    path.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    cells_named = [line.split("cell ")[1].split(":")[0] for line in run(path).stdout.splitlines()]
+    assert cells_named == sorted(cells_named, key=int)
+    assert len(cells_named) == 11
 
 
 def test_standard_input_is_linted_under_the_name_that_an_editor_gives(tmp_path, monkeypatch):
@@ -260,3 +280,37 @@ def test_a_folder_without_python_holds_nothing(tmp_path):
     result = run(tmp_path)
     assert (result.return_value, result.stdout) == (0, "")
     assert "nothing found in 0 files, 0 lines" in result.stderr
+
+
+TWICE = """import torch
+import torch.distributed as dist
+
+
+def train(model, batches):
+    for batch in batches:
+        model(batch).backward()
+        dist.all_reduce(batch)
+        torch.save({{"model": model.state_dict()}}, "last.pt"){comment}
+
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    train(torch.nn.Linear(4, 4), [])
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "comment", "rule"),
+    [
+        ((), "", "DATA005 written-by-all-ranks"),
+        (("--select", "nonatomic-save"), "", "CKPT002 nonatomic-save"),
+        (("--ignore", "written-by-all-ranks"), "", "CKPT002 nonatomic-save"),
+        ((), "  # noqa: DATA005", "CKPT002 nonatomic-save"),
+    ],
+)
+def test_of_one_line_the_gravest_that_is_to_be_heard_is_said(tmp_path, words, comment, rule):
+    path = tmp_path / "train.py"
+    path.write_text(TWICE.format(comment=comment))
+    result = run(path, *words)
+    assert result.stdout.startswith(f"{path}:9: {rule}:")
+    assert "1 finding" in result.stderr

@@ -38,6 +38,13 @@ def copied(rank):
     return False
 
 
+def due(rank):
+    """Whether it is time for the fault, which all ranks learn at the same step."""
+    ready = torch.tensor(int(copied(rank) and (FOLDER / "go").exists()))
+    dist.all_reduce(ready, op=dist.ReduceOp.MIN)
+    return bool(ready)
+
+
 def fault(rank):
     """What happens to a rank in generation 0: VICTIM is killed, but for ``raises`` and ``alone``; some do more."""
     if FAULT == "raises" and rank == VICTIM:
@@ -74,7 +81,7 @@ def train():
             tell(event="step", rank=rank, generation=generation, calls=CALLS)
         if step == SAVED:
             checkpoint.save(step, asynchronous=False)
-        if generation == 0 and copied(rank) and (FOLDER / "go").exists():
+        if generation == 0 and due(rank):
             fault(rank)
         if generation > 0 and step > begun + 20:
             break

@@ -73,6 +73,8 @@ CONTENTS = {
     "one json line": b'{"message": "lost"}\n',
     "configuration, then a log": b'{\n "lr": 1\n}\nTraceback (most recent call last):\n',
     "dump": (pickle.dumps({"version": "2.4", "entries": []}), Kind.DUMP),
+    "snapshot of GPU memory": (pickle.dumps({"segments": [], "device_traces": []}), Kind.SNAPSHOT),
+    "snapshot in an older protocol": (pickle.dumps({"segments": []}, protocol=2), Kind.SNAPSHOT),
     "dump in json": (dump_json().encode(), Kind.DUMP),
     "dump in json, indented": (json.dumps(json.loads(dump_json()), indent=1).encode(), Kind.DUMP),
     "py-spy": (b'Process 41: python train.py\nPython v3.11.7 (/usr/bin/python3)\n\nThread 41 (idle): "MainThread"\n',

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from holdfast.facts.evidence import Kind, Piece
@@ -156,6 +156,7 @@ def test_expressions_have_no_look_around() -> None:
 @given(st.lists(st.binary(max_size=60), max_size=20))
 def test_no_bytes_make_the_reader_fail(lines: list[bytes]) -> None:
     heaps = b"\n".join(lines), b"\r".join(lines)
+    assume(not any(heap.startswith((b"\xff\xfe", b"\xfe\xff")) for heap in heaps))  # UTF-16, of other lines
     found = facts(noise=heaps[0], rank1=heaps[1])
     assert found.lines == sum(heap.count(b"\n") + (bool(heap) and not heap.endswith(b"\n")) for heap in heaps)
 

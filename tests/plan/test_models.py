@@ -8,10 +8,12 @@ from holdfast.plan.models import KNOWN, from_config, known
 
 #: Counts of the published weights (safetensors index or model card on huggingface.co; nanoGPT's README for GPT-2).
 PUBLISHED = {
+    "llama-7b": 6_738_415_616, "llama-13b": 13_015_864_320, "llama-33b": 32_528_943_616, "llama-65b": 65_285_660_672,
     "llama2-7b": 6_738_415_616, "llama2-13b": 13_015_864_320, "llama2-70b": 68_976_648_192,
     "llama3-8b": 8_030_261_248, "llama3.1-70b": 70_553_706_496, "llama3.1-405b": 405_853_388_800,
     "llama3.2-1b": 1_235_814_400, "llama3.2-3b": 3_212_749_824, "mistral-7b": 7_241_732_096,
-    "mixtral-8x7b": 46_702_792_704, "qwen2.5-7b": 7_615_616_512, "qwen2.5-72b": 72_706_203_648,
+    "mixtral-8x7b": 46_702_792_704,
+    "yi-34b": 34_388_917_248, "qwen2.5-7b": 7_615_616_512, "qwen2.5-72b": 72_706_203_648,
     "gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200,
     # mosaicml/llm-foundry, scripts/train/benchmarking/README.md, at 2,048 positions
     "mpt-125m": 125_311_488, "mpt-350m": 355_985_408, "mpt-760m": 760_470_528, "mpt-1b": 1_315_950_592,

@@ -44,6 +44,7 @@ GPU013 gpu-settings
 MEM001 gpu-oom-all-ranks              MEM002 oom-on-one-rank-then-timeout
 MEM003 host-oom-killed                MEM004 shm-too-small               MEM005 memlock-limit
 MEM006 host-swapping                  MEM007 huge-pages-unsuited
+MEM008 gpu-memory-fragmented          MEM009 gpu-memory-taken-by-others  MEM010 tensors-kept-over-steps
 SYNC001 collective-mismatch           SYNC002 rank-missing-collective    SYNC003 uneven-inputs
 SYNC004 rank-guarded-collective       SYNC005 rank-skips-collective      SYNC006 collective-order-inversion
 SYNC007 mismatched-shape              SYNC008 mismatched-dtype           SYNC009 mismatched-operation
@@ -67,7 +68,7 @@ PERF001 straggler                     PERF002 computing-long             PERF003
 PERF004 rank0-long-work-timeout
 PERF005 collectives-slower-than-before                               PERF006 collectives-below-line-rate
 PERF007 processors-too-few            PERF008 clock-source-slow          PERF009 memory-on-another-node
-PERF010 gpu-awaited-each-step
+PERF010 gpu-awaited-each-step          PERF011 precision-without-hardware   PERF012 tensor-parallel-across-nodes
 NUM001 mixed-precision-nan            NUM002 silent-corruption-by-misaligned-collectives
 NUM003 replicas-diverge                NUM004 collective-result-wrong
 NUM005 loss-jumped

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from holdfast import settings
 from holdfast.actions import whole_job, witnesses
 from holdfast.actions.incident import timeline
-from holdfast.actions.judgement import Judgement
+from holdfast.actions.judgement import Judgement, held_against_source
 from holdfast.errors import StackRefused
 from holdfast.facts import proc, stack_tree
 from holdfast.facts.dumps import DumpTable
@@ -93,6 +93,10 @@ def _judge(samples: Samples, dumps: DumpTable | None) -> Verdict:
     if dumps is not None and verdict.root is not None and verdict.root.cause not in _CERTAIN:
         told = witnesses.by_dumps(samples, dumps)
         verdict = told if told.root is not None else verdict
+    rows = dumps.ranks if dumps is not None and not samples.boxes else samples.ranks
+    verdict = held_against_source(
+        verdict, rows, samples.groups if dumps is None else {**dumps.groups, **samples.groups}
+    )
     return replace(verdict, unseen=(*samples.unseen, *verdict.unseen))
 
 

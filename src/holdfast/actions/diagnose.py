@@ -26,6 +26,7 @@ from holdfast.facts.evidence import Ignored, Kind, Piece
 from holdfast.facts.evidence.gather import STANDARD_INPUT, gather
 from holdfast.facts.evidence.streams import Limits
 from holdfast.facts.logs import LogFacts, reader
+from holdfast.facts.memory_snapshots import Snapshot
 from holdfast.facts.node import Summary
 from holdfast.facts.ranks import RankState
 from holdfast.facts.stack_files import StackTable
@@ -33,7 +34,7 @@ from holdfast.findings import Fact, Level, Verdict
 from holdfast.report.html import incident_page
 from holdfast.report.text import plural
 from holdfast.report.timeline import Timeline
-from holdfast.rules import exits, untold
+from holdfast.rules import exits, memory_snapshot, untold
 from holdfast.rules.logs.judge import is_mute
 from holdfast.rules.logs.judge import judge as judge_logs
 from holdfast.rules.verdict import QUESTION, merge
@@ -51,7 +52,7 @@ class Diagnosis:
     """The verdict, and what it rests on.
 
     ``summary`` and ``dumps`` are the tables of ranks, ``stacks`` what files of stacks tell, where there are any;
-    ``collectives`` is the history of those that timed out or were slow.
+    ``collectives`` is the history of those that timed out or were slow, ``snapshots`` are those of GPU memory.
     """
 
     verdict: Verdict
@@ -63,6 +64,7 @@ class Diagnosis:
     dumps: DumpTable | None = None
     stacks: StackTable | None = None
     collectives: tuple[Fact, ...] = ()
+    snapshots: tuple[Snapshot, ...] = ()
 
     @property
     def exit_status(self) -> int:
@@ -110,7 +112,8 @@ def diagnose(
     logs = read_logs(heap.sort(gather(paths, limits)))
     told = logs if heap.has(Kind.LOG) else None
     tables = _tables(heap, told)
-    verdicts = witnesses.judge(tables)
+    snapshots = tuple(heap.snapshots())
+    verdicts = [*([memory_snapshot.judge(snapshots)] if snapshots else []), *witnesses.judge(tables)]
     said = judge_logs(logs) if told is not None else None
     collectives = heap.collectives()
     heap.settle_sizes()
@@ -123,7 +126,8 @@ def diagnose(
         verdict = replace(verdict, suspects=(*verdict.suspects, *audit_recorded(tables.boxes.facts)[:MOST_VARIABLES]))
     elapsed_s = time.monotonic() - begun
     return Diagnosis(
-        verdict, read, tuple(heap.ignored), elapsed_s, told, tables.boxes, tables.dumps, tables.stacks, collectives
+        verdict, read, tuple(heap.ignored), elapsed_s, told, tables.boxes, tables.dumps, tables.stacks, collectives,
+        snapshots,
     )  # fmt: skip
 
 

@@ -53,6 +53,9 @@ class Found:
     unpack: Callable[[], BinaryIO] | None = None
 
 
+_SNAPSHOT_WHY = "it is a snapshot of GPU memory, in which secrets are not looked for; what it tells is in the verdict"
+
+
 class Excerpt:
     """An open file as far as it is taken. ``left_out`` counts the bytes of the middle that are not."""
 
@@ -179,6 +182,8 @@ def _look(path: Path, name: str) -> Iterator[Found | LeftOut]:
         inside = name + piece.name.removeprefix(str(path)).replace("!", "/")
         if isinstance(piece, Ignored):
             yield LeftOut(inside, piece.why)
+        elif piece.kind is Kind.SNAPSHOT:
+            yield LeftOut(inside, _SNAPSHOT_WHY)
         else:
             is_document = piece.kind in (Kind.REPORT, Kind.STACKS, Kind.HISTORY)
             yield Found(path, inside, piece.kind, "utf-8", is_document, unpack=piece.open)
@@ -190,6 +195,8 @@ def _judge(found: Found, head: bytes) -> Found | LeftOut:
     kind = kinds.kind(head)
     if kind in (Kind.BOX, Kind.DUMP):
         return replace(found, kind=kind)
+    if kind is Kind.SNAPSHOT:
+        return LeftOut(found.name, _SNAPSHOT_WHY)
     encoding = None if kinds.foreign(head) else kinds.encoding(head)
     if encoding is None:
         why = kinds.foreign(head) or "it is binary and of a form that holdfast does not know"

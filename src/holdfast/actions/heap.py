@@ -9,13 +9,14 @@ from typing import Any, BinaryIO, cast
 
 import msgspec
 
-from holdfast.errors import DumpUnreadable
-from holdfast.facts import box_files, collective_history, dumps, flight_recorder, stack_files
+from holdfast.errors import DumpUnreadable, SnapshotUnreadable
+from holdfast.facts import box_files, collective_history, dumps, flight_recorder, memory_snapshots, stack_files
 from holdfast.facts.box_files import BoxTable
 from holdfast.facts.dumps import DumpTable
 from holdfast.facts.evidence import Ignored, Kind, Piece
 from holdfast.facts.evidence.streams import buffered
 from holdfast.facts.flight_recorder import Dump
+from holdfast.facts.memory_snapshots import Snapshot
 from holdfast.facts.node import Summary
 from holdfast.facts.ranks import Group
 from holdfast.facts.reduced_dumps import Reduced
@@ -164,6 +165,17 @@ class Heap:
         made = stack_files.read(self._later.get(Kind.STACKS, ()), by_pid, world_size)
         self._refuse(made.ignored)
         return made
+
+    def snapshots(self) -> list[Snapshot]:
+        """The snapshots of GPU memory that can be read."""
+        found = []
+        for piece in self._later.get(Kind.SNAPSHOT, ()):
+            try:
+                with piece.open() as stream:
+                    found.append(memory_snapshots.parse(stream.read(memory_snapshots.MOST_BYTES + 1), piece.name))
+            except SnapshotUnreadable as error:
+                self._refuse([Ignored(piece.name, error.why, lost=True)])
+        return found
 
     def collectives(self) -> tuple[Fact, ...]:
         """What the history of collectives tells."""

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.actions.lint.judging import Claim
 from holdfast.errors import MissingFile
-from holdfast.report.files import write_whole
 from holdfast.rules.code.edits import Edit, tree_of
 
 #: A line with its end, as Python counts lines: a form feed ends none.
@@ -43,6 +43,8 @@ class Change(msgspec.Struct, frozen=True):
         Raises:
             MissingFile: it cannot be written, or is another one by now; it is as it was.
         """
+        from holdfast.report.files import write_whole  # noqa: PLC0415 - of no use where nothing is written
+
         path = Path(self.file)
         if path.read_bytes() != self.before:
             raise MissingFile(path, why="it was changed meanwhile", next_step="lint it again")
@@ -51,6 +53,11 @@ class Change(msgspec.Struct, frozen=True):
             raise MissingFile(path, why="it is read-only", next_step="make it writable, or use --diff")
         write_whole(path, self.after)
         path.chmod(mode)
+
+
+def offered(claims: Iterable[Claim]) -> Iterator[Change]:
+    """What the edits that claims offer come to."""
+    return changes((claim.finding.subject.file or "", claim.edit) for claim in claims if claim.edit is not None)
 
 
 def changes(edits: Iterable[tuple[str, Edit]]) -> Iterator[Change]:

@@ -147,7 +147,7 @@ class Watch:
         if self._node is None:
             return {"kind": "note", "text": "asked to judge before any worker was started"}
         table = self._all(self._node.look_closer(stacks=False), AFTER_DEATH_S)
-        return self._report(self._judgement.judge(table), table, hang=False, silent_s=time.time() - table.silent_since)
+        return self._report(self._judgement.final(table), table, hang=False, silent_s=time.time() - table.silent_since)
 
     def _write_the_rest(self) -> None:
         """Of an incident, once the agent has heard of it: nobody waits for the page."""

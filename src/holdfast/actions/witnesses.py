@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.actions.judgement import Judgement
+from holdfast.actions.judgement import Judgement, held_against_source
 from holdfast.facts import source
 from holdfast.facts.dumps import DumpTable
 from holdfast.facts.job_samples import Samples
@@ -88,7 +88,7 @@ def by_boxes(table: Summary, *, watched: bool) -> Verdict:
     failed = any(state.raised is not None for state in table.ranks)
     if living and not failed and advanced_s < ALIVE_S:
         return Verdict(question=QUESTION, unseen=(f"the job runs; it advanced {max(advanced_s, 0):.1f} s ago",))
-    verdict = Judgement(stall.Limits()).judge(table)
+    verdict = held_against_source(Judgement(stall.Limits()).judge(table), table.ranks, table.groups)
     if not watched:
         known = tuple(out for out in verdict.ruled_out if out.cause not in _NEEDS_PROCESSES)
         text = "the processes themselves: there are only their boxes"

@@ -26,6 +26,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "check": ("holdfast.cli.check", "Look at this host before a job: what would stop it, slow it down, or is unseen."),
     "bench": ("holdfast.cli.bench", "Measure collectives: how fast ranks talk, and whether results are right."),
     "lint": ("holdfast.cli.lint", "Find dead-locks in source code: collectives that not all ranks reach."),
+    "plan": ("holdfast.cli.plan", "Plan a run: does it fit, how fast is it, on which GPUs, and what would be better?"),
     "run": ("holdfast.cli.run", "Run a training job as torchrun does, watch it, name the stuck rank, restart it."),
     "history": ("holdfast.cli.history", "Tell what happened to a run over all its restarts, and what was decided."),
     "attach": ("holdfast.cli.attach", "Look into a job that hangs now: who waits, who does not, and at which line."),

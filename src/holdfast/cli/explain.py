@@ -1,4 +1,4 @@
-"""``holdfast explain``: prints what is known of one cause of failure or one variable, or lists all causes."""
+"""``holdfast explain``: prints what is known of one cause of failure, variable or rule of lint, or lists all causes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import click
 
 
 @click.command()
-@click.argument("name", metavar="CODE|NAME|VARIABLE", required=False)
+@click.argument("name", metavar="CODE|NAME|RULE|VARIABLE", required=False)
 @click.option("--list", "list_all", is_flag=True, help="List all causes, by family.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def command(*, name: str | None, list_all: bool, as_json: bool) -> None:
-    """Explain a cause of failure, given its code (SYNC002) or its name (rank-missing-collective), or a variable.
+    """Explain a cause of failure, given its code (SYNC002) or its name (rank-missing-collective), a variable, a rule.
 
     What happens, how it shows before, during and after, what is known to be missed, what to do and how safe that is. Of
-    an environment variable (NCCL_IB_GID_INDEX): who reads it, when, as what, and what it does.
+    an environment variable (NCCL_IB_GID_INDEX): who reads it, when, as what, and what it does. Of a rule of lint
+    (uneven-loop): what it finds and misses, and an example.
     """
     from holdfast.report import catalogue
     from holdfast.rules.causes import CAUSES, FAMILIES, find
@@ -24,6 +25,8 @@ def command(*, name: str | None, list_all: bool, as_json: bool) -> None:
     if list_all == (name is not None):
         raise click.UsageError("give the code or the name of one cause, a variable, or --list for all causes")
     if name is not None and _explain_variable(name, as_json=as_json):
+        return
+    if name is not None and _explain_rule(name, as_json=as_json):
         return
     causes = CAUSES if name is None else (find(name),)
     if as_json:
@@ -34,6 +37,40 @@ def command(*, name: str | None, list_all: bool, as_json: bool) -> None:
         catalogue.draw_list(causes, FAMILIES, sys.stdout)
     else:
         catalogue.draw_entry(causes[0], FAMILIES[causes[0].family], sys.stdout)
+
+
+def _explain_rule(name: str, *, as_json: bool) -> bool:
+    """Explain the rule of lint called so; False where there is none, or a cause has that name.
+
+    Raises:
+        UnknownName: nothing has that name, and a rule has one that is near.
+    """
+    from holdfast.errors import UnknownName
+    from holdfast.rules.causes import CAUSES
+    from holdfast.rules.code.catalogue import RULES
+    from holdfast.rules.code.rule import program
+
+    wanted = name.replace("_", "-").casefold()
+    known = {cause.name for cause in CAUSES} | {cause.code.casefold() for cause in CAUSES}
+    rules = {rule.name: rule for rule in RULES if rule.name not in known}
+    rule = rules.get(wanted)
+    if rule is None:
+        error = UnknownName("cause or rule", name, (*known, *rules))
+        if wanted not in known and set(error.near) & rules.keys():
+            raise error
+        return False
+    parts = {"what it does": rule.what_it_does, "tier": rule.tier.value, "example": program(rule.bad),
+             "use instead": program(rule.good), "known misses": rule.known_misses,
+             "cause": f"{rule.cause.code} {rule.cause.name}: {rule.cause.summary}"}  # fmt: skip
+    if as_json:
+        from holdfast.report.json import envelope, write
+
+        write(sys.stdout, envelope("explain", (), None, rule={"name": rule.name} | parts))
+    else:
+        from holdfast.report.variable_entry import draw_parts
+
+        draw_parts(f"{rule.name} (a rule of lint)", parts, sys.stdout)
+    return True
 
 
 def _explain_variable(name: str, *, as_json: bool) -> bool:

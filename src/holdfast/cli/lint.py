@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from holdfast.actions.lint import Linted
+    from holdfast.actions.lint.linting import Linted
     from holdfast.actions.mend import Change
 
 FORMATS = ("text", "json", "github", "sarif", "junit")
@@ -19,12 +19,12 @@ _STDIN = Path("-")
 
 
 @click.command()
-@click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path, readable=False))
 @click.option("--select", metavar="NAMES", help="Only these rules: names, codes or beginnings of codes, by comma.")
 @click.option("--ignore", metavar="NAMES", help="All rules but these.")
 @click.option("--exclude", metavar="PATTERNS", help="Files and folders that are not read, by comma: `tests,*_pb2.py`.")
 @click.option("--output-format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
-@click.option("--explain", is_flag=True, help="Say with each finding how the difference comes about, and what to do.")
+@click.option("--explain", is_flag=True, help="With each finding the lines of code that lead to it, and what to do.")
 @click.option("--strict/--no-strict", default=None, help="Show also what the analysis cannot decide.")
 @click.option("--fix", is_flag=True, help="Mend what can be mended without changing a right program, and lint again.")
 @click.option("--diff", is_flag=True, help="Show what --fix would do, and do not do it.")
@@ -59,9 +59,11 @@ def command(  # noqa: PLR0913 - one for each option
     PATH cannot be read.
     """
     from holdfast import settings
-    from holdfast.actions.lint import lint
-    from holdfast.actions.lint_options import given
+    from holdfast.actions.lint.linting import lint
+    from holdfast.actions.lint.options import given
     from holdfast.facts.code.notebooks import MOST_BYTES
+    from holdfast.report import lint as report
+    from holdfast.report.text import one_line, plural
 
     if (fix or diff or watch) and _STDIN in paths:
         raise click.UsageError("--fix, --diff and --watch are for files, and `-` is none")
@@ -78,9 +80,14 @@ def command(  # noqa: PLR0913 - one for each option
     def once() -> int:
         options = given(where, select=_words(select), ignore=_words(ignore), exclude=_words(exclude), strict=strict)
         linted = lint(where, options, unsaved, cache)
+        changes = _changes(linted) if fix or diff else []
         if diff:
-            return _differences(linted)
-        if fix and _mend(linted):
+            report.write((row for each in changes for row in report.difference(each.diff())), sys.stdout)
+            return int(bool(changes))
+        for change in changes:
+            change.make()
+            click.echo(one_line(f"{change.file}: {plural(change.edits, 'line')} mended"), err=True)
+        if changes:
             linted = lint(where, options, cache=cache)
         _show(linted, "json" if as_json else form, explain=explain, statistics=statistics)
         return linted.exit_status
@@ -88,9 +95,15 @@ def command(  # noqa: PLR0913 - one for each option
     return _again_and_again(where, once) if watch else once()
 
 
+def _changes(linted: Linted) -> list[Change]:
+    from holdfast.actions.mend import offered
+
+    return list(offered(linted.claims))
+
+
 def _again_and_again(paths: Sequence[Path], once: Callable[[], int]) -> int:
     """Lint until Ctrl-C; a mistake in the configuration is said, and may be mended meanwhile."""
-    from holdfast.actions.lint_watch import rounds
+    from holdfast.actions.lint.watch import rounds
     from holdfast.errors import HoldfastError
     from holdfast.report.text import plural
 
@@ -110,8 +123,7 @@ def _show(linted: Linted, form: str, *, explain: bool, statistics: bool) -> None
     from holdfast import __version__
     from holdfast.report import json
     from holdfast.report import lint as report
-    from holdfast.report.text import one_line, plural
-    from holdfast.rules.causes import CAUSES
+    from holdfast.report.text import one_line
 
     claims = [(each.rule, each.finding) for each in linted.claims]
     match form:
@@ -123,46 +135,18 @@ def _show(linted: Linted, form: str, *, explain: bool, statistics: bool) -> None
         case "github":
             click.echo("\n".join(report.github(claims)), nl=bool(claims))
         case "sarif":
+            from holdfast.rules.causes import CAUSES
+
             click.echo(report.sarif(claims, {cause.name: cause for cause in CAUSES}, __version__))
         case "junit":
             click.echo(report.junit(claims))
         case _:
-            report.write(report.statistics(claims) if statistics else report.lines(claims, explain=explain), sys.stdout)
+            rows = report.lines(claims, explain=explain, source=linted.source)
+            report.write(report.statistics(claims) if statistics else rows, sys.stdout)
     for passed in linted.passed:
         click.echo(one_line(f"{passed.file}: passed over, as {passed.why}"), err=True)
-    found = plural(len(claims), "finding") if claims else "nothing found"
-    excused = f", {linted.excused} excused" if linted.excused else ""
-    mendable = sum(each.edit is not None for each in linted.claims)
-    mends = f"; --fix mends {mendable:,}" if mendable else ""
-    click.echo(f"{found}{excused} in {plural(linted.files, 'file')}, {linted.lines:,} lines{mends}", err=True)
-
-
-def _differences(linted: Linted) -> int:
-    """Print what would be mended; 1 where something would."""
-    from holdfast.report import lint as report
-
-    found = False
-    for change in _changes(linted):
-        found = True
-        report.write(report.difference(change.diff()), sys.stdout)
-    return int(found)
-
-
-def _mend(linted: Linted) -> bool:
-    from holdfast.report.text import one_line, plural
-
-    found = False
-    for change in _changes(linted):
-        change.make()
-        found = True
-        click.echo(one_line(f"{change.file}: {plural(change.edits, 'line')} mended"), err=True)
-    return found
-
-
-def _changes(linted: Linted) -> Iterator[Change]:
-    from holdfast.actions.mend import changes
-
-    return changes((each.finding.subject.file or "", each.edit) for each in linted.claims if each.edit is not None)
+    counts = {"files": linted.files, "lines": linted.lines, "mendable": linted.mendable}
+    click.echo(report.summary(findings=len(claims), excused=linted.excused, **counts), err=True)
 
 
 def _words(text: str | None) -> tuple[str, ...] | None:

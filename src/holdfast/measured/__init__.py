@@ -267,7 +267,7 @@ def bus_share(collective: str, ranks: int) -> float:
 
 
 def parse(data: bytes, name: str) -> Measurement:
-    """The content of a file that ``holdfast bench --save`` wrote: the measurement alone, or in its envelope.
+    """The content of a file that ``holdfast bench --save`` wrote: the measurement in its envelope.
 
     Raises:
         BadValue: it is too large, or no such measurement.

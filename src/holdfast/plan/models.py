@@ -61,6 +61,11 @@ class Transformer(msgspec.Struct, frozen=True, kw_only=True):
         return matrices * self.hidden * inner + self.bias * ((matrices - 1) * inner + self.hidden)
 
     @property
+    def expert_params(self) -> int:
+        """Of one expert of a layer; where there are none, of its feed-forward part."""
+        return self._feed_forward(self.ffn)
+
+    @property
     def feed_forward_params(self) -> int:
         """Of one layer, with all experts and what chooses among them."""
         router = self.hidden * self.experts if self.experts > 1 else 0
@@ -132,6 +137,10 @@ def _gpt(name: str, layers: int, hidden: int, heads: int, vocab: int, positions:
 KNOWN: Mapping[str, Transformer] = {
     each.name: each
     for each in (
+        _llama("llama-7b", 32, 4096, 32, 32, 11008, 32000),
+        _llama("llama-13b", 40, 5120, 40, 40, 13824, 32000),
+        _llama("llama-33b", 60, 6656, 52, 52, 17920, 32000),
+        _llama("llama-65b", 80, 8192, 64, 64, 22016, 32000),
         _llama("llama2-7b", 32, 4096, 32, 32, 11008, 32000),
         _llama("llama2-13b", 40, 5120, 40, 40, 13824, 32000),
         _llama("llama2-70b", 80, 8192, 64, 8, 28672, 32000),
@@ -144,6 +153,7 @@ KNOWN: Mapping[str, Transformer] = {
         _llama("llama3.2-3b", 28, 3072, 24, 8, 8192, 128256, tied=True),
         _llama("mistral-7b", 32, 4096, 32, 8, 14336, 32000),
         _llama("mixtral-8x7b", 32, 4096, 32, 8, 14336, 32000, experts=8, active=2),
+        _llama("yi-34b", 60, 7168, 56, 8, 20480, 64000),
         _llama("qwen2.5-7b", 28, 3584, 28, 4, 18944, 152064, qkv_bias=True),
         _llama("qwen2.5-72b", 80, 8192, 64, 8, 29568, 152064, qkv_bias=True),
         _gpt("gpt2", 12, 768, 12, 50257, 1024),

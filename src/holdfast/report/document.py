@@ -12,13 +12,15 @@ Style = Literal["plain", "strong", "aside", "command", "path"]
 class Row(msgspec.Struct, frozen=True):
     """One entry of a section: ``mark`` hangs to its left (a number, a set of ranks), ``aside`` follows in brackets.
 
-    Commands and paths are never wrapped, so that they can be copied.
+    Commands and paths are never wrapped, so that they can be copied. ``pieces``, (text, style) with rich's styles, are
+    for bars and what stands beside them: they come after the text.
     """
 
     text: str
     mark: str = ""
     aside: str = ""
     style: Style = "plain"
+    pieces: tuple[tuple[str, str], ...] = ()
 
 
 class Section(msgspec.Struct, frozen=True):

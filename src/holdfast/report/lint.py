@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TextIO
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
 from holdfast.findings import Cause, Finding, Level
-from holdfast.report.text import encodable, visible
+from holdfast.report import excerpts
+from holdfast.report.text import encodable, plural, visible
 
 _GITHUB = {Level.ERROR: "error", Level.WARNING: "warning"}
 _SARIF = {Level.ERROR: "error", Level.WARNING: "warning"}
 _COLOURS = {Level.ERROR: "bold red", Level.WARNING: "bold yellow"}
 _DIFF = {"+": "green", "-": "red", "@": "cyan"}
+#: Continued lines begin so; narrower than this nothing is broken.
+_INDENT, _NARROWEST = "    ", 40
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 #: A rule's name and its finding.
 Named = tuple[str, Finding]
@@ -39,19 +45,45 @@ def path_of(file: str) -> str:
     return file.removesuffix(f":{cell}") if cell else file
 
 
+def placed(origin: str) -> tuple[str, int]:
+    """The file and the line of what :func:`at` made; line 0 where there is none."""
+    file, _, line = origin.rpartition(":")
+    number = line.removeprefix("line ")
+    return (file, int(number)) if number.isdecimal() else (origin, 0)
+
+
+def order(file: str, line: int | None) -> tuple[str, int, int]:
+    """By which places are sorted: by file, cell and line."""
+    number = cell_of(file).removeprefix("cell ")
+    return path_of(file), int(number) if number.isdecimal() else 0, line or 0
+
+
 Parts = list[tuple[str, str]]
 
 
-def lines(claims: Iterable[Named], *, explain: bool = False) -> Iterable[Parts]:
-    """``file:line: CODE name: message``, as (text, style); with ``explain`` what it rests on, and what to do."""
+def lines(
+    claims: Iterable[Named], *, explain: bool = False, source: Mapping[str, str] = MappingProxyType({})
+) -> Iterable[Parts]:
+    """``file:line: CODE name: message``, as (text, style); with ``explain`` what it rests on, and what to do.
+
+    ``source`` has the lines of code, by their places.
+    """
     for name, claim in claims:
         colour = _COLOURS.get(claim.level, "bold blue")
         yield [(_place(claim), "bold"), (": ", "dim"), (claim.code, colour), (f" {name}: {claim.message}", "")]
         if explain:
-            for fact in claim.evidence:
-                yield [(f"    {fact.origin}", "cyan"), (": ", "dim"), (fact.text, "")]
+            yield from excerpts.of(claim, _place(claim), source, colour)
             for remedy in claim.remedies[:2]:
                 yield [("    → ", "green"), (remedy.text, "")]
+            yield [("    ? ", "dim"), (f"holdfast explain {claim.code}", "")]
+
+
+def summary(*, findings: int, excused: int, files: int, lines: int, mendable: int) -> str:
+    """What stands below the findings, in one line."""
+    found = plural(findings, "finding") if findings else "nothing found"
+    out = f", {excused:,} excused" if excused else ""
+    mends = f"; --fix mends {mendable:,}" if mendable else ""
+    return f"{found}{out} in {plural(files, 'file')}, {lines:,} lines{mends}"
 
 
 def statistics(claims: Iterable[Named]) -> Iterable[Parts]:
@@ -72,10 +104,28 @@ def write(rows: Iterable[Parts], file: TextIO) -> None:
     if file.isatty():
         from holdfast.report.sheet import draw_lines  # noqa: PLC0415 - rich costs 60 ms, and only who looks shall pay
 
-        draw_lines(([(_shown(text), style) for text, style in parts] for parts in rows), file)
+        width = shutil.get_terminal_size().columns
+        shown = ([(_shown(text), style) for text, style in parts] for parts in rows)
+        draw_lines((line for parts in shown for line in wrapped(parts, width)), file)
         return
     encoding = getattr(file, "encoding", None) or "utf-8"
     file.writelines(encodable(_shown("".join(text for text, _ in parts)), encoding) + "\n" for parts in rows)
+
+
+def wrapped(parts: Parts, width: int) -> Iterable[Parts]:
+    """A row in lines of so many columns, broken between words of its last part; code is left whole."""
+    *head, (last, style) = parts
+    before = sum(len(text) for text, _ in head)
+    if before + len(last) <= width or not last.strip() or excerpts.GUTTER in parts:
+        return [parts]
+    indent = _INDENT if not head or head[0][0].lstrip() == head[0][0] else f"{_INDENT}  "
+    room = max(width, _NARROWEST)
+    beside = "x" * before if before < room - len(last.split(" ", 1)[0]) else ""  # a long path has a line of its own
+    first, *rest = textwrap.wrap(
+        last, room, initial_indent=beside or indent, subsequent_indent=indent, break_on_hyphens=False
+    )
+    begun = [[*head, (first[before:], style)]] if beside else [head, [(first, style)]]
+    return [*begun, *([(line, style)] for line in rest)]
 
 
 def _shown(text: str) -> str:

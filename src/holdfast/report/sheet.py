@@ -118,6 +118,8 @@ def _grid(row: Row, label: str, marks: int) -> Table:
 
 def _content(row: Row) -> Text:
     text = _marked(row.text, STYLES[row.style])
+    for piece, style in row.pieces:
+        text.append(visible(piece), style=style)
     if row.aside:
         text.append(f" ({visible(row.aside)})", style="dim")
     return text

@@ -15,6 +15,7 @@ from holdfast.rules.causes import by_name
 from holdfast.rules.divergence import ROOTED, Divergence
 from holdfast.rules.places import Source, is_after_loop_of, loop_swallows, rank_guard
 from holdfast.rules.roots import of_all_ranks
+from holdfast.rules.shortage import advised
 from holdfast.rules.waits import Wait
 
 _BY_KIND = {
@@ -143,7 +144,8 @@ def all_ranks(dead: Sequence[RankState]) -> Finding:
     subject = Subject(rank=dead[0].rank, file=place.file if place else None, line=place.line if place else None)
     facts = tuple(Fact(text=said, origin=f"box of rank {state.rank}", rank=state.rank) for state in dead[:4])
     message = f"all ranks raised {said}{_at(place)}"
-    return finding(by_name(of_all_ranks(raised)), message, subject=subject, evidence=facts, confidence=0.95)
+    claim = finding(by_name(of_all_ranks(raised)), message, subject=subject, evidence=facts, confidence=0.95)
+    return advised(claim, raised.text) if raised else claim
 
 
 def _said(call: Operation) -> str:

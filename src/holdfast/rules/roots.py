@@ -16,6 +16,7 @@ from holdfast.facts.user_code import innermost_user, is_machinery
 from holdfast.findings import Cause, Fact, Finding, Remedy, Subject, finding
 from holdfast.rules.causes import by_name
 from holdfast.rules.places import Source, loop_swallows
+from holdfast.rules.shortage import advised
 
 _CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT})
 _PID = re.compile(r"\bPID\b")
@@ -210,7 +211,7 @@ def _crashed(state: RankState, _source: Source, waited: str) -> Finding | None:
         return _claim("dataloader-worker-died", state, message, raised.place, seen)
     if _OUT_OF_MEMORY.search(f"{raised.type} {raised.text}"):
         message = f"rank {state.rank} ran out of memory{where}"
-        return _claim("oom-on-one-rank-then-timeout", state, message, raised.place, seen)
+        return advised(_claim("oom-on-one-rank-then-timeout", state, message, raised.place, seen), raised.text, own=1)
     if is_echo(state):
         message = f"rank {state.rank} lost its connection to a peer{where}"
         return _claim("peer-lost", state, message, raised.place, seen, confidence=0.4)

@@ -162,11 +162,14 @@ class RunLogs(LogsSpecs):
     def _make_folder(self, restarts: str) -> Path:
         """A change of members starts the workers anew without a restart being counted."""
         folder, again = self._folder / f"generation{restarts}", 0
-        while folder.exists():
-            again += 1
-            folder = self._folder / f"generation{restarts}.{again}"
-        folder.mkdir(parents=True)
-        return folder
+        while True:
+            try:
+                folder.mkdir(parents=True)
+            except FileExistsError:  # by now: agents of several hosts may share the folder above
+                again += 1
+                folder = self._folder / f"generation{restarts}.{again}"
+            else:
+                return folder
 
 
 class CompletedLogs(LogsSpecs):

@@ -15,9 +15,8 @@ from holdfast.actions.chaos.scenarios import SCENARIOS
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SAMPLE = {
-    "sigkill-middle", "exception-checkpoint", "sigstop-evaluation", "exit-0-first-step", "sigkill-rank-0-end",
-    "flip-checkpoint", "preemption", "loader-killed", "kill-agent-middle", "fsdp2-sigkill-middle",
-    "two-hosts-sigkill-middle", "two-hosts-cut-one-way",
+    "sigkill-middle", "sigstop-evaluation", "flip-checkpoint", "preemption", "loader-killed", "kill-agent-middle",
+    "fsdp2-sigkill-middle", "two-hosts-cut-one-way",
 }  # fmt: skip
 
 

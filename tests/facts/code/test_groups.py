@@ -57,3 +57,29 @@ def test_leaders_are_alone_on_the_group_of_all_ranks_only_after_one_of_their_nod
     assert found(outer, "leaders") == []
     assert len(found(outer, "branch")) == 1
     assert found("share(1, NODE)\nif LOCAL_RANK == 0:\n    dist.all_reduce(1, group=PAIR)", "leaders") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "first = dist.get_rank() // 8 * 8\ndist.new_group(list(range(first, first + 8)))",
+        "if RANK < 4:\n    dist.new_group([0, 1, 2, 3])\nelse:\n    dist.new_group([4, 5, 6, 7])",
+        "def f(low, high):\n  if RANK in low:\n    g = dist.new_group(low)\n  else:\n    g = dist.new_group(high)",
+    ],
+)
+def test_a_group_that_each_rank_makes_of_others_is_found(text):
+    (parting,) = found(text, "ranks")
+    assert parting.sources
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dist.new_group([RANK])",  # alone: nobody is waited for
+        "first = dist.get_rank() // 8 * 8\ndist.new_group(range(first, first + 8), use_local_synchronization=True)",
+        "for first in range(0, dist.get_world_size(), 8):\n    dist.new_group(list(range(first, first + 8)))",
+        "if RANK < 4:\n    dist.new_group(members)\nelse:\n    dist.new_group(members)",
+    ],
+)
+def test_the_same_groups_on_all_ranks_and_groups_of_one_are_fine(text):
+    assert found(text, "ranks") == []

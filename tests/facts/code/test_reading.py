@@ -1,6 +1,7 @@
 """What people's folders hold besides Python 3: it is passed over, said, and the rest is read."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,10 @@ HOSTILE = {
     "null.py": (b"x = 1\0\n", "null bytes"),
     "encoding.py": (b"# -*- coding: nonsense-8 -*-\nx = 1\n", "no Python 3: unknown encoding"),
     "deep.py": (b"x = " + b"(" * 5000 + b")" * 5000 + b"\n", "no Python 3: too many nested"),
+    "signs.py": (b"x = " + b"-" * 10_000 + b"1\n", "nested too deeply"),
+    "latin.py": ("x = 'é'\n".encode("latin-1"), "it is no Python 3: invalid or missing encoding"),
+    "utf16.py": ("x = 'é'\n".encode("utf-16"), "UTF-16"),
+    "line.py": (b"x = '" + b"a" * reading.MOST_BYTES + b"'\n", "4 MiB"),
     "large.py": (b"#" * (reading.MOST_BYTES + 1), "4 MiB"),
 }
 
@@ -45,6 +50,20 @@ def test_links_in_a_circle_end_and_files_count_once(folder):
     assert len(read.modules) == 1
     assert {each.why.split(":")[0] for each in read.passed} <= {"it is no file", "there is no such file"}
     assert len(read.passed) == 4
+
+
+def test_a_path_in_a_folder_that_is_closed_is_said(folder, monkeypatch):
+    whole = Path.stat
+
+    def asked(path, **named):
+        if path.name == "inner.py":
+            raise PermissionError(13, "Permission denied", str(path))
+        return whole(path, **named)
+
+    monkeypatch.setattr(Path, "stat", asked)
+    read = reading.read([folder / "closed" / "inner.py", folder])
+    assert [(each.file, each.why) for each in read.passed] == [(f"{folder}/closed/inner.py", "permission denied")]
+    assert list(read.modules) == ["good"]
 
 
 def test_an_encoding_that_a_file_names_is_obeyed(folder):

@@ -36,6 +36,22 @@ OWN = {
     "the rank in the path": "torch.save({}, f'model-{dist.get_rank()}.pt')",
     "the process in the path's name": "def states(process_index):\n    name = f'rng_{process_index}.pt'\n"
     "    path = args.out.joinpath(name)\n    torch.save({}, path)\nstates(settings.index)",
+    "an attribute with the rank in it": """
+class Writer:
+    def __init__(self, folder):
+        self.path = os.path.join(folder, f"{dist.get_rank()}.pt")
+        self.other = folder + "/" + str(dist.get_rank())
+    def save(self):
+        torch.save({}, self.path)
+        torch.save({}, self.other)
+Writer("out").save()""",
+    "an attribute that was handed in with it": """
+class Writer:
+    def __init__(self, path):
+        self.path = path
+    def save(self):
+        torch.save({}, self.path)
+Writer(f"{dist.get_rank()}.pt").save()""",
     "a path that was handed in": "def final(path):\n    torch.save({}, path)\nfinal(made())",
     "a path that may hold it": "torch.save({}, paths.by_rank('model.pt'))",
     "a buffer": "buffer = io.BytesIO()\ntorch.save({}, buffer)",

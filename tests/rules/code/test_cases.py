@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.actions.lint import lint
+from holdfast.actions.lint.linting import lint
 
 PROGRAMS = Path(__file__).parents[2] / "lint_cases"
 CASES = sorted(path.name for path in (PROGRAMS / "cases").iterdir())

@@ -1,14 +1,18 @@
 """Each rule's own examples: the bad one is found on its marked line, by this rule alone, and the good one is clean."""
 
+from pathlib import Path
+
 import pytest
 
-from holdfast.actions.lint import lint
-from holdfast.actions.lint_options import ALL, Options
+from docs.generate import PAGES
+from holdfast.actions.lint.linting import lint
+from holdfast.actions.lint.options import ALL, Options
 from holdfast.findings import Level
 from holdfast.rules.code.catalogue import RULES
 from holdfast.rules.code.rule import LEVELS, Tier, program
 
 BY_NAME = {rule.name: rule for rule in RULES}
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 def found(tmp_path, text, options=ALL):
@@ -42,3 +46,8 @@ def test_names_are_unique_and_rules_documented():
     for rule in RULES:
         assert rule.what_it_does
         assert rule.known_misses
+
+
+@pytest.mark.parametrize("page", ["rules.md", *(f"rules/{name}.md" for name in BY_NAME)])
+def test_every_rule_has_its_page_and_it_is_up_to_date(page):
+    assert (DOCS / page).read_text() == PAGES[page](), "run: make fix"

@@ -38,7 +38,9 @@ TRIES: Mapping[Treatment, int] = {
 }
 
 _CAUSES: Mapping[str, Treatment] = {
-    **dict.fromkeys(("gpu-oom-all-ranks", "oom-on-one-rank-then-timeout"), Treatment.MEMORY),
+    **dict.fromkeys(
+        ("gpu-oom-all-ranks", "oom-on-one-rank-then-timeout", "gpu-memory-fragmented"), Treatment.MEMORY
+    ),
     "host-oom-killed": Treatment.HOST_MEMORY,
     **dict.fromkeys(("mixed-precision-nan", "loss-spike", "loss-not-finite"), Treatment.NUMERICS),
     **dict.fromkeys(("gpu-hw-fault", "gpu-fell-off-bus-xid-ecc", "gpu-memory-worn"), Treatment.BAD_HOST),

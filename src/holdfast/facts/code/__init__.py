@@ -5,28 +5,29 @@ A room of facts: it looks and never judges. An abstract interpreter runs the pro
 collectives that not all of them enter. rules/code judges these.
 
     reading      files ─▶ parsed modules, and what was passed over
-    notebooks    what of them is a program                              cells      their lines as people name them
-    modules      names ─▶ functions, classes, names of libraries
-    values       what is known of a value over all ranks                things     what it may be
+    imports      what a file imports                       components   which files are one program
+    imported     which files a program runs                notebooks, cells   programs in cells, and lines in them
+    modules      names ─▶ functions, classes, libraries    relevance    which functions can matter
+    values       what is known of a value over all ranks   things       what it may be
     effects      what a way through the code enters, in its order
-    frames       a function that runs                                   arguments  what a call gives
-    state        what the interpreter's parts share
-    lookup       names, attributes, elements                            expressions  operators, displays
-    assigning    what statements change                                 flow, definitions  statements
-    functions    of the program, run once for each context              signatures by what contexts are told apart
-    calls        of anything
-    library      tables: which calls are collectives, differ, agree     library_calls, _classes, _functions, _methods
-    alarms       limits of time that end a collective
-    labour       work of one rank, for which the others wait
-    collectives  what a collective does                                 noted      files and variables
-    relevance    which functions can matter
-    shared_files  files that all ranks write
+    partings     where ranks part                          ordering, turns   those in the order of things
+    programs     all modules, round after round, until nothing is learned
+    memory       what functions did, from round to round
+
+The interpreter, whose parts share a state:
+
+    state        what they ask of each other               frames       a function that runs
+    lookup       names, attributes, elements               expressions  operators, displays
+    flow, definitions, assigning   statements              arguments    what a call gives
+    calls        of anything                               functions    of the program, once for each context
+    signatures   by what contexts are told apart           alone        whether there are several processes at all
+    library/     which calls are collectives, differ, agree; functions, classes and methods that are known by heart
+    collectives  what a collective does                    groups       who is in a group
+    alarms       limits of time that end one               devices      when a GPU is taken
+    labour       work of one rank, for which others wait   noted, shared_files   files that are written, and by whom
+
+What needs no run:
+
+    habits/      what a few lines show: loops, files, groups, handles, seeds, means, failed evaluations
     environments  variables that are set, and read by nobody here
-    groups       who is in a group                                      failed_scores  evaluations that fail unseen
-    averages     means of ranks' own means
-    partings     where ranks part                                       ordering   those in the order of things
-    passages     functions as they are written          habits     what a few lines show, no run needed:
-                 habits_files, _paths (what is loaded and saved), _loops, _groups, _handles, _seeds
-    devices      when a GPU is taken
-    programs     modules, round after round, until nothing is learned
 """

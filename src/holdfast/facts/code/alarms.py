@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from holdfast.facts.code.arguments import Arguments, LibraryCall
+from holdfast.facts.code.arguments import Arguments, LibraryCall, given_by
 from holdfast.facts.code.effects import Called, Effect, Exit, Fork, Loop, Note, Op, Place, Try, Way, ends, operations
 from holdfast.facts.code.modules import dotted
 from holdfast.facts.code.partings import Parting, catches
 from holdfast.facts.code.state import State
 from holdfast.facts.code.things import Func, Lib, Submitted
-from holdfast.facts.code.values import SAME, UNKNOWN, Value
+from holdfast.facts.code.values import SAME, UNKNOWN, Kind, Value
 
 #: What a limit begins and ends with; "yield" stands for the block of a context manager that sets one.
 ON, OFF, YIELD = "alarm", "alarm over", "yield"
@@ -25,9 +25,20 @@ def note_alarm(state: State, call: LibraryCall) -> None:
         signal, handler = call.given.get(0, "signalnum"), call.given.get(1, "handler")
         if signal is not None and Lib("signal.SIGALRM") in signal.things and handler is not None:
             _learn(state, handler)
+        elif handler is not None:
+            _handle(state, call, handler)
         return
     seconds = call.given.get(0 if call.name == "signal.alarm" else 1, "seconds")
     call.frame.note(Note(OFF if seconds is not None and seconds.const == 0 else ON, call.place))
+
+
+def _handle(state: State, call: LibraryCall, handler: Value) -> None:
+    """What a handler sets it sets where the signal came, and elsewhere later or never."""
+    came = state.source(call.frame, Kind.DATA, call.node, "a signal that has come by now")
+    for thing in handler.things:
+        if isinstance(thing, Func):
+            with call.frame.apart(came):
+                state.invoke(call.frame, call.node, thing, given_by(UNKNOWN, UNKNOWN))
 
 
 def _learn(state: State, handler: Value) -> None:
@@ -36,7 +47,8 @@ def _learn(state: State, handler: Value) -> None:
             if isinstance(node, ast.Raise) and node.exc is not None:
                 raised = dotted(node.exc.func if isinstance(node.exc, ast.Call) else node.exc)
                 if raised and not state.alarm:
-                    state.alarm, state.changed = raised.rpartition(".")[2], True
+                    state.alarm = raised.rpartition(".")[2]
+                    state.memory.wrote(state, "alarm")
 
 
 def submit(state: State, call: LibraryCall) -> Value | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,16 +12,21 @@ from holdfast.facts.code.arguments import Arguments, LibraryCall, given_by
 from holdfast.facts.code.effects import Fork, Group, Op, Way
 from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.functions import Functions, unseen
-from holdfast.facts.code.library_calls import library_call
-from holdfast.facts.code.library_classes import instance_call, library_base
-from holdfast.facts.code.library_methods import method_call
+from holdfast.facts.code.library.calls import library_call
+from holdfast.facts.code.library.classes import instance_call, library_base
+from holdfast.facts.code.library.methods import method_call
+from holdfast.facts.code.memory import SHARDED
 from holdfast.facts.code.modules import Class, dotted
-from holdfast.facts.code.things import Func, Given, Lib, Made, Obj, Partial, Type
-from holdfast.facts.code.values import UNKNOWN, Sources, Value, join, merged
+from holdfast.facts.code.things import Func, Lib, Made, Obj, Partial, Type
+from holdfast.facts.code.values import UNKNOWN, Given, Sources, Value, join, merged
 
 _LONGEST_TEXT = 80
 #: So many arguments are thought up for a lambda that is handed to code that is not seen.
 _MOST_PARAMETERS = 8
+#: Classes of libraries whose instances can be looped over.
+_HELD = re.compile(
+    r"dataset|sampler|loader|datapipe|iterator|iterable|sequence|collection|list$|dict$|tuple$", re.IGNORECASE
+)
 
 
 class Calls(Functions):
@@ -106,15 +112,16 @@ class Calls(Functions):
 
     def _construct(self, frame: Frame, node: ast.expr, cls: Class, given: Arguments) -> Value:
         base = library_base(self.names, cls)
-        length: Sources = ()
-        if any(not isinstance(each, Class) for each in self.names.bases(cls)) or self._is_sized(cls):
-            length = merged(*(each.length for each in given.all), *(each.content for each in given.all))
-        made = Value(length=length, things=(Obj(cls), Made(base)) if base else (Obj(cls),))
+        made = Value(length=self._sized(cls, given), things=(Obj(cls), Made(base)) if base else (Obj(cls),))
         method = self.names.method(cls, "__init__")
         if method is not None:
             kept, frame.control = frame.control, ()  # who does not come here does not have the instance at all
             self.invoke(frame, node, Func(method, None, made), given)
             frame.control = kept
+            counted = self.names.method(cls, "__len__")
+            if made.length and counted is not None:  # it says itself how long it is
+                count = self.invoke(frame, node, Func(counted, None, Value(things=(Obj(cls),))), Arguments())
+                made = replace(made, length=count.content)
             return made
         annotated = [each.target for each in cls.node.body if isinstance(each, ast.AnnAssign)]
         for at, name in enumerate(each.id for each in annotated if isinstance(each, ast.Name)):
@@ -123,12 +130,20 @@ class Calls(Functions):
                 self.write_attribute(cls, name, value)
         return made
 
+    def _sized(self, cls: Class, given: Arguments) -> Sources:
+        """Why instances of a class may be of different lengths: where they have one, what they are made of differs."""
+        bases = [each for each in self.names.bases(cls) if isinstance(each, str)]
+        if not any(_HELD.search(each) for each in bases) and not self._is_sized(cls):
+            return ()
+        return merged(*(each.length for each in given.all), *(each.content for each in given.all))
+
     def _is_sized(self, cls: Class) -> bool:
         """Its instances have a length, or can be looped over."""
         return any(self.names.method(cls, name) is not None for name in ("__len__", "__iter__", "__getitem__"))
 
     def _call_instance(self, frame: Frame, node: ast.expr, cls: Class, given: Arguments) -> Value | None:
         method = self.names.method(cls, "__call__") or self.names.method(cls, "forward")
+        self.memory.read(cls, SHARDED)
         if cls in self.sharded:
             frame.note(Op("forward", frame.place(node), Group.WORLD, "forward"))
         if method is None:

@@ -15,10 +15,12 @@ from holdfast.facts.code.groups import members_of
 from holdfast.facts.code.library import Collective
 from holdfast.facts.code.state import State
 from holdfast.facts.code.things import Lib, Made, Partial, Ranks
-from holdfast.facts.code.values import MISSING, SAME, Value, by_rank
+from holdfast.facts.code.values import MISSING, SAME, Kind, Value, by_rank, kinds_of
 
 #: What ``get_world_size()`` gives, and ``range`` of it.
 WORLD_SIZE, ALL_RANKS = Lib("#world_size"), Lib("#all_ranks")
+#: What makes the members of a group a rank's own.
+_NUMBERS = frozenset({Kind.RANK, Kind.LOCAL_RANK})
 
 
 def collective(state: State, call: LibraryCall, what: Collective) -> Value:
@@ -26,7 +28,7 @@ def collective(state: State, call: LibraryCall, what: Collective) -> Value:
     given = call.given
     if given.says("use_local_synchronization", answer=True):
         return Value(things=(Ranks(world=False),))
-    handed = _argument(given, what, "group")
+    handed = _argument(given, what, "group") or given.named.get("process_group")
     group = group_of(handed)
     if what.kind in ("send", "recv"):
         peer = given.node(1, "dst" if what.kind == "send" else "src")
@@ -42,9 +44,15 @@ def collective(state: State, call: LibraryCall, what: Collective) -> Value:
         return SAME
     first = given.node(0, what.parameters[0]) if what.parameters else None
     about = "grad" if isinstance(first, ast.Attribute) and first.attr == "grad" else ""
+    if what.name == "new_group":
+        about = _whom(state, call)
     made = [each for each in handed.things if isinstance(each, Ranks)] if handed is not None else []
     members = made[0].members if len(made) == 1 else ()
-    call.frame.note(Op(what.name, call.place, group, what.kind, peer=about, own=bool(made), members=members))
+    asked_first = what.kind == "creation" and call.frame.lazy and not call.frame.writing("")
+    if not asked_first:  # else all ranks have asked for it long ago, as a rule
+        chosen = handed is not None and handed.const is not None
+        op = Op(what.name, call.place, group, what.kind, peer=about, own=bool(made), members=members, chosen=chosen)
+        call.frame.note(op)
     return _result(state, call, what)
 
 
@@ -61,15 +69,31 @@ def _result(state: State, call: LibraryCall, what: Collective) -> Value:
     return Value(things=(Made("work"),)) if call.given.says("async_op", answer=True) else SAME
 
 
+def _some_alone(frame: Frame) -> bool:
+    """Only some ranks are here, by their numbers: what differs over all need not differ over these."""
+    return bool(frame.control) and by_rank(frame.control)
+
+
 def _argument(given: Arguments, what: Collective, name: str) -> Value | None:
     return given.get(what.parameters.index(name) if name in what.parameters else -1, name)
+
+
+def _whom(state: State, call: LibraryCall) -> str:
+    """Whom a group is made of, as it is written or called; noted where each rank says it for itself."""
+    node, ranks = call.given.node(0, "ranks"), call.given.get(0, "ranks")
+    if node is None or ranks is None or ranks.const is None:
+        return ""
+    alone = ranks.items is not None and len(ranks.items) == 1  # which needs nobody: torch counts calls, not members
+    if ranks.content and kinds_of(ranks.content) <= _NUMBERS and not alone:
+        call.frame.note(Note("ranks", call.place, state.text(node), ranks.content))
+    return ", ".join(f"{cls.name}.{name}" for cls, name in ranks.homes[:1]) or state.text(node)
 
 
 def _note_differing(call: LibraryCall, what: Collective, group: Group) -> None:
     """Arguments that all have to give alike, and do not."""
     if what.root and group is Group.WORLD:  # of a group that was handed in each may have its own
         root = _argument(call.given, what, what.root)
-        if root is not None and root.content:
+        if root is not None and root.content and not _some_alone(call.frame):
             call.frame.note(Note("root", call.place, f"{what.name}'s {what.root}", root.content))
     if what.shaped:
         value = _argument(call.given, what, what.shaped)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from holdfast.facts.code.assigning import Assigning
 from holdfast.facts.code.frames import Frame
-from holdfast.facts.code.modules import Class, absolute, class_of
+from holdfast.facts.code.modules import Class, Function, absolute, class_of
 from holdfast.facts.code.things import Func, Lib, Type
 from holdfast.facts.code.values import Value
 
@@ -20,6 +20,10 @@ class Definitions(Assigning):
         function = self.nested(frame, node, node.name)
         if frame.function is not None:
             frame.scope.names[node.name] = self.decorate(frame, Func(function, frame.scope))
+        elif any(isinstance(each, ast.Call) for each in node.decorator_list):
+            known = frame.scope.module.names.get(node.name)  # it may be put into a list of those that are called later
+            if isinstance(known, Function) and known.node is node:
+                self.decorated(known, None)
 
     def _class(self, frame: Frame, node: ast.ClassDef) -> None:
         known = frame.scope.module.names.get(node.name) if frame.function is None else None

@@ -38,6 +38,7 @@ class Op(msgspec.Struct, frozen=True):
     (I/O of a sharded model), ``send``, ``recv``. ``weak``: of a model wrapped by DDP, which waits for others only now
     and then. ``peer`` is the other rank of a message as it is written, and "grad" where gradients are reduced.
     ``own``: the group is one that the program made, with these ``members`` where they are known.
+    ``chosen``: which group it is, is said.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Op(msgspec.Struct, frozen=True):
     peer: str = ""
     own: bool = False
     members: tuple[int, ...] = ()
+    chosen: bool = False
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -90,7 +92,10 @@ class Fork(msgspec.Struct, frozen=True):
 
 
 class Loop(msgspec.Struct, frozen=True):
-    """A loop: why the number of its rounds may differ, or their order; ``known``: nothing else can make it differ."""
+    """A loop: why the number of its rounds may differ, or their order; ``known``: nothing else can make it differ.
+
+    ``joined``: it stands in ``with model.join()``, which makes up for what DDP enters, and for nothing else.
+    """
 
     place: Place
     text: str
@@ -99,15 +104,17 @@ class Loop(msgspec.Struct, frozen=True):
     body: tuple[Any, ...]
     after: tuple[Any, ...] = ()
     known: bool = True
+    joined: bool = False
 
 
 class Try(msgspec.Struct, frozen=True):
-    """A guarded block, and each handler: its place, what it catches, and what it does."""
+    """A guarded block, and each handler: its place, what it catches, and what it does; ``imports``: it does no more."""
 
     place: Place
     body: tuple[Any, ...]
     handlers: tuple[tuple[Place, str, tuple[Any, ...]], ...]
     last: tuple[Any, ...]
+    imports: bool = False
 
 
 class Body(msgspec.Struct, frozen=True, eq=False):

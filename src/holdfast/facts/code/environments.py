@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
 
 from holdfast.facts.code.effects import Place
 from holdfast.facts.code.modules import Module
 from holdfast.facts.code.partings import Parting
-from holdfast.facts.launch_files import python_source
-from holdfast.facts.launch_files.shell import Unreadable
-from holdfast.facts.variables import Given
 from holdfast.variables import Status, concerns, table
+
+if TYPE_CHECKING:
+    from holdfast.facts.variables import Given
 
 _NAMES = re.compile(r"""["']((?:TORCH|N[CL]|GLOO|PET_)[A-Z0-9_]{3,})["']|update\(([A-Z][A-Z0-9_]+)=""")
 #: A line that surely speaks of an environment, and of no table of names.
 _ENVIRONMENT = re.compile(r"\b(environ|env|putenv|setenv)\b")
 
 
-def set_variables(modules: Iterable[Module]) -> Iterator[Parting]:
+def set_variables(modules: Collection[Module]) -> Iterator[Parting]:
     """Each line that sets one which is not surely read; ``text`` is its name, ``how`` its value ("" if unknown)."""
-    sources = {module: "\n".join(module.lines) for module in modules}
-    for module, text in sources.items():
-        names = {one or other for one, other in _NAMES.findall(text)} if "env" in text else set()
-        if any(map(_is_odd, names)):
+    for module in modules:
+        if "env" in module.text and odd_names(module.text):
             for given in _given(module):
-                if _is_odd(given.name) and not any(_reads(other, given.name) for other in sources.values()):
+                if _is_odd(given.name) and not any(_reads(other.text, given.name) for other in modules):
                     place = Place(module.file, given.line or 0)
                     yield Parting("set", place, place, given.name, (), how=given.value or "")
+
+
+def odd_names(text: str) -> set[str]:
+    """The names of such variables that stand in a text, set or read."""
+    return set(filter(_is_odd, (one or other for one, other in _NAMES.findall(text))))
 
 
 def _is_odd(name: str) -> bool:
@@ -37,6 +41,9 @@ def _is_odd(name: str) -> bool:
 
 
 def _given(module: Module) -> Iterator[Given]:
+    from holdfast.facts.launch_files import python_source  # noqa: PLC0415 - few programs set any
+    from holdfast.facts.launch_files.shell import Unreadable  # noqa: PLC0415
+
     try:
         found = list(python_source.read_tree(module.tree, module.file))
     except Unreadable:

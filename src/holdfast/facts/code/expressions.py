@@ -11,22 +11,28 @@ from typing import Any, ClassVar
 from msgspec.structs import replace
 
 from holdfast.facts.code.alarms import YIELD
+from holdfast.facts.code.alone import alike, several
+from holdfast.facts.code.collectives import ALL_RANKS
 from holdfast.facts.code.effects import Fork, Loop, Note
 from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.lookup import Lookup
-from holdfast.facts.code.things import LAUNCHED, TESTS, Func, Made, Picks
+from holdfast.facts.code.modules import dotted
+from holdfast.facts.code.things import BATCH, LAUNCHED, NAMED, TESTS, Func, Made, Partial, Picks, given_in, told
 from holdfast.facts.code.values import (
     MISSING,
     NONE,
     SAME,
     UNKNOWN,
+    Given,
     Kind,
     Sources,
     Value,
+    asked,
     constant,
     derived,
     is_none,
     join,
+    lasting,
     merged,
     truth,
 )
@@ -37,8 +43,12 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], object]] = {
 }  # fmt: skip
 #: How the rank in the job is asked for; there are others, of the node, of a group.
 _RANK = re.compile(r"(?:^|\.)get_rank\(\)$|['\"]RANK['\"]")
+_RANKS = frozenset({Kind.RANK, Kind.LOCAL_RANK, Kind.OWN})
+_OWN = frozenset({Kind.OWN})
+_KEPT = (BATCH, NAMED)
+_BARS = frozenset({"tqdm", "trange", "track", "progress_bar"})
 #: Of a longer display the elements are not told apart.
-_MOST_ITEMS = 16
+_MOST_ITEMS, _MOST_KEYS = 16, 64
 
 
 class Expressions(Lookup):
@@ -71,7 +81,9 @@ class Expressions(Lookup):
     def _yield(self, frame: Frame, node: ast.Yield | ast.YieldFrom) -> Value:
         if frame.function is not None and frame.function.decorated_by("contextmanager"):
             frame.note(Note(YIELD, frame.place(node)))
-        frame.yields.append(self.evaluate(frame, node.value))
+        value = self.evaluate(frame, node.value)
+        whole = value.length if isinstance(node, ast.YieldFrom) else ()
+        frame.yields.append(replace(value, length=merged(whole, lasting(frame.own_control))))
         return UNKNOWN
 
     # ---- operators
@@ -79,14 +91,19 @@ class Expressions(Lookup):
     def _binary(self, frame: Frame, node: ast.BinOp) -> Value:
         one, other = self.evaluate(frame, node.left), self.evaluate(frame, node.right)
         both = (*one.things, *other.things)
-        outputs = tuple(each for each in both if isinstance(each, Made) and each.name.startswith("output:"))
-        return replace(derived(one, other), agreed=one.agreed or other.agreed, things=outputs[:1])
+        outputs = tuple(
+            each for each in both if isinstance(each, Made) and (each.name.startswith("output:") or each in _KEPT)
+        )
+        value = replace(derived(one, other), agreed=one.agreed or other.agreed, things=outputs[:1])
+        if isinstance(one.const, str) or isinstance(other.const, str):  # a name with the rank in it tells little else
+            return told(value, value.things)
+        return value
 
     def _unary(self, frame: Frame, node: ast.UnaryOp) -> Value:
         value = self.evaluate(frame, node.operand)
         if isinstance(node.op, ast.Not):
             known = truth(value)
-            return constant(not known) if known is not None else Value(content=value.content, known=value.known)
+            return constant(not known) if known is not None else Value(asked(value).content, known=value.known)
         if isinstance(node.op, ast.USub) and isinstance(value.const, (int, float)):
             return constant(-value.const)
         return replace(derived(value), things=value.things)
@@ -101,23 +118,24 @@ class Expressions(Lookup):
                 with frame.apart(control) as inner:
                     value = self.evaluate(frame, operand)
                 if inner:
-                    test, text = derived(*values), self.text(node)
+                    test, text = derived(*map(asked, values)), self.text(node)
                     frame.note(Fork(frame.place(operand), text, test.content, test.known, tuple(inner), ()))
             values.append(value)
-            control = merged(control, value.content)
+            control = merged(control, asked(value).content)
             known = truth(value)
             if known is not None and known is isinstance(node.op, ast.Or):
                 return value if at == 0 else constant(known)
         open_ones = [value for value in values if truth(value) is None]
-        return replace(derived(*open_ones), things=join(values).things) if open_ones else values[-1]
+        return replace(derived(*map(asked, open_ones)), things=join(values).things) if open_ones else values[-1]
 
     def _compare(self, frame: Frame, node: ast.Compare) -> Value:
         values = [self.evaluate(frame, each) for each in (node.left, *node.comparators)]
         how = node.ops[0]
         if len(values) == 2 and values[1].const is None and isinstance(how, (ast.Is, ast.IsNot)):
             none = is_none(values[0])
-            if none is not None:
-                return constant(none is isinstance(how, ast.Is))
+            if none is not None or LAUNCHED not in values[0].things:
+                there = Value(values[0].absent, known=values[0].known)
+                return there if none is None else constant(none is isinstance(how, ast.Is))
         compare = _COMPARE.get(type(how))
         if compare is not None and len(values) == 2 and all(value.const is not MISSING for value in values):
             try:
@@ -126,14 +144,21 @@ class Expressions(Lookup):
                 return UNKNOWN
         if len(values) == 2 and _of_launcher(values[0], how, values[1].const):
             return SAME
-        held = values[1].length if isinstance(how, (ast.In, ast.NotIn)) else ()
-        content = merged(*(each.content for each in values), held)
+        if isinstance(how, (ast.In, ast.NotIn)):
+            return _contained(how, *values[:2])
+        content = merged(*(each.content for each in values))
+        if content and len(values) == 2 and isinstance(values[1].const, str):
+            part = not values[1].const or any(isinstance(each, Partial) for each in values[0].things)  # of what it has
+            said = _RANKS if NAMED in values[0].things else _OWN if part else ()
+            content = tuple(source for source in content if source.kind not in said)
         clock = tuple(source for source in content if source.kind is Kind.TIME)  # which decides, whatever the limit is
-        things = _picked(how, *values) if len(values) == 2 else ()
+        things: tuple[Any, ...] = _picked(how, *values) if len(values) == 2 else ()
+        if BATCH in values[0].things and not isinstance(how, (ast.In, ast.NotIn, ast.Is, ast.IsNot)):
+            things = (BATCH,)
         return Value(clock or content, known=all(each.known for each in values), things=things)
 
     def _choice(self, frame: Frame, node: ast.IfExp) -> Value:
-        test = self.evaluate(frame, node.test)
+        test = asked(self.evaluate(frame, node.test))
         known = truth(test)
         if known is not None:
             return self.evaluate(frame, node.body if known else node.orelse)
@@ -143,7 +168,18 @@ class Expressions(Lookup):
             other = self.evaluate(frame, node.orelse)
         if yes or no:
             frame.note(Fork(frame.place(node), self.text(node.test), test.content, test.known, tuple(yes), tuple(no)))
+        if test.content and self._wraps(node.body, node.orelse):
+            return other
+        many = None if test.content else several(node.test)
+        if many is not None:
+            one, other = (one, alike(other, one)) if many else (alike(one, other), other)
         return join((one, other), test.content)
+
+    def _wraps(self, one: ast.expr, other: ast.expr) -> bool:
+        """``tqdm(enumerate(loader)) if main else enumerate(loader)``: with a bar or without, it is the same."""
+        if not (isinstance(one, ast.Call) and one.args and dotted(one.func).rpartition(".")[2] in _BARS):
+            return False
+        return self.text(one.args[0]) == self.text(other)
 
     # ---- displays
 
@@ -176,11 +212,16 @@ class Expressions(Lookup):
 
     def _dict(self, frame: Frame, node: ast.Dict) -> Value:
         values = [self.evaluate(frame, each) for each in (*node.keys, *node.values) if each is not None]
-        content = merged(*(each.content for each in values))
-        return Value(content, known=all(each.known for each in values), things=join(values).things)
+        content, things = merged(*(each.content for each in values)), join(values).things
+        if None not in node.keys and len(node.keys) <= _MOST_KEYS:
+            keys, held = [each.const for each in values[: len(node.keys)]], values[len(node.keys) :]
+            if all(isinstance(each, str) for each in keys):
+                things = (Given(dict(zip(keys, held, strict=True))), *things)
+        return Value(content, known=all(each.known for each in values), things=things)
 
     def _text(self, frame: Frame, node: ast.JoinedStr) -> Value:
-        return derived(*(self.evaluate(frame, each) for each in node.values))
+        values = [self.evaluate(frame, each) for each in node.values]
+        return told(derived(*values), tuple(NAMED for each in values if NAMED in each.things))
 
     def _slice(self, frame: Frame, node: ast.Slice) -> Value:
         return derived(*(self.evaluate(frame, each) for each in (node.lower, node.upper, node.step) if each))
@@ -200,11 +241,11 @@ class Expressions(Lookup):
                 count.append(over.length)
                 order.append(over.order)
                 known = known and over.known
-                self.assign(frame, each.target, self.element(over))
+                self.each(frame, each.target, each.iter, over)
                 for test in each.ifs:
-                    asked = self.evaluate(frame, test)
-                    count.append(asked.content)
-                    known = known and asked.known
+                    answer = asked(self.evaluate(frame, test))
+                    count.append(answer.content)
+                    known = known and answer.known
             values = [self.evaluate(frame, each) for each in made]
         frame.scope.names.clear()
         frame.scope.names.update(kept)
@@ -259,6 +300,18 @@ class Expressions(Lookup):
     }
 
 
+def _contained(how: ast.In | ast.NotIn, one: Value, many: Value) -> Value:
+    """Whether one thing is in another."""
+    if ALL_RANKS in many.things and LAUNCHED in one.things:
+        return constant(isinstance(how, ast.In))
+    named = given_in(many)
+    if named is not None and isinstance(one.const, str):  # of a dict the keys are asked for, and not what they hold
+        value = named.get(one.const)
+        return Value(value.absent if value is not None and NONE in value.things else (), known=many.known)
+    content = merged(one.content, many.content, many.length)
+    return Value(content, known=one.known and many.known, things=_picked(how, one, many))
+
+
 def _picked(how: ast.cmpop, one: Value, other: Value) -> tuple[Picks, ...]:
     """The ranks that pass a comparison of the rank with numbers."""
     name = type(how).__name__
@@ -273,7 +326,7 @@ def _picked(how: ast.cmpop, one: Value, other: Value) -> tuple[Picks, ...]:
 
 def _of_launcher(value: Value, how: ast.cmpop, other: object) -> bool:
     """Was the program started by a launcher at all? That is so for all ranks, or for none."""
-    if LAUNCHED not in value.things or any(each not in (LAUNCHED, NONE) for each in value.things):
+    if LAUNCHED not in value.things:
         return False
     if other is None or (isinstance(other, int) and other < 0) or other in ("", "-1"):
         return True

@@ -9,11 +9,13 @@ from typing import ClassVar
 from msgspec.structs import replace
 
 from holdfast.facts.code.alarms import ON, YIELD, within
+from holdfast.facts.code.alone import alike, several
 from holdfast.facts.code.arguments import Arguments, given_by
+from holdfast.facts.code.assigning import is_kept, is_memo, is_plain, make_up, missing
 from holdfast.facts.code.definitions import Definitions
 from holdfast.facts.code.effects import Called, Exit, Fork, Loop, Note, Try, Way, ends
 from holdfast.facts.code.frames import Frame
-from holdfast.facts.code.library_classes import WHOLE
+from holdfast.facts.code.library.classes import WHOLE
 from holdfast.facts.code.modules import dotted
 from holdfast.facts.code.things import LAUNCHED, Func, Made, Obj, Picks, Ranks
 from holdfast.facts.code.values import (
@@ -22,6 +24,7 @@ from holdfast.facts.code.values import (
     Kind,
     Sources,
     Value,
+    asked,
     by_rank,
     derived,
     join,
@@ -41,7 +44,7 @@ class Flow(Definitions):
 
     def run(self, frame: Frame, body: Sequence[ast.stmt]) -> None:
         """Run a block until it ends or leaves."""
-        kept = frame.control
+        kept, left = frame.control, frame.left
         for statement in body:
             if frame.ended:
                 break
@@ -52,7 +55,7 @@ class Flow(Definitions):
                 method(self, frame, statement)
             except RecursionError:
                 continue  # an expression that is thousands of operators deep: the statement is passed over
-        frame.control = kept
+        frame.control, frame.left = kept, left
 
     def _expression(self, frame: Frame, node: ast.Expr) -> None:
         self.evaluate(frame, node.value)
@@ -65,54 +68,76 @@ class Flow(Definitions):
 
     def _assignment(self, frame: Frame, node: ast.Assign) -> None:
         value = self.evaluate(frame, node.value)
+        frame.plain = is_plain(node.value)
         for target in node.targets:
             self.assign(frame, target, value)
 
     def _annotated(self, frame: Frame, node: ast.AnnAssign) -> None:
         if node.value is not None:
-            self.assign(frame, node.target, self.evaluate(frame, node.value))
+            value = self.evaluate(frame, node.value)
+            frame.plain = is_plain(node.value)
+            self.assign(frame, node.target, value)
 
     def _augmented(self, frame: Frame, node: ast.AugAssign) -> None:
         old, new = self.evaluate(frame, node.target), self.evaluate(frame, node.value)
         self.updated(frame, node, old, new)
         grown = isinstance(node.op, ast.Add) and old.items is not None
         value = replace(derived(old, new), things=old.things if grown else (), agreed=old.agreed)
+        frame.plain = True
         self.assign(frame, node.target, value)
 
     # ---- forks
 
     def _if(self, frame: Frame, node: ast.If) -> None:
-        test = self.evaluate(frame, node.test)
+        test = asked(self.evaluate(frame, node.test))
         known = truth(test)
+        lazy, absent = frame.lazy, missing(node.test)
         if known is not None:
+            frame.lazy = (*lazy, *absent) if known else lazy
             self.run(frame, node.body if known else node.orelse)
+            frame.lazy = lazy
             return
+        if test.content and by_rank(test.content) and (is_memo(node, absent) if absent else is_kept(node)):
+            test = replace(test, content=())  # each has its own key, and asks as often as the others
         names = frame.scope.names
         before = dict(names)
         differs = () if self._asks_for_group(frame, node.test) else test.content
+        many = None if differs else several(node.test)
+        frame.lazy = (*lazy, *absent)
         with frame.apart(differs) as yes:
-            self.run(frame, node.body)
+            self._side(frame, node.body, alone=many is False)
             yes_ended = frame.ended
+        frame.lazy = lazy
         after_yes = dict(names)
         _set(names, before)
         with frame.apart(differs) as no:
-            self.run(frame, node.orelse)
+            self._side(frame, node.orelse, alone=many is True)
             no_ended = frame.ended
         if no_ended and not yes_ended:
             _set(names, after_yes)
         elif not yes_ended:
-            _merge(names, after_yes, differs)
+            _merge(names, after_yes, differs, many=many)
+            make_up(names, absent, before, after_yes)
         frame.ended = yes_ended and no_ended
+        if many is not None and (yes_ended if many else no_ended):
+            names.update((name, alike(value)) for name, value in names.items())  # who goes on here is alone
         if yes or no:
             text = f"if {self.text(node.test)}"[:_LONGEST_TEXT]
             picks = next((each for each in test.things if isinstance(each, Picks)), None)
             sides = tuple(yes), tuple(no)
-            frame.note(Fork(frame.place(node), text, test.content, test.known, *sides, picks=picks))
+            frame.note(Fork(frame.place(node), text, frame.parts(test.content), test.known, *sides, picks=picks))
         left = ends(yes if yes_ended else no)
         if (yes_ended != no_ended) and differs and (left is None or left.how != "raise"):  # who raises has no value
-            frame.control = merged(frame.control, differs)
+            frame.control, frame.left = merged(frame.control, differs), merged(frame.left, differs)
         if yes_ended and not no_ended:
             _not_none(names, node.test)
+
+    def _side(self, frame: Frame, body: Sequence[ast.stmt], *, alone: bool) -> None:
+        """One side of a fork; ``alone``: only a process comes here that is the only one."""
+        before = len(frame.returns)
+        self.run(frame, body)
+        if alone:
+            frame.returns[before:] = map(alike, frame.returns[before:])
 
     def _asks_for_group(self, frame: Frame, test: ast.expr) -> bool:
         """Whether a rank has a group: as a rule every rank is in one of its kind, and what follows is then alike."""
@@ -131,21 +156,25 @@ class Flow(Definitions):
                 self.run(frame, case.body)
             ways.append(tuple(inner))
         text = f"match {self.text(node.subject)}"
-        for way in ways:
-            if way:
-                frame.note(Fork(frame.place(node), text, subject.content, subject.known, way, ()))
+        last = node.cases[-1]
+        for_all = last.guard is None and isinstance(last.pattern, ast.MatchAs) and last.pattern.pattern is None
+        other: Way = ways.pop() if for_all else ()
+        for way in reversed(ways):  # each case is a test, and what follows it the other side
+            if way or other:
+                other = (Fork(frame.place(node), text, subject.content, subject.known, way, other),)
+        frame.effects.extend(other)
 
     # ---- loops: run twice, for what the first round leaves to the second
 
     def _for(self, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
         over = self.evaluate(frame, node.iter)
         self._iterated(frame, node, over)
-        count = () if frame.joined else over.length
         before = dict(frame.scope.names)
         frame.looped += 1
         for last in (False, True) if frame.looped <= _TWICE else (True,):
-            with frame.apart(count) as inner:
-                self.assign(frame, node.target, self.element(over))
+            with frame.apart(over.length) as inner:
+                frame.plain = False
+                self.each(frame, node.target, node.iter, over)
                 self.run(frame, node.body)
             if not last:
                 _again(frame.scope.names, before)
@@ -154,7 +183,8 @@ class Flow(Definitions):
             self.run(frame, node.orelse)
         if inner or after:
             text = f"for {self.text(node.target)} in {self.text(node.iter)}"[:_LONGEST_TEXT]
-            frame.note(Loop(frame.place(node), text, count, over.order, tuple(inner), tuple(after), over.known))
+            rest = tuple(inner), tuple(after), over.known, frame.joined > 0
+            frame.note(Loop(frame.place(node), text, over.length, over.order, *rest))
 
     def _iterated(self, frame: Frame, node: ast.For | ast.AsyncFor, over: Value) -> None:
         for thing in over.things:
@@ -172,18 +202,18 @@ class Flow(Definitions):
         before = dict(frame.scope.names)
         frame.looped += 1
         for last in (False, True) if frame.looped <= _TWICE else (True,):
-            with frame.apart() as asked:
-                test = self.evaluate(frame, node.test)
-            count = () if frame.joined else test.content
-            with frame.apart(count) as inner:
+            with frame.apart() as before_each:
+                test = asked(self.evaluate(frame, node.test))
+            with frame.apart(test.content) as inner:
                 self.run(frame, node.body)
             if not last:
-                _again(frame.scope.names, before, count)
+                _again(frame.scope.names, before, test.content)
         frame.looped -= 1
-        inner[:0] = asked
+        inner[:0] = before_each
         if inner:
             text = f"while {self.text(node.test)}"[:_LONGEST_TEXT]
-            frame.note(Loop(frame.place(node), text, count, (), tuple(inner), known=test.known))
+            joined = frame.joined > 0
+            frame.note(Loop(frame.place(node), text, test.content, (), tuple(inner), known=test.known, joined=joined))
         self.run(frame, node.orelse)
 
     # ---- leaving
@@ -191,6 +221,7 @@ class Flow(Definitions):
     def _return(self, frame: Frame, node: ast.Return) -> None:
         value = self.evaluate(frame, node.value)
         self.returned(frame, node, value)
+        frame.given.append(value)
         frame.returns.append(tainted(value, frame.own_control))
         _leave(frame, node, "return")
 
@@ -272,7 +303,8 @@ class Flow(Definitions):
         with frame.apart() as last:
             self.run(frame, node.finalbody)
         if body or last or any(way for _, _, way in handlers):
-            frame.note(Try(frame.place(node), tuple(body), tuple(handlers), tuple(last)))
+            imports = all(isinstance(each, (ast.Import, ast.ImportFrom)) for each in node.body)
+            frame.note(Try(frame.place(node), tuple(body), tuple(handlers), tuple(last), imports))
         frame.ended = ended and (bool(ends(body)) or not open_ends)
 
     by_statement: ClassVar[dict[type[ast.stmt], Callable[..., None]]] = Definitions.by_statement | {
@@ -323,12 +355,16 @@ def _set(names: dict[str, Value], new: Mapping[str, Value]) -> None:
     names.update(new)
 
 
-def _merge(names: dict[str, Value], after_yes: Mapping[str, Value], differs: Sources) -> None:
-    """Both sides of a fork go on."""
+def _merge(
+    names: dict[str, Value], after_yes: Mapping[str, Value], differs: Sources, *, many: bool | None = None
+) -> None:
+    """Both sides of a fork go on; a process that is alone takes the second where ``many`` says so, or the first."""
     for name in after_yes.keys() | names.keys():
         one, other = after_yes.get(name), names.get(name)
         if one is not other:
             both = [each for each in (one, other) if each is not None]
+            if many is not None and len(both) == 2:
+                both[many] = alike(both[many], both[not many])
             names[name] = join(both, differs) if len(both) == 2 else tainted(both[0], differs)
 
 

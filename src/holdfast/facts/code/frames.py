@@ -10,7 +10,7 @@ import msgspec
 from holdfast.facts.code.effects import Body, Effect, Place
 from holdfast.facts.code.modules import Function
 from holdfast.facts.code.things import Scope
-from holdfast.facts.code.values import Sources, Value, merged
+from holdfast.facts.code.values import Sources, Value, by_rank, merged
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -25,17 +25,25 @@ class Summary(msgspec.Struct, frozen=True):
 class Frame:
     """One run of a function; ``function`` is None at the top of a module.
 
-    ``control`` are the reasons why not all ranks may be here, ``base`` those of the caller among them; ``joined``
-    counts the ``with model.join()`` around, ``looped`` the loops. ``effects`` are what was entered so far, ``mutated``
-    what was changed in place.
+    ``control`` are the reasons why not all ranks may be here, ``base`` those of the caller among them, ``near`` those
+    that the caller itself adds, ``left`` those for which some have left the function. ``lazy`` are the attributes and
+    variables that are made here because they are missing; ``plain`` says that a flag or a number is assigned.
+    ``joined`` counts the ``with model.join()`` around, ``looped`` the loops. ``effects`` are what was entered so far,
+    ``mutated`` what was changed in place; ``returns`` are what it gives where it ends, and ``given`` that without what
+    it is under.
     """
 
     function: Function | None
     scope: Scope
     control: Sources = ()
     base: Sources = ()
+    near: Sources = ()
+    left: Sources = ()
+    lazy: tuple[str, ...] = ()
+    plain: bool = False
     effects: list[Effect] = field(default_factory=list)
     returns: list[Value] = field(default_factory=list)
+    given: list[Value] = field(default_factory=list)
     yields: list[Value] = field(default_factory=list)
     mutated: dict[str, Value] = field(default_factory=dict)
     joined: int = 0
@@ -61,6 +69,21 @@ class Frame:
     def own_control(self) -> Sources:
         """The reasons that this function itself adds."""
         return tuple(source for source in self.control if source not in self.base)
+
+    def writing(self, name: str) -> Sources:
+        """Why not all ranks may give this attribute or variable its value here.
+
+        That a function further up is called by some alone says little of what it sets, and nothing of what is made
+        where it is asked for first.
+        """
+        return () if name in self.lazy else merged(self.own_control, self.near)
+
+    def parts(self, test: Sources) -> Sources:
+        """Why a test parts those who are here: not by what the caller let only some through for, and parts all."""
+        if not test or not (self.base or self.left) or not by_rank(test):
+            return test
+        passed = {(source.file, source.line) for source in (*self.base, *self.left)}
+        return tuple(source for source in test if (source.file, source.line) not in passed)
 
     def note(self, effect: Effect) -> None:
         """Something was entered."""

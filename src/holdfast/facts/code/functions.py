@@ -15,11 +15,12 @@ from holdfast.facts.code.labour import note_own_work
 from holdfast.facts.code.modules import Definition, Function, dotted, is_class_name
 from holdfast.facts.code.signatures import signature
 from holdfast.facts.code.state import State
-from holdfast.facts.code.things import Func, Given, Scope, bound_to
+from holdfast.facts.code.things import Func, Scope, bound_to
 from holdfast.facts.code.values import (
     MISSING,
     SAME,
     UNKNOWN,
+    Given,
     Source,
     Value,
     derived,
@@ -80,7 +81,8 @@ class Functions(State):
             if value is None and at >= without:
                 value = self.evaluate(scope, arguments.defaults[at - without])
                 if given.rest is not None:
-                    value = Value(content=merged(value.content, given.rest.content), known=False)
+                    content = merged(value.content, given.rest.content)
+                    value = Value(content=content, absent=given.rest.length, known=False)
             if value is None:
                 value = given.rest if given.rest is not None else UNKNOWN
             names[name] = value
@@ -100,7 +102,14 @@ class Functions(State):
 
     def summary(self, function: Function, names: dict[str, Value], outer: Scope | None, caller: Frame) -> Summary:
         """What the function does with these arguments, remembered by all that matters of them."""
-        context: tuple[Hashable, ...] = (id(function.node), outer, kinds_of(caller.control), caller.joined > 0)
+        context: tuple[Hashable, ...] = (
+            id(function.node),
+            outer,
+            kinds_of(caller.control),
+            kinds_of(caller.own_control),
+            caller.joined > 0,
+            caller.lazy,
+        )
         key: Hashable = (*context, tuple(signature(value) for value in names.values()))
         found = self.memory.get(key)
         if found is not None:
@@ -109,25 +118,25 @@ class Functions(State):
         if depth >= _RECURSION or self.depth >= _DEEPEST:
             return Summary(UNKNOWN, EMPTY, {})
         if function.seen > _CONTEXTS:  # from here on its constants are not told apart: what is asked by name is unknown
-            names = {name: replace(value, const=MISSING, items=None) for name, value in names.items()}
-            key = (*context, tuple(kinds_of(value.content) for value in names.values()))
+            names = {name: _blurred(value) for name, value in names.items()}
+            key = (*context, tuple((kinds_of(value.content), value.const) for value in names.values()))
             found = self.memory.get(key)
             if found is not None:
                 return found
-        function.seen += 1
         self.active[function] = depth + 1
         self.depth += 1
         try:
-            summary = self._run_function(function, names, outer, caller)
+            with self.memory.run(key, function) as run:
+                run.summary = summary = self._run_function(function, names, outer, caller)
         finally:
             self.active[function] = depth
             self.depth -= 1
-        self.memory[key] = summary
         return summary
 
     def _run_function(self, function: Function, names: dict[str, Value], outer: Scope | None, caller: Frame) -> Summary:
         scope = Scope(dict(names), function.module, outer)
-        frame = Frame(function, scope, caller.control, caller.control, joined=caller.joined)
+        frame = Frame(function, scope, caller.control, caller.control, caller.own_control)
+        frame.lazy, frame.joined = caller.lazy, caller.joined
         if isinstance(function.node, ast.Lambda):
             value = self.evaluate(frame, function.node.body)
             return Summary(value, body_of(frame.effects), {})
@@ -136,11 +145,9 @@ class Functions(State):
         self.examine(frame, body)
         if frame.yields:
             value = join(frame.yields)
-            value = Value(content=value.content, known=value.known, things=value.things)
+            value = Value(value.content, value.length, known=value.known, things=value.things)
         else:
-            value = join(frame.returns) if frame.returns else SAME
-            if frame.returns and not frame.ended and frame.own_control:
-                value = join((value, SAME), frame.own_control)
+            value = _returned(frame)
         mutated = {name: frame.mutated[name] for name in names if name in frame.mutated}
         return Summary(value, body, mutated)
 
@@ -187,11 +194,29 @@ class Functions(State):
         return replace(value, things=tuple(things))
 
 
+def _returned(frame: Frame) -> Value:
+    """What a function gives; the same, wherever it ends, whoever decides that: one rank its loader with a bar."""
+    if not frame.returns:
+        return SAME
+    first = frame.given[0]
+    if frame.ended and len(frame.given) > 1 and first.things and all(each is first for each in frame.given):
+        return first
+    value = join(frame.returns)
+    return join((value, SAME), frame.own_control) if not frame.ended and frame.own_control else value
+
+
+def _blurred(value: Value) -> Value:
+    """A value without what tells too many contexts apart; switches are left: there are few of them."""
+    const = value.const if value.const is None or isinstance(value.const, bool) else MISSING
+    things = tuple(each for each in value.things if not isinstance(each, Given))
+    return replace(value, const=const, items=None, things=things)
+
+
 def unseen(name: str, *values: Value) -> Value:
     """What comes out of code that is not seen: it differs where what goes in does, but for instances of classes."""
     value = derived(*values)
     content = () if is_class_name(name) else picked(lasting(value.content))
-    return replace(value, known=False, content=content, length=lasting(value.length))
+    return replace(value, known=False, content=content, length=lasting(value.length), absent=content)
 
 
 def _is_captured(frame: Frame, node: ast.expr) -> bool:

@@ -41,6 +41,18 @@ def left_out(fork: Fork) -> tuple[Op, tuple[Place, ...]] | None:
     return None
 
 
+def made_of_others(fork: Fork) -> tuple[Op, tuple[Place, ...]] | None:
+    """The first group that both sides of a fork create, each of other members; those that follow the fork are alike."""
+    sides = [
+        [(op, chain) for op, chain in islice(operations(fork.own(side)), _MOST) if op.name == "new_group" and op.peer]
+        for side in (fork.yes, fork.no)
+    ]
+    for (one, chain), (other, _) in zip(*sides, strict=False):
+        if one.peer != other.peer or one.members != other.members:
+            return one, chain
+    return None
+
+
 def by_leaders(op: Op | None, sources: Sources, before: Sequence[Effect]) -> bool:
     """The leaders of all nodes are alone in a collective of all ranks, after one of a smaller group."""
     if op is None or op.kind != "collective" or op.group is not Group.WORLD or kinds_of(sources) != {Kind.LOCAL_RANK}:

@@ -11,9 +11,22 @@ from msgspec.structs import replace
 from holdfast.facts.code import library
 from holdfast.facts.code.arguments import Arguments
 from holdfast.facts.code.frames import Frame
+from holdfast.facts.code.library.classes import library_base
 from holdfast.facts.code.modules import Class, Function, Module, canonical
 from holdfast.facts.code.state import State
-from holdfast.facts.code.things import LAUNCHED, Func, Lib, Made, Mod, Obj, Partial, Scope, Type
+from holdfast.facts.code.things import (
+    BATCH,
+    LAUNCHED,
+    Func,
+    Lib,
+    Made,
+    Mod,
+    Obj,
+    Partial,
+    Scope,
+    Type,
+    given_in,
+)
 from holdfast.facts.code.values import OTHER, UNKNOWN, Kind, Source, Sources, Value, constant, join, merged, picked
 
 _SHAPES = frozenset({"shape", "ndim", "numel", "size", "dim", "__len__", "nelement"})
@@ -29,6 +42,11 @@ _MOST_HOMES = 3
 _LONGEST_TEXT = 80
 
 
+def last_name(node: ast.expr) -> str:
+    """The last part of a name."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
 class Lookup(State):
     """Part of the interpreter: names, attributes and elements."""
 
@@ -37,6 +55,8 @@ class Lookup(State):
         at: Scope | None = scope
         while at is not None:
             if name in at.names:
+                if at.names is at.module.variables:
+                    self.memory.read(at.module, name)
                 return at.names[name]
             at = at.outer
         if name == "__name__":
@@ -44,6 +64,7 @@ class Lookup(State):
         module = scope.module
         if module.names.get(name) is not None:
             return self.entity(self.names.member(module, name))
+        self.memory.read(module, name)
         if name in module.variables:
             return module.variables[name]
         for starred in module.stars:
@@ -66,8 +87,10 @@ class Lookup(State):
             case str():
                 home, _, last = found.rpartition(".")
                 owner = self.names.modules.get(home)
-                if owner is not None and last in owner.variables:
-                    return owner.variables[last]
+                if owner is not None:
+                    self.memory.read(owner, last)
+                    if last in owner.variables:
+                        return owner.variables[last]
                 return Value(things=(Lib(found),))
 
     def variable(self, frame: Frame, name: str, node: ast.expr) -> Value:
@@ -90,7 +113,26 @@ class Lookup(State):
         written = self.dotted(node)
         if written in frame.scope.names:
             return frame.scope.names[written]
+        if isinstance(node.value, ast.Call) and last_name(node.value.func) == "super":
+            inherited = self._of_super(frame, node.attr)
+            if inherited is not None:
+                return inherited
         return self._of_value(frame, self.evaluate(frame, node.value), node.attr, node)
+
+    def _of_super(self, frame: Frame, name: str) -> Value | None:
+        """A method of the nearest base that has it, of the instance's class where its own class has none."""
+        function = frame.function
+        if function is None or function.owner is None or not function.parameters:
+            return None
+        own, instance = function.owner, self.named(frame.scope, function.parameters[0])
+        for cls in (own, *(thing.cls for thing in instance.things if isinstance(thing, (Obj, Type)))):
+            for base in self.names.bases(cls):
+                if isinstance(base, Class) and base is not own and name in base.methods:
+                    if base.methods[name].decorated_by("property", "cached_property") or own in self.names.bases(base):
+                        continue
+                    return self.decorated(base.methods[name], instance)
+        known = library_base(self.names, own)
+        return Value(things=(Partial(Made(known), name, instance),)) if name in library.METHODS.get(known, {}) else None
 
     def _of_value(self, frame: Frame, base: Value, name: str, node: ast.expr) -> Value:
         own = [thing for thing in base.things if isinstance(thing, Obj)]
@@ -105,7 +147,12 @@ class Lookup(State):
         kind = library.VARYING_NAMES.get(name)
         if kind is not None and not base.agreed and (not own or self._is_open(own)):
             return Value(self.source(frame, kind, node), things=(LAUNCHED,))
-        method = Partial(None, name, base)
+        owner = last_name(node.value) if isinstance(node, ast.Attribute) else ""
+        self.memory.read(owner, name)
+        if (owner, name) in self.loose and not base.agreed:
+            return self.loose[owner, name]
+        known = library.NAMED.get(owner)
+        method = Partial(Made(known) if known and name in library.METHODS[known] else None, name, base)
         return Value(base.content, base.length, base.order, known=False, agreed=base.agreed, things=(method,))
 
     def _is_open(self, objects: list[Obj]) -> bool:
@@ -115,6 +162,7 @@ class Lookup(State):
     def _of_thing(self, frame: Frame, thing: object, base: Value, name: str, node: ast.expr) -> Value | None:
         match thing:
             case Mod(module=module):
+                self.memory.read(module, name)
                 held = module.variables.get(name)
                 return held if held is not None else self.entity(self.names.member(module, name))
             case Lib(name=owner):
@@ -131,6 +179,7 @@ class Lookup(State):
     def _of_class(self, cls: Class, name: str) -> Value | None:
         method = self.names.method(cls, name)
         if method is None:
+            self.memory.read(cls, name)
             return cls.attributes.get(name)
         return self.decorated(method, Value(things=(Type(cls),)) if method.decorated_by("classmethod") else None)
 
@@ -148,13 +197,17 @@ class Lookup(State):
     def _of_instance(self, frame: Frame, cls: Class, name: str, base: Value, node: ast.expr) -> Value | None:
         """An attribute, property or method of an instance."""
         homes = [cls, *(each for each in self.names.bases(cls) if isinstance(each, Class))]
+        for each in homes:
+            self.memory.read(each, name)
         values = [each.attributes[name] for each in homes if name in each.attributes]
         if values:
             value = join(values)
             return replace(value, homes=((cls, name), *value.homes)[:_MOST_HOMES])
         method = self.names.method(cls, name)
         if method is None:
-            return None
+            known = library_base(self.names, cls)
+            inherited = name in library.METHODS.get(known, {})
+            return Value(things=(Partial(Made(known), name, base),)) if inherited else None
         instance = Value(things=(Obj(cls),), content=base.content)
         if method.decorated_by("property", "cached_property"):
             return self.invoke(frame, node, Func(method, None, instance), Arguments())
@@ -167,8 +220,8 @@ class Lookup(State):
         if over.items:
             return join(over.items)
         if any(isinstance(thing, Made) and thing.name == "loader" for thing in over.things):
-            return Value(known=False)
-        things = tuple(each for each in over.things if isinstance(each, (Obj, Func, Type)))
+            return Value(known=False, things=(BATCH,) if _shared_out(over) else ())
+        things = tuple(each for each in over.things if isinstance(each, (Obj, Func, Type)) or each == BATCH)
         return Value(over.content, over.inner, known=over.known, homes=over.homes, things=things)
 
     def _subscript(self, frame: Frame, node: ast.Subscript) -> Value:
@@ -176,6 +229,8 @@ class Lookup(State):
         at = index.const
         if isinstance(at, str) and any(isinstance(each, Lib) and each.name == "os.environ" for each in base.things):
             return self.variable(frame, at, node)
+        if isinstance(at, str) and at in (named := given_in(base) or {}):
+            return named[at]
         if base.items is not None and isinstance(at, int) and -len(base.items) <= at < len(base.items):
             return base.items[at]
         if isinstance(node.slice, ast.Slice):
@@ -187,6 +242,7 @@ class Lookup(State):
         return Value(
             content=merged(base.content, why),
             length=merged(inner.length if inner is not None else base.inner, piece),
+            absent=why,
             known=base.known and index.known,
             things=inner.things if inner is not None else base.things,
             agreed=base.agreed,
@@ -206,3 +262,10 @@ class Lookup(State):
         ast.Attribute: _attribute,
         ast.Subscript: _subscript,
     }
+
+
+def _shared_out(over: Value) -> bool:
+    """A sampler gives each rank its own part of what is loaded."""
+    loaders = [each.holds for each in over.things if isinstance(each, Made) and each.name == "loader"]
+    samplers = [each for holds in loaders if holds is not None for each in holds.things if isinstance(each, Made)]
+    return any(each.name.startswith("sampler") and each.holds is None for each in samplers)

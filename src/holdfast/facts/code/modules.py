@@ -13,10 +13,11 @@ from holdfast.facts.code.values import Value
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 #: An ``import`` of these means the library, whatever file of the program has the same name in some package.
-_LIBRARIES = sys.stdlib_module_names | {
+LIBRARIES = sys.stdlib_module_names | {
     "torch", "accelerate", "lightning", "pytorch_lightning", "lightning_fabric", "deepspeed", "transformers",
     "torchmetrics", "megatron", "numpy", "psutil",
 }  # fmt: skip
+_TESTS = frozenset({"test", "tests"})
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
@@ -47,13 +48,17 @@ class Function:
 
 @dataclass(eq=False, slots=True)
 class Class:
-    """A class of the program; ``attributes`` are those of its instances, over all that write them."""
+    """A class of the program; ``attributes`` are those of its instances, over all that write them.
+
+    ``steady`` are those that all ranks give something besides None at some place.
+    """
 
     name: str
     node: ast.ClassDef
     module: Module
     methods: dict[str, Function] = field(default_factory=dict)
     attributes: dict[str, Value] = field(default_factory=dict)
+    steady: set[str] = field(default_factory=set)
 
     def __repr__(self) -> str:
         return f"Class({self.name})"
@@ -75,10 +80,12 @@ class Module:
     variables: dict[str, Value] = field(default_factory=dict)
     stars: list[str] = field(default_factory=list)
     siblings: Mapping[str, str] = field(default_factory=dict)
-    lines: list[str] = field(default_factory=list)
+    text: str = ""
     notebook: Notebook | None = None
+    lines: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.lines = self.text.split("\n")
         for statement in _top_level(self.tree.body):
             self._take(statement)
 
@@ -102,6 +109,23 @@ class Module:
                 self.names[statement.name] = class_of(statement, self)
             case _:
                 pass
+
+    def take_apart(self) -> None:
+        """Let go of what refers to the module again."""
+        for thing in self.names.values():
+            if isinstance(thing, Class):
+                thing.methods.clear()
+                thing.attributes.clear()
+        self.names.clear()
+        self.variables.clear()
+        self.siblings = {}
+        self.tree = ast.Module([], [])
+
+    @property
+    def tests(self) -> bool:
+        """It tests the program, and is no part of it."""
+        *folders, last = self.name.split(".")
+        return last.startswith(("test_", "conftest")) or last.endswith("_test") or bool(_TESTS & set(folders))
 
     def functions(self) -> Iterator[Function]:
         """All functions and methods of the top level."""
@@ -188,7 +212,7 @@ class Names:
             if isinstance(owner, str) and owner != home:
                 return canonical(f"{owner}.{last}")
         else:
-            module = self._by_tail.get(name) if not home and name not in _LIBRARIES else None
+            module = self._by_tail.get(name) if not home and name not in LIBRARIES else None
             if module is not None:
                 return module
         return canonical(name)

@@ -6,7 +6,22 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.facts.code.alarms import ON, abandoned
 from holdfast.facts.code.devices import taken_late
-from holdfast.facts.code.effects import Body, Called, Effect, Exit, Fork, Loop, Note, Op, Place, Try, Way, events
+from holdfast.facts.code.effects import (
+    MOST_EVENTS,
+    Body,
+    Called,
+    Effect,
+    Exit,
+    Fork,
+    Group,
+    Loop,
+    Note,
+    Op,
+    Place,
+    Try,
+    Way,
+    events,
+)
 from holdfast.facts.code.labour import MAY_FAIL, awaited, unguarded
 from holdfast.facts.code.partings import Parting
 from holdfast.facts.code.shared_files import written_by_all
@@ -38,7 +53,9 @@ def in_program(body: Body, threads: Sequence[tuple[Place, Way]]) -> Iterator[Par
     if {"init", "written"} <= body.marks:
         yield from written_by_all(body.way)
     if "variable" in body.marks:
-        yield from _variables(body.way)
+        reading = _Reading()
+        reading.through(body.way, None, None)
+        yield from reading.found
     if {"init", "device"} <= body.marks:
         yield from taken_late(body.way)
     yield from _threads(body.way, threads)
@@ -136,21 +153,48 @@ def _files(way: Way) -> Iterator[Parting]:
                 pass
 
 
-def _variables(way: Way) -> Iterator[Parting]:
-    """Variables that were read before they are set."""
-    begun = used = None
-    for event in events(way):
-        match event:
-            case Note(name="init"):
-                begun = begun or event
-            case Op(kind="collective" | "forward" | "backward" | "sharded"):
-                used = used or event
-            case Note(name="variable", about=about):
-                read = begun if about.startswith(("TORCH_NCCL_", "GLOO_", "TORCH_DISTRIBUTED_")) else used
-                if about.startswith(("TORCH_NCCL_", "GLOO_", "TORCH_DISTRIBUTED_", "NCCL_")) and read is not None:
-                    yield Parting("variable", event.place, read.place, about, ())
-            case _:
-                pass
+class _Reading:
+    """Goes along a way, and knows who has read variables by now; ``found`` are those that are set later."""
+
+    def __init__(self) -> None:
+        self.found: list[Parting] = []
+        self.left = MOST_EVENTS
+
+    def through(self, way: Sequence[Effect], begun: Place | None, used: Place | None) -> tuple[Place | None, ...]:
+        """``begun``: where the process group was made, ``used``: where a collective came first."""
+        self.left -= len(way)
+        for effect in way if self.left > 0 else ():
+            match effect:
+                case Note(name="init", place=place):
+                    begun = begun or place
+                case Op(kind="collective" | "forward" | "backward" | "sharded", place=place):
+                    used = used or place
+                case Note(name="variable"):
+                    self._set(effect, begun, used)
+                case Called(within=within, place=place) if "variable" in within.marks:
+                    begun, used = self.through(within.way, begun, used)
+                case Called(within=within, place=place):
+                    begun = begun or (place if "init" in within.marks else None)
+                    used = used or (place if within.whole else None)
+                case Fork(yes=yes, no=no):  # who goes one way has not gone the other
+                    one, other = self.through(yes, begun, used), self.through(no, begun, used)
+                    begun, used = one[0] or other[0], one[1] or other[1]
+                case Loop(body=body, after=after) | Try(body=body, last=after):
+                    begun, used = self.through((*body, *after), begun, used)
+                case _:
+                    pass
+        return begun, used
+
+    def _set(self, note: Note, begun: Place | None, used: Place | None) -> None:
+        early = note.about.startswith(("TORCH_NCCL_", "GLOO_", "TORCH_DISTRIBUTED_"))
+        read = begun if early else used if note.about.startswith("NCCL_") else None
+        if read is not None:
+            self.found.append(Parting("variable", note.place, read, note.about, ()))
+
+
+def _is_of_all(op: Op) -> bool:
+    """It is for the group that the program uses too: messages of two ranks, and groups that are chosen, are not."""
+    return not op.own and op.kind not in ("send", "recv") and not (op.chosen and op.group is not Group.WORLD)
 
 
 def _threads(way: Way, threads: Sequence[tuple[Place, Way]]) -> Iterator[Parting]:
@@ -159,6 +203,6 @@ def _threads(way: Way, threads: Sequence[tuple[Place, Way]]) -> Iterator[Parting
         return
     main = next((event for event in events(way) if isinstance(event, Op) and not event.own), None)
     for place, inner in threads:
-        op = next((event for event in events(inner) if isinstance(event, Op) and not event.own), None)
+        op = next((event for event in events(inner) if isinstance(event, Op) and _is_of_all(event)), None)
         if op is not None and main is not None:
             yield Parting("thread", op.place, place, "a thread runs it", (), op, (place, op.place))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
@@ -25,21 +26,31 @@ from holdfast.facts.code.effects import (
     shape,
     unfold,
 )
-from holdfast.facts.code.groups import by_leaders, left_out
-from holdfast.facts.code.values import Sources, by_rank
+from holdfast.facts.code.groups import by_leaders, left_out, made_of_others
+from holdfast.facts.code.turns import in_turn, told_apart
+from holdfast.facts.code.values import Kind, Sources, by_rank, kinds_of
 
 #: So many operations of a way are compared one by one, and so many calls deep exceptions are looked for.
 _MOST, _DEEP = 2000, 6
 _BARRIERS = frozenset({"barrier", "monitored_barrier", "wait_for_everyone"})
 
 
+#: A test of an exception's text, and words of those that one rank has for itself.
+_TEXT = re.compile(r"\bin str\(|\bre\.search\(.*str\(|\bin \w+\.args\b")
+_OWN_FAULT = re.compile(r"memory|cuda|nccl|timed? ?out|nan\b|inf\b|connection|disk|space", re.IGNORECASE)
+#: Exceptions that say nothing but that it is over.
+_OVER = frozenset({"StopIteration", "StopAsyncIteration"})
+#: A test of membership: ``if rank in ranks``.
+_MEMBERS = re.compile(r"rank\w*(?:\(\w*\))? (?:not )?in [a-z_]", re.IGNORECASE)
+
+
 class Parting(msgspec.Struct, frozen=True):
     """One place where ranks may part.
 
     ``kind`` says how: ``branch``, ``exit``, ``loop``, ``order``, ``except``, ``swallowed``, ``root``, ``shape``,
-    ``thread``, ``paired``, ``undecided``, and the notes' own. ``place`` is the line at fault, ``guard`` the test with
-    its ``text``, ``sources`` why it differs, ``op`` the first collective that not all enter, ``chain`` the calls that
-    lead to it; ``barrier`` says that a barrier follows, ``how`` with which word a rank leaves.
+    ``ranks``, ``thread``, ``paired``, ``undecided``, and the notes' own. ``place`` is the line at fault, ``guard`` the
+    test with its ``text``, ``sources`` why it differs, ``op`` the first collective that not all enter, ``chain`` the
+    calls that lead to it; ``barrier`` says that a barrier follows, ``how`` with which word a rank leaves.
     """
 
     kind: str
@@ -58,30 +69,36 @@ class Parting(msgspec.Struct, frozen=True):
         return by_rank(self.sources)
 
 
-def partings(way: Sequence[Effect], *, in_loop: bool = False) -> Iterator[Parting]:
-    """All partings of a function's own code; those of the functions that it calls are theirs."""
+def partings(way: Sequence[Effect], *, in_loop: bool = False, taken: frozenset[int] = frozenset()) -> Iterator[Parting]:
+    """All partings of a function's own code; those of the functions that it calls are theirs.
+
+    ``taken`` are forks where ranks take turns.
+    """
     unfolded = unfold(way)
+    taken |= in_turn(unfolded)
     for at, effect in enumerate(unfolded):
         match effect:
+            case Fork() if id(effect) in taken:
+                pass
             case Fork():
                 follows = any(op.name in _BARRIERS for op, _ in islice(operations(unfolded[at + 1 :]), _MOST))
                 for each in _fork(effect, in_loop=in_loop, barrier=follows):
                     leaders = each.kind == "branch" and by_leaders(each.op, each.sources, unfolded[:at])
                     yield msgspec.structs.replace(each, kind="leaders") if leaders else each
                 yield from _members(effect)
-                yield from partings(effect.yes, in_loop=in_loop)
-                yield from partings(effect.no, in_loop=in_loop)
+                yield from partings(effect.yes, in_loop=in_loop, taken=taken)
+                yield from partings(effect.no, in_loop=in_loop, taken=taken)
             case Loop():
                 yield from _loop(effect)
                 yield from partings(effect.body, in_loop=bool(shape(effect.body)))
                 yield from partings(effect.after)
             case Try():
-                yield from _try(effect, unfolded[at + 1 :])
-                yield from partings(effect.body, in_loop=in_loop)
+                yield from _try(effect, unfolded[at + 1 :], in_loop=in_loop)
+                yield from partings(effect.body, in_loop=in_loop, taken=taken)
                 for _, _, handled in effect.handlers:
                     yield from partings(handled, in_loop=in_loop)
-                yield from partings(effect.last, in_loop=in_loop)
-            case Note(name="root" | "shape", control=control):
+                yield from partings(effect.last, in_loop=in_loop, taken=taken)
+            case Note(name="root" | "shape" | "ranks", control=control):
                 yield Parting(effect.name, effect.place, effect.place, effect.about, control)
             case _:
                 pass
@@ -91,16 +108,34 @@ def partings(way: Sequence[Effect], *, in_loop: bool = False) -> Iterator[Partin
 
 
 def _fork(fork: Fork, *, in_loop: bool, barrier: bool) -> Iterator[Parting]:
-    if not fork.test:
+    if not fork.test or _is_kind_of_file(fork):
         return
+    fork = told_apart(fork)
     rank_only = by_rank(fork.test)
     one, other = ends(fork.own(fork.yes)), ends(fork.own(fork.no))
     if shape(fork.yes, rank_only=rank_only) == shape(fork.no, rank_only=rank_only):
         left = one or other
         if in_loop and left is not None and left.how in ("break", "return") and (one is None) != (other is None):
             yield Parting("left", left.place, fork.place, fork.text, fork.test, how=left.how)
+        others = made_of_others(fork) if rank_only else None
+        if others is not None:
+            op, chain = others
+            yield Parting("ranks", _shown(chain, fork.yes), fork.place, fork.text, fork.test, op, chain)
         return
     yield from _sides(fork, barrier=barrier, rank_only=rank_only)
+
+
+def _is_kind_of_file(fork: Fork) -> bool:
+    """What is there is loaded in one way or in another, or refused: nearly always all ranks see the same file."""
+    if kinds_of(fork.test) != {Kind.FILES}:
+        return False
+    sides = [fork.own(side) or side for side in (fork.yes, fork.no)]
+    left = [ends(side) for side in sides]
+    refused = [end is not None and end.how == "raise" for end in left]
+    return all(
+        refuses or next(_counted(side, rank_only=False), None) is not None
+        for side, refuses in zip(sides, refused, strict=True)
+    )
 
 
 def _sides(fork: Fork, *, barrier: bool, rank_only: bool) -> Iterator[Parting]:
@@ -111,6 +146,10 @@ def _sides(fork: Fork, *, barrier: bool, rank_only: bool) -> Iterator[Parting]:
         if extra is None:
             continue
         op, chain = extra
+        if op.kind == "sharded" and kinds_of(fork.test) == {Kind.FILES}:
+            continue  # what all write and read together lies where all see it
+        if op.chosen and rank_only and fork.picks is None and _MEMBERS.search(fork.text):
+            continue  # the members of a group that was handed in, as a rule
         inside = any(each is op for each, _ in islice(operations(fork.own(mine)), _MOST))
         if inside or opposite is None:
             yield Parting("branch", _shown(chain, mine), fork.place, fork.text, fork.test, op, chain, "", barrier)
@@ -182,6 +221,12 @@ def undecided(way: Sequence[Effect]) -> Iterator[Parting]:
                 pass
 
 
+def is_doubtful(parting: Parting) -> bool:
+    """Another file of the program asks whether files are there: as a rule of a storage that all ranks share."""
+    elsewhere = bool(parting.sources) and all(each.file != parting.guard.file for each in parting.sources)
+    return elsewhere and parting.kind in ("branch", "exit", "loop") and kinds_of(parting.sources) == {Kind.FILES}
+
+
 # ---- loops
 
 
@@ -189,7 +234,9 @@ def _loop(loop: Loop) -> Iterator[Parting]:
     if not (loop.count or loop.order):
         return
     rank_only = bool(loop.count) and by_rank(loop.count)
-    found = next(_counted(loop.body, rank_only=rank_only), None)
+    counted = _counted(loop.body, rank_only=rank_only)
+    ddp = ("forward", "backward") if loop.joined else ()
+    found = next((each for each in counted if each[0].kind not in ddp), None)
     if found is None:
         return
     op, chain = found
@@ -202,7 +249,9 @@ def _loop(loop: Loop) -> Iterator[Parting]:
 # ---- exceptions
 
 
-def _try(block: Try, tail: Sequence[Effect]) -> Iterator[Parting]:
+def _try(block: Try, tail: Sequence[Effect], *, in_loop: bool) -> Iterator[Parting]:
+    if block.imports:
+        return  # what is installed is so for all ranks
     rest = shape(tail)
     for place, what, handled in block.handlers:
         end = ends(handled)
@@ -212,10 +261,12 @@ def _try(block: Try, tail: Sequence[Effect]) -> Iterator[Parting]:
         fault: Sources = ()
         if own is not None:
             op, chain = own
+            if _is_told(handled):
+                continue
             yield Parting("except", _shown(chain, handled), place, f"except {what}".strip(), fault, op, chain)
             continue
-        for raised, chain, skipped in raises(block.body):
-            if not catches(what, raised.what):
+        for raised, chain, skipped in raises(block.body, in_loop=in_loop):
+            if not catches(what, raised.what) or raised.what in _OVER:
                 continue
             if skipped is not None:
                 op, level = skipped
@@ -227,6 +278,15 @@ def _try(block: Try, tail: Sequence[Effect]) -> Iterator[Parting]:
                 first, _ = next(operations(tail), (None, ()))
                 yield Parting("exit", end.place, place, f"except {what}".strip(), fault, first, chain, end.how)
                 break
+
+
+def _is_told(handled: Sequence[Effect]) -> bool:
+    """Which exception it is tells its text, and any other is raised on: all have that one, but for lack of memory."""
+    fork = next((each for each in handled if not isinstance(each, Note)), None)
+    if not isinstance(fork, Fork) or not _TEXT.search(fork.text) or _OWN_FAULT.search(fork.text):
+        return False
+    end = ends(fork.own(fork.no))
+    return end is not None and end.how == "raise"
 
 
 def catches(what: str, raised: str) -> bool:
@@ -242,8 +302,12 @@ def raises(
     level: int = 0,
     *,
     looped: bool = False,
+    in_loop: bool = False,
 ) -> Iterator[tuple[Exit, tuple[Place, ...], tuple[Op, int] | None]]:
-    """Each explicit ``raise``, the calls that lead to it, and the first operation left out, with its level."""
+    """Each explicit ``raise``, the calls that lead to it, and the first operation left out, with its level.
+
+    What is not known is the same on all ranks, but for what is done again and again (``in_loop``), to each rank's data.
+    """
     for at, effect in enumerate(way):
         own = next((op for op, _ in operations(way[at + 1 :]) if op.kind not in ("send", "recv")), None)
         follows, depth = (own, len(chain)) if own is not None else (later, level)
@@ -252,16 +316,18 @@ def raises(
                 yield effect, (*chain, effect.place), (follows, depth) if follows is not None else None
             case Called(place=place, within=within):
                 if within.raises and len(chain) < _DEEP:
-                    yield from raises(within.way, (*chain, place), follows, depth, looped=looped)
+                    yield from raises(within.way, (*chain, place), follows, depth, looped=looped, in_loop=in_loop)
             case Fork(test=test, known=known, yes=yes, no=no):
-                sides = ((yes, no), (no, yes)) if test or looped or not known else ()  # all raise, or none
+                sides = (
+                    ((yes, no), (no, yes)) if test or looped or (in_loop and not known) else ()
+                )  # all raise, or none
                 for side, opposite in sides:
                     skipped = next((op for op, _ in operations(opposite) if op.kind not in ("send", "recv")), None)
                     if ends(side) is not None and skipped is not None:
-                        yield from raises(side, chain, skipped, len(chain), looped=looped)
+                        yield from raises(side, chain, skipped, len(chain), looped=looped, in_loop=in_loop)
                     else:
-                        yield from raises(side, chain, follows, depth, looped=looped)
+                        yield from raises(side, chain, follows, depth, looped=looped, in_loop=in_loop)
             case Loop(body=body):
-                yield from raises(body, chain, follows, depth, looped=True)
+                yield from raises(body, chain, follows, depth, looped=True, in_loop=in_loop)
             case _:
                 pass

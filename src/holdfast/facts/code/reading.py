@@ -6,18 +6,22 @@ import ast
 import gc
 import io
 import os
+import stat
 import tokenize
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from symtable import symtable
 from types import MappingProxyType
+from typing import TypeVar
 
 import msgspec
 
 from holdfast.facts.code import notebooks
 from holdfast.facts.code.modules import Module
 
+_T = TypeVar("_T")
 #: More is no program that somebody wrote.
 MOST_BYTES = 4 << 20
 _PASSED_FOLDERS = frozenset(
@@ -35,7 +39,21 @@ class PassedOver(msgspec.Struct, frozen=True):
 class Sources(msgspec.Struct, frozen=True):
     """The modules of a program by name, how many lines they have, and what was passed over."""
 
-    modules: Mapping[str, Module]
+    modules: dict[str, Module]
+    lines: int
+    passed: tuple[PassedOver, ...]
+
+    def take_apart(self) -> None:
+        """Free the modules when nobody needs them any more; the collector would look through all trees for that."""
+        for module in self.modules.values():
+            module.take_apart()
+        self.modules.clear()
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """How many files are Python, with how many lines, and what was passed over."""
+
+    files: int
     lines: int
     passed: tuple[PassedOver, ...]
 
@@ -66,7 +84,9 @@ def read(
     unsaved: Mapping[Path, bytes] = MappingProxyType({}),
 ) -> Sources:
     """All Python files and notebooks of ``paths``, gathered and parsed."""
-    return parse(gather(paths, left_out, unsaved))
+    gathered = gather(paths, left_out, unsaved)
+    sources = parse(gathered.files)
+    return Sources(sources.modules, sources.lines, (*gathered.passed, *sources.passed))
 
 
 def gather(
@@ -95,23 +115,29 @@ def gather(
     return Gathered(tuple(files), tuple(passed))
 
 
-def parse(gathered: Gathered) -> Sources:
+def parse(files: Iterable[File]) -> Sources:
     """The modules of these files."""
     modules: dict[str, Module] = {}
-    passed = list(gathered.passed)
+    passed: list[PassedOver] = []
     lines = 0
     siblings: dict[Path, dict[str, str]] = {}
-    with without_collector():
-        for file in gathered.files:
-            name = file.name
-            key = name if name not in modules else f"{name}@{len(modules)}"
-            module = _module(file, key, passed)
-            if module is not None:
-                modules[key] = module
-                siblings.setdefault(file.root, {})[name] = key
-                module.siblings = siblings[file.root]
-                lines += len(module.lines)
+    for file in files:
+        name = file.name
+        key = name if name not in modules else f"{name}@{len(modules)}"
+        module = _module(file, key, passed)
+        if module is not None:
+            modules[key] = module
+            siblings.setdefault(file.root, {})[name] = key
+            module.siblings = siblings[file.root]
+            lines += len(module.lines)
     return Sources(modules, lines, tuple(passed))
+
+
+def check(files: Iterable[File]) -> Checked:
+    """Whether these files are Python, and no more: what :func:`parse` makes of them costs twice the time."""
+    passed: list[PassedOver] = []
+    texts = [found[0] for file in files if (found := _understood(file, passed, _is_python)) is not None]
+    return Checked(len(texts), sum(text.count("\n") + 1 for text in texts), tuple(passed))
 
 
 def listed(paths: Sequence[Path], left_out: Callable[[Path], bool] = _nothing) -> list[Path]:
@@ -142,14 +168,15 @@ def _files(
         if left_out(path):
             passed.append(PassedOver(str(path), "it is excluded"))
             continue
-        if path.is_dir():
-            found: Iterable[Path] = _below(path, left_out, passed)
-        elif path in unsaved or path.exists():
-            found = (path,)
-        else:
+        try:
+            folder = path not in unsaved and stat.S_ISDIR(path.stat().st_mode)
+        except FileNotFoundError:
             passed.append(PassedOver(str(path), "there is no such file"))
             continue
-        for each in found:
+        except OSError as error:  # it lies in a folder that is closed to us, or is a link to itself
+            passed.append(PassedOver(str(path), (error.strerror or str(error)).lower()))
+            continue
+        for each in _below(path, left_out, passed) if folder else (path,):
             real = os.path.realpath(each)  # which, unlike Path.resolve, answers for links in a circle too
             if real not in seen:
                 seen.add(real)
@@ -188,14 +215,28 @@ def _name(path: Path, packages: dict[Path, bool]) -> tuple[Path, str]:
 
 
 def _module(file: File, key: str, passed: list[PassedOver]) -> Module | None:
-    path, name = file.path, file.name
+    found = _understood(file, passed, ast.parse)
+    if found is None:
+        return None
+    text, notebook, tree = found
+    package = file.name if file.path.stem == "__init__" else file.name.rpartition(".")[0]
+    return Module(key, str(file.path), tree, package, text=text, notebook=notebook)
+
+
+def _understood(
+    file: File, passed: list[PassedOver], parser: Callable[[str], _T]
+) -> tuple[str, notebooks.Notebook | None, _T] | None:
+    """The text of a file, the notebook that it is, and what the parser makes of it; None where it is passed over."""
+    path = file.path
     try:
         notebook = notebooks.parse(file.content, MOST_BYTES) if path.suffix == ".ipynb" else None
         text = notebook.text if notebook else _text(file.content)
         with warnings.catch_warnings(action="ignore"):  # of the user's invalid escapes
-            tree = ast.parse(text)
+            made = parser(text)
     except SyntaxError as error:
-        passed.append(PassedOver(str(path), f"line {error.lineno or 0} is no Python 3: {error.msg}"))
+        passed.append(
+            PassedOver(str(path), f"{f'line {error.lineno}' if error.lineno else 'it'} is no Python 3: {error.msg}")
+        )
     except (ValueError, LookupError) as error:
         passed.append(PassedOver(str(path), str(error)))
     except (RecursionError, MemoryError):
@@ -203,9 +244,15 @@ def _module(file: File, key: str, passed: list[PassedOver]) -> Module | None:
     else:
         if notebook:
             passed += (PassedOver(f"{path}:cell {cell}", why) for cell, why in notebook.broken)
-        package = name if path.stem == "__init__" else name.rpartition(".")[0]
-        return Module(key, str(path), tree, package, lines=text.split("\n"), notebook=notebook)
+        return text, notebook, made
     return None
+
+
+def _is_python(text: str) -> None:
+    try:
+        symtable(text, "", "exec")
+    except RecursionError:  # it gives up sooner than the parser
+        ast.parse(text)
 
 
 def _content(path: Path) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from holdfast.facts.code import library
 from holdfast.facts.code.modules import Class, Function, Module, Names, canonical
@@ -52,10 +52,9 @@ class Relevance:
         self.classes: set[Class] = set()
         if self.whole:
             return
-        chains = {function: frozenset(_CHAIN.findall(_text(function))) for function in functions}
-        callers = _Callers(names, chains)
+        callers = _Callers(names, functions)
         self.enters = callers.entering()
-        self.differs = callers.closure(DIFFERS)
+        self.differs = callers.differing()
         self.classes = {each.owner for each in self.enters | self.differs if each.owner is not None}
 
     def matters(self, function: Function) -> bool:
@@ -76,45 +75,39 @@ def _text(function: Function) -> str:
 class _Callers:
     """Who names whom: from each function back to those in whose text it may be meant."""
 
-    def __init__(self, names: Names, chains: Mapping[Function, frozenset[str]]) -> None:
+    def __init__(self, names: Names, functions: Iterable[Function]) -> None:
         self._names = names
-        self._chains = chains
         self._methods: dict[str, list[Function]] = defaultdict(list)
         self._overriding: dict[Class, list[Class]] = defaultdict(list)
-        self._known: dict[tuple[Module, Class | None, str], tuple[Function, ...]] = {}
-        self._collectives: set[tuple[Module, str]] = set()
-        for function in chains:
+        owners: dict[Class, None] = {}
+        for function in functions:
             if function.owner is not None:
                 self._methods[function.name].append(function)
-        for owner in {function.owner for function in chains if function.owner is not None}:
+                owners[function.owner] = None
+        for owner in owners:
             for base in names.bases(owner):
                 if isinstance(base, Class):
                     self._overriding[base].append(owner)
         self._of: dict[Function, list[Function]] = defaultdict(list)
-        for function in chains:
-            for chain in chains[function]:
-                for meant in self._meant(function, chain):
-                    self._of[meant].append(function)
-
-    def closure(self, words: frozenset[str]) -> set[Function]:
-        """Functions in which one of these words stands, and all that may call one of them."""
-        waiting = [
-            function
-            for function, chains in self._chains.items()
-            if any(not words.isdisjoint(chain.split(".")) for chain in chains)
-        ]
-        return self._upwards(waiting)
+        #: What the same name meant before: for all in a module, and for those of a class that begin with self.
+        self._known: dict[object, dict[str, tuple[Function, ...]]] = defaultdict(dict)
+        self._collectives: set[tuple[Module, str]] = set()
+        self._entering: list[Function] = []
+        self._differing: list[Function] = []
+        self._words: dict[str, tuple[bool, bool]] = {}
+        for function in functions:
+            self._read(function)
 
     def entering(self) -> set[Function]:
-        """As :meth:`closure`, of words that may enter something, and of calls that by their names are collectives."""
-        calls = [
-            function
-            for function, chains in self._chains.items()
-            if any((function.module, chain) in self._collectives for chain in chains)
-        ]
-        return self.closure(ENTERS) | self._upwards(calls)
+        """Functions in which a word stands that may enter something, and all that may call one of them."""
+        return self._upwards(self._entering)
 
-    def _upwards(self, waiting: list[Function]) -> set[Function]:
+    def differing(self) -> set[Function]:
+        """Functions in which a word stands that may answer by rank, and all that may call one of them."""
+        return self._upwards(self._differing)
+
+    def _upwards(self, waiting: Iterable[Function]) -> set[Function]:
+        waiting = list(waiting)
         found: set[Function] = set()
         while waiting:
             function = waiting.pop()
@@ -123,14 +116,32 @@ class _Callers:
                 waiting.extend(self._of.get(function, ()))
         return found
 
-    def _meant(self, function: Function, chain: str) -> tuple[Function, ...]:
-        """The functions that a name in the text of this one may mean; the same name is asked for again and again."""
-        own = function.owner if chain.startswith(("self.", "cls.", "super")) else None
-        key = (function.module, own, chain)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = tuple(dict.fromkeys(self._resolved(function.module, own, chain)))
-        return found
+    def _read(self, function: Function) -> None:
+        """Note what the names in the text of a function say; the same ones come again and again."""
+        module, owner = function.module, function.owner
+        known = self._known[module]
+        own = self._known[owner] if owner is not None else known
+        enters = differs = False
+        for chain in set(_CHAIN.findall(_text(function))):
+            words = self._words.get(chain)
+            if words is None:
+                parts = chain.split(".")
+                words = self._words[chain] = not ENTERS.isdisjoint(parts), not DIFFERS.isdisjoint(parts)
+            enters, differs = enters or words[0], differs or words[1]
+            if "." not in chain and chain not in module.names:
+                continue
+            of_class = owner if chain.startswith(("self.", "cls.", "super")) else None
+            table = known if of_class is None else own
+            meant = table.get(chain)
+            if meant is None:
+                meant = table[chain] = tuple(dict.fromkeys(self._resolved(module, of_class, chain)))
+            for each in meant:
+                self._of[each].append(function)
+            enters = enters or (module, chain) in self._collectives
+        if enters:
+            self._entering.append(function)
+        if differs:
+            self._differing.append(function)
 
     def _resolved(self, module: Module, own: Class | None, chain: str) -> Iterator[Function]:
         first, *rest = chain.split(".")

@@ -12,6 +12,7 @@ from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.modules import dotted
 from holdfast.facts.code.partings import Parting
 from holdfast.facts.code.state import State
+from holdfast.facts.code.things import NAMED
 from holdfast.facts.code.values import Value
 
 #: Words by which a path, and by which a test or a decorator, may tell ranks apart where the model knows no better.
@@ -35,7 +36,7 @@ def note_written(state: State, call: LibraryCall, path: ast.expr, value: Value) 
     A path that was handed in as a whole is not known.
     """
     frame, text = call.frame, state.text(path)
-    if frame.control or value.content or value.length or not _is_path(path, value):
+    if frame.control or value.content or value.length or NAMED in value.things or not _is_path(path, value):
         return
     origins = [text, str(value.const), *_origins(state, frame, path, 0)]
     function = frame.function

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from holdfast.facts.code.things import Func, Given, Made, Partial
-from holdfast.facts.code.values import MISSING, Value, kinds_of
+from holdfast.facts.code.things import Func, Made, Partial
+from holdfast.facts.code.values import MISSING, Given, Value, kinds_of
 
 
 def signature(value: Value) -> tuple[Any, ...]:
@@ -17,6 +17,7 @@ def signature(value: Value) -> tuple[Any, ...]:
         kinds_of(value.length),
         kinds_of(value.order),
         kinds_of(value.inner),
+        kinds_of(value.absent),
         value.known,
         value.agreed,
         const,

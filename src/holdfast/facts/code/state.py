@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.facts.code.arguments import Arguments
-from holdfast.facts.code.effects import Body, Place, Way
-from holdfast.facts.code.frames import Frame, Summary
+from holdfast.facts.code.effects import Body, Way
+from holdfast.facts.code.frames import Frame
+from holdfast.facts.code.memory import Memory
 from holdfast.facts.code.modules import Class, Definition, Function, Module, Names, dotted
-from holdfast.facts.code.partings import Parting
 from holdfast.facts.code.relevance import Relevance
 from holdfast.facts.code.things import Func
 from holdfast.facts.code.values import Kind, Sources, Value
@@ -21,11 +21,13 @@ class State(ABC):
     """One interpreter and its program.
 
     ``functions`` and ``classes`` are the nested ones by the identity of their node; ``sharded`` are classes whose
-    instances are sharded. ``memory`` keeps what functions did, by context, ``active`` how often each runs just now, and
-    ``depth`` all that run; ``decorations`` are functions as their decorators leave them. ``changed``: something was
-    learned of an attribute or a variable, and another round is due. ``alarm`` is what the
-    program's handler of alarms raises, ``limits`` whether groups have the "default" limit of time or their "own".
-    ``found``, ``threads`` and ``roots`` (of modules) are what is judged.
+    instances are sharded. ``memory`` keeps what functions did and found, by context, ``active`` how often each runs
+    just now, and ``depth`` all that run; ``decorations`` are functions as their decorators leave them. ``alarm`` is
+    what the program's handler of alarms raises, ``limits`` whether groups have the "default" limit of time or their
+    "own". ``loose`` are, in a ``small`` program, attributes of things of which nothing is known, where ranks are given
+    different ones: by the last part of the owner's name, ``("args", "rank")``. ``testing``: what runs tests the
+    program, and what it sets there is not what the program sets. ``roots`` is what modules enter,
+    ``set_again`` the attributes, by the identity of their node, that a function sets again farther down.
     """
 
     modules: Mapping[str, Module]
@@ -34,20 +36,21 @@ class State(ABC):
     functions: dict[int, Function]
     classes: dict[int, Class]
     sharded: set[Class]
-    memory: dict[Hashable, Summary]
+    memory: Memory
     active: dict[Function, int]
     decorations: dict[Function, Value]
     depth: int
-    changed: bool
-    found: dict[tuple[str, Place], Parting]
-    threads: list[tuple[Place, Way]]
     alarm: str
     limits: set[str]
+    testing: bool
+    small: bool
     roots: list[Body]
 
     def __init__(self) -> None:
         self.alarm = ""
         self.limits = set()
+        self.loose: dict[tuple[str, str], Value] = {}
+        self.set_again: dict[int, set[int]] = {}
         self._texts: dict[int, str] = {}
         self._dotted: dict[int, str] = {}
 
@@ -92,6 +95,10 @@ class State(ABC):
     @abstractmethod
     def run(self, frame: Frame, body: Sequence[ast.stmt]) -> None:
         """Run a block until it ends or leaves."""
+
+    @abstractmethod
+    def each(self, frame: Frame, target: ast.expr, node: ast.expr, over: Value) -> None:
+        """Give a target what one round over ``node`` has."""
 
     @abstractmethod
     def assign(self, frame: Frame, target: ast.expr, value: Value) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from holdfast.facts.code.modules import Class, Function, Module
-from holdfast.facts.code.values import Sources, Value
+from holdfast.facts.code.values import Given, Kind, Sources, Value, kinds_of, picked
 
 
 @dataclass(eq=False, slots=True)
@@ -119,14 +119,34 @@ class Partial(msgspec.Struct, frozen=True, eq=False):
     receiver: Value
 
 
-class Given(msgspec.Struct, frozen=True, eq=False):
-    """What ``**kwargs`` holds, by name."""
-
-    named: dict[str, Value]
+def given_in(value: Value) -> dict[str, Value] | None:
+    """What is known of a dict by its keys."""
+    found = [thing.named for thing in value.things if isinstance(thing, Given)]
+    return found[0] if len(found) == 1 else None
 
 
 #: The number that the launcher gives a process: it differs over ranks, and it is there, and 0 or more, on all or none.
 LAUNCHED = Made("launched")
+
+
+#: A tensor of a given size: what is written into it makes it no longer.
+ARRAY = Made("array")
+
+
+#: A text with the rank in it, wherever it is kept.
+NAMED = Made("named")
+#: A batch of a loader whose sampler gives each rank its own part of the data, or what was taken out of it.
+BATCH = Made("batch")
+
+
+_NUMBERS = frozenset({Kind.RANK, Kind.LOCAL_RANK, Kind.OWN})
+
+
+def told(value: Value, things: tuple[Any, ...] = ()) -> Value:
+    """A text: one with the rank in it tells ranks apart as a name, and little else; what else it tells is not asked."""
+    own = bool(kinds_of(value.content) & _NUMBERS)
+    content = tuple(each for each in picked(value.content) if each.kind is not Kind.DATA)
+    return msgspec.structs.replace(value, content=content, things=(NAMED,) if own else things[:1])
 
 
 def bound_to(thing: Any, instance: Value) -> Any:

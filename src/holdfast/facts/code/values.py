@@ -64,23 +64,36 @@ MISSING: Final = Missing()
 class Value(msgspec.Struct, frozen=True):
     """What is known of one value.
 
-    ``content``, ``length`` and ``order`` say why what it holds, how much, or in which order may differ over ranks, and
-    ``inner`` why the lengths of its elements may; empty means that it is the same, where ``known``. ``things`` are what
-    it may be (:mod:`things`, :data:`NONE`, :data:`OTHER`). ``items`` are the elements of a short literal, ``const`` is
-    its value where that is plain. ``agreed`` came out of a collective. ``homes`` are the attributes (class, name) that
-    hold it.
+    ``content``, ``length`` and ``order`` say why what it holds, how much, or in which order may differ over ranks,
+    ``inner`` why the lengths of its elements may, and ``absent`` why it may be None on some; empty means that it is
+    the same, where ``known``. ``things`` are what it may be (:mod:`things`, :data:`NONE`, :data:`OTHER`). ``items`` are
+    the elements of a short literal, ``const`` is its value where that is plain. ``agreed`` came out of a collective.
+    ``homes`` are the attributes (class, name) that hold it.
     """
 
     content: Sources = ()
     length: Sources = ()
     order: Sources = ()
     inner: Sources = ()
+    absent: Sources = ()
     known: bool = True
     things: tuple[Any, ...] = ()
     items: tuple[Value, ...] | None = None
     const: Any = MISSING
     agreed: bool = False
     homes: tuple[tuple[Any, str], ...] = ()
+
+
+class Given(msgspec.Struct, frozen=True, eq=False):
+    """What ``**kwargs`` or a dict of plain keys holds, by name."""
+
+    named: dict[str, Value]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Given) and other.named == self.named
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.named))
 
 
 SAME = Value()
@@ -94,12 +107,13 @@ def picked(sources: Sources) -> Sources:
 
 def merged(*all_sources: Sources) -> Sources:
     """Sources of several values, each place once."""
-    found = [each for each in all_sources if each]
-    if not found:
-        return ()
-    if len(found) == 1 or all(each is found[0] for each in found):
-        return found[0]
-    return tuple(dict.fromkeys(source for each in found for source in each))[:_MOST_SOURCES]
+    first: Sources = ()
+    for each in all_sources:  # nearly always all are empty, or one is not
+        if each and each is not first:
+            if first:
+                return tuple(dict.fromkeys(source for each in all_sources for source in each))[:_MOST_SOURCES]
+            first = each
+    return first
 
 
 def constant(value: Any) -> Value:
@@ -126,11 +140,15 @@ def is_none(value: Value) -> bool | None:
 def join(values: Iterable[Value], also: Sources = ()) -> Value:
     """What holds for any of these; ``also`` decides which one a rank has."""
     each = list(values)
+    if len(each) == 1 and not also:
+        return each[0]
     also = lasting(also)
     if not each:
         return Value(content=also)
     first = each[0]
-    if not also and all(one == first for one in each[1:]):
+    if len(each) > 1 and first is not UNKNOWN and first is not SAME and all(one is first for one in each):
+        return first  # whoever decides has the same: ``tqdm(loader) if main else loader``
+    if not also and all(one is first or one == first for one in each):
         return first
     same_const = all(one.const is not MISSING and _alike(one.const, first.const) for one in each)
     if same_const:
@@ -140,7 +158,7 @@ def join(values: Iterable[Value], also: Sources = ()) -> Value:
     items = None
     if same_size:
         items = tuple(join(column, also) for column in zip(*(one.items or () for one in each), strict=True))
-    things = tuple(dict.fromkeys(thing for one in each for thing in one.things))
+    things = _one_dict(tuple(dict.fromkeys(thing for one in each for thing in one.things)), also)
     if things and not all(one.things or one.const is None for one in each):
         things = (*things[: MOST_THINGS - 1], OTHER)
     sized = any(one.items is not None or one.length or one.inner for one in each)
@@ -149,6 +167,7 @@ def join(values: Iterable[Value], also: Sources = ()) -> Value:
         length=merged(*(one.length for one in each), also if sized and not same_size else ()),
         order=merged(*(one.order for one in each)),
         inner=merged(*(one.inner for one in each)),
+        absent=merged(*(one.absent for one in each), also),
         known=all(one.known for one in each),
         things=things[:MOST_THINGS],
         items=items,
@@ -157,12 +176,34 @@ def join(values: Iterable[Value], also: Sources = ()) -> Value:
     )
 
 
+def _one_dict(things: tuple[Any, ...], also: Sources) -> tuple[Any, ...]:
+    """Of several dicts one, with the keys of all."""
+    dicts = [thing.named for thing in things if isinstance(thing, Given)]
+    if len(dicts) < 2:
+        return things
+    held: dict[str, Value] = {}
+    for name in dict.fromkeys(name for named in dicts for name in named):
+        value = join([named[name] for named in dicts if name in named], also)
+        if not all(name in named for named in dicts):
+            things = (*(value.things or (OTHER,)), NONE)
+            value = msgspec.structs.replace(tainted(value, also), absent=lasting(also), things=things)
+        held[name] = value
+    return (Given(held), *(thing for thing in things if not isinstance(thing, Given)))
+
+
 def _alike(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
+def asked(value: Value) -> Value:
+    """A value as a test: it differs where it is there on some ranks alone, too."""
+    return value if not value.absent else msgspec.structs.replace(value, content=merged(value.content, value.absent))
+
+
 def derived(*values: Value) -> Value:
     """The result of an operation on these: it differs where they differ."""
+    if not any(value.content or value.length or value.order or value.inner for value in values):
+        return SAME if all(value.known for value in values) else UNKNOWN
     return Value(
         content=merged(*(value.content for value in values)),
         length=merged(*(value.length for value in values)),
@@ -177,7 +218,13 @@ def tainted(value: Value, control: Sources) -> Value:
     control = lasting(control)
     if not control:
         return value
-    return msgspec.structs.replace(value, content=merged(value.content, control), agreed=False, const=MISSING)
+    return msgspec.structs.replace(
+        value,
+        content=merged(value.content, control),
+        absent=merged(value.absent, control),
+        agreed=False,
+        const=MISSING,
+    )
 
 
 def truth(value: Value) -> bool | None:

@@ -20,6 +20,7 @@ class Kind(StrEnum):
     LOG = "log"
     DUMP = "flight-recorder dump"
     REDUCED = "reduced flight-recorder dumps"
+    SNAPSHOT = "snapshot of GPU memory"
     BOX = "holdfast box"
     STACKS = "py-spy stacks"
     REPORT = "holdfast report"

@@ -98,7 +98,7 @@ def _piece(place: Place, head: bytes, opener: Opener) -> Piece | Ignored:
     kind = kinds.kind(head)
     if kind is Kind.UNKNOWN:
         return Ignored(place.name, kinds.foreign(head) or "it is no text, and of no kind that holdfast knows")
-    encoding = kinds.encoding(head) if kind not in (Kind.BOX, Kind.DUMP) or head[:1] == b"\xff" else None
+    encoding = kinds.encoding(head) if kind not in (Kind.BOX, Kind.DUMP, Kind.SNAPSHOT) or head[:1] == b"\xff" else None
     troubles: list[str] = []
 
     def open_safely() -> BinaryIO:

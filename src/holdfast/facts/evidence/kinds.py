@@ -25,6 +25,8 @@ _MOST_CONTROLS = 0.3
 _MOST_CONTROLS_ELSEWHERE = 0.02
 #: Share of zero bytes at even or odd places that tells UTF-16 without a mark at its beginning.
 _UTF16_ZEROS = 0.4
+#: Of a pickled dictionary, in which its first key stands: that of a snapshot of GPU memory.
+_FIRST_KEY = 48
 _TAR_MAGIC_AT = 257
 _TAR_BLOCK = 512
 
@@ -122,7 +124,7 @@ def kind(head: bytes) -> Kind:
     if head.startswith(blackbox.MAGIC):
         return Kind.BOX
     if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
-        return Kind.DUMP  # a pickle; its reader refuses what is no dump
+        return Kind.SNAPSHOT if b"segments" in head[:_FIRST_KEY] else Kind.DUMP  # their readers refuse what is neither
     if foreign(head):
         return Kind.UNKNOWN
     name = encoding(head)

@@ -151,4 +151,87 @@ CAUSES = (
         ),
         sources=("NVIDIA/nccl-tests#206", "openucx/ucx#8229", "NVIDIA NCCL user guide: Troubleshooting, InfiniBand"),
     ),
+    Cause(
+        code="MEM008",
+        name="gpu-memory-fragmented",
+        summary="torch had enough free GPU memory in all, but no piece of it was large enough.",
+        what_happens="torch's allocator takes segments from the driver and cuts them up. Tensors of many sizes "
+        "leave gaps between those that live on; a request that is larger than the largest gap fails, although the gaps "
+        "together would hold it. Before it gives up it returns segments that are empty as a whole, so that what is "
+        "still reserved and unallocated lies between living tensors, or waits for another stream.",
+        shows_before="Sequence lengths or image sizes that change from batch to batch, evaluation between training "
+        "steps, an allocator without expandable segments.",
+        shows_during="`torch.cuda.memory_reserved()` stays far above `memory_allocated()`; "
+        "`torch.cuda.memory_stats()['num_alloc_retries']` rises, and steps with a retry take longer.",
+        shows_after="`CUDA out of memory` with `reserved by PyTorch but unallocated` and what the driver had free "
+        "together larger than what was asked for. In a memory snapshot: no idle block as large as the request.",
+        known_misses="The message does not tell the largest piece: memory in pools of CUDA graphs or of other streams "
+        "counts as unallocated, too, and expandable segments do not join it. A snapshot decides.",
+        remedies=(
+            Remedy(
+                text="Let segments grow, so that gaps are joined (torch 2.1 and later).",
+                command="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+                safety=Safety.DISRUPTIVE,
+            ),
+            Remedy(text="Bring batches to few sizes: pad to multiples, or sort by length into buckets."),
+            Remedy(text="Empty the cache where the work changes (after evaluation): torch.cuda.empty_cache()."),
+        ),
+        sources=(
+            "torch: c10/cuda/CUDACachingAllocator.cpp, release_cached_blocks",
+            "torch: CUDA semantics, optimizing memory usage with PYTORCH_CUDA_ALLOC_CONF",
+        ),
+    ),
+    Cause(
+        code="MEM009",
+        name="gpu-memory-taken-by-others",
+        summary="Other processes hold the memory of this GPU that the job was to have.",
+        what_happens="The GPU has room for one of them. It may be a rank of an earlier run that did not end, another "
+        "user's job, an inference server, or the job's own other ranks, each of which has a context (some 0.5 GiB) or "
+        "a copy of the checkpoint on GPU 0 because its device was set too late.",
+        shows_before="nvidia-smi lists processes on the GPU before the job starts; `torch.load` without map_location, "
+        "no torch.cuda.set_device(LOCAL_RANK).",
+        shows_during="nvidia-smi shows more memory in use than torch has reserved; several processes of the job on "
+        "GPU 0.",
+        shows_after="`CUDA out of memory` with `Process N has ... memory in use` for others than this process, and "
+        "little `allocated by PyTorch`.",
+        known_misses="In a container the driver does not tell of processes outside of it, and numbers are those of "
+        "the host: torch then lists this very process among the others. What MIG or MPS set aside is not listed.",
+        remedies=(
+            Remedy(
+                text="See who holds it; end what an earlier run has left.",
+                command="nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv",
+                safety=Safety.AUTOMATIC,
+            ),
+            Remedy(
+                text="Where they are ranks of this job: set each one's device before anything touches CUDA, and load "
+                'checkpoints with map_location="cpu".'
+            ),
+            Remedy(text="Ask the scheduler for whole GPUs, or put the job on one that is free."),
+        ),
+        sources=("torch: c10/cuda/CUDACachingAllocator.cpp, reportProcessMemoryInfo",),
+    ),
+    Cause(
+        code="MEM010",
+        name="tensors-kept-over-steps",
+        summary="Tensors of earlier steps stay alive, so that each step needs more GPU memory than the one before.",
+        what_happens="Something holds on to a tensor of each step: a sum of losses without `.item()` or `.detach()` "
+        "keeps the whole graph behind it, a list of outputs or metrics keeps the outputs, a hook or a cache grows. "
+        "Memory rises by the same amount each step until a request fails, anywhere.",
+        shows_before="`total += loss`, `losses.append(loss)`, `outputs.append(output)` in the loop without `.item()` "
+        "or `.detach()`; retain_graph=True; a cache of tensors without a bound.",
+        shows_during="`torch.cuda.memory_allocated()` at the same place of each step rises steadily.",
+        shows_after="`CUDA out of memory` after many good steps, at a place that is not the largest. In a memory "
+        "snapshot: activations that were made before the optimizer's last steps and are still held.",
+        known_misses="Seen in a snapshot alone, and there only where its events reach back over three steps and the "
+        "optimizer allocates something in each. Growth because inputs grow (longer sequences, a curriculum) is none.",
+        remedies=(
+            Remedy(text="Keep numbers, not tensors: `total += loss.detach()` or `.item()` every so many steps."),
+            Remedy(text="Move what is collected to the host at once: `outputs.append(output.detach().cpu())`."),
+            Remedy(
+                text="Record a snapshot over a few steps, and look who holds the oldest blocks: "
+                "torch.cuda.memory._record_memory_history(max_entries=100_000)."
+            ),
+        ),
+        sources=("torch: Frequently Asked Questions, my model reports cuda runtime error: out of memory",),
+    ),
 )

@@ -189,4 +189,54 @@ CAUSES = (
             "torch.cuda.set_sync_debug_mode",
         ),
     ),
+    Cause(
+        code="PERF011",
+        name="precision-without-hardware",
+        summary="Numbers are kept in a form for which a GPU has no units: it computes them by many other instructions.",
+        what_happens="bf16 needs compute capability 8.0, fp8 needs 8.9. On a GPU below that torch does not refuse: it "
+        "converts, multiplies in fp32 and converts back, at a fraction of the rate of fp16's units. In a job with GPUs "
+        "of several kinds everybody waits for those that lack it.",
+        shows_before="A setup with bf16 on V100, T4 or RTX 20 cards, or with fp8 on A100. The name of a GPU is no "
+        "test, and `torch.cuda.is_bf16_supported()` says yes where it is emulated; the compute capability is.",
+        shows_during="Steps several times as long as planned, with the GPU busy throughout.",
+        shows_after="Nothing but the time: results are right.",
+        known_misses="Memory-bound operations lose little by it; a model that is small and waits for data anyway does "
+        "not show it.",
+        remedies=(
+            Remedy(
+                text="Take what all GPUs have: fp16 with a gradient scaler below capability 8.0, bf16 from there "
+                "on. `holdfast.agree_precision` lets all ranks agree on it and tells each why."
+            ),
+            Remedy(
+                text="See which a GPU has.",
+                command="nvidia-smi --query-gpu=name,compute_cap --format=csv",
+                safety=Safety.AUTOMATIC,
+            ),
+        ),
+        sources=("NVIDIA: CUDA C++ Programming Guide, compute capabilities", "torch.cuda.is_bf16_supported"),
+    ),
+    Cause(
+        code="PERF012",
+        name="tensor-parallel-across-nodes",
+        summary="Ranks that share each layer's matrices stand in several nodes, and meet there over the network.",
+        what_happens="Tensor parallelism sums up activations several times in each layer, and nothing can be computed "
+        "meanwhile. Within a node that goes over NVLink; between nodes over a network that is 10 to 30 times as slow.",
+        shows_before="A tensor degree above the number of GPUs in a node, or ranks ordered so that a tensor group does "
+        "not stand within one.",
+        shows_during="GPUs wait in all-reduce or reduce-scatter in every layer; utilisation is low and even.",
+        shows_after="Throughput far below that of the same job with tensor parallelism inside the node.",
+        known_misses="Racks whose NVLink joins many nodes (GB200 NVL72) are one node in this sense.",
+        remedies=(
+            Remedy(
+                text="Keep the tensor degree at most at the GPUs of a node, and divide between nodes by pipeline "
+                "stages, FSDP, or both."
+            ),
+            Remedy(
+                text="Order ranks so that those of a tensor group are neighbours: the innermost dimension of the mesh."
+            ),
+        ),
+        sources=(
+            "D. Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters (SC21), takeaway 1",
+        ),
+    ),
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from holdfast.facts.code.partings import Parting
 from holdfast.findings import Finding
+from holdfast.report.lint import order as in_order
 from holdfast.rules.code import (
     alarm,
     arguments,
@@ -99,15 +100,13 @@ RULES: tuple[Rule, ...] = tuple(
 
 
 def judge(partings: Iterable[Parting]) -> Iterator[tuple[Rule, Parting, Finding]]:
-    """What the rules say, each with its rule, in the order of files and lines; of one line the gravest alone."""
-    claims: dict[tuple[str, int], tuple[int, Rule, Parting]] = {}
+    """What the rules say, each with its rule, in the order of files and lines, and of one line the gravest first."""
+    claims: dict[tuple[str, int, int], tuple[Rule, Parting]] = {}
     for parting in partings:
-        for rank, rule in enumerate(RULES):
+        for gravity, rule in enumerate(RULES):
             if rule.wants(parting):
-                key = (parting.place.file, parting.place.line)
-                if key not in claims or rank < claims[key][0]:
-                    claims[key] = (rank, rule, parting)
+                claims.setdefault((parting.place.file, parting.place.line, gravity), (rule, parting))
                 break
-    for key in sorted(claims):
-        _, rule, parting = claims[key]
+    for key in sorted(claims, key=lambda key: (*in_order(*key[:2]), key[2])):
+        rule, parting = claims[key]
         yield rule, parting, rule.finding(parting)

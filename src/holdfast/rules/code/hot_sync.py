@@ -21,8 +21,8 @@ RULE = Rule(
     cause=by_name("gpu-awaited-each-step"),
     tier=Tier.ADVICE,
     what_it_does="Finds the first `.item()`, `.tolist()`, `.cpu()`, `float(...)` or print of the loss, of its parts or "
-    "of the norm of gradients in a loop that calls backward, in functions that it is given to as well, under no "
-    "condition.",
+    "of the norm of gradients in a loop that calls backward, in functions that it is given to and in a step that the "
+    "loop calls as well, under no condition.",
     known_misses="Tensors that backward is not called for; inner loops; `if loss > limit`, which waits too; libraries "
     "that ask for the number themselves (loggers, progress bars). Tests, loops over few rounds, and files that "
     "speak of no device or of one process alone are left out.",

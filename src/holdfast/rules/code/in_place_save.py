@@ -22,8 +22,8 @@ RULE = Rule(
     tier=Tier.ADVICE,
     what_it_does="Finds `torch.save` under a name that is the same each time, in a loop or in a method, from which the "
     "module also loads, or which takes a state dict. Where the function moves or copies files nothing is said.",
-    known_misses="Paths are followed within one module, and only where each name is assigned once. Folders of shards "
-    "(torch.distributed.checkpoint, DeepSpeed), and what libraries write.",
+    known_misses="Paths are followed to all callers in sight, and only where each name is assigned once. Folders of "
+    "shards (torch.distributed.checkpoint, DeepSpeed), and what libraries write.",
     bad="""\
 def train(model, steps):
     for step in range(steps):

@@ -23,8 +23,9 @@ RULE = Rule(
     cause=by_name("mean-of-local-means"),
     tier=Tier.ADVICE,
     what_it_does="Finds metrics that are divided by a number which each rank counted for itself (of what passes a "
-    "comparison or a mask), then all-reduced and divided by the number of ranks.",
-    known_misses="Only within one function. Counts of whole batches are the same on all ranks under a "
+    "comparison or a mask), then all-reduced and divided by the number of ranks: in one function, in one that "
+    "another gives the mean to, or with a mean that another function or method gives.",
+    known_misses="Through more functions than two. Counts of whole batches are the same on all ranks under a "
     "DistributedSampler, and nothing is said of them.",
     bad="""\
 def accuracy(hits, labels):

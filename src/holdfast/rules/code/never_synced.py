@@ -24,8 +24,8 @@ RULE = Rule(
     tier=Tier.DRIFT,
     what_it_does="Finds functions with a step of an optimizer in which every backward stands in `with "
     "model.no_sync():`, that of the last part of a batch too, and which average nothing themselves.",
-    known_misses="A backward in another function than the step; a last part that is told by a condition of the wrong "
-    "number; no_sync that a rank enters by a condition of its own, which is a collective under that condition.",
+    known_misses="A step more than one call away from the backward; a last part that is told by a condition of the "
+    "wrong number; no_sync that a rank enters by a condition of its own, which is a collective under that condition.",
     bad="""\
 def train(model, batches, optimizer, parts):
     for batch in batches:

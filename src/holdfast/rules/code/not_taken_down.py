@@ -22,7 +22,7 @@ RULE = Rule(
     cause=by_name("group-left-at-exit"),
     tier=Tier.ADVICE,
     what_it_does='Finds scripts (with `if __name__ == "__main__"`) that make a group of "nccl" and take it down '
-    "nowhere, nor in what they import.",
+    "nowhere, nor in what they import; the group may be made there too.",
     known_misses="Backends that are chosen by a variable; scripts without that test; ways out that leave the call "
     "out. Where a framework holds the group (Accelerate, Lightning, DeepSpeed, Ray, Megatron) nothing is said.",
     bad="""\

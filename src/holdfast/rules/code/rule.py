@@ -98,13 +98,11 @@ def evidence(parting: Parting) -> tuple[Fact, ...]:
         facts.append(Fact(text=parting.text, origin=at(parting.guard)))
     facts += [_source(source) for source in parting.sources]
     calls = [each for each in parting.chain if each != parting.place]
+    raised = parting.kind in ("swallowed", "exit") and parting.text.startswith("except")
     for number, place in enumerate(calls, 1):
-        last = number == len(calls) and parting.op is not None
-        text = (
-            f"there it enters {parting.op.name}"
-            if last and parting.op is not None
-            else f"through a call in {place.function}"
-        )
+        text = f"through a call in {place.function}"
+        if number == len(calls) and parting.op is not None:
+            text = "there it is raised" if raised else f"there it enters {parting.op.name}"
         facts.append(Fact(text=text, origin=at(place)))
     return tuple(facts)
 

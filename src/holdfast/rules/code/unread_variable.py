@@ -6,13 +6,10 @@ import re
 from collections.abc import Sequence
 
 from holdfast.facts.code.partings import Parting
-from holdfast.facts.variables import Given
 from holdfast.findings import Finding, Level
 from holdfast.rules.causes import by_name
 from holdfast.rules.code.edits import Edit
 from holdfast.rules.code.rule import Rule, Tier
-from holdfast.rules.environment import names
-from holdfast.rules.environment.scene import Scene
 from holdfast.variables import meant
 
 
@@ -20,6 +17,10 @@ def unread(parting: Parting) -> Finding | None:
     """What ``holdfast env`` says of the variable, where it says for sure that nobody reads it."""
     if parting.kind != "set":
         return None
+    from holdfast.facts.variables import Given  # noqa: PLC0415 - few programs set any
+    from holdfast.rules.environment import names  # noqa: PLC0415
+    from holdfast.rules.environment.scene import Scene  # noqa: PLC0415
+
     given = Given(name=parting.text, value=parting.how or None, origin=parting.place.file, line=parting.place.line)
     return next((claim for claim in names.judge(given, {}, Scene()) if claim.level is not Level.NOTE), None)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from holdfast.facts.logs import Line, LogFacts, Signal
 from holdfast.facts.ranks import Place
+from holdfast.findings import Fact, Remedy
 from holdfast.rules.logs.meanings import Tier
 
 #: Lines that say one of these make whatever else stands in them harmless.
@@ -17,7 +18,10 @@ GUESSED = frozenset({"oom-killer", "killed", "segfault"})
 
 @dataclass(frozen=True)
 class Candidate:
-    """One possible root: its cause by name, how near to the root, how sure, and what it rests on."""
+    """One possible root: its cause by name, how near to the root, how sure, and what it rests on.
+
+    ``facts`` are what was made of lines; without ``remedies`` those of the cause are given.
+    """
 
     cause: str
     tier: Tier
@@ -27,6 +31,8 @@ class Candidate:
     rank: int | None = None
     host: str = ""
     place: Place | None = None
+    facts: tuple[Fact, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
 
     @property
     def order(self) -> tuple[int, float, float]:

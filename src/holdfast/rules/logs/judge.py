@@ -66,8 +66,11 @@ def _follows(later: Candidate, root: Candidate) -> bool:
 def _finding(one: Candidate) -> Finding:
     file, line = (one.place.file, one.place.line) if one.place else (None, None)
     subject = Subject(rank=one.rank, host=one.host or None, file=file, line=line)
-    evidence = tuple(_fact(line) for line in one.lines[:4])
-    return finding(by_name(one.cause), one.message, subject=subject, evidence=evidence, confidence=one.confidence)
+    evidence = (*one.facts, *(_fact(line) for line in one.lines[:4]))
+    return finding(
+        by_name(one.cause), one.message, subject=subject, evidence=evidence, remedies=one.remedies,
+        confidence=one.confidence,
+    )  # fmt: skip
 
 
 def _consequence(one: Candidate) -> Finding:

@@ -130,6 +130,8 @@ ALSO = {
     "host-oom-killed": ("rank-killed", "peer-lost"),
     "gpu-oom-all-ranks": ("oom-on-one-rank-then-timeout", "duplicate-gpu"),
     "oom-on-one-rank-then-timeout": ("gpu-oom-all-ranks",),
+    "gpu-memory-fragmented": ("gpu-oom-all-ranks",),
+    "gpu-memory-taken-by-others": ("gpu-oom-all-ranks", "duplicate-gpu"),
     "python-exception-all-ranks": ("python-exception-on-one-rank", "comm-config-bad"),
     "python-exception-on-one-rank": ("python-exception-all-ranks", "model-download-race"),
     "rank-missing-collective": ("uneven-inputs", "watchdog-timeout-straggler"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from holdfast.facts.logs import Signal
+from holdfast.facts.shortages import killed
+from holdfast.report.evidence import size_text
 from holdfast.rules.logs.absent import absent
 from holdfast.rules.logs.heard import Candidate, Heard, first_to_speak
 from holdfast.rules.logs.meanings import MEANINGS, Meaning, Tier
@@ -64,9 +66,19 @@ def candidate(heard: Heard, meaning: Meaning, signals: list[Signal]) -> Candidat
     where = f" on {first.line.host}" if first.line.host and rank is None else ""
     lines = tuple(signal.line for signal in signals)
     return Candidate(
-        meaning.cause, meaning.tier, meaning.confidence, f"{who}{meaning.sentence}{where}", lines, rank,
-        first.line.host,
+        meaning.cause, meaning.tier, meaning.confidence, f"{who}{meaning.sentence}{where}{_victim(signals)}", lines,
+        rank, first.line.host,
     )  # fmt: skip
+
+
+def _victim(signals: list[Signal]) -> str:
+    """Whom the kernel's out-of-memory killer ended, and how much it had; empty where no line says so."""
+    told = (killed(signal.line.text) for signal in signals if signal.name == "oom-killer")
+    victim = next((each for each in told if each is not None and each.resident), None)
+    if victim is None:
+        return ""
+    limit = ", where a control group's limit was met" if victim.cgroup else ""
+    return f": {victim.name or 'process'} ({victim.pid}) had {size_text(victim.resident or 0)} resident{limit}"
 
 
 def rank_of(heard: Heard, signals: list[Signal]) -> int | None:
