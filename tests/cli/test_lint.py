@@ -5,11 +5,12 @@ import os
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import click
 import pytest
 import yaml
 from click.testing import CliRunner
 
-from holdfast.cli import lint, main
+from holdfast.cli import lint, main, root
 
 GUARDED = """import torch.distributed as dist
 
@@ -28,7 +29,7 @@ def file(tmp_path):
 
 
 def run(*words):
-    return CliRunner().invoke(lint.command, [str(word) for word in words], standalone_mode=False)
+    return CliRunner().invoke(root, ["lint", *map(str, words)], standalone_mode=False)
 
 
 def test_a_finding_is_a_line_and_a_status(file):
@@ -140,14 +141,14 @@ def test_standard_input_is_linted_under_the_name_that_an_editor_gives(tmp_path, 
     (tmp_path / "helper.py").write_text("import torch.distributed as dist\n\n\ndef all_done():\n    dist.barrier()\n")
     text = "import torch.distributed as dist\nfrom helper import all_done\nif dist.get_rank() == 0:\n    all_done()\n"
     words = ["-", "--stdin-filename", "train.py", "helper.py"]
-    result = CliRunner().invoke(lint.command, words, input=text, standalone_mode=False)
+    result = CliRunner().invoke(root, ["lint", *words], input=text, standalone_mode=False)
     assert result.stdout.startswith("train.py:4: SYNC004")
     (tmp_path / "train.py").write_text("x = 1\n")
     words = [".", "-", "--stdin-filename", str(tmp_path / "train.py")]
-    assert CliRunner().invoke(lint.command, words, input=text, standalone_mode=False).return_value == 1
-    result = CliRunner().invoke(lint.command, ["-"], input=GUARDED.format(comment=""), standalone_mode=False)
+    assert CliRunner().invoke(root, ["lint", *words], input=text, standalone_mode=False).return_value == 1
+    result = CliRunner().invoke(root, ["lint", "-"], input=GUARDED.format(comment=""), standalone_mode=False)
     assert (result.stdout[:10], result.return_value) == ("-:6: SYNC0", 1)
-    assert CliRunner().invoke(lint.command, ["-"], input=b"\0", standalone_mode=False).return_value == 2
+    assert CliRunner().invoke(root, ["lint", "-"], input=b"\0", standalone_mode=False).return_value == 2
     assert "no `-` among the paths" in str(run("--stdin-filename", "a.py").exception)
 
 
@@ -231,7 +232,7 @@ def test_the_hook_of_pre_commit_calls_what_is_there():
     program, name, *words = hook["entry"].split()
     assert (hook["id"], program, name) == ("holdfast-lint", "holdfast", "lint")
     assert not hook["pass_filenames"], "what did not change belongs to the program too"
-    lint.command.make_context(name, words)
+    lint.command.make_context(name, words, parent=click.Context(root, **root.context_settings))
 
 
 HOSTILE = {
