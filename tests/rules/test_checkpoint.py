@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast import manifest
-from holdfast.facts.checkpoints import Unfinished, look
+from holdfast.facts.checkpoints.kept import Unfinished, look
 from holdfast.findings import Level
 from holdfast.manifest import Entry, Manifest
 from holdfast.rules.checkpoint import another_model, judge

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from holdfast.facts.checkpoints import Checkpoints, Seen, Unfinished
+from holdfast.facts.checkpoints.kept import Checkpoints, Seen, Unfinished
 from holdfast.findings import Fact, Finding, Level, Subject, Unknown, finding
 from holdfast.report.text import duration, plural
 from holdfast.rules.causes import by_name

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.facts import checkpoints
-from holdfast.facts.checkpoints import Checkpoints
+from holdfast.facts.checkpoints import kept
+from holdfast.facts.checkpoints.kept import Checkpoints
 from holdfast.facts.checks import Place, Seen, fact
 from holdfast.findings import Fact
 
@@ -32,4 +32,4 @@ def look(place: Place) -> Kept:
     folder = place.path(place.checkpoints) if place.checkpoints.startswith("/") else Path(place.checkpoints)
     if not folder.exists():
         return Kept(absent=f"{folder} is not there yet")
-    return Kept(found=checkpoints.look(folder, contents=False))
+    return Kept(found=kept.look(folder, contents=False))

@@ -1,0 +1,34 @@
+"""Starts a program that makes a checkpoint, once for a whole run of the tests, whatever worker asks first."""
+
+import fcntl
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def made(store, name, program, *arguments, ranks=1, limit_s=240):
+    """The folder ``store/name``, which ``python -m tests.saved.<program> FOLDER ...`` filled under ``ranks`` ranks.
+
+    ``store`` is a folder that all workers of one run of the tests share.
+    """
+    folder, done = store / name, store / f"{name}.done"
+    with (store / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            folder.mkdir(exist_ok=True)
+            launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+            command = [sys.executable, *launcher, "-m", f"tests.saved.{program}", str(folder), *arguments]
+            result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False)
+            assert result.returncode == 0, result.stderr[-4000:]
+            done.touch()
+    return folder
+
+
+def shared_store(tmp_path_factory):
+    """A folder of this run of the tests, the same for all of its workers."""
+    base = tmp_path_factory.getbasetemp()
+    store = (base.parent if base.name.startswith("popen-gw") else base) / "saved"
+    Path(store).mkdir(exist_ok=True)
+    return store

@@ -1,0 +1,78 @@
+"""The model that every maker of checkpoints trains: odd sizes, tied weights, a frozen part, a 0-dimensional buffer."""
+
+import torch
+from torch import nn
+
+VOCABULARY, WIDTH, TOKENS, BATCH = 37, 20, 7, 4
+LEARNING_RATE, STEPS = 1e-2, 3
+
+
+class Block(nn.Module):
+    """A layer: attention over few tokens, and a feed-forward part of odd width."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.mix = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.up = nn.Linear(WIDTH, 51)
+        self.down = nn.Linear(51, WIDTH)
+
+    def forward(self, x):
+        x = x + self.mix(self.norm(x)).cumsum(1) / TOKENS
+        return x + self.down(torch.nn.functional.gelu(self.up(x)))
+
+
+class Model(nn.Module):
+    """A small language model; ``scale`` is a buffer without dimensions, ``frozen`` is not trained, ``head`` is tied."""
+
+    def __init__(self, *, tied=True, frozen=True):
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(3.0))
+        self.register_buffer("seen", torch.arange(5))
+        self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        self.frozen = nn.Linear(WIDTH, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        if tied:
+            self.head.weight = self.embed.weight
+        if frozen:
+            self.frozen.requires_grad_(False)
+
+    def forward(self, tokens):
+        x = self.frozen(self.embed(tokens)) * self.scale / 3
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def model(**options):
+    """The model with the same numbers everywhere."""
+    torch.manual_seed(11)
+    return Model(**options)
+
+
+def batch(step, rank=0, ranks=1):
+    """Tokens and targets of a rank at a step: the same ``BATCH`` rows of all ranks, divided."""
+    made = torch.Generator().manual_seed(1000 + step)
+    tokens = torch.randint(0, VOCABULARY, (BATCH, TOKENS), generator=made)
+    share = BATCH // ranks
+    mine = tokens[rank * share : (rank + 1) * share]
+    return mine, mine.roll(-1, 1)
+
+
+def loss_of(module, step, rank=0, ranks=1):
+    """The mean loss of a rank's share."""
+    tokens, targets = batch(step, rank, ranks)
+    return torch.nn.functional.cross_entropy(module(tokens).flatten(0, 1).float(), targets.flatten())
+
+
+def optimizer_of(module):
+    """AdamW over two groups, as people make it: no decay for what has one dimension."""
+    trained = [each for each in module.parameters() if each.requires_grad]
+    return torch.optim.AdamW(
+        [
+            {"params": [each for each in trained if each.dim() > 1], "weight_decay": 0.1},
+            {"params": [each for each in trained if each.dim() <= 1], "weight_decay": 0.0},
+        ],
+        lr=LEARNING_RATE,
+    )
