@@ -36,7 +36,7 @@ class Model(nn.Module):
         if tied:
             self.head.weight = self.embed.weight
         if frozen:
-            self.frozen.requires_grad_(False)
+            self.frozen.requires_grad_(requires_grad=False)
 
     def forward(self, tokens):
         x = self.frozen(self.embed(tokens)) * self.scale / 3

@@ -1,7 +1,7 @@
 """Which format a path is of, and its reader. Each reader is a module with two functions:
 
-``recognises(path)`` gives the format that a path is of, or None; it looks at names and first bytes alone. ``read(path)``
-gives ``Contents``; both raise CheckpointUnreadable with one clause that says what is wrong.
+``recognises(path)`` gives the format that a path is of, or None; it looks at names and first bytes alone. ``read``
+gives its ``Contents``; both raise CheckpointUnreadable with one clause that says what is wrong.
 """
 
 from __future__ import annotations
