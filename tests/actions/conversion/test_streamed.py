@@ -1,0 +1,39 @@
+"""The streamer of the tests itself: torch loads and maps what it put down."""
+
+import torch
+
+from holdfast.actions.conversion.archives import Storages
+from holdfast.actions.conversion.files import File, Written
+from tests.actions.conversion.streamed import neutral, stream
+from tests.saved.model import loss_of, model, optimizer_of
+
+
+def test_torch_loads_and_maps_an_archive(tmp_path):
+    module = model()
+    optimizer = optimizer_of(module)
+    loss_of(module, 0).backward()
+    optimizer.step()
+    contents = neutral(tmp_path, module, optimizer)
+    storages = Storages()
+    value = {name: storages.tensor(each) for name, each in contents.tensors.items()}
+    value["count"] = 3
+    path = stream(Written((File("", (storages.file(value),)),)), contents, tmp_path / "out.pt")
+    for mapped in (False, True):
+        loaded = torch.load(path, mmap=mapped, weights_only=True)
+        assert loaded.pop("count") == 3
+        assert set(loaded) == set(contents.tensors)
+        assert all(torch.equal(each, module.state_dict()[name]) for name, each in loaded.items())
+
+
+def test_an_optimizer_stands_by_names(tmp_path):
+    module = model()
+    optimizer = optimizer_of(module)
+    loss_of(module, 0).backward()
+    optimizer.step()
+    contents = neutral(tmp_path, module, optimizer, step=1)
+    assert contents.ties == {"head.weight": "embed.weight"}
+    assert contents.frozen == {"frozen.weight", "frozen.bias"}
+    assert contents.buffers == {"scale", "seen"}
+    assert set(contents.optimizer.tensors["embed.weight"]) == {"exp_avg", "exp_avg_sq"}
+    assert contents.optimizer.numbers["embed.weight"] == {"step": 1.0}
+    assert [len(group.params) for group in contents.optimizer.groups] == [7, 8]
