@@ -113,9 +113,13 @@ class Reader:
 
     def _assembled(self, tensor: Tensor) -> Array:
         whole = np.empty(tensor.shape, dtype_of(tensor.dtype))
-        seen = np.zeros(tensor.shape, bool) if len(tensor.pieces) > 1 else None
+        one = len(tensor.pieces) == 1 and tensor.pieces[0].shape == tensor.shape
+        seen = None if one else np.zeros(tensor.shape, bool)
         for packed in tensor.pieces:
             piece = self.unpacked(packed, tensor)
+            extent = (tensor.numel,) if piece.flat else tensor.shape
+            if any(at + n > size for at, n, size in zip(piece.start, piece.shape, extent, strict=True)):
+                raise CheckpointUnreadable(self.root / piece.file, why=f"a piece of {tensor.name} lies beyond its end")
             if piece.flat:
                 places: Any = slice(piece.start[0], piece.start[0] + piece.shape[0])
                 whole.reshape(-1)[places] = self._strided(tensor, piece)
