@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from holdfast.cli.plan import command
+from holdfast.cli import root
 from holdfast.errors import BadValue, MissingFile
 from tests.facts import snapshots as made
 
@@ -20,7 +20,7 @@ RUN = ["llama3.1-8b", "--on", "8 H100", "--sequence", "8192"]
 
 
 def asked(*arguments):
-    return CliRunner().invoke(command, [*RUN, *arguments], catch_exceptions=False, standalone_mode=False)
+    return CliRunner().invoke(root, ["plan", *RUN, *arguments], catch_exceptions=False, standalone_mode=False)
 
 
 def test_a_log_says_what_was_wanting_and_the_models_what_would_help(tmp_path):
