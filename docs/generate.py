@@ -5,10 +5,11 @@ Tests compare the pages with what this would write.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -105,11 +106,21 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 
 def _command(name: str, line: str) -> str:
-    command = import_module(COMMANDS[name][0]).command
-    width = {"terminal_width": 100, "max_content_width": 100}
+    """The section of a command, and below it those of its own commands."""
+    width: dict[str, Any] = {"terminal_width": 100, "max_content_width": 100}
     parent = click.Context(root, info_name="holdfast", **{**root.context_settings, **width})
+    command = import_module(COMMANDS[name][0]).command
+    parts = [f"## {name}\n\n{line}\n", *_helps(command, name, parent)]
+    return "\n".join(parts)
+
+
+def _helps(command: click.Command, name: str, parent: click.Context) -> Iterator[str]:
     context = command.make_context(name, [], parent=parent, resilient_parsing=True)
-    return f"## {name}\n\n{line}\n\n```text\n{command.get_help(context)}\n```\n"
+    yield f"```text\n{command.get_help(context)}\n```\n"
+    if isinstance(command, click.Group):
+        for each in command.list_commands(context):
+            below = command.get_command(context, each)
+            yield from _helps(below, each, context) if below is not None else ()
 
 
 def _table(rows: Iterable[Setting]) -> str:

@@ -13,6 +13,8 @@ import pytest
 
 from docs.generate import PAGES
 from holdfast import cli
+from holdfast.cli import ckpt
+from holdfast.cli.table import TableGroup
 from holdfast.errors import BoxNoise, InternalError
 
 ROOT = Path(__file__).parents[2]
@@ -60,17 +62,25 @@ def test_that_check_can_fail():
     assert imported_by("import torch", ("torch",)) == ["torch"]
 
 
-@pytest.mark.parametrize("command", cli.COMMANDS)
-def test_every_command_of_the_table_is_there_and_documents_itself(command):
-    found = import_module(cli.COMMANDS[command][0]).command
+@pytest.mark.parametrize("command", ckpt.COMMANDS)
+def test_help_of_a_command_of_ckpt_imports_nothing_heavy(command):
+    assert imported_by(f"from holdfast.cli import main; main(['ckpt', {command!r}, '--help'])") == []
+
+
+@pytest.mark.parametrize("module", [module for group in (cli, ckpt) for module, _ in group.COMMANDS.values()])
+def test_every_command_of_the_table_is_there_and_documents_itself(module):
+    found = import_module(module).command
     assert isinstance(found, click.Command)
     assert found.help
 
 
-def test_every_command_that_is_there_is_in_the_table():
-    files = {path.stem for path in Path(cli.__file__).parent.glob("*.py")} - {"__init__"}
-    modules = {module.rpartition(".")[2] for module, _ in cli.COMMANDS.values()}
-    assert {file for file in files if hasattr(import_module(f"holdfast.cli.{file}"), "command")} == modules
+@pytest.mark.parametrize("group", [cli, ckpt], ids=["holdfast", "ckpt"])
+def test_every_command_that_is_there_is_in_the_table(group):
+    inside = Path(group.__file__).parent
+    files = {path.stem for path in inside.glob("*.py")} | {path.parent.name for path in inside.glob("*/__init__.py")}
+    found = {f"{group.__name__}.{file}" for file in files - {"__init__"}}
+    modules = {module for module, _ in group.COMMANDS.values()}
+    assert {each for each in found if hasattr(import_module(each), "command")} == modules
 
 
 def test_the_page_of_commands_is_what_help_prints():
@@ -93,6 +103,10 @@ def test_help_lists_every_command_with_its_line(capsys):
 
 def test_a_misspelt_command_gets_the_near_one(capsys):
     assert ended(capsys, "rnu") == (2, "", "holdfast: there is no command 'rnu'; did you mean run?\n")
+
+
+def test_a_misspelt_command_of_ckpt_gets_the_near_one(capsys):
+    assert ended(capsys, "ckpt", "inspct") == (2, "", "holdfast: there is no command 'inspct'; did you mean inspect?\n")
 
 
 def test_a_misspelt_option_is_a_usage_error(capsys):
@@ -125,7 +139,7 @@ def ending(monkeypatch, capsys):
     """Let `holdfast explain` be a command that raises or returns what the test wants."""
 
     def end(command):
-        monkeypatch.setattr(cli._Root, "get_command", lambda *_: command)
+        monkeypatch.setattr(TableGroup, "get_command", lambda *_: command)
         return ended(capsys, "explain")
 
     return end

@@ -1,27 +1,27 @@
 """The command line: one file a command, about fifty lines, readable as a recipe of facts, rules and a report.
 
-This file is the root command. It imports a command's module when that command is called, so that ``holdfast --help``
-costs little and needs neither torch nor rich nor numpy. A command's module holds a click command named ``command``;
-what that returns is the exit status (nothing means 0).
+This file is the root command. It imports a command's module when that command is called (``table``), so that
+``holdfast --help`` costs little and needs neither torch nor rich nor numpy. A command's module holds a click command
+named ``command``; what that returns is the exit status (nothing means 0). A package is a command with commands.
 """
 
 from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
-from importlib import import_module
+from collections.abc import Sequence
 from typing import NoReturn
 
 import click
 
 from holdfast import __version__
-from holdfast.errors import HoldfastError, InternalError, MissingExtra, UnknownName, UsageError, WorldError
+from holdfast.cli.table import Table, TableGroup
+from holdfast.errors import HoldfastError, InternalError, MissingExtra, UsageError, WorldError
 
 INTERRUPTED = 130
 
 #: Command -> the module that holds it, and its line in ``holdfast --help``.
-COMMANDS: Mapping[str, tuple[str, str]] = {
+COMMANDS: Table = {
     "env": ("holdfast.cli.env", "Audit the variables of a job: what nobody reads, or reads as something else."),
     "check": ("holdfast.cli.check", "Look at this host before a job: what would stop it, slow it down, or is unseen."),
     "bench": ("holdfast.cli.bench", "Measure collectives: how fast ranks talk, and whether results are right."),
@@ -32,31 +32,13 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "attach": ("holdfast.cli.attach", "Look into a job that hangs now: who waits, who does not, and at which line."),
     "report": ("holdfast.cli.report", "Put all evidence of a run into one archive, without secrets, to hand on."),
     "diagnose": ("holdfast.cli.diagnose", "Find the root cause in logs, dumps, boxes, or archives of them."),
+    "ckpt": ("holdfast.cli.ckpt", "Look into checkpoints of any framework: inspect, verify, convert, diff."),
     "explain": ("holdfast.cli.explain", "Explain a cause of failure, or an environment variable."),
     "chaos": ("holdfast.cli.chaos", "List the faults that can be injected, or hurt a job with them on purpose."),
 }
 
 
-class _Root(click.Group):
-    """Knows its commands from the table alone and imports the one that is called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:  # noqa: ARG002 - click's signature
-        if cmd_name not in COMMANDS:
-            raise UnknownName("command", cmd_name, COMMANDS)
-        found = import_module(COMMANDS[cmd_name][0]).command
-        if not isinstance(found, click.Command):
-            raise InternalError(f"{COMMANDS[cmd_name][0]}.command is no command")
-        return found
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
-
-
-@click.group(cls=_Root, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=TableGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="holdfast", message="%(prog)s %(version)s")
 def root() -> None:
     """Keep distributed PyTorch training running, and say why when it stops."""
