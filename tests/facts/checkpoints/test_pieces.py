@@ -104,8 +104,6 @@ def test_numbers_are_rounded_as_torch_rounds(into):
     bits = torch.randint(-(2**31), 2**31 - 1, (200_000,), dtype=torch.int32, generator=torch.Generator().manual_seed(3))
     numbers = torch.cat([bits.view(torch.float32), torch.randn(200_000) * 100, torch.tensor([0.0, -0.0, 448.0, 1e-8])])
     numbers = numbers[numbers.isfinite()]
-    if into.startswith("float8"):  # beyond the largest, torch saturates and ml_dtypes has no number: not the same
-        numbers = numbers[numbers.abs() < 448]
     wanted = numbers.to(getattr(torch, into)).view(torch.uint8).numpy().tobytes()
     assert cast(numbers.numpy(), into).tobytes() == wanted
     assert cast(numbers.numpy(), "float32") is not None

@@ -26,6 +26,7 @@ from holdfast.facts.checkpoints.torch_pickle import TensorAt
 
 #: Bytes that are read at once.
 BLOCK = 8 << 20
+_LARGEST_E4M3 = 448
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -201,4 +202,6 @@ def cast(block: Array, dtype: str) -> Array:
     if block.dtype == target:
         return block
     with np.errstate(over="ignore", invalid="ignore"):
+        if dtype == "float8_e4m3fn":  # it has no infinity: torch gives the largest number, ml_dtypes none at all
+            block = np.clip(block.astype(np.float32), -_LARGEST_E4M3, _LARGEST_E4M3)
         return block.astype(target)
