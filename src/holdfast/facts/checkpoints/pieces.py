@@ -91,11 +91,18 @@ class Reader:
         """The piece by where its numbers are, where it stands in a file of torch.save inside of a file."""
         if not piece.packed:
             return piece
-        path = self.root / piece.file
-        found = read_window(path, self._handle(piece.file), piece.offset, piece.packed)
+        return self.within(self.packed_file(piece), piece, tensor)
+
+    def packed_file(self, piece: Piece) -> TorchFile:
+        """The file of torch.save that a packed piece stands in."""
+        return read_window(self.root / piece.file, self._handle(piece.file), piece.offset, piece.packed)
+
+    def within(self, found: TorchFile, piece: Piece, tensor: Tensor) -> Piece:
+        """The piece by where its numbers are, in the file of torch.save that :meth:`packed_file` gave."""
         value = found.value
         if not isinstance(value, TensorAt) or value.dtype != tensor.dtype or value.shape != piece.shape:
-            raise CheckpointUnreadable(path, why=f"what stands at byte {piece.offset:,} is no piece of {tensor.name}")
+            why = f"what stands at byte {piece.offset:,} is no piece of {tensor.name}"
+            raise CheckpointUnreadable(self.root / piece.file, why=why)
         (inner,) = found.pieces(value, piece.file)
         return msgspec.structs.replace(piece, offset=inner.offset, strides=inner.strides, packed=0)
 

@@ -147,6 +147,17 @@ def read_window(
     return TorchFile(path, loaded.value, records, loaded.foreign)
 
 
+def records(path: Path) -> Mapping[str, Record]:
+    """The records of an archive by their names, without reading one. Raises CheckpointUnreadable: it is none."""
+    with open_binary(path) as stream:
+        handle, size = stream.fileno(), os.fstat(stream.fileno()).st_size
+        try:
+            with zipfile.ZipFile(io.BufferedReader(Window(handle, 0, size), 1 << 16)) as archive:
+                return dict(_records(archive, handle, 0, size))
+        except (Unreadable, zipfile.BadZipFile, struct.error, UnicodeDecodeError, OSError) as error:
+            raise CheckpointUnreadable(path, why=f"its directory of records cannot be read ({error})") from error
+
+
 def _described(handle: int, records: Mapping[str, Record], more: Mapping[str, Callable[..., Any]] | None) -> Loaded:
     described, order = records.get("data.pkl"), records.get("byteorder")
     if described is None:
