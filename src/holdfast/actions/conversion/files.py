@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -44,6 +44,17 @@ class Zeros(msgspec.Struct, frozen=True):
     size: int
 
 
+class Copy(msgspec.Struct, frozen=True):
+    """``size`` bytes of a file of the source as they are, from ``offset`` on: a configuration, a tokenizer.
+
+    ``file`` is its path below the source's root.
+    """
+
+    file: str
+    offset: int
+    size: int
+
+
 class Record(msgspec.Struct, frozen=True):
     """One record of an archive."""
 
@@ -63,7 +74,7 @@ class Archive(msgspec.Struct, frozen=True):
     size: int
 
 
-Part = bytes | Run | Box | Zeros | Archive
+Part = bytes | Run | Box | Zeros | Copy | Archive
 
 
 class File(msgspec.Struct, frozen=True):
@@ -78,11 +89,19 @@ class File(msgspec.Struct, frozen=True):
         return size_of(self.parts)
 
 
+#: Size in bytes and xxh3 (128 bits, hex) of each file that was written, by its path -> the file that tells of them.
+Seal = Callable[[Mapping[str, tuple[int, str]]], File]
+
+
 class Written(msgspec.Struct, frozen=True):
-    """The files of a checkpoint, and sentences about what the format cannot hold and is not in them."""
+    """The files of a checkpoint, and sentences about what the format cannot hold and is not in them.
+
+    ``seal``, where there is one, makes the last file, once all others are written: a manifest of their hashes.
+    """
 
     files: tuple[File, ...]
     losses: tuple[str, ...] = ()
+    seal: Seal | None = None
 
 
 def whole(tensor: Tensor, dtype: str | None = None) -> Run:
