@@ -61,7 +61,8 @@ DATA006 data-not-shared-out            DATA007 ranks-draw-the-same
 CKPT001 checkpoint-io-slow-timeout    CKPT002 checkpoint-corrupt         CKPT003 checkpoint-half-written
 CKPT004 checkpoint-folder-unusable
 CKPT005 checkpoint-unfinished          CKPT006 checkpoint-of-another-model    CKPT007 checkpoint-of-newer-version
-CKPT008 checkpoint-runs-code
+CKPT008 checkpoint-runs-code          CKPT009 checkpoint-numbers-not-finite  CKPT010 checkpoint-weights-all-zero
+CKPT011 checkpoint-copies-differ       CKPT012 checkpoint-tensor-incomplete   CKPT013 checkpoints-not-alike
 CONF001 comm-config-bad               CONF002 unused-parameters-ddp      CONF003 ddp-param-ready-twice
 CONF004 local-rank-as-global
 PERF001 straggler                     PERF002 computing-long             PERF003 watchdog-timeout-straggler

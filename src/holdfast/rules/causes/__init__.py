@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from holdfast.errors import InternalError, UnknownName
 from holdfast.findings import Cause
 from holdfast.rules.causes import (
+    checkpoint_contents,
     checkpoints,
     configuration,
     data,
@@ -45,7 +46,7 @@ FAMILIES: Mapping[str, str] = {
 }
 _FILES = (
     environment, variables, network, hosts, gpu, gpu_condition, memory, sync, mismatch, process,
-    data, checkpoints, configuration, performance, numerics, machine,
+    data, checkpoints, checkpoint_contents, configuration, performance, numerics, machine,
 )  # fmt: skip
 _PLACE = {family: place for place, family in enumerate(FAMILIES)}
 

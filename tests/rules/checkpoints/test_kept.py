@@ -11,7 +11,7 @@ from holdfast import manifest
 from holdfast.facts.checkpoints.kept import Unfinished, look
 from holdfast.findings import Level
 from holdfast.manifest import Entry, Manifest
-from holdfast.rules.checkpoint import another_model, judge
+from holdfast.rules.checkpoints.kept import another_model, judge
 
 
 def made(root, step, content=b"tensors"):
