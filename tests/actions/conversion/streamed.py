@@ -9,6 +9,7 @@ import zlib
 from pathlib import Path
 
 import torch
+import xxhash
 
 from holdfast.actions.conversion import archives, files
 from holdfast.facts.checkpoints.contents import Contents, Format, Group, Optimizer, Piece, Tensor
@@ -22,13 +23,20 @@ _FULL = archives.LIMIT32
 def stream(written, contents, target):
     """Write every file below ``target`` (or ``target`` itself, where a file's path is ''); gives ``target``."""
     with Reader(Path(contents.root)) as reader:
-        for file in written.files:
-            path = Path(target, file.path) if file.path else Path(target)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            data = b"".join(data_of(part, reader) for part in file.parts)
-            assert len(data) == file.size, f"{file.path} has {len(data)} bytes, and said {file.size}"
-            path.write_bytes(data)
+        seen = {file.path: _put(file, reader, Path(target)) for file in written.files}
+        if written.seal is not None:
+            _put(written.seal(seen), reader, Path(target))
     return Path(target)
+
+
+def _put(file, reader, target):
+    """Write one file; gives its size and hash."""
+    path = target / file.path if file.path else target
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = b"".join(data_of(part, reader) for part in file.parts)
+    assert len(data) == file.size, f"{file.path} has {len(data)} bytes, and said {file.size}"
+    path.write_bytes(data)
+    return len(data), xxhash.xxh3_128_hexdigest(data)
 
 
 def data_of(part, reader):
@@ -46,7 +54,9 @@ def data_of(part, reader):
             return cast(reader.whole(part.tensor)[places], part.dtype).tobytes()
         case files.Archive():
             return _archive(part, reader)
-    return (reader.root / part.file).read_bytes()  # a Copy of a file of the source
+        case files.Copy():
+            return (reader.root / part.file).read_bytes()[part.offset :][: part.size]
+    raise AssertionError(part)
 
 
 def _archive(archive, reader):

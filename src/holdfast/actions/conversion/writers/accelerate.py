@@ -1,0 +1,99 @@
+"""A folder from which ``Accelerator.load_state`` goes on: of a run under DDP or on one device, or under FSDP.
+
+The form is that of accelerate/checkpointing.py (``save_accelerator_state``) and of accelerate/utils/fsdp_utils.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.actions.conversion.archives import Storages
+from holdfast.actions.conversion.files import Copy, File, Written
+from holdfast.actions.conversion.options import Options
+from holdfast.actions.conversion.writers import safetensors, state_dicts
+from holdfast.facts.checkpoints.contents import Contents, Format, Optimizer, Tensor
+
+#: ``ddp``: one device, or DDP where there are several ranks. ``fsdp-full``: FSDP with FULL_STATE_DICT.
+FORMS = ("ddp", "fsdp-full")
+#: What DDP puts before the name of each parameter; Accelerate saves and loads the model as DDP wraps it.
+WRAPPED = "module."
+#: Accelerate takes one file, however large.
+_ONE_FILE = 1 << 62
+#: What else lies in such a folder, and is carried over from one to another.
+_BESIDE = re.compile(r"(random_states_\d+|custom_checkpoint_\d+)\.pkl|(sampler|dl_state_dict)(_\d+)?\.bin|scaler\.pt")
+
+
+def write(contents: Contents, options: Options) -> Written:
+    """The folder, in one of FORMS."""
+    full = options.form == "fsdp-full"
+    files, losses = _fsdp(contents, options) if full else _ddp(contents, options)
+    scheduler = state_dicts.scheduler(contents)
+    if scheduler is not None:
+        files = (*files, File("scheduler.bin", (Storages().file(scheduler),)))
+    beside = contents.files.items() if contents.format is Format.ACCELERATE else ()
+    copies = tuple(File(path, (Copy(path, 0, size),)) for path, size in sorted(beside) if _BESIDE.fullmatch(path))
+    left_out = _left_out(contents, options, scheduler, copies)
+    return Written((*files, *copies), (*losses, *left_out))
+
+
+def _ddp(contents: Contents, options: Options) -> tuple[tuple[File, ...], tuple[str, ...]]:
+    named = prefixed(contents, WRAPPED) if options.ranks > 1 else contents
+    files, losses = safetensors.weights(named, msgspec.structs.replace(options, shard_bytes=_ONE_FILE))
+    storages = Storages()
+    optimizer = state_dicts.by_number(named, storages) if options.optimizer else None
+    if optimizer is not None:
+        files = (*files, File("optimizer.bin", (storages.file(optimizer),)))
+    return files, losses
+
+
+def _fsdp(contents: Contents, options: Options) -> tuple[tuple[File, ...], tuple[str, ...]]:
+    weights, states = Storages(), Storages()
+    model = state_dicts.of_model(contents, options, weights)
+    files: tuple[File, ...] = (File("pytorch_model_fsdp.bin", (weights.file(model),)),)
+    optimizer = state_dicts.by_name(contents, states) if options.optimizer else None
+    if optimizer is not None:
+        files = (*files, File("optimizer.bin", (states.file(optimizer),)))
+    return files, ()
+
+
+def _left_out(
+    contents: Contents, options: Options, scheduler: Mapping[str, Any] | None, copies: tuple[File, ...]
+) -> Iterator[str]:
+    carried = {key: each for key, each in contents.values.items() if not state_dicts.is_of_scheduler(key)}
+    yield from state_dicts.left_out(msgspec.structs.replace(contents, values=carried), options, values=False)
+    if contents.optimizer is None or not options.optimizer:
+        yield "Accelerator.load_state asks for an optimizer's state where one is prepared, and it has none."
+    if scheduler is None:
+        yield "The source has no state of a learning rate scheduler: load_state fails where a scheduler is prepared."
+    if not any(each.path.startswith("random_states") for each in copies):
+        yield "The states of the random number generators are not in it: load_state goes on without them."
+
+
+def prefixed(contents: Contents, prefix: str) -> Contents:
+    """The same with ``prefix`` before each name of a parameter or buffer."""
+
+    def named(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {prefix + name: msgspec.structs.replace(each, name=prefix + name) for name, each in tensors.items()}
+
+    return msgspec.structs.replace(
+        contents,
+        tensors=named(contents.tensors),
+        ties={prefix + name: prefix + first for name, first in contents.ties.items()},
+        optimizer=_prefixed(contents.optimizer, prefix) if contents.optimizer is not None else None,
+    )
+
+
+def _prefixed(optimizer: Optimizer, prefix: str) -> Optimizer:
+    groups = tuple(
+        msgspec.structs.replace(group, params=tuple(prefix + name for name in group.params))
+        for group in optimizer.groups
+    )
+    return Optimizer(
+        tensors={prefix + name: each for name, each in optimizer.tensors.items()},
+        numbers={prefix + name: each for name, each in optimizer.numbers.items()},
+        groups=groups,
+    )
