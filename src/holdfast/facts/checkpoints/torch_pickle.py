@@ -32,6 +32,8 @@ _FIXED = re.compile(
 #: Those with a length in front: SHORT_BINUNICODE BINUNICODE BINUNICODE8, bytes, old strings, bytearray, LONG1.
 _SIZED = {0x8C: 1, 0x58: 4, 0x8D: 8, 0x43: 1, 0x42: 4, 0x8E: 8, 0x55: 1, 0x54: 4, 0x96: 8, 0x8A: 1}
 _GLOBAL, _STOP, _PUT = 0x63, 0x2E, 0x72
+#: Bytes of those with a fixed length.
+_LENGTHS = {0x4B: 2, 0x68: 2, 0x71: 2, 0x80: 2, 0x4D: 3, 0x4A: 5, 0x6A: 5, 0x72: 5, 0x47: 9, 0x95: 9}
 
 
 class Refused(ValueError):
@@ -46,6 +48,13 @@ class Refused(ValueError):
 
 class Unreadable(ValueError):
     """The stream is no pickle, is cut short, or does not fit together."""
+
+
+class CutShort(Unreadable):
+    """The stream ends before its pickle does."""
+
+    def __init__(self) -> None:
+        super().__init__("it ends in the middle")
 
 
 class Names(dict[Any, Any]):
@@ -162,7 +171,7 @@ def look(data: bytes) -> int:
         run = _FIXED.match(data, at)
         at = run.end() if run is not None else at
         if at >= len(data):
-            raise Unreadable("it ends in the middle")
+            raise CutShort
         opcode = data[at]
         if opcode == _STOP:
             return at + 1
@@ -171,7 +180,7 @@ def look(data: bytes) -> int:
             raise Unreadable(f"it holds more than {MOST_OBJECTS} objects")
         at = _beyond(data, at, opcode)
         if at > len(data):
-            raise Unreadable("it ends in the middle")
+            raise CutShort
 
 
 def _beyond(data: bytes, at: int, opcode: int) -> int:
@@ -184,6 +193,10 @@ def _beyond(data: bytes, at: int, opcode: int) -> int:
         second = data.find(b"\n", first + 1, first + 1024) if first > 0 else -1
         if second > 0:
             return second + 1
+        if len(data) - at < 2 * 1024:
+            raise CutShort
+    if len(data) - at < _LENGTHS.get(opcode, 0):
+        raise CutShort
     raise Unreadable(f"it has the opcode {bytes([opcode])!r}, which torch does not write")
 
 
@@ -217,8 +230,13 @@ class _Unpickler(pickle.Unpickler):
             self.made[path] = type("Opaque", (Opaque,), {"path": path})
         return self.made[path]
 
-    def persistent_load(self, pid: Any) -> Storage:
-        """``('storage', kind, key, location, numel)``: torch.save's way to leave the numbers out of the pickle."""
+    def persistent_load(self, pid: Any) -> Any:
+        """``('storage', kind, key, location, numel)``: torch.save's way to leave the numbers out of the pickle.
+
+        Before torch 1.6 the classes of modules stand there, too: ``('module', class, file, source)``.
+        """
+        if pid[0] == "module":
+            return pid[1]
         kind, key, numel = pid[1], pid[2], pid[4]
         if pid[0] != "storage" or not isinstance(kind, _StorageKind) or not isinstance(numel, int):
             raise Unreadable("it has a reference that is no storage")
