@@ -9,6 +9,7 @@ from holdfast.cli.table import Table, TableGroup
 #: Command -> the module that holds it, and its line in ``holdfast ckpt --help``.
 COMMANDS: Table = {
     "inspect": ("holdfast.cli.ckpt.inspect", "Say what a checkpoint is, and what is in it and what is missing."),
+    "verify": ("holdfast.cli.ckpt.verify", "Say whether a checkpoint is whole, as it was written, and of one save."),
 }
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.errors import CheckpointUnreadable
-from holdfast.facts.checkpoints import torch_files, torn
+from holdfast.facts.checkpoints import formats, torch_files, torn
 from holdfast.facts.checkpoints.contents import ITEMSIZE, Contents, Piece, Tensor
 from holdfast.facts.checkpoints.copies import Copy, copies
 from holdfast.facts.checkpoints.coverage import Cover, bytes_of, cover
@@ -65,19 +65,37 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
 
 def examine(contents: Contents, *, numbers: bool = True, tell: Tell | None = None) -> Examined:
     """Look at everything; without ``numbers`` no tensor is read. ``tell`` hears of bytes as they are read."""
-    root = Path(contents.root)
     every = dict(every_tensor(contents))
+    shards = {piece.file for tensor in every.values() for piece in tensor.pieces}
     seen = Examined(
         contents=contents,
         broken=_beyond(contents, every),
         covers={key: found for key, tensor in every.items() if (found := cover(tensor)) != Cover()},
-        times=torn.times(contents),
+        times=torn.times(contents, shards),
         steps=torn.steps(contents),
-        latest=torn.latest(root),
+        latest=_latest(contents),
         tensors=len(every),
         size=sum(contents.files.values()),
     )
     return _read(seen, every, tell) if numbers else seen
+
+
+def _latest(contents: Contents) -> torn.Latest | None:
+    """What names it; where something is missing of it, with what could be taken in its place."""
+    root = Path(contents.root)
+    found = torn.latest(root)
+    if found is None or not contents.gaps:
+        return found
+    return msgspec.structs.replace(
+        found, whole=next(filter(lambda tag: _is_whole(root.parent / tag), found.others), "")
+    )
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        return not formats.read(path).gaps
+    except CheckpointUnreadable:
+        return False
 
 
 def every_tensor(contents: Contents) -> Iterator[tuple[Key, Tensor]]:

@@ -6,11 +6,9 @@ among the old ones, each of them whole.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePath
 
 import msgspec
 
@@ -22,10 +20,11 @@ _LAST = {Format.DCP: (".metadata",), Format.MEGATRON: (".metadata", "metadata.js
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
-    """When the files were written last (Unix seconds), cut at the longest pause between two of them.
+    """When the shards were written last (Unix seconds), cut at the longest pause between two of them.
 
-    ``before`` and ``after`` are the files on both sides of it, ``pause_s`` long; ``lasted_s`` is the longer of the two
-    sides. ``index`` is the file that is written last in this format; ``newer`` were written ``newer_s`` after it.
+    ``before`` and ``after`` are the shards on both sides of it, ``pause_s`` long; ``lasted_s`` is the longer of the two
+    sides, ``next_size`` the bytes of the shard that came after it. ``index`` is the file that this format writes last,
+    ``old_index`` that it is from before the pause.
     """
 
     before: tuple[str, ...]
@@ -34,48 +33,53 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     resumed: float
     pause_s: float
     lasted_s: float
+    next_size: int
     index: str = ""
-    newer: tuple[str, ...] = ()
-    newer_s: float = 0.0
+    old_index: bool = False
 
 
 class Latest(msgspec.Struct, frozen=True, kw_only=True):
-    """DeepSpeed's file ``latest`` (or Megatron's) beside the checkpoint, the tag it names, and the other tags there."""
+    """DeepSpeed's file ``latest`` (or Megatron's) beside the checkpoint, the tag it names, and the other tags there.
+
+    ``whole`` is the newest of those that nothing is missing of; '' where none is, or it was not looked for.
+    """
 
     file: str
     tag: str
     others: tuple[str, ...]
+    whole: str = ""
 
 
-def times(contents: Contents) -> Times | Unknown:
-    """When the files of a checkpoint were written."""
+def times(contents: Contents, shards: Collection[str]) -> Times | Unknown:
+    """When the files ``shards`` of a checkpoint were written."""
     root = Path(contents.root)
-    written: list[tuple[float, str]] = []
-    for file in contents.files:
-        try:
-            written.append(((root / file if file else root).stat().st_mtime, file))
-        except OSError:  # it is told among the gaps
-            continue
-    written.sort()
+    written = sorted((at, file) for file in shards if (at := _written(root / file)) is not None)
     if len(written) < 2:
-        return Unknown("it is one file")
-    pauses = [(later[0] - sooner[0], at) for at, (sooner, later) in enumerate(pairwise(written), 1)]
-    pause, cut = max(pauses)
+        return Unknown("its tensors are in one file")
+    pause, cut = max((later[0] - sooner[0], place) for place, (sooner, later) in enumerate(pairwise(written), 1))
+    index, at = _index(contents, root)
     return Times(
         before=tuple(file for _, file in written[:cut]), after=tuple(file for _, file in written[cut:]),
         began=written[cut - 1][0], resumed=written[cut][0], pause_s=pause,
         lasted_s=max(written[cut - 1][0] - written[0][0], written[-1][0] - written[cut][0]),
-        **_after_index(contents.format, written),
+        next_size=contents.files.get(written[cut][1], 0), index=index,
+        old_index=at is not None and at < written[cut][0],
     )  # fmt: skip
 
 
-def _after_index(format_: Format, written: Sequence[tuple[float, str]]) -> Mapping[str, Any]:
-    indexes = [(at, file) for at, file in written if os.path.basename(file) in _LAST.get(format_, ())]  # noqa: PTH119
-    if not indexes:
-        return {}
-    at, index = indexes[-1]
-    newer = tuple(file for time, file in written if time > at and not file.endswith((".json", ".state")))
-    return {"index": index, "newer": newer, "newer_s": written[-1][0] - at if newer else 0.0}
+def _index(contents: Contents, root: Path) -> tuple[str, float | None]:
+    """The file that is written last, and when it was."""
+    for file in contents.files:
+        if PurePath(file).name in _LAST.get(contents.format, ()):
+            return file, _written(root / file)
+    return "", None
+
+
+def _written(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # it is told among the gaps
+        return None
 
 
 def steps(contents: Contents) -> Mapping[int, tuple[str, ...]]:
@@ -103,9 +107,10 @@ def latest(root: Path) -> Latest | None:
 
 
 def _beside(root: Path) -> tuple[str, ...]:
+    """The folders beside it that are no hidden ones, the newest first."""
     try:
         found = [each for each in root.parent.iterdir() if each.is_dir() and each.name != root.name]
     except OSError:
         return ()
-    found.sort(key=lambda each: each.stat().st_mtime, reverse=True)
+    found.sort(key=lambda each: _written(each) or 0.0, reverse=True)
     return tuple(each.name for each in found if not each.name.startswith("."))
