@@ -1,0 +1,198 @@
+"""What DeepSpeed's engine keeps beside the flat buffers: its ``*_model_states.pt``, counts, groups and configuration.
+
+The keys are those of deepspeed/runtime/engine.py (``_common_checkpoint_state``); what a checkpoint need not decide is
+left out (clipping, alignment of parameters, the loss scale in stages 1 and 2), so that the engine keeps its own.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.actions.conversion import pickles
+from holdfast.actions.conversion.archives import Storages
+from holdfast.actions.conversion.files import File, Part
+from holdfast.actions.conversion.options import Options
+from holdfast.actions.conversion.writers import state_dicts
+from holdfast.actions.conversion.writers.zero.groups import MASTER, FlatGroup, Laid, step_of
+from holdfast.errors import BadValue
+from holdfast.facts.checkpoints.contents import Contents, Tensor
+
+#: The release whose form this is; its loaders ask for one.
+VERSION = "0.19.8"
+#: Names that the engine does not hand back as the user's ``client_state``, or that stand for something else.
+RESERVED = frozenset({
+    "module", "buffer_names", "optimizer", "param_shapes", "frozen_param_shapes", "shared_params",
+    "frozen_param_fragments", "lr_scheduler", "data_sampler", "random_ltd", "skipped_steps", "global_steps",
+    "global_samples", "dp_world_size", "mp_world_size", "checkpoint_parallel_dimensions", "ds_config", "ds_version",
+    "universal_checkpoint_info", "num_experts", "ds_autoep_layers", "autoep_layers", "folding",
+})  # fmt: skip
+#: Version of the universal form, without which ds_to_universal refuses a checkpoint.
+UNIVERSAL = 0.2
+#: Numbers of an optimizer's state that torch keeps as fp32 tensors without dimensions.
+_TENSORS = frozenset({"step", "mu_product", "eta", "mu"})
+#: What tells that the state under ``lr_scheduler`` is one of DeepSpeed's own schedulers.
+_OWN_SCHEDULER = "last_batch_iteration"
+
+
+class Form(msgspec.Struct, frozen=True):
+    """ZeRO's stage, the ranks that it divides among, and the dtype that the model computes in."""
+
+    stage: int
+    ranks: int
+    dtype: str
+
+    def optimizer_file(self, rank: int) -> str:
+        """The name of a rank's file of the optimizer; an engine looks for those of its own dtype alone."""
+        first = "bf16_zero" if self.dtype == "bfloat16" else "zero"
+        return f"{first}_pp_rank_{rank}_mp_rank_00_optim_states.pt"
+
+
+def weight(tensor: Tensor, contents: Contents, options: Options) -> tuple[Tensor, str]:
+    """Where the model's own copy of a weight is taken from, and its dtype there: the 16-bit one, where there is one."""
+    half = contents.halves.get(tensor.name)
+    if half is not None and options.dtype in {None, half.dtype}:
+        return half, half.dtype
+    return tensor, options.weight_dtype(tensor)
+
+
+def form_of(laid: Laid, contents: Contents, options: Options, stage: int) -> Form:
+    """The form that is asked for. Raises BadValue: fewer than one rank."""
+    if options.ranks < 1:
+        raise BadValue(f"the number of ranks, {options.ranks},", why="ZeRO divides among one or more")
+    dtype = next((weight(each, contents, options)[1] for each in laid.trained), MASTER)
+    return Form(stage, options.ranks, dtype)
+
+
+def module(
+    laid: Laid, contents: Contents, options: Options, storages: Storages, *, placeholders: bool = False
+) -> dict[str, Any]:
+    """The module's state_dict; ``placeholders`` stand for parameters in stage 3, where no rank holds a whole one."""
+    kept = {each.name for each in laid.buffers}
+    empty = storages.storage((), MASTER) if placeholders else None
+    made: OrderedDict[str, Any] = OrderedDict()
+    for name, tensor in contents.tensors.items():
+        if empty is not None and name not in kept:
+            made[name] = pickles.tensor(empty, (0,))
+        else:
+            made[name] = storages.tensor(*weight(tensor, contents, options))
+    for name, first in contents.ties.items():
+        if first in made:
+            made[name] = made[first]
+    return made
+
+
+def model_states(
+    laid: Laid, contents: Contents, form: Form, module: Mapping[str, Any], frozen: Mapping[str, Any], shapes: list[Any]
+) -> dict[str, Any]:
+    """What stands in ``*_model_states.pt``; ``frozen`` are the parameters that are not trained, or a rank's parts."""
+    found = state_dicts.values(contents)
+    buffers = {each.name for each in laid.buffers}
+    names = [
+        *(each.name for each in laid.buffers),
+        *(name for name, first in contents.ties.items() if first in buffers),
+    ]
+    samples = {"global_samples": found["global_samples"]} if isinstance(found.get("global_samples"), int) else {}
+    skipped = found.get("skipped_steps")
+    return {
+        "module": module,
+        "buffer_names": [*(each.name for each in laid.buffers), *second],
+        "optimizer": None,
+        "param_shapes": shapes,
+        "frozen_param_shapes": shapes_of(laid.frozen),
+        "shared_params": {name: first for name, first in contents.ties.items() if first not in buffers},
+        "frozen_param_fragments": OrderedDict(frozen),
+        "lr_scheduler": scheduler(contents),
+        "data_sampler": None,
+        "random_ltd": None,
+        "skipped_steps": skipped if isinstance(skipped, int) else 0,
+        "global_steps": step_of(contents, laid),
+        **samples,
+        "dp_world_size": form.ranks,
+        "mp_world_size": 1,
+        "checkpoint_parallel_dimensions": {"pp_degree": 1, "tp_degree": 1},
+        "ds_config": config(form),
+        "ds_version": VERSION,
+        "universal_checkpoint_info": {"universal_checkpoint_version": UNIVERSAL},
+        **client_state(contents, found),
+    }
+
+
+def shapes_of(tensors: Any) -> OrderedDict[str, pickles.Call]:
+    """Names and shapes, as torch.Size."""
+    return OrderedDict((each.name, pickles.Call(pickles.Global("torch", "Size"), (each.shape,))) for each in tensors)
+
+
+def scheduler(contents: Contents) -> Mapping[str, Any] | None:
+    """The state of the learning rate scheduler: of one of torch's, or of DeepSpeed's own."""
+    found = state_dicts.values(contents).get("lr_scheduler")
+    if isinstance(found, dict) and _OWN_SCHEDULER in found:
+        return found
+    return state_dicts.scheduler(contents)
+
+
+def client_state(contents: Contents, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Other values, which the engine gives back as ``client_state``."""
+    taken = scheduler(contents)
+    return {
+        key: value
+        for key, value in found.items()
+        if key not in RESERVED and (taken is None or value not in (taken, [taken]))
+    }
+
+
+def config(form: Form) -> dict[str, Any]:
+    """As much of DeepSpeed's configuration as the form of the files decides."""
+    made: dict[str, Any] = {"zero_optimization": {"stage": form.stage}}
+    short = {"bfloat16": "bf16", "float16": "fp16"}.get(form.dtype)
+    return made | ({short: {"enabled": True}} if short else {})
+
+
+def param_group(group: FlatGroup, numbers: list[int]) -> dict[str, Any]:
+    """As torch's ``Optimizer.state_dict()`` has it."""
+    return {**group.options, "params": numbers}
+
+
+def numbers(group: FlatGroup, storages: Storages) -> dict[str, Any]:
+    """``step``, and what else is no tensor of size, as the source's optimizer has it: torch's, or another."""
+    return {key: number(key, value, storages) for key, value in group.numbers.items()}
+
+
+def number(key: str, value: float, storages: Storages) -> Any:
+    """A float is what torch keeps as a tensor; DeepSpeed's own optimizers count in plain integers."""
+    if key in _TENSORS and isinstance(value, float):
+        return storages.numbers(struct.pack("<f", value), "float32", ())
+    return value
+
+
+def losses(laid: Laid, contents: Contents) -> Iterator[str]:
+    """What is not in it, and what to know before DeepSpeed loads it."""
+    yield from laid.losses
+    if not laid.optimizer:
+        yield "It has no state of an optimizer: load it with load_checkpoint(load_optimizer_states=False)."
+    if scheduler(contents) is None:
+        yield (
+            "It has no state of a learning rate scheduler: where the engine has one, load it with "
+            "load_checkpoint(load_lr_scheduler_states=False)."
+        )
+    lost = [key for key, value in contents.values.items() if not state_dicts.is_plain(value)]
+    if lost:
+        yield f"Not in it, because they are objects of the program that saved them: {', '.join(lost[:5])}."
+
+
+def folder(contents: Contents, laid: Laid, options: Options, after: str = "") -> str:
+    """The tag: the folder that ``latest`` names. Raises BadValue: it is no name of a folder."""
+    tag = options.tag or f"global_step{step_of(contents, laid)}{after}"
+    if tag in {".", ".."} or any(mark in tag for mark in "/\\\0\n"):
+        raise BadValue(f"the tag {tag!r}", why="it has to be the name of one folder", next_step="give another name")
+    return tag
+
+
+def file(path: str, value: Any, storages: Storages) -> File:
+    """A file of torch.save."""
+    parts: tuple[Part, ...] = (storages.file(value),)
+    return File(path, parts)
