@@ -92,10 +92,7 @@ def model_states(
     """What stands in ``*_model_states.pt``; ``frozen`` are the parameters that are not trained, or a rank's parts."""
     found = state_dicts.values(contents)
     buffers = {each.name for each in laid.buffers}
-    names = [
-        *(each.name for each in laid.buffers),
-        *(name for name, first in contents.ties.items() if first in buffers),
-    ]
+    second = [name for name, first in contents.ties.items() if first in buffers]
     samples = {"global_samples": found["global_samples"]} if isinstance(found.get("global_samples"), int) else {}
     skipped = found.get("skipped_steps")
     return {
