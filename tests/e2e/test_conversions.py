@@ -1,0 +1,96 @@
+"""Real checkpoints go from one framework into another: training goes on there as if it had always been there.
+
+A real framework trains three steps and saves, `holdfast ckpt convert` converts, another real framework loads and does
+two steps more. Their losses are those of a run in that other framework which was never interrupted, within 1e-6.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.saved.making import made, shared_store
+
+RANKS = 2
+#: Who saves: the name of what is made, the program and its arguments, and where the checkpoint is below its folder.
+SOURCES = {
+    "fsdp2": ("torch_distributed", ["dcp"], "saved"),
+    "fsdp1-full": ("torch_distributed", ["fsdp1-full"], "saved/model.pt"),
+    "fsdp1-sharded": ("torch_distributed", ["fsdp1-sharded"], "saved"),
+    "fsdp1-local": ("torch_distributed", ["fsdp1-local"], "saved"),
+    "holdfast": ("torch_distributed", ["holdfast"], "saved"),
+    "zero1": ("deepspeed_zero", ["--stage", "1"], "checkpoint"),
+    "zero2": ("deepspeed_zero", ["--stage", "2"], "checkpoint"),
+    "zero3": ("deepspeed_zero", ["--stage", "3"], "checkpoint"),
+}
+#: Who loads: what it is converted to, whose uninterrupted run it is held against, and how it is loaded.
+TARGETS = {
+    "fsdp2": ("dcp", "fsdp2", "fsdp2"),
+    "holdfast": ("holdfast", "fsdp2", "holdfast"),
+    "fsdp1": ("torch", "fsdp1-full", "fsdp1"),
+    "ddp": ("torch", "fsdp2", "ddp"),
+    "zero1": ("zero1", "zero1", "--stage 1 --load"),
+    "zero2": ("zero2", "zero2", "--stage 2 --load"),
+    "zero3": ("zero3", "zero3", "--stage 3 --load"),
+    "universal1": ("universal", "zero1", "--stage 1 --load-universal --load"),
+    "universal3": ("universal", "zero3", "--stage 3 --load-universal --load"),
+}
+#: What every run of the tests tries; all pairs are the matrix.
+SAMPLE = {
+    ("zero3", "fsdp2"), ("zero2", "ddp"), ("fsdp2", "zero3"), ("fsdp2", "zero1"), ("zero3", "universal1"),
+    ("fsdp1-local", "zero2"), ("zero1", "holdfast"), ("holdfast", "universal3"), ("zero1", "fsdp1"),
+}  # fmt: skip
+PAIRS = [
+    pytest.param(source, target, marks=() if (source, target) in SAMPLE else pytest.mark.matrix)
+    for source in SOURCES
+    for target in TARGETS
+]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return shared_store(tmp_path_factory)
+
+
+def source_of(store, name):
+    program, arguments, below = SOURCES[name]
+    folder = made(store, f"{name}-{RANKS}", program, *arguments, ranks=RANKS)
+    return folder, folder / below
+
+
+def launched(*arguments):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS), "-m"]
+    result = subprocess.run(
+        [*command, *map(str, arguments)], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=110,
+        check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-4000:]
+
+
+def gone_on(folder, how, checkpoint):
+    """The losses of the two steps after loading."""
+    if not how.startswith("--"):
+        launched("tests.saved.going_on", folder, how, checkpoint)
+        return json.loads((folder / "losses.json").read_text())
+    launched("tests.saved.deepspeed_zero", folder, *how.split(), checkpoint)
+    return torch.load(folder / "truth.pt", weights_only=False)["losses"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+def test_training_goes_on_in_the_other_framework(store, tmp_path, source, target):
+    form, uninterrupted, how = TARGETS[target]
+    _, checkpoint = source_of(store, source)
+    converted = tmp_path / ("converted.pt" if form == "torch" else "converted")
+    command = [sys.executable, "-m", "holdfast", "ckpt", "convert", checkpoint, converted, "--to", form]
+    options = ["--ranks", RANKS, *(["--optimizer-keys", "names"] if how == "fsdp1" else [])]
+    result = subprocess.run([*map(str, (*command, *options))], capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    wanted = torch.load(source_of(store, uninterrupted)[0] / "truth.pt", weights_only=False)["losses"]
+    assert gone_on(tmp_path, how, converted) == pytest.approx(wanted, abs=1e-6)
