@@ -31,7 +31,7 @@ def command(*, path: Path, quick: bool, as_json: bool) -> int:
     from holdfast.cli.progress import Progress
 
     with Progress(sys.stderr) as progress:
-        report = verify(path, quick=quick, tell=_Told(progress))
+        report = verify(path, quick=quick, tell=Told(progress))
     if as_json:
         _write(path, report)
     else:
@@ -39,7 +39,7 @@ def command(*, path: Path, quick: bool, as_json: bool) -> int:
     return report.exit_status
 
 
-class _Told:
+class Told:
     """Adds up what was read, for the line of progress."""
 
     def __init__(self, progress: Progress) -> None:
@@ -47,6 +47,7 @@ class _Told:
         self.files: set[str] = set()
 
     def __call__(self, size: int, file: str) -> None:
+        """So many more bytes were read of this file."""
         self.size += size
         self.files.add(file)
         self.progress.tell(len(self.files), self.size, file)

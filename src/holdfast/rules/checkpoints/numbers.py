@@ -29,7 +29,7 @@ def _not_finite(seen: Examined, counts: Mapping[Key, Counts]) -> Iterator[Findin
     bad = {key: each for key, each in counts.items() if each.nan or (each.inf and not _is_mask(seen, key, each))}
     if bad:
         facts = tuple(_fact(seen, f"{tensor_name(key)}: {_counted(each)}") for key, each in bad.items())
-        message = f"{plural(len(bad), 'tensor')} of {seen.contents.root} hold numbers that are none: "
+        message = f"{plural(len(bad), 'tensor')} of {seen.contents.root} with numbers that are none: "
         message += listed([f"{tensor_name(key)} ({_counted(each)})" for key, each in bad.items()])
         yield _claim(seen, "checkpoint-numbers-not-finite", message, facts)
 
@@ -53,7 +53,8 @@ def _zero(seen: Examined, counts: Mapping[Key, Counts]) -> Iterator[Finding]:
         message = f"every weight of {seen.contents.root} is nothing but zeros"
         yield _claim(seen, "checkpoint-weights-all-zero", message, facts)
     elif large:
-        message = f"{plural(len(large), 'weight')} of {seen.contents.root} are nothing but zeros: "
+        are = "is" if len(large) == 1 else "are"
+        message = f"{plural(len(large), 'weight')} of {seen.contents.root} {are} nothing but zeros: "
         message += listed([tensor_name(key) for key in large])
         yield _claim(seen, "checkpoint-weights-all-zero", message, facts, level=Level.WARNING, confidence=0.6)
     yield from _zero_scalars(seen, [key for key in zero if not seen.contents.tensors[key[1]].shape], weights)
