@@ -29,7 +29,7 @@ from holdfast.facts.logs.signals import ROWS, fields
 from holdfast.history import learn
 from holdfast.history import parse as parse_history
 from holdfast.rules.dumps import judge as judge_dumps
-from tests.fuzz import files, seeds
+from tests.fuzz import checkpoints, files, seeds
 from tests.fuzz.seeds import DUMP, FAULTHANDLER, LINE, PY_SPY, PY_SPY_JSON, RANKS, SECRETS, VERDICT
 from tests.test_history import after, event
 
@@ -203,4 +203,5 @@ TARGETS = {
     "everything": (everything, [VERDICT, RANKS, PY_SPY, PY_SPY_JSON, FAULTHANDLER, LINE, json.dumps(DUMP).encode()]),
     "redaction": (redaction, SECRETS),
     **files.TARGETS,
+    **checkpoints.TARGETS,
 }

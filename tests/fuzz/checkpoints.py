@@ -1,0 +1,78 @@
+"""Targets for checkpoints of whoever wrote them: pickles of torch, its archives, safetensors, the index of DCP."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pickle
+import struct
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+
+from holdfast.actions.conversion import pickles
+from holdfast.errors import CheckpointUnreadable
+from holdfast.facts.checkpoints import formats, torch_pickle
+from holdfast.facts.checkpoints.pieces import Reader
+
+_FILE = Path(f"/proc/self/fd/{os.memfd_create('checkpoint')}")
+#: Of a tensor no more than this is read; a shape may say anything.
+_MOST_BYTES = 1 << 16
+
+
+def torch_pickles(data: bytes) -> None:
+    """What a pickle describes is read, or refused in a sentence; what it would run does not run."""
+    try:
+        found = torch_pickle.loads(data)
+    except (torch_pickle.Unreadable, torch_pickle.Refused) as error:
+        assert "\n" not in str(error)  # noqa: PT017 - raised by what is fuzzed
+        return
+    assert isinstance(found, torch_pickle.Loaded)
+
+
+def checkpoint_files(data: bytes) -> None:
+    """A file of any format is read, its tensors too, or refused in a sentence."""
+    _FILE.write_bytes(data)
+    with contextlib.suppress(CheckpointUnreadable):
+        contents = formats.read(_FILE)
+        with Reader(_FILE) as reader:
+            for tensor in contents.tensors.values():
+                if tensor.size <= _MOST_BYTES:
+                    assert reader.whole(tensor).shape == tensor.shape
+
+
+def _saved() -> bytes:
+    """What torch.save makes of a state dict, an optimizer's state and an object."""
+    weight = pickles.tensor(pickles.StorageOf("float32", "0", 6), (2, 3))
+    half = pickles.tensor(pickles.StorageOf("bfloat16", "1", 4), (4,))
+    args = pickles.Object(pickles.Global("argparse", "Namespace"), {"lr": 0.1})
+    value = {"model": OrderedDict(weight=weight, bias=half), "step": 3, "args": args}
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as made:
+        made.writestr("archive/data.pkl", pickles.dumps(value))
+        made.writestr("archive/byteorder", b"little")
+        made.writestr("archive/data/0", bytes(24))
+        made.writestr("archive/data/1", bytes(8))
+    return stream.getvalue()
+
+
+def _safetensors() -> bytes:
+    header = json.dumps(
+        {"a": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}, "__metadata__": {"format": "pt"}}
+    ).encode()
+    return struct.pack("<Q", len(header)) + header + bytes(16)
+
+
+TARGETS = {
+    "torch-pickle": (
+        torch_pickles,
+        [
+            pickle.dumps({"step": 3, "betas": (0.9, 0.999), "names": ["a"]}, 2),
+            pickles.dumps({"w": pickles.tensor(pickles.StorageOf("float32", "0", 6), (2, 3))}),
+            b"\x80\x02cos\nsystem\nX\x02\x00\x00\x00ls\x85R.",
+        ],
+    ),
+    "checkpoint": (checkpoint_files, [_saved(), _safetensors()]),
+}
