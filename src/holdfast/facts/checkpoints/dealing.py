@@ -60,6 +60,17 @@ def deal(candidates: Sequence[tuple[str, Shape]], groups: Groups) -> Dealt:
     return Dealt(groups=only)
 
 
+def deal_unordered(candidates: Sequence[tuple[str, Shape]], groups: Groups) -> Dealt:
+    """The same where the model's order is not known: each shape must be that of one parameter alone."""
+    by_shape: dict[Shape | None, list[str]] = {}
+    for name, shape in candidates:
+        by_shape.setdefault(shape, []).append(name)
+    wanted = [shape for group in groups for shape in group]
+    if any(len(by_shape.get(shape, ())) != 1 for shape in wanted) or len(set(wanted)) < len(wanted):
+        return Dealt(why="the file of the model does not keep the parameters' order, and shapes do not tell them apart")
+    return Dealt(groups=tuple(tuple(by_shape[shape][0] for shape in group) for group in groups))
+
+
 def _deal_modules(candidates: Sequence[tuple[str, Shape]], groups: Groups) -> Dealt:
     wanted = sum(map(len, groups))
     try:

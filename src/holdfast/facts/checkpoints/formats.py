@@ -17,16 +17,18 @@ from types import ModuleType
 import msgspec
 
 from holdfast.errors import CheckpointUnreadable, MissingFile
-from holdfast.facts.checkpoints import torch_save
+from holdfast.facts.checkpoints import huggingface, safetensors_files, torch_save
 from holdfast.facts.checkpoints.contents import Contents, Format
 
-#: Every reader, one a line; their order does not matter.
+#: Every reader, one a line; of two that give a path the same format the first one reads it.
 READERS: tuple[ModuleType, ...] = (
+    huggingface,
+    safetensors_files,
     torch_save,
 )  # fmt: skip
 
 #: Readers of formats that know the optimizer's parameters by number: they hear which ones the user calls frozen.
-BY_NUMBER: tuple[ModuleType, ...] = (torch_save,)
+BY_NUMBER: tuple[ModuleType, ...] = (huggingface, torch_save)
 
 _DCP = frozenset({Format.DCP})
 _SINGLE = frozenset({Format.TORCH, Format.SAFETENSORS})
@@ -36,7 +38,8 @@ COVERS: Mapping[Format, frozenset[Format]] = {
     Format.MEGATRON: _DCP | _SINGLE,
     Format.LIGHTNING: frozenset(Format) - {Format.LIGHTNING, Format.ACCELERATE, Format.HOLDFAST},
     Format.ACCELERATE: frozenset(Format) - {Format.LIGHTNING, Format.ACCELERATE, Format.HOLDFAST},
-    **{each: _SINGLE for each in Format if each.value.startswith(("fsdp1", "zero", "universal", "hugging", "dcp"))},
+    **{each: _SINGLE for each in Format if each.value.startswith(("fsdp1", "universal", "hugging", "dcp"))},
+    **{each: _SINGLE | {Format.HUGGINGFACE} for each in (Format.ZERO1, Format.ZERO2, Format.ZERO3)},
 }
 
 _NUMBERED = re.compile(r"(\D*)(\d+)\Z")
@@ -91,7 +94,11 @@ def find(path: Path) -> Place:
 
 def _recognised(path: Path) -> Place | None:
     """What the readers say of the path itself. Raises CheckpointUnreadable: they differ."""
-    places = {found: Place(path, reader, found) for reader in READERS if (found := reader.recognises(path)) is not None}
+    places: dict[Format, Place] = {}
+    for reader in READERS:
+        form = reader.recognises(path)
+        if form is not None:
+            places.setdefault(form, Place(path, reader, form))
     covered = {each for found in places for each in COVERS.get(found, ())}
     exact = [place for found, place in places.items() if found not in covered]
     if len(exact) > 1:

@@ -48,11 +48,16 @@ def is_optimizer(value: Any) -> bool:
 
 
 def find(
-    given: Sequence[tuple[Source, Mapping[str, Any]]], tensors: Mapping[str, Tensor], frozen: Sequence[str] = ()
+    given: Sequence[tuple[Source, Mapping[str, Any]]],
+    tensors: Mapping[str, Tensor],
+    frozen: Sequence[str] = (),
+    *,
+    ordered: bool = True,
 ) -> Found:
     """The states of a checkpoint's optimizers as one, whose groups are those of all of them.
 
-    ``frozen`` are patterns of names of which the user says that no optimizer has them.
+    ``frozen`` are patterns of names of which the user says that no optimizer has them; ``ordered`` says that the
+    tensors are in the model's order.
     """
     groups, options, names = [], [], []
     for source, state in given:
@@ -66,11 +71,11 @@ def find(
     if all(isinstance(name, str) for group in names for name in group):
         named = tuple(tuple(group) for group in names)
         return _found(groups, named, options, tensors, several)
-    dealt = _deal(groups, tensors, frozen)
+    dealt = _deal(groups, tensors, frozen, ordered=ordered)
     if dealt.why:
         count = sum(map(len, groups))
         why = f"the state of the optimizer ({count:,} parameters by number) has no names: {dealt.why}"
-        hint = " (--frozen names those that it does not have)" if count < len(tensors) else ""
+        hint = " (--frozen names those that it does not have)" if ordered and count < len(tensors) else ""
         return Found(notes=(*several, why + hint))
     if dealt.assumed:
         listed = ", ".join(dealt.assumed[:_SHOWN]) + (", ..." if len(dealt.assumed) > _SHOWN else "")
@@ -87,7 +92,9 @@ def step_of(optimizer: Optimizer | None) -> int | Unknown:
     return Unknown("its parameters are at different steps" if steps else "the file does not say")
 
 
-def _deal(groups: Sequence[Sequence[_Raw]], tensors: Mapping[str, Tensor], frozen: Sequence[str]) -> dealing.Dealt:
+def _deal(
+    groups: Sequence[Sequence[_Raw]], tensors: Mapping[str, Tensor], frozen: Sequence[str], *, ordered: bool
+) -> dealing.Dealt:
     shapes = [[_shape(each) for each in group] for group in groups]
     possible = {shape for group in shapes for shape in group}
     candidates = [
@@ -96,7 +103,7 @@ def _deal(groups: Sequence[Sequence[_Raw]], tensors: Mapping[str, Tensor], froze
         and (None in possible or tensor.shape in possible)
         and not any(fnmatchcase(name, pattern) for pattern in frozen)
     ]  # fmt: skip
-    return dealing.deal(candidates, shapes)
+    return dealing.deal(candidates, shapes) if ordered else dealing.deal_unordered(candidates, shapes)
 
 
 def _found(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from holdfast.errors import CheckpointUnreadable
-from holdfast.facts.checkpoints.contents import ITEMSIZE, Tensor
+from holdfast.facts.checkpoints.contents import ITEMSIZE, Gap, Tensor
 from holdfast.facts.checkpoints.pieces import dtype_of
 from holdfast.facts.checkpoints.torch_files import TorchFile
-from holdfast.facts.checkpoints.torch_pickle import TensorAt
+from holdfast.facts.checkpoints.torch_pickle import CutShort, Refused, TensorAt
 
 _PLAIN = (str, int, float, bool, type(None))
 _DEEPEST = 40
@@ -40,6 +41,15 @@ class Source:
             raise CheckpointUnreadable(self.file.path, why=f"it is cut short: it has no byte {piece.offset:,}")
         value = np.frombuffer(data, dtype_of(found.dtype))[0]
         return None if np.iscomplexobj(value) else _python(value.item())
+
+
+def gap_of(error: CheckpointUnreadable, file: str, rank: int | None = None) -> Gap:
+    """The gap that a file is which cannot be read."""
+    cause = error.__cause__
+    if isinstance(cause, Refused):
+        return Gap(kind="refused", file=file, why=error.why, rank=rank, names=cause.names)
+    short = isinstance(cause, (zipfile.BadZipFile, CutShort)) or "cut short" in error.why
+    return Gap(kind="truncated" if short else "unreadable", file=file, why=error.why, rank=rank)
 
 
 def values(source: Source, value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
