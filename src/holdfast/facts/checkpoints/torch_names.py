@@ -30,6 +30,7 @@ INERT = frozenset({
     "torch._utils._rebuild_device_tensor_from_numpy", "torch._utils._rebuild_wrapper_subclass",
     "torch._tensor._rebuild_from_type_v2", "torch._utils._rebuild_qtensor", "torch._utils._rebuild_sparse_tensor",
     "torch._utils._rebuild_meta_tensor_no_storage", "torch.random.fork_rng", "pathlib._local.PosixPath",
+    "deepspeed.utils.tensor_fragment.fragment_address",
 })  # fmt: skip
 #: Modules that act on the machine whatever their classes are called.
 ACTING = frozenset({

@@ -265,6 +265,18 @@ def _parameter(data: Any, *rest: Any) -> Any:
     return msgspec.structs.replace(data, requires_grad=rest[:1] != (False,)) if isinstance(data, TensorAt) else data
 
 
+class _Typed(Opaque):
+    """``torch._tensor._rebuild_from_type_v2``: a tensor of a subclass, or one with attributes (``ds_id``)."""
+
+    path = "torch._tensor._rebuild_from_type_v2"
+
+    def __new__(cls, *args: Any, **named: Any) -> Any:
+        """The tensor without its attributes, where it is one that torch's own functions make."""
+        if len(args) == 4 and args[0] in (_tensor, _tensor_v3, _parameter) and isinstance(args[2], tuple):
+            return args[0](*args[2])
+        return Opaque.__new__(cls, *args, **named)
+
+
 def _default(_factory: Any = None, *args: Any) -> Names:
     return Names(*args)
 
@@ -286,6 +298,7 @@ _OURS: Mapping[str, Callable[..., Any]] = {
     "torch._utils._rebuild_tensor": _tensor,
     "torch._utils._rebuild_tensor_v2": _tensor,
     "torch._utils._rebuild_tensor_v3": _tensor_v3,
+    "torch._tensor._rebuild_from_type_v2": _Typed,
     "torch._utils._rebuild_parameter": _parameter,
     "torch._utils._rebuild_parameter_with_state": _parameter,
     "torch.nn.parameter.Parameter": _parameter,
