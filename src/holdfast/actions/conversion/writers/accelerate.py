@@ -15,12 +15,10 @@ from holdfast.actions.conversion.archives import Storages
 from holdfast.actions.conversion.files import Copy, File, Written
 from holdfast.actions.conversion.options import Options
 from holdfast.actions.conversion.writers import safetensors, state_dicts
-from holdfast.facts.checkpoints.contents import Contents, Format, Optimizer, Tensor
+from holdfast.facts.checkpoints.contents import Contents, Format
 
-#: ``ddp``: one device, or DDP where there are several ranks. ``fsdp-full``: FSDP with FULL_STATE_DICT.
+#: ``ddp``: one device or DDP, which Accelerate keeps alike. ``fsdp-full``: FSDP with FULL_STATE_DICT.
 FORMS = ("ddp", "fsdp-full")
-#: What DDP puts before the name of each parameter; Accelerate saves and loads the model as DDP wraps it.
-WRAPPED = "module."
 #: Accelerate takes one file, however large.
 _ONE_FILE = 1 << 62
 #: What else lies in such a folder, and is carried over from one to another.
@@ -41,10 +39,9 @@ def write(contents: Contents, options: Options) -> Written:
 
 
 def _ddp(contents: Contents, options: Options) -> tuple[tuple[File, ...], tuple[str, ...]]:
-    named = prefixed(contents, WRAPPED) if options.ranks > 1 else contents
-    files, losses = safetensors.weights(named, msgspec.structs.replace(options, shard_bytes=_ONE_FILE))
+    files, losses = safetensors.weights(contents, msgspec.structs.replace(options, shard_bytes=_ONE_FILE))
     storages = Storages()
-    optimizer = state_dicts.by_number(named, storages) if options.optimizer else None
+    optimizer = state_dicts.by_number(contents, storages) if options.optimizer else None
     if optimizer is not None:
         files = (*files, File("optimizer.bin", (storages.file(optimizer),)))
     return files, losses
@@ -71,29 +68,3 @@ def _left_out(
         yield "The source has no state of a learning rate scheduler: load_state fails where a scheduler is prepared."
     if not any(each.path.startswith("random_states") for each in copies):
         yield "The states of the random number generators are not in it: load_state goes on without them."
-
-
-def prefixed(contents: Contents, prefix: str) -> Contents:
-    """The same with ``prefix`` before each name of a parameter or buffer."""
-
-    def named(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {prefix + name: msgspec.structs.replace(each, name=prefix + name) for name, each in tensors.items()}
-
-    return msgspec.structs.replace(
-        contents,
-        tensors=named(contents.tensors),
-        ties={prefix + name: prefix + first for name, first in contents.ties.items()},
-        optimizer=_prefixed(contents.optimizer, prefix) if contents.optimizer is not None else None,
-    )
-
-
-def _prefixed(optimizer: Optimizer, prefix: str) -> Optimizer:
-    groups = tuple(
-        msgspec.structs.replace(group, params=tuple(prefix + name for name in group.params))
-        for group in optimizer.groups
-    )
-    return Optimizer(
-        tensors={prefix + name: each for name, each in optimizer.tensors.items()},
-        numbers={prefix + name: each for name, each in optimizer.numbers.items()},
-        groups=groups,
-    )

@@ -25,7 +25,7 @@ _OWN = frozenset({"epoch", "global_step", "pytorch-lightning_version", "state_di
 def write(contents: Contents, options: Options) -> Written:
     """The file, which is the target. Values of other frameworks stand at its top, where ``on_load_checkpoint`` sees."""
     storages = Storages()
-    found = state_dicts.values(contents)
+    found = state_dicts.values(contents, storages)
     step = _number(contents.step)
     epoch = _number(found.get("epoch"))
     value: dict[str, Any] = {

@@ -8,7 +8,8 @@ from typing import Any
 
 from holdfast.actions.conversion.archives import Storages
 from holdfast.actions.conversion.options import Options
-from holdfast.facts.checkpoints.contents import Contents, Group, Optimizer
+from holdfast.actions.conversion.pickles import Call
+from holdfast.facts.checkpoints.contents import Contents, Group, Optimizer, Tensor
 
 #: Numbers of an optimizer that torch keeps as fp32 tensors without dimensions (torch/optim/{adam,nadam,asgd}.py).
 _TENSORS = frozenset({"step", "mu_product", "eta", "mu"})
@@ -92,20 +93,24 @@ def _number(key: str, value: float, storages: Storages) -> Any:
     return storages.numbers(struct.pack("<f", value), "float32", ()) if key in _TENSORS else value
 
 
-def values(contents: Contents) -> dict[str, Any]:
-    """The other plain data as it was nested; what is not plain is left out (:func:`left_out` says so)."""
+def values(contents: Contents, storages: Storages | None = None) -> dict[str, Any]:
+    """The other plain data as it was nested, and tensors of it where there are storages for them.
+
+    What is neither is left out (:func:`left_out` says so).
+    """
     made: dict[str, Any] = {}
-    for path, value in contents.values.items():
-        if not is_plain(value):
+    at: Any
+    for path, found in contents.values.items():
+        value = storages.tensor(found) if storages is not None and isinstance(found, Tensor) else found
+        if not isinstance(value, Call) and not is_plain(value):
             continue
         at, (*parents, last) = made, path.split(".")
         for each in parents:
-            inner = at.setdefault(each, {})
-            if not isinstance(inner, dict):
-                break
-            at = inner
-        else:
+            at = at.setdefault(each, {}) if isinstance(at, dict) else at
+        if isinstance(at, dict):
             at[last] = value
+        else:  # a part of it stands there by its own path
+            made[path] = value
     return {key: _listed(value) for key, value in made.items()}
 
 
@@ -133,8 +138,8 @@ def left_out(contents: Contents, options: Options, *, optimizer: bool = True, va
     elif found is not None and options.optimizer:
         yield from _optimizer_left_out(found)
     if contents.values and not values:
-        yield f"Not in it, because the format holds weights alone: {_listing(contents.values)}."
-    lost = [key for key, value in contents.values.items() if not is_plain(value)]
+        yield f"Not in it, because the format has no place for them: {_listing(contents.values)}."
+    lost = [key for key, value in contents.values.items() if not isinstance(value, Tensor) and not is_plain(value)]
     if lost and values:
         yield f"Not in it, because they are objects of the program that saved them: {_listing(lost)}."
 

@@ -32,6 +32,9 @@ def write(contents: Contents, options: Options) -> Written:
             value["optimizer"] = optimizer
     if isinstance(contents.step, int):
         value["step"] = contents.step
-    for key, each in state_dicts.values(contents).items():
-        value.setdefault(key, each)
+    if (scheduler := state_dicts.scheduler(contents)) is not None:
+        value["scheduler"] = scheduler
+    for key, each in state_dicts.values(contents, storages).items():
+        if scheduler is None or not state_dicts.is_of_scheduler(key):
+            value.setdefault(key, each)
     return Written((File("", (storages.file(value),)),), tuple(state_dicts.left_out(contents, options)))
