@@ -279,7 +279,7 @@ class CheckpointVersion(CheckpointUnreadable):
 
 
 class CheckpointFailed(WorldError):
-    """The subject, the saving or loading of a checkpoint, failed on some rank, and therefore on all of them alike."""
+    """The subject, the saving, loading or conversion of a checkpoint, failed; in a job on all ranks alike."""
 
     what = "{subject} failed"
     next_step = "the checkpoints before it are as they were"

@@ -60,9 +60,18 @@ class Reader:
 
     def whole(self, tensor: Tensor) -> Array:
         """The tensor in its shape."""
-        parts = [block.copy() for block in self.blocks(tensor)]
-        flat = np.concatenate(parts) if parts else np.empty(0, dtype_of(tensor.dtype))
+        if any(piece.strides for piece in tensor.pieces) or runs(tensor) is None:
+            return self._assembled(tensor)
+        flat, at = np.empty(tensor.numel, dtype_of(tensor.dtype)), 0
+        for block in self.blocks(tensor):
+            flat[at : at + len(block)] = block
+            at += len(block)
         return flat.reshape(tensor.shape)
+
+    def raw(self, file: str, offset: int, size: int) -> Iterator[Array]:
+        """Bytes of a file as they are, whatever they mean."""
+        for at in range(0, size, self._block):
+            yield self._bytes(file, offset + at, min(self._block, size - at))
 
     def blocks(self, tensor: Tensor, start: int = 0, stop: int | None = None) -> Iterator[Array]:
         """Elements ``start`` to ``stop`` of the flattened tensor; a block is good until the next is asked for."""

@@ -1,0 +1,125 @@
+"""What is written and synced of a conversion, kept beside it: one that was cut off goes on from there.
+
+The first line says what is converted, and how; one that was begun for anything else is not gone on with. Every other
+line is a stretch that is on the disk, with its CRC32.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from holdfast.actions.conversion.layout import Stretch
+from holdfast.errors import CheckpointFailed
+
+#: Bytes that are written before they are synced and remembered.
+SYNCED_TOGETHER = 1 << 30
+_SYNCING = 8
+
+
+class _Line(msgspec.Struct, frozen=True, array_like=True):
+    path: str
+    offset: int
+    sum: int
+
+
+class Journal:
+    """The journal at ``path`` of files below ``target``; a context manager, that remembers the rest at its end."""
+
+    def __init__(self, path: Path, target: Path) -> None:
+        self._path, self._target = path, target
+        self._done: dict[tuple[str, int], int] = {}
+        self._pending: list[Stretch] = []
+        self._sums: dict[Stretch, int] = {}
+        self._size = 0
+        self._handle = -1
+
+    def open(self, identity: str) -> bool:
+        """Begin, or go on where it is of this ``identity``; gives whether it does. Only one process may.
+
+        Raises:
+            CheckpointFailed: another process is writing this target.
+        """
+        self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self.close()
+            raise CheckpointFailed(f"the conversion to {self._target}", why="another process is writing it",
+                                   next_step="wait for that one") from error  # fmt: skip
+        first, *lines = self._path.read_bytes().split(b"\n")
+        if first != identity.encode():
+            self.restart(identity)
+            return False
+        for line in lines[:-1]:  # the last one is empty, or was cut off
+            found = msgspec.json.decode(line, type=_Line)
+            self._done[found.path, found.offset] = found.sum
+        if lines and lines[-1]:
+            os.ftruncate(self._handle, os.fstat(self._handle).st_size - len(lines[-1]))
+        return bool(self._done)
+
+    def restart(self, identity: str) -> None:
+        """Forget everything."""
+        self._done.clear()
+        os.ftruncate(self._handle, 0)
+        os.write(self._handle, identity.encode() + b"\n")
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+    def has(self, stretch: Stretch) -> bool:
+        """It is on the disk already."""
+        return (stretch.path, stretch.offset) in self._done
+
+    def sum_of(self, stretch: Stretch) -> int:
+        """Its CRC32."""
+        return self._done[stretch.path, stretch.offset]
+
+    def add(self, stretch: Stretch, crc: int) -> None:
+        """It was written."""
+        self._pending.append(stretch)
+        self._sums[stretch] = crc
+        self._size += stretch.size
+        if self._size >= SYNCED_TOGETHER:
+            self._remember()
+
+    def sync(self, paths: Collection[str]) -> None:
+        """Have these files on the disk; many small ones together, which the disk does in one go."""
+        places = [self._target / path if path else self._target for path in paths]
+        with ThreadPoolExecutor(_SYNCING, "sync") as pool:
+            for _ in pool.map(synced, places):
+                pass
+
+    def _remember(self) -> None:
+        self.sync({stretch.path for stretch in self._pending})
+        lines = [_Line(each.path, each.offset, self._sums.pop(each)) for each in self._pending]
+        os.write(self._handle, b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+        self._done.update({(line.path, line.offset): line.sum for line in lines})
+        self._pending, self._size = [], 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._remember()
+
+
+def synced(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
