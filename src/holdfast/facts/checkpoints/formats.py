@@ -17,11 +17,13 @@ from types import ModuleType
 import msgspec
 
 from holdfast.errors import CheckpointUnreadable, MissingFile
-from holdfast.facts.checkpoints import huggingface, safetensors_files, torch_save
+from holdfast.facts.checkpoints import deepspeed, deepspeed_universal, huggingface, safetensors_files, torch_save
 from holdfast.facts.checkpoints.contents import Contents, Format
 
 #: Every reader, one a line; of two that give a path the same format the first one reads it.
 READERS: tuple[ModuleType, ...] = (
+    deepspeed,
+    deepspeed_universal,
     huggingface,
     safetensors_files,
     torch_save,
