@@ -20,10 +20,10 @@ WRITERS: Mapping[Format, str] = {
     Format.ACCELERATE: f"{_HERE}.accelerate",
     Format.DCP: f"{_HERE}.dcp",
     Format.HOLDFAST: f"{_HERE}.holdfast",
-    Format.ZERO1: f"{_HERE}.zero1",
-    Format.ZERO2: f"{_HERE}.zero2",
-    Format.ZERO3: f"{_HERE}.zero3",
-    Format.UNIVERSAL: f"{_HERE}.universal",
+    Format.ZERO1: f"{_HERE}.zero.stage1",
+    Format.ZERO2: f"{_HERE}.zero.stage2",
+    Format.ZERO3: f"{_HERE}.zero.stage3",
+    Format.UNIVERSAL: f"{_HERE}.zero.universal",
 }
 #: Format -> why it is read alone.
 NEVER: Mapping[Format, str] = {

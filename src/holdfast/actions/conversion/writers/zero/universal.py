@@ -69,18 +69,33 @@ def _tensor(path: str, param: Tensor, source: Tensor | None) -> File:
 
 
 def _groups(laid: Laid, path: str) -> File:
-    """The optimizer's groups: stages 1 and 2 take ``param_groups``, stage 3 what is in ``optimizer_state_dict``."""
+    """The optimizer's groups: stages 1 and 2 take ``param_groups``, stage 3 what is in ``optimizer_state_dict``.
+
+    Stage 3 sets the options of the first of those in every group. What differs between groups is not among them, so
+    that the engine keeps what it was configured with.
+    """
     storages = Storages()
     groups = [states.param_group(group, [at]) for at, group in enumerate(laid.groups)] if laid.optimizer else []
-    state = {at: states.numbers(group, storages) for at, group in enumerate(laid.groups) if group.states}
+    differing = _differing(laid)
+    alike = [{key: value for key, value in each.items() if key not in differing} for each in groups]
     value: dict[str, Any] = {
         "zero_stage": _STAGE,
         "partition_count": [1 for _ in laid.groups],
         "ds_version": states.VERSION,
         "param_groups": groups,
-        "optimizer_state_dict": {"state": state, "param_groups": groups},
+        "optimizer_state_dict": {
+            "state": {at: states.numbers(group, storages) for at, group in enumerate(laid.groups) if group.states},
+            "param_groups": alike,
+        },
     }
     return states.file(path, value, storages)
+
+
+def _differing(laid: Laid) -> list[str]:
+    """Options that are not the same in all groups."""
+    first = laid.groups[0].options if laid.groups else {}
+    keys = dict.fromkeys(key for group in laid.groups for key in group.options)
+    return [key for key in keys if any(key not in g.options or g.options[key] != first.get(key) for g in laid.groups)]
 
 
 def _checked(name: str) -> str:
@@ -101,8 +116,13 @@ def _losses(laid: Laid, contents: Contents) -> Iterator[str]:
             "DeepSpeed does not load frozen parameters and buffers from a universal checkpoint; they are in "
             f"{_MODELS[0]} under 'module': {listing(others)}."
         )
-    if len(laid.groups) > 1:
+    if differing := _differing(laid):
         yield (
-            "DeepSpeed's ZeRO-3 gives all groups of the optimizer the options of the first when it loads a universal "
-            "checkpoint, and counts their steps together; convert to zero3 for the number of ranks instead."
+            "DeepSpeed's ZeRO-3 sets the same options in all groups of the optimizer when it loads a universal "
+            f"checkpoint; it is left to keep what it is configured with of {listing(differing)}."
+        )
+    if sum(isinstance(group.numbers.get("step"), float) for group in laid.groups) > 1:
+        yield (
+            "DeepSpeed's ZeRO-3 counts the steps of all groups together after it loads a universal checkpoint of an "
+            "optimizer of torch, which makes its next steps smaller; convert to zero3 for the number of ranks instead."
         )
