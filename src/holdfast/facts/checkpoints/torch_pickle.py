@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from holdfast.facts.checkpoints.torch_names import DTYPE, LIBRARIES, STORAGES, is_refused
+from holdfast.facts.checkpoints.unfolding import excess
 
 #: A stream larger than this is no description of tensors; one of 100,000 tensors has some 20 MB.
 MOST_BYTES = 1 << 29
@@ -161,6 +162,8 @@ def load(stream: io.BufferedIOBase | io.BytesIO, more: Mapping[str, Callable[...
         raise Unreadable(f"it does not fit together ({type(error).__name__})") from error
     if unpickler.refused:
         raise Refused(tuple(dict.fromkeys(unpickler.refused)))
+    if why := excess(value):
+        raise Unreadable(why)
     return Loaded(value, tuple(unpickler.foreign))
 
 
