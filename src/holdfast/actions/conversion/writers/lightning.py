@@ -45,7 +45,8 @@ def write(contents: Contents, options: Options) -> Written:
 
 
 def _number(value: object) -> int:
-    return value if isinstance(value, int) else 0
+    """Whole epochs or steps; Hugging Face's Trainer counts parts of epochs, too."""
+    return int(value) if isinstance(value, (int, float)) else 0
 
 
 def _losses(contents: Contents, options: Options, found: Mapping[str, Any]) -> Iterator[str]:

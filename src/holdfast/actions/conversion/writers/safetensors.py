@@ -38,9 +38,9 @@ def weights(
     contents: Contents, options: Options, single: str = f"{STEM}.safetensors"
 ) -> tuple[tuple[File, ...], tuple[str, ...]]:
     """The files of the weights, and what the format cannot hold; ``single`` is the path of a lone file."""
-    found = contents.tensors.values()
-    held = [each for each in found if options.weight_dtype(each) in DTYPES]
-    losses = tuple(f"{each.name} is not in it: safetensors has no {each.dtype}." for each in found if each not in held)
+    held = [each for each in contents.tensors.values() if options.weight_dtype(each) in DTYPES]
+    lost = [each for each in contents.tensors.values() if options.weight_dtype(each) not in DTYPES]
+    losses = tuple(f"{each.name} is not in it: safetensors has no {each.dtype}." for each in lost)
     names = {each.name for each in held}
     about = {"step": str(contents.step)} if isinstance(contents.step, int) else {}
     about |= {name: first for name, first in contents.ties.items() if first in names}
