@@ -1,0 +1,110 @@
+"""The table of frameworks, and which of them is recommended."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from benchmarks import frameworks
+from benchmarks.frameworks_table import Row, apart, median, recommend, table
+
+GIB = 2**30
+
+
+def row(strategy, speed, gib, **more):
+    return Row(strategy=strategy, samples_per_s=speed, peak_bytes=int(gib * GIB), **more)
+
+
+def figures(strategy, speed=10.0, **more):
+    return {
+        "strategy": strategy, "size": "tiny", "parameters": 83_104, "ranks": 2, "device": "CPU", "precision": "fp32",
+        "batch_size": 4, "frozen_vision": False, "torch": "2.13.0", "samples_per_s": speed, "peak_bytes": GIB,
+        "startup_s": 3.0, "communication": {"busy": 0.4, "exposed": 0.25}, "losses": [4.0, 3.5],
+        "checkpoint": {"seconds": 0.5, "bytes": 2_000_000, "files": 3},
+    } | more  # fmt: skip
+
+
+def test_the_fastest_is_taken():
+    choice = recommend([row("ddp", 100, 4), row("zero2", 80, 3.9)])
+    assert choice.strategy == "ddp"
+    assert choice.why == ("ddp: 100.0 samples/s, the fastest",)
+
+
+def test_of_two_as_fast_the_one_with_less_memory_is_taken():
+    choice = recommend([row("ddp", 100, 4), row("fsdp2", 97, 2)])
+    assert choice.strategy == "fsdp2"
+    assert choice.why == ("fsdp2: 97.0 samples/s, as fast as ddp within 5%, in 2.00 GiB instead of 4.00 GiB",)
+
+
+def test_what_does_not_fit_is_not_taken():
+    choice = recommend([row("ddp", 100, 81), row("zero1", 90, 60), row("zero3", 60, 30)], 80 * GIB)
+    assert choice.strategy == "zero1"
+    assert choice.why == (
+        "zero1: 90.0 samples/s, the fastest that fits",
+        "where memory is short, zero3: 30.00 GiB instead of 60.00 GiB, 33% slower",
+        "ddp does not fit: 81.00 GiB",
+    )
+
+
+def test_where_none_fits_none_is_taken():
+    choice = recommend([row("ddp", 100, 81), row("zero3", 60, 70)], 40 * GIB)
+    assert choice.strategy is None
+    assert choice.why[0] == "none fits: zero3 needs the least, 70.00 of 40.00 GiB"
+
+
+def test_one_that_failed_has_its_reason_and_no_figures():
+    failed = Row(strategy="zero1", failed="out of memory")
+    assert recommend([failed]).strategy is None
+    assert recommend([failed, row("ddp", 1, 1)]).strategy == "ddp"
+    assert "| zero1 | (out of memory) |" in table([failed, row("ddp", 1, 1)])[2]
+
+
+def test_of_rounds_it_is_the_median_and_of_memory_the_most():
+    found = median([row("ddp", 10, 1), row("ddp", 30, 3), row("ddp", 11, 2)])
+    assert (found.samples_per_s, found.peak_bytes) == (11, 3 * GIB)
+    failed = Row(strategy="ddp", failed="out of memory")
+    assert median([row("ddp", 10, 1), failed]) == failed
+
+
+def test_lines_of_the_table_have_as_many_cells():
+    lines = table([row("ddp", 10, 1), Row(strategy="zero1", failed="why"), row("fsdp2", 5, 1)])
+    assert all(one.count("|") == other.count("|") for one, other in pairwise(lines))
+    assert lines[-1].startswith("| fsdp2 | 5.0 | 0.50 | 1.00 |")
+
+
+def test_losses_that_differ_are_seen():
+    assert apart([row("ddp", 1, 1, loss=2.5), row("zero1", 1, 1, loss=2.0)]) == 0.5
+
+
+def test_figures_made_elsewhere_are_shown(tmp_path, capsys):
+    files = []
+    for strategy, speed in (("zero2", 8.0), ("ddp", 10.0)):
+        files.append(tmp_path / f"{strategy}.json")
+        files[-1].write_text(json.dumps(figures(strategy, speed)))
+    frameworks.main(["--from", *map(str, files)])
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "2 ranks, CPU, 0.1 M parameters, fp32, 4 images a rank, torch 2.13.0, 1 round"
+    assert shown[4] == "| ddp | 10.0 | 1.00 | 1.00 | 40% | 25% | 3.0 | 2.0 | 3 | 0.50 | 3.5000 |"
+    assert shown[5].startswith("| zero2 | 8.0 | 0.80 |")
+    assert shown[7] == "recommended: ddp"
+    assert shown[-1].startswith("  of CPUs with gloo")
+
+
+def test_figures_of_different_jobs_are_not_compared_without_a_word():
+    lines = frameworks.report([figures("ddp"), figures("zero1", ranks=4)], None)
+    assert lines[-1] == "  not to be compared: jobs differ in ranks"
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [
+        ("[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried", "out of memory"),
+        ("x\n[rank0]: ValueError: no such thing\nmore", "ValueError: no such thing"),
+        ("2 ranks cannot be 2 groups of two ranks or more, as the hybrid form needs\n", "2 ranks cannot be"),
+        ("", "it failed and did not say why"),
+    ],
+)
+def test_why_a_job_failed(errors, expected):
+    assert frameworks.why(errors).startswith(expected)

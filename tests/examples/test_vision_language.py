@@ -1,0 +1,91 @@
+"""The vision-language model under every framework: it learns the same, and goes on from what the framework saved."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+TRAIN = Path(__file__).parents[2] / "examples" / "frameworks" / "train.py"
+DEEPSPEED = pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepspeed is not installed: make setup")
+RANKS = {"hybrid": 4}
+OTHERS = [
+    "fsdp2",
+    pytest.param("zero3", marks=DEEPSPEED),
+    pytest.param("hybrid", marks=pytest.mark.matrix),
+    *(pytest.param(name, marks=(DEEPSPEED, pytest.mark.matrix)) for name in ("zero1", "zero2")),
+]
+
+
+def train(strategy, *arguments, samples=4, ranks=None):
+    """Losses by step, of the tiny model on two ranks (or four, with half as many samples each)."""
+    ranks = ranks or RANKS.get(strategy, 2)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", str(TRAIN)]
+    done = subprocess.run(
+        [*command, "--size", "tiny", "--strategy", strategy, "--batch-size", str(samples), *map(str, arguments)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {int(step): float(loss) for step, loss in re.findall(r"step +(\d+)  loss (\S+)", done.stdout)}
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """Six steps of DDP without an interruption, on two and on four ranks; each is trained once."""
+    kept = {}
+
+    def losses(ranks):
+        if ranks not in kept:
+            kept[ranks] = train("ddp", "--steps", 6, ranks=ranks)
+        return kept[ranks]
+
+    return losses
+
+
+@pytest.mark.parametrize("strategy", ["ddp", *OTHERS])
+def test_it_learns_what_ddp_learns_and_goes_on_from_its_checkpoint(strategy, whole, tmp_path):
+    figures = tmp_path / "figures.json"
+    first = train(strategy, "--steps", 4, "--save", tmp_path / "saved", "--measure", figures)
+    second = train(strategy, "--steps", 2, "--load", tmp_path / "saved")
+    expected = whole(RANKS.get(strategy, 2))
+    assert sorted(first | second) == [1, 2, 3, 4, 5, 6]
+    assert first | second == pytest.approx(expected, abs=1e-5)
+    assert expected[6] < expected[1] - 0.2
+    check(json.loads(figures.read_text()), strategy)
+
+
+def check(figures, strategy):
+    """Every figure is there, and none is impossible."""
+    assert figures["strategy"] == strategy
+    assert figures["samples_per_s"] == pytest.approx(figures["ranks"] * 4 / figures["step_s"])
+    assert 0 < figures["communication"]["exposed"] <= figures["communication"]["busy"] <= 1
+    assert sum(figures["startup"].values()) == pytest.approx(figures["startup_s"], rel=0.2)
+    assert 1 < figures["startup_s"] < 100
+    assert 1e6 < figures["peak_bytes"] < 1e9
+    trained = figures["parameters"] * 4
+    assert 3 * trained < figures["checkpoint"]["bytes"] < 6 * trained  # weights, and two moments of each
+
+
+def test_a_frozen_tower_stays_as_it_is(whole, tmp_path):
+    import torch
+
+    losses = train("ddp", "--steps", 4, "--freeze-vision", "--save", tmp_path)
+    assert losses[1] == pytest.approx(whole(2)[1])
+    assert losses[4] < losses[1]
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    frozen = [name for name in state["model"] if name.startswith("vision.")]
+    moments = state["optimizer"]["state"]
+    assert len(moments) == len(state["model"]) - len(frozen) - 1  # the head is the embedding
+
+
+def test_two_ranks_cannot_be_hybrid():
+    with pytest.raises(AssertionError, match="2 ranks cannot be 2 groups of two ranks or more"):
+        train("hybrid", "--steps", 1, ranks=2)
