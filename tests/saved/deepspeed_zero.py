@@ -6,6 +6,7 @@ fp32 where trained}, "halves": {name: tensor as the model has it}, "optimizer": 
 """
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -38,6 +39,7 @@ def arguments():
     parser.add_argument("--offload", action="store_true", help="optimizer state (and ZeRO-3's parameters) on the CPU")
     parser.add_argument("--sub-group", type=int, default=1_000_000_000, help="ZeRO-3's sub_group_size, in elements")
     parser.add_argument("--no-frozen-saved", action="store_true", help="exclude_frozen_parameters=True")
+    parser.add_argument("--zero", action="append", default=[], metavar="KEY=JSON", help="more of `zero_optimization`")
     parser.add_argument("--universal", action="store_true", help="ds_to_universal makes FOLDER/universal, too")
     parser.add_argument("--load", type=Path, help="load this checkpoint's folder (with `latest`) instead of training")
     parser.add_argument("--load-universal", action="store_true", help="what is loaded is universal")
@@ -50,6 +52,7 @@ def config(asked):
     zero = {"stage": asked.stage, "sub_group_size": asked.sub_group, "stage3_param_persistence_threshold": 30}
     if asked.offload:
         zero["offload_optimizer"] = {"device": "cpu"}
+    zero.update((key, json.loads(value)) for key, value in (each.split("=") for each in asked.zero))
     made = {
         "train_micro_batch_size_per_gpu": BATCH // distributed.get_world_size(),
         "gradient_accumulation_steps": 1,
@@ -62,6 +65,7 @@ def config(asked):
     if asked.dtype == "bf16":
         made["bf16"] = {"enabled": True}
     if asked.dtype == "fp16":
+        deepspeed.get_accelerator().is_fp16_supported = lambda: True  # it is slow on a CPU, and works
         made["fp16"] = {"enabled": True, "initial_scale_power": 8}
     if asked.load_universal:
         made["checkpoint"] = {"load_universal": True}

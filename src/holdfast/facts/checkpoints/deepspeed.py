@@ -36,7 +36,9 @@ def recognises(path: Path) -> Format | None:
     names = files.names_in(folder)
     if names.stage3 and (names.optims or not (folder / "zero").is_dir()):
         return Format.ZERO3
-    return _STAGES[_stage(folder, names)] if names.optims else None
+    if not names.optims and not _was_zero(folder, names):
+        return None
+    return _STAGES[_stage(folder, names)]
 
 
 def read(path: Path) -> Contents:
@@ -66,6 +68,15 @@ def _folder(path: Path) -> Path | None:
         return None
 
 
+def _was_zero(folder: Path, names: Names) -> bool:
+    """The model's file says that ranks had parts of it, and none of their files is there."""
+    try:
+        shards = files.read_all(folder, dict(list(names.models.items())[:1]), [])
+        return any(models.groups_of(each.read.value.get("param_shapes")) for each in shards.values())
+    except ODD:
+        return False
+
+
 def _stage(folder: Path, names: Names) -> int:
     """By the first rank's file that can be read; by DeepSpeed's configuration where an older one does not say."""
     for place, file in sorted(names.optims.items()):
@@ -77,7 +88,8 @@ def _stage(folder: Path, names: Names) -> int:
         if stages:
             said = stages[0] or models.stage_of(list(shards.values()))
             return 2 if said == 2 else 1
-    return 2
+    shards = files.read_all(folder, dict(list(names.models.items())[:1]), [])
+    return 1 if models.stage_of(list(shards.values())) == 1 else 2
 
 
 def _read(folder: Path, names: Names) -> Contents:

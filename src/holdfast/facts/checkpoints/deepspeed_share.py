@@ -58,7 +58,7 @@ def share_of(root: Path, shards: Sequence[Shard], ranks: Mapping[int, Partition]
         ties={name: first for name, first in model.ties.items() if first in found},
         frozen=frozenset(name for name in model.frozen if name in found), buffers=model.buffers & found.keys(),
         optimizer=_optimizer(root, model, ranks, states, numbers), values=_scaler(ranks),
-        notes=_notes(model, ranks, weights),
+        notes=_notes(ranks, weights),
         gaps=(*_misfits(model, ranks, stage3=stage3), *_left_out(model, ranks, left_out)),
     )  # fmt: skip
 
@@ -201,13 +201,10 @@ def _scaler(ranks: Mapping[int, Partition]) -> dict[str, Any]:
     return {}
 
 
-def _notes(model: Model, ranks: Mapping[int, Partition], weights: Mapping[str, Tensor]) -> tuple[str, ...]:
+def _notes(ranks: Mapping[int, Partition], weights: Mapping[str, Tensor]) -> tuple[str, ...]:
     notes = []
     if not weights and ranks:
         notes.append("No fp32 weights are in it: the model's own weights stand for them.")
     if not ranks:
         notes.append("No rank's part of the fp32 weights can be read: the model's own weights stand for them.")
-    absent = sorted(name for name in model.frozen if name not in model.present and name not in weights)
-    if absent and not any(shape for shape in model.frozen.values()):
-        notes.append(f"Frozen weights are not in it: {', '.join(absent[:3])}.")
     return tuple(notes)
