@@ -10,6 +10,7 @@ from holdfast.cli.table import Table, TableGroup
 COMMANDS: Table = {
     "inspect": ("holdfast.cli.ckpt.inspect", "Say what a checkpoint is, and what is in it and what is missing."),
     "verify": ("holdfast.cli.ckpt.verify", "Say whether a checkpoint is whole, as it was written, and of one save."),
+    "convert": ("holdfast.cli.ckpt.convert", "Write a checkpoint in the format of another framework, and prove it."),
     "diff": ("holdfast.cli.ckpt.diff", "Say what differs between two checkpoints, of whatever formats."),
 }
 
