@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType, fully_shard
@@ -126,11 +127,25 @@ def local(saved, module, optimizer):
 
 def full(saved, module, optimizer):
     """FSDP1's full state, one torch.save of rank 0."""
+    weights, states = full_state(module, optimizer)
     with of_type(module, StateDictType.FULL_STATE_DICT):
-        state = {"model": module.state_dict(),
-                 "optimizer": FullyShardedDataParallel.optim_state_dict(module, optimizer), "step": STEPS}  # fmt: skip
+        groups = FullyShardedDataParallel.optim_state_dict(module, optimizer)["param_groups"]
     if dist.get_rank() == 0:
-        torch.save(state, saved / "model.pt")
+        optimizer = {"state": states, "param_groups": groups}
+        torch.save({"model": weights, "optimizer": optimizer, "step": STEPS}, saved / "model.pt")
+
+
+def full_state(module, optimizer):
+    """What FSDP1 holds, whole.
+
+    The optimizer's comes from its shards: in the full state that FSDP1 itself gives on the CPU, exp_avg has the numbers
+    of exp_avg_sq (torch 2.13), as both are views of one buffer.
+    """
+    with of_type(module, StateDictType.FULL_STATE_DICT):
+        weights = {name: each.clone() for name, each in module.state_dict().items()}
+    with of_type(module, StateDictType.SHARDED_STATE_DICT):
+        states = FullyShardedDataParallel.optim_state_dict(module, optimizer)["state"]
+    return weights, {name: {key: whole(v) for key, v in each.items()} for name, each in states.items()}
 
 
 def megatron(saved, module, optimizer):
@@ -175,10 +190,7 @@ def trained(module, optimizer, steps):
 def truth_of(module, optimizer):
     """Full tensors of model and optimizer by plain names, in order."""
     if isinstance(module, FullyShardedDataParallel):
-        with of_type(module, StateDictType.FULL_STATE_DICT):
-            weights = {name: each.clone() for name, each in module.state_dict().items()}
-            states = FullyShardedDataParallel.optim_state_dict(module, optimizer)["state"]
-        return weights, states
+        return full_state(module, optimizer)
     weights = {name.removeprefix("module."): whole(each) for name, each in module.state_dict().items()}
     states = {}
     for name, parameter in module.named_parameters():
@@ -189,6 +201,13 @@ def truth_of(module, optimizer):
 
 def whole(value):
     """A full copy of a tensor, spread or not."""
+    if isinstance(value, ShardedTensor):
+        parts = [None] * dist.get_world_size()
+        dist.all_gather_object(parts, [(each.metadata.shard_offsets, each.tensor) for each in value.local_shards()])
+        made = torch.empty(value.size(), dtype=value.dtype)
+        for offsets, part in (shard for shards in parts for shard in shards):
+            made[tuple(slice(at, at + n) for at, n in zip(offsets, part.shape, strict=True))] = part
+        return made
     found = value.detach()
     return (found.full_tensor() if isinstance(found, DTensor) else found).clone()
 

@@ -1,0 +1,46 @@
+"""Holds what was read of a checkpoint against what its maker knew of it, bit by bit."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from holdfast.facts.checkpoints.pieces import Reader
+from tests.saved.model import LEARNING_RATE, STEPS
+
+
+def bits(tensor):
+    """The bytes of a tensor of torch."""
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+
+
+def same_tensors(contents, expected, prefix=""):
+    """All tensors of the model, under the names with ``prefix`` in front."""
+    assert {*contents.tensors, *contents.ties} == {prefix + name for name in expected}
+    with Reader(Path(contents.root)) as reader:
+        for name, tensor in expected.items():
+            found = contents.tensors[contents.ties.get(prefix + name, prefix + name)]
+            assert found.shape == tuple(tensor.shape)
+            assert f"torch.{found.dtype}" == str(tensor.dtype)
+            assert np.array_equal(reader.whole(found).reshape(-1).view(np.uint8), bits(tensor)), name
+
+
+def same_optimizer(contents, expected, prefix=""):
+    """The states of all parameters, and their groups."""
+    optimizer = contents.optimizer
+    assert set(optimizer.tensors) == {prefix + name for name in expected}
+    with Reader(Path(contents.root)) as reader:
+        for name, state in expected.items():
+            assert optimizer.numbers[prefix + name]["step"] == STEPS
+            for key in ("exp_avg", "exp_avg_sq"):
+                found = optimizer.tensors[prefix + name][key]
+                whole = reader.whole(found).reshape(-1)
+                assert np.array_equal(whole.view(np.uint8), bits(state[key])), (name, key)
+    assert {name for group in optimizer.groups for name in group.params} == {prefix + name for name in expected}
+    assert all(group.options["lr"] == LEARNING_RATE for group in optimizer.groups)
+    assert {group.options["weight_decay"] for group in optimizer.groups} == {0.1, 0.0}
+
+
+def truth_of(folder):
+    """What the maker left beside the checkpoint."""
+    return torch.load(folder / "truth.pt", weights_only=False)
