@@ -27,6 +27,10 @@ def judge(seen: Examined) -> Iterator[Finding]:
     yield from _broken(seen, {gap.file for gap in gaps})
     yield from _changed(seen)
     yield from _incomplete(seen)
+    if not seen.tensors and not gaps:
+        message = f"{seen.contents.root} holds no tensor, so that there is nothing to judge"
+        cause, subject = by_name("checkpoint-corrupt"), Subject(file=seen.contents.root)
+        yield finding(cause, message, level=Level.UNKNOWN, subject=subject)
 
 
 def refused(root: str, file: str, names: Sequence[str], why: str = "") -> Finding:
