@@ -1,0 +1,135 @@
+"""Every kind of checkpoint into every other: what arrives bit by bit, and the table of it in docs/checkpoints.md.
+
+``python -m tests.saved.matrix`` measures it and writes the table; a test measures it again and compares.
+"""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from holdfast.actions.conversion import names, targets
+from holdfast.actions.conversion.converting import Wish, convert
+from holdfast.actions.conversion.options import Options
+from holdfast.errors import HoldfastError
+from holdfast.facts.checkpoints import formats
+from holdfast.facts.checkpoints.contents import Format
+from holdfast.facts.checkpoints.pieces import Reader
+from tests.saved.making import ROOT, made
+
+PAGE = ROOT / "docs" / "checkpoints.md"
+BEGIN, END = "<!-- the matrix: python -m tests.saved.matrix -->", "<!-- end of the matrix -->"
+RANKS = 2
+#: Row of the table: program and arguments that make it, how many ranks, where it is below the folder, maps of names.
+SOURCES = {
+    "torch.save": ("plain_files", [], 1, "model.pt", ()),
+    "safetensors": ("plain_files", [], 1, "model.safetensors", ()),
+    "Hugging Face, 5 files": ("plain_files", [], 1, "huggingface", ()),
+    "DCP, FSDP2": ("torch_distributed", ["dcp"], RANKS, "saved", ()),
+    "DCP, DDP": ("torch_distributed", ["dcp-ddp"], RANKS, "saved", ()),
+    "holdfast": ("torch_distributed", ["holdfast"], RANKS, "saved", ()),
+    "FSDP1 full": ("torch_distributed", ["fsdp1-full"], RANKS, "saved/model.pt", ()),
+    "FSDP1 sharded": ("torch_distributed", ["fsdp1-sharded"], RANKS, "saved", ()),
+    "FSDP1 local": ("torch_distributed", ["fsdp1-local"], RANKS, "saved", ()),
+    "FSDP2, a file a rank": ("torch_distributed", ["fsdp2-ranks"], RANKS, "saved", ()),
+    "Megatron (torch_dist)": ("torch_distributed", ["megatron"], RANKS, "saved", ()),
+    "ZeRO-1": ("deepspeed_zero", ["--stage", "1"], RANKS, "checkpoint", ()),
+    "ZeRO-2": ("deepspeed_zero", ["--stage", "2", "--universal"], RANKS, "checkpoint", ()),
+    "ZeRO-3": ("deepspeed_zero", ["--stage", "3", "--universal"], RANKS, "checkpoint", ()),
+    "ZeRO-3, bf16, 3 ranks": ("deepspeed_zero", ["--stage", "3", "--dtype", "bf16"], 3, "checkpoint", ()),
+    "universal, of ZeRO-2": ("deepspeed_zero", ["--stage", "2", "--universal"], RANKS, "universal", ()),
+    "universal, of ZeRO-3": ("deepspeed_zero", ["--stage", "3", "--universal"], RANKS, "universal", ()),
+    "Accelerate, DDP": ("accelerate_folder", ["ddp"], RANKS, "saved", ()),
+    "Lightning": ("lightning_file", ["file"], 1, "saved.ckpt", ("net=",)),
+}  # fmt: skip
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def checkpoint_of(store, row):
+    """The folder that its maker filled, and the checkpoint in it."""
+    program, arguments, ranks, below, _ = SOURCES[row]
+    name = "-".join([program, *arguments, str(ranks)]).replace("--", "")
+    folder = made(store, name, program, *arguments, ranks=ranks)
+    return folder, folder / below
+
+
+def cell(store, row, to, place):
+    """What arrives of one kind of checkpoint in one format, and the sentences about what does not."""
+    folder, checkpoint = checkpoint_of(store, row)
+    target = place / (row.replace(" ", "-").replace(",", "") + f".{to}")
+    maps = tuple(each for text in SOURCES[row][4] for each in names.parsed(text))
+    try:
+        found = convert(Wish(source=checkpoint, target=target, to=to, options=Options(ranks=RANKS), maps=maps))
+    except HoldfastError as error:
+        return "no", (str(error).replace(str(store), "").replace(str(place), ""),)
+    truth = torch.load(folder / "truth.pt", weights_only=False)
+    return arrived(formats.read(target), truth), found.losses
+
+
+def arrived(contents, truth):
+    """``all``, ``model`` or ``part``: what of the truth is in the checkpoint, each bit of it."""
+    with Reader(Path(contents.root)) as reader:
+
+        def equal(tensor, wanted):
+            same = f"torch.{tensor.dtype}" == str(wanted.dtype) and tensor.shape == tuple(wanted.shape)
+            bits = wanted.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+            return same and np.array_equal(reader.whole(tensor).reshape(-1).view(np.uint8), bits)
+
+        def there(name):
+            return contents.tensors.get(contents.ties.get(name, name))
+
+        weights = [there(name) is not None and equal(there(name), each) for name, each in truth["model"].items()]
+        states = contents.optimizer.tensors if contents.optimizer is not None else {}
+        moments = [
+            name in states and all(equal(states[name][key], state[key]) for key in MOMENTS)
+            for name, state in truth["optimizer"].items()
+        ]  # fmt: skip
+    return "part" if not all(weights) else "all" if all(moments) else "model" if not any(moments) else "part"
+
+
+MARKS = {"all": "=", "model": "m", "part": "?", "no": "-"}
+
+
+def measured(store):
+    """All cells: what arrived, and why not all."""
+    place = Path(tempfile.mkdtemp(dir=store))
+    try:
+        return {(row, to): cell(store, row, to, place) for row in SOURCES for to in targets.WRITERS}
+    finally:
+        shutil.rmtree(place)
+
+
+def table(cells):
+    """The table, and the reasons below it."""
+    columns = list(targets.WRITERS)
+    reasons = {}
+    lines = ["| from \\ to | " + " | ".join(columns) + " |", "| --- |" + " :-: |" * len(columns)]
+    for row in SOURCES:
+        marks = []
+        for to in columns:
+            what, losses = cells[row, to]
+            numbers = [str(reasons.setdefault(loss, len(reasons) + 1)) for loss in losses]
+            marks.append(MARKS[what] + (f" <sup>{','.join(numbers)}</sup>" if numbers else ""))
+        lines.append(f"| {row} | " + " | ".join(marks) + " |")
+    never = [f"* Never written: {each}: {why}." for each, why in targets.NEVER.items()]
+    return "\n".join([*lines, "", *(f"{number}. {why}" for why, number in reasons.items()), "", *never])
+
+
+def written(page, cells):
+    """The page with the table in its place."""
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{table(cells)}\n\n{END}{rest.partition(END)[2]}"
+
+
+def main():
+    """Measure, and write."""
+    with tempfile.TemporaryDirectory() as store:
+        cells = measured(Path(store))
+    PAGE.write_text(written(PAGE.read_text(), cells))
+    assert set(Format) == {*targets.WRITERS, *targets.NEVER}
+
+
+if __name__ == "__main__":
+    main()
