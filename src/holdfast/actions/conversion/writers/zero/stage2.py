@@ -30,7 +30,7 @@ def files(contents: Contents, options: Options, stage: int) -> Written:
     laid = lay(contents, options)
     form, tag = states.form_of(laid, contents, options, stage), states.folder(contents, laid, options)
     made = [_model(laid, contents, options, form, tag)]
-    made += [_optimizer(laid, form, rank, f"{tag}/{form.optimizer_file(rank)}") for rank in range(form.ranks)]
+    made += [_optimizer(laid, contents, form, rank, f"{tag}/{form.optimizer_file(rank)}") for rank in range(form.ranks)]
     return Written((*made, File("latest", (tag.encode(),))), tuple(states.losses(laid, contents)))
 
 
@@ -43,10 +43,12 @@ def _model(laid: Laid, contents: Contents, options: Options, form: states.Form, 
     return states.file(f"{tag}/mp_rank_00_model_states.pt", value, storages)
 
 
-def _optimizer(laid: Laid, form: states.Form, rank: int, path: str) -> File:
+def _optimizer(laid: Laid, contents: Contents, form: states.Form, rank: int, path: str) -> File:
     storages = Storages()
+    scaler = states.loss_scaler(contents, form)
+    scale = {"loss_scaler": scaler, "dynamic_loss_scale": True} if scaler is not None else {}
     value = {
-        "optimizer_state_dict": _state(laid, form, rank, storages),
+        "optimizer_state_dict": _state(laid, form, rank, storages) | scale,
         "ds_config": states.config(form),
         "ds_version": states.VERSION,
     }

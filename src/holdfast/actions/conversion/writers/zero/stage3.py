@@ -17,13 +17,6 @@ from holdfast.actions.conversion.writers.zero import flat, states
 from holdfast.actions.conversion.writers.zero.groups import MASTER, Laid, lay
 from holdfast.facts.checkpoints.contents import Contents
 
-_SCALERS = "deepspeed.runtime.fp16.loss_scaler"
-#: DeepSpeed's own first scale of fp16 (``initial_scale_power`` 16), and what it does about overflows.
-FIRST_SCALE = 2.0**16
-_DYNAMIC = {"cur_iter": 0, "last_overflow_iter": -1, "scale_factor": 2.0, "scale_window": 1000, "min_scale": 1,
-            "delayed_shift": 2, "cur_hysteresis": 2, "consecutive_hysteresis": False,
-            "raise_error_at_min_scale": True, "dynamic": True}  # fmt: skip
-
 
 def write(contents: Contents, options: Options) -> Written:
     """A folder with the tag's folder and ``latest``, for ``options.ranks`` ranks. Raises BadValue."""
@@ -32,8 +25,8 @@ def write(contents: Contents, options: Options) -> Written:
     made = []
     for rank in range(form.ranks):
         made.append(_model(laid, contents, options, f"{tag}/zero_pp_rank_{rank}_mp_rank_00_model_states.pt", rank))
-        made.append(_optimizer(laid, form, rank, f"{tag}/{form.optimizer_file(rank)}"))
-    losses = [*states.losses(laid, contents), *_scale_lost(form.dtype)]
+        made.append(_optimizer(laid, contents, form, rank, f"{tag}/{form.optimizer_file(rank)}"))
+    losses = [*states.losses(laid, contents), *_scale_lost(contents, form)]
     return Written((*made, File("latest", (tag.encode(),))), tuple(losses))
 
 
@@ -50,12 +43,12 @@ def _model(laid: Laid, contents: Contents, options: Options, path: str, rank: in
     return states.file(path, value, storages)
 
 
-def _optimizer(laid: Laid, form: states.Form, rank: int, path: str) -> File:
+def _optimizer(laid: Laid, contents: Contents, form: states.Form, rank: int, path: str) -> File:
     storages = Storages()
     weights, optimizer = _buffers(laid, form.ranks, rank, storages)
     state = {
         "zero_stage": form.stage,
-        "loss_scaler": _loss_scaler(form.dtype),
+        "loss_scaler": _loss_scaler(contents, form),
         "dynamic_loss_scale": form.dtype == "float16",
         "overflow": False,
         "partition_count": form.ranks,
@@ -89,16 +82,13 @@ def _tensor(parts: flat.Parts, numel: int, storages: Storages) -> pickles.Call:
     return pickles.tensor(storages.storage(parts, MASTER), (numel,))
 
 
-def _loss_scaler(dtype: str) -> pickles.Object:
-    """Stage 3 takes it from the checkpoint, and has none if it is not there."""
-    if dtype != "float16":
-        return pickles.Object(pickles.Global(_SCALERS, "LossScaler"), {"cur_scale": 1.0, "dynamic": False})
-    half = pickles.Global("torch", "float16")
-    return pickles.Object(
-        pickles.Global(_SCALERS, "DynamicLossScaler"), {**_DYNAMIC, "cur_scale": FIRST_SCALE, "dtype": half}
-    )
+def _loss_scaler(contents: Contents, form: states.Form) -> pickles.Object:
+    """Stage 3 takes it from the checkpoint whatever the dtype, and has none if it is not there."""
+    if form.dtype == "float16":
+        return states.loss_scaler(contents, form) or states.dynamic_scaler({})
+    return pickles.Object(pickles.Global(states.SCALERS, "LossScaler"), {"cur_scale": 1.0, "dynamic": False})
 
 
-def _scale_lost(dtype: str) -> Iterator[str]:
-    if dtype == "float16":
-        yield f"The loss scale of fp16 begins anew, at {FIRST_SCALE:,.0f}."
+def _scale_lost(contents: Contents, form: states.Form) -> Iterator[str]:
+    if form.dtype == "float16" and states.loss_scaler(contents, form) is None:
+        yield f"The source has no loss scale: that of fp16 begins anew, at {states.FIRST_SCALE:,.0f}."

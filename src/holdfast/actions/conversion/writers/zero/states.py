@@ -24,17 +24,28 @@ from holdfast.facts.checkpoints.contents import Contents, Tensor
 
 #: The release whose form this is; its loaders ask for one.
 VERSION = "0.19.8"
+#: Under which the reader of these formats keeps the engine's own counts, and the loss scale.
+OWN = "deepspeed"
 #: Names that the engine does not hand back as the user's ``client_state``, or that stand for something else.
 RESERVED = frozenset({
     "module", "buffer_names", "optimizer", "param_shapes", "frozen_param_shapes", "shared_params",
     "frozen_param_fragments", "lr_scheduler", "data_sampler", "random_ltd", "skipped_steps", "global_steps",
     "global_samples", "dp_world_size", "mp_world_size", "checkpoint_parallel_dimensions", "ds_config", "ds_version",
-    "universal_checkpoint_info", "num_experts", "ds_autoep_layers", "autoep_layers", "folding",
+    "universal_checkpoint_info", OWN, "num_experts", "ds_autoep_layers", "autoep_layers", "folding",
 })  # fmt: skip
 #: Version of the universal form, without which ds_to_universal refuses a checkpoint.
 UNIVERSAL = 0.2
 #: Numbers of an optimizer's state that torch keeps as fp32 tensors without dimensions.
 _TENSORS = frozenset({"step", "mu_product", "eta", "mu"})
+#: The module of DeepSpeed's loss scalers, its own first scale (``initial_scale_power`` 16), and what it does about
+#: overflows (deepspeed/runtime/fp16/loss_scaler.py).
+SCALERS = "deepspeed.runtime.fp16.loss_scaler"
+FIRST_SCALE = 2.0**16
+_DYNAMIC = {"cur_scale": FIRST_SCALE, "cur_iter": 0, "last_overflow_iter": -1, "scale_factor": 2.0,
+            "scale_window": 1000, "min_scale": 1, "delayed_shift": 2, "cur_hysteresis": 2,
+            "consecutive_hysteresis": False, "raise_error_at_min_scale": True, "dynamic": True}  # fmt: skip
+#: Options that all of torch's optimizers have, and no others.
+_TORCH = ("foreach", "maximize", "capturable", "differentiable")
 #: What tells that the state under ``lr_scheduler`` is one of DeepSpeed's own schedulers.
 _OWN_SCHEDULER = "last_batch_iteration"
 
@@ -91,10 +102,10 @@ def model_states(
 ) -> dict[str, Any]:
     """What stands in ``*_model_states.pt``; ``frozen`` are the parameters that are not trained, or a rank's parts."""
     found = state_dicts.values(contents)
+    own = own_of(found)
     buffers = {each.name for each in laid.buffers}
     second = [name for name, first in contents.ties.items() if first in buffers]
-    samples = {"global_samples": found["global_samples"]} if isinstance(found.get("global_samples"), int) else {}
-    skipped = found.get("skipped_steps")
+    counts = {key: own[key] for key in ("global_samples", "skipped_steps") if isinstance(own.get(key), int)}
     return {
         "module": module,
         "buffer_names": [*(each.name for each in laid.buffers), *second],
@@ -106,9 +117,9 @@ def model_states(
         "lr_scheduler": scheduler(contents),
         "data_sampler": None,
         "random_ltd": None,
-        "skipped_steps": skipped if isinstance(skipped, int) else 0,
+        "skipped_steps": 0,
         "global_steps": step_of(contents, laid),
-        **samples,
+        **counts,
         "dp_world_size": form.ranks,
         "mp_world_size": 1,
         "checkpoint_parallel_dimensions": {"pp_degree": 1, "tp_degree": 1},
@@ -117,6 +128,26 @@ def model_states(
         "universal_checkpoint_info": {"universal_checkpoint_version": UNIVERSAL},
         **client_state(contents, found),
     }
+
+
+def own_of(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What of the engine's own a source of these formats had: counts, and ``loss_scaler``."""
+    own = found.get(OWN)
+    return own if isinstance(own, Mapping) else {}
+
+
+def loss_scaler(contents: Contents, form: Form) -> pickles.Object | None:
+    """Where fp16's loss scale stands, which the engine takes from the checkpoint. None: the source does not say."""
+    found = own_of(state_dicts.values(contents)).get("loss_scaler")
+    if form.dtype != "float16" or not isinstance(found, Mapping):
+        return None
+    return dynamic_scaler(found)
+
+
+def dynamic_scaler(found: Mapping[str, Any]) -> pickles.Object:
+    """One that follows the overflows, from where it was."""
+    half = pickles.Global("torch", "float16")
+    return pickles.Object(pickles.Global(SCALERS, "DynamicLossScaler"), {**_DYNAMIC, **found, "dtype": half})
 
 
 def shapes_of(tensors: Any) -> OrderedDict[str, pickles.Call]:
@@ -150,20 +181,27 @@ def config(form: Form) -> dict[str, Any]:
 
 
 def param_group(group: FlatGroup, numbers: list[int]) -> dict[str, Any]:
-    """As torch's ``Optimizer.state_dict()`` has it."""
-    return {**group.options, "params": numbers}
+    """As torch's ``Optimizer.state_dict()`` has it. DeepSpeed's Adam asks for an option that torch's has not."""
+    corrected = {"bias_correction": True} if _is_torch(group) and "betas" in group.options else {}
+    return {**corrected, **group.options, "params": numbers}
 
 
 def numbers(group: FlatGroup, storages: Storages) -> dict[str, Any]:
-    """``step``, and what else is no tensor of size, as the source's optimizer has it: torch's, or another."""
-    return {key: number(key, value, storages) for key, value in group.numbers.items()}
+    """``step``, and what else is no tensor of size."""
+    return {key: number(group, key, storages) for key in group.numbers}
 
 
-def number(key: str, value: float, storages: Storages) -> Any:
-    """A float is what torch keeps as a tensor; DeepSpeed's own optimizers count in plain integers."""
-    if key in _TENSORS and isinstance(value, float):
+def number(group: FlatGroup, key: str, storages: Storages) -> Any:
+    """A tensor of its own, as torch's optimizers count in; other optimizers count in plain integers."""
+    value = group.numbers[key]
+    if key in _TENSORS and _is_torch(group):
         return storages.numbers(struct.pack("<f", value), "float32", ())
-    return value
+    return int(value) if value == int(value) and key == "step" else value
+
+
+def _is_torch(group: FlatGroup) -> bool:
+    """The source's optimizer was one of torch's, as its options tell."""
+    return not group.options or any(key in group.options for key in _TORCH)
 
 
 def losses(laid: Laid, contents: Contents) -> Iterator[str]:

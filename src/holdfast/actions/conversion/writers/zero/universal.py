@@ -57,7 +57,7 @@ def _param(group: FlatGroup, param: Tensor, folder: str) -> Iterator[File]:
         yield _tensor(f"{folder}/{key}.pt", param, source.get(param.name))
     if group.states and "step" in group.numbers:
         storages = Storages()
-        yield states.file(f"{folder}/step.pt", states.number("step", group.numbers["step"], storages), storages)
+        yield states.file(f"{folder}/step.pt", states.number(group, "step", storages), storages)
 
 
 def _tensor(path: str, param: Tensor, source: Tensor | None) -> File:
@@ -121,7 +121,7 @@ def _losses(laid: Laid, contents: Contents) -> Iterator[str]:
             "DeepSpeed's ZeRO-3 sets the same options in all groups of the optimizer when it loads a universal "
             f"checkpoint; it is left to keep what it is configured with of {listing(differing)}."
         )
-    if sum(isinstance(group.numbers.get("step"), float) for group in laid.groups) > 1:
+    if sum("step" in group.numbers for group in laid.groups) > 1:
         yield (
             "DeepSpeed's ZeRO-3 counts the steps of all groups together after it loads a universal checkpoint of an "
             "optimizer of torch, which makes its next steps smaller; convert to zero3 for the number of ranks instead."
