@@ -86,7 +86,7 @@ def tag_folder(path: Path, name: str = LATEST) -> Path | None:
         return None
     except UnicodeDecodeError as error:
         raise CheckpointUnreadable(path, why=f"its file {name} holds no name") from error
-    if not tag or tag.startswith("/") or ".." in tag.split("/") or "\0" in tag:
+    if not tag or tag.startswith("/") or ".." in tag.split("/") or "\0" in tag or len(tag) > 255:
         raise CheckpointUnreadable(path, why=f"its file {name} names no folder in it ({tag[:80]!r})")
     folder = path / tag
     if not folder.is_dir():

@@ -28,15 +28,19 @@ def believed(
     found: Mapping[Place, Partition], shards: Mapping[Place, Shard], gaps: list[Gap]
 ) -> tuple[int, dict[Place, Partition]]:
     """How many data-parallel ranks wrote it, and the partitions that fit: those of other saves become gaps."""
-    kinds = Counter((max(each.counts), len(each.buffers), _dtypes(each)) for each in found.values())
+    kinds = Counter((max(each.counts), len(each.buffers)) for each in found.values())
     if not kinds:
         return max(_said(shards), 1), {}
     kept = max(kinds, key=lambda kind: (kinds[kind], kind))
     world = kept[0]
+    dtypes = Counter(pair for each in found.values() for pair in _dtypes(each))
+    usual = dict(pair for pair, _ in reversed(dtypes.most_common()))  # of each key the one that most ranks have
     fitting = {}
     for place, each in found.items():
-        if (max(each.counts), len(each.buffers), _dtypes(each)) != kept:
+        if (max(each.counts), len(each.buffers)) != kept:
             gaps.append(_other(each.shard, f"the others are of {world:,} ranks and {kept[1]:,} groups"))
+        elif odd := [key for key, dtype in _dtypes(each) if usual[key] != dtype]:
+            gaps.append(_other(each.shard, f"its {odd[0]} is of another dtype than the others'"))
         elif place[1] >= world:
             gaps.append(_other(each.shard, f"{world:,} ranks wrote the others"))
         else:
@@ -44,10 +48,9 @@ def believed(
     return world, fitting
 
 
-def _dtypes(partition: Partition) -> tuple[tuple[str, str], ...]:
+def _dtypes(partition: Partition) -> set[tuple[str, str]]:
     """Those of its buffers by state, where there is something in them."""
-    runs = {(key, run.dtype) for buffers in partition.buffers for key, run in buffers.items() if run.count}
-    return tuple(sorted(runs))
+    return {(key, run.dtype) for buffers in partition.buffers for key, run in buffers.items() if run.count}
 
 
 def _said(shards: Mapping[Place, Shard]) -> int:
@@ -58,9 +61,8 @@ def _said(shards: Mapping[Place, Shard]) -> int:
 def missing(names: Names, shards: Mapping[Place, Shard], world: int) -> Iterator[Gap]:
     """The ranks whose files are not there, by the number of ranks that wrote it."""
     columns = sorted({mp for mp, _ in (*names.models, *names.optims)} | set(range(_columns(shards))))
-    if names.optims or names.stage3:
-        example = next(iter(names.optims.values()), "zero_pp_rank_0_mp_rank_00_optim_states.pt")
-        yield from _absent(names.optims, example, columns, range(world), "part of the weights and optimizer state")
+    example = next(iter(names.optims.values()), "zero_pp_rank_0_mp_rank_00_optim_states.pt")
+    yield from _absent(names.optims, example, columns, range(world), "part of the weights and optimizer state")
     example = next(iter(names.models.values()))
     ranks = range(world) if names.stage3 else range(-1, 0)
     yield from _absent(names.models, example, columns, ranks, "part of the model")

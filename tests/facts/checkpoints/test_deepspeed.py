@@ -1,0 +1,306 @@
+"""Checkpoints of DeepSpeed's ZeRO: real ones held against what DeepSpeed has in memory, and damaged ones."""
+
+import pickle
+import random
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast.errors import CheckpointUnreadable
+from holdfast.facts.checkpoints import deepspeed, deepspeed_universal, formats
+from holdfast.facts.checkpoints.contents import Format
+from holdfast.facts.checkpoints.coverage import cover
+from holdfast.facts.checkpoints.pieces import Reader
+from tests.facts.checkpoints.zero_files import SHAPES, numbers, write
+from tests.saved.making import made, shared_store
+
+#: Name, ranks, options of the maker, and the format.
+REAL = [
+    ("zero1-2", 2, "--stage 1 --universal", Format.ZERO1),
+    ("zero2-3", 3, "--stage 2 --scheduler --universal", Format.ZERO2),
+    ("zero3-2", 2, "--stage 3 --universal", Format.ZERO3),
+    ("zero1-3-bf16", 3, "--stage 1 --dtype bf16 --zero round_robin_gradients=true --zero parameter_alignment=true",
+     Format.ZERO1),
+    ("zero1-2-bf16-fp32", 2, "--stage 1 --dtype bf16 --accumulate fp32 --one-group", Format.ZERO1),
+    ("zero2-2-fp16", 2, "--stage 2 --dtype fp16 --untied", Format.ZERO2),
+    ("zero3-3-bf16", 3, "--stage 3 --dtype bf16 --sub-group 300 --scheduler --offload", Format.ZERO3),
+    ("zero3-1", 1, "--stage 3 --unfrozen", Format.ZERO3),
+]  # fmt: skip
+
+
+def checked(contents, truth):
+    """Every number is what DeepSpeed had."""
+    assert contents.gaps == ()
+    assert {*contents.tensors, *contents.ties} == set(truth["model"])
+    with Reader(Path(contents.root)) as reader:
+        same(reader, {name: contents.tensors[contents.ties.get(name, name)] for name in truth["model"]}, truth["model"])
+        same(reader, contents.halves, truth["halves"])
+        assert set(contents.optimizer.tensors) == set(truth["optimizer"])
+        for name, state in truth["optimizer"].items():
+            assert contents.optimizer.numbers[name]["step"] == state.pop("step") == contents.step
+            same(reader, contents.optimizer.tensors[name], state)
+    assert [group.options["lr"] for group in contents.optimizer.groups] == truth["rates"]
+
+
+def same(reader, found, expected):
+    for name, tensor in found.items():
+        wanted = expected[name].detach()
+        assert f"torch.{tensor.dtype}" == str(wanted.dtype)
+        assert tensor.shape == tuple(wanted.shape)
+        bits = wanted.contiguous().reshape(-1).view(torch.uint8).numpy()
+        assert np.array_equal(reader.whole(tensor).reshape(-1).view(np.uint8), bits), name
+        assert (cover(tensor).missing, cover(tensor).twice, cover(tensor).outside) == (0, 0, ())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "ranks", "options", "form"), REAL, ids=[each[0] for each in REAL])
+def test_what_deepspeed_saved_is_read_bit_by_bit(tmp_path_factory, name, ranks, options, form):
+    folder = made(shared_store(tmp_path_factory), name, "deepspeed_zero", *options.split(), ranks=ranks)
+    truth = torch.load(folder / "truth.pt", weights_only=False)
+    place = folder / "checkpoint"
+    assert formats.detect(place) is formats.detect(place / "global_step3") is form
+    found = deepspeed.read(place)
+    checked(found, truth)
+    assert (found.format, found.world_size, found.writer[:9]) == (form, ranks, "deepspeed")
+    assert bool(found.halves) == ("--dtype" in options and form is not Format.ZERO3)
+    assert found.values["note"] == "kept"
+    assert found.values["nested.seen"] == [1, 2.5, None]
+    assert ("lr_scheduler.last_epoch" in found.values) == ("--scheduler" in options)
+    assert found.buffers == {"scale", "seen"}
+    assert found.frozen == (set() if "--unfrozen" in options else {"frozen.weight", "frozen.bias"})
+    assert list(found.tensors)[:3] == ["scale", "seen", "embed.weight"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "ranks", "options"), [each[:3] for each in REAL if "--universal" in each[2]])
+def test_what_ds_to_universal_made_is_read_bit_by_bit(tmp_path_factory, name, ranks, options):
+    folder = made(shared_store(tmp_path_factory), name, "deepspeed_zero", *options.split(), ranks=ranks)
+    assert formats.detect(folder / "universal" / "global_step3") is Format.UNIVERSAL
+    found = formats.read(folder / "universal")
+    checked(found, torch.load(folder / "truth.pt", weights_only=False))
+    assert found.tensors["seen"].dtype == "int64"  # DeepSpeed turns it into fp32 beside the parameters
+    assert found.frozen == {"frozen.weight", "frozen.bias"}
+    assert dict(found.ties) == {"head.weight": "embed.weight"}
+
+
+# --- small ones --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("world", [1, 2, 3, 5, 40])
+def test_any_number_of_ranks_is_put_together(tmp_path, stage, world):
+    found = deepspeed.read(write(tmp_path / "tag", stage, world))
+    assert (found.format.value, found.world_size, found.step, found.gaps) == (f"zero{stage}", world, 3, ())
+    with Reader(tmp_path / "tag") as reader:
+        for name, shape in {**SHAPES[0], **SHAPES[1]}.items():
+            assert np.array_equal(reader.whole(found.tensors[name]), numbers(name, shape).numpy())
+            for key in ("exp_avg", "exp_avg_sq"):
+                assert np.array_equal(
+                    reader.whole(found.optimizer.tensors[name][key]), numbers(name, shape, key).numpy()
+                )
+        assert reader.whole(found.tensors["frozen"]).shape == (3, 2)
+    assert found.frozen == {"frozen"}
+    assert [group.params for group in found.optimizer.groups] == [tuple(each) for each in SHAPES]
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_a_missing_rank_is_named(tmp_path, stage):
+    folder = write(tmp_path / "tag", stage, 3)
+    (folder / "zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
+    found = deepspeed.read(folder)
+    (gap,) = found.gaps
+    assert (gap.kind, gap.rank, gap.file) == ("missing", 1, "zero_pp_rank_1_mp_rank_00_optim_states.pt")
+    assert cover(found.tensors["embed.weight"]).missing > 0
+    with Reader(folder) as reader, pytest.raises(CheckpointUnreadable):
+        reader.whole(found.tensors["embed.weight"])
+
+
+def test_the_last_ranks_are_missed_too(tmp_path):
+    folder = write(tmp_path / "tag", 2, 3)
+    (folder / "zero_pp_rank_2_mp_rank_00_optim_states.pt").unlink()
+    assert [gap.rank for gap in deepspeed.read(folder).gaps] == [2]
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_rank_that_is_cut_short_is_named(tmp_path, stage):
+    folder = write(tmp_path / "tag", stage)
+    file = folder / "zero_pp_rank_1_mp_rank_00_optim_states.pt"
+    file.write_bytes(file.read_bytes()[:-300])
+    (gap,) = deepspeed.read(folder).gaps
+    assert (gap.kind, gap.rank, gap.file) == ("truncated", 1, file.name)
+
+
+def test_without_any_ranks_part_the_models_own_weights_are_read(tmp_path):
+    folder = write(tmp_path / "tag", 2)
+    for file in folder.glob("*optim*"):
+        file.unlink()
+    found = deepspeed.read(folder)
+    assert deepspeed.recognises(folder) is Format.ZERO2
+    assert found.tensors["embed.weight"].dtype == "float16"
+    assert [gap.rank for gap in found.gaps] == [0, 1]
+    assert found.optimizer is None
+    assert "stand for them" in found.notes[0]
+
+
+def test_without_the_models_file_nothing_can_be_read(tmp_path):
+    folder = write(tmp_path / "tag", 2)
+    (folder / "mp_rank_00_model_states.pt").unlink()
+    with pytest.raises(CheckpointUnreadable, match=r"mp_rank_00_model_states\.pt"):
+        deepspeed.read(folder)
+
+
+def test_ranks_of_a_save_by_more_ranks_are_of_another_save(tmp_path):
+    folder = write(tmp_path / "tag", 3, 3)
+    write(folder, 3, 2)
+    found = deepspeed.read(folder)
+    assert {(gap.kind, gap.rank) for gap in found.gaps} == {("mixed", 2)}
+    assert found.world_size == 2
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_ranks_of_another_step_are_named(tmp_path, stage):
+    folder, other = write(tmp_path / "tag", stage, 3), write(tmp_path / "other", stage, 3, step=9)
+    file = "zero_pp_rank_1_mp_rank_00_optim_states.pt"
+    (folder / file).write_bytes((other / file).read_bytes())
+    (gap,) = deepspeed.read(folder).gaps
+    assert (gap.kind, gap.rank) == ("mixed", 1)
+    assert "step 9" in gap.why
+
+
+def test_files_of_another_stage_under_the_same_tag_are_named(tmp_path):
+    folder = write(tmp_path / "tag", 2)
+    write(folder, 3)
+    gaps = deepspeed.read(folder).gaps
+    assert [(gap.kind, gap.file) for gap in gaps] == [("mixed", "mp_rank_00_model_states.pt")]
+
+
+def test_a_flat_buffer_that_is_too_short_is_named(tmp_path):
+    folder = write(tmp_path / "tag", 3)
+    file = folder / "zero_pp_rank_1_mp_rank_00_optim_states.pt"
+    state = torch.load(file)
+    state["optimizer_state_dict"]["fp32_flat_groups"][0] = torch.zeros(2)
+    torch.save(state, file)
+    assert [(gap.kind, gap.rank) for gap in deepspeed.read(folder).gaps] == [("unreadable", 1)]
+
+
+def test_latest_names_the_tag(tmp_path):
+    write(tmp_path / "global_step3", 2)
+    (tmp_path / "latest").write_text("global_step3\n")
+    assert formats.read(tmp_path).root == str(tmp_path / "global_step3")
+
+
+@pytest.mark.parametrize("tag", ["global_step4", "../other", "/etc", "", "a\0b", "x" * 5000])
+def test_latest_that_names_nothing_in_the_folder(tmp_path, tag):
+    write(tmp_path / "other", 2)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "latest").write_text(tag)
+    assert deepspeed.recognises(tmp_path / "in") is None
+    (tmp_path / "in" / "zero_to_fp32.py").touch()
+    with pytest.raises(CheckpointUnreadable, match="its file latest names"):
+        deepspeed.recognises(tmp_path / "in")
+
+
+def test_other_folders_are_not_deepspeeds(tmp_path):
+    torch.save({}, tmp_path / "model.pt")
+    torch.save({"module": {}}, tmp_path / "mp_rank_00_model_states.pt")  # without ZeRO it is one file of torch.save
+    assert deepspeed.recognises(tmp_path) is None
+    assert deepspeed_universal.recognises(tmp_path) is None
+    assert deepspeed.recognises(tmp_path / "model.pt") is None
+
+
+class Bad:
+    """A pickle that calls."""
+
+    def __reduce__(self):
+        return (open, ("/tmp/holdfast-was-here", "w"))
+
+
+def test_a_pickle_that_calls_is_refused_and_named(tmp_path):
+    folder = write(tmp_path / "tag", 2)
+    file = folder / "zero_pp_rank_1_mp_rank_00_optim_states.pt"
+    state = torch.load(file)
+    torch.save({**state, "more": Bad()}, file)
+    (gap,) = deepspeed.read(folder).gaps
+    assert (gap.kind, gap.rank, gap.names) == ("refused", 1, ("io.open",))
+    write(folder, 2, epoch=Bad())
+    with pytest.raises(CheckpointUnreadable, match=r"io\.open"):
+        deepspeed.read(folder)
+
+
+@pytest.mark.parametrize("count", [0, -1, 10**12, "2", None, [2], [2, 2, 2], [[1]]])
+def test_numbers_of_ranks_that_cannot_be(tmp_path, count):
+    folder = write(tmp_path / "tag", 2)
+    for file in folder.glob("*optim*"):
+        state = torch.load(file)
+        state["optimizer_state_dict"]["partition_count"] = count
+        torch.save(state, file)
+    attempt(folder)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_values_of_any_other_type_are_an_error_of_one_sentence(tmp_path, stage):
+    draw = random.Random(stage)
+    folder = write(tmp_path / "tag", stage)
+    for _ in range(150):
+        file = draw.choice(sorted(folder.iterdir()))
+        kept = file.read_bytes()
+        spoil(file, draw)
+        attempt(folder)
+        file.write_bytes(kept)
+
+
+def attempt(folder):
+    """It is read, or refused."""
+    try:
+        deepspeed.recognises(folder)
+        found = deepspeed.read(folder)
+    except CheckpointUnreadable:
+        return
+    for tensor in found.tensors.values():
+        cover(tensor)
+
+
+def spoil(file, draw):
+    """Puts a value of another type anywhere in what the file describes."""
+    state = torch.load(file)
+    at = state
+    while True:
+        key = draw.choice(list(at) if isinstance(at, dict) else range(len(at)))
+        inner = at[key]
+        if isinstance(inner, (dict, list)) and inner and draw.random() < 0.8:
+            at = inner
+            continue
+        at[key] = draw.choice([None, 7, -1, "x", [], {}, [None], {"a": 1}, torch.zeros(2, 2), 1.5, 10**30, b"x"])
+        break
+    torch.save(state, file)
+
+
+def test_a_name_twice_in_the_archive_is_refused(tmp_path):
+    folder = write(tmp_path / "tag", 2)
+    file = folder / "zero_pp_rank_0_mp_rank_00_optim_states.pt"
+    with zipfile.ZipFile(file, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr(archive.namelist()[0], pickle.dumps({}))
+    assert deepspeed.read(folder).gaps[0].rank == 0
+
+
+def test_early_releases(tmp_path):
+    """Elastic state without groups, ties known by storage alone, one dict of shapes."""
+    folder = write(tmp_path / "tag", 1, 2, shapes=SHAPES[:1])
+    model = torch.load(folder / "mp_rank_00_model_states.pt")
+    model["param_shapes"] = model["param_shapes"][0]
+    del model["shared_params"]
+    model["module"]["head.weight"] = model["module"]["embed.weight"]
+    torch.save(model, folder / "mp_rank_00_model_states.pt")
+    for file in folder.glob("*optim*"):
+        state = torch.load(file)
+        inner = state["optimizer_state_dict"]
+        inner["base_optimizer_state"] = list(inner["base_optimizer_state"]["state"].values())
+        torch.save(state, file)
+    found = deepspeed.read(folder)
+    assert dict(found.ties) == {"head.weight": "embed.weight"}
+    assert found.optimizer.groups[0].params == tuple(SHAPES[0])
+    assert "head.weight" not in found.tensors
+    assert found.gaps == ()
