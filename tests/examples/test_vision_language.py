@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from holdfast.plan.generate.carrying import SIDES, pairs
+from holdfast.plan.generate.migration import Format
 
 pytestmark = pytest.mark.slow
 TRAIN = Path(__file__).parents[2] / "examples" / "frameworks" / "train.py"
@@ -21,6 +25,18 @@ OTHERS = [
     pytest.param("zero3", marks=DEEPSPEED),
     pytest.param("hybrid", marks=pytest.mark.matrix),
     *(pytest.param(name, marks=(DEEPSPEED, pytest.mark.matrix)) for name in ("zero1", "zero2")),
+]
+
+
+FORMS = {"ddp": None, "fsdp2": Format.FSDP2, "zero1": Format.DEEPSPEED} | dict.fromkeys(
+    ("zero2", "zero3"), Format.DEEPSPEED
+)
+#: From which strategy to which: both ways between the frameworks. The guide's page names them.
+CARRIED = [
+    pytest.param("zero2", "fsdp2", marks=DEEPSPEED),
+    pytest.param("fsdp2", "zero3", marks=DEEPSPEED),
+    pytest.param("ddp", "zero1", marks=(DEEPSPEED, pytest.mark.matrix)),
+    pytest.param("zero3", "ddp", marks=(DEEPSPEED, pytest.mark.matrix)),
 ]
 
 
@@ -89,3 +105,24 @@ def test_a_frozen_tower_stays_as_it_is(whole, tmp_path):
 def test_two_ranks_cannot_be_hybrid():
     with pytest.raises(AssertionError, match="2 ranks cannot be 2 groups of two ranks or more"):
         train("hybrid", "--steps", 1, ranks=2)
+
+
+@pytest.mark.parametrize(("origin", "to"), CARRIED)
+def test_a_checkpoint_is_carried_over_as_the_migration_guide_says(origin, to, whole, tmp_path):
+    first = train(origin, "--steps", 4, "--save", tmp_path / "saved")
+    carry_over(origin, to, tmp_path)
+    second = train(to, "--steps", 2, "--load", tmp_path / "converted")
+    assert first | second == pytest.approx(whole(2), abs=1e-5)
+
+
+def carry_over(origin, to, folder):
+    """Runs the guide's own line, but for the file's name, the ranks, and the stage of ZeRO."""
+    asked = (SIDES[FORMS[origin]], SIDES[FORMS[to]])
+    pair = next(each for each in pairs() if (each.origin, each.to) == asked)
+    words = shlex.split(pair.command.replace("--ranks 8", "--ranks 2").replace("zero2", to))
+    if origin == "ddp":
+        (folder / "saved" / "checkpoint.pt").rename(folder / "saved.pt")
+    done = subprocess.run(
+        [sys.executable, "-m", *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

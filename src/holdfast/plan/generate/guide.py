@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from itertools import groupby
 
+from holdfast.plan.generate.carrying import SIDES, pairs
 from holdfast.plan.generate.choice import choose
 from holdfast.plan.generate.mapping import ROWS, Row
 from holdfast.plan.generate.migration import Format, migrate
@@ -79,6 +80,25 @@ _CASES = (
     ("llama3.1-8b", "8 x 8 H100-80G", Setup(data=64, compiled=True)),
     ("llama2-13b", "8 V100-32G", Setup(data=8, strategy=Strategy.ZERO2, offload=Offload.OPTIMIZER)),
 )
+_CHECKPOINTS = """\
+A configuration without its checkpoint starts from the beginning. `holdfast ckpt convert` carries weights, Adam's
+moments, steps and parameter groups over, between any two of the forms below, for another number of ranks if need be,
+and reads back every tensor of what it wrote ([ckpt.md](ckpt.md)). Neither framework has to be installed for it.
+
+1. Save with the old framework, once more, after its last step.
+2. Convert: the line of the pair in the table.
+3. Load with the new framework, before its first step, and compare the first loss with the one that the old framework
+   would have had: it is the same within 1e-5 in fp32. If not, the configuration differs: see above.
+
+What does not come along: the position in the data (it follows from the step, which does), the state of random number
+generators, and the loss scale of fp16, which is found anew. A schedule's state comes along where both sides have one;
+behind `not in it`, `ckpt convert` says what it left out of yours.
+"""
+_TRIED = """\
+`examples/frameworks` saves, loads and goes on with each of these frameworks (`strategies.py`). A test trains its model
+for four steps under one, runs the line of the table, loads the result in the other, and compares the next losses with
+those of a job that was never interrupted: FSDP2 to ZeRO-3, ZeRO-2 to FSDP2, DDP to ZeRO-1, ZeRO-3 to DDP.
+"""
 _LIMITS = """\
 It reads configurations, not scripts: what a script passes to `deepspeed.initialize`, to the Trainer or to
 `fully_shard` is not seen, and `"auto"` is named as unknown. The generated script is data-parallel only, offloads
@@ -87,7 +107,7 @@ tried on CPUs with gloo in fp32, bf16 and fp16; not on GPUs. LRRangeTest and One
 JSON can tune and FSDP2 cannot is in the last table: buckets, prefetching, persistence, NVMe, quantized
 communication. That is what DeepSpeed does better, and a reason to stay with it where it is needed; what FSDP2 does
 better is to be an ordinary part of torch: compiled, composed with other axes of a mesh, and saved so that any
-number of ranks can load it. For checkpoints, see [checkpoints.md](checkpoints.md).
+number of ranks can load it.
 """
 
 
@@ -111,6 +131,11 @@ def page(note: str) -> str:
         "## From FSDP2 to DeepSpeed\n",
         "The same table, read from the second column to the first. Besides:\n",
         _BACK,
+        "## The checkpoint\n",
+        _CHECKPOINTS,
+        "| from | to | command | then |\n| --- | --- | --- | --- |\n" + "".join(_carried()),
+        "| form | saves | to be seen to |\n| --- | --- | --- |\n" + "".join(_sides()),
+        _TRIED,
         "## Settings without one\n",
         "| DeepSpeed | why FSDP2 has none |\n| --- | --- |\n" + "".join(_reasons()),
         "## Limits\n",
@@ -137,6 +162,16 @@ def _reasons() -> Iterator[str]:
     for why, entries in groupby(rows, key=lambda entry: entry.none):
         keys = ", ".join(f"`{entry.key}`" for entry in entries)
         yield f"| {keys} | {why} |\n"
+
+
+def _carried() -> Iterator[str]:
+    for pair in pairs():
+        yield f"| {pair.origin.title} | {pair.to.title} | `{pair.command}` | `{pair.to.loaded}` |\n"
+
+
+def _sides() -> Iterator[str]:
+    for side in SIDES.values():
+        yield f"| {side.title} | `{side.saved}` | {side.mind} |\n"
 
 
 def _example() -> str:
