@@ -1,0 +1,82 @@
+"""The index of torch.distributed.checkpoint (``.metadata``), made without torch; ``facts.checkpoints.dcp_index`` reads.
+
+Its classes are those of torch/distributed/checkpoint/metadata.py, with the fields that torch 2.3 to 2.13 all know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from holdfast.actions.conversion.pickles import Call, Global, Object, dumps
+
+FILE = ".metadata"
+VERSION = "1.0.0"
+_METADATA = "torch.distributed.checkpoint.metadata"
+_INDEX = Global(_METADATA, "MetadataIndex")
+_CHUNK = Global(_METADATA, "ChunkStorageMetadata")
+_PLACE = Global("torch.distributed.checkpoint.filesystem", "_StorageInfo")
+_SIZE = Global("torch", "Size")
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """Where a part of a tensor, or a value (``start`` is None), stands."""
+
+    start: tuple[int, ...] | None
+    shape: tuple[int, ...]
+    file: str
+    offset: int
+    length: int
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One key: its path in the nested state_dict; a value that is no tensor has dtype ''."""
+
+    path: tuple[str | int, ...]
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+    @property
+    def key(self) -> str:
+        """The path as torch joins it (_nested_dict.py)."""
+        return ".".join(map(str, self.path))
+
+
+def made(entries: Iterable[Entry]) -> bytes:
+    """The content of the index."""
+    listed: dict[str, Any] = {}
+    paths: dict[str, Any] = {}
+    places: dict[Any, Any] = {}
+    for entry in entries:
+        listed[entry.key] = _tensor(entry) if entry.dtype else Object(Global(_METADATA, "BytesStorageMetadata"), {})
+        paths[entry.key] = entry.path
+        for number, piece in enumerate(entry.pieces):
+            index: dict[str, Any] = {"fqn": entry.key, "index": number if entry.dtype else None}
+            index |= {} if piece.start is None else {"offset": _size(piece.start)}
+            where = {"relative_path": piece.file, "offset": piece.offset, "length": piece.length}
+            places[Object(_INDEX, index)] = Object(_PLACE, where)
+    whole = {
+        "state_dict_metadata": listed, "planner_data": paths, "storage_data": places, "storage_meta": None,
+        "version": VERSION,
+    }  # fmt: skip
+    return dumps(Object(Global(_METADATA, "Metadata"), whole))
+
+
+def _tensor(entry: Entry) -> Object:
+    layout = Call(Global("torch.serialization", "_get_layout"), ("torch.strided",))
+    contiguous = Call(Global(_METADATA, "_MEM_FORMAT_ENCODING"), (0,))
+    properties = Call(
+        Global(_METADATA, "TensorProperties"), (), (Global("torch", entry.dtype), layout, False, contiguous, False)
+    )
+    chunks = [
+        Object(_CHUNK, {"offsets": _size(piece.start or ()), "sizes": _size(piece.shape)}) for piece in entry.pieces
+    ]
+    about = {"properties": properties, "size": _size(entry.shape), "chunks": chunks}
+    return Object(Global(_METADATA, "TensorStorageMetadata"), about)
+
+
+def _size(sizes: tuple[int, ...]) -> Call:
+    return Call(_SIZE, (sizes,))

@@ -1,0 +1,130 @@
+"""Checkpoints of torch.distributed.checkpoint that are written without torch, and loaded by torch."""
+
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+from holdfast.actions.conversion.options import Options
+from holdfast.actions.conversion.writers import dcp as writer
+from holdfast.facts.checkpoints import dcp as reader
+from holdfast.facts.checkpoints.pieces import Reader
+from tests.actions.conversion.streamed import neutral, stream
+from tests.facts.checkpoints.truth import same_optimizer, same_tensors
+from tests.saved.model import STEPS, loss_of, model, optimizer_of
+
+
+@pytest.fixture
+def trained():
+    """A model that took some steps, and its optimizer."""
+    module = model()
+    optimizer = optimizer_of(module)
+    for step in range(STEPS):
+        loss_of(module, step).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return module, optimizer
+
+
+def states_of(module, optimizer):
+    names = {id(each): name for name, each in module.named_parameters()}
+    return {names[id(parameter)]: state for parameter, state in optimizer.state.items()}
+
+
+def loaded(state, folder):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there are no other ranks
+        dcp.load(state, checkpoint_id=folder, no_dist=True)
+    return state
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_torch_loads_what_is_written_bit_by_bit(tmp_path, trained, ranks):
+    module, optimizer = trained
+    values = {"scheduler.last_epoch": 3, "scheduler.lrs": [0.1], "epoch": 1}
+    contents = neutral(tmp_path, module, optimizer, step=STEPS, values=values)
+    written = writer.write(contents, Options(ranks=ranks))
+    assert written.losses == ()
+    folder = stream(written, contents, tmp_path / "to")
+    state = {
+        "model": {name: torch.zeros_like(each) for name, each in module.state_dict().items()},
+        "step": 0, "epoch": 0, "scheduler": {"last_epoch": 0, "lrs": []},
+        "optimizer": {"state": {name: {key: torch.zeros_like(each) for key, each in values.items()}
+                                for name, values in states_of(module, optimizer).items()},
+                      "param_groups": [{"lr": 0, "params": []}, {"lr": 0, "params": []}]},
+    }  # fmt: skip
+    loaded(state, folder)
+    for name, each in module.state_dict().items():
+        assert torch.equal(state["model"][name], each), name
+    for name, values in states_of(module, optimizer).items():
+        for key, each in values.items():
+            assert torch.equal(state["optimizer"]["state"][name][key], each), (name, key)
+    assert (state["step"], state["epoch"], state["scheduler"]) == (3, 1, {"last_epoch": 3, "lrs": [0.1]})
+    assert state["optimizer"]["param_groups"][0]["lr"] == 1e-2
+    assert state["optimizer"]["param_groups"][1]["params"][0] == "blocks.0.norm.weight"
+    assert len(list(folder.glob("*.distcp"))) == ranks
+    chunks = FileSystemReader(folder).read_metadata().state_dict_metadata["model.embed.weight"].chunks
+    assert [tuple(each.sizes) for each in chunks] == ([(37, 20)] if ranks == 1 else [(13, 20), (13, 20), (11, 20)])
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_what_is_written_is_read_again_as_it_was(tmp_path, trained, ranks):
+    module, optimizer = trained
+    contents = neutral(tmp_path, module, optimizer, step=STEPS, values={"deep": [{"a": 1}], "none": None})
+    folder = stream(writer.write(contents, Options(ranks=ranks)), contents, tmp_path / "to")
+    found = reader.read(folder)
+    same_tensors(found, module.state_dict())
+    same_optimizer(found, states_of(module, optimizer))
+    assert (found.step, found.world_size, found.ties) == (STEPS, ranks, contents.ties)
+    assert (found.frozen, found.buffers) == (contents.frozen, contents.buffers)
+    assert found.values == {"step": STEPS, "deep.0.a": 1, "none": None}
+    assert (found.gaps, found.notes) == ((), ())
+
+
+def test_weights_are_cast_and_the_optimizer_is_left_out_on_request(tmp_path, trained):
+    module, optimizer = trained
+    contents = neutral(tmp_path, module, optimizer)
+    options = Options(dtype="bfloat16", optimizer=False)
+    found = reader.read(stream(writer.write(contents, options), contents, tmp_path / "to"))
+    assert found.optimizer is None
+    with Reader(Path(found.root)) as numbers:
+        whole = numbers.whole(found.tensors["embed.weight"])
+    assert whole.astype("float32").tolist() == module.embed.weight.bfloat16().float().tolist()
+    assert found.tensors["seen"].dtype == "int64"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_fsdp_goes_on_from_it_at_another_world_size(tmp_path, trained, ranks):
+    module, optimizer = trained
+    contents = neutral(tmp_path, module, optimizer, step=STEPS)
+    folder = stream(writer.write(contents, Options(ranks=ranks)), contents, tmp_path / "to")
+    losses = going_on(tmp_path, "fsdp2", folder)
+    assert losses == pytest.approx(next_losses(module, optimizer), abs=1e-6)
+
+
+def going_on(folder, form, checkpoint, ranks=2):
+    """The losses of the steps that follow in the framework that loads it."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command = [*launcher, "-m", "tests.saved.going_on", str(folder), form, str(checkpoint)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return json.loads((folder / "losses.json").read_text())
+
+
+def next_losses(module, optimizer):
+    """Those of the run that was never interrupted."""
+    losses = []
+    for step in range(STEPS, STEPS + 2):
+        loss = loss_of(module, step)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
