@@ -119,11 +119,11 @@ def _misfits(model: Model, ranks: Mapping[int, Partition], *, stage3: bool) -> I
 
 
 def _halves(model: Model, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The model's own 16-bit weights, beside the fp32 ones."""
+    """The model's own weights beside the optimizer's fp32 ones: 16-bit ones, or the same again where it is in fp32."""
     return {
         name: each
         for name, each in model.present.items()
-        if name in weights and each.dtype != weights[name].dtype and each.shape == weights[name].shape
+        if name in weights and each.pieces != weights[name].pieces and each.shape == weights[name].shape
     }
 
 

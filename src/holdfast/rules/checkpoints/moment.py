@@ -23,7 +23,7 @@ _AT_ONCE = frozenset({
     Format.ACCELERATE,
 })  # fmt: skip
 #: A pause counts where it is longer than this, than so many times the rest, and than a slow disk needs for the file.
-_PAUSE_S, _PAUSE_WITH_INDEX_S, _TIMES, _SLOW_BYTES_PER_S = 30.0, 0.5, 5.0, 20e6
+_PAUSE_S, _PAUSE_WITH_INDEX_S, _TIMES, _SLOW_BYTES_PER_S = 5.0, 0.5, 5.0, 20e6
 
 
 def judge(seen: Examined) -> Iterator[Finding]:

@@ -105,7 +105,7 @@ def _empty(seen: Examined) -> Iterator[Finding]:
 
 _SAYS = {
     "replica": "replicas of {names} are not the same",
-    "half": "16-bit copies of {names} are not those of the fp32 weights",
+    "half": "the model's own copies of {names} are not those of the optimizer's weights",
     "tie": "weights that are tied are not the same: {names}",
 }
 

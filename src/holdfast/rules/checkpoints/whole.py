@@ -51,7 +51,7 @@ def unreadable(path: str, why: str) -> Finding:
 
 def tensor_name(key: Key) -> str:
     """``exp_avg of w``; a weight by its name alone."""
-    return key[1] if key[0] == "model" else f"{'16-bit copy' if key[0] == 'half' else key[0]} of {key[1]}"
+    return key[1] if key[0] == "model" else f"{'copy' if key[0] == 'half' else key[0]} of {key[1]}"
 
 
 def listed(names: Sequence[str]) -> str:
