@@ -21,6 +21,7 @@ from holdfast.facts.checkpoints.contents import Contents, Format
 FORMS = ("ddp", "fsdp-full")
 #: Accelerate takes one file, however large.
 _ONE_FILE = 1 << 62
+_RANDOM = "random_states_"
 #: What else lies in such a folder, and is carried over from one to another.
 _BESIDE = re.compile(r"(random_states_\d+|custom_checkpoint_\d+)\.pkl|(sampler|dl_state_dict)(_\d+)?\.bin|scaler\.pt")
 
@@ -35,7 +36,17 @@ def write(contents: Contents, options: Options) -> Written:
     beside = contents.files.items() if contents.format is Format.ACCELERATE else ()
     copies = tuple(File(path, (Copy(path, 0, size),)) for path, size in sorted(beside) if _BESIDE.fullmatch(path))
     left_out = _left_out(contents, options, scheduler, copies)
-    return Written((*files, *copies), (*losses, *left_out))
+    return Written((*files, *copies, *_marks(copies, options)), (*losses, *left_out))
+
+
+def _marks(copies: tuple[File, ...], options: Options) -> Iterator[File]:
+    """What tells such a folder from others, and how many ranks it is of: a file for each, without random states.
+
+    ``step`` is how many batches were accumulated: none since the last step of the optimizer.
+    """
+    if not any(each.path.startswith(_RANDOM) for each in copies):
+        for rank in range(max(options.ranks, 1)):
+            yield File(f"{_RANDOM}{rank}.pkl", (Storages().file({"step": 0}),))
 
 
 def _ddp(contents: Contents, options: Options) -> tuple[tuple[File, ...], tuple[str, ...]]:
@@ -66,5 +77,5 @@ def _left_out(
         yield "Accelerator.load_state asks for an optimizer's state where one is prepared, and it has none."
     if scheduler is None:
         yield "The source has no state of a learning rate scheduler: load_state fails where a scheduler is prepared."
-    if not any(each.path.startswith("random_states") for each in copies):
+    if not any(each.path.startswith(_RANDOM) for each in copies):
         yield "The states of the random number generators are not in it: load_state goes on without them."
