@@ -18,7 +18,7 @@ from holdfast.facts.checkpoints.deepspeed_files import Names, Place, Shard
 from holdfast.facts.checkpoints.deepspeed_flat import Partition, partition_of
 from holdfast.facts.checkpoints.deepspeed_joined import joined
 from holdfast.facts.checkpoints.deepspeed_share import Share, share_of
-from holdfast.facts.checkpoints.deepspeed_whole import believed, missing, mixed_steps, strays
+from holdfast.facts.checkpoints.deepspeed_whole import believed, columns_of, missing, mixed_steps, strays
 from holdfast.findings import Unknown
 
 #: Errors of files whose values are of other types, or fewer, than DeepSpeed writes.
@@ -130,7 +130,7 @@ def _partitions(shards: Mapping[Place, Shard], gaps: list[Gap]) -> dict[Place, P
 def _contents(
     folder: Path, names: Names, shards: Sequence[Shard], shares: Sequence[Share], gaps: Sequence[Gap], world: int
 ) -> Contents:
-    share, torn = joined(shares, shards)
+    share, torn = joined(shares, shards, columns_of(shards[0].read.value))
     steps = models.steps_of(shards)
     return Contents(
         format=Format.ZERO3 if names.stage3 else _STAGES[_stage(folder, names)], root=str(folder),

@@ -32,11 +32,11 @@ _LONGEST = 200
 How = Callable[[str], int | None]
 
 
-def joined(shares: Sequence[Share], shards: Sequence[Shard]) -> tuple[Share, list[Gap]]:
-    """What all of them have together, and a gap for what cannot be put together."""
-    if len(shares) == 1:
+def joined(shares: Sequence[Share], shards: Sequence[Shard], count: int) -> tuple[Share, list[Gap]]:
+    """What all of them have together, and a gap for what cannot be put together; ``count`` of them were written."""
+    if len(shares) == count == 1:
         return shares[0], []
-    how = _how(shards[0].read.value)
+    how = _how(shards[0].read.value, missing=len(shares) < count)
     tensors = _all([share.tensors for share in shares], how)
     kept = {name: each for name, each in tensors.items() if each is not None}
     lost = [name for name, each in tensors.items() if each is None]
@@ -51,7 +51,8 @@ def joined(shares: Sequence[Share], shards: Sequence[Shard]) -> tuple[Share, lis
     return made, [_gap(shards[0], lost, len(shares))] if lost else []
 
 
-def _how(state: Mapping[str, Any]) -> How:
+def _how(state: Mapping[str, Any], *, missing: bool) -> How:
+    """By the patterns of the program; where a rank's part is missing, what is equal on all of them is known alone."""
     info = state.get(_INFO)
     degrees = state.get("checkpoint_parallel_dimensions")
     if isinstance(degrees, Mapping) and degrees.get("tp_degree") == 1:
@@ -63,7 +64,7 @@ def _how(state: Mapping[str, Any]) -> How:
     def how(name: str) -> int | None:
         if other(name):
             return None
-        return -1 if equal(name) else 1 if second(name) else 0
+        return -1 if equal(name) else None if missing else 1 if second(name) else 0
 
     return how
 
@@ -87,7 +88,8 @@ def _all(found: Sequence[Mapping[str, Tensor]], how: How) -> dict[str, Tensor | 
     for each in found:
         for name, tensor in each.items():
             parts.setdefault(name, []).append(tensor)
-    return {name: each[0] if len(each) == 1 else _one(each, how(name)) for name, each in parts.items()}
+    alone = len(found) > 1  # where one rank's part is there alone, what it has is no whole
+    return {name: each[0] if alone and len(each) == 1 else _one(each, how(name)) for name, each in parts.items()}
 
 
 def _one(parts: Sequence[Tensor], dim: int | None) -> Tensor | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from holdfast.facts.checkpoints.contents import Gap
 from holdfast.facts.checkpoints.deepspeed_files import MOST_RANKS, Names, Place, Shard
@@ -60,7 +61,10 @@ def _said(shards: Mapping[Place, Shard]) -> int:
 
 def missing(names: Names, shards: Mapping[Place, Shard], world: int) -> Iterator[Gap]:
     """The ranks whose files are not there, by the number of ranks that wrote it."""
-    columns = sorted({mp for mp, _ in (*names.models, *names.optims)} | set(range(_columns(shards))))
+    columns = sorted(
+        {mp for mp, _ in (*names.models, *names.optims)}
+        | set(range(columns_of(next(iter(shards.values())).read.value)))
+    )
     example = next(iter(names.optims.values()), "zero_pp_rank_0_mp_rank_00_optim_states.pt")
     yield from _absent(names.optims, example, columns, range(world), "part of the weights and optimizer state")
     example = next(iter(names.models.values()))
@@ -68,10 +72,11 @@ def missing(names: Names, shards: Mapping[Place, Shard], world: int) -> Iterator
     yield from _absent(names.models, example, columns, ranks, "part of the model")
 
 
-def _columns(shards: Mapping[Place, Shard]) -> int:
-    """Tensor- and pipeline-parallel ranks."""
-    said = next(iter(shards.values())).read.value.get("checkpoint_parallel_dimensions")
-    degrees = [said.get(key, 1) for key in ("pp_degree", "tp_degree")] if isinstance(said, Mapping) else [1]
+def columns_of(state: Mapping[Any, Any]) -> int:
+    """Tensor- and pipeline-parallel ranks that wrote it, by one of the model's files."""
+    said = state.get("checkpoint_parallel_dimensions")
+    keys = ("pp_degree", "tp_degree")
+    degrees = [said.get(key, 1) for key in keys] if isinstance(said, Mapping) else [state.get("mp_world_size", 1)]
     count = 1
     for degree in degrees:
         count *= degree if isinstance(degree, int) and 0 < degree <= MOST_RANKS else 1
