@@ -26,8 +26,8 @@ def command(*, path: Path, every: bool, frozen: tuple[str, ...], as_json: bool) 
     """
     from holdfast.actions import inspection
     from holdfast.facts.checkpoints import formats
-    from holdfast.report import json
     from holdfast.facts.checkpoints.examining import Examined
+    from holdfast.report import json
     from holdfast.report.inspected import render_inspected
     from holdfast.rules.checkpoints import whole
 

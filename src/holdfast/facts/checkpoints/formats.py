@@ -17,21 +17,32 @@ from types import ModuleType
 import msgspec
 
 from holdfast.errors import CheckpointUnreadable, MissingFile
-from holdfast.facts.checkpoints import dcp, deepspeed, deepspeed_universal, huggingface, safetensors_files, torch_save
-from holdfast.facts.checkpoints.contents import Contents, Format
-
-#: Every reader, one a line; of two that give a path the same format the first one reads it.
-READERS: tuple[ModuleType, ...] = (
+from holdfast.facts.checkpoints import (
+    accelerate,
     dcp,
     deepspeed,
     deepspeed_universal,
     huggingface,
+    lightning,
+    safetensors_files,
+    torch_save,
+)
+from holdfast.facts.checkpoints.contents import Contents, Format
+
+#: Every reader, one a line; of two that give a path the same format the first one reads it.
+READERS: tuple[ModuleType, ...] = (
+    accelerate,
+    dcp,
+    deepspeed,
+    deepspeed_universal,
+    huggingface,
+    lightning,
     safetensors_files,
     torch_save,
 )  # fmt: skip
 
 #: Readers of formats that know the optimizer's parameters by number: they hear which ones the user calls frozen.
-BY_NUMBER: tuple[ModuleType, ...] = (dcp, huggingface, torch_save)
+BY_NUMBER: tuple[ModuleType, ...] = (accelerate, dcp, huggingface, lightning, torch_save)
 
 _DCP = frozenset({Format.DCP})
 _SINGLE = frozenset({Format.TORCH, Format.SAFETENSORS})

@@ -39,16 +39,19 @@ def read(path: Path, frozen: Sequence[str] = ()) -> Contents:
     """What is in the folder. ``frozen``: see :func:`optimizers.find`. Raises CheckpointUnreadable."""
     weights = read_weights(path)
     given = list(_optimizers(path, weights))
-    found = optimizers.find(given, weights.tensors, frozen, ordered=weights.ordered) if given else optimizers.Found()
+    found = (
+        optimizers.find(path, given, weights.tensors, frozen, ordered=weights.ordered) if given else optimizers.Found()
+    )
     said = {**weights.values, **dict(_values(path, weights))}
     trainer, config = _json(path / TRAINER, weights), _json(path / CONFIG, weights)
     said |= {key: trainer[key] for key in ("epoch", "global_step") if key in trainer}
     ranks = {int(match[1]) for each in path.iterdir() if (match := _RANK.match(each.name))}
     step = said.get("global_step", weights.step)
     return Contents(
-        format=Format.HUGGINGFACE, root=str(path), tensors=weights.tensors, ties=weights.ties,
+        format=Format.HUGGINGFACE, root=str(path), tensors=found.without_ties(weights.tensors),
+        ties={**weights.ties, **found.ties},
         frozen=found.frozen, buffers=found.buffers, optimizer=found.optimizer,
-        step=step if type(step) is int else optimizers.step_of(found.optimizer),
+        step=step if type(step) is int else found.step,
         world_size=len(ranks) or Unknown("the format does not say"),
         writer=_writer(config), values=said, files=files_in(path), notes=(*weights.notes, *found.notes),
         gaps=tuple(weights.gaps),

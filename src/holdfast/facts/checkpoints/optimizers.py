@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from holdfast.facts.checkpoints import dealing
+from holdfast.facts.checkpoints import dealing, ties
 from holdfast.facts.checkpoints.contents import Group, Optimizer, Tensor
 from holdfast.facts.checkpoints.dealing import Shape
 from holdfast.facts.checkpoints.plain import Source, is_plain, simplified
@@ -31,7 +32,13 @@ class Found(msgspec.Struct, frozen=True):
     optimizer: Optimizer | None = None
     frozen: frozenset[str] = frozenset()
     buffers: frozenset[str] = frozenset()
+    ties: Mapping[str, str] = {}
+    step: int | Unknown = Unknown("the format does not say")
     notes: tuple[str, ...] = ()
+
+    def without_ties(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors without the second names that were found."""
+        return {name: each for name, each in tensors.items() if name not in self.ties}
 
 
 class _Raw(msgspec.Struct):
@@ -48,6 +55,7 @@ def is_optimizer(value: Any) -> bool:
 
 
 def find(
+    root: Path,
     given: Sequence[tuple[Source, Mapping[str, Any]]],
     tensors: Mapping[str, Tensor],
     frozen: Sequence[str] = (),
@@ -68,28 +76,42 @@ def find(
             names.append(said if isinstance(said, list) and len(said) == len(raw) else [each.key for each in raw])
             options.append({k: simplified(source, v) for k, v in group.items() if k not in _OWN})
     several = (f"the states of {len(given)} optimizers are taken as one",) if len(given) > 1 else ()
+    step = _step(groups)
     if all(isinstance(name, str) for group in names for name in group):
-        named = tuple(tuple(group) for group in names)
-        return _found(groups, named, options, tensors, several)
+        found = _found(root, groups, _as_in(tensors, [list(map(str, group)) for group in names]), options, tensors)
+        return msgspec.structs.replace(found, step=step, notes=(*several, *found.notes))
     dealt = _deal(groups, tensors, frozen, ordered=ordered)
     if dealt.why:
         count = sum(map(len, groups))
         why = f"the state of the optimizer ({count:,} parameters by number) has no names: {dealt.why}"
         hint = " (--frozen names those that it does not have)" if ordered and count < len(tensors) else ""
-        return Found(notes=(*several, why + hint))
+        return Found(step=step, notes=(*several, why + hint))
     if dealt.assumed:
         listed = ", ".join(dealt.assumed[:_SHOWN]) + (", ..." if len(dealt.assumed) > _SHOWN else "")
         why = f"that the optimizer does not have {listed} is what fits if modules are frozen as a whole"
         several = (*several, f"{why} (--frozen says it otherwise)")
-    return _found(groups, dealt.groups, options, tensors, several)
+    found = _found(root, groups, dealt.groups, options, tensors)
+    return msgspec.structs.replace(found, step=step, notes=(*several, *found.notes))
 
 
-def step_of(optimizer: Optimizer | None) -> int | Unknown:
+def _step(groups: Sequence[Sequence[_Raw]]) -> int | Unknown:
     """The step that all states of an optimizer say."""
-    steps = {each["step"] for each in optimizer.numbers.values() if "step" in each} if optimizer is not None else set()
-    if len(steps) == 1:
-        return int(steps.pop())
-    return Unknown("its parameters are at different steps" if steps else "the file does not say")
+    said = [(raw.source, raw.state["step"]) for group in groups for raw in group if "step" in raw.state]
+    steps = {simplified(source, value) for source, value in said}
+    only = steps.pop() if len(steps) == 1 else None
+    if isinstance(only, (int, float)):
+        return int(only)
+    return Unknown("the optimizer's parameters are at different steps" if steps else "the format does not say")
+
+
+def _as_in(tensors: Mapping[str, Tensor], names: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
+    """The names as the model has them: a wrapper may have put something in front of all of them since (``module.``)."""
+    first = next((name for group in names for name in group), "")
+    for each in tensors:
+        before = each.removesuffix(first)
+        if each.endswith(first) and all(before + name in tensors for group in names for name in group):
+            return tuple(tuple(before + name for name in group) for group in names)
+    return tuple(tuple(group) for group in names)
 
 
 def _deal(
@@ -107,8 +129,9 @@ def _deal(
 
 
 def _found(
+    root: Path,
     groups: Sequence[Sequence[_Raw]], names: Sequence[Sequence[str]], options: Sequence[Mapping[str, Any]],
-    tensors: Mapping[str, Tensor], notes: tuple[str, ...],
+    tensors: Mapping[str, Tensor],
 ) -> Found:  # fmt: skip
     states: dict[str, dict[str, Tensor]] = {}
     numbers: dict[str, dict[str, float | int]] = {}
@@ -123,14 +146,16 @@ def _found(
                     numbers.setdefault(name, {})[key] = made
                 elif made is not None:
                     odd.add(key)
+    notes: tuple[str, ...] = ()
     if odd:
-        notes = (*notes, f"states of the optimizer that are neither tensors nor numbers: {', '.join(sorted(odd))}")
+        notes = (f"states of the optimizer that are neither tensors nor numbers: {', '.join(sorted(odd))}",)
     made_groups = [Group(params=tuple(named), options=each) for named, each in zip(names, options, strict=True)]
-    taken = {name for group in names for name in group}
-    left = [name for name, each in tensors.items() if name not in taken] if taken & set(tensors) else []
-    frozen = frozenset(name for name in left if name.endswith(_PARAMETERS))
     found = Optimizer(tensors=states, numbers=numbers, groups=tuple(made_groups))
-    return Found(found, frozen, frozenset(left) - frozen, notes)
+    tied = ties.found(root, tensors, found)
+    taken = {name for group in names for name in group} | set(tied)
+    left = [name for name in tensors if name not in taken] if taken & set(tensors) else []
+    frozen = frozenset(name for name in left if name.endswith(_PARAMETERS))
+    return Found(found, frozen, frozenset(left) - frozen, tied, notes=notes)
 
 
 def _made(source: Source, name: str, key: str, value: Any, param: Tensor | None) -> Any:

@@ -43,15 +43,16 @@ def contents(form: Format, source: Source, value: Mapping[Any, Any], frozen: Seq
     )
     model, rest = _model(source, value, key, states)
     given = [(source, state) for several in states.values() for state in several]
-    found = optimizers.find(given, model.tensors, frozen) if given else optimizers.Found()
+    path = source.file.path
+    found = optimizers.find(path, given, model.tensors, frozen) if given else optimizers.Found()
     said = dict(values(source, rest)) if rest else {}
     step = next((said[each] for each in _STEPS if type(said.get(each)) is int), None)
     notes = [*found.notes, *_notes(source, key, said)]
-    path = source.file.path
     return Contents(
-        format=form, root=str(path), tensors=model.tensors, ties=model.ties,
+        format=form, root=str(path), tensors=found.without_ties(model.tensors),
+        ties={**model.ties, **found.ties},
         frozen=found.frozen | model.frozen, buffers=(found.buffers | model.buffers) - model.frozen,
-        optimizer=found.optimizer, step=optimizers.step_of(found.optimizer) if step is None else step,
+        optimizer=found.optimizer, step=found.step if step is None else step,
         world_size=Unknown("it is one file, which any number of ranks may have written"),
         writer="torch", values=said, files={"": path.stat().st_size}, notes=tuple(notes), gaps=tuple(model.gaps),
     )  # fmt: skip

@@ -1,0 +1,106 @@
+"""Makes a checkpoint of Lightning: ``python -m tests.saved.lightning_file FOLDER KIND [--trained]``.
+
+KIND is ``file`` (Trainer on one process) or ``sharded`` (Fabric's ModelParallelStrategy under torchrun). FOLDER gets
+``saved.ckpt``, and ``truth.pt``.
+"""
+
+import logging
+import sys
+import warnings
+from pathlib import Path
+
+import lightning
+import torch
+import torch.distributed as dist
+from lightning.fabric.strategies import ModelParallelStrategy
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_optimizer_state_dict
+from torch.distributed.fsdp import fully_shard
+
+from tests.saved.model import STEPS, loss_of, model, optimizer_of
+
+
+class Trained(lightning.LightningModule):
+    """The model of every maker, with what Lightning asks for."""
+
+    def __init__(self, *, frozen=True):
+        super().__init__()
+        self.net = model(frozen=frozen)
+        self.losses = []
+
+    def training_step(self, _batch, number):
+        loss = loss_of(self.net, number)
+        self.losses.append(loss.item())
+        return loss
+
+    def configure_optimizers(self):
+        optimizer = optimizer_of(self.net)
+        return [optimizer], [{"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5), "interval": "step"}]
+
+
+class Saves(lightning.Callback):
+    """Saves after so many steps, and keeps what was saved."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.truth = {}
+
+    def on_train_batch_end(self, trainer, module, *_):
+        if trainer.global_step == STEPS:
+            trainer.save_checkpoint(f"{self.folder}/saved.ckpt")
+            state = trainer.optimizers[0].state
+            self.truth = {
+                "model": {name: each.detach().clone() for name, each in module.state_dict().items()},
+                "optimizer": {
+                    name: {key: each.clone() for key, each in state[param].items()}
+                    for name, param in module.named_parameters() if param in state
+                },
+            }  # fmt: skip
+
+
+def file(folder, *, frozen):
+    """Trainer.save_checkpoint."""
+    saves, module = Saves(folder), Trained(frozen=frozen)
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=1, max_steps=STEPS + 2, logger=False, enable_checkpointing=False, callbacks=[saves],
+        enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder,
+    )  # fmt: skip
+    trainer.fit(module, torch.utils.data.DataLoader(range(STEPS + 2)))
+    torch.save({**saves.truth, "losses": module.losses[STEPS:]}, Path(folder, "truth.pt"))
+
+
+def sharded(folder, *, frozen):
+    """Fabric.save under FSDP2."""
+    dist.init_process_group("gloo")
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    strategy = ModelParallelStrategy(
+        parallelize_fn=lambda module, mesh: fully_shard(module, mesh=mesh["data_parallel"])
+    )
+    fabric = lightning.Fabric(accelerator="cpu", devices=ranks, strategy=strategy)
+    fabric.launch()
+    module = fabric.setup(model(frozen=frozen))
+    optimizer = fabric.setup_optimizers(optimizer_of(module))
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        fabric.backward(loss_of(module, step, rank, ranks))
+        optimizer.step()
+    fabric.save(f"{folder}/saved.ckpt", {"model": module, "optimizer": optimizer, "epoch": 1, "global_step": STEPS})
+    whole = StateDictOptions(full_state_dict=True)
+    inner = module.module
+    truth = {
+        "model": get_model_state_dict(inner, options=whole),
+        "optimizer": get_optimizer_state_dict(inner, optimizer.optimizer, options=whole)["state"],
+    }
+    if rank == 0:
+        torch.save(truth, Path(folder, "truth.pt"))
+    dist.destroy_process_group()
+
+
+def main(folder, kind, *options):
+    """Train, save, train on."""
+    {"file": file, "sharded": sharded}[kind](folder, frozen="--trained" not in options)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    main(*sys.argv[1:])
