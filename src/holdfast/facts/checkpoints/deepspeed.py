@@ -26,6 +26,8 @@ ODD = (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowErro
 _STAGES = {1: Format.ZERO1, 2: Format.ZERO2, 3: Format.ZERO3}
 #: DeepSpeed lays its own program beside ``latest``.
 _SCRIPT = "zero_to_fp32.py"
+#: The folder that a universal checkpoint has.
+_UNIVERSAL = "zero"
 
 
 def recognises(path: Path) -> Format | None:
@@ -34,10 +36,10 @@ def recognises(path: Path) -> Format | None:
     if folder is None:
         return None
     names = files.names_in(folder)
-    if names.stage3 and (names.optims or not (folder / "zero").is_dir()):
-        return Format.ZERO3
-    if not names.optims and not _was_zero(folder, names):
+    if not names.optims and ((folder / _UNIVERSAL).is_dir() or not (names.stage3 or _was_zero(folder, names))):
         return None
+    if names.stage3:
+        return Format.ZERO3
     return _STAGES[_stage(folder, names)]
 
 
@@ -58,7 +60,7 @@ def _folder(path: Path) -> Path | None:
     if not path.is_dir():
         return None
     names = files.names_in(path)
-    if names.optims or (names.models and not (path / "zero").is_dir()):
+    if names.optims or (names.models and not (path / _UNIVERSAL).is_dir()):
         return path
     try:
         return files.tag_folder(path)
