@@ -116,9 +116,11 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     """What is in a checkpoint. Tensors of the model by name; fp32 ones where there are some, ``halves`` their copies.
 
     ``ties`` are names that stand for the tensor of another name; ``frozen`` and ``buffers`` the names that are known to
-    be such. ``halves`` are in fp32 where the format keeps that twice (DeepSpeed without mixed precision). ``world_size``
-    ranks wrote it. ``values`` is other plain data by its path (``epoch``, ``scheduler.step``); what is not plain stands
-    there as an ``Opaque`` of ``torch_pickle``. ``files`` has the size of every file that belongs to it. ``notes`` are sentences for people about what was found; ``gaps`` what is not whole.
+    be such. ``halves`` are in fp32 where the format keeps that twice (DeepSpeed without mixed precision).
+
+    ``world_size`` ranks wrote it. ``values`` is other plain data by its path (``epoch``, ``scheduler.step``); what is
+    not plain stands there as an ``Opaque`` of ``torch_pickle``. ``files`` has the size of every file that belongs to
+    it. ``notes`` are sentences for people about what was found; ``gaps`` what is not whole.
     """
 
     format: Format
