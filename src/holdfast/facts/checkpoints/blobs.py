@@ -53,7 +53,7 @@ class Blobs:
             data = os.pread(handle, length, offset)
             if data not in self._known:
                 found = torch_files.read_window(path, handle, offset, length).value
-                self._known[data] = found if _is_plain(found) else torch_files.plain(found)
+                self._known[data] = as_plain(found)
             return self._known[data]
         except OSError as error:
             self.gaps.append(Gap(kind="unreadable", file=file, why=f"{key}: {error.strerror or error}"))
@@ -96,6 +96,11 @@ def gap_of(error: CheckpointUnreadable, file: str, what: str = "", rank: int | N
         kind="refused" if refused else "unreadable", file=file, why=f"{what}: {error.why}" if what else error.why,
         rank=rank, names=refused.names if refused else (),
     )  # fmt: skip
+
+
+def as_plain(value: Any) -> Any:
+    """A value of a pickle as it is where it is plain data, else without its tensors and objects."""
+    return value if _is_plain(value) else torch_files.plain(value)
 
 
 def _is_plain(value: Any, depth: int = 20) -> bool:

@@ -23,6 +23,7 @@ from holdfast.facts.checkpoints.sections import Sections
 from holdfast.findings import Unknown
 
 _SHARD = re.compile(r"__(\d+)_\d+\.distcp\Z")
+_STATE = re.compile(r"rank-(\d+)\.state\Z")
 _OWN_INDEX = re.compile(r"__(\d+)\.metadata\Z")
 WRITER = "torch.distributed.checkpoint"
 
@@ -147,7 +148,7 @@ class Folder:
 
 def rank_of(file: str) -> int | None:
     """The rank whose name a shard has."""
-    match = _SHARD.search(file)
+    match = _SHARD.search(file) or _STATE.search(file)
     return int(match[1]) if match else None
 
 

@@ -24,6 +24,7 @@ from holdfast.facts.checkpoints import (
     deepspeed_universal,
     huggingface,
     lightning,
+    ours,
     safetensors_files,
     torch_save,
 )
@@ -37,6 +38,7 @@ READERS: tuple[ModuleType, ...] = (
     deepspeed_universal,
     huggingface,
     lightning,
+    ours,
     safetensors_files,
     torch_save,
 )  # fmt: skip

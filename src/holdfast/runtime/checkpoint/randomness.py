@@ -25,7 +25,9 @@ def taken() -> dict[str, Any]:
 
 
 def restore(states: dict[str, Any]) -> None:
-    """Set all states that were taken."""
+    """Set all states that were taken; none were where the checkpoint was converted from one of another framework."""
+    if not states:
+        return
     version, words, spare = states["python"]
     random.setstate((version, tuple(words), spare))
     torch.set_rng_state(states["torch"])
