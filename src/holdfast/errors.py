@@ -270,6 +270,7 @@ class CheckpointUnreadable(WorldError):
 
     what = "cannot use the checkpoint {subject}"
     next_step = "move it away and take the one before it"
+    exit_status = 2
 
 
 class CheckpointVersion(CheckpointUnreadable):
