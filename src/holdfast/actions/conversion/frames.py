@@ -66,7 +66,7 @@ def _entry(record: Record, at: int, crc: int) -> bytes:
     large = needs64(size, at)
     extra = struct.pack("<HHQQQ", _ZIP64, 24, size, size, at) if large else b""
     version, short, place = (_VERSION64, LIMIT32, LIMIT32) if large else (_VERSION, size, at)
-    fields = (version, version, 0, 0, 0, _DATE, crc, short, short, len(name), len(extra), 0, 0, 0, 0, place)
+    fields = (0, version, 0, 0, 0, _DATE, crc, short, short, len(name), len(extra), 0, 0, 0, 0, place)
     return _CENTRAL.pack(b"PK\x01\x02", *fields) + name + extra
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,8 +19,8 @@ import msgspec
 from holdfast.actions.conversion.layout import Stretch
 from holdfast.errors import CheckpointFailed
 
-#: Bytes that are written before they are synced and remembered.
-SYNCED_TOGETHER = 1 << 30
+#: Bytes that are written before they are synced and remembered, while the next ones are written.
+SYNCED_TOGETHER = 256 << 20
 _SYNCING = 8
 
 
@@ -36,9 +36,10 @@ class Journal:
     def __init__(self, path: Path, target: Path) -> None:
         self._path, self._target = path, target
         self._done: dict[tuple[str, int], int] = {}
-        self._pending: list[Stretch] = []
-        self._sums: dict[Stretch, int] = {}
+        self._pending: list[tuple[Stretch, int]] = []
         self._size = 0
+        self._syncing = ThreadPoolExecutor(1, "journal")
+        self._running: list[Future[None]] = []
         self._handle = -1
 
     def open(self, identity: str) -> bool:
@@ -73,6 +74,7 @@ class Journal:
 
     def close(self) -> None:
         """Let go of it."""
+        self._syncing.shutdown()
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
@@ -86,12 +88,11 @@ class Journal:
         return self._done[stretch.path, stretch.offset]
 
     def add(self, stretch: Stretch, crc: int) -> None:
-        """It was written."""
-        self._pending.append(stretch)
-        self._sums[stretch] = crc
+        """It was written. Raises OSError: what was written before could not be synced."""
+        self._pending.append((stretch, crc))
         self._size += stretch.size
         if self._size >= SYNCED_TOGETHER:
-            self._remember()
+            self._take()
 
     def sync(self, paths: Collection[str]) -> None:
         """Have these files on the disk; many small ones together, which the disk does in one go."""
@@ -100,12 +101,19 @@ class Journal:
             for _ in pool.map(synced, places):
                 pass
 
-    def _remember(self) -> None:
-        self.sync({stretch.path for stretch in self._pending})
-        lines = [_Line(each.path, each.offset, self._sums.pop(each)) for each in self._pending]
+    def _take(self) -> None:
+        """Have what was written synced and remembered, in a thread of its own."""
+        for future in [each for each in self._running if each.done()]:
+            self._running.remove(future)
+            future.result()
+        self._running.append(self._syncing.submit(self._remember, self._pending))
+        self._pending, self._size = [], 0
+
+    def _remember(self, pending: Sequence[tuple[Stretch, int]]) -> None:
+        self.sync({stretch.path for stretch, _ in pending})
+        lines = [_Line(stretch.path, stretch.offset, crc) for stretch, crc in pending]
         os.write(self._handle, b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
         self._done.update({(line.path, line.offset): line.sum for line in lines})
-        self._pending, self._size = [], 0
 
     def __enter__(self) -> Self:
         return self
@@ -113,7 +121,10 @@ class Journal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._remember()
+        self._take()
+        for future in self._running:
+            future.result()
+        self._running = []
 
 
 def synced(path: Path) -> None:

@@ -52,11 +52,11 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 def lay_out(files: Iterable[File], stretch: int = STRETCH) -> Layout:
-    """Cut the files."""
+    """Cut the files. The beginning of each, by which readers know it, comes last: half of a file is taken for none."""
     cutter = _Cutter(stretch)
     for file in files:
         cutter.file(file)
-    return Layout(tuple(cutter.stretches), tuple(cutter.frames))
+    return Layout(tuple(sorted(cutter.stretches, key=lambda each: each.offset == 0)), tuple(cutter.frames))
 
 
 class _Cutter:
