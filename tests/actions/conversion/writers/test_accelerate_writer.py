@@ -17,13 +17,19 @@ NEW = ("model.safetensors", "optimizer.bin", "scheduler.bin")
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("form", "job", "ranks"),
-    [("ddp", "ddp", 1), ("ddp", "ddp", 2), ("fsdp-full", "fsdp1-full", 2), ("fsdp-full", "fsdp2-full", 2)],
+    ("form", "job", "ranks", "written_for"),
+    [
+        ("ddp", "ddp", 1, 1),
+        ("ddp", "ddp", 2, 2),
+        ("fsdp-full", "fsdp1-full", 2, 2),
+        ("fsdp-full", "fsdp2-full", 2, 2),
+        ("fsdp", "fsdp2-sharded", 2, 3),
+    ],
 )
-def test_accelerate_goes_on_from_it(tmp_path, form, job, ranks):
+def test_accelerate_goes_on_from_it(tmp_path, form, job, ranks, written_for):
     pytest.importorskip("accelerate")
     contents, _state, losses = trained(tmp_path)
-    written = writer.write(contents, Options(form=form, ranks=ranks))
+    written = writer.write(contents, Options(form=form, ranks=written_for))
     folder = stream(written, contents, tmp_path / "out")
     done = made(tmp_path, "job", "accelerate_going_on", job, str(folder), ranks=ranks)
     assert json.loads((done / "losses.json").read_text()) == pytest.approx(losses, rel=1e-6)

@@ -14,13 +14,16 @@ import msgspec
 from holdfast.actions.conversion.archives import Storages
 from holdfast.actions.conversion.files import Copy, File, Written
 from holdfast.actions.conversion.options import Options
-from holdfast.actions.conversion.writers import safetensors, state_dicts
+from holdfast.actions.conversion.writers import dcp, safetensors, state_dicts
 from holdfast.facts.checkpoints.contents import Contents, Format
 
-#: ``ddp``: one device or DDP, which Accelerate keeps alike. ``fsdp-full``: FSDP with FULL_STATE_DICT.
-FORMS = ("ddp", "fsdp-full")
+#: ``ddp``: one device or DDP, which Accelerate keeps alike. ``fsdp``: FSDP with SHARDED_STATE_DICT, its default;
+#: ``fsdp-full``: with FULL_STATE_DICT, the one from which FSDP1 gets its optimizer's state, too: Accelerate 1.15 asks a
+#: new optimizer of FSDP1 which states to load from shards, and it has none (utils/fsdp_utils.py).
+FORMS = ("ddp", "fsdp", "fsdp-full")
 #: Accelerate takes one file, however large.
 _ONE_FILE = 1 << 62
+_FSDP1 = "Accelerate loads the optimizer's state from it under FSDP2 alone: FSDP1 takes it from the form fsdp-full."
 _RANDOM = "random_states_"
 #: What else lies in such a folder, and is carried over from one to another.
 _BESIDE = re.compile(r"(random_states_\d+|custom_checkpoint_\d+)\.pkl|(sampler|dl_state_dict)(_\d+)?\.bin|scaler\.pt")
@@ -28,8 +31,7 @@ _BESIDE = re.compile(r"(random_states_\d+|custom_checkpoint_\d+)\.pkl|(sampler|d
 
 def write(contents: Contents, options: Options) -> Written:
     """The folder, in one of FORMS."""
-    full = options.form == "fsdp-full"
-    files, losses = _fsdp(contents, options) if full else _ddp(contents, options)
+    files, losses = {"fsdp": _sharded, "fsdp-full": _full}.get(options.form, _ddp)(contents, options)
     scheduler = state_dicts.scheduler(contents)
     if scheduler is not None:
         files = (*files, File("scheduler.bin", (Storages().file(scheduler),)))
@@ -58,7 +60,18 @@ def _ddp(contents: Contents, options: Options) -> tuple[tuple[File, ...], tuple[
     return files, losses
 
 
-def _fsdp(contents: Contents, options: Options) -> tuple[tuple[File, ...], tuple[str, ...]]:
+def _sharded(contents: Contents, options: Options) -> tuple[tuple[File, ...], tuple[str, ...]]:
+    """Two folders of torch.distributed.checkpoint."""
+    ranks = max(options.ranks, 1)
+    model, states = dcp.Folder(ranks, "pytorch_model_fsdp_0/"), dcp.Folder(ranks, "optimizer_0/")
+    dcp.put_model(model, contents, options)
+    if contents.optimizer is None or not options.optimizer:
+        return model.files(), ()
+    dcp.put_optimizer(states, contents, contents.optimizer)
+    return (*model.files(), *states.files()), (_FSDP1,)
+
+
+def _full(contents: Contents, options: Options) -> tuple[tuple[File, ...], tuple[str, ...]]:
     weights, states = Storages(), Storages()
     model = state_dicts.of_model(contents, options, weights)
     files: tuple[File, ...] = (File("pytorch_model_fsdp.bin", (weights.file(model),)),)
