@@ -73,8 +73,9 @@ def sharded(folder, *, frozen):
     dist.init_process_group("gloo")
     ranks, rank = dist.get_world_size(), dist.get_rank()
     strategy = ModelParallelStrategy(
-        parallelize_fn=lambda module, mesh: fully_shard(module, mesh=mesh["data_parallel"])
-    )
+        lambda module, mesh: fully_shard(module, mesh=mesh["data_parallel"]), data_parallel_size=ranks,
+        tensor_parallel_size=1,
+    )  # fmt: skip
     fabric = lightning.Fabric(accelerator="cpu", devices=ranks, strategy=strategy)
     fabric.launch()
     module = fabric.setup(model(frozen=frozen))

@@ -25,7 +25,7 @@ def same_tensors(contents, expected, prefix=""):
             assert np.array_equal(reader.whole(found).reshape(-1).view(np.uint8), bits(tensor)), name
 
 
-def same_optimizer(contents, expected, prefix=""):
+def same_optimizer(contents, expected, prefix="", rate=LEARNING_RATE):
     """The states of all parameters, and their groups."""
     optimizer = contents.optimizer
     assert set(optimizer.tensors) == {prefix + name for name in expected}
@@ -37,7 +37,7 @@ def same_optimizer(contents, expected, prefix=""):
                 whole = reader.whole(found).reshape(-1)
                 assert np.array_equal(whole.view(np.uint8), bits(state[key])), (name, key)
     assert {name for group in optimizer.groups for name in group.params} == {prefix + name for name in expected}
-    assert all(group.options["lr"] == LEARNING_RATE for group in optimizer.groups)
+    assert all(group.options["lr"] == rate for group in optimizer.groups)
     assert {group.options["weight_decay"] for group in optimizer.groups} == {0.1, 0.0}
 
 

@@ -1,0 +1,214 @@
+"""Files of torch.save, made by torch in every way that people use, read without it."""
+
+import os
+import struct
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast.errors import CheckpointUnreadable
+from holdfast.facts.checkpoints import torch_legacy, torch_pickle, torch_save
+from holdfast.facts.checkpoints.contents import Format, Tensor
+from holdfast.facts.checkpoints.pieces import Reader
+from holdfast.findings import Unknown
+from tests.facts.checkpoints.truth import same_optimizer, same_tensors
+from tests.saved.hostile import by_name
+from tests.saved.model import STEPS, loss_of, model, optimizer_of
+
+FORMS = {"zip": {}, "legacy": {"_use_new_zipfile_serialization": False}}
+
+
+@pytest.fixture(params=FORMS)
+def form(request):
+    return FORMS[request.param]
+
+
+def trained(**options):
+    module = model(**options)
+    optimizer = optimizer_of(module)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(module, step).backward()
+        optimizer.step()
+    return module, optimizer
+
+
+def states(module, optimizer):
+    return {name: optimizer.state[param] for name, param in module.named_parameters() if param in optimizer.state}
+
+
+def read(value, path, form):
+    torch.save(value, path, **form)
+    return torch_save.read(path)
+
+
+@pytest.mark.parametrize("options", [{}, {"tied": False}, {"frozen": False}], ids=["as-is", "untied", "trained"])
+def test_a_model_and_its_optimizer_by_number(tmp_path, form, options):
+    module, optimizer = trained(**options)
+    value = {"model": module.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 4}
+    found = read(value, tmp_path / "a.pt", form)
+    same_tensors(found, module.state_dict())
+    same_optimizer(found, states(module, optimizer))
+    assert found.ties == ({} if "tied" in options else {"head.weight": "embed.weight"})
+    assert found.buffers == {"scale", "seen"}
+    assert found.frozen == (set() if "frozen" in options else {"frozen.weight", "frozen.bias"})
+    assert (found.format, found.step, found.gaps) == (Format.TORCH, STEPS, ())
+    assert found.values == {"epoch": 4}
+    assert list(found.tensors) == [name for name in module.state_dict() if name not in found.ties]
+
+
+def test_what_is_assumed_about_frozen_modules_is_said(tmp_path, form):
+    module, optimizer = trained()
+    value = {"model": module.state_dict(), "optimizer": optimizer.state_dict()}
+    (note,) = read(value, tmp_path / "a.pt", form).notes
+    assert note.startswith("that the optimizer does not have frozen.weight, frozen.bias is what fits")
+
+
+def test_frozen_patterns_of_the_user_leave_nothing_to_assume(tmp_path):
+    module, optimizer = trained()
+    torch.save({"model": module.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "a.pt")
+    found = torch_save.read(tmp_path / "a.pt", ["frozen.*"])
+    assert found.notes == ()
+    same_optimizer(found, states(module, optimizer))
+
+
+@pytest.mark.parametrize("key", ["state_dict", "model_state_dict", "whatever"])
+def test_the_model_is_found_whatever_it_is_called(tmp_path, key):
+    module, optimizer = trained()
+    found = read({key: module.state_dict(), "optimizer_state_dict": optimizer.state_dict()}, tmp_path / "a.pt", {})
+    same_tensors(found, module.state_dict())
+    assert found.optimizer is not None
+    assert any(key in note for note in found.notes) == (key == "whatever")
+
+
+def test_a_bare_state_dict(tmp_path, form):
+    module = model()
+    same_tensors(read(module.state_dict(), tmp_path / "a.pt", form), module.state_dict())
+
+
+def test_a_whole_module_says_what_is_a_buffer_and_what_is_frozen(tmp_path, form):
+    module = model()
+    found = read(module, tmp_path / "a.pt", form)
+    same_tensors(found, module.state_dict())
+    assert (found.buffers, found.frozen) == ({"scale", "seen"}, {"frozen.weight", "frozen.bias"})
+    assert found.notes == ("it holds objects of classes that are not looked into: tests.saved.model.Model, "
+                           "tests.saved.model.Block",)  # fmt: skip
+
+
+def test_an_optimizer_that_was_given_names(tmp_path):
+    module = model()
+    optimizer = torch.optim.SGD([(n, p) for n, p in module.named_parameters() if "frozen" not in n], lr=0.1, momentum=1)
+    loss_of(module, 0).backward()
+    optimizer.step()
+    found = read({"model": module.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "a.pt", {})
+    assert set(found.optimizer.tensors) == set(states(module, optimizer))
+    assert found.optimizer.groups[0].options["momentum"] == 1
+    assert isinstance(found.step, Unknown)
+
+
+def test_an_optimizer_without_a_model_keeps_its_step(tmp_path):
+    found = read(trained()[1].state_dict(), tmp_path / "a.pt", {})
+    assert (found.tensors, found.optimizer, found.step) == ({}, None, STEPS)
+    assert "15 parameters by number" in found.notes[0]
+
+
+def test_weights_of_the_same_numbers_under_an_unused_name_are_tied(tmp_path):
+    module, optimizer = trained()
+    apart = {name: each.clone() for name, each in module.state_dict().items()}
+    found = read({"model": apart, "optimizer": named(module, optimizer)}, tmp_path / "a.pt", {})
+    assert found.ties == {"head.weight": "embed.weight"}
+    assert found.frozen == {"frozen.weight", "frozen.bias"}
+
+
+def named(module, optimizer):
+    """As FSDP.optim_state_dict has it."""
+    names = {param: name for name, param in module.named_parameters()}
+    groups = [{**group, "params": [names[each] for each in group["params"]]} for group in optimizer.param_groups]
+    return {"state": states(module, optimizer), "param_groups": groups}
+
+
+def test_other_values_are_told_by_their_paths(tmp_path):
+    value = {
+        "model": {"w": torch.ones(2)}, "scheduler": {"last_epoch": 3, "_last_lr": [0.1]}, "rng": torch.arange(9),
+        "loops": {"fit": {"a.b": 1}}, "scale": torch.tensor(2.5), "steps": {0: "a"}, "global_step": 7,
+    }  # fmt: skip
+    found = read(value, tmp_path / "a.pt", {})
+    rng = found.values["rng"]
+    assert isinstance(rng, Tensor)
+    with Reader(tmp_path / "a.pt") as reader:
+        assert np.array_equal(reader.whole(rng), np.arange(9))
+    assert {key: each for key, each in found.values.items() if key != "rng"} == {
+        "scheduler.last_epoch": 3, "scheduler._last_lr": [0.1], "loops.fit": {"a.b": 1}, "scale": 2.5,
+        "steps": {0: "a"}, "global_step": 7,
+    }  # fmt: skip
+    assert found.step == 7
+    assert found.notes == ("there are tensors besides the model's, in rng",)
+
+
+def test_views_transposed_and_empty_tensors(tmp_path, form):
+    base = torch.arange(24.0).reshape(4, 6)
+    value = {"t": base.T, "row": base[1], "column": base[:, 2], "none": torch.empty(0, 3), "one": torch.tensor(5.0)}
+    same_tensors(read(value, tmp_path / "a.pt", form), value)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int8, torch.bool, torch.float8_e4m3fn]
+)
+def test_dtypes(tmp_path, form, dtype):
+    if dtype is torch.float8_e4m3fn and form:
+        pytest.skip("torch itself cannot save it in the form of before 1.6")
+    value = {"w": torch.arange(6).to(dtype)}
+    same_tensors(read(value, tmp_path / "a.pt", form), value)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.7, 0.999])
+def test_a_truncated_file_is_one_clear_sentence(tmp_path, form, share):
+    path = tmp_path / "a.pt"
+    module, optimizer = trained()
+    torch.save({"model": module.state_dict(), "optimizer": optimizer.state_dict()}, path, **form)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * share)])
+    with pytest.raises(CheckpointUnreadable, match=r"cut short|ends in the middle"):
+        torch_save.read(path)
+
+
+def test_a_malicious_pickle_in_the_old_form_is_named_and_never_runs(tmp_path):
+    marker, path = tmp_path / "ran", tmp_path / "a.pt"
+    start = torch_legacy.MAGIC + b"".join(each for each in (b"\x80\x02M\xe9\x03.", b"\x80\x02}."))
+    path.write_bytes(start + by_name("os", "system", (f"touch {marker}",)) + b"\x80\x02].")
+    with pytest.raises(CheckpointUnreadable, match=r"os\.system") as caught:
+        torch_save.read(path)
+    assert isinstance(caught.value.__cause__, torch_pickle.Refused)
+    assert not marker.exists()
+
+
+def test_counts_of_the_old_form_that_lie_are_found(tmp_path):
+    path = tmp_path / "a.pt"
+    torch.save({"w": torch.ones(4)}, path, **FORMS["legacy"])
+    data = bytearray(path.read_bytes())
+    data[-24:-16] = struct.pack("<q", 1 << 60)
+    path.write_bytes(data)
+    with pytest.raises(CheckpointUnreadable, match="cut short"):
+        torch_save.read(path)
+
+
+def test_a_large_file_of_the_old_form_is_not_read_into_memory(tmp_path):
+    path = tmp_path / "a.pt"
+    torch.save({"w": torch.ones(4)}, path, **FORMS["legacy"])
+    data = path.read_bytes().replace(struct.pack("<q", 4) + torch.ones(4).numpy().tobytes(), struct.pack("<q", 1 << 36))
+    path.write_bytes(data)
+    os.truncate(path, len(data) + (1 << 38))
+    found = torch_legacy.read(path)
+    assert next(iter(found.records.values())).size == 1 << 38
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"PK\x03\x04", b"hello", torch_legacy.MAGIC, torch_legacy.MAGIC + b"\x80\x02K\x01."]
+)
+def test_other_files_are_not_taken_for_one(tmp_path, content):
+    path = tmp_path / "a.pt"
+    path.write_bytes(content)
+    if torch_save.recognises(path) is not None:
+        with pytest.raises(CheckpointUnreadable):
+            torch_save.read(path)
