@@ -37,6 +37,8 @@ _STATES = re.compile(
 )
 _EXPERTS = re.compile(r"(?:layer_\d+_expert_\d+_mp_rank_\d+_model|expp_rank_\d+_mp_rank_\d+_optim)_states\.pt\Z")
 _LAYERS = re.compile(r"layer_\d+-model_\d+-model_states\.pt\Z")
+#: What of a model's file names its parameters.
+_NAMES = "module"
 #: The mp rank and the data-parallel rank (-1: the file is of all of them).
 Place = tuple[int, int]
 
@@ -125,11 +127,20 @@ def _place(match: re.Match[str]) -> Place:
 
 
 def read_all(folder: Path, files: Mapping[Place, str], gaps: list[Gap]) -> dict[Place, Shard]:
-    """Those of the files that can be read; a gap for each that cannot."""
-    found = {}
+    """Those of the files that can be read; a gap for each that cannot.
+
+    ZeRO-3 names every parameter in the file of each rank: those of the first rank are kept.
+    """
+    found: dict[Place, Shard] = {}
+    kept: set[int] = set()
     for place, file in sorted(files.items()):
         try:
-            found[place] = Shard(file, place, torch_files.read(folder / file))
+            read = torch_files.read(folder / file)
+            if place[0] in kept and isinstance(read.value, Mapping):
+                read = msgspec.structs.replace(read, value={**read.value, _NAMES: None})
+            elif isinstance(read.value, Mapping) and isinstance(read.value.get(_NAMES), Mapping):
+                kept.add(place[0])
+            found[place] = Shard(file, place, read)
         except CheckpointUnreadable as error:
             gaps.append(gap_of(error, file, place[1] if place[1] >= 0 else None))
     return found

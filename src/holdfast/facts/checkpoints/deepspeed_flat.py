@@ -208,14 +208,15 @@ def parted(
     streams = {rank: _stream(each, key) for rank, each in ranks.items()}
     at = 0
     for group, shapes in enumerate(groups):
+        count = part_count(group, ranks)
         for name, shape in shapes.items():
-            count = part_count(group, ranks)
             total = numel(shape)
             share = -(-total // count)
             found: list[Piece] = []
             for rank, stream in streams.items():
-                mine = max(0, min(share, total - rank * share))
-                found += _cut(stream, at, mine, rank * share)
+                start = rank * share
+                if start < total:
+                    found += _cut(stream, at, share if start + share <= total else total - start, start)
             at += share
             yield name, tuple(found)
 
@@ -227,9 +228,9 @@ def part_count(group: int, ranks: Mapping[int, Partition]) -> int:
 
 def misfits_parted(groups: Sequence[Mapping[str, Shape]], ranks: Mapping[int, Partition]) -> Iterator[Gap]:
     """Ranks whose buffers together have another length than the parts of the parameters."""
-    needed = sum(
-        -(-numel(shape) // part_count(group, ranks)) for group, shapes in enumerate(groups) for shape in shapes.values()
-    )
+    counts = [part_count(group, ranks) for group in range(len(groups))]
+    parts = zip(counts, groups, strict=True)
+    needed = sum(-(-numel(shape) // count) for count, shapes in parts for shape in shapes.values())
     for each in ranks.values():
         there = sum(buffers[WEIGHTS].count for buffers in each.buffers if WEIGHTS in buffers)
         if there < needed:
@@ -248,23 +249,27 @@ def _stream(partition: Partition, key: str) -> tuple[list[int], list[Run]]:
     return begins, runs
 
 
-def _cut(stream: tuple[list[int], list[Run]], at: int, count: int, start: int) -> Iterator[Piece]:
+def _cut(stream: tuple[list[int], list[Run]], at: int, count: int, start: int) -> Sequence[Piece]:
     """Elements ``at`` to ``at + count`` of a stream, which are those of the parameter from ``start`` on."""
     begins, runs = stream
-    for index in range(max(0, bisect_right(begins, at) - 1), len(runs)):
-        begin, run = begins[index], runs[index]
-        if begin >= at + count:
-            return
+    index = bisect_right(begins, at) - 1
+    if index >= 0 and at + count <= begins[index] + runs[index].count:  # as it is in all but early releases
+        return _part(runs[index], at - begins[index], count, start)
+    found: list[Piece] = []
+    for begin, run in zip(begins[max(0, index) :], runs[max(0, index) :], strict=True):
         first, last = max(at, begin), min(at + count, begin + run.count)
         if first < last:
-            yield from _part(run, first - begin, last - first, start + first - at)
+            found += _part(run, first - begin, last - first, start + first - at)
+    return found
 
 
-def _part(run: Run, at: int, count: int, start: int) -> Iterator[Piece]:
-    inside = min(count, run.count - at)
-    if inside > 0:
-        offset = run.offset + at * ITEMSIZE[run.dtype]
-        yield Piece(file=run.file, offset=offset, shape=(inside,), start=(start,), flat=True)
+def _part(run: Run, at: int, count: int, start: int) -> Sequence[Piece]:
+    """So many elements of a run, as far as it goes."""
+    inside = count if at + count <= run.count else run.count - at
+    if inside <= 0:
+        return ()
+    offset = run.offset + at * ITEMSIZE[run.dtype]
+    return (Piece(file=run.file, offset=offset, shape=(inside,), start=(start,), flat=True),)
 
 
 def _misfit(partition: Partition, why: str) -> Gap:
