@@ -95,6 +95,7 @@ def write(root, target, files, stretch, identity="this"):
     journal.open(identity)
     try:
         Writer(root, target, journal, told.append).write(files, lay_out(files, stretch))
+        journal.settle()
     finally:
         journal.close()
     return sum(told)

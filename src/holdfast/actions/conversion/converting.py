@@ -152,6 +152,7 @@ def _written(
                                next_step="convert it again when nobody writes to it")  # fmt: skip
     proof = _proven(staged, contents, written, wish, _Count("reading back", size, tell)) if wish.verify else None
     try:
+        staged.journal.settle()
         staged.finish()
     except OSError as error:
         raise staging.cut_off(staged, error) from error

@@ -11,8 +11,6 @@ import os
 from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import msgspec
 
@@ -31,11 +29,12 @@ class _Line(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Journal:
-    """The journal at ``path`` of files below ``target``; a context manager, that remembers the rest at its end."""
+    """The journal at ``path`` of files below ``target``. Syncing goes on in its own thread until :meth:`settle`."""
 
     def __init__(self, path: Path, target: Path) -> None:
         self._path, self._target = path, target
-        self._done: dict[tuple[str, int], int] = {}
+        self._done: set[tuple[str, int]] = set()
+        self._sums: dict[tuple[str, int], int] = {}
         self._pending: list[tuple[Stretch, int]] = []
         self._size = 0
         self._syncing = ThreadPoolExecutor(1, "journal")
@@ -61,7 +60,8 @@ class Journal:
             return False
         for line in lines[:-1]:  # the last one is empty, or was cut off
             found = msgspec.json.decode(line, type=_Line)
-            self._done[found.path, found.offset] = found.sum
+            self._done.add((found.path, found.offset))
+            self._sums[found.path, found.offset] = found.sum
         if lines and lines[-1]:
             os.ftruncate(self._handle, os.fstat(self._handle).st_size - len(lines[-1]))
         return bool(self._done)
@@ -84,47 +84,45 @@ class Journal:
         return (stretch.path, stretch.offset) in self._done
 
     def sum_of(self, stretch: Stretch) -> int:
-        """Its CRC32."""
-        return self._done[stretch.path, stretch.offset]
+        """Its CRC32, once it is there."""
+        return self._sums[stretch.path, stretch.offset]
 
     def add(self, stretch: Stretch, crc: int) -> None:
         """It was written. Raises OSError: what was written before could not be synced."""
         self._pending.append((stretch, crc))
+        self._sums[stretch.path, stretch.offset] = crc
         self._size += stretch.size
         if self._size >= SYNCED_TOGETHER:
-            self._take()
+            self.flush()
 
-    def sync(self, paths: Collection[str]) -> None:
-        """Have these files on the disk; many small ones together, which the disk does in one go."""
-        places = [self._target / path if path else self._target for path in paths]
-        with ThreadPoolExecutor(_SYNCING, "sync") as pool:
-            for _ in pool.map(synced, places):
-                pass
-
-    def _take(self) -> None:
-        """Have what was written synced and remembered, in a thread of its own."""
+    def flush(self) -> None:
+        """Begin to sync what was written, and to remember it. Raises OSError: what was written before could not be."""
         for future in [each for each in self._running if each.done()]:
             self._running.remove(future)
             future.result()
         self._running.append(self._syncing.submit(self._remember, self._pending))
         self._pending, self._size = [], 0
 
+    def sync(self, paths: Collection[str]) -> None:
+        """Begin to sync these files."""
+        self._running.append(self._syncing.submit(self._sync, tuple(paths)))
+
+    def settle(self) -> None:
+        """Wait until everything is on the disk. Raises OSError: it cannot be."""
+        while self._running:
+            self._running.pop(0).result()
+
     def _remember(self, pending: Sequence[tuple[Stretch, int]]) -> None:
-        self.sync({stretch.path for stretch, _ in pending})
+        self._sync({stretch.path for stretch, _ in pending})
         lines = [_Line(stretch.path, stretch.offset, crc) for stretch, crc in pending]
         os.write(self._handle, b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
-        self._done.update({(line.path, line.offset): line.sum for line in lines})
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._take()
-        for future in self._running:
-            future.result()
-        self._running = []
+    def _sync(self, paths: Collection[str]) -> None:
+        """Many small files together, which the disk does in one go."""
+        places = [self._target / path if path else self._target for path in paths]
+        with ThreadPoolExecutor(_SYNCING, "sync") as pool:
+            for _ in pool.map(synced, places):
+                pass
 
 
 def synced(path: Path) -> None:

@@ -41,7 +41,7 @@ class Writer:
         self._own = local()
 
     def write(self, files: Sequence[File], layout: Layout) -> None:
-        """Write what the journal does not have yet, then the frames of archives.
+        """Write what the journal does not have yet, then the frames of archives; ``journal.settle`` ends it.
 
         Raises:
             OSError: the disk is full, or fails; what was synced is in the journal.
@@ -72,10 +72,12 @@ class Writer:
         for stretch in stretches:
             if stretch.whole is not None:
                 together.setdefault(id(stretch.whole), (stretch.whole, []))[1].append(stretch)
-        with self._journal:
+        try:
             for tensor, group in together.values():
                 self._put_together(tensor, group)
             self._in_threads([stretch for stretch in stretches if stretch.whole is None])
+        finally:
+            self._journal.flush()
 
     def _in_threads(self, stretches: Sequence[Stretch]) -> None:
         left = iter(stretches)
