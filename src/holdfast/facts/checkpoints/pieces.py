@@ -180,7 +180,9 @@ class Reader:
             if len(self._handles) > 200:  # below the limit of open files of most machines
                 os.close(self._handles.pop(next(iter(self._handles))))
             try:
-                self._handles[file] = os.open(self.root / file if file else self.root, os.O_RDONLY | os.O_CLOEXEC)
+                self._handles[file] = os.open(
+                    self.root / file if file else self.root, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+                )
             except OSError as error:
                 raise CheckpointUnreadable(self.root / file, why=(error.strerror or str(error)).lower()) from error
         return self._handles[file]

@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.errors import CheckpointUnreadable
 from holdfast.facts.checkpoints.contents import ITEMSIZE, Contents, Format, Gap, Piece, Tensor
+from holdfast.facts.checkpoints.torch_files import open_binary
 from holdfast.findings import Unknown
 from holdfast.report.text import plural
 
@@ -95,7 +96,7 @@ def read(path: Path) -> Contents:
 def read_file(path: Path, name: str) -> File:
     """One file, which is ``name`` below the root of the checkpoint. Raises CheckpointUnreadable: it has no header."""
     try:
-        with path.open("rb") as stream:
+        with open_binary(path) as stream:
             size = os.fstat(stream.fileno()).st_size
             header_bytes = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
             if header_bytes > _MOST_HEADER_BYTES:

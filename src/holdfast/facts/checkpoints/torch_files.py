@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -114,9 +115,9 @@ class Window(io.RawIOBase):
 def is_zip(path: Path) -> bool:
     """True where the file begins as torch's archives do."""
     try:
-        with path.open("rb") as stream:
+        with open_binary(path) as stream:
             return stream.read(4) == _LOCAL_MAGIC
-    except OSError:
+    except (OSError, CheckpointUnreadable):
         return False
 
 
@@ -127,7 +128,7 @@ def read(path: Path, more: Mapping[str, Callable[..., Any]] | None = None) -> To
         CheckpointUnreadable: it is none, is cut short, or names what no checkpoint needs (a ``Refused`` is its cause).
     """
     try:
-        with path.open("rb") as stream:
+        with open_binary(path) as stream:
             return read_window(path, stream.fileno(), 0, os.fstat(stream.fileno()).st_size, more)
     except OSError as error:
         raise CheckpointUnreadable(path, why=(error.strerror or str(error)).lower()) from error
@@ -205,8 +206,12 @@ def plain(value: Any, depth: int = 40) -> Any:
 
 
 def open_binary(path: Path) -> BinaryIO:
-    """The file, to read. Raises CheckpointUnreadable."""
+    """The file, to read; a pipe or a device would be waited for. Raises CheckpointUnreadable."""
     try:
-        return path.open("rb")
+        stream = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+        if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            return stream
+        stream.close()
     except OSError as error:
         raise CheckpointUnreadable(path, why=(error.strerror or str(error)).lower()) from error
+    raise CheckpointUnreadable(path, why="it is no file")

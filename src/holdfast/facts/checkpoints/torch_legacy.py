@@ -30,9 +30,9 @@ _WINDOWS = (1 << 16, 1 << 22, 1 << 26, MOST_BYTES)
 def is_legacy(path: Path) -> bool:
     """True where the file begins as such a file does."""
     try:
-        with path.open("rb") as stream:
+        with torch_files.open_binary(path) as stream:
             return stream.read(len(MAGIC)) == MAGIC
-    except OSError:
+    except (OSError, CheckpointUnreadable):
         return False
 
 
@@ -45,7 +45,7 @@ def read(path: Path, more: Mapping[str, Callable[..., Any]] | None = None) -> To
     if not is_legacy(path):
         return torch_files.read(path, more)
     try:
-        with path.open("rb") as stream:
+        with torch_files.open_binary(path) as stream:
             return _read(path, stream, more)
     except (Refused, Unreadable) as error:
         raise CheckpointUnreadable(path, why=str(error)) from error

@@ -12,7 +12,9 @@ from pathlib import Path, PurePath
 
 import msgspec
 
+from holdfast.errors import CheckpointUnreadable
 from holdfast.facts.checkpoints.contents import Contents, Format
+from holdfast.facts.checkpoints.torch_files import open_binary
 from holdfast.findings import Unknown
 
 #: Files that are written after all others of their save, by format.
@@ -96,9 +98,9 @@ def latest(root: Path) -> Latest | None:
     for name in ("latest", "latest_checkpointed_iteration.txt"):
         file = root.parent / name
         try:
-            with file.open("rb") as stream:
+            with open_binary(file) as stream:
                 said = stream.read(256).decode().strip()
-        except (OSError, UnicodeDecodeError):
+        except (OSError, UnicodeDecodeError, CheckpointUnreadable):
             continue
         tag = f"iter_{int(said):07d}" if said.isdigit() and name != "latest" else said
         if tag == root.name:

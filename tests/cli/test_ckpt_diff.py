@@ -1,0 +1,73 @@
+"""`holdfast ckpt diff`: two checkpoints, whatever wrote them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from holdfast import cli
+
+WEIGHTS = {"up.weight": torch.randn(30, 20), "up.bias": torch.randn(30)}
+
+
+def said(capsys, *arguments):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["ckpt", "diff", *map(str, arguments)])
+    told = capsys.readouterr()
+    assert "Traceback" not in told.err
+    return end.value.code or 0, told.out, told.err
+
+
+def saved(folder, name, weights):
+    torch.save({"model": weights}, folder / name)
+    return folder / name
+
+
+def test_wrappers_make_no_difference(capsys, tmp_path):
+    a = saved(tmp_path, "a.pt", WEIGHTS)
+    b = saved(tmp_path, "b.pt", {f"module._orig_mod.{name}": each for name, each in WEIGHTS.items()})
+    status, out, _ = said(capsys, a, b)
+    assert status == 0
+    assert "alike in 2 tensors" in out
+
+
+def test_a_map_renames_those_of_the_first(capsys, tmp_path):
+    a, b = saved(tmp_path, "a.pt", WEIGHTS), saved(tmp_path, "b.pt", {f"mlp.{n[3:]}": w for n, w in WEIGHTS.items()})
+    assert said(capsys, a, b)[0] == 1
+    assert said(capsys, a, b, "--map", "up=mlp")[0] == 0
+
+
+def test_what_differs_is_printed_and_in_the_json(capsys, tmp_path):
+    a = saved(tmp_path, "a.pt", WEIGHTS)
+    b = saved(tmp_path, "b.pt", {"up.weight": WEIGHTS["up.weight"] + 1, "down": torch.ones(2)})
+    status, out, _ = said(capsys, a, b)
+    text = " ".join(out.split())
+    assert status == 1
+    assert "missing in B up.bias" in text
+    assert "in B alone down" in text
+    assert "600 of 600 numbers, by 1 at most" in text
+    status, out, _ = said(capsys, a, b, "--json")
+    document = json.loads(out)
+    assert (status, document["alike"], document["command"]) == (1, False, "ckpt diff")
+    assert [claim["code"] for claim in document["findings"]] == ["CKPT013"]
+    assert {line["kind"] for line in document["differences"]} == {"missing", "extra", "values"}
+    (line,) = [line for line in document["differences"] if line["kind"] == "values"]
+    assert line["max_abs"] == pytest.approx(1)
+    assert line["names"] == ["up.weight"]
+
+
+@pytest.mark.parametrize("options", [("--no-values",), ("--only", "*.bias"), ("--atol", "2"), ("--rtol", "9")])
+def test_less_may_be_asked_for(capsys, tmp_path, options):
+    a = saved(tmp_path, "a.pt", WEIGHTS)
+    b = saved(tmp_path, "b.pt", {**WEIGHTS, "up.weight": WEIGHTS["up.weight"] + 1})
+    assert said(capsys, a, b)[0] == 1
+    assert said(capsys, a, b, *options)[0] == 0
+
+
+def test_one_that_is_none(capsys, tmp_path):
+    a = saved(tmp_path, "a.pt", WEIGHTS)
+    status, out, err = said(capsys, a, tmp_path / "nothing")
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
