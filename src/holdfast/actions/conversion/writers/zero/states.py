@@ -68,7 +68,17 @@ def weight(tensor: Tensor, contents: Contents, options: Options) -> tuple[Tensor
     half = contents.halves.get(tensor.name)
     if half is not None and options.dtype in {None, half.dtype}:
         return half, half.dtype
+    kept = tensor.name in contents.frozen or tensor.name in contents.buffers or tensor.dtype != MASTER
+    if options.dtype is None and not kept:
+        return tensor, _computed_in(contents)
     return tensor, options.weight_dtype(tensor)
+
+
+def _computed_in(contents: Contents) -> str:
+    """What a model computed in of which there are fp32 weights alone: ZeRO-3 writes no others."""
+    if any(path.rpartition("/")[2].startswith("bf16_zero") for path in contents.files):
+        return "bfloat16"
+    return "float16" if any(key.startswith(f"{OWN}.loss_scaler.") for key in contents.values) else MASTER
 
 
 def form_of(laid: Laid, contents: Contents, options: Options, stage: int) -> Form:
