@@ -145,6 +145,14 @@ def test_without_any_ranks_part_the_models_own_weights_are_read(tmp_path):
     assert "stand for them" in found.notes[0]
 
 
+def test_it_is_said_that_frozen_weights_were_left_out(tmp_path):
+    folder = write(tmp_path / "tag", 2)
+    assert deepspeed.read(folder).notes == ()
+    model = torch.load(folder / "mp_rank_00_model_states.pt")
+    torch.save({**model, "frozen_param_shapes": None}, folder / "mp_rank_00_model_states.pt")
+    assert "exclude_frozen_parameters" in deepspeed.read(folder).notes[0]
+
+
 def test_without_the_models_file_nothing_can_be_read(tmp_path):
     folder = write(tmp_path / "tag", 2)
     (folder / "mp_rank_00_model_states.pt").unlink()
@@ -304,3 +312,20 @@ def test_early_releases(tmp_path):
     assert found.optimizer.groups[0].params == tuple(SHAPES[0])
     assert "head.weight" not in found.tensors
     assert found.gaps == ()
+
+
+def test_early_releases_of_zero3(tmp_path):
+    """One buffer of fp32 weights for all subgroups, whose states are apart."""
+    folder = write(tmp_path / "tag", 3, 3)
+    for file in folder.glob("*optim*"):
+        state = torch.load(file)
+        inner = state["optimizer_state_dict"]
+        inner["fp32_flat_groups"] = [torch.cat(inner["fp32_flat_groups"])]
+        torch.save(state, file)
+    found = deepspeed.read(folder)
+    assert found.gaps == ()
+    with Reader(folder) as reader:
+        for name, shape in {**SHAPES[0], **SHAPES[1]}.items():
+            assert np.array_equal(reader.whole(found.tensors[name]), numbers(name, shape).numpy())
+            state = found.optimizer.tensors[name]["exp_avg"]
+            assert np.array_equal(reader.whole(state), numbers(name, shape, "exp_avg").numpy())

@@ -51,6 +51,7 @@ def test_it_is_read(tmp_path, stage):
             state = found.optimizer.tensors[name]["exp_avg_sq"]
             assert np.array_equal(reader.whole(state), numbers(name, shape, "exp_avg_sq").numpy())
             assert found.optimizer.numbers[name] == {"step": 3}
+        assert bool(found.halves) == (stage < 3)
         assert reader.whole(found.tensors["frozen"]).shape == (3, 2)
     assert [group.params for group in found.optimizer.groups] == [tuple(each) for each in SHAPES]
     assert found.values["epoch"] == 1

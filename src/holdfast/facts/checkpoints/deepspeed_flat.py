@@ -60,7 +60,8 @@ def partition_of(shard: Shard) -> Partition:
         raise CheckpointUnreadable(shard.read.path, why="it is not of ZeRO: it has no flat fp32 weights")
     base = state.get("base_optimizer_state", state.get("optimizer_state_dict"))
     states, options = _optimizer(base)
-    found = [_buffers(shard, weights, states.get(at, {})) for at, weights in enumerate(flat)]
+    weights = [*flat, *(None for _ in range(len(states) - len(flat)))]  # early releases of ZeRO-3 have one for all
+    found = [_buffers(shard, each, states.get(at, {})) for at, each in enumerate(weights)]
     counts = state.get("partition_count", 1)
     counts = tuple(counts) if isinstance(counts, (list, tuple)) else (counts,) * len(flat)
     if not all(isinstance(count, int) and 0 < count <= MOST_RANKS for count in counts):

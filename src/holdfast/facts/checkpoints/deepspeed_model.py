@@ -43,6 +43,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     buffers: frozenset[str]
     frozen: Mapping[str, Shape]
     ties: Mapping[str, str]
+    #: ZeRO-2 and 3 list the frozen weights that they save, if there are none, too.
+    lists_frozen: bool = True
 
     @property
     def shapes(self) -> Mapping[str, Shape]:
@@ -76,6 +78,7 @@ def model_of(shards: Sequence[Shard]) -> Model | None:
     return Model(
         names=tuple(map(str, module)) or tuple(trained), groups=groups, buffers=buffers, frozen=frozen, ties=ties,
         present={name: each for name, each in whole.items() if 0 not in each.shape or name in buffers},
+        lists_frozen=first.read.value.get("frozen_param_shapes", {}) is not None,
     )  # fmt: skip
 
 

@@ -58,7 +58,7 @@ def share_of(root: Path, shards: Sequence[Shard], ranks: Mapping[int, Partition]
         ties={name: first for name, first in model.ties.items() if first in found},
         frozen=frozenset(name for name in model.frozen if name in found), buffers=model.buffers & found.keys(),
         optimizer=_optimizer(root, model, ranks, states, numbers), values=_scaler(ranks),
-        notes=_notes(ranks, weights),
+        notes=_notes(model, ranks, weights),
         gaps=(*_misfits(model, ranks, stage3=stage3), *_left_out(model, ranks, left_out)),
     )  # fmt: skip
 
@@ -201,8 +201,12 @@ def _scaler(ranks: Mapping[int, Partition]) -> dict[str, Any]:
     return {}
 
 
-def _notes(ranks: Mapping[int, Partition], weights: Mapping[str, Tensor]) -> tuple[str, ...]:
+def _notes(model: Model, ranks: Mapping[int, Partition], weights: Mapping[str, Tensor]) -> tuple[str, ...]:
     notes = []
+    if not model.lists_frozen and any((each.stage or 0) >= 2 for each in ranks.values()):
+        notes.append(
+            "It was saved without frozen weights (exclude_frozen_parameters): if there are some, they are not in it."
+        )
     if not weights and ranks:
         notes.append("No fp32 weights are in it: the model's own weights stand for them.")
     if not ranks:

@@ -109,7 +109,7 @@ def _read(folder: Path) -> Contents:
     return Contents(
         format=Format.UNIVERSAL, root=str(folder), ties={k: v for k, v in model.ties.items() if v in found},
         tensors=models.ordered({name: each for name, each in found.items() if name not in model.ties}, model),
-        halves={k: v for k, v in model.present.items() if k in weights and v.dtype != weights[k].dtype},
+        halves={k: v for k, v in model.present.items() if k in weights and v.shape == weights[k].shape},
         frozen=frozenset(name for name in model.frozen if name in found), buffers=model.buffers & found.keys(),
         optimizer=_optimizer(model, parts, options, step), world_size=world, writer=models.writer_of(shards),
         step=max(steps, key=lambda each: len(steps[each])) if steps else Unknown("no file of it says"),
