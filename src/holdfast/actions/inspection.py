@@ -18,7 +18,8 @@ CALLED: Mapping[Format, str] = {
     Format.TORCH: "a file of torch.save", Format.SAFETENSORS: "safetensors",
     Format.HUGGINGFACE: "a folder of Hugging Face", Format.DCP: "torch.distributed.checkpoint",
     Format.HOLDFAST: "a checkpoint of holdfast", Format.FSDP1_LOCAL: "FSDP1, local state_dicts of ranks",
-    Format.FSDP1_SHARDED: "sharded state_dicts of ranks", Format.ZERO1: "DeepSpeed ZeRO-1",
+    Format.FSDP1_SHARDED: "FSDP1, sharded state_dicts of ranks",
+    Format.FSDP2_SHARDED: "FSDP2, sharded state_dicts of ranks", Format.ZERO1: "DeepSpeed ZeRO-1",
     Format.ZERO2: "DeepSpeed ZeRO-2", Format.ZERO3: "DeepSpeed ZeRO-3", Format.UNIVERSAL: "DeepSpeed universal",
     Format.MEGATRON: "Megatron dist", Format.ACCELERATE: "Accelerate", Format.LIGHTNING: "Lightning",
 }  # fmt: skip

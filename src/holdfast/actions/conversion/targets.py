@@ -29,6 +29,7 @@ WRITERS: Mapping[Format, str] = {
 NEVER: Mapping[Format, str] = {
     Format.FSDP1_LOCAL: "its flat shards fit the wrapping and world size of one job alone; FSDP1 loads dcp, too",
     Format.FSDP1_SHARDED: "its files hold objects of the process group that saved them; FSDP1 loads dcp, too",
+    Format.FSDP2_SHARDED: "its files hold objects of the mesh of ranks that saved them; FSDP2 loads dcp",
     Format.MEGATRON: "its names and splits follow from Megatron's own model; it converts from a Hugging Face folder",
 }
 #: What people call formats.

@@ -29,6 +29,7 @@ class Format(StrEnum):
     HOLDFAST = "holdfast"
     FSDP1_LOCAL = "fsdp1-local"
     FSDP1_SHARDED = "fsdp1-sharded"
+    FSDP2_SHARDED = "fsdp2-sharded"
     ZERO1 = "zero1"
     ZERO2 = "zero2"
     ZERO3 = "zero3"
@@ -99,10 +100,12 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that ought to be there and is not whole. ``kind``: missing, truncated, mixed, unreadable, refused.
+    """Something that ought to be there and is not whole.
 
+    ``kind``: missing, truncated, mixed, unreadable, refused, nameless.
     ``file`` is the path below the root, ``rank`` who wrote it where the name says so, ``why`` one clause of a sentence.
-    ``refused`` is a pickle that names what no checkpoint needs (``names`` has it: ``os.system``).
+    ``refused`` is a pickle that names what no checkpoint needs (``names`` has it: ``os.system``). ``nameless`` is
+    whole, but does not say which parameters are in it, so that nothing else can be made of it.
     """
 
     kind: str

@@ -26,6 +26,7 @@ from holdfast.facts.checkpoints import (
     lightning,
     ours,
     safetensors_files,
+    shards,
     torch_save,
 )
 from holdfast.facts.checkpoints.contents import Contents, Format
@@ -40,11 +41,12 @@ READERS: tuple[ModuleType, ...] = (
     lightning,
     ours,
     safetensors_files,
+    shards,
     torch_save,
 )  # fmt: skip
 
 #: Readers of formats that know the optimizer's parameters by number: they hear which ones the user calls frozen.
-BY_NUMBER: tuple[ModuleType, ...] = (accelerate, dcp, huggingface, lightning, torch_save)
+BY_NUMBER: tuple[ModuleType, ...] = (accelerate, dcp, huggingface, lightning, shards, torch_save)
 
 _DCP = frozenset({Format.DCP})
 _SINGLE = frozenset({Format.TORCH, Format.SAFETENSORS})
@@ -54,7 +56,7 @@ COVERS: Mapping[Format, frozenset[Format]] = {
     Format.MEGATRON: _DCP | _SINGLE,
     Format.LIGHTNING: frozenset(Format) - {Format.LIGHTNING, Format.ACCELERATE, Format.HOLDFAST},
     Format.ACCELERATE: frozenset(Format) - {Format.LIGHTNING, Format.ACCELERATE, Format.HOLDFAST},
-    **{each: _SINGLE for each in Format if each.value.startswith(("fsdp1", "universal", "hugging", "dcp"))},
+    **{each: _SINGLE for each in Format if each.value.startswith(("fsdp", "universal", "hugging", "dcp"))},
     **{each: _SINGLE | {Format.HUGGINGFACE} for each in (Format.ZERO1, Format.ZERO2, Format.ZERO3)},
 }
 

@@ -20,7 +20,7 @@ from holdfast.rules.checkpoints.whole import listed
 #: Formats whose files are written by all ranks at once; those of others may come one by one, hours apart.
 _AT_ONCE = frozenset({
     Format.DCP, Format.MEGATRON, Format.FSDP1_LOCAL, Format.FSDP1_SHARDED, Format.ZERO1, Format.ZERO2, Format.ZERO3,
-    Format.ACCELERATE,
+    Format.ACCELERATE, Format.FSDP2_SHARDED,
 })  # fmt: skip
 #: A pause counts where it is longer than this, than so many times the rest, and than a slow disk needs for the file.
 _PAUSE_S, _PAUSE_WITH_INDEX_S, _TIMES, _SLOW_BYTES_PER_S = 5.0, 0.5, 5.0, 20e6
@@ -44,7 +44,8 @@ def judge(seen: Examined) -> Iterator[Finding]:
 
 
 def _torn(seen: Examined, times: Times, sure: float, level: Level) -> Finding:
-    message = f"{listed(times.after)} of {seen.contents.root} were written {duration(times.pause_s)} after "
+    was = "was" if len(times.after) == 1 else "were"
+    message = f"{listed(times.after)} of {seen.contents.root} {was} written {duration(times.pause_s)} after "
     message += f"{listed(times.before)}: two saves, of which the later was not finished"
     facts = [
         _fact(seen, f"written at {times.began:.1f} (Unix time) and before", times.before[-1]),
