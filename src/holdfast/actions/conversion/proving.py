@@ -35,13 +35,16 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """What was compared. ``failures`` are clauses, one a tensor; the target is not whole where there is one.
+    """What was compared: tensors of the model, states of the optimizer, and ``copies`` of weights in 16 bits.
+
+    ``failures`` are clauses, one a tensor; the target is not whole where there is one.
 
     ``beyond`` tells how many numbers of which tensor are finite in the source, and not in the target's dtype.
     """
 
     tensors: int = 0
     states: int = 0
+    copies: int = 0
     size: int = 0
     beyond: Mapping[str, int] = {}
     failures: tuple[str, ...] = ()
@@ -85,7 +88,8 @@ def prove(
     failures += [why for why, _ in seen if why]
     failures += _numbers(source, target, options)
     return Proof(
-        tensors=len(weights), states=len(states), size=sum(pair.target.size for pair in readable),
+        tensors=len({id(pair.source) for pair in weights if not pair.copy}), states=len(states),
+        copies=sum(pair.copy for pair in weights), size=sum(pair.target.size for pair in readable),
         failures=tuple(failures),
         beyond={pair.what: lost for pair, (_, lost) in zip(readable, seen, strict=True) if lost},
     )  # fmt: skip

@@ -50,7 +50,7 @@ def command(*, as_json: bool, **given: Any) -> int:
     No framework is needed, and no pickle runs. DST gets its name when every tensor was read back and is that of SRC,
     bit by bit; SRC is never touched. What was cut off goes on where it was by the same command.
 
-    Exit status 0 where DST is there, 2 where it cannot be made of SRC as asked, 3 where writing it failed.
+    Exit status 0 where DST is there, 2 where the command is wrong, 3 where SRC is not whole or DST cannot be written.
     """
     from holdfast.actions.conversion.converting import convert
     from holdfast.cli.progress import Advance
@@ -103,6 +103,7 @@ def _print(found: Converted) -> None:
     compared, losses = "nothing (--no-verify)", list(found.losses)
     if found.proof is not None:
         compared = f"{counted(found.proof.tensors, found.proof.states)}, each bit that of the source"
+        compared += f" (and {found.proof.copies:,} copies)" if found.proof.copies else ""
         losses += [f"{count:,} numbers of {name} are beyond the dtype" for name, count in found.proof.beyond.items()]
     if found.left_out:
         losses.append(f"{counted(len(found.left_out), len(found.left_out_states))}: {listed(found.left_out)}")
