@@ -33,6 +33,11 @@ def test_it_says_what_it_cannot_hold(tmp_path):
     assert "and 4 more" in losses[1]
 
 
+def test_the_step_is_not_said_twice(tmp_path):
+    contents, _state, _losses = trained(tmp_path, values={"global_step": STEPS})
+    assert "global_step" not in " ".join(safetensors.write(contents, Options()).losses)
+
+
 def test_numbers_are_aligned_whatever_stands_before_them(tmp_path):
     contents, _state, _losses = trained(tmp_path)
     path = stream(safetensors.write(contents, Options(dtype="float16")), contents, tmp_path / "out.safetensors")

@@ -102,6 +102,6 @@ def test_a_state_without_a_step_takes_that_of_the_checkpoint(tmp_path):
 def test_what_is_no_plain_value_is_said(tmp_path):
     contents, _state, _losses = trained(tmp_path, values={"args": Opaque(), "loss": [1.5, {"at": (2, None)}]})
     written = writer.write(contents, Options())
-    assert written.losses == ("Not in it, because they are objects of the program that saved them: args.",)
+    assert written.losses == ("Not in it, because they are no plain values: args.",)
     loaded = torch.load(stream(written, contents, tmp_path / "out.pt"))
     assert loaded["loss"] == [1.5, {"at": (2, None)}]

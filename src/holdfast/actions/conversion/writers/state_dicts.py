@@ -17,6 +17,8 @@ _TENSORS = frozenset({"step", "mu_product", "eta", "mu"})
 _SCHEDULERS = ("scheduler", "lr_scheduler", "lr_schedulers", "schedulers")
 #: What tells a scheduler of torch from that of another library.
 _SCHEDULER_MARK = "last_epoch"
+#: What frameworks call the number of steps, which has its own place in the neutral form.
+_STEPS = frozenset({"step", "global_step", "global_steps", "iteration"})
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -137,11 +139,12 @@ def left_out(contents: Contents, options: Options, *, optimizer: bool = True, va
         yield "The optimizer's state is not in it: the format holds weights alone."
     elif found is not None and options.optimizer:
         yield from _optimizer_left_out(found)
-    if contents.values and not values:
-        yield f"Not in it, because the format has no place for them: {_listing(contents.values)}."
-    lost = [key for key, value in contents.values.items() if not isinstance(value, Tensor) and not is_plain(value)]
+    known = {key: value for key, value in contents.values.items() if key not in _STEPS or value != contents.step}
+    if known and not values:
+        yield f"Not in it, because the format has no place for them: {_listing(known)}."
+    lost = [key for key, value in known.items() if not isinstance(value, Tensor) and not is_plain(value)]
     if lost and values:
-        yield f"Not in it, because they are objects of the program that saved them: {_listing(lost)}."
+        yield f"Not in it, because they are no plain values: {_listing(lost)}."
 
 
 def _optimizer_left_out(found: Optimizer) -> Iterator[str]:
