@@ -39,7 +39,7 @@ class Format(StrEnum):
     LIGHTNING = "lightning"
 
 
-class Piece(msgspec.Struct, frozen=True, kw_only=True):
+class Piece(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A part of one tensor in one file.
 
     ``file`` is the path below the root ('' where the root is the file), ``offset`` the byte of its first element there;
@@ -62,7 +62,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
         return math.prod(self.shape)
 
 
-class Tensor(msgspec.Struct, frozen=True, kw_only=True):
+class Tensor(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One whole tensor: ``dtype`` is torch's name without ``torch.`` (``bfloat16``), ``shape`` that of the whole.
 
     ``pieces`` cover it; two that overlap are copies (replicas). Empty where ``numel`` is 0.

@@ -24,7 +24,7 @@ from holdfast.facts.checkpoints.torch_pickle import TensorAt
 WEIGHTS = "fp32"
 
 
-class Run(msgspec.Struct, frozen=True):
+class Run(msgspec.Struct, frozen=True, gc=False):
     """So many elements of a flat buffer, from byte ``offset`` of the file on."""
 
     file: str

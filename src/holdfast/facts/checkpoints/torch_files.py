@@ -25,7 +25,7 @@ _LOCAL = struct.Struct("<4s5H3I2H")
 _LOCAL_MAGIC = b"PK\x03\x04"
 
 
-class Record(msgspec.Struct, frozen=True):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """One record of an archive: where its bytes stand in the file, how many, and their CRC32 by the archive."""
 
     offset: int

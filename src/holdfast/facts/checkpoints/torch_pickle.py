@@ -65,7 +65,7 @@ class Names(dict[Any, Any]):
         """Take nothing."""
 
 
-class Storage(msgspec.Struct, frozen=True):
+class Storage(msgspec.Struct, frozen=True, gc=False):
     """Numbers in a file: their dtype (``uint8`` for untyped ones), the key of the record, and how many there are."""
 
     dtype: str
@@ -73,7 +73,7 @@ class Storage(msgspec.Struct, frozen=True):
     numel: int
 
 
-class TensorAt(msgspec.Struct, frozen=True):
+class TensorAt(msgspec.Struct, frozen=True, gc=False):
     """A tensor as the pickle describes it: a storage, and which of its elements."""
 
     storage: Storage
