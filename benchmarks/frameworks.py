@@ -128,6 +128,8 @@ def report(runs: list[dict[str, Any]], memory_gib: float | None) -> list[str]:
     lines = [title(described, len(runs) // len(rows)), "", *table(rows), ""]
     lines += [f"recommended: {choice.strategy or 'none'}", *(f"  {sentence}" for sentence in choice.why)]
     lines.append(f"  last losses differ by {apart(rows):.0e} at most")
+    if len(runs) == len(rows):
+        lines.append("  of one round: how much of the differences is chance, only more rounds can tell")
     if described["device"] == "CPU":
         lines.append("  of CPUs with gloo: this says how it behaves, not which is faster on GPUs; run it there")
     if mixed := _mixed(runs):

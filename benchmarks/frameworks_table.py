@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 GIB = 2**30
-#: Faster by less than this is not faster: the next run may have it the other way round.
+#: Faster by less than this, or by less than its own rounds differ, is not faster: the next run may have it otherwise.
 NEAR = 0.05
 #: Less memory than this share of another's is worth a word.
 LESS = 0.9
@@ -20,7 +20,10 @@ HEAD = (
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """What one strategy costs. ``failed`` is why it did not run; then the figures are 0."""
+    """What one strategy costs. ``failed`` is why it did not run; then the figures are 0.
+
+    ``spread`` is how far its rounds were apart in speed, as a share of the median; 0 where there was one.
+    """
 
     strategy: str
     samples_per_s: float = 0.0
@@ -32,6 +35,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     files: int = 0
     save_s: float = 0.0
     loss: float = 0.0
+    spread: float = 0.0
     failed: str = ""
 
 
@@ -62,8 +66,10 @@ def median(rounds: Sequence[Row]) -> Row:
         return statistics.median(getattr(each, name) for each in rounds)
 
     figures = {name: middle(name) for name in ("samples_per_s", "busy", "exposed", "startup_s", "save_s")}
+    speeds = [each.samples_per_s for each in rounds]
+    spread = (max(speeds) - min(speeds)) / figures["samples_per_s"]
     most = max(each.peak_bytes for each in rounds)
-    return msgspec.structs.replace(rounds[0], **figures, peak_bytes=most)
+    return msgspec.structs.replace(rounds[0], **figures, peak_bytes=most, spread=spread)
 
 
 def table(rows: Sequence[Row]) -> list[str]:
@@ -99,7 +105,7 @@ def recommend(rows: Sequence[Row], most_bytes: int | None = None) -> Choice:
         needs = f"none fits: {least.strategy} needs the least, {least.peak_bytes / GIB:.2f} of {room:.2f} GiB"
         return Choice(None, (needs, "more ranks, recomputation or offloading would lower that: holdfast plan"))
     fastest = max(fit, key=lambda row: row.samples_per_s)
-    near = [row for row in fit if row.samples_per_s >= fastest.samples_per_s * (1 - NEAR)]
+    near = [row for row in fit if row.samples_per_s >= fastest.samples_per_s * (1 - _chance(row, fastest))]
     leanest = min(near, key=lambda row: row.peak_bytes)
     chosen = leanest if leanest.peak_bytes < LESS * fastest.peak_bytes else fastest
     return Choice(chosen.strategy, tuple(_why(chosen, fastest, least, [row for row in ran if row not in fit])))
@@ -110,9 +116,8 @@ def _why(chosen: Row, fastest: Row, least: Row, too_large: Sequence[Row]) -> lis
     if chosen is fastest:
         found = [f"{first}, the fastest{' that fits' if too_large else ''}"]
     else:
-        found = [
-            f"{first}, as fast as {fastest.strategy} within {NEAR:.0%}, in {_gib(chosen)} instead of {_gib(fastest)}"
-        ]
+        as_fast = f"as fast as {fastest.strategy} within {_chance(chosen, fastest):.0%}"
+        found = [f"{first}, {as_fast}, in {_gib(chosen)} instead of {_gib(fastest)}"]
     if least.peak_bytes < LESS * chosen.peak_bytes:
         slower = 1 - least.samples_per_s / chosen.samples_per_s
         found.append(
@@ -120,6 +125,11 @@ def _why(chosen: Row, fastest: Row, least: Row, too_large: Sequence[Row]) -> lis
         )
     found += [f"{row.strategy} does not fit: {_gib(row)}" for row in too_large]
     return found
+
+
+def _chance(one: Row, other: Row) -> float:
+    """The share by which two may differ in speed, and yet be as fast."""
+    return max(NEAR, one.spread, other.spread)
 
 
 def _gib(row: Row) -> str:

@@ -38,6 +38,13 @@ def test_of_two_as_fast_the_one_with_less_memory_is_taken():
     assert choice.why == ("fsdp2: 97.0 samples/s, as fast as ddp within 5%, in 2.00 GiB instead of 4.00 GiB",)
 
 
+def test_what_differs_by_no_more_than_its_own_rounds_is_as_fast():
+    slow = median([row("fsdp2", 70, 2), row("fsdp2", 80, 2), row("fsdp2", 95, 2)])
+    assert slow.spread == pytest.approx(25 / 80)
+    assert recommend([row("ddp", 100, 4), slow]).strategy == "fsdp2"
+    assert recommend([row("ddp", 100, 4), row("fsdp2", 80, 2)]).strategy == "ddp"
+
+
 def test_what_does_not_fit_is_not_taken():
     choice = recommend([row("ddp", 100, 81), row("zero1", 90, 60), row("zero3", 60, 30)], 80 * GIB)
     assert choice.strategy == "zero1"
@@ -89,6 +96,7 @@ def test_figures_made_elsewhere_are_shown(tmp_path, capsys):
     assert shown[4] == "| ddp | 10.0 | 1.00 | 1.00 | 40% | 25% | 3.0 | 2.0 | 3 | 0.50 | 3.5000 |"
     assert shown[5].startswith("| zero2 | 8.0 | 0.80 |")
     assert shown[7] == "recommended: ddp"
+    assert shown[-2].startswith("  of one round")
     assert shown[-1].startswith("  of CPUs with gloo")
 
 
@@ -108,3 +116,18 @@ def test_figures_of_different_jobs_are_not_compared_without_a_word():
 )
 def test_why_a_job_failed(errors, expected):
     assert frameworks.why(errors).startswith(expected)
+
+
+@pytest.mark.slow
+def test_it_measures_real_jobs(tmp_path, capsys):
+    kept = tmp_path / "kept.json"
+    frameworks.main([
+        "--strategies", "ddp", "hybrid", "--ranks", "2", "--rounds", "1", "--size", "tiny", "--precision", "fp32",
+        "--steps", "4", "--json", str(kept), "--folder", str(tmp_path),
+    ])  # fmt: skip
+    shown = capsys.readouterr().out
+    assert "\n| ddp | " in shown
+    assert "| hybrid | (2 ranks cannot be 2 groups" in shown
+    assert "recommended: ddp" in shown
+    assert [run["strategy"] for run in json.loads(kept.read_text())] == ["ddp", "hybrid"]
+    assert list(tmp_path.iterdir()) == [kept]

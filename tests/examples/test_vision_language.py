@@ -16,7 +16,7 @@ import pytest
 from holdfast.plan.generate.carrying import SIDES, pairs
 from holdfast.plan.generate.migration import Format
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # up to three jobs each, of torch's and DeepSpeed's imports
 TRAIN = Path(__file__).parents[2] / "examples" / "frameworks" / "train.py"
 DEEPSPEED = pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepspeed is not installed: make setup")
 RANKS = {"hybrid": 4}
@@ -66,16 +66,30 @@ def whole():
     return losses
 
 
+@pytest.fixture(scope="module")
+def half(tmp_path_factory):
+    """The folder of four steps of a strategy with ``saved`` and ``figures.json``, and the losses; each is made once."""
+    kept = {}
+
+    def made(strategy):
+        if strategy not in kept:
+            folder = tmp_path_factory.mktemp(strategy)
+            asked = ("--steps", 4, "--save", folder / "saved", "--measure", folder / "figures.json")
+            kept[strategy] = folder, train(strategy, *asked)
+        return kept[strategy]
+
+    return made
+
+
 @pytest.mark.parametrize("strategy", ["ddp", *OTHERS])
-def test_it_learns_what_ddp_learns_and_goes_on_from_its_checkpoint(strategy, whole, tmp_path):
-    figures = tmp_path / "figures.json"
-    first = train(strategy, "--steps", 4, "--save", tmp_path / "saved", "--measure", figures)
-    second = train(strategy, "--steps", 2, "--load", tmp_path / "saved")
+def test_it_learns_what_ddp_learns_and_goes_on_from_its_checkpoint(strategy, whole, half):
+    folder, first = half(strategy)
+    second = train(strategy, "--steps", 2, "--load", folder / "saved")
     expected = whole(RANKS.get(strategy, 2))
     assert sorted(first | second) == [1, 2, 3, 4, 5, 6]
     assert first | second == pytest.approx(expected, abs=1e-5)
     assert expected[6] < expected[1] - 0.2
-    check(json.loads(figures.read_text()), strategy)
+    check(json.loads((folder / "figures.json").read_text()), strategy)
 
 
 def check(figures, strategy):
@@ -108,20 +122,20 @@ def test_two_ranks_cannot_be_hybrid():
 
 
 @pytest.mark.parametrize(("origin", "to"), CARRIED)
-def test_a_checkpoint_is_carried_over_as_the_migration_guide_says(origin, to, whole, tmp_path):
-    first = train(origin, "--steps", 4, "--save", tmp_path / "saved")
-    carry_over(origin, to, tmp_path)
+def test_a_checkpoint_is_carried_over_as_the_migration_guide_says(origin, to, whole, half, tmp_path):
+    folder, first = half(origin)
+    carry_over(folder / "saved", origin, to, tmp_path)
     second = train(to, "--steps", 2, "--load", tmp_path / "converted")
     assert first | second == pytest.approx(whole(2), abs=1e-5)
 
 
-def carry_over(origin, to, folder):
+def carry_over(saved, origin, to, folder):
     """Runs the guide's own line, but for the file's name, the ranks, and the stage of ZeRO."""
     asked = (SIDES[FORMS[origin]], SIDES[FORMS[to]])
     pair = next(each for each in pairs() if (each.origin, each.to) == asked)
     words = shlex.split(pair.command.replace("--ranks 8", "--ranks 2").replace("zero2", to))
-    if origin == "ddp":
-        (folder / "saved" / "checkpoint.pt").rename(folder / "saved.pt")
+    there = saved / "checkpoint.pt" if origin == "ddp" else saved
+    (folder / pair.origin.source).symlink_to(there)
     done = subprocess.run(
         [sys.executable, "-m", *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False
     )
