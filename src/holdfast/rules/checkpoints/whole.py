@@ -24,6 +24,7 @@ def judge(seen: Examined) -> Iterator[Finding]:
     if mixed := [gap for gap in gaps if gap.kind == "mixed"]:
         yield _mixed(seen, mixed)
     yield from (refused(seen.contents.root, gap.file, gap.names, gap.why) for gap in gaps if gap.kind == "refused")
+    yield from (_unjudged(seen, gap) for gap in gaps if gap.kind not in {*_HAPPENED, "mixed", "refused"})
     yield from _broken(seen, {gap.file for gap in gaps})
     yield from _changed(seen)
     yield from _incomplete(seen)
@@ -75,6 +76,13 @@ def _gaps(seen: Examined, gaps: Sequence[Gap], what: str) -> Finding:
 def _mixed(seen: Examined, gaps: Sequence[Gap]) -> Finding:
     message = f"{seen.contents.root} holds parts of different saves: {gaps[0].why}{_ranks(gaps)}"
     return _about(by_name("checkpoint-half-written"), seen, message, _facts(seen, gaps), gaps)
+
+
+def _unjudged(seen: Examined, gap: Gap) -> Finding:
+    """Its files are whole, and it does not say what is in them."""
+    message = f"{_path(seen, gap.file)} cannot be judged: {gap.why}"
+    subject = Subject(file=seen.contents.root, rank=gap.rank)
+    return finding(by_name("checkpoint-tensor-incomplete"), message, level=Level.UNKNOWN, subject=subject)
 
 
 def _broken(seen: Examined, told: set[str]) -> Iterator[Finding]:
