@@ -84,19 +84,17 @@ def fold(lines: Sequence[Line], most: int = SHOWN) -> list[Folded]:
 
 
 def _shorter(folded: Sequence[Folded], depth: int) -> Iterator[Folded]:
-    """Those that share the first ``depth`` parts of their names as one."""
+    """Those that share the first ``depth`` parts of their names as one; shorter names as they are."""
     groups: dict[str, list[Folded]] = {}
-    for each in folded:
+    for number, each in enumerate(folded):
         parts = each.name.split(".")
-        groups.setdefault(".".join(parts[:depth]) if len(parts) > depth else "", []).append(each)
-        if len(parts) <= depth:
-            groups[each.name] = groups.pop("")
+        key = ".".join(parts[:depth]) + "." if len(parts) > depth else f"\n{number}"  # of no other one
+        groups.setdefault(key, []).append(each)
     for beginning, group in groups.items():
         if len(group) == 1:
             yield group[0]
         else:
-            count, size = sum(each.count for each in group), sum(each.size for each in group)
-            yield Folded(f"{beginning}.…", "", count, size)
+            yield Folded(f"{beginning}…", "", sum(each.count for each in group), sum(each.size for each in group))
 
 
 def _ranged(names: Sequence[str]) -> str:

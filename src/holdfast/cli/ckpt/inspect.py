@@ -27,14 +27,15 @@ def command(*, path: Path, every: bool, frozen: tuple[str, ...], as_json: bool) 
     from holdfast.actions import inspection
     from holdfast.facts.checkpoints import formats
     from holdfast.facts.checkpoints.examining import Examined
+    from holdfast.findings import Level
     from holdfast.report import json
     from holdfast.report.inspected import render_inspected
     from holdfast.rules.checkpoints import whole
 
     found = formats.read(path, frozen)
-    findings = tuple(whole.judge(Examined(contents=found)))
+    findings = tuple(whole.judge(Examined(contents=found, tensors=len(found.tensors))))
     if as_json:
         json.write(sys.stdout, json.envelope("ckpt inspect", findings, None, **inspection.document(found)))
     else:
         render_inspected(inspection.shown(found), file=sys.stdout, every=every)
-    return int(bool(findings))
+    return int(any(claim.level is Level.ERROR for claim in findings))

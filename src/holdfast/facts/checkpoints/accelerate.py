@@ -124,7 +124,8 @@ def _sharded(path: Path) -> Contents | None:
     left = [name for name in model.tensors if name not in trained] if trained & set(model.tensors) else []
     frozen = {name for name in left if name.endswith(("weight", "bias"))}
     return msgspec.structs.replace(
-        model, optimizer=optimizer, step=other.step, frozen=frozenset(frozen | model.frozen), files={**model.files, **other.files},
+        model, optimizer=optimizer, step=other.step, frozen=frozenset(frozen | model.frozen),
+        files={**model.files, **other.files},
         buffers=frozenset((set(left) | model.buffers) - frozen - model.frozen),
         gaps=(*model.gaps, *other.gaps), notes=(*model.notes, *other.notes),
     )  # fmt: skip
