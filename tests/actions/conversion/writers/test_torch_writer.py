@@ -7,8 +7,9 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimi
 
 from holdfast.actions.conversion.options import Options
 from holdfast.actions.conversion.writers import torch as writer
+from holdfast.facts.checkpoints.contents import ITEMSIZE
 from holdfast.facts.checkpoints.torch_pickle import Opaque
-from tests.actions.conversion.streamed import stream
+from tests.actions.conversion.streamed import neutral, stream
 from tests.actions.conversion.writers.trained import MORE, UNKNOWN, fresh, same, train, trained
 from tests.saved.model import STEPS
 
@@ -75,6 +76,24 @@ def test_another_dtype_leaves_whole_numbers_and_moments(tmp_path):
     expected = {name: each.bfloat16() if each.is_floating_point() else each for name, each in state.items()}
     assert same(loaded["model"], expected)
     assert loaded["optimizer"]["state"][0]["exp_avg"].dtype is torch.float32
+
+
+def test_every_dtype(tmp_path):
+    class Odd(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name in ITEMSIZE:
+                numbers = torch.arange(32, dtype=torch.uint8).view(getattr(torch, name)).clone()
+                self.register_buffer(f"of_{name}", numbers if name != "bool" else torch.tensor([True, False]))
+            self.register_buffer("none", torch.empty(0, 4))
+
+    module = Odd()
+    found = saved(neutral(tmp_path, module), tmp_path)["model"]
+    assert {name: (each.dtype, each.shape) for name, each in found.items()} == {
+        name: (each.dtype, each.shape) for name, each in module.state_dict().items()
+    }
+    for name, each in module.state_dict().items():
+        assert found[name].view(torch.uint8).tolist() == each.view(torch.uint8).tolist()
 
 
 def test_without_an_optimizer(tmp_path):
