@@ -97,7 +97,8 @@ behind `not in it`, `ckpt convert` says what it left out of yours.
 _TRIED = """\
 `examples/frameworks` saves, loads and goes on with each of these frameworks (`strategies.py`). A test trains its model
 for four steps under one, runs the line of the table, loads the result in the other, and compares the next losses with
-those of a job that was never interrupted: FSDP2 to ZeRO-3, ZeRO-2 to FSDP2, DDP to ZeRO-1, ZeRO-3 to DDP.
+those of a job that was never interrupted: FSDP2 to ZeRO-3, ZeRO-2 to FSDP2, DDP to ZeRO-1, ZeRO-3 to DDP. From FSDP2
+to Accelerate with DeepSpeed it was tried by hand, with the same losses. torchtitan's own checkpoints were not tried.
 """
 _LIMITS = """\
 It reads configurations, not scripts: what a script passes to `deepspeed.initialize`, to the Trainer or to
