@@ -87,15 +87,17 @@ and reads back every tensor of what it wrote ([ckpt.md](ckpt.md)). Neither frame
 
 1. Save with the old framework, once more, after its last step.
 2. Convert: the line of the pair in the table.
-3. Load with the new framework, before its first step, and compare the first loss with the one that the old framework
+3. Make the optimizer with the parameter groups of the old one, in their order: ZeRO's flat buffers and torch's numbers
+   follow from them.
+4. Load with the new framework, before its first step, and compare the first loss with the one that the old framework
    would have had: it is the same within 1e-5 in fp32. If not, the configuration differs: see above.
 
-What does not come along: the position in the data (it follows from the step, which does), the state of random number
-generators, and the loss scale of fp16, which is found anew. A schedule's state comes along where both sides have one;
-behind `not in it`, `ckpt convert` says what it left out of yours.
+What does not come along from one framework to another: the position in the data (it follows from the step, which does),
+the state of random number generators, and the loss scale of fp16, which is found anew. A schedule's state comes along
+where both sides have one; behind `not in it`, `ckpt convert` says what it left out of yours.
 """
 _TRIED = """\
-`examples/frameworks` saves, loads and goes on with each of these frameworks (`strategies.py`). A test trains its model
+`examples/frameworks` saves, loads and goes on under DDP, FSDP2 and DeepSpeed (`strategies.py`). A test trains its model
 for four steps under one, runs the line of the table, loads the result in the other, and compares the next losses with
 those of a job that was never interrupted: FSDP2 to ZeRO-3, ZeRO-2 to FSDP2, DDP to ZeRO-1, ZeRO-3 to DDP. From FSDP2
 to Accelerate with DeepSpeed it was tried by hand, with the same losses. torchtitan's own checkpoints were not tried.
