@@ -129,6 +129,8 @@ class Reader:
             )
 
     def _assembled(self, tensor: Tensor) -> Array:
+        if sum(piece.numel for piece in tensor.pieces) < tensor.numel:  # before memory is taken for what nobody has
+            raise self._uncovered(tensor, "some of its elements")
         whole = np.empty(tensor.shape, dtype_of(tensor.dtype))
         one = len(tensor.pieces) == 1 and tensor.pieces[0].shape == tensor.shape
         seen = None if one else np.zeros(tensor.shape, bool)
