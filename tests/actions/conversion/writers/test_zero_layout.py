@@ -1,6 +1,7 @@
 """Where ZeRO puts what: flat buffers of the ranks, groups of the optimizer, what it cannot keep."""
 
 import math
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,7 +14,9 @@ from holdfast.actions.conversion.options import Options
 from holdfast.actions.conversion.writers.zero import flat, stage2, stage3, universal
 from holdfast.actions.conversion.writers.zero.groups import FlatGroup, lay
 from holdfast.errors import BadValue
-from holdfast.facts.checkpoints.contents import Group, Tensor
+from holdfast.facts.checkpoints import formats
+from holdfast.facts.checkpoints.contents import Format, Group, Tensor
+from holdfast.facts.checkpoints.pieces import Reader
 from tests.actions.conversion.streamed import neutral, stream
 from tests.actions.conversion.writers.trained import UNKNOWN, trained
 from tests.saved.model import STEPS, model
@@ -220,3 +223,24 @@ def test_a_parameter_does_not_lead_out_of_the_folder(contents, name):
 
 def test_without_a_step_the_optimizers_counts(contents):
     assert stage2.write(replaced(contents, step=UNKNOWN), Options()).files[0].path.startswith("global_step3/")
+
+
+@pytest.mark.parametrize("writer", [stage2, stage3, universal], ids=["zero2", "zero3", "universal"])
+def test_a_parameter_without_dimensions_comes_back(tmp_path, writer):
+    module = torch.nn.Linear(3, 3)
+    module.register_parameter("scale", torch.nn.Parameter(torch.tensor(2.5)))
+    optimizer = torch.optim.AdamW(module.parameters())
+    (module(torch.ones(3)).sum() * module.scale).backward()
+    optimizer.step()
+    source = neutral(tmp_path, module, optimizer, step=1)
+    stream(writer.write(source, Options(ranks=2)), source, tmp_path / "to")
+    found = formats.read(tmp_path / "to")
+    assert found.tensors["scale"].shape == found.optimizer.tensors["scale"]["exp_avg"].shape == ()
+    with Reader(Path(found.root)) as reader:
+        assert reader.whole(found.tensors["scale"]) == module.scale.item()
+
+
+def test_a_source_of_deepspeed_without_a_scheduler_has_lost_nothing(contents):
+    plain = replaced(contents, values={})
+    assert stage2.write(replaced(plain, format=Format.ZERO3), Options()).losses == ()
+    assert any("load_lr_scheduler_states=False" in each for each in stage2.write(plain, Options()).losses)

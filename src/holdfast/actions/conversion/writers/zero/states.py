@@ -20,7 +20,7 @@ from holdfast.actions.conversion.options import Options
 from holdfast.actions.conversion.writers import state_dicts
 from holdfast.actions.conversion.writers.zero.groups import MASTER, FlatGroup, Laid, step_of
 from holdfast.errors import BadValue
-from holdfast.facts.checkpoints.contents import Contents, Tensor
+from holdfast.facts.checkpoints.contents import Contents, Format, Tensor
 
 #: The release whose form this is; its loaders ask for one.
 VERSION = "0.19.8"
@@ -44,6 +44,8 @@ FIRST_SCALE = 2.0**16
 _DYNAMIC = {"cur_scale": FIRST_SCALE, "cur_iter": 0, "last_overflow_iter": -1, "scale_factor": 2.0,
             "scale_window": 1000, "min_scale": 1, "delayed_shift": 2, "cur_hysteresis": 2,
             "consecutive_hysteresis": False, "raise_error_at_min_scale": True, "dynamic": True}  # fmt: skip
+#: A source of these has what its engine had.
+_DEEPSPEED = frozenset({Format.ZERO1, Format.ZERO2, Format.ZERO3, Format.UNIVERSAL})
 #: Options that all of torch's optimizers have, and no others.
 _TORCH = ("foreach", "maximize", "capturable", "differentiable")
 #: What tells that the state under ``lr_scheduler`` is one of DeepSpeed's own schedulers.
@@ -219,7 +221,7 @@ def losses(laid: Laid, contents: Contents) -> Iterator[str]:
     yield from laid.losses
     if not laid.optimizer:
         yield "It has no state of an optimizer: load it with load_checkpoint(load_optimizer_states=False)."
-    if scheduler(contents) is None:
+    if scheduler(contents) is None and contents.format not in _DEEPSPEED:
         yield (
             "It has no state of a learning rate scheduler: where the engine has one, load it with "
             "load_checkpoint(load_lr_scheduler_states=False)."
