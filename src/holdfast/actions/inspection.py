@@ -117,7 +117,9 @@ def _states(optimizer: Optimizer) -> dict[str, tuple[int, int]]:
 
 
 def _group(group: Group) -> str:
-    options = [f"{key} {_text(value)}" for key, value in group.options.items() if value not in (None, False)]
+    options = [
+        f"{key} {_text(value)}" for key, value in group.options.items() if value is not None and value is not False
+    ]
     return f"{plural(len(group.params), 'parameter')}: {', '.join(options)}"
 
 
