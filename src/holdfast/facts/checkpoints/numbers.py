@@ -7,6 +7,7 @@ counted out.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import msgspec
@@ -58,6 +59,17 @@ class Counts(msgspec.Struct):
         self.other = self.other or more.other
 
 
+_own = threading.local()
+
+
+def _room(dtype: np.dtype[Any]) -> Bits:
+    """Where a thread keeps the bits that it looks at; a counter of its own for each of 100,000 tensors would cost."""
+    rooms: dict[str, Bits] = _own.__dict__.setdefault("rooms", {})
+    if dtype.str not in rooms:
+        rooms[dtype.str] = np.empty(_AT_ONCE, dtype)
+    return rooms[dtype.str]
+
+
 class Counter:
     """Counts a run of numbers whose bytes come in any portions."""
 
@@ -68,7 +80,6 @@ class Counter:
         itemsize = np.dtype(self._form.unsigned).itemsize if self._form else ITEMSIZE.get(dtype, 1)
         self._unsigned = np.dtype(f"u{itemsize}")
         self._magnitude = self._unsigned.type((1 << 8 * itemsize - 1) - 1)
-        self._room = np.empty(_AT_ONCE, self._unsigned)
         self._rest = b""
 
     def update(self, data: memoryview) -> None:
@@ -99,7 +110,7 @@ class Counter:
                 self.counts.other = self.counts.other or nan < int(np.count_nonzero(block))
 
     def _look_at_floats(self, block: Bits, form: _Form) -> None:
-        unsigned = np.bitwise_and(block, self._magnitude, out=self._room[: len(block)])
+        unsigned = np.bitwise_and(block, self._magnitude, out=_room(self._unsigned)[: len(block)])
         peak = int(unsigned.max())
         if peak < form.infinity or (peak == form.infinity and form.finite):
             self.counts.other = self.counts.other or peak > 0
