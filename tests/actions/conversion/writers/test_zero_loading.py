@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from holdfast.actions.conversion.options import Options
-from holdfast.actions.conversion.writers.zero import stage1, stage2, stage3, states, universal
+from holdfast.actions.conversion.writers.zero import flat, stage1, stage2, stage3, states, universal
 from holdfast.facts.checkpoints import formats
 from tests.actions.conversion.streamed import neutral, stream
 from tests.saved.making import made, shared_store
@@ -104,6 +104,17 @@ def test_universal_of_one_group_loads_in_stage_3(store, tmp_path):
     assert same_weights(found["model"], module) == []
     assert same_moments(found["optimizer"], module, optimizer) == []
     _, truth = native(store, 3, "fp32", 2, "--one-group")
+    assert found["losses"] == pytest.approx(truth["losses"], abs=1e-6)
+
+
+def test_sub_groups_are_those_of_deepspeed(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(flat, "SUB_GROUP", 300)
+    contents, module, optimizer = of_torch(tmp_path / "from")
+    saved = stream(stage3.write(contents, Options(ranks=2)), contents, tmp_path / "saved")
+    found = loaded(store, "torch-to-sub-groups", saved, 3, "fp32", 2, "--sub-group", "300")
+    assert same_weights(found["model"], module) == []
+    assert same_moments(found["optimizer"], module, optimizer) == []
+    _, truth = native(store, 3)
     assert found["losses"] == pytest.approx(truth["losses"], abs=1e-6)
 
 
