@@ -38,7 +38,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
     ``paddings`` are the elements after each parameter that align the next one, ``starts`` where the file itself says
     that parameters begin in the rank's buffer (neither is known of older releases). ``options`` are the optimizer's
-    parameter groups as the optimizer has them.
+    parameter groups as the optimizer has them. ``odd`` are states that are not laid out as the weights are.
     """
 
     shard: Shard
@@ -49,6 +49,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     paddings: tuple[tuple[int, ...], ...]
     starts: tuple[Mapping[str, int], ...]
     options: tuple[Mapping[Any, Any], ...]
+    odd: frozenset[str] = frozenset()
 
 
 def partition_of(shard: Shard) -> Partition:
@@ -61,16 +62,18 @@ def partition_of(shard: Shard) -> Partition:
     base = state.get("base_optimizer_state", state.get("optimizer_state_dict"))
     states, options = _optimizer(base)
     weights = [*flat, *(None for _ in range(len(states) - len(flat)))]  # early releases of ZeRO-3 have one for all
-    found = [_buffers(shard, each, states.get(at, {})) for at, each in enumerate(weights)]
     counts = state.get("partition_count", 1)
     counts = tuple(counts) if isinstance(counts, (list, tuple)) else (counts,) * len(flat)
-    if not all(isinstance(count, int) and 0 < count <= MOST_RANKS for count in counts):
+    if not counts or not all(isinstance(count, int) and 0 < count <= MOST_RANKS for count in counts):
         raise CheckpointUnreadable(shard.read.path, why="it does not say into how many partitions it was cut")
+    padding = 2 * max(counts) if len(weights) == len(flat) else None
+    found = [_buffers(shard, each, states.get(at, {}), padding) for at, each in enumerate(weights)]
     return Partition(
         shard=shard, stage=number(state.get("zero_stage")), counts=_group_counts(state, counts), options=options,
         buffers=tuple(buffers for buffers, _ in found), numbers=_numbers(state, found),
         paddings=tuple(tuple(each) for each in state.get("param_alignment_paddings") or ()),
         starts=tuple(_starts(each) for each in state.get("param_slice_mappings") or ()),
+        odd=frozenset(key for _, numbers in found for key, value in numbers.items() if is_buffer(value, key)),
     )  # fmt: skip
 
 
@@ -102,16 +105,24 @@ def _numbers(state: Mapping[Any, Any], found: Sequence[tuple[Any, dict[str, Any]
     return tuple({**({} if step is None else {"step": step}), **numbers} for _, numbers in found)
 
 
-def _buffers(shard: Shard, weights: Any, state: Mapping[Any, Any]) -> tuple[dict[str, Run], dict[str, Any]]:
-    """Buffers as long as the weights, or as those with their padding; the rest are numbers."""
+def _buffers(
+    shard: Shard, weights: Any, state: Mapping[Any, Any], padding: int | None
+) -> tuple[dict[str, Run], dict[str, Any]]:
+    """Buffers as long as the weights, or as those with their padding; the rest are numbers. None: of any length."""
     buffers, numbers = {}, {}
-    for key, value in {WEIGHTS: weights, **state}.items():
-        if isinstance(value, TensorAt) and len(value.shape) == 1 and key != "step":
+    long = weights.shape[0] if isinstance(weights, TensorAt) and len(weights.shape) == 1 else None
+    for key, value in {**state, WEIGHTS: weights}.items():
+        if is_buffer(value, key) and (long is None or padding is None or long <= value.shape[0] <= long + padding):
             buffers[str(key)] = _run(shard, value)
         else:
             numbers[str(key)] = value
     numbers.pop(WEIGHTS, None)
     return buffers, numbers
+
+
+def is_buffer(value: Any, key: Any) -> TypeGuard[TensorAt]:
+    """A tensor of one dimension, which the step is not."""
+    return isinstance(value, TensorAt) and len(value.shape) == 1 and key != "step"
 
 
 def _run(shard: Shard, found: TensorAt) -> Run:
@@ -271,6 +282,14 @@ def _part(run: Run, at: int, count: int, start: int) -> Sequence[Piece]:
         return ()
     offset = run.offset + at * ITEMSIZE[run.dtype]
     return (Piece(file=run.file, offset=offset, shape=(inside,), start=(start,), flat=True),)
+
+
+def misfits_of_states(ranks: Mapping[int, Partition]) -> Iterator[Gap]:
+    """Ranks that have a state in another layout, where others have it as the weights are."""
+    usual = frozenset.intersection(*(each.odd for each in ranks.values()))
+    for each in ranks.values():
+        if odd := sorted(each.odd - usual):
+            yield _misfit(each, f"its {odd[0]} is not as long as its weights")
 
 
 def _misfit(partition: Partition, why: str) -> Gap:

@@ -116,6 +116,7 @@ def _left_out(model: Model, ranks: Mapping[int, Partition], left_out: frozenset[
 def _misfits(model: Model, ranks: Mapping[int, Partition], *, stage3: bool) -> Iterator[Gap]:
     if ranks:
         yield from (flat.misfits_parted if stage3 else flat.misfits_across)(model.groups, ranks)
+        yield from flat.misfits_of_states(ranks)
 
 
 def _halves(model: Model, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -206,6 +207,10 @@ def _notes(model: Model, ranks: Mapping[int, Partition], weights: Mapping[str, T
     if not model.lists_frozen and any((each.stage or 0) >= 2 for each in ranks.values()):
         notes.append(
             "It was saved without frozen weights (exclude_frozen_parameters): if there are some, they are not in it."
+        )
+    if odd := sorted({key for each in ranks.values() for key in each.odd}):
+        notes.append(
+            f"States of the optimizer that are not laid out as the weights are not read: {', '.join(odd[:5])}."
         )
     if not weights and ranks:
         notes.append("No fp32 weights are in it: the model's own weights stand for them.")
