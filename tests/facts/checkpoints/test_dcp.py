@@ -20,8 +20,8 @@ from torch.distributed.checkpoint.metadata import (
 )  # fmt: skip
 
 from holdfast.errors import CheckpointUnreadable
+from holdfast.facts.checkpoints import blobs, dcp_index
 from holdfast.facts.checkpoints import dcp as reader
-from holdfast.facts.checkpoints import dcp_index
 from holdfast.facts.checkpoints.contents import Format
 from holdfast.facts.checkpoints.pieces import Reader
 from holdfast.facts.checkpoints.torch_pickle import Refused
@@ -163,6 +163,15 @@ def test_a_value_that_would_run_something_is_a_gap_with_its_name(saved):
     (gap,) = found.gaps
     assert (gap.kind, gap.names) == ("refused", ("posix.system",))
     assert not mark.exists()
+
+
+def test_a_value_of_lists_that_hold_each_other_costs_nothing():
+    laughs = {"x": 1}
+    for _ in range(25):
+        laughs = [laughs] * 20
+    found = blobs.as_plain(laughs)
+    assert found == "<more than can be>"
+    assert blobs.as_plain([1, (2, "a"), {"b": None}]) == [1, (2, "a"), {"b": None}]
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80\x04N.", pickle.dumps({"a": 1}), pickle.dumps(MetadataIndex("a")), b"abc"])

@@ -19,6 +19,7 @@ from holdfast.facts.checkpoints.torch_pickle import Refused, TensorAt
 
 #: A value that is larger is told by its size alone.
 _MOST_BYTES = 16 << 20
+_MOST_PARTS = 1 << 21
 
 
 class Blobs:
@@ -98,8 +99,23 @@ def gap_of(error: CheckpointUnreadable, file: str, what: str = "", rank: int | N
     )  # fmt: skip
 
 
+def is_bounded(value: Any) -> bool:
+    """It has no more parts than a checkpoint may: a few lists that hold each other many times have 2 ** 40."""
+    stack, left = [value], _MOST_PARTS
+    while stack:
+        each = stack.pop()
+        if isinstance(each, (dict, list, tuple, set, frozenset)):
+            left -= len(each)
+            if left < 0:
+                return False
+            stack.extend(each.values() if isinstance(each, dict) else each)
+    return True
+
+
 def as_plain(value: Any) -> Any:
     """A value of a pickle as it is where it is plain data, else without its tensors and objects."""
+    if not is_bounded(value):
+        return "<more than can be>"
     return value if _is_plain(value) else torch_files.plain(value)
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.errors import CheckpointUnreadable
 from holdfast.facts.checkpoints import dcp, torch_files
-from holdfast.facts.checkpoints.blobs import as_plain, gap_of
+from holdfast.facts.checkpoints.blobs import as_plain, gap_of, is_bounded
 from holdfast.facts.checkpoints.contents import Contents, Format, Group, Optimizer, Tensor
 from holdfast.facts.checkpoints.dcp_index import Entry
 from holdfast.facts.checkpoints.sections import Sections
@@ -94,7 +94,7 @@ def _common(path: Path, found: dcp.Folder) -> Mapping[str, Any]:
     except CheckpointUnreadable as error:
         found.gaps.append(gap_of(error, COMMON))
         return {}
-    return value if isinstance(value, Mapping) else {}
+    return value if isinstance(value, Mapping) and is_bounded(value) else {}
 
 
 def _values(common: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

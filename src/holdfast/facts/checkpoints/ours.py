@@ -15,7 +15,7 @@ import msgspec
 from holdfast import manifest
 from holdfast.errors import CheckpointUnreadable
 from holdfast.facts.checkpoints import dcp, torch_files
-from holdfast.facts.checkpoints.blobs import as_plain, gap_of
+from holdfast.facts.checkpoints.blobs import as_plain, gap_of, is_bounded
 from holdfast.facts.checkpoints.contents import Contents, Format, Gap, Group, Optimizer
 from holdfast.facts.checkpoints.sections import Sections
 from holdfast.manifest import Manifest
@@ -75,7 +75,7 @@ def _own(path: Path, found: dcp.Folder) -> Mapping[str, Any]:
     except CheckpointUnreadable as error:
         found.gaps.append(gap_of(error, name, rank=0))
         return {}
-    return value if isinstance(value, Mapping) else {}
+    return value if isinstance(value, Mapping) and is_bounded(value) else {}
 
 
 def _values(own: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.errors import CheckpointUnreadable
 from holdfast.facts.checkpoints import kinds, naming, sections, spread, ties, torch_files
-from holdfast.facts.checkpoints.blobs import Blobs, as_plain, gap_of
+from holdfast.facts.checkpoints.blobs import Blobs, as_plain, gap_of, is_bounded
 from holdfast.facts.checkpoints.contents import Contents, Format, Gap, Optimizer, Tensor
 from holdfast.facts.checkpoints.sections import Sections
 from holdfast.facts.checkpoints.torch_files import TorchFile
@@ -77,6 +77,9 @@ class _Whole:
             file = torch_files.read(path, spread.CLASSES)
         except CheckpointUnreadable as error:
             self.gaps.append(gap_of(error, path.name, rank=rank))
+            return
+        if not is_bounded(file.value):
+            self.gaps.append(Gap(kind="unreadable", file=path.name, why="it has more parts than can be", rank=rank))
             return
         for keys, value in _leaves(file.value):
             try:
