@@ -68,6 +68,7 @@ class Converted(msgspec.Struct, frozen=True, kw_only=True):
     left_out_states: tuple[str, ...]
     notes: tuple[str, ...]
     resumed: bool
+    dtype: str | None
     elapsed_s: float
     proof: proving.Proof | None = None
 
@@ -105,7 +106,7 @@ def convert(wish: Wish, tell: Tell = lambda _what, _done, _all: None) -> Convert
         source=str(wish.source), target=str(wish.target), source_format=contents.format, target_format=wish.to,
         files=len(written.files) + (written.seal is not None), size=size, tensors=len(contents.tensors) - len(out),
         states=_states(contents, wish.options) - len(out_states), losses=written.losses, notes=contents.notes,
-        resumed=resumed, left_out=out, left_out_states=out_states, proof=proof,
+        resumed=resumed, dtype=wish.options.dtype, left_out=out, left_out_states=out_states, proof=proof,
         elapsed_s=round(time.monotonic() - began, 3),
     )  # fmt: skip
 

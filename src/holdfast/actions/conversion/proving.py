@@ -25,13 +25,15 @@ _THREADS = max(2, min(8, (os.cpu_count() or 2)))
 class Pair(msgspec.Struct, frozen=True):
     """A tensor of the source and that of the target; ``what`` is its name, and which state of it where it is one.
 
-    ``copy``: it is the 16-bit copy of a weight, whose dtype is the format's own affair.
+    ``copy``: it is the 16-bit copy of a weight, whose dtype is the format's own affair. ``state``: it is one of the
+    optimizer, whose dtype was not asked for.
     """
 
     what: str
     source: Tensor
     target: Tensor
     copy: bool = False
+    state: bool = False
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,17 +141,17 @@ def _states(source: Contents, target: Contents, known: Held, options: Options, f
             what = f"{key} of {name}"
             copy = there.get(name, {}).get(key)
             if copy is not None:
-                yield Pair(what, found, copy)
+                yield Pair(what, found, copy, state=True)
             elif known.has(found):
                 failures.append(f"{what} is not in it")
 
 
 def _form(pair: Pair, options: Options) -> Iterator[str]:
     """What is wrong with the form of a tensor: its shape, or a dtype that nobody asked for and that loses something."""
-    one, two = pair.source, pair.target
+    one, two, asked = pair.source, pair.target, None if pair.state else options.dtype
     if one.shape != two.shape:
         yield f"{pair.what} has the shape {list(two.shape)}, not {list(one.shape)}"
-    elif two.dtype not in {one.dtype, options.dtype} and not (pair.copy or _wider(one.dtype, two.dtype)):
+    elif two.dtype not in {one.dtype, asked} and not (pair.copy or _wider(one.dtype, two.dtype)):
         yield f"{pair.what} is {two.dtype}, not {one.dtype}"
 
 

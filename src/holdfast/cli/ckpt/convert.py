@@ -103,6 +103,7 @@ def _print(found: Converted) -> None:
     compared, losses = "nothing (--no-verify)", list(found.losses)
     if found.proof is not None:
         compared = f"{counted(found.proof.tensors, found.proof.states)}, each bit that of the source"
+        compared += f" in {found.dtype}" if found.dtype else ""
         compared += f" (and {found.proof.copies:,} copies)" if found.proof.copies else ""
         losses += [f"{count:,} numbers of {name} are beyond the dtype" for name, count in found.proof.beyond.items()]
     if found.left_out:

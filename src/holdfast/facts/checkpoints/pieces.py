@@ -35,6 +35,25 @@ def dtype_of(name: str) -> np.dtype[Any]:
     return np.dtype(getattr(ml_dtypes, name)) if hasattr(ml_dtypes, name) else np.dtype(name)
 
 
+#: Bytes before the numbers of a packed piece, and forms of pieces, that are remembered; more are read each time.
+_MOST_FRONT, _MOST_ALIKE = 8 << 10, 1024
+#: Where a record's CRC32 stands in its header.
+_SUM_AT = 14
+
+
+class _Front(msgspec.Struct, frozen=True):
+    """What stands before the numbers of packed pieces of one form: headers, description, in that order always."""
+
+    front: bytes
+    sum_at: int
+    strides: tuple[int, ...] | None
+
+    def fits(self, front: bytes) -> bool:
+        """It is the same, but for the CRC32 of the numbers."""
+        at = self.sum_at
+        return front[:at] == self.front[:at] and front[at + 4 :] == self.front[at + 4 :]
+
+
 class Reader:
     """Reads tensors of one checkpoint under ``root``; a context manager, because it keeps files open.
 
@@ -45,6 +64,7 @@ class Reader:
         self.root = root
         self._block = block
         self._handles: dict[str, int] = {}
+        self._alike: dict[tuple[int, str, tuple[int, ...]], _Front] = {}
         self._unpacked: dict[tuple[str, int], tuple[TensorAt, TorchFile]] = {}
 
     def __enter__(self) -> Self:
@@ -100,7 +120,22 @@ class Reader:
         """The piece by where its numbers are, where it stands in a file of torch.save inside of a file."""
         if not piece.packed:
             return piece
-        return self.within(self.packed_file(piece), piece, tensor)
+        known = self._alike.get((piece.packed, tensor.dtype, piece.shape))
+        if known is not None and known.fits(os.pread(self._handle(piece.file), len(known.front), piece.offset)):
+            return msgspec.structs.replace(
+                piece, offset=piece.offset + len(known.front), strides=known.strides, packed=0
+            )
+        found = self.within(self.packed_file(piece), piece, tensor)
+        self._remember(piece, tensor, found)
+        return found
+
+    def _remember(self, piece: Piece, tensor: Tensor, found: Piece) -> None:
+        """Keep what stands before its numbers: in another piece of its form that is the same, but for a sum."""
+        front = os.pread(self._handle(piece.file), min(found.offset - piece.offset, _MOST_FRONT), piece.offset)
+        header = front.rfind(b"PK\x03\x04")
+        if len(front) == found.offset - piece.offset and header >= 0 and len(self._alike) < _MOST_ALIKE:
+            known = _Front(front=front, sum_at=header + _SUM_AT, strides=found.strides)
+            self._alike[piece.packed, tensor.dtype, piece.shape] = known
 
     def packed_file(self, piece: Piece) -> TorchFile:
         """The file of torch.save that a packed piece stands in."""
