@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from holdfast import cli
+from tests.saved import hostile
 
 WEIGHTS = {"up.weight": torch.randn(30, 20), "up.bias": torch.randn(30)}
 
@@ -64,6 +65,15 @@ def test_less_may_be_asked_for(capsys, tmp_path, options):
     b = saved(tmp_path, "b.pt", {**WEIGHTS, "up.weight": WEIGHTS["up.weight"] + 1})
     assert said(capsys, a, b)[0] == 1
     assert said(capsys, a, b, *options)[0] == 0
+
+
+def test_what_is_not_whole_is_not_called_alike(capsys, tmp_path):
+    file, make = hostile.BROKEN["beyond its end"]
+    (tmp_path / file).write_bytes(make())
+    status, out, _ = said(capsys, tmp_path / file, tmp_path / file)
+    assert status == 3
+    assert "not known to be alike" in out
+    assert "truncated" in out
 
 
 def test_one_that_is_none(capsys, tmp_path):

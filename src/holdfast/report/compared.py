@@ -23,11 +23,15 @@ def render_compared(  # noqa: PLR0913 - each by its name
     lines: Sequence[tuple[str, str, int, str]],
     values: Sequence[str],
     apart: Sequence[str],
+    unknown: bool = False,
     tensors: int,
     elapsed_s: float,
     file: TextIO,
 ) -> None:
-    """Print both checkpoints (path, format), and what differs: (kind, pattern, how many tensors, what)."""
+    """Print both checkpoints (path, format), and what differs: (kind, pattern, how many tensors, what).
+
+    ``unknown``: nothing differs in what was compared, and not all could be.
+    """
     from holdfast.report.sheet import draw  # noqa: PLC0415 - rich costs 60 ms, and only who prints shall pay it
 
     alike = not lines and not values
@@ -43,6 +47,8 @@ def render_compared(  # noqa: PLR0913 - each by its name
     sections.append(Section("values", _cut([Row(one_line(text)) for text in values])))
     sections.append(Section("not compared", _cut([Row(one_line(text)) for text in apart])))
     symbol, tone = ("✓", "fine") if alike else ("✗", "error")
+    if unknown:
+        symbol, tone, headline = "?", "unknown", "not known to be alike"
     shown = tuple(section for section in sections if section.rows)
     draw(Document(symbol, f"{headline} (compared in {duration(elapsed_s)})", tone, shown), file, None)
 

@@ -38,7 +38,8 @@ def command(*, first: Path, second: Path, maps: tuple[str, ...], as_json: bool, 
     of one kind are one line. Tied weights are there under both names. The optimizer's state is compared where both have
     one.
 
-    Exit status 0 where they are alike, 1 where they are not, 2 where one of them is no checkpoint.
+    Exit status 0 where they are alike, 1 where they are not, 2 where one of them is no checkpoint, 3 where one is not
+    whole and nothing else differs.
     """
     from holdfast.actions.conversion import names
     from holdfast.facts.checkpoints import formats
@@ -66,13 +67,13 @@ def _compare(a: Contents, b: Contents, asked: Asked, *, as_json: bool) -> int:
         from holdfast.report.json import envelope, write
 
         write(sys.stdout, envelope(
-            "ckpt diff", findings, compared.verdict(found, findings), elapsed_s=elapsed_s, alike=found.alike,
+            "ckpt diff", findings, compared.verdict(found, findings), elapsed_s=elapsed_s, alike=not findings,
             formats=(a.format, b.format), differences=compared.lines(found), values=found.values, apart=found.apart,
             tensors=len(found.pairs),
         ))  # fmt: skip
     else:
         _print(a, b, found, elapsed_s)
-    return 0 if found.alike else 1 if any(claim.level == "error" for claim in findings) else 3
+    return 0 if not findings else 1 if any(claim.level == "error" for claim in findings) else 3
 
 
 def _print(a: Contents, b: Contents, found: Compared, elapsed_s: float) -> None:
@@ -83,5 +84,6 @@ def _print(a: Contents, b: Contents, found: Compared, elapsed_s: float) -> None:
         first=(a.root, a.format), second=(b.root, b.format),
         lines=[(line.kind, line.pattern, len(line.names), line.text) for line in compared.lines(found)],
         values=[f"{path}: {one} and {other}" for path, (one, other) in found.values.items()],
-        apart=found.apart, tensors=len(found.pairs), elapsed_s=elapsed_s, file=sys.stdout,
+        apart=(*found.apart, *found.gaps), unknown=found.alike and bool(compared.judge(found)),
+        tensors=len(found.pairs), elapsed_s=elapsed_s, file=sys.stdout,
     )  # fmt: skip

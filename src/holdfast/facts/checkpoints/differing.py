@@ -57,7 +57,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
     """What both hold, what one of them holds alone, and plain values that differ: a path, and those of both.
 
-    ``apart`` are sentences about what was not compared.
+    ``apart`` are sentences about what was not compared, ``gaps`` about what is not whole in one of them.
     """
 
     first: str
@@ -67,6 +67,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     extra: tuple[Key, ...]
     values: Mapping[str, tuple[Any, Any]]
     apart: tuple[str, ...] = ()
+    gaps: tuple[str, ...] = ()
 
     @property
     def alike(self) -> bool:
@@ -85,6 +86,7 @@ def differences(
         first=a.root, second=b.root, pairs=pairs,
         missing=tuple(key for key in mine if key not in theirs), extra=tuple(key for key in theirs if key not in mine),
         values=_values(a, b, asked), apart=apart,
+        gaps=tuple(f"{each.root}/{gap.file}: {gap.kind}: {gap.why}" for each in (a, b) for gap in each.gaps),
     )  # fmt: skip
 
 

@@ -50,22 +50,26 @@ def lines(found: Compared) -> tuple[Line, ...]:
 def judge(found: Compared) -> tuple[Finding, ...]:
     """One finding that says what differs, or none."""
     unread = [pair for pair in found.pairs if isinstance(pair.difference, Unknown)]
-    if found.alike:
+    if found.alike and found.pairs and not found.gaps:
         return ()
     told = [line for line in lines(found) if line.kind != "unread"]
     facts = [Fact(text=f"{line.pattern}: {line.kind}: {line.text}", origin=found.second) for line in told]
     facts += [
         Fact(text=f"{path}: {one} and {other}", origin=found.second) for path, (one, other) in found.values.items()
     ]
+    facts += [Fact(text=gap, origin=found.second) for gap in found.gaps]
     cause = by_name("checkpoints-not-alike")
     level = Level.ERROR if told or found.values else Level.UNKNOWN
     message = f"{found.first} and {found.second} are not alike: {_summary(found, unread)}"
+    if found.alike:
+        why = "no tensor is in both" if not found.gaps else found.gaps[0]
+        message = f"whether {found.first} and {found.second} are alike cannot be said: {why}"
     return (finding(cause, message, level=level, subject=Subject(file=found.second), evidence=tuple(facts)),)
 
 
 def verdict(found: Compared, findings: tuple[Finding, ...]) -> Verdict:
     """The answer."""
-    return Verdict(question=QUESTION, root=findings[0] if findings else None, unseen=found.apart)
+    return Verdict(question=QUESTION, root=findings[0] if findings else None, unseen=(*found.apart, *found.gaps))
 
 
 def _differ(pair: Pair) -> bool:
