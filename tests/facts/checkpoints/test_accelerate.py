@@ -44,7 +44,7 @@ def test_model_optimizer_and_scheduler_bit_by_bit(tmp_path_factory, name, option
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_an_optimizer_without_names_beside_safetensors_is_left_out_and_said(tmp_path_factory):
-    folder = saved(tmp_path_factory, "ddp", 2, "ddp")
+    folder = saved(tmp_path_factory, "ddp", 1, "ddp")
     found = formats.read(folder / "saved")
     assert (found.optimizer, found.step) == (None, STEPS)
     assert "does not keep the parameters' order" in found.notes[0]

@@ -212,3 +212,21 @@ def test_other_files_are_not_taken_for_one(tmp_path, content):
     if torch_save.recognises(path) is not None:
         with pytest.raises(CheckpointUnreadable):
             torch_save.read(path)
+
+
+ODD = [
+    {"state": {0: {"step": [1]}}, "param_groups": [{"params": [0]}]},
+    {"state": {0: {1: torch.ones(2), "step": float("nan")}}, "param_groups": [{"params": [0], "param_names": [3]}]},
+    {"state": {0: 3}, "param_groups": [{"params": [0, 0, True], "param_names": ["w", "w", "w"]}]},
+    {"state": {"w": {"exp_avg": {"a": 1}, "b": None}}, "param_groups": [{"params": ["w", 0], 5: "x"}]},
+    {"state": {}, "param_groups": []},
+    {"state": {(1, 2): {}}, "param_groups": [{"params": [[1]]}]},
+    {"state": {0: {"step": torch.ones(3)}}, "param_groups": [{"params": [0]}]},
+]
+
+
+@pytest.mark.parametrize("optimizer", ODD, ids=range(len(ODD)))
+@pytest.mark.parametrize("weights", [{"w": torch.ones(2)}, {"w": None}, {3: torch.ones(2), "x.": torch.ones(2)}, {}])
+def test_what_is_odd_in_a_file_is_no_error(tmp_path, optimizer, weights):
+    found = read({"model": weights, "optimizer": optimizer, 4: [{}, ()], "": {"": 1}}, tmp_path / "a.pt", {})
+    assert found.format is Format.TORCH

@@ -93,7 +93,10 @@ def read(path: Path, frozen: Sequence[str] = ()) -> Contents:
     """
     place = find(path)
     more = {"frozen": frozen} if place.reader in BY_NUMBER else {}
-    found: Contents = place.reader.read(place.path, **more)
+    try:
+        found: Contents = place.reader.read(place.path, **more)
+    except OSError as error:
+        raise CheckpointUnreadable(place.path, why=(error.strerror or str(error)).lower()) from error
     return msgspec.structs.replace(found, notes=(place.note, *found.notes)) if place.note else found
 
 
@@ -104,11 +107,14 @@ def find(path: Path) -> Place:
         MissingFile: there is nothing.
         CheckpointUnreadable: it is of no format that is known, or of several at once.
     """
-    if not path.exists():
-        raise MissingFile(path, why="there is no such file or folder")
-    place = _recognised(path)
-    if place is None and path.is_dir():
-        place = _newest(path) or _only_file(path)
+    try:
+        if not path.exists():
+            raise MissingFile(path, why="there is no such file or folder")
+        place = _recognised(path)
+        if place is None and path.is_dir():
+            place = _newest(path) or _only_file(path)
+    except OSError as error:
+        raise CheckpointUnreadable(path, why=(error.strerror or str(error)).lower()) from error
     if place is None:
         raise CheckpointUnreadable(path, why="it is of no format that is known here", next_step=_next_step(path))
     return place

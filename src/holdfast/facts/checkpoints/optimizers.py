@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -74,7 +75,7 @@ def find(
             groups.append(raw)
             said = group.get("param_names")
             names.append(said if isinstance(said, list) and len(said) == len(raw) else [each.key for each in raw])
-            options.append({k: simplified(source, v) for k, v in group.items() if k not in _OWN})
+            options.append({str(k): simplified(source, v) for k, v in group.items() if k not in _OWN})
     several = (f"the states of {len(given)} optimizers are taken as one",) if len(given) > 1 else ()
     step = _step(groups)
     if all(isinstance(name, str) for group in names for name in group):
@@ -97,10 +98,10 @@ def find(
 def _step(groups: Sequence[Sequence[_Raw]]) -> int | Unknown:
     """The step that all states of an optimizer say."""
     said = [(raw.source, raw.state["step"]) for group in groups for raw in group if "step" in raw.state]
-    steps = {simplified(source, value) for source, value in said}
-    only = steps.pop() if len(steps) == 1 else None
-    if isinstance(only, (int, float)):
-        return int(only)
+    found = [simplified(source, value) for source, value in said]
+    steps = {value for value in found if isinstance(value, (int, float)) and math.isfinite(value)}
+    if len(steps) == 1:
+        return int(steps.pop())
     return Unknown("the optimizer's parameters are at different steps" if steps else "the format does not say")
 
 
@@ -138,7 +139,7 @@ def _found(
     odd: set[str] = set()
     for group, named in zip(groups, names, strict=True):
         for raw, name in zip(group, named, strict=True):
-            for key, value in raw.state.items():
+            for key, value in ((str(each), value) for each, value in raw.state.items()):
                 made = _made(raw.source, f"{name}.{key}", key, value, tensors.get(name))
                 if isinstance(made, Tensor):
                     states.setdefault(name, {})[key] = made
