@@ -52,7 +52,7 @@ def read(path: Path, frozen: Sequence[str] = ()) -> Contents:
     said = dict(_values(path, gaps))
     return msgspec.structs.replace(
         found, format=Format.ACCELERATE, root=str(path), writer="accelerate",
-        world_size=ranks or found.world_size, values={**found.values, **said},
+        world_size=found.world_size if isinstance(found.world_size, int) else ranks, values={**found.values, **said},
         files={**_files(path), **found.files}, gaps=(*found.gaps, *gaps),
     )  # fmt: skip
 
