@@ -2,6 +2,8 @@
 
 A real framework trains three steps and saves, `holdfast ckpt convert` converts, another real framework loads and does
 two steps more. Their losses are those of a run in that other framework which was never interrupted, within 1e-6.
+(DeepSpeed clips gradients at 1.0 where nothing is said; here nobody does. From universal checkpoints its stage 3 counts
+the steps of several groups together: the one way in that is not among these.)
 """
 
 from __future__ import annotations
@@ -22,11 +24,10 @@ SOURCES = {
     "fsdp2": ("torch_distributed", ["dcp"], "saved"),
     "fsdp1-full": ("torch_distributed", ["fsdp1-full"], "saved/model.pt"),
     "fsdp1-sharded": ("torch_distributed", ["fsdp1-sharded"], "saved"),
-    "fsdp1-local": ("torch_distributed", ["fsdp1-local"], "saved"),
     "holdfast": ("torch_distributed", ["holdfast"], "saved"),
-    "zero1": ("deepspeed_zero", ["--stage", "1"], "checkpoint"),
-    "zero2": ("deepspeed_zero", ["--stage", "2"], "checkpoint"),
-    "zero3": ("deepspeed_zero", ["--stage", "3"], "checkpoint"),
+    "zero1": ("deepspeed_zero", ["--stage", "1", "--clip", "0"], "checkpoint"),
+    "zero2": ("deepspeed_zero", ["--stage", "2", "--clip", "0"], "checkpoint"),
+    "zero3": ("deepspeed_zero", ["--stage", "3", "--clip", "0"], "checkpoint"),
 }
 #: Who loads: what it is converted to, whose uninterrupted run it is held against, and how it is loaded.
 TARGETS = {
@@ -34,16 +35,16 @@ TARGETS = {
     "holdfast": ("holdfast", "fsdp2", "holdfast"),
     "fsdp1": ("torch", "fsdp1-full", "fsdp1"),
     "ddp": ("torch", "fsdp2", "ddp"),
-    "zero1": ("zero1", "zero1", "--stage 1 --load"),
-    "zero2": ("zero2", "zero2", "--stage 2 --load"),
-    "zero3": ("zero3", "zero3", "--stage 3 --load"),
-    "universal1": ("universal", "zero1", "--stage 1 --load-universal --load"),
-    "universal3": ("universal", "zero3", "--stage 3 --load-universal --load"),
+    "zero1": ("zero1", "zero1", "--clip 0 --stage 1 --load"),
+    "zero2": ("zero2", "zero2", "--clip 0 --stage 2 --load"),
+    "zero3": ("zero3", "zero3", "--clip 0 --stage 3 --load"),
+    "universal1": ("universal", "zero1", "--clip 0 --stage 1 --load-universal --load"),
+    "universal2": ("universal", "zero2", "--clip 0 --stage 2 --load-universal --load"),
 }
 #: What every run of the tests tries; all pairs are the matrix.
 SAMPLE = {
     ("zero3", "fsdp2"), ("zero2", "ddp"), ("fsdp2", "zero3"), ("fsdp2", "zero1"), ("zero3", "universal1"),
-    ("fsdp1-local", "zero2"), ("zero1", "holdfast"), ("holdfast", "universal3"), ("zero1", "fsdp1"),
+    ("fsdp1-sharded", "zero2"), ("zero1", "holdfast"), ("holdfast", "universal2"), ("zero1", "fsdp1"),
 }  # fmt: skip
 PAIRS = [
     pytest.param(source, target, marks=() if (source, target) in SAMPLE else pytest.mark.matrix)
@@ -59,7 +60,7 @@ def store(tmp_path_factory):
 
 def source_of(store, name):
     program, arguments, below = SOURCES[name]
-    folder = made(store, f"{name}-{RANKS}", program, *arguments, ranks=RANKS)
+    folder = made(store, f"unclipped-{name}-{RANKS}", program, *arguments, ranks=RANKS)
     return folder, folder / below
 
 
@@ -89,7 +90,7 @@ def test_training_goes_on_in_the_other_framework(store, tmp_path, source, target
     _, checkpoint = source_of(store, source)
     converted = tmp_path / ("converted.pt" if form == "torch" else "converted")
     command = [sys.executable, "-m", "holdfast", "ckpt", "convert", checkpoint, converted, "--to", form]
-    options = ["--ranks", RANKS, *(["--optimizer-keys", "names"] if how == "fsdp1" else [])]
+    options = ["--ranks", RANKS, *(["--form", "by-name"] if how == "fsdp1" else [])]
     result = subprocess.run([*map(str, (*command, *options))], capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     wanted = torch.load(source_of(store, uninterrupted)[0] / "truth.pt", weights_only=False)["losses"]

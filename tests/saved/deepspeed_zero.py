@@ -43,6 +43,7 @@ def arguments():
     parser.add_argument("--universal", action="store_true", help="ds_to_universal makes FOLDER/universal, too")
     parser.add_argument("--load", type=Path, help="load this checkpoint's folder (with `latest`) instead of training")
     parser.add_argument("--load-universal", action="store_true", help="what is loaded is universal")
+    parser.add_argument("--clip", type=float, default=1.0, help="of gradients; 1.0 is DeepSpeed's own, 0 is none")
     parser.add_argument("--tag")
     return parser.parse_args()
 
@@ -56,6 +57,7 @@ def config(asked):
     made = {
         "train_micro_batch_size_per_gpu": BATCH // distributed.get_world_size(),
         "gradient_accumulation_steps": 1,
+        "gradient_clipping": asked.clip,
         "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
