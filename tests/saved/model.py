@@ -67,12 +67,13 @@ def loss_of(module, step, rank=0, ranks=1):
 
 
 def optimizer_of(module):
-    """AdamW over two groups, as people make it: no decay for what has one dimension."""
-    trained = [each for each in module.parameters() if each.requires_grad]
+    """AdamW over two groups, as people make it: no decay for biases and norms (by name: FSDP1's have one dimension)."""
+    trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
+    bare = [name for name in trained if name.endswith("bias") or "norm" in name]
     return torch.optim.AdamW(
         [
-            {"params": [each for each in trained if each.dim() > 1], "weight_decay": 0.1},
-            {"params": [each for each in trained if each.dim() <= 1], "weight_decay": 0.0},
+            {"params": [each for name, each in trained.items() if name not in bare], "weight_decay": 0.1},
+            {"params": [trained[name] for name in bare], "weight_decay": 0.0},
         ],
         lr=LEARNING_RATE,
     )
