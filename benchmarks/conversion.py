@@ -47,7 +47,7 @@ def _compare(folder: Path, form: str, millions: int, rounds: int) -> None:
     for _ in range(rounds):
         for name, command in ways.items():
             subprocess.run(["sync"], check=True)
-            taken[name].append(_run(command))
+            taken[name].append(run(command))
             written = written or _size(target)
             _remove(target)
         taken.setdefault("copy", []).append(_copied(source, target, written))
@@ -81,7 +81,7 @@ def _make(folder: Path, form: str, millions: int) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def _run(command: list[str]) -> tuple[float, float]:
+def run(command: list[str]) -> tuple[float, float]:
     """Seconds, and MiB of the process at most."""
     began = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -103,7 +103,7 @@ def _copied(source: Path, target: Path, written: int) -> tuple[float, float]:
     done = 0
     while done < blocks:
         count = min(blocks - done, large.stat().st_size // block)
-        taken += _run([*command, f"count={count}"])[0]
+        taken += run([*command, f"count={count}"])[0]
         done += count
     _remove(target)
     return taken, 0.0
