@@ -64,13 +64,15 @@ def cell(store, row, to, place):
     try:
         found = convert(Wish(source=checkpoint, target=target, to=to, options=Options(ranks=RANKS)))
     except HoldfastError as error:
-        return "no", (str(error).replace(str(store), "").replace(str(place), ""),)
+        return "no", (f"{error.why}.",)
     truth = torch.load(folder / "truth.pt", weights_only=False)
     for name in SOURCES[row][4]:
         del truth["model"][name]
     what = arrived(formats.read(target), truth)
+    if formats.read(checkpoint).optimizer is not None:
+        return what, found.losses
     held = [note for note in found.notes if "optimizer" in note] or ["it holds weights alone"]
-    return what, (*found.losses, *(f"The source: {note}." for note in held if what == "model" and not found.states))
+    return what, (*found.losses, *(f"The source: {note}." for note in held))
 
 
 def arrived(contents, truth):
