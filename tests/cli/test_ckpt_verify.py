@@ -35,7 +35,7 @@ def path(tmp_path):
 def test_a_whole_one(capsys, path):
     status, out, _ = said(capsys, path)
     assert status == 0
-    assert "torch, 1 file" in out
+    assert "torch, 1 file" in " ".join(out.split())
     assert "nothing failed" in out
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from holdfast.actions.conversion import pickles
 from holdfast.errors import CheckpointUnreadable
-from holdfast.facts.checkpoints import formats, torch_pickle
+from holdfast.facts.checkpoints import formats
+from holdfast.facts.checkpoints.files import torch_pickle
 from holdfast.facts.checkpoints.pieces import Reader
 
 _FILE = Path(f"/proc/self/fd/{os.memfd_create('checkpoint')}")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.facts.checkpoints.contents import Contents, Format, Group, Optimizer, Tensor
-from holdfast.facts.checkpoints.torch_files import plain
+from holdfast.facts.checkpoints.files.torch_files import plain
 from holdfast.findings import Unknown
 from holdfast.report.evidence import size_text
 from holdfast.report.inspected import Inspected, Line

@@ -11,8 +11,8 @@ import msgspec
 from holdfast import manifest
 from holdfast.errors import CheckpointUnreadable, CheckpointVersion, MissingFile
 from holdfast.facts.checkpoints import formats, kept
-from holdfast.facts.checkpoints.examining import Examined, examine
-from holdfast.facts.checkpoints.torch_pickle import Refused
+from holdfast.facts.checkpoints.examining.survey import Examined, examine
+from holdfast.facts.checkpoints.files.torch_pickle import Refused
 from holdfast.findings import Finding, Level, Subject, Verdict, finding
 from holdfast.rules.causes import by_name
 from holdfast.rules.checkpoints import kept as kept_rules

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.facts.checkpoints.contents import Piece, Tensor
-from holdfast.facts.checkpoints.coverage import Cover, bytes_of, cover, overlaps
+from holdfast.facts.checkpoints.examining.coverage import Cover, bytes_of, cover, overlaps
 
 
 def box(start, shape, file="a"):

@@ -20,11 +20,12 @@ from torch.distributed.checkpoint.metadata import (
 )  # fmt: skip
 
 from holdfast.errors import CheckpointUnreadable
-from holdfast.facts.checkpoints import blobs, dcp_index
-from holdfast.facts.checkpoints import dcp as reader
 from holdfast.facts.checkpoints.contents import Format
+from holdfast.facts.checkpoints.distributed import blobs
+from holdfast.facts.checkpoints.distributed import dcp as reader
+from holdfast.facts.checkpoints.distributed import index as dcp_index
+from holdfast.facts.checkpoints.files.torch_pickle import Refused
 from holdfast.facts.checkpoints.pieces import Reader
-from holdfast.facts.checkpoints.torch_pickle import Refused
 from holdfast.findings import Unknown
 from tests.facts.checkpoints.truth import same_optimizer, same_tensors, truth_of
 from tests.saved.making import made, shared_store

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.facts.checkpoints.dealing import deal, deal_unordered
+from holdfast.facts.checkpoints.state_dicts.dealing import deal, deal_unordered
 
 A, B, C = (2, 3), (3,), (5, 5)
 

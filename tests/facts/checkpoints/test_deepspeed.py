@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from holdfast.errors import CheckpointUnreadable
-from holdfast.facts.checkpoints import deepspeed, deepspeed_universal, formats
+from holdfast.facts.checkpoints import formats
 from holdfast.facts.checkpoints.contents import Format
-from holdfast.facts.checkpoints.coverage import cover
+from holdfast.facts.checkpoints.deepspeed import universal as deepspeed_universal
+from holdfast.facts.checkpoints.deepspeed import zero as deepspeed
+from holdfast.facts.checkpoints.examining.coverage import cover
 from holdfast.facts.checkpoints.pieces import Reader
 from tests.facts.checkpoints.zero_files import SHAPES, numbers, write
 from tests.saved.making import made, shared_store

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from holdfast.facts.checkpoints import deepspeed
-from holdfast.facts.checkpoints.coverage import cover
+from holdfast.facts.checkpoints.deepspeed import zero as deepspeed
+from holdfast.facts.checkpoints.examining.coverage import cover
 from holdfast.facts.checkpoints.pieces import Reader
 from tests.facts.checkpoints.zero_files import numbers, write
 

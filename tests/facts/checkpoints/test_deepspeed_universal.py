@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from holdfast.errors import CheckpointUnreadable
-from holdfast.facts.checkpoints import deepspeed, deepspeed_universal, formats
+from holdfast.facts.checkpoints import formats
 from holdfast.facts.checkpoints.contents import Format
+from holdfast.facts.checkpoints.deepspeed import universal as deepspeed_universal
+from holdfast.facts.checkpoints.deepspeed import zero as deepspeed
 from holdfast.facts.checkpoints.pieces import Reader
 from tests.facts.checkpoints.zero_files import SHAPES, numbers, write
 

@@ -9,7 +9,7 @@ import torch
 
 from holdfast.facts.checkpoints import formats
 from holdfast.facts.checkpoints.contents import Contents, Format, Piece
-from holdfast.facts.checkpoints.differing import Asked, differences
+from holdfast.facts.checkpoints.examining.differing import Asked, differences
 from holdfast.findings import Unknown
 from holdfast.rules.checkpoints.compared import judge, lines, verdict
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from holdfast.errors import CheckpointUnreadable
-from holdfast.facts.checkpoints import formats, hf_shards
+from holdfast.facts.checkpoints import formats
 from holdfast.facts.checkpoints.contents import Format
+from holdfast.facts.checkpoints.distributed import hf_shards
 from holdfast.facts.checkpoints.pieces import Reader
 from tests.facts.checkpoints.truth import same_tensors, truth_of
 from tests.saved.making import made, shared_store

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import save_file
 
 from holdfast.errors import CheckpointUnreadable
-from holdfast.facts.checkpoints import huggingface
 from holdfast.facts.checkpoints.contents import Format
+from holdfast.facts.checkpoints.frameworks import huggingface
 from tests.facts.checkpoints.truth import same_optimizer, same_tensors
 from tests.saved.model import STEPS, loss_of, model, optimizer_of
 

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from holdfast.errors import CheckpointUnreadable
-from holdfast.facts.checkpoints import formats, lightning
+from holdfast.facts.checkpoints import formats
 from holdfast.facts.checkpoints.contents import Format
+from holdfast.facts.checkpoints.frameworks import lightning
 from tests.facts.checkpoints.truth import same_optimizer, same_tensors, truth_of
 from tests.saved.making import made, shared_store
 from tests.saved.model import LEARNING_RATE, STEPS, model

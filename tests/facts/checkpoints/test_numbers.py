@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from holdfast.facts.checkpoints.contents import ITEMSIZE
-from holdfast.facts.checkpoints.numbers import Counter, Counts
+from holdfast.facts.checkpoints.examining.numbers import Counter, Counts
 from holdfast.facts.checkpoints.pieces import dtype_of
 
 FLOATS = [name for name in ITEMSIZE if "float" in name or "complex" in name]

@@ -5,8 +5,8 @@ import os
 import pytest
 
 from holdfast.errors import CheckpointUnreadable, CheckpointVersion
-from holdfast.facts.checkpoints import ours
 from holdfast.facts.checkpoints.contents import Format
+from holdfast.facts.checkpoints.distributed import ours
 from tests.facts.checkpoints.truth import same_optimizer, same_tensors, truth_of
 from tests.saved.making import made, shared_store
 

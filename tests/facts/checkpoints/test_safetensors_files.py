@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import save_file, save_model
 
 from holdfast.errors import CheckpointUnreadable
-from holdfast.facts.checkpoints import safetensors_files
 from holdfast.facts.checkpoints.contents import Format
+from holdfast.facts.checkpoints.files import safetensors_files
 from tests.facts.checkpoints.truth import same_tensors
 from tests.saved.model import model
 

@@ -8,9 +8,9 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from holdfast.errors import CheckpointUnreadable
-from holdfast.facts.checkpoints import shards, spread
 from holdfast.facts.checkpoints.contents import Format
-from holdfast.facts.checkpoints.torch_pickle import Refused, loads
+from holdfast.facts.checkpoints.distributed import shards, spread
+from holdfast.facts.checkpoints.files.torch_pickle import Refused, loads
 from tests.facts.checkpoints.truth import same_optimizer, same_tensors, truth_of
 from tests.saved.making import made, shared_store
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from holdfast.errors import CheckpointUnreadable
-from holdfast.facts.checkpoints import torch_files
+from holdfast.facts.checkpoints.files import torch_files
 from holdfast.facts.checkpoints.pieces import Reader, dtype_of
 
 DTYPES = [

@@ -12,7 +12,7 @@ from argparse import Namespace
 
 import pytest
 
-from holdfast.facts.checkpoints.torch_pickle import (
+from holdfast.facts.checkpoints.files.torch_pickle import (
     MOST_OBJECTS,
     Loaded,
     Names,

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from holdfast.errors import CheckpointUnreadable
-from holdfast.facts.checkpoints import torch_legacy, torch_pickle, torch_save
 from holdfast.facts.checkpoints.contents import Format, Tensor
+from holdfast.facts.checkpoints.files import torch_legacy, torch_pickle
+from holdfast.facts.checkpoints.frameworks import torch_save
 from holdfast.facts.checkpoints.pieces import Reader
 from holdfast.findings import Unknown
 from tests.facts.checkpoints.truth import same_optimizer, same_tensors

@@ -9,7 +9,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from holdfast.facts.checkpoints import formats
-from holdfast.facts.checkpoints.examining import examine
+from holdfast.facts.checkpoints.examining.survey import examine
 from holdfast.rules.checkpoints.verify import judge
 from tests.saved.making import made, shared_store
 

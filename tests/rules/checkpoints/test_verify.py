@@ -12,7 +12,7 @@ import torch
 
 from holdfast.facts.checkpoints import formats
 from holdfast.facts.checkpoints.contents import Contents, Format, Gap, Optimizer, Piece, Tensor
-from holdfast.facts.checkpoints.examining import examine
+from holdfast.facts.checkpoints.examining.survey import examine
 from holdfast.findings import Level, Unknown
 from holdfast.rules.checkpoints.verify import judge, verdict
 

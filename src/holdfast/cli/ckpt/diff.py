@@ -11,7 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from holdfast.facts.checkpoints.contents import Contents
-    from holdfast.facts.checkpoints.differing import Asked, Compared
+    from holdfast.facts.checkpoints.examining.differing import Asked, Compared
 
 
 @click.command()
@@ -43,7 +43,7 @@ def command(*, first: Path, second: Path, maps: tuple[str, ...], as_json: bool, 
     """
     from holdfast.actions.conversion import names
     from holdfast.facts.checkpoints import formats
-    from holdfast.facts.checkpoints.differing import Asked
+    from holdfast.facts.checkpoints.examining.differing import Asked
 
     asked = Asked(optimizer=not more.pop("no_optimizer"), numbers=not more.pop("no_values"), **more)
     own = tuple(each for text in maps for each in names.parsed(text))
@@ -55,7 +55,7 @@ def command(*, first: Path, second: Path, maps: tuple[str, ...], as_json: bool, 
 def _compare(a: Contents, b: Contents, asked: Asked, *, as_json: bool) -> int:
     from holdfast.cli.ckpt.verify import Told
     from holdfast.cli.progress import Progress
-    from holdfast.facts.checkpoints.differing import differences
+    from holdfast.facts.checkpoints.examining.differing import differences
     from holdfast.rules.checkpoints import compared
 
     begun = time.monotonic()

@@ -26,7 +26,7 @@ def command(*, path: Path, every: bool, frozen: tuple[str, ...], as_json: bool) 
     """
     from holdfast.actions import inspection
     from holdfast.facts.checkpoints import formats
-    from holdfast.facts.checkpoints.examining import Examined
+    from holdfast.facts.checkpoints.examining.survey import Examined
     from holdfast.findings import Level
     from holdfast.report import json
     from holdfast.report.inspected import render_inspected

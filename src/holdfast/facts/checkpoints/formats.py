@@ -17,21 +17,12 @@ from types import ModuleType
 import msgspec
 
 from holdfast.errors import CheckpointUnreadable, MissingFile
-from holdfast.facts.checkpoints import (
-    accelerate,
-    dcp,
-    deepspeed,
-    deepspeed_universal,
-    hf_shards,
-    huggingface,
-    lightning,
-    megatron,
-    ours,
-    safetensors_files,
-    shards,
-    torch_save,
-)
 from holdfast.facts.checkpoints.contents import Contents, Format
+from holdfast.facts.checkpoints.deepspeed import universal as deepspeed_universal
+from holdfast.facts.checkpoints.deepspeed import zero as deepspeed
+from holdfast.facts.checkpoints.distributed import dcp, hf_shards, megatron, ours, shards
+from holdfast.facts.checkpoints.files import safetensors_files
+from holdfast.facts.checkpoints.frameworks import accelerate, huggingface, lightning, torch_save
 
 #: Every reader, one a line; of two that give a path the same format the first one reads it.
 READERS: tuple[ModuleType, ...] = (

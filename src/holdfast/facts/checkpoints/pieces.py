@@ -21,8 +21,8 @@ import numpy as np
 
 from holdfast.errors import CheckpointUnreadable
 from holdfast.facts.checkpoints.contents import ITEMSIZE, Piece, Tensor
-from holdfast.facts.checkpoints.torch_files import TorchFile, is_dense, read_window
-from holdfast.facts.checkpoints.torch_pickle import TensorAt
+from holdfast.facts.checkpoints.files.torch_files import TorchFile, is_dense, read_window
+from holdfast.facts.checkpoints.files.torch_pickle import TensorAt
 
 #: Bytes that are read at once.
 BLOCK = 8 << 20

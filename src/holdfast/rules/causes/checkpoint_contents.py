@@ -107,6 +107,6 @@ CAUSES = (
                 command="holdfast ckpt inspect CHECKPOINT",
             ),
         ),
-        sources=("holdfast.facts.checkpoints.comparing",),
+        sources=("holdfast.facts.checkpoints.examining.comparing",),
     ),
 )

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from holdfast.facts.checkpoints.comparing import Difference
-from holdfast.facts.checkpoints.differing import Compared, Key, Pair
+from holdfast.facts.checkpoints.examining.comparing import Difference
+from holdfast.facts.checkpoints.examining.differing import Compared, Key, Pair
 from holdfast.findings import Fact, Finding, Level, Subject, Unknown, Verdict, finding
 from holdfast.report.text import plural
 from holdfast.rules.causes import by_name

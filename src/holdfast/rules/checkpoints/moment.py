@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.facts.checkpoints.contents import Format
-from holdfast.facts.checkpoints.examining import Examined
-from holdfast.facts.checkpoints.torn import Times
+from holdfast.facts.checkpoints.examining.survey import Examined
+from holdfast.facts.checkpoints.examining.torn import Times
 from holdfast.findings import Fact, Finding, Level, Subject, Unknown, finding
 from holdfast.report.text import duration
 from holdfast.rules.causes import by_name

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from holdfast.facts.checkpoints.copies import Copy
-from holdfast.facts.checkpoints.examining import Examined, Key
-from holdfast.facts.checkpoints.numbers import Counts
+from holdfast.facts.checkpoints.examining.copies import Copy
+from holdfast.facts.checkpoints.examining.numbers import Counts
+from holdfast.facts.checkpoints.examining.survey import Examined, Key
 from holdfast.findings import Fact, Finding, Level, Subject, Unknown, finding
 from holdfast.report.text import plural
 from holdfast.rules.causes import by_name

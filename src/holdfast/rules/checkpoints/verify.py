@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from holdfast.facts.checkpoints.examining import Examined
+from holdfast.facts.checkpoints.examining.survey import Examined
 from holdfast.findings import Finding, Level, RuledOut, Unknown, Verdict
 from holdfast.report.text import plural
 from holdfast.rules.checkpoints import moment, numbers, whole

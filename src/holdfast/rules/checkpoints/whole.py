@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from holdfast.facts.checkpoints.contents import Gap
-from holdfast.facts.checkpoints.examining import Examined, Key
+from holdfast.facts.checkpoints.examining.survey import Examined, Key
 from holdfast.findings import Cause, Fact, Finding, Level, Subject, finding
 from holdfast.report.ranksets import say_ranks
 from holdfast.report.text import plural

@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from holdfast.actions.conversion.options import Options
 from holdfast.actions.conversion.writers import dcp as writer
-from holdfast.facts.checkpoints import dcp as reader
+from holdfast.facts.checkpoints.distributed import dcp as reader
 from holdfast.facts.checkpoints.pieces import Reader
 from tests.actions.conversion.streamed import neutral, stream
 from tests.facts.checkpoints.truth import same_optimizer, same_tensors

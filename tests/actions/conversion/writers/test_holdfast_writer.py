@@ -7,8 +7,8 @@ import holdfast
 from holdfast import manifest
 from holdfast.actions.conversion.options import Options
 from holdfast.actions.conversion.writers import holdfast as writer
-from holdfast.facts.checkpoints import ours
 from holdfast.facts.checkpoints.contents import Format, Tensor
+from holdfast.facts.checkpoints.distributed import ours
 from holdfast.findings import Unknown
 from tests.actions.conversion.streamed import neutral, stream
 from tests.actions.conversion.writers.test_dcp_writer import going_on, next_losses, states_of

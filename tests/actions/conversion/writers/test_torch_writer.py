@@ -8,7 +8,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimi
 from holdfast.actions.conversion.options import Options
 from holdfast.actions.conversion.writers import torch as writer
 from holdfast.facts.checkpoints.contents import ITEMSIZE
-from holdfast.facts.checkpoints.torch_pickle import Opaque
+from holdfast.facts.checkpoints.files.torch_pickle import Opaque
 from tests.actions.conversion.streamed import neutral, stream
 from tests.actions.conversion.writers.trained import MORE, UNKNOWN, fresh, same, train, trained
 from tests.saved.model import STEPS

@@ -1,4 +1,4 @@
-"""The index of torch.distributed.checkpoint (``.metadata``), made without torch; ``facts.checkpoints.dcp_index`` reads.
+"""The index of torch.distributed.checkpoint (``.metadata``), made without torch.
 
 Its classes are those of torch/distributed/checkpoint/metadata.py, with the fields that torch 2.3 to 2.13 all know.
 """
