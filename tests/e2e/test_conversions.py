@@ -25,6 +25,8 @@ SOURCES = {
     "fsdp1-full": ("torch_distributed", ["fsdp1-full"], "saved/model.pt"),
     "fsdp1-sharded": ("torch_distributed", ["fsdp1-sharded"], "saved"),
     "holdfast": ("torch_distributed", ["holdfast"], "saved"),
+    "accelerate": ("accelerate_folder", ["ddp", "--bin", "--steady"], "saved"),
+    "lightning": ("lightning_file", ["steady"], "saved.ckpt"),
     "zero1": ("deepspeed_zero", ["--stage", "1", "--clip", "0"], "checkpoint"),
     "zero2": ("deepspeed_zero", ["--stage", "2", "--clip", "0"], "checkpoint"),
     "zero3": ("deepspeed_zero", ["--stage", "3", "--clip", "0"], "checkpoint"),
@@ -35,6 +37,8 @@ TARGETS = {
     "holdfast": ("holdfast", "fsdp2", "holdfast"),
     "fsdp1": ("torch", "fsdp1-full", "fsdp1"),
     "ddp": ("torch", "fsdp2", "ddp"),
+    "accelerate": ("accelerate", "accelerate", "accelerate"),
+    "lightning": ("lightning", "lightning", "lightning"),
     "zero1": ("zero1", "zero1", "--clip 0 --stage 1 --load"),
     "zero2": ("zero2", "zero2", "--clip 0 --stage 2 --load"),
     "zero3": ("zero3", "zero3", "--clip 0 --stage 3 --load"),
@@ -45,6 +49,7 @@ TARGETS = {
 SAMPLE = {
     ("zero3", "fsdp2"), ("zero2", "ddp"), ("fsdp2", "zero3"), ("fsdp2", "zero1"), ("zero3", "universal1"),
     ("fsdp1-sharded", "zero2"), ("zero1", "holdfast"), ("holdfast", "universal2"), ("zero1", "fsdp1"),
+    ("accelerate", "zero2"), ("lightning", "zero3"), ("zero3", "accelerate"), ("zero2", "lightning"),
 }  # fmt: skip
 PAIRS = [
     pytest.param(source, target, marks=() if (source, target) in SAMPLE else pytest.mark.matrix)
@@ -60,12 +65,13 @@ def store(tmp_path_factory):
 
 def source_of(store, name):
     program, arguments, below = SOURCES[name]
-    folder = made(store, f"unclipped-{name}-{RANKS}", program, *arguments, ranks=RANKS)
+    ranks = 1 if name == "lightning" else RANKS
+    folder = made(store, f"unclipped-{name}", program, *arguments, ranks=ranks)
     return folder, folder / below
 
 
-def launched(*arguments):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS), "-m"]
+def launched(*arguments, ranks=RANKS):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"]
     result = subprocess.run(
         [*command, *map(str, arguments)], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=110,
         check=False,
@@ -76,7 +82,12 @@ def launched(*arguments):
 def gone_on(folder, how, checkpoint):
     """The losses of the two steps after loading."""
     if not how.startswith("--"):
-        launched("tests.saved.going_on", folder, how, checkpoint)
+        if how == "accelerate":
+            launched("tests.saved.accelerate_going_on", folder, "ddp", checkpoint, "--steady")
+        elif how == "lightning":
+            launched("tests.saved.lightning_file", folder, "steady", checkpoint, ranks=1)
+        else:
+            launched("tests.saved.going_on", folder, how, checkpoint)
         return json.loads((folder / "losses.json").read_text())
     launched("tests.saved.deepspeed_zero", folder, *how.split(), checkpoint)
     return torch.load(folder / "truth.pt", weights_only=False)["losses"]
@@ -91,6 +102,7 @@ def test_training_goes_on_in_the_other_framework(store, tmp_path, source, target
     converted = tmp_path / ("converted.pt" if form == "torch" else "converted")
     command = [sys.executable, "-m", "holdfast", "ckpt", "convert", checkpoint, converted, "--to", form]
     options = ["--ranks", RANKS, *(["--form", "by-name"] if how == "fsdp1" else [])]
+    options += ["--map", "net="] * (source == "lightning") + ["--map", "=net."] * (target == "lightning")
     result = subprocess.run([*map(str, (*command, *options))], capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     wanted = torch.load(source_of(store, uninterrupted)[0] / "truth.pt", weights_only=False)["losses"]

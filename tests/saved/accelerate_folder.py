@@ -1,7 +1,8 @@
 """Makes folders of Accelerator.save_state: ``python -m tests.saved.accelerate_folder FOLDER FORM [options]``.
 
 Under torchrun. FORM is as in ``accelerate_going_on``. ``--bin`` saves the model by torch.save, ``--named`` gives the
-optimizer names (torch 2.6), ``--trained`` freezes nothing. FOLDER gets ``saved``, and ``truth.pt``.
+optimizer names (torch 2.6), ``--trained`` freezes nothing, ``--steady`` leaves the learning rate as it is. FOLDER gets
+``saved``, and ``truth.pt``.
 """
 
 import sys
@@ -47,7 +48,7 @@ def main(folder, form, *options):
     accelerator = accelerator_of(form)
     bare = model(frozen="--trained" not in options)
     made = optimizer_for(bare, named="--named" in options)
-    schedule = torch.optim.lr_scheduler.StepLR(made, 2, 0.5)
+    schedule = torch.optim.lr_scheduler.StepLR(made, 2, 1.0 if "--steady" in options else 0.5)
     module, optimizer, scheduler = accelerator.prepare(bare, made, schedule)
     losses = []
     for step in range(STEPS + 2):

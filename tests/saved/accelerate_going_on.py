@@ -1,7 +1,8 @@
 """Goes on from a folder of Accelerate: ``python -m tests.saved.accelerate_going_on FOLDER FORM CHECKPOINT``.
 
 Under torchrun. FORM is how the job trains: ``ddp``, or ``fsdp1`` or ``fsdp2`` with the type of its state_dict
-(``fsdp2-full``). FOLDER/losses.json gets the mean losses over all ranks of the two steps that follow.
+(``fsdp2-full``); with ``--steady`` as the last word it has no scheduler. FOLDER/losses.json gets the mean losses over
+all ranks of the two steps that follow.
 """
 
 import json
@@ -42,20 +43,22 @@ def accelerator_of(form):
     return made
 
 
-def prepared(accelerator):
-    """The model with other numbers than those that are loaded, its optimizer and its scheduler."""
+def prepared(accelerator, *, steady):
+    """The model with other numbers than those that are loaded, its optimizer and its scheduler, if it has one."""
     module = model()
     with torch.no_grad():
         for each in module.parameters():
             each.mul_(0.5)
     optimizer = optimizer_of(module)
+    if steady:
+        return *accelerator.prepare(module, optimizer), None
     return accelerator.prepare(module, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5))
 
 
-def main(folder, form, checkpoint):
+def main(folder, form, checkpoint, *options):
     """Load, and train on."""
     accelerator = accelerator_of(form)
-    module, optimizer, scheduler = prepared(accelerator)
+    module, optimizer, scheduler = prepared(accelerator, steady="--steady" in options)
     accelerator.load_state(checkpoint)
     losses = []
     for step in (STEPS, STEPS + 1):
@@ -63,7 +66,8 @@ def main(folder, form, checkpoint):
         optimizer.zero_grad()
         accelerator.backward(loss)
         optimizer.step()
-        scheduler.step()
+        if scheduler is not None:
+            scheduler.step()
         losses.append(accelerator.gather(loss.detach()).mean().item())
     if accelerator.is_main_process:
         Path(folder, "losses.json").write_text(json.dumps(losses))

@@ -1,9 +1,11 @@
 """Makes a checkpoint of Lightning: ``python -m tests.saved.lightning_file FOLDER KIND [--trained]``.
 
-KIND is ``file`` (Trainer on one process) or ``sharded`` (Fabric's ModelParallelStrategy under torchrun). FOLDER gets
-``saved.ckpt``, and ``truth.pt``.
+KIND is ``file`` (Trainer on one process), ``steady`` (the same without a scheduler) or ``sharded`` (Fabric's
+ModelParallelStrategy under torchrun). FOLDER gets ``saved.ckpt``, and ``truth.pt``. With ``steady CHECKPOINT`` Trainer
+goes on from that one instead, and FOLDER gets ``losses.json``.
 """
 
+import json
 import logging
 import sys
 import warnings
@@ -57,15 +59,40 @@ class Saves(lightning.Callback):
             }  # fmt: skip
 
 
+class Steady(Trained):
+    """Without a scheduler; what a step learns from is counted by steps, wherever in an epoch it is."""
+
+    def training_step(self, batch, _number):
+        return super().training_step(batch, self.trainer.global_step)
+
+    def configure_optimizers(self):
+        return optimizer_of(self.net)
+
+
 def file(folder, *, frozen):
     """Trainer.save_checkpoint."""
     saves, module = Saves(folder), Trained(frozen=frozen)
+    trained_by_lightning(folder, module, saves)
+    torch.save({**saves.truth, "losses": module.losses[STEPS:]}, Path(folder, "truth.pt"))
+
+
+def steady(folder, checkpoint=None):
+    """The same without a scheduler; or go on from a checkpoint."""
+    saves, module = Saves(folder), Steady()
+    trained_by_lightning(folder, module, saves, checkpoint)
+    if checkpoint is None:
+        torch.save({**saves.truth, "losses": module.losses[STEPS:]}, Path(folder, "truth.pt"))
+    else:
+        Path(folder, "losses.json").write_text(json.dumps(module.losses))
+
+
+def trained_by_lightning(folder, module, saves, checkpoint=None):
+    """Two steps more than the others do."""
     trainer = lightning.Trainer(
         accelerator="cpu", devices=1, max_steps=STEPS + 2, logger=False, enable_checkpointing=False, callbacks=[saves],
         enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder,
     )  # fmt: skip
-    trainer.fit(module, torch.utils.data.DataLoader(range(STEPS + 2)))
-    torch.save({**saves.truth, "losses": module.losses[STEPS:]}, Path(folder, "truth.pt"))
+    trainer.fit(module, torch.utils.data.DataLoader(range(STEPS + 2)), ckpt_path=checkpoint)
 
 
 def sharded(folder, *, frozen):
@@ -98,6 +125,9 @@ def sharded(folder, *, frozen):
 
 def main(folder, kind, *options):
     """Train, save, train on."""
+    if kind == "steady":
+        steady(folder, *options)
+        return
     {"file": file, "sharded": sharded}[kind](folder, frozen="--trained" not in options)
 
 
