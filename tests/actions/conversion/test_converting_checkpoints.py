@@ -232,15 +232,15 @@ def test_what_is_changed_after_writing_is_found(source, monkeypatch):
     """One bit of the staged file, flipped before it is read back."""
     read = formats.read
 
-    def flipped(path, frozen=()):
+    def flipped(path, *hints):
         if staging.PREFIX in str(path):
-            found = read(path, frozen)
+            found = read(path, *hints)
             with path.open("r+b") as stream:
                 stream.seek(found.tensors["2.weight"].pieces[0].offset + 41)
                 byte = stream.read(1)
                 stream.seek(-1, os.SEEK_CUR)
                 stream.write(bytes([byte[0] ^ 1]))
-        return read(path, frozen)
+        return read(path, *hints)
 
     monkeypatch.setattr(converting.formats, "read", flipped)
     with pytest.raises(CheckpointFailed, match=r"element 10 of 2\.weight is not that of the source"):

@@ -26,6 +26,7 @@ from holdfast.facts.checkpoints.distributed import dcp as reader
 from holdfast.facts.checkpoints.distributed import index as dcp_index
 from holdfast.facts.checkpoints.files.torch_pickle import Refused
 from holdfast.facts.checkpoints.pieces import Reader
+from holdfast.facts.checkpoints.state_dicts.dealing import Hints
 from holdfast.findings import Unknown
 from tests.facts.checkpoints.truth import same_optimizer, same_tensors, truth_of
 from tests.saved.making import made, shared_store
@@ -92,7 +93,7 @@ def test_that_a_module_was_frozen_is_assumed_and_said(tmp_path_factory):
     same_optimizer(found, truth["optimizer"], "module.")
     assert "module.frozen.weight" in found.notes[0]
     assert "--frozen" in found.notes[0]
-    said = reader.read(folder / "saved", ["*frozen*"])
+    said = reader.read(folder / "saved", Hints(("*frozen*",)))
     same_optimizer(said, truth["optimizer"], "module.")
     assert said.notes == ()
     assert said.frozen == {"module.frozen.weight", "module.frozen.bias"}

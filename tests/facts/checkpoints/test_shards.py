@@ -11,6 +11,7 @@ from holdfast.errors import CheckpointUnreadable
 from holdfast.facts.checkpoints.contents import Format
 from holdfast.facts.checkpoints.distributed import shards, spread
 from holdfast.facts.checkpoints.files.torch_pickle import Refused, loads
+from holdfast.facts.checkpoints.state_dicts.dealing import Hints
 from tests.facts.checkpoints.truth import same_optimizer, same_tensors, truth_of
 from tests.saved.making import made, shared_store
 
@@ -22,7 +23,7 @@ FORMS = {"fsdp1-sharded": Format.FSDP1_SHARDED, "fsdp2-ranks": Format.FSDP2_SHAR
 def test_the_shards_of_all_ranks_are_one_checkpoint(tmp_path_factory, kind):
     folder = made(shared_store(tmp_path_factory), kind, "torch_distributed", kind, ranks=2)
     assert shards.recognises(folder / "saved") is FORMS[kind]
-    found, truth = shards.read(folder / "saved", ["frozen.*"]), truth_of(folder)
+    found, truth = shards.read(folder / "saved", Hints(("frozen.*",))), truth_of(folder)
     same_tensors(found, truth["model"])
     same_optimizer(found, truth["optimizer"])
     assert (found.format, found.step, found.world_size) == (FORMS[kind], 3, 2)
@@ -38,12 +39,12 @@ def test_a_missing_and_an_unreadable_rank_are_gaps(tmp_path_factory, tmp_path, k
     saved = tmp_path / "saved"
     shutil.copytree(source, saved)
     (saved / "rank_0.pt").unlink()
-    (gap,) = shards.read(saved, ["frozen.*"]).gaps
+    (gap,) = shards.read(saved, Hints(("frozen.*",))).gaps
     assert gap.kind == "missing"
     shutil.copy(source / "rank_0.pt", saved)
     data = (saved / "rank_1.pt").read_bytes()
     (saved / "rank_1.pt").write_bytes(data[:-200])
-    (gap, *_) = shards.read(saved, ["frozen.*"]).gaps
+    (gap, *_) = shards.read(saved, Hints(("frozen.*",))).gaps
     assert (gap.kind, gap.rank) in [("unreadable", 1), ("missing", 1)]
 
 

@@ -12,6 +12,7 @@ from holdfast.facts.checkpoints.contents import Format, Tensor
 from holdfast.facts.checkpoints.files import torch_legacy, torch_pickle
 from holdfast.facts.checkpoints.frameworks import torch_save
 from holdfast.facts.checkpoints.pieces import Reader
+from holdfast.facts.checkpoints.state_dicts.dealing import Hints
 from holdfast.findings import Unknown
 from tests.facts.checkpoints.truth import same_optimizer, same_tensors
 from tests.saved.hostile import by_name
@@ -69,7 +70,7 @@ def test_what_is_assumed_about_frozen_modules_is_said(tmp_path, form):
 def test_frozen_patterns_of_the_user_leave_nothing_to_assume(tmp_path):
     module, optimizer = trained()
     torch.save({"model": module.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "a.pt")
-    found = torch_save.read(tmp_path / "a.pt", ["frozen.*"])
+    found = torch_save.read(tmp_path / "a.pt", Hints(("frozen.*",)))
     assert found.notes == ()
     same_optimizer(found, states(module, optimizer))
 

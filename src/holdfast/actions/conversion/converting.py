@@ -31,7 +31,7 @@ Tell = Callable[[str, int, int], None]
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for. ``frozen`` are patterns of parameters that the source's optimizer does not have.
+    """What is asked for. ``frozen`` and ``order``: see :func:`formats.read`.
 
     ``options.ranks`` may be 0: as many as wrote the source, or 1 where that is not known.
     """
@@ -43,6 +43,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     maps: tuple[names.Rename, ...] = ()
     keep_wrappers: bool = False
     frozen: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
     overwrite: bool = False
     verify: bool = True
 
@@ -113,7 +114,7 @@ def convert(wish: Wish, tell: Tell = lambda _what, _done, _all: None) -> Convert
 
 def _source(wish: Wish) -> Contents:
     """The source under the names that are wanted. Raises CheckpointUnreadable: something of it is missing."""
-    contents = formats.read(wish.source, wish.frozen)
+    contents = formats.read(wish.source, wish.frozen, wish.order)
     if contents.gaps:
         raise CheckpointUnreadable(wish.source, why=_gaps(contents.gaps),
                                    next_step="`holdfast ckpt verify` tells all of it; take a whole one")  # fmt: skip
@@ -191,7 +192,8 @@ def _hash(path: Path) -> str:
 def _proven(staged: Staging, contents: Contents, written: Written, wish: Wish, count: _Count) -> proving.Proof:
     """Read it back. Raises CheckpointFailed: it is not what was to be written; the staged folder is removed."""
     try:
-        target = formats.read(staged.path, tuple(contents.frozen))
+        order = tuple(contents.tensors) if wish.order else ()
+        target = formats.read(staged.path, tuple(contents.frozen), order)
         why = _gaps(target.gaps) if target.gaps else ""
         proof = proving.prove(contents, target, written.files, wish.options, count)
     except CheckpointUnreadable as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -45,6 +46,20 @@ def parsed(text: str) -> tuple[Rename, ...]:
         MissingFile: FILE cannot be read.
     """
     return _of_file(Path(text[1:])) if text.startswith("@") else (_of_text(text),)
+
+
+def ordered(file: Path) -> tuple[str, ...]:
+    """The names in a file, one a line.
+
+    Raises:
+        MissingFile: it cannot be read.
+        BadValue: it has none, or one of them twice.
+    """
+    found = tuple(line.strip() for line in _read(file, "--order").splitlines() if line.strip())
+    twice = next((name for name, count in Counter(found).items() if count > 1), "")
+    if not found or twice:
+        raise BadValue("--order", why=f"{file} has {f'{twice!r} twice' if twice else 'no name'}")
+    return found
 
 
 def renamed(contents: Contents, maps: Sequence[Rename] = (), *, keep_wrappers: bool = False) -> Contents:
@@ -173,15 +188,19 @@ def _of_pattern(text: str, pattern: str, new: str) -> Rename:
     return Rename(text, lambda name: compiled.sub(new, name))
 
 
-def _of_file(path: Path) -> tuple[Rename, ...]:
+def _read(path: Path, option: str) -> str:
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise BadValue("--map", why=f"{path} has more than {_MOST_BYTES >> 20} MiB")
-        text = path.read_text(encoding="utf-8")
+            raise BadValue(option, why=f"{path} has more than {_MOST_BYTES >> 20} MiB")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise MissingFile(path, why=(error.strerror or str(error)).lower()) from error
     except UnicodeDecodeError as error:
-        raise BadValue("--map", why=f"{path} is not text in UTF-8") from error
+        raise BadValue(option, why=f"{path} is not text in UTF-8") from error
+
+
+def _of_file(path: Path) -> tuple[Rename, ...]:
+    text = _read(path, "--map")
     if text.lstrip().startswith("{"):
         try:
             pairs = msgspec.json.decode(text, type=dict[str, str])

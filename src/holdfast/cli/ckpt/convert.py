@@ -41,6 +41,9 @@ _POWERS = "kmgt"
               help="Leave module., _orig_mod. and what other wrappers put into names.")  # fmt: skip
 @click.option("--frozen", metavar="PATTERN", multiple=True,
               help="Parameters that SRC's optimizer does not have, where it numbers them (vision.*).")  # fmt: skip
+@click.option("--order", metavar="FILE", type=click.Path(path_type=Path),
+              help="Names of the parameters, one a line, as model.named_parameters() gives them: where SRC's optimizer "
+                   "counts them, and its weights are in another order (safetensors).")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace DST, once the new one is whole.")
 @click.option("--no-verify", is_flag=True, help="Do not read back what was written.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
@@ -79,6 +82,7 @@ def _wish(given: dict[str, Any]) -> Wish:
     return Wish(
         source=given["source"], target=given["target"], to=targets.named(given["to"]), options=options,
         maps=tuple(each for text in given["maps"] for each in names.parsed(text)), frozen=given["frozen"],
+        order=names.ordered(given["order"]) if given["order"] else (),
         keep_wrappers=given["keep_wrappers"], overwrite=given["overwrite"], verify=not given["no_verify"],
     )  # fmt: skip
 

@@ -23,6 +23,7 @@ from holdfast.facts.checkpoints.deepspeed import zero as deepspeed
 from holdfast.facts.checkpoints.distributed import dcp, hf_shards, megatron, ours, shards
 from holdfast.facts.checkpoints.files import safetensors_files
 from holdfast.facts.checkpoints.frameworks import accelerate, huggingface, lightning, torch_save
+from holdfast.facts.checkpoints.state_dicts.dealing import Hints
 
 #: Every reader, one a line; of two that give a path the same format the first one reads it.
 READERS: tuple[ModuleType, ...] = (
@@ -74,20 +75,25 @@ def detect(path: Path) -> Format:
     return find(path).format
 
 
-def read(path: Path, frozen: Sequence[str] = ()) -> Contents:
+def read(path: Path, frozen: Sequence[str] = (), order: Sequence[str] = ()) -> Contents:
     """What is in the checkpoint at ``path``.
 
-    ``frozen`` are patterns of the names of parameters that the optimizer does not have, where it knows them by number.
+    Where its optimizer knows parameters by number, ``frozen`` are patterns of the names of those that it does not have,
+    and ``order`` are the names of all as ``model.named_parameters()`` gives them.
 
     Raises:
         MissingFile, CheckpointUnreadable: as :func:`find`, and where nothing in it can be read.
     """
     place = find(path)
-    more = {"frozen": frozen} if place.reader in BY_NUMBER else {}
+    more = {"hints": Hints(tuple(frozen), tuple(order))} if place.reader in BY_NUMBER else {}
     try:
         found: Contents = place.reader.read(place.path, **more)
     except OSError as error:
         raise CheckpointUnreadable(place.path, why=(error.strerror or str(error)).lower()) from error
+    if order:
+        places = {name: at for at, name in enumerate(order)}
+        names = sorted(found.tensors, key=lambda name: places.get(name, len(places)))
+        found = msgspec.structs.replace(found, tensors={name: found.tensors[name] for name in names})
     return msgspec.structs.replace(found, notes=(place.note, *found.notes)) if place.note else found
 
 

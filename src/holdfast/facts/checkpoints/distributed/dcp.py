@@ -9,7 +9,7 @@ Saved without collectives, each rank has an index of its own, ``__<rank>.metadat
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from holdfast.facts.checkpoints.distributed import index as dcp_index
 from holdfast.facts.checkpoints.distributed.blobs import Blobs
 from holdfast.facts.checkpoints.distributed.index import Chunk, Entry
 from holdfast.facts.checkpoints.state_dicts import kinds, naming, sections, ties
+from holdfast.facts.checkpoints.state_dicts.dealing import Hints
 from holdfast.facts.checkpoints.state_dicts.sections import Path as Keys
 from holdfast.facts.checkpoints.state_dicts.sections import Sections
 from holdfast.findings import Unknown
@@ -36,14 +37,14 @@ def recognises(path: Path) -> Format | None:
     return None
 
 
-def read(path: Path, frozen: Sequence[str] = ()) -> Contents:
+def read(path: Path, hints: Hints | None = None) -> Contents:
     """What is in the checkpoint. Raises CheckpointUnreadable: its index is missing, or cannot be read.
 
-    ``frozen`` are patterns of names that an optimizer with numbers in the place of names does not have.
+    ``hints`` are about an optimizer with numbers in the place of names.
     """
     found = Folder(path)
     parts = found.sections()
-    return found.contents(Format.DCP, parts, found.optimizer(parts, frozen))
+    return found.contents(Format.DCP, parts, found.optimizer(parts, hints))
 
 
 class Folder:
@@ -92,13 +93,13 @@ class Folder:
             )
         return Tensor(name=entry.key, dtype=entry.dtype, shape=entry.shape, pieces=tuple(pieces))
 
-    def optimizer(self, parts: Sections, frozen: Sequence[str] = ()) -> Optimizer | None:
+    def optimizer(self, parts: Sections, hints: Hints | None = None) -> Optimizer | None:
         """The optimizer by names; where it has numbers they are mapped, or a note says why not."""
         if not parts.numbered:
             return parts.optimizer()
         tied = ties.found(self.path, parts.model, None)
         single = {name: tensor for name, tensor in parts.model.items() if name not in tied}
-        found, notes = naming.named(parts, single, frozen)
+        found, notes = naming.named(parts, single, hints)
         self.notes += notes
         return found
 

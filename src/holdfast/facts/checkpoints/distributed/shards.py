@@ -23,6 +23,7 @@ from holdfast.facts.checkpoints.files.gaps import gap_of
 from holdfast.facts.checkpoints.files.torch_files import TorchFile
 from holdfast.facts.checkpoints.files.torch_pickle import Opaque, TensorAt
 from holdfast.facts.checkpoints.state_dicts import kinds, naming, sections, ties
+from holdfast.facts.checkpoints.state_dicts.dealing import Hints
 from holdfast.facts.checkpoints.state_dicts.sections import Sections
 from holdfast.findings import Unknown
 
@@ -48,7 +49,7 @@ def recognises(path: Path) -> Format | None:
     return _form(first) if first is not None else None
 
 
-def read(path: Path, frozen: Sequence[str] = ()) -> Contents:
+def read(path: Path, hints: Hints | None = None) -> Contents:
     """What the ranks' files hold together; ``path`` is their folder, or one of them.
 
     Raises:
@@ -61,7 +62,7 @@ def read(path: Path, frozen: Sequence[str] = ()) -> Contents:
         whole.add(file, ranks[file.name])
     if not whole.tensors and whole.gaps:
         raise CheckpointUnreadable(path, why=whole.gaps[0].why)
-    return whole.contents({each.name: each.stat().st_size for each in files}, set(ranks.values()), frozen)
+    return whole.contents({each.name: each.stat().st_size for each in files}, set(ranks.values()), hints)
 
 
 class _Whole:
@@ -114,7 +115,7 @@ class _Whole:
         pieces = [*(known.pieces if known is not None else ()), *pieces]
         self.tensors[keys] = Tensor(name=name, dtype=share.dtype, shape=share.shape, pieces=tuple(pieces))
 
-    def contents(self, files: Mapping[str, int], ranks: set[int], frozen: Sequence[str]) -> Contents:
+    def contents(self, files: Mapping[str, int], ranks: set[int], hints: Hints | None) -> Contents:
         """All of it."""
         self.gaps += [
             Gap(kind="missing", file="", why=f"no file is that of rank {rank}, of {self.world}", rank=rank)
@@ -130,7 +131,7 @@ class _Whole:
         optimizer: Optimizer | None = None
         notes: tuple[str, ...] = ()
         if not local:
-            optimizer, notes = self._optimizer(parts, frozen)
+            optimizer, notes = self._optimizer(parts, hints)
         tied = {} if local else ties.found(self.root, parts.model, optimizer)
         tensors = {name: tensor for name, tensor in parts.model.items() if name not in tied}
         known = kinds.found(tensors, optimizer)
@@ -145,12 +146,12 @@ class _Whole:
     def _format(self, files: Mapping[str, int]) -> Format:
         return _form(self.root / next(iter(files))) or Format.FSDP1_SHARDED
 
-    def _optimizer(self, parts: Sections, frozen: Sequence[str]) -> tuple[Optimizer | None, tuple[str, ...]]:
+    def _optimizer(self, parts: Sections, hints: Hints | None) -> tuple[Optimizer | None, tuple[str, ...]]:
         if not parts.numbered:
             return parts.optimizer(), ()
         tied = ties.found(self.root, parts.model, None)
         single = {name: tensor for name, tensor in parts.model.items() if name not in tied}
-        return naming.named(parts, single, frozen)
+        return naming.named(parts, single, hints)
 
 
 def _leaves(value: Any, keys: sections.Path = (), depth: int = 12) -> Iterator[tuple[sections.Path, Any]]:

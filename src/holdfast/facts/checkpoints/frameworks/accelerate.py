@@ -13,7 +13,7 @@ writes the third form, too, beside its own states.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from holdfast.facts.checkpoints.files import torch_legacy
 from holdfast.facts.checkpoints.files.gaps import gap_of
 from holdfast.facts.checkpoints.files.weight_files import Weights, read_into
 from holdfast.facts.checkpoints.state_dicts import optimizers
+from holdfast.facts.checkpoints.state_dicts.dealing import Hints
 from holdfast.facts.checkpoints.state_dicts.values import Source, values
 from holdfast.findings import Unknown
 
@@ -49,9 +50,9 @@ def recognises(path: Path) -> Format | None:
     return Format.ACCELERATE if marked else None
 
 
-def read(path: Path, frozen: Sequence[str] = ()) -> Contents:
-    """What is in the folder. ``frozen``: see :func:`optimizers.find`. Raises CheckpointUnreadable."""
-    found = _sharded(path) or _deepspeed(path) or _whole(path, frozen)
+def read(path: Path, hints: Hints | None = None) -> Contents:
+    """What is in the folder. ``hints``: see :func:`optimizers.find`. Raises CheckpointUnreadable."""
+    found = _sharded(path) or _deepspeed(path) or _whole(path, hints)
     ranks, gaps = _ranks(path)
     said = dict(_values(path, gaps))
     return msgspec.structs.replace(
@@ -84,7 +85,7 @@ def _moved(tensor: Tensor, folder: str) -> Tensor:
     return msgspec.structs.replace(tensor, pieces=pieces)
 
 
-def _whole(path: Path, frozen: Sequence[str]) -> Contents:
+def _whole(path: Path, hints: Hints | None) -> Contents:
     """The model in files of its own, the optimizer by number or name."""
     weights = Weights()
     found = [name for name in _WHOLE if (path / name).is_file()]
@@ -104,7 +105,7 @@ def _whole(path: Path, frozen: Sequence[str]) -> Contents:
         if optimizers.is_optimizer(file.value):
             given.append((Source(file, name), file.value))
     known = (
-        optimizers.find(path, given, weights.tensors, frozen, ordered=weights.ordered) if given else optimizers.Found()
+        optimizers.find(path, given, weights.tensors, hints, ordered=weights.ordered) if given else optimizers.Found()
     )
     return Contents(
         format=Format.ACCELERATE, root=str(path), frozen=known.frozen,

@@ -10,7 +10,7 @@ The names are those of transformers (utils/__init__.py, trainer.py), diffusers a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from holdfast.facts.checkpoints.files import torch_legacy
 from holdfast.facts.checkpoints.files.gaps import gap_of
 from holdfast.facts.checkpoints.files.weight_files import Weights, find, read_weights
 from holdfast.facts.checkpoints.state_dicts import optimizers
+from holdfast.facts.checkpoints.state_dicts.dealing import Hints
 from holdfast.facts.checkpoints.state_dicts.values import Source, values
 from holdfast.findings import Unknown
 
@@ -37,12 +38,12 @@ def recognises(path: Path) -> Format | None:
     return Format.HUGGINGFACE if path.is_dir() and find(path) else None
 
 
-def read(path: Path, frozen: Sequence[str] = ()) -> Contents:
-    """What is in the folder. ``frozen``: see :func:`optimizers.find`. Raises CheckpointUnreadable."""
+def read(path: Path, hints: Hints | None = None) -> Contents:
+    """What is in the folder. ``hints``: see :func:`optimizers.find`. Raises CheckpointUnreadable."""
     weights = read_weights(path)
     given = list(_optimizers(path, weights))
     found = (
-        optimizers.find(path, given, weights.tensors, frozen, ordered=weights.ordered) if given else optimizers.Found()
+        optimizers.find(path, given, weights.tensors, hints, ordered=weights.ordered) if given else optimizers.Found()
     )
     said = {**weights.values, **dict(_values(path, weights))}
     trainer, config = _json(path / TRAINER, weights), _json(path / CONFIG, weights)

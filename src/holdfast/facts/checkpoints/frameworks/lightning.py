@@ -6,7 +6,7 @@ lightning/pytorch/strategies/fsdp.py. Under DeepSpeed Lightning writes DeepSpeed
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -18,6 +18,7 @@ from holdfast.facts.checkpoints.files import torch_legacy
 from holdfast.facts.checkpoints.files.gaps import gap_of
 from holdfast.facts.checkpoints.files.torch_files import is_zip
 from holdfast.facts.checkpoints.frameworks import torch_save
+from holdfast.facts.checkpoints.state_dicts.dealing import Hints
 from holdfast.facts.checkpoints.state_dicts.values import Source, values
 
 META, INDEX = "meta.pt", ".metadata"
@@ -41,14 +42,14 @@ def recognises(path: Path) -> Format | None:
         return None
 
 
-def read(path: Path, frozen: Sequence[str] = ()) -> Contents:
-    """What is in it. ``frozen``: see :func:`optimizers.find`. Raises CheckpointUnreadable."""
+def read(path: Path, hints: Hints | None = None) -> Contents:
+    """What is in it. ``hints``: see :func:`optimizers.find`. Raises CheckpointUnreadable."""
     if path.is_dir():
         return _sharded(path)
     source = Source(torch_legacy.read(path), "")
     if not isinstance(source.file.value, Mapping):
         raise CheckpointUnreadable(path, why="it is no dict, as Lightning writes one")
-    found = torch_save.contents(Format.LIGHTNING, source, source.file.value, frozen)
+    found = torch_save.contents(Format.LIGHTNING, source, source.file.value, hints)
     return _signed(found)
 
 

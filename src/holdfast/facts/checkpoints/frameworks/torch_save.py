@@ -5,7 +5,7 @@ People call the parts what they like; ``state_dicts`` knows the usual names and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from holdfast.facts.checkpoints.files import torch_legacy
 from holdfast.facts.checkpoints.files.torch_files import is_zip
 from holdfast.facts.checkpoints.state_dicts import model as state_dicts
 from holdfast.facts.checkpoints.state_dicts import optimizers
+from holdfast.facts.checkpoints.state_dicts.dealing import Hints
 from holdfast.facts.checkpoints.state_dicts.model import Model
 from holdfast.facts.checkpoints.state_dicts.values import Source, values
 from holdfast.findings import Unknown
@@ -27,15 +28,15 @@ def recognises(path: Path) -> Format | None:
     return Format.TORCH if path.is_file() and (is_zip(path) or torch_legacy.is_legacy(path)) else None
 
 
-def read(path: Path, frozen: Sequence[str] = ()) -> Contents:
-    """What is in the file. ``frozen``: see :func:`optimizers.find`. Raises CheckpointUnreadable."""
+def read(path: Path, hints: Hints | None = None) -> Contents:
+    """What is in the file. ``hints``: see :func:`optimizers.find`. Raises CheckpointUnreadable."""
     file = torch_legacy.read(path)
     source = Source(file, "")
     value = file.value if isinstance(file.value, Mapping) else _numbered(file.value)
-    return contents(Format.TORCH, source, value, frozen)
+    return contents(Format.TORCH, source, value, hints)
 
 
-def contents(form: Format, source: Source, value: Mapping[Any, Any], frozen: Sequence[str] = ()) -> Contents:
+def contents(form: Format, source: Source, value: Mapping[Any, Any], hints: Hints | None = None) -> Contents:
     """What a dict of a model, optimizers and other things is in the neutral form."""
     states = _optimizers(value)
     key = (
@@ -46,7 +47,7 @@ def contents(form: Format, source: Source, value: Mapping[Any, Any], frozen: Seq
     model, rest = _model(source, value, key, states)
     given = [(source, state) for several in states.values() for state in several]
     path = source.file.path
-    found = optimizers.find(path, given, model.tensors, frozen) if given else optimizers.Found()
+    found = optimizers.find(path, given, model.tensors, hints) if given else optimizers.Found()
     said = dict(values(source, rest)) if rest else {}
     step = next((said[each] for each in _STEPS if type(said.get(each)) is int), None)
     notes = [*found.notes, *_notes(source, key, said)]

@@ -10,6 +10,7 @@ whole: people freeze modules. Where there are several of these, the answer is th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 
 import msgspec
 
@@ -32,6 +33,25 @@ class Dealt(msgspec.Struct, frozen=True):
     groups: Names = ()
     why: str = ""
     assumed: tuple[str, ...] = ()
+
+
+class Hints(msgspec.Struct, frozen=True):
+    """What the user knows of a model whose optimizer counts its parameters.
+
+    ``frozen`` are patterns of names that no optimizer has; ``order`` the names as ``model.named_parameters()`` gives
+    them, where the checkpoint has another order.
+    """
+
+    frozen: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+
+    def left(self, candidates: Sequence[tuple[str, Shape]]) -> list[tuple[str, Shape]]:
+        """Those that may be in the optimizer, in the model's order."""
+        kept = [each for each in candidates if not any(fnmatchcase(each[0], pattern) for pattern in self.frozen)]
+        places = {name: at for at, name in enumerate(self.order)}
+        return (
+            sorted((each for each in kept if each[0] in places), key=lambda each: places[each[0]]) if places else kept
+        )
 
 
 class _Several(Exception):

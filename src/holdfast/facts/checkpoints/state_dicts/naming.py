@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Mapping
 
 from holdfast.facts.checkpoints.contents import Group, Optimizer, Tensor
-from holdfast.facts.checkpoints.state_dicts.dealing import Dealt, deal
+from holdfast.facts.checkpoints.state_dicts.dealing import Dealt, Hints, deal
 from holdfast.facts.checkpoints.state_dicts.sections import Sections
 
 _FLOATS = ("float", "bfloat", "complex")
@@ -14,11 +13,11 @@ _WITHOUT = "the state of the optimizer has numbers in the place of names, and is
 
 
 def named(
-    parts: Sections, tensors: Mapping[str, Tensor], frozen: Sequence[str] = ()
+    parts: Sections, tensors: Mapping[str, Tensor], hints: Hints | None = None
 ) -> tuple[Optimizer | None, tuple[str, ...]]:
     """The optimizer by names, of a model with these ``tensors`` (without second names), in order; and notes about it.
 
-    ``frozen`` are patterns of names that it does not have. None, where its numbers fit in no way, or in several.
+    None, where its numbers fit in no way, or in several.
     """
     if not parts.groups:
         return None, (f"{_WITHOUT} it has no groups",)
@@ -27,9 +26,8 @@ def named(
     candidates = [
         (name, tensor.shape) for name, tensor in tensors.items()
         if tensor.dtype.startswith(_FLOATS) and (None in possible or tensor.shape in possible)
-        and not any(fnmatchcase(name, pattern) for pattern in frozen)
     ]  # fmt: skip
-    dealt = deal(candidates, shapes)
+    dealt = deal((hints or Hints()).left(candidates), shapes)
     if dealt.why:
         return None, (f"{_WITHOUT} {dealt.why} (--frozen names those that it does not have)",)
     return _renamed(parts, dealt), _assumed(dealt)

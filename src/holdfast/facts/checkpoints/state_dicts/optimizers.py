@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +58,13 @@ def find(
     root: Path,
     given: Sequence[tuple[Source, Mapping[str, Any]]],
     tensors: Mapping[str, Tensor],
-    frozen: Sequence[str] = (),
+    hints: dealing.Hints | None = None,
     *,
     ordered: bool = True,
 ) -> Found:
     """The states of a checkpoint's optimizers as one, whose groups are those of all of them.
 
-    ``frozen`` are patterns of names of which the user says that no optimizer has them; ``ordered`` says that the
-    tensors are in the model's order.
+    ``ordered`` says that the tensors are in the model's order.
     """
     groups, options, names = [], [], []
     for source, state in given:
@@ -81,11 +79,13 @@ def find(
     if all(isinstance(name, str) for group in names for name in group):
         found = _found(root, groups, _as_in(tensors, [list(map(str, group)) for group in names]), options, tensors)
         return msgspec.structs.replace(found, step=step, notes=(*several, *found.notes))
-    dealt = _deal(groups, tensors, frozen, ordered=ordered)
+    dealt = _deal(groups, tensors, hints or dealing.Hints(), ordered=ordered)
     if dealt.why:
         count = sum(map(len, groups))
         why = f"the state of the optimizer ({count:,} parameters by number) has no names: {dealt.why}"
-        hint = " (--frozen names those that it does not have)" if ordered and count < len(tensors) else ""
+        hint = "" if ordered else " (--order names a file that has them in the model's order)"
+        if ordered and count < len(tensors):
+            hint = " (--frozen names those that it does not have)"
         return Found(step=step, notes=(*several, why + hint))
     if dealt.assumed:
         listed = ", ".join(dealt.assumed[:_SHOWN]) + (", ..." if len(dealt.assumed) > _SHOWN else "")
@@ -116,7 +116,7 @@ def _as_in(tensors: Mapping[str, Tensor], names: Sequence[Sequence[str]]) -> tup
 
 
 def _deal(
-    groups: Sequence[Sequence[_Raw]], tensors: Mapping[str, Tensor], frozen: Sequence[str], *, ordered: bool
+    groups: Sequence[Sequence[_Raw]], tensors: Mapping[str, Tensor], hints: dealing.Hints, *, ordered: bool
 ) -> dealing.Dealt:
     shapes = [[_shape(each) for each in group] for group in groups]
     possible = {shape for group in shapes for shape in group}
@@ -124,9 +124,9 @@ def _deal(
         (name, tensor.shape) for name, tensor in tensors.items()
         if tensor.dtype.startswith(_FLOATS) and not name.endswith(_BUFFERS)
         and (None in possible or tensor.shape in possible)
-        and not any(fnmatchcase(name, pattern) for pattern in frozen)
     ]  # fmt: skip
-    return dealing.deal(candidates, shapes) if ordered else dealing.deal_unordered(candidates, shapes)
+    left = hints.left(candidates)
+    return dealing.deal(left, shapes) if ordered or hints.order else dealing.deal_unordered(left, shapes)
 
 
 def _found(
