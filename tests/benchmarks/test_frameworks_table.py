@@ -119,6 +119,7 @@ def test_why_a_job_failed(errors, expected):
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 def test_it_measures_real_jobs(tmp_path, capsys):
     kept = tmp_path / "kept.json"
     frameworks.main([

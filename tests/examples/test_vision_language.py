@@ -22,9 +22,8 @@ DEEPSPEED = pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepspeed
 RANKS = {"hybrid": 4}
 OTHERS = [
     "fsdp2",
-    pytest.param("zero3", marks=DEEPSPEED),
     pytest.param("hybrid", marks=pytest.mark.matrix),
-    *(pytest.param(name, marks=(DEEPSPEED, pytest.mark.matrix)) for name in ("zero1", "zero2")),
+    *(pytest.param(name, marks=(DEEPSPEED, pytest.mark.matrix)) for name in ("zero1", "zero2", "zero3")),
 ]
 
 
@@ -34,7 +33,7 @@ FORMS = {"ddp": None, "fsdp2": Format.FSDP2, "zero1": Format.DEEPSPEED} | dict.f
 #: From which strategy to which: both ways between the frameworks. The guide's page names them.
 CARRIED = [
     pytest.param("zero2", "fsdp2", marks=DEEPSPEED),
-    pytest.param("fsdp2", "zero3", marks=DEEPSPEED),
+    pytest.param("fsdp2", "zero3", marks=(DEEPSPEED, pytest.mark.matrix)),
     pytest.param("ddp", "zero1", marks=(DEEPSPEED, pytest.mark.matrix)),
     pytest.param("zero3", "ddp", marks=(DEEPSPEED, pytest.mark.matrix)),
 ]

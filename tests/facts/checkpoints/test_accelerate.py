@@ -26,7 +26,13 @@ def saved(tmp_path_factory, name, ranks, *options):
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("name", "options"), FORMS.items())
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        pytest.param(name, options, marks=() if name in ("sharded", "named") else pytest.mark.matrix)
+        for name, options in FORMS.items()
+    ],
+)
 def test_model_optimizer_and_scheduler_bit_by_bit(tmp_path_factory, name, options):
     folder = saved(tmp_path_factory, name, *options)
     found, truth = formats.read(folder / "saved"), truth_of(folder)

@@ -32,7 +32,7 @@ def test_dcp_saved_over_while_a_rank_died(tmp_path_factory):
     assert claims_of(folder / "whole") == ()
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("dtype", [pytest.param("fp32", marks=pytest.mark.matrix), "bf16"])
 def test_zero_with_one_ranks_shard_of_another_save(tmp_path_factory, tmp_path, dtype):
     options = ["--stage", "2", "--dtype", dtype]
     folder = made(shared_store(tmp_path_factory), f"zero2-{dtype}-torn", "deepspeed_zero", *options, ranks=2)

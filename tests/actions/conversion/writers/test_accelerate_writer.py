@@ -20,8 +20,8 @@ NEW = ("model.safetensors", "optimizer.bin", "scheduler.bin")
     ("form", "job", "ranks", "written_for"),
     [
         ("ddp", "ddp", 1, 1),
-        ("ddp", "ddp", 2, 2),
-        ("fsdp-full", "fsdp1-full", 2, 2),
+        pytest.param("ddp", "ddp", 2, 2, marks=pytest.mark.matrix),
+        pytest.param("fsdp-full", "fsdp1-full", 2, 2, marks=pytest.mark.matrix),
         ("fsdp-full", "fsdp2-full", 2, 2),
         ("fsdp", "fsdp2-sharded", 2, 3),
     ],

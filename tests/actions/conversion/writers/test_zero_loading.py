@@ -71,7 +71,19 @@ def same_moments(found, module, optimizer):
 
 @pytest.mark.parametrize(
     ("target", "stage", "ranks"),
-    [("zero1", 1, 2), ("zero2", 2, 2), ("zero3", 3, 2), ("zero3", 3, 1), ("universal", 1, 2), ("universal", 2, 1)],
+    [
+        ("zero2", 2, 2),
+        *(
+            pytest.param(*each, marks=pytest.mark.matrix)
+            for each in (
+                ("zero1", 1, 2),
+                ("zero3", 3, 2),
+                ("zero3", 3, 1),
+                ("universal", 1, 2),
+                ("universal", 2, 1),
+            )
+        ),
+    ],
 )
 def test_torch_goes_on_as_deepspeed(store, tmp_path, target, stage, ranks):
     contents, module, optimizer = of_torch(tmp_path / "from")
@@ -87,6 +99,7 @@ def test_torch_goes_on_as_deepspeed(store, tmp_path, target, stage, ranks):
     assert found["losses"] == pytest.approx(truth["losses"], abs=1e-6)
 
 
+@pytest.mark.matrix
 def test_universal_of_one_group_loads_in_stage_3(store, tmp_path):
     module = model()
     optimizer = torch.optim.AdamW([each for each in module.parameters() if each.requires_grad], lr=1e-2)
@@ -107,6 +120,7 @@ def test_universal_of_one_group_loads_in_stage_3(store, tmp_path):
     assert found["losses"] == pytest.approx(truth["losses"], abs=1e-6)
 
 
+@pytest.mark.matrix
 def test_sub_groups_are_those_of_deepspeed(store, tmp_path, monkeypatch):
     monkeypatch.setattr(flat, "SUB_GROUP", 300)
     contents, module, optimizer = of_torch(tmp_path / "from")
@@ -120,7 +134,17 @@ def test_sub_groups_are_those_of_deepspeed(store, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("source", "target", "dtype", "ranks"),
-    [(3, 2, "fp32", 1), (2, 3, "bf16", 2), (3, 1, "bf16", 1), (2, 3, "fp16", 2)],
+    [
+        (2, 3, "bf16", 2),
+        *(
+            pytest.param(*each, marks=pytest.mark.matrix)
+            for each in (
+                (3, 2, "fp32", 1),
+                (3, 1, "bf16", 1),
+                (2, 3, "fp16", 2),
+            )
+        ),
+    ],
     ids=str,
 )
 def test_deepspeed_goes_on_in_another_stage(store, tmp_path, source, target, dtype, ranks):
@@ -178,7 +202,13 @@ def _equal(own, other, at):
 _OURS = ("ds_config", "frozen_param", "shared_params", "universal_checkpoint_info", "bias_correction", "the order or")
 
 
-@pytest.mark.parametrize(("stage", "dtype"), [(1, "fp32"), (2, "bf16"), (3, "bf16"), (3, "fp32")])
+@pytest.mark.parametrize(
+    ("stage", "dtype"),
+    [
+        (3, "bf16"),
+        *(pytest.param(*each, marks=pytest.mark.matrix) for each in ((1, "fp32"), (2, "bf16"), (3, "fp32"))),
+    ],
+)
 def test_the_files_are_those_of_deepspeed(store, tmp_path, stage, dtype):
     place, _ = native(store, stage, dtype, 2, *(["--scheduler"] if dtype == "bf16" else []))
     contents = formats.read(place)
@@ -192,7 +222,7 @@ def test_the_files_are_those_of_deepspeed(store, tmp_path, stage, dtype):
     assert (saved / "latest").read_bytes() == (place / "latest").read_bytes()
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("stage", [1, *(pytest.param(stage, marks=pytest.mark.matrix) for stage in (2, 3))])
 def test_the_tools_of_deepspeed_read_them(tmp_path, stage):
     from deepspeed.checkpoint import ds_to_universal
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
@@ -213,6 +243,7 @@ def test_the_tools_of_deepspeed_read_them(tmp_path, stage):
     assert {"embed.weight", "blocks.1.norm.bias", "scale"} <= set(made_of.tensors)
 
 
+@pytest.mark.matrix
 def test_the_loss_scale_of_fp16_goes_on(tmp_path):
     scaler = pytest.importorskip("deepspeed.runtime.fp16.loss_scaler")
     contents, _module, _optimizer = of_torch(tmp_path / "from")
@@ -231,6 +262,7 @@ def test_the_loss_scale_of_fp16_goes_on(tmp_path):
         assert any("loss scale" in each for each in written.losses) != bool(said)
 
 
+@pytest.mark.matrix
 def test_deepspeeds_own_adam_goes_on(tmp_path):
     contents, _module, _optimizer = of_torch(tmp_path / "from")
     saved = stream(stage2.write(contents, Options()), contents, tmp_path / "saved")
