@@ -46,10 +46,7 @@ TARGETS = {
     "universal2": ("universal", "zero2", "--clip 0 --stage 2 --load-universal --load"),
 }
 #: What every run of the tests tries; all pairs are the matrix.
-SAMPLE = {
-    ("zero3", "fsdp2"), ("fsdp2", "zero1"), ("zero3", "universal1"), ("zero1", "fsdp1"), ("lightning", "zero3"),
-    ("accelerate", "zero2"), ("zero2", "lightning"), ("zero3", "accelerate"),
-}  # fmt: skip
+SAMPLE = {("zero3", "fsdp2"), ("fsdp2", "zero1"), ("accelerate", "zero3"), ("zero1", "lightning")}
 PAIRS = [
     pytest.param(source, target, marks=() if (source, target) in SAMPLE else pytest.mark.matrix)
     for source in SOURCES

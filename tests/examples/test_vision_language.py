@@ -80,6 +80,7 @@ def half(tmp_path_factory):
     return made
 
 
+@pytest.mark.matrix  # in every run a checkpoint is carried over, below, by the same jobs
 @pytest.mark.parametrize("strategy", ["ddp", *OTHERS])
 def test_it_learns_what_ddp_learns_and_goes_on_from_its_checkpoint(strategy, whole, half):
     folder, first = half(strategy)
@@ -103,6 +104,7 @@ def check(figures, strategy):
     assert 3 * trained < figures["checkpoint"]["bytes"] < 6 * trained  # weights, and two moments of each
 
 
+@pytest.mark.matrix
 def test_a_frozen_tower_stays_as_it_is(whole, tmp_path):
     import torch
 
@@ -115,6 +117,7 @@ def test_a_frozen_tower_stays_as_it_is(whole, tmp_path):
     assert len(moments) == len(state["model"]) - len(frozen) - 1  # the head is the embedding
 
 
+@pytest.mark.matrix
 def test_two_ranks_cannot_be_hybrid():
     with pytest.raises(AssertionError, match="2 ranks cannot be 2 groups of two ranks or more"):
         train("hybrid", "--steps", 1, ranks=2)

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_optimizer_state_dict
 
 from tests.saved.accelerate_going_on import accelerator_of
+from tests.saved.making import leave
 from tests.saved.model import LEARNING_RATE, STEPS, loss_of, model, optimizer_of
 
 
@@ -65,6 +66,7 @@ def main(folder, form, *options):
         torch.save({**truth, "losses": losses[STEPS:]}, Path(folder, "truth.pt"))
     if dist.is_initialized():
         dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

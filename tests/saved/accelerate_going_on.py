@@ -21,6 +21,7 @@ from accelerate import (
 )
 from accelerate.state import AcceleratorState
 
+from tests.saved.making import leave
 from tests.saved.model import STEPS, Block, loss_of, model, optimizer_of
 
 TYPES = {"full": "FULL_STATE_DICT", "sharded": "SHARDED_STATE_DICT"}
@@ -73,6 +74,7 @@ def main(folder, form, checkpoint, *options):
         Path(folder, "losses.json").write_text(json.dumps(losses))
     if dist.is_initialized():
         dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from deepspeed.checkpoint import ds_to_universal
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 from torch import distributed
 
+from tests.saved.making import leave
 from tests.saved.model import BATCH, STEPS, loss_of, model, optimizer_of
 
 CLIENT = {"epoch": 2, "note": "kept", "nested": {"seen": [1, 2.5, None]}}
@@ -161,6 +162,7 @@ def main():
             universal(asked)
     distributed.barrier()
     distributed.destroy_process_group()
+    leave()
 
 
 def universal(asked):

@@ -14,6 +14,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType
 
+from tests.saved.making import leave
 from tests.saved.model import STEPS, model, optimizer_of
 from tests.saved.torch_distributed import ddp, fsdp1, fsdp2, of_type, trained
 
@@ -73,6 +74,7 @@ def main(folder, form, checkpoint):
         Path(folder, "losses.json").write_text(json.dumps(losses))
     dist.barrier()
     dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

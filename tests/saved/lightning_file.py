@@ -18,6 +18,7 @@ from lightning.fabric.strategies import ModelParallelStrategy
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_optimizer_state_dict
 from torch.distributed.fsdp import fully_shard
 
+from tests.saved.making import leave
 from tests.saved.model import STEPS, loss_of, model, optimizer_of
 
 
@@ -121,6 +122,7 @@ def sharded(folder, *, frozen):
     if rank == 0:
         torch.save(truth, Path(folder, "truth.pt"))
     dist.destroy_process_group()
+    leave()
 
 
 def main(folder, kind, *options):

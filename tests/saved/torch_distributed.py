@@ -19,6 +19,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType, full
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor
 
+from tests.saved.making import leave
 from tests.saved.model import STEPS, Block, loss_of, model, optimizer_of
 
 
@@ -232,6 +233,7 @@ def main(folder, kind, *options):
         torch.save({"model": weights, "optimizer": states, "losses": losses}, Path(folder) / "truth.pt")
     dist.barrier()
     dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def saved(tmp_path_factory, name, ranks, *options):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        pytest.param(name, options, marks=() if name in ("sharded", "named") else pytest.mark.matrix)
+        pytest.param(name, options, marks=() if name == "sharded" else pytest.mark.matrix)
         for name, options in FORMS.items()
     ],
 )

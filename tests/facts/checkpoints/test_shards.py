@@ -19,6 +19,7 @@ FORMS = {"fsdp1-sharded": Format.FSDP1_SHARDED, "fsdp2-ranks": Format.FSDP2_SHAR
 
 
 @pytest.mark.slow
+@pytest.mark.matrix  # of conversions: the same two are in it in every run
 @pytest.mark.parametrize("kind", FORMS)
 def test_the_shards_of_all_ranks_are_one_checkpoint(tmp_path_factory, kind):
     folder = made(shared_store(tmp_path_factory), kind, "torch_distributed", kind, ranks=2)

@@ -22,7 +22,7 @@ NEW = ("model.safetensors", "optimizer.bin", "scheduler.bin")
         ("ddp", "ddp", 1, 1),
         pytest.param("ddp", "ddp", 2, 2, marks=pytest.mark.matrix),
         pytest.param("fsdp-full", "fsdp1-full", 2, 2, marks=pytest.mark.matrix),
-        ("fsdp-full", "fsdp2-full", 2, 2),
+        pytest.param("fsdp-full", "fsdp2-full", 2, 2, marks=pytest.mark.matrix),
         ("fsdp", "fsdp2-sharded", 2, 3),
     ],
 )

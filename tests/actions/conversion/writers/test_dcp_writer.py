@@ -100,7 +100,7 @@ def test_weights_are_cast_and_the_optimizer_is_left_out_on_request(tmp_path, tra
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.matrix), 3])
 def test_fsdp_goes_on_from_it_at_another_world_size(tmp_path, trained, ranks):
     module, optimizer = trained
     contents = neutral(tmp_path, module, optimizer, step=STEPS)

@@ -135,7 +135,7 @@ def test_sub_groups_are_those_of_deepspeed(store, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("source", "target", "dtype", "ranks"),
     [
-        (2, 3, "bf16", 2),
+        pytest.param(2, 3, "bf16", 2, marks=pytest.mark.matrix),
         *(
             pytest.param(*each, marks=pytest.mark.matrix)
             for each in (
