@@ -38,7 +38,7 @@ def _model(laid: Laid, contents: Contents, options: Options, path: str, rank: in
         parts = flat.whole_share(source, form.ranks, rank, dtype)
         frozen[each.name] = pickles.tensor(storages.storage(parts, dtype), (flat.share(each, form.ranks),))
     shapes = [states.shapes_of(params) for group in laid.groups for params in flat.sub_groups(group, form.ranks)]
-    module = states.module(laid, contents, options, storages, placeholders=True)
+    module = states.module(laid, contents, options, storages, placeholders=form.dtype)
     value = states.model_states(laid, contents, form, module, frozen, shapes)
     return states.file(path, value, storages)
 

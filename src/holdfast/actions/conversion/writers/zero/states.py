@@ -92,11 +92,11 @@ def form_of(laid: Laid, contents: Contents, options: Options, stage: int) -> For
 
 
 def module(
-    laid: Laid, contents: Contents, options: Options, storages: Storages, *, placeholders: bool = False
+    laid: Laid, contents: Contents, options: Options, storages: Storages, *, placeholders: str = ""
 ) -> dict[str, Any]:
-    """The module's state_dict; ``placeholders`` stand for parameters in stage 3, where no rank holds a whole one."""
+    """The module's state_dict; in stage 3, where no rank holds a whole one, empty ``placeholders`` of this dtype."""
     kept = {each.name for each in laid.buffers}
-    empty = storages.storage((), MASTER) if placeholders else None
+    empty = storages.storage((), placeholders) if placeholders else None
     made: OrderedDict[str, Any] = OrderedDict()
     for name, tensor in contents.tensors.items():
         if empty is not None and name not in kept:

@@ -43,7 +43,7 @@ def _model(laid: Laid, contents: Contents, options: Options, path: str) -> File:
     """Buffers and frozen parameters in full; what is trained stands by itself."""
     storages = Storages()
     form = states.form_of(laid, contents, msgspec.structs.replace(options, ranks=1), _STAGE)
-    module = states.module(laid, contents, options, storages, placeholders=True)
+    module = states.module(laid, contents, options, storages, placeholders=MASTER)
     frozen = {each.name: storages.tensor(*states.weight(each, contents, options)) for each in laid.frozen}
     module.update(frozen)
     shapes = [states.shapes_of(group.params) for group in laid.groups]
