@@ -32,7 +32,7 @@ FORMS = {"ddp": None, "fsdp2": Format.FSDP2, "zero1": Format.DEEPSPEED} | dict.f
 )
 #: From which strategy to which: both ways between the frameworks. The guide's page names them.
 CARRIED = [
-    pytest.param("zero2", "fsdp2", marks=DEEPSPEED),
+    pytest.param("zero2", "fsdp2", marks=(DEEPSPEED, pytest.mark.matrix)),
     pytest.param("fsdp2", "zero3", marks=(DEEPSPEED, pytest.mark.matrix)),
     pytest.param("ddp", "zero1", marks=(DEEPSPEED, pytest.mark.matrix)),
     pytest.param("zero3", "ddp", marks=(DEEPSPEED, pytest.mark.matrix)),
@@ -80,7 +80,7 @@ def half(tmp_path_factory):
     return made
 
 
-@pytest.mark.matrix  # in every run a checkpoint is carried over, below, by the same jobs
+@pytest.mark.matrix
 @pytest.mark.parametrize("strategy", ["ddp", *OTHERS])
 def test_it_learns_what_ddp_learns_and_goes_on_from_its_checkpoint(strategy, whole, half):
     folder, first = half(strategy)
@@ -117,7 +117,6 @@ def test_a_frozen_tower_stays_as_it_is(whole, tmp_path):
     assert len(moments) == len(state["model"]) - len(frozen) - 1  # the head is the embedding
 
 
-@pytest.mark.matrix
 def test_two_ranks_cannot_be_hybrid():
     with pytest.raises(AssertionError, match="2 ranks cannot be 2 groups of two ranks or more"):
         train("hybrid", "--steps", 1, ranks=2)

@@ -239,6 +239,7 @@ def test_a_list_of_pieces_that_all_tensors_share_does_not_cost_their_product(tmp
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 def test_the_index_of_a_large_job_is_read_in_seconds(tmp_path):
     ranks, tensors = 500, 1000
     listed, places = {}, {}
