@@ -10,13 +10,23 @@ from pathlib import Path
 import pytest
 
 from holdfast import settings
+from tests.scheduling import pytest_xdist_make_scheduler  # noqa: F401 -- a hook: pytest finds it by its name
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Heed Ctrl-C, and keep away from what runs of the user's own have measured and learnt."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # who starts the tests in a shell's background has it so
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    _own_cache(Path(config.rootpath, ".pytest_cache", "holdfast"))
+    folder = Path(config.rootpath, ".pytest_cache", "holdfast")
+    _own_cache(folder)
+    _own_extensions(folder / "torch_extensions", begins=not hasattr(config, "workerinput"))
+
+
+def _own_extensions(folder: Path, *, begins: bool) -> None:
+    """What DeepSpeed builds by torch, for tests alone: a lock that a killed process left would stop it for ever."""
+    for lock in folder.glob("*/lock") if begins else ():
+        lock.unlink(missing_ok=True)
+    os.environ["TORCH_EXTENSIONS_DIR"] = str(folder)
 
 
 def _own_cache(folder: Path) -> None:

@@ -11,12 +11,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-from tests.saved.making import made, shared_store
+from tests.saved.making import launched, made, shared_store
 
 RANKS = 2
 #: Who saves: the name of what is made, the program and its arguments, and where the checkpoint is below its folder.
@@ -66,26 +65,17 @@ def source_of(store, name):
     return folder, folder / below
 
 
-def launched(*arguments, ranks=RANKS):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"]
-    result = subprocess.run(
-        [*command, *map(str, arguments)], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=110,
-        check=False,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr[-4000:]
-
-
 def gone_on(folder, how, checkpoint):
     """The losses of the two steps after loading."""
     if not how.startswith("--"):
         if how == "accelerate":
-            launched("tests.saved.accelerate_going_on", folder, "ddp", checkpoint, "--steady")
+            launched("-m", "tests.saved.accelerate_going_on", folder, "ddp", checkpoint, "--steady", ranks=RANKS)
         elif how == "lightning":
-            launched("tests.saved.lightning_file", folder, "steady", checkpoint, ranks=1)
+            launched("-m", "tests.saved.lightning_file", folder, "steady", checkpoint)
         else:
-            launched("tests.saved.going_on", folder, how, checkpoint)
+            launched("-m", "tests.saved.going_on", folder, how, checkpoint, ranks=RANKS)
         return json.loads((folder / "losses.json").read_text())
-    launched("tests.saved.deepspeed_zero", folder, *how.split(), checkpoint)
+    launched("-m", "tests.saved.deepspeed_zero", folder, *how.split(), checkpoint, ranks=RANKS)
     return torch.load(folder / "truth.pt", weights_only=False)["losses"]
 
 

@@ -20,6 +20,24 @@ def leave():
     os._exit(0)
 
 
+def launched(*arguments, ranks=1, limit_s=110, environment=None):
+    """What ``ranks`` ranks of a program print under torchrun, as ``"-m", "tests.saved.model"``.
+
+    AssertionError: it failed, or was too slow: then it is ended and ends its ranks, which one that is killed leaves.
+    """
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*command, *map(str, arguments)], cwd=ROOT, env=environment, **pipes) as job:
+        try:
+            printed, errors = job.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            job.terminate()
+            _, errors = job.communicate(timeout=60)
+            raise AssertionError(f"not done after {limit_s} s: {errors[-4000:]}") from None
+    assert job.returncode == 0, errors[-4000:]
+    return printed
+
+
 def made(store, name, program, *arguments, ranks=1, limit_s=240):
     """The folder ``store/name``, which ``python -m tests.saved.<program> FOLDER ...`` filled under ``ranks`` ranks.
 
@@ -30,10 +48,7 @@ def made(store, name, program, *arguments, ranks=1, limit_s=240):
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists():
             folder.mkdir(exist_ok=True)
-            launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-            command = [sys.executable, *launcher, "-m", f"tests.saved.{program}", str(folder), *arguments]
-            result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False)
-            assert result.returncode == 0, result.stderr[-4000:]
+            launched("-m", f"tests.saved.{program}", folder, *arguments, ranks=ranks, limit_s=limit_s)
             done.touch()
     return folder
 

@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from holdfast.plan.generate.files import generate
 from holdfast.plan.generate.migration import Format, migrate
 from holdfast.plan.generate.recipe import Curve, Descent, Rates, Training
 from holdfast.plan.setup import FULL_PRECISION, Recompute, Setup, Strategy
+from tests.saved.making import launched
 
 pytestmark = pytest.mark.slow
 SMALL = {"data": 2, "micro_batch": 2, "accumulation": 2, "sequence": 16}
@@ -26,12 +25,7 @@ def losses_in(text, word="step"):
 def printed(*command):
     """What two ranks print under torchrun."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *map(str, command)],
-        capture_output=True, text=True, check=False, env=environment, timeout=110,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+    return launched(*command, ranks=2, environment=environment)
 
 
 def script(files, folder):

@@ -17,6 +17,7 @@ from holdfast.actions.lint import cache as lint_cache
 from holdfast.facts.code import notebooks, reading
 from holdfast.facts.code.components import components, is_loud
 from holdfast.facts.code.reading import File, PassedOver, Sources
+from holdfast.facts.collector import without_collector
 from holdfast.findings import Finding
 from holdfast.report import lint as report
 from holdfast.rules.code.edits import Edit
@@ -134,7 +135,7 @@ def _at_once(work: Sequence[_Work], count: int) -> list[Judged]:
 
 
 def _judged(work: _Work) -> Judged:
-    with reading.without_collector():
+    with without_collector():
         if work.quiet:
             checked = reading.check(work.files)
             return Judged((), checked.files, checked.lines, checked.passed)

@@ -53,7 +53,7 @@ def command(*, as_json: bool, **given: Any) -> int:
     No framework is needed, and no pickle runs. DST gets its name when every tensor was read back and is that of SRC,
     bit by bit; SRC is never touched. What was cut off goes on where it was by the same command.
 
-    Exit status 0 where DST is there, 2 where the command is wrong, 3 where SRC is not whole or DST cannot be written.
+    Exit status 0 where DST is there, 2 where it cannot be made of SRC as asked, 3 where it cannot be written.
     """
     from holdfast.actions.conversion.converting import convert
     from holdfast.cli.progress import Advance

@@ -24,6 +24,7 @@ from holdfast.facts.checkpoints.distributed import dcp, hf_shards, megatron, our
 from holdfast.facts.checkpoints.files import safetensors_files
 from holdfast.facts.checkpoints.frameworks import accelerate, huggingface, lightning, torch_save
 from holdfast.facts.checkpoints.state_dicts.dealing import Hints
+from holdfast.facts.collector import without_collector
 
 #: Every reader, one a line; of two that give a path the same format the first one reads it.
 READERS: tuple[ModuleType, ...] = (
@@ -87,7 +88,8 @@ def read(path: Path, frozen: Sequence[str] = (), order: Sequence[str] = ()) -> C
     place = find(path)
     more = {"hints": Hints(tuple(frozen), tuple(order))} if place.reader in BY_NUMBER else {}
     try:
-        found: Contents = place.reader.read(place.path, **more)
+        with without_collector():
+            found: Contents = place.reader.read(place.path, **more)
     except OSError as error:
         raise CheckpointUnreadable(place.path, why=(error.strerror or str(error)).lower()) from error
     if order:

@@ -121,7 +121,7 @@ class Reader:
         if not piece.packed:
             return piece
         known = self._alike.get((piece.packed, tensor.dtype, piece.shape))
-        if known is not None and known.fits(os.pread(self._handle(piece.file), len(known.front), piece.offset)):
+        if known is not None and known.fits(os.pread(self.handle(piece.file), len(known.front), piece.offset)):
             return msgspec.structs.replace(
                 piece, offset=piece.offset + len(known.front), strides=known.strides, packed=0
             )
@@ -131,7 +131,7 @@ class Reader:
 
     def _remember(self, piece: Piece, tensor: Tensor, found: Piece) -> None:
         """Keep what stands before its numbers: in another piece of its form that is the same, but for a sum."""
-        front = os.pread(self._handle(piece.file), min(found.offset - piece.offset, _MOST_FRONT), piece.offset)
+        front = os.pread(self.handle(piece.file), min(found.offset - piece.offset, _MOST_FRONT), piece.offset)
         header = front.rfind(b"PK\x03\x04")
         if len(front) == found.offset - piece.offset and header >= 0 and len(self._alike) < _MOST_ALIKE:
             known = _Front(front=front, sum_at=header + _SUM_AT, strides=found.strides)
@@ -139,7 +139,7 @@ class Reader:
 
     def packed_file(self, piece: Piece) -> TorchFile:
         """The file of torch.save that a packed piece stands in."""
-        return read_window(self.root / piece.file, self._handle(piece.file), piece.offset, piece.packed)
+        return read_window(self.root / piece.file, self.handle(piece.file), piece.offset, piece.packed)
 
     def within(self, found: TorchFile, piece: Piece, tensor: Tensor) -> Piece:
         """The piece by where its numbers are, in the file of torch.save that :meth:`packed_file` gave."""
@@ -201,7 +201,7 @@ class Reader:
     def _bytes(self, file: str, offset: int, size: int) -> Array:
         into = np.empty(size, np.uint8)
         view, done = into.data, 0
-        handle = self._handle(file)
+        handle = self.handle(file)
         while done < size:
             try:
                 read = os.preadv(handle, [view[done:]], offset + done)
@@ -212,7 +212,8 @@ class Reader:
             done += read
         return into
 
-    def _handle(self, file: str) -> int:
+    def handle(self, file: str) -> int:
+        """The open file, good until 200 others were asked for."""
         if file not in self._handles:
             if len(self._handles) > 200:  # below the limit of open files of most machines
                 os.close(self._handles.pop(next(iter(self._handles))))

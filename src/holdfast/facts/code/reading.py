@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-import gc
 import io
 import os
 import stat
 import tokenize
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from symtable import symtable
 from types import MappingProxyType
@@ -143,18 +141,6 @@ def check(files: Iterable[File]) -> Checked:
 def listed(paths: Sequence[Path], left_out: Callable[[Path], bool] = _nothing) -> list[Path]:
     """The files that :func:`read` would read."""
     return list(_files(paths, [], left_out, {}))
-
-
-@contextmanager
-def without_collector() -> Iterator[None]:
-    """Trees and what is known of values are millions of objects that stay: looking for garbage is half the time."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def _files(

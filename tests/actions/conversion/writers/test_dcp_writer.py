@@ -1,8 +1,6 @@
 """Checkpoints of torch.distributed.checkpoint that are written without torch, and loaded by torch."""
 
 import json
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from holdfast.facts.checkpoints.distributed import dcp as reader
 from holdfast.facts.checkpoints.pieces import Reader
 from tests.actions.conversion.streamed import neutral, stream
 from tests.facts.checkpoints.truth import same_optimizer, same_tensors
+from tests.saved.making import launched
 from tests.saved.model import STEPS, loss_of, model, optimizer_of
 
 
@@ -111,10 +110,7 @@ def test_fsdp_goes_on_from_it_at_another_world_size(tmp_path, trained, ranks):
 
 def going_on(folder, form, checkpoint, ranks=2):
     """The losses of the steps that follow in the framework that loads it."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    command = [*launcher, "-m", "tests.saved.going_on", str(folder), form, str(checkpoint)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    assert result.returncode == 0, result.stderr[-3000:]
+    launched("-m", "tests.saved.going_on", folder, form, checkpoint, ranks=ranks, limit_s=200)
     return json.loads((folder / "losses.json").read_text())
 
 

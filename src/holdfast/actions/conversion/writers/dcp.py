@@ -22,6 +22,7 @@ from holdfast.actions.conversion.options import Options
 from holdfast.actions.conversion.writers import dcp_index, state_dicts
 from holdfast.actions.conversion.writers.dcp_index import Entry, Piece
 from holdfast.facts.checkpoints.contents import Contents, Group, Optimizer, Tensor
+from holdfast.facts.checkpoints.state_dicts.values import is_plain
 
 #: Numbers that torch keeps as fp32 tensors without dimensions (torch/optim/{adam,nadam,asgd}.py).
 _TENSORS = frozenset({"step", "mu_product", "eta", "mu"})
@@ -72,7 +73,7 @@ def put_optimizer(folder: Folder, contents: Contents, optimizer: Optimizer, *, g
                 folder.value(path, number)
     for at, group in enumerate(groups_of(contents, optimizer) if groups else ()):
         for key, value in {**group.options, "params": list(group.params)}.items():
-            if key != "param_names" and state_dicts.is_plain(value):
+            if key != "param_names" and is_plain(value):
                 folder.value(("optimizer", "param_groups", at, key), value)
 
 

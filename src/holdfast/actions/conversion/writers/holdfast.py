@@ -17,6 +17,7 @@ from holdfast.actions.conversion.files import File, Written
 from holdfast.actions.conversion.options import Options
 from holdfast.actions.conversion.writers import dcp, state_dicts
 from holdfast.facts.checkpoints.contents import Contents, Group, Tensor
+from holdfast.facts.checkpoints.state_dicts.values import is_plain
 from holdfast.manifest import Entry, Manifest
 
 #: Where frameworks keep these; ours has them under names of its own.
@@ -67,7 +68,7 @@ def _groups(contents: Contents, options: Options) -> dict[str, Any]:
 
 
 def _options(group: Group) -> dict[str, Any]:
-    return {key: value for key, value in group.options.items() if key != "param_names" and state_dicts.is_plain(value)}
+    return {key: value for key, value in group.options.items() if key != "param_names" and is_plain(value)}
 
 
 def _values(contents: Contents) -> tuple[dict[str, Any], dict[str, Any]]:

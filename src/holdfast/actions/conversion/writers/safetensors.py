@@ -14,16 +14,12 @@ from holdfast.actions.conversion.files import File, Part, Written, whole
 from holdfast.actions.conversion.options import Options
 from holdfast.actions.conversion.writers import state_dicts
 from holdfast.facts.checkpoints.contents import ITEMSIZE, Contents, Tensor
+from holdfast.facts.checkpoints.files import safetensors_files
 
 STEM = "model"
 INDEX = f"{STEM}.safetensors.index.json"
 #: The format's names of dtypes, by torch's.
-DTYPES: Mapping[str, str] = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
-    "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
-    "complex64": "C64", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e4m3fnuz": "F8_E4M3FNUZ",
-    "float8_e5m2fnuz": "F8_E5M2FNUZ", "float8_e8m0fnu": "F8_E8M0",
-}  # fmt: skip
+DTYPES: Mapping[str, str] = {ours: theirs for theirs, ours in safetensors_files.DTYPES.items()}
 #: The header is padded to it, so that numbers begin at a multiple of it.
 _ALIGNMENT = 8
 

@@ -10,6 +10,7 @@ from holdfast.actions.conversion.archives import Storages
 from holdfast.actions.conversion.options import Options
 from holdfast.actions.conversion.pickles import Call
 from holdfast.facts.checkpoints.contents import Contents, Group, Optimizer, Tensor
+from holdfast.facts.checkpoints.state_dicts.values import is_plain
 
 #: Numbers of an optimizer that torch keeps as fp32 tensors without dimensions (torch/optim/{adam,nadam,asgd}.py).
 _TENSORS = frozenset({"step", "mu_product", "eta", "mu"})
@@ -19,7 +20,6 @@ _SCHEDULERS = ("scheduler", "lr_scheduler", "lr_schedulers", "schedulers")
 _SCHEDULER_MARK = "last_epoch"
 #: What frameworks call the number of steps, which has its own place in the neutral form.
 _STEPS = frozenset({"step", "global_step", "global_steps", "iteration"})
-_PLAIN = (str, int, float, bool, type(None))
 
 
 def of_model(contents: Contents, options: Options, storages: Storages, prefix: str = "") -> dict[str, Any]:
@@ -156,15 +156,6 @@ def _optimizer_left_out(found: Optimizer) -> Iterator[str]:
     options = {key for group in found.groups for key, value in group.options.items() if not is_plain(value)}
     if options:
         yield f"Options of the optimizer that are no plain values are not in it: {_listing(sorted(options))}."
-
-
-def is_plain(value: Any) -> bool:
-    """It is of what every reader of checkpoints knows: text, numbers, None, and lists and dicts of them."""
-    if isinstance(value, Mapping):
-        return all(isinstance(key, (str, int)) and is_plain(each) for key, each in value.items())
-    if isinstance(value, (list, tuple)):
-        return all(map(is_plain, value))
-    return isinstance(value, _PLAIN)
 
 
 def _listed(value: Any) -> Any:

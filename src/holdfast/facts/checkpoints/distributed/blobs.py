@@ -31,7 +31,6 @@ class Blobs:
         self.gaps: list[Gap] = []
         self._known: dict[bytes, Any] = {}
         self._numbers: dict[bytes, float | int] = {}
-        self._handles: dict[str, int] = {}
         self._reader = Reader(root)
 
     def __enter__(self) -> Self:
@@ -40,9 +39,6 @@ class Blobs:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for handle in self._handles.values():
-            os.close(handle)
-        self._handles.clear()
         self._reader.__exit__(kind, error, trace)
 
     def value(self, key: str, file: str, offset: int, length: int) -> Any:
@@ -51,7 +47,7 @@ class Blobs:
             return f"<{length:,} bytes>"
         path = self._root / file
         try:
-            handle = self._handle(file)
+            handle = self._reader.handle(file)
             data = os.pread(handle, length, offset)
             if data not in self._known:
                 found = torch_files.read_window(path, handle, offset, length).value
@@ -69,7 +65,7 @@ class Blobs:
         try:
             if piece is None or not piece.packed:
                 return self._read(tensor)
-            data = os.pread(self._handle(piece.file), piece.packed, piece.offset)
+            data = os.pread(self._reader.handle(piece.file), piece.packed, piece.offset)
             mark = data + tensor.dtype.encode()
             if mark not in self._numbers:
                 self._numbers[mark] = self._read(tensor)
@@ -82,13 +78,6 @@ class Blobs:
     def _read(self, tensor: Tensor) -> float | int:
         found: float | int = self._reader.whole(tensor).item()
         return found
-
-    def _handle(self, file: str) -> int:
-        if file not in self._handles:
-            if len(self._handles) > 200:  # below the limit of open files of most machines
-                os.close(self._handles.pop(next(iter(self._handles))))
-            self._handles[file] = os.open(self._root / file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        return self._handles[file]
 
 
 def is_bounded(value: Any) -> bool:

@@ -6,9 +6,7 @@ is a pickle that torch itself loads without any wall. Here nothing in it runs, a
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -101,25 +99,12 @@ def read(path: Path) -> tuple[Entry, ...]:
     with open_binary(path) as stream:
         data = stream.read(MOST_BYTES + 1)
     try:
-        with _without_collector():
-            return tuple(_entries(vars(_whole(data)), len(data) // _LEAST_BYTES))
+        return tuple(_entries(vars(_whole(data)), len(data) // _LEAST_BYTES))
     except Refused as error:
         raise CheckpointUnreadable(path, why=str(error)) from error
     except (Unreadable, ValueError, TypeError, KeyError, AttributeError) as error:
         why = str(error) if isinstance(error, Unreadable) else f"it does not fit together ({type(error).__name__})"
         raise CheckpointUnreadable(path, why=f"its index cannot be read: {why}") from error
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Millions of objects that all stay: looking for others takes 8 s of 12 with half a million pieces (measured)."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def merged(indexes: Iterable[tuple[Entry, ...]]) -> tuple[Entry, ...]:

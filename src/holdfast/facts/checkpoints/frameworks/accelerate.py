@@ -95,15 +95,8 @@ def _whole(path: Path, hints: Hints | None) -> Contents:
     further = sorted(each.name for each in path.iterdir() if _FURTHER.match(each.name))
     notes = [f"{name} holds another model, which is not looked at" for name in further]
     notes += [f"{found[0]} is read; {name} is there, too, and is not looked at" for name in found[1:]]
-    given: list[tuple[Source, Mapping[str, Any]]] = []
-    for name in sorted(each.name for each in path.iterdir() if _OPTIMIZER.match(each.name)):
-        try:
-            file = torch_legacy.read(path / name)
-        except CheckpointUnreadable as error:
-            weights.gaps.append(gap_of(error, name))
-            continue
-        if optimizers.is_optimizer(file.value):
-            given.append((Source(file, name), file.value))
+    given, gaps = optimizers.given(path, sorted(each.name for each in path.iterdir() if _OPTIMIZER.match(each.name)))
+    weights.gaps += gaps
     known = (
         optimizers.find(path, given, weights.tensors, hints, ordered=weights.ordered) if given else optimizers.Found()
     )

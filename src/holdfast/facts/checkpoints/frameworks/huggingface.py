@@ -41,7 +41,8 @@ def recognises(path: Path) -> Format | None:
 def read(path: Path, hints: Hints | None = None) -> Contents:
     """What is in the folder. ``hints``: see :func:`optimizers.find`. Raises CheckpointUnreadable."""
     weights = read_weights(path)
-    given = list(_optimizers(path, weights))
+    given, gaps = optimizers.given(path, [name for name in _OPTIMIZERS if (path / name).is_file()])
+    weights.gaps += gaps
     found = (
         optimizers.find(path, given, weights.tensors, hints, ordered=weights.ordered) if given else optimizers.Found()
     )
@@ -64,18 +65,6 @@ def read(path: Path, hints: Hints | None = None) -> Contents:
 def files_in(folder: Path) -> dict[str, int]:
     """The files that lie in it, with their sizes."""
     return {each.name: each.stat().st_size for each in sorted(folder.iterdir()) if each.is_file()}
-
-
-def _optimizers(path: Path, weights: Weights) -> Iterator[tuple[Source, Mapping[str, Any]]]:
-    for name in _OPTIMIZERS:
-        if (path / name).is_file():
-            try:
-                file = torch_legacy.read(path / name)
-            except CheckpointUnreadable as error:
-                weights.gaps.append(gap_of(error, name))
-                continue
-            if optimizers.is_optimizer(file.value):
-                yield Source(file, name), file.value
 
 
 def _values(path: Path, weights: Weights) -> Iterator[tuple[str, Any]]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from holdfast.facts.checkpoints.contents import Group, Optimizer, Tensor
+from holdfast.errors import CheckpointUnreadable
+from holdfast.facts.checkpoints.contents import Gap, Group, Optimizer, Tensor
+from holdfast.facts.checkpoints.files import torch_legacy
+from holdfast.facts.checkpoints.files.gaps import gap_of
 from holdfast.facts.checkpoints.files.torch_pickle import TensorAt
 from holdfast.facts.checkpoints.state_dicts import dealing, ties
 from holdfast.facts.checkpoints.state_dicts.dealing import Shape
@@ -52,6 +55,21 @@ class _Raw(msgspec.Struct):
 def is_optimizer(value: Any) -> bool:
     """It is what ``Optimizer.state_dict()`` gives."""
     return isinstance(value, Mapping) and isinstance(value.get("state"), Mapping) and _are_groups(value)
+
+
+def given(folder: Path, names: Iterable[str]) -> tuple[list[tuple[Source, Mapping[str, Any]]], list[Gap]]:
+    """The optimizers' state_dicts in those files of a folder, each with its file; and which files cannot be read."""
+    found: list[tuple[Source, Mapping[str, Any]]] = []
+    gaps = []
+    for name in names:
+        try:
+            file = torch_legacy.read(folder / name)
+        except CheckpointUnreadable as error:
+            gaps.append(gap_of(error, name))
+            continue
+        if is_optimizer(file.value):
+            found.append((Source(file, name), file.value))
+    return found, gaps
 
 
 def find(

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from holdfast.actions.conversion.options import Options
-from holdfast.actions.conversion.writers import state_dicts
 from holdfast.facts.checkpoints.contents import Contents, Group, Optimizer, Tensor
+from holdfast.facts.checkpoints.state_dicts.values import is_plain
 
 #: What ZeRO keeps weights and moments in, whatever the model computes in.
 MASTER = "float32"
@@ -113,7 +113,7 @@ def _flat_group(
         losses.append(f"{key} of {name} is not in it: ZeRO keeps states of the parameter's own shape.")
     numbers = _numbers(contents, optimizer, params, losses) if states else {}
     kept = {key: value for key, value in group.options.items() if key not in _NOT_OPTIONS}
-    unplain = [key for key, value in kept.items() if not state_dicts.is_plain(value)]
+    unplain = [key for key, value in kept.items() if not is_plain(value)]
     if unplain:
         losses.append(f"Options of the optimizer that are no plain values are not in it: {listing(unplain)}.")
     plain = {key: value for key, value in kept.items() if key not in unplain}

@@ -21,6 +21,7 @@ from holdfast.actions.conversion.writers import state_dicts
 from holdfast.actions.conversion.writers.zero.groups import MASTER, FlatGroup, Laid, step_of
 from holdfast.errors import BadValue
 from holdfast.facts.checkpoints.contents import Contents, Format, Tensor
+from holdfast.facts.checkpoints.state_dicts.values import is_plain
 
 #: The release whose form this is; its loaders ask for one.
 VERSION = "0.19.8"
@@ -226,7 +227,7 @@ def losses(laid: Laid, contents: Contents) -> Iterator[str]:
             "It has no state of a learning rate scheduler: where the engine has one, load it with "
             "load_checkpoint(load_lr_scheduler_states=False)."
         )
-    lost = [key for key, value in contents.values.items() if not state_dicts.is_plain(value)]
+    lost = [key for key, value in contents.values.items() if not is_plain(value)]
     if lost:
         yield f"Not in it, because they are objects of the program that saved them: {', '.join(lost[:5])}."
 
