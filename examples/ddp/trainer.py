@@ -8,6 +8,7 @@ It runs under ``torchrun`` too: the guard needs a process group and nothing else
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import torch
@@ -26,6 +27,12 @@ def main() -> None:
     """The whole job."""
     options = parser(__doc__).parse_args()
     dist.init_process_group("gloo")
+    train(options)  # DDP's reducer is gone after it: with the group's last reference in it, it may wait for ever
+    dist.destroy_process_group()
+
+
+def train(options: Namespace) -> None:
+    """All but joining and leaving the group."""
     torch.manual_seed(options.seed)
     model = DistributedDataParallel(LanguageModel())
     optimizer = Adam(model.parameters(), lr=options.lr)
@@ -52,7 +59,6 @@ def main() -> None:
                 break
 
     best.say_end(step)
-    dist.destroy_process_group()
 
 
 def save(model: DistributedDataParallel, folder: Path | None, step: int) -> None:

@@ -61,7 +61,7 @@ def test_ranks_that_the_script_started_are_found_and_numbered_as_they_were_start
     assert errors == ""
     root = said["verdict"]["root"]
     assert (status, root["cause"]) == (1, "rank-missing-collective")
-    assert (root["subject"]["rank"], root["subject"]["line"]) == (1, LINE)
+    assert (root["subject"]["rank"], root["subject"]["line"]) == (1, LINE), said["verdict"]["unseen"]
     assert len(said["samples"]["ranks"]) == said["samples"]["world_size"] == 3
     assert (said["job"]["script"], said["job"]["launcher_pid"]) == ("spawns.py", pid)
     assert any("numbered in the order in which" in text for text in said["verdict"]["unseen"])

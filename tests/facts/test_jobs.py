@@ -13,7 +13,7 @@ import pytest
 from holdfast.errors import NoJob
 from holdfast.facts import jobs
 from holdfast.facts.jobs import Search
-from holdfast.facts.training_processes import identify, launcher_name
+from holdfast.facts.training_processes import ProcessTable, identify, launcher_name
 
 #: A rank that starts a worker, which inherits its environment, says so, and waits until it is told to end.
 WITH_WORKER = """
@@ -137,3 +137,21 @@ def test_the_program_is_shown_in_short():
     assert jobs.script(("python", "-m", "trainer.main")) == "trainer.main"
     assert jobs.script(("python", "-m", "holdfast.runtime.bootstrap", "train.py")) == "train.py"
     assert jobs.script(()) == "a process without a command line"
+
+
+@pytest.mark.parametrize(
+    ("started", "order"),
+    [
+        ({7: 1, 5: 2, 6: 2}, [7, 5, 6]),
+        ({32767: 4, 301: 4, 302: 4, 9: 3}, [9, 32767, 301, 302]),  # ids begin again after the highest
+        ({1: 0, 9000: 0}, [1, 9000]),
+    ],
+)
+def test_processes_of_one_tick_are_in_the_order_of_their_ids(tmp_path, started, order):
+    for pid, ticks in started.items():
+        (tmp_path / str(pid)).mkdir()
+        numbers = ["0"] * 17 + [str(ticks)] + ["0"] * 30
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (python) S 1 {' '.join(numbers)}")
+    (tmp_path / "sys" / "kernel").mkdir(parents=True)
+    (tmp_path / "sys" / "kernel" / "pid_max").write_text("32768\n")
+    assert ProcessTable(tmp_path).in_order_of_starts(started) == order

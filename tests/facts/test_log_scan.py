@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import random
 import subprocess
@@ -29,7 +30,11 @@ SMALL_TABLE = (
 #: Bytes in which the rows above are likely, with all that separates and confuses.
 PARTS = [b"Error", b"a", b"b", b"x", b"y", b"z", b"zz", b"WATCHdog", "é".encode(), b"rank 12", b" ", b"\t", b"\x0b"]
 PARTS += [b"\n", b"\n\n", b"\r", b"\r\n", b"\0", b"\xff", b"\xc3", b"\x1b[31m"]
-LOGS = st.lists(st.sampled_from(PARTS) | st.binary(max_size=3), max_size=60).map(b"".join)
+LOGS = (
+    st.lists(st.sampled_from(PARTS) | st.binary(max_size=3), max_size=60)
+    .map(b"".join)
+    .filter(lambda data: not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)))  # read as what they mark
+)
 #: One line of each row, or nearly.
 SAID = [
     *(name.encode() for name, _, _ in TABLE),

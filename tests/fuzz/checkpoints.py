@@ -48,7 +48,7 @@ def _saved() -> bytes:
     """What torch.save makes of a state dict, an optimizer's state and an object."""
     weight = pickles.tensor(pickles.StorageOf("float32", "0", 6), (2, 3))
     half = pickles.tensor(pickles.StorageOf("bfloat16", "1", 4), (4,))
-    args = pickles.Object(pickles.Global("argparse", "Namespace"), {"lr": 0.1})
+    args = pickles.instance(pickles.named("argparse", "Namespace"), {"lr": 0.1})
     value = {"model": OrderedDict(weight=weight, bias=half), "step": 3, "args": args}
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as made:

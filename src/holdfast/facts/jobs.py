@@ -263,7 +263,7 @@ def _without_numbers(search: Search, table: ProcessTable) -> list[Job]:
     if not pids and search.name:
         pids = table.python_without_rank(search.name)
     parents = {table.seen(pid).stat.parent for pid in pids}
-    pids = sorted(set(pids) - parents, key=lambda pid: (table.seen(pid).stat.started_ticks, pid)) or pids
+    pids = table.in_order_of_starts(set(pids) - parents) or pids
     members = [(table.seen(pid), Identity(at, len(pids), None, "the order of starts")) for at, pid in enumerate(pids)]
     if not members:
         return []

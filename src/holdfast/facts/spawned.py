@@ -42,7 +42,7 @@ def families(table: ProcessTable) -> Iterator[Family]:
         if len(pids) < 2 or parent.variable("LOCAL_RANK"):  # that one is a rank itself, and these are its workers
             continue
         ends = {pid: _connections(pid) for pid in pids[:_MOST_CHILDREN] if table.has_torch(pid)}
-        ranks = sorted(_connected(ends), key=lambda pid: (table.seen(pid).stat.started_ticks, pid))
+        ranks = table.in_order_of_starts(_connected(ends))
         if ranks and not _connections(parent_pid) & {end for pid in ranks for end in ends[pid]}:
             yield Family(parent, tuple(table.seen(pid) for pid in ranks), _store(ends, ranks))
 

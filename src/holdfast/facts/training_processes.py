@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -79,6 +81,8 @@ class ProcessTable:
         self._root = proc_root
         self._stats = {stat.pid: stat for stat in _stats(proc_root)}
         self._seen: dict[int, Seen] = {}
+        said = proc.text(proc_root / "sys" / "kernel" / "pid_max")
+        self._highest = _number(said.strip()) if isinstance(said, str) else None
         self.closed = 0
 
     def __contains__(self, pid: int) -> bool:
@@ -102,9 +106,15 @@ class ProcessTable:
     def python(self) -> list[int]:
         """The living processes that run Python, the oldest first, without this one and those above it."""
         own = {os.getpid(), *(seen.pid for seen in self.ancestors(os.getpid()))}
-        living = (stat for stat in self._stats.values() if stat.life != Life.DEAD and stat.pid not in own)
-        ordered = sorted(living, key=lambda stat: (stat.started_ticks, stat.pid))
-        return [stat.pid for stat in ordered if self.is_python(stat.pid)]
+        living = [pid for pid, stat in self._stats.items() if stat.life != Life.DEAD and pid not in own]
+        return [pid for pid in self.in_order_of_starts(living) if self.is_python(pid)]
+
+    def in_order_of_starts(self, pids: Iterable[int]) -> list[int]:
+        """The oldest first. Within one tick of the clock (10 ms) it is the order of the ids, which begin again."""
+        by_tick: dict[int, list[int]] = defaultdict(list)
+        for pid in sorted(pids):
+            by_tick[self._stats[pid].started_ticks].append(pid)
+        return [pid for _, together in sorted(by_tick.items()) for pid in _around(together, self._highest)]
 
     def ranks(self) -> dict[int, Identity]:
         """The processes that are ranks, by process id, with what they are in their job."""
@@ -190,6 +200,16 @@ def _stats(proc_root: Path) -> Iterator[Stat]:
             stat = proc.stat(int(entry.name), proc_root)
             if isinstance(stat, Stat):
                 yield stat
+
+
+def _around(pids: Sequence[int], highest: int | None) -> Sequence[int]:
+    """Ids that were given out one after the other: after the ``highest`` they begin again."""
+    gaps = [after - before for before, after in pairwise(pids)]
+    widest = max(gaps, default=0)
+    if highest is None or 2 * widest <= highest:
+        return pids
+    first = gaps.index(widest) + 1
+    return [*pids[first:], *pids[:first]]
 
 
 def _number(text: str) -> int | None:

@@ -186,6 +186,33 @@ def test_a_missing_shard_is_named_with_its_rank(source):
     assert left_there(source) == ["zero2"]
 
 
+@pytest.mark.parametrize("to", [Format.TORCH, Format.ACCELERATE])
+@pytest.mark.parametrize(
+    ("made", "torn", "damage"),
+    [
+        (Format.ACCELERATE, "random_states_1.pkl", "unlink"),
+        (Format.ACCELERATE, "optimizer.bin", "truncate"),
+        (Format.UNIVERSAL, "exp_avg.pt", "unlink"),
+        (Format.UNIVERSAL, "optimizer_state.pt", "truncate"),
+    ],
+)
+def test_of_one_that_is_torn_beside_its_model_the_model_is_taken_on_request(source, made, torn, damage, to):
+    convert(wish(source, made, "torn", ranks=3))
+    file = min((source.parent / "torn").rglob(torn))
+    file.unlink() if damage == "unlink" else os.truncate(file, 100)
+    before = left_there(source)
+    with pytest.raises(CheckpointUnreadable, match=rf"{torn}.*--no-optimizer takes them alone") as refused:
+        convert(wish(source.parent / "torn", to))
+    assert left_there(source) == before, refused
+    found = convert(wish(source.parent / "torn", to, optimizer=False))
+    assert any(each.startswith("left out, not being whole") and torn in each for each in found.notes)
+    target = formats.read(source.parent / "target")
+    wanted = weights_of(source)
+    with Reader(Path(target.root)) as reader:
+        for name, each in target.tensors.items():
+            assert np.array_equal(reader.whole(each), wanted[f"module.{name}"].numpy())
+
+
 class Wrong:
     """A writer with a bug."""
 

@@ -114,14 +114,27 @@ def convert(wish: Wish, tell: Tell = lambda _what, _done, _all: None) -> Convert
 
 def _source(wish: Wish) -> Contents:
     """The source under the names that are wanted. Raises CheckpointUnreadable: something of it is missing."""
-    contents = formats.read(wish.source, wish.frozen, wish.order)
-    if contents.gaps:
-        raise CheckpointUnreadable(wish.source, why=_gaps(contents.gaps),
-                                   next_step="`holdfast ckpt verify` tells all of it; take a whole one")  # fmt: skip
+    contents = _whole(formats.read(wish.source, wish.frozen, wish.order), wish)
     if not contents.tensors:
         raise CheckpointUnreadable(wish.source, why="it has no tensor")
     staging.check_target(wish.target, (wish.source, Path(contents.root)), overwrite=wish.overwrite)
     return names.renamed(contents, wish.maps, keep_wrappers=wish.keep_wrappers)
+
+
+def _whole(contents: Contents, wish: Wish) -> Contents:
+    """The same where it is whole, or all of the model is that is asked for alone. Raises CheckpointUnreadable."""
+    if not contents.gaps:
+        return contents
+    weights = all(gap.beside for gap in contents.gaps)
+    if weights and not wish.options.optimizer:
+        torn = {gap.file for gap in contents.gaps}
+        return replace(
+            contents, notes=(*contents.notes, f"left out, not being whole: {_gaps(contents.gaps)}"),
+            files={name: size for name, size in contents.files.items() if name not in torn},
+        )  # fmt: skip
+    only = "; the weights are whole, and --no-optimizer takes them alone" if weights else ""
+    next_step = f"`holdfast ckpt verify` tells all of it; take a whole one{only}"
+    raise CheckpointUnreadable(wish.source, why=_gaps(contents.gaps), next_step=next_step)
 
 
 def _gaps(gaps: Sequence[Gap]) -> str:
@@ -194,7 +207,7 @@ def _proven(staged: Staging, contents: Contents, written: Written, wish: Wish, c
     try:
         order = tuple(contents.tensors) if wish.order else ()
         target = formats.read(staged.path, tuple(contents.frozen), order)
-        why = _gaps(target.gaps) if target.gaps else ""
+        why = _gaps([gap for gap in target.gaps if wish.options.optimizer or not gap.beside])
         proof = proving.prove(contents, target, written.files, wish.options, count)
     except CheckpointUnreadable as error:
         if str(staged.folder) not in error.subject:

@@ -1,43 +1,56 @@
 """Pickles as torch.save makes them, made without torch: protocol 2, tensors as references to storages.
 
-Python's own pickler writes them. It is the one in Python, whose ``save_global`` can be told not to look a name up:
-neither torch nor DeepSpeed has to be here for a file that names their classes.
+Neither torch nor DeepSpeed has to be here for a file that names their classes. Python's pickler, the fast one in C,
+looks each name up, so that it is given stand-ins from a module with a name that is in no other text; in protocol 2 a
+name stands as text behind one opcode, and is exchanged for the right one in what was written.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+import re
+import sys
+import uuid
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 import msgspec
 
 _PROTOCOL = 2
+_STAND_INS = ModuleType(f"holdfast_stand_ins_{uuid.uuid4().hex}")
+_WRITTEN = re.compile(rb"c%s\n(n\d+)\n" % _STAND_INS.__name__.encode())
+_NAMES: dict[bytes, bytes] = {}
+sys.modules[_STAND_INS.__name__] = _STAND_INS
 
 
-class Global(msgspec.Struct, frozen=True):
-    """A name in a module: a class, a function or a dtype of torch."""
+@cache
+def named(module: str, name: str) -> type:
+    """What stands for a name in a module: a class, a function or a dtype of torch."""
+    own = f"n{len(_NAMES)}"
+    found = type(own, (), {"__module__": _STAND_INS.__name__})
+    setattr(_STAND_INS, own, found)
+    _NAMES[own.encode()] = f"{module}\n{name}\n".encode()
+    return found
 
-    module: str
-    name: str
+
+def instance(kind: type, state: Mapping[str, Any]) -> Any:
+    """An object that is made without calling its __init__: ``cls.__new__(cls)``, then its attributes are set."""
+    made = kind()
+    vars(made).update(state)
+    return made
 
 
 class Call(msgspec.Struct, frozen=True, eq=False):
     """What is made by calling a function or class when the pickle is loaded."""
 
-    function: Global
+    function: type
     arguments: tuple[Any, ...]
     #: Handed to the object's __setstate__, or put into its __dict__.
     state: Any = None
-
-
-class Object(msgspec.Struct, frozen=True, eq=False):
-    """An object that is made without calling its __init__: ``cls.__new__(cls)``, then its attributes are set."""
-
-    kind: Global
-    state: Mapping[str, Any]
 
 
 class StorageOf(msgspec.Struct, frozen=True):
@@ -57,10 +70,10 @@ _STORAGES = {
 
 
 def dumps(value: Any) -> bytes:
-    """The pickle of plain values, the classes above, and OrderedDict."""
+    """The pickle of plain values, what is made here, and OrderedDict."""
     stream = io.BytesIO()
-    _Pickler(stream).dump(value)
-    return stream.getvalue()
+    _Pickler(stream, protocol=_PROTOCOL).dump(value)
+    return _WRITTEN.sub(lambda match: b"c" + _NAMES[match[1]], stream.getvalue())
 
 
 def tensor(storage: StorageOf, shape: tuple[int, ...], offset: int = 0, *, requires_grad: bool = False) -> Call:
@@ -72,52 +85,24 @@ def tensor(storage: StorageOf, shape: tuple[int, ...], offset: int = 0, *, requi
         step *= max(n, 1)
     arguments: tuple[Any, ...] = (storage, offset, tuple(shape), tuple(reversed(strides)), requires_grad, OrderedDict())
     if storage.dtype in _STORAGES:
-        return Call(Global("torch._utils", "_rebuild_tensor_v2"), arguments)
-    return Call(Global("torch._utils", "_rebuild_tensor_v3"), (*arguments, Global("torch", storage.dtype)))
+        return Call(named("torch._utils", "_rebuild_tensor_v2"), arguments)
+    return Call(named("torch._utils", "_rebuild_tensor_v3"), (*arguments, named("torch", storage.dtype)))
 
 
-_Base: Any = pickle._Pickler  # noqa: SLF001 - the one in Python, whose parts can be overridden
-
-
-class _Pickler(_Base):  # type: ignore[misc]
-    def __init__(self, stream: io.BytesIO) -> None:
-        super().__init__(stream, protocol=_PROTOCOL)
-
+class _Pickler(pickle.Pickler):
     def persistent_id(self, value: Any) -> Any:
         """Storages stand outside of the pickle."""
-        if not isinstance(value, StorageOf):
+        if type(value) is not StorageOf:
             return None
         # A dtype without a storage class of its own is kept untyped; its elements are counted in bytes then.
         kind = _STORAGES.get(value.dtype)
         numel = value.numel if kind else value.numel * _UNTYPED_SIZES.get(value.dtype, 1)
-        where = Global("torch", kind) if kind else Global("torch.storage", "UntypedStorage")
+        where = named("torch", kind) if kind else named("torch.storage", "UntypedStorage")
         return ("storage", where, value.key, "cpu", numel)
 
-    def save(self, value: Any, save_persistent_id: bool = True) -> None:  # noqa: FBT001, FBT002 - as the base has it
-        """Ours are written by hand, the rest as Python does."""
-        if isinstance(value, Global):
-            known = self.memo.get(id(value))
-            if known is None:
-                self.write(pickle.GLOBAL + f"{value.module}\n{value.name}\n".encode())
-            else:
-                self.write(self.get(known[0]))
-        elif isinstance(value, Call):
-            self.save(value.function)
-            self.save(value.arguments)
-            self.write(pickle.REDUCE)
-            self._set(value.state)
-        elif isinstance(value, Object):
-            self.save(value.kind)
-            self.save(())
-            self.write(pickle.NEWOBJ)
-            self._set(dict(value.state))
-        else:
-            super().save(value, save_persistent_id)
-
-    def _set(self, state: Any) -> None:
-        if state is not None:
-            self.save(state)
-            self.write(pickle.BUILD)
+    def reducer_override(self, value: Any) -> Any:
+        """A call is written as what is made by it."""
+        return (value.function, value.arguments, value.state) if type(value) is Call else NotImplemented
 
 
 _UNTYPED_SIZES = {"uint16": 2, "uint32": 4, "uint64": 8}

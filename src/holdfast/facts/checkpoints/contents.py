@@ -105,7 +105,8 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     ``kind``: missing, truncated, mixed, unreadable, refused, nameless.
     ``file`` is the path below the root, ``rank`` who wrote it where the name says so, ``why`` one clause of a sentence.
     ``refused`` is a pickle that names what no checkpoint needs (``names`` has it: ``os.system``). ``nameless`` is
-    whole, but does not say which parameters are in it, so that nothing else can be made of it.
+    whole, but does not say which parameters are in it, so that nothing else can be made of it. ``beside`` the model:
+    no weight is touched by it.
     """
 
     kind: str
@@ -113,6 +114,7 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     rank: int | None = None
     names: tuple[str, ...] = ()
+    beside: bool = False
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):

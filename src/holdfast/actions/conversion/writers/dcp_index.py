@@ -10,15 +10,15 @@ from typing import Any
 
 import msgspec
 
-from holdfast.actions.conversion.pickles import Call, Global, Object, dumps
+from holdfast.actions.conversion.pickles import Call, dumps, instance, named
 
 FILE = ".metadata"
 VERSION = "1.0.0"
 _METADATA = "torch.distributed.checkpoint.metadata"
-_INDEX = Global(_METADATA, "MetadataIndex")
-_CHUNK = Global(_METADATA, "ChunkStorageMetadata")
-_PLACE = Global("torch.distributed.checkpoint.filesystem", "_StorageInfo")
-_SIZE = Global("torch", "Size")
+_INDEX = named(_METADATA, "MetadataIndex")
+_CHUNK = named(_METADATA, "ChunkStorageMetadata")
+_PLACE = named("torch.distributed.checkpoint.filesystem", "_StorageInfo")
+_SIZE = named("torch", "Size")
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -51,31 +51,31 @@ def made(entries: Iterable[Entry]) -> bytes:
     paths: dict[str, Any] = {}
     places: dict[Any, Any] = {}
     for entry in entries:
-        listed[entry.key] = _tensor(entry) if entry.dtype else Object(Global(_METADATA, "BytesStorageMetadata"), {})
+        listed[entry.key] = _tensor(entry) if entry.dtype else instance(named(_METADATA, "BytesStorageMetadata"), {})
         paths[entry.key] = entry.path
         for number, piece in enumerate(entry.pieces):
             index: dict[str, Any] = {"fqn": entry.key, "index": number if entry.dtype else None}
             index |= {} if piece.start is None else {"offset": _size(piece.start)}
             where = {"relative_path": piece.file, "offset": piece.offset, "length": piece.length}
-            places[Object(_INDEX, index)] = Object(_PLACE, where)
+            places[instance(_INDEX, index)] = instance(_PLACE, where)
     whole = {
         "state_dict_metadata": listed, "planner_data": paths, "storage_data": places, "storage_meta": None,
         "version": VERSION,
     }  # fmt: skip
-    return dumps(Object(Global(_METADATA, "Metadata"), whole))
+    return dumps(instance(named(_METADATA, "Metadata"), whole))
 
 
-def _tensor(entry: Entry) -> Object:
-    layout = Call(Global("torch.serialization", "_get_layout"), ("torch.strided",))
-    contiguous = Call(Global(_METADATA, "_MEM_FORMAT_ENCODING"), (0,))
+def _tensor(entry: Entry) -> Any:
+    layout = Call(named("torch.serialization", "_get_layout"), ("torch.strided",))
+    contiguous = Call(named(_METADATA, "_MEM_FORMAT_ENCODING"), (0,))
     properties = Call(
-        Global(_METADATA, "TensorProperties"), (), (Global("torch", entry.dtype), layout, False, contiguous, False)
+        named(_METADATA, "TensorProperties"), (), (named("torch", entry.dtype), layout, False, contiguous, False)
     )
     chunks = [
-        Object(_CHUNK, {"offsets": _size(piece.start or ()), "sizes": _size(piece.shape)}) for piece in entry.pieces
+        instance(_CHUNK, {"offsets": _size(piece.start or ()), "sizes": _size(piece.shape)}) for piece in entry.pieces
     ]
     about = {"properties": properties, "size": _size(entry.shape), "chunks": chunks}
-    return Object(Global(_METADATA, "TensorStorageMetadata"), about)
+    return instance(named(_METADATA, "TensorStorageMetadata"), about)
 
 
 def _size(sizes: tuple[int, ...]) -> Call:

@@ -138,7 +138,7 @@ def _parts(folder: Path, model: Model, reader: Reader, *, divided: bool) -> _Par
                 try:
                     _take(found, name, state, torch_files.read(folder / file), file, shape, reader)
                 except CheckpointUnreadable as error:
-                    found.gaps.append(gap_of(error, file))
+                    found.gaps.append(gap_of(error, file, beside=state != WEIGHTS))
     return found
 
 
@@ -191,10 +191,11 @@ def _options(folder: Path, reader: Reader, parts: _Parts) -> tuple[list[dict[Any
         parts.sizes[_OPTIMIZER] = (folder / _OPTIMIZER).stat().st_size
         read = torch_files.read(folder / _OPTIMIZER)
     except OSError:
-        parts.gaps.append(Gap(kind="missing", file=_OPTIMIZER, why="the optimizer's groups are not there"))
+        why = "the optimizer's groups are not there"
+        parts.gaps.append(Gap(kind="missing", file=_OPTIMIZER, why=why, beside=True))
         return [], {}
     except CheckpointUnreadable as error:
-        parts.gaps.append(gap_of(error, _OPTIMIZER))
+        parts.gaps.append(gap_of(error, _OPTIMIZER, beside=True))
         return [], {}
     value = read.value if isinstance(read.value, Mapping) else {}
     groups = [_plain(read, reader, group) for group in value.get("param_groups") or () if isinstance(group, Mapping)]
@@ -240,4 +241,5 @@ def _missing(model: Model, parts: _Parts) -> Iterable[Gap]:
         for state in sorted(usual - parts.tensors.get(name, {}).keys()):
             file = f"{ZERO}/{name}/{state}{_SUFFIX}"
             if file not in known:
-                yield Gap(kind="missing", file=file, why=f"{state} of {name} is not there")
+                why = f"{state} of {name} is not there"
+                yield Gap(kind="missing", file=file, why=why, beside=state != WEIGHTS)

@@ -121,11 +121,12 @@ def _sharded(path: Path) -> Contents | None:
     trained = {name for group in optimizer.groups for name in group.params} if optimizer is not None else set()
     left = [name for name in model.tensors if name not in trained] if trained & set(model.tensors) else []
     frozen = {name for name in left if name.endswith(("weight", "bias"))}
+    gaps = (msgspec.structs.replace(gap, beside=True) for gap in other.gaps)
     return msgspec.structs.replace(
         model, optimizer=optimizer, step=other.step, frozen=frozenset(frozen | model.frozen),
         files={**model.files, **other.files},
         buffers=frozenset((set(left) | model.buffers) - frozen - model.frozen),
-        gaps=(*model.gaps, *other.gaps), notes=(*model.notes, *other.notes),
+        gaps=(*model.gaps, *gaps), notes=(*model.notes, *other.notes),
     )  # fmt: skip
 
 
@@ -145,14 +146,17 @@ def _ranks(path: Path) -> tuple[int | Unknown, list[Gap]]:
         return Unknown("no rank saved random states"), []
     ranks = min(max(files) + 1, 1 << 20)
     gaps = [
-        Gap(kind="missing", file=f"random_states_{rank}.pkl", why="those of a higher rank are there", rank=rank)
+        Gap(
+            kind="missing", file=f"random_states_{rank}.pkl", why="those of a higher rank are there", rank=rank,
+            beside=True,
+        )
         for rank in range(ranks) if rank not in files
     ]  # fmt: skip
     for rank, name in sorted(files.items()):
         try:
             torch_legacy.read(path / name)
         except CheckpointUnreadable as error:
-            gaps.append(gap_of(error, name, rank))
+            gaps.append(gap_of(error, name, rank, beside=True))
     return ranks, gaps
 
 
@@ -163,7 +167,7 @@ def _values(path: Path, gaps: list[Gap]) -> Iterator[tuple[str, Any]]:
             file = torch_legacy.read(path / name)
             yield from values(Source(file, name), file.value, name.rpartition(".")[0])
         except CheckpointUnreadable as error:
-            gaps.append(gap_of(error, name))
+            gaps.append(gap_of(error, name, beside=True))
 
 
 def _files(path: Path) -> dict[str, int]:

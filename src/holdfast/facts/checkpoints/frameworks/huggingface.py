@@ -74,7 +74,7 @@ def _values(path: Path, weights: Weights) -> Iterator[tuple[str, Any]]:
                 file = torch_legacy.read(path / name)
                 yield from values(Source(file, name), file.value, key)
             except CheckpointUnreadable as error:
-                weights.gaps.append(gap_of(error, name))
+                weights.gaps.append(gap_of(error, name, beside=True))
 
 
 def _json(path: Path, weights: Weights) -> dict[str, Any]:
@@ -84,7 +84,8 @@ def _json(path: Path, weights: Weights) -> dict[str, Any]:
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
-        weights.gaps.append(gap_of(CheckpointUnreadable(path, why=f"it cannot be read: {error}"), path.name))
+        why = f"it cannot be read: {error}"
+        weights.gaps.append(gap_of(CheckpointUnreadable(path, why=why), path.name, beside=True))
         return {}
 
 

@@ -65,7 +65,7 @@ def given(folder: Path, names: Iterable[str]) -> tuple[list[tuple[Source, Mappin
         try:
             file = torch_legacy.read(folder / name)
         except CheckpointUnreadable as error:
-            gaps.append(gap_of(error, name))
+            gaps.append(gap_of(error, name, beside=True))
             continue
         if is_optimizer(file.value):
             found.append((Source(file, name), file.value))

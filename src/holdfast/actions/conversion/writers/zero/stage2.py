@@ -17,7 +17,7 @@ from holdfast.actions.conversion.writers.zero import flat, states
 from holdfast.actions.conversion.writers.zero.groups import MASTER, FlatGroup, Laid, lay
 from holdfast.facts.checkpoints.contents import Contents
 
-_ADDRESS = pickles.Global("deepspeed.utils.tensor_fragment", "fragment_address")
+_ADDRESS = pickles.named("deepspeed.utils.tensor_fragment", "fragment_address")
 
 
 def write(contents: Contents, options: Options) -> Written:
@@ -89,9 +89,9 @@ def _tensor(parts: flat.Parts, numel: int, storages: Storages) -> pickles.Call:
     return pickles.tensor(storages.storage(parts, MASTER), (numel,))
 
 
-def _addresses(group: FlatGroup, ranks: int, rank: int) -> OrderedDict[str, pickles.Object]:
+def _addresses(group: FlatGroup, ranks: int, rank: int) -> OrderedDict[str, Any]:
     """Where in the rank's part each parameter stands; ds_to_universal goes by it."""
     return OrderedDict(
-        (param.name, pickles.Object(_ADDRESS, {"numel": end - begin, "start": place}))
+        (param.name, pickles.instance(_ADDRESS, {"numel": end - begin, "start": place}))
         for param, begin, end, place in flat.addresses(group, ranks, rank)
     )

@@ -82,11 +82,11 @@ def _tensor(parts: flat.Parts, numel: int, storages: Storages) -> pickles.Call:
     return pickles.tensor(storages.storage(parts, MASTER), (numel,))
 
 
-def _loss_scaler(contents: Contents, form: states.Form) -> pickles.Object:
+def _loss_scaler(contents: Contents, form: states.Form) -> Any:
     """Stage 3 takes it from the checkpoint whatever the dtype, and has none if it is not there."""
     if form.dtype == "float16":
         return states.loss_scaler(contents, form) or states.dynamic_scaler({})
-    return pickles.Object(pickles.Global(states.SCALERS, "LossScaler"), {"cur_scale": 1.0, "dynamic": False})
+    return pickles.instance(pickles.named(states.SCALERS, "LossScaler"), {"cur_scale": 1.0, "dynamic": False})
 
 
 def _scale_lost(contents: Contents, form: states.Form) -> Iterator[str]:

@@ -149,7 +149,7 @@ def own_of(found: Mapping[str, Any]) -> Mapping[str, Any]:
     return own if isinstance(own, Mapping) else {}
 
 
-def loss_scaler(contents: Contents, form: Form) -> pickles.Object | None:
+def loss_scaler(contents: Contents, form: Form) -> Any | None:
     """Where fp16's loss scale stands, which the engine takes from the checkpoint. None: the source does not say."""
     found = own_of(state_dicts.values(contents)).get("loss_scaler")
     if form.dtype != "float16" or not isinstance(found, Mapping):
@@ -157,15 +157,15 @@ def loss_scaler(contents: Contents, form: Form) -> pickles.Object | None:
     return dynamic_scaler(found)
 
 
-def dynamic_scaler(found: Mapping[str, Any]) -> pickles.Object:
+def dynamic_scaler(found: Mapping[str, Any]) -> Any:
     """One that follows the overflows, from where it was."""
-    half = pickles.Global("torch", "float16")
-    return pickles.Object(pickles.Global(SCALERS, "DynamicLossScaler"), {**_DYNAMIC, **found, "dtype": half})
+    half = pickles.named("torch", "float16")
+    return pickles.instance(pickles.named(SCALERS, "DynamicLossScaler"), {**_DYNAMIC, **found, "dtype": half})
 
 
 def shapes_of(tensors: Any) -> OrderedDict[str, pickles.Call]:
     """Names and shapes, as torch.Size."""
-    return OrderedDict((each.name, pickles.Call(pickles.Global("torch", "Size"), (each.shape,))) for each in tensors)
+    return OrderedDict((each.name, pickles.Call(pickles.named("torch", "Size"), (each.shape,))) for each in tensors)
 
 
 def scheduler(contents: Contents) -> Mapping[str, Any] | None:
