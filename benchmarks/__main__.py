@@ -10,7 +10,7 @@ ALL = (
     "startup", "recorder_cost", "training_step", "judge_scale", "mesh_scale", "log_scan", "hang_to_verdict",
     "recovery", "dumps", "dump_tree", "attach", "bounded", "shortcuts", "hierarchy", "many_scalars", "evaluation",
     "health", "bench_overhead", "bring_up", "checkpoints", "conversion", "inspect_large", "loop", "lint_speed",
-    "plan_peers", "frameworks",
+    "plan_peers", "plan_runs", "frameworks",
 )  # fmt: skip
 
 

@@ -39,6 +39,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
     ``memory_gib`` is what torch finds on it (``total_memory``), in GiB; ``bandwidth``, ``link`` (NVLink or its like,
     0: none), ``pcie`` and ``network`` (per GPU, of the usual node) are bytes a second, each direction for links.
+    ``domain`` is how many of them the links join at most.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     network: float = 1.5625 * _G
     matrix_share: float = 0.87
     bus: float = 0.0
+    domain: int = 8
 
     def peak(self, dtype: Dtype) -> float:
         """Operations a second; 0 where the dtype needs emulation."""
@@ -81,7 +83,7 @@ def _nvidia(
     return Gpu(
         name=name, memory_gib=gib, fp16=half * _T, bf16=half * _T if capability >= (8, 0) else 0.0,
         bandwidth=bandwidth * _G, capability=capability, source=f"https://{page}",
-        pcie=_PCIE[int(more.pop("pcie", 4))], **rates, **speeds, **more,
+        pcie=_PCIE[int(more.pop("pcie", 4))], domain=int(more.pop("domain", 8)), **rates, **speeds, **more,
     )  # fmt: skip
 
 
@@ -138,7 +140,7 @@ GPUS: Mapping[str, Gpu] = {
         _nvidia("B200", 178.4, 2250, 8000, (10, 0), f"{_SHEETS}/data-center/dgx-b200/", **_BLACKWELL, tf32=1125,
                 fp8=4500, matrix_share=0.712),
         _nvidia("GB200", 184.0, 2500, 8000, (10, 0), f"{_SHEETS}/data-center/gb200-nvl72/", **_BLACKWELL, tf32=1250,
-                fp8=5000, matrix_share=0.669),
+                fp8=5000, matrix_share=0.669, domain=72),
         _nvidia("B300", 268.0, 2250, 8000, (10, 3), f"{_SHEETS}/data-center/dgx-b300/", **_BLACKWELL, tf32=1125,
                 fp8=4500, matrix_share=0.721),
         Gpu(name="MI250X", memory_gib=64.0, fp16=191.5 * _T, bf16=191.5 * _T, fp32=23.9 * _T, bandwidth=1638 * _G,

@@ -67,14 +67,18 @@ class Cluster(msgspec.Struct, frozen=True):
         return self.per_node * self.nodes
 
     @classmethod
-    def of(cls, kind: Gpu | str, gpus: int, per_node: int = USUAL_NODE, links: Links | None = None) -> Cluster:
+    def of(cls, kind: Gpu | str, gpus: int, per_node: int | None = None, links: Links | None = None) -> Cluster:
         """``gpus`` of a kind in full nodes, or in one that is not full.
+
+        Where nothing is said they are as large as the kind's links reach: 8, or all that evenly fill racks of 72.
 
         Raises:
             UnknownName: no such GPU.
             BadValue: a number that cannot be.
         """
         found = gpu(kind) if isinstance(kind, str) else kind
+        if per_node is None:
+            per_node = _usual(found, gpus)
         if gpus < 1 or per_node < 1:
             raise BadValue(f"{gpus} GPUs in nodes of {per_node}", why="at least one is needed", next_step=_EXAMPLES)
         node = min(gpus, per_node)
@@ -107,6 +111,13 @@ class Cluster(msgspec.Struct, frozen=True):
         return f"{self.nodes} x {self.per_node} {self.gpu.name}"
 
 
+def _usual(kind: Gpu, gpus: int) -> int:
+    """GPUs of a node; of a rack, if all of them can be dealt out evenly to racks."""
+    if kind.domain <= USUAL_NODE:
+        return USUAL_NODE
+    return next((size for size in range(min(kind.domain, gpus), USUAL_NODE, -1) if gpus % size == 0), USUAL_NODE)
+
+
 def parse_mixed(text: str) -> tuple[Cluster, ...]:
     """Clusters joined by "+", "and" or a comma: "2 A100-80G + 2 V100-32G".
 
@@ -128,7 +139,7 @@ def _part(part: str, text: str) -> Cluster:
     if nodes is not None:
         cluster = Cluster(kind, 1 if count is None else count, nodes, Links.of(kind))
     else:
-        cluster = Cluster.of(kind, 1 if count is None else count, USUAL_NODE if node is None else node)
+        cluster = Cluster.of(kind, 1 if count is None else count, node)
     if not at:
         return cluster
     links = msgspec.structs.replace(cluster.links, outside=_network(speed.strip()) / cluster.per_node)

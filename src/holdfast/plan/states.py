@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from holdfast.plan.models import Transformer
-from holdfast.plan.setup import Offload, Optimizer, Setup, Strategy
+from holdfast.plan.setup import Offload, Optimizer, Precision, Setup, Strategy
 
 #: Numbers that share a scale in fp32: bitsandbytes, optim/optimizer.py, ``optimizer_update_8bit_blockwise``.
 _BLOCK = 256
@@ -23,8 +23,9 @@ class Sizes(NamedTuple):
     """Parameters by how they are divided. Those of a layer: ``matrices`` with biases, ``experts``, ``norms``.
 
     ``edges``: rows and columns of a layer's matrices, in sum. ``trained`` is the share that has gradients, ``adapters``
-    what is trained besides in each layer, ``frozen`` bytes a weight of what is not trained (0: as it is computed in);
-    ``beside``: other weights, always trained, at the first stage and on each tensor-parallel rank.
+    what is trained besides in each layer, ``frozen`` bytes a weight of layers' matrices that are not trained (0: as
+    computed in, as embedding and head are in any case); ``beside``: other weights, always trained, at the first
+    stage and on each tensor-parallel rank.
     """
 
     layers: int
@@ -160,7 +161,7 @@ def held(own: Owned, setup: Setup) -> Held:
     everything = own.dense / dense_ranks + own.experts / expert_ranks
     if strategy is Strategy.DDP:
         trained = trained_whole
-    frozen = own.frozen or form.compute
+    frozen = _frozen(own, form)
     if strategy in (Strategy.FSDP1, Strategy.FSDP2):
         parameters = trained * (form.master or form.compute) + (everything - trained) * frozen
         master = 0.0
@@ -172,6 +173,18 @@ def held(own: Owned, setup: Setup) -> Held:
     gradients = (trained_whole if alone else trained) * form.gradient
     optimizer = optimizer_bytes(own, setup, trained / trained_whole if trained_whole else 0.0)
     return _on_the_host(Held(parameters, master, gradients, optimizer, 0.0), setup)
+
+
+def _frozen(own: Owned, form: Precision) -> float:
+    """Bytes a weight that is not trained: of layers' matrices in few bits, of embedding and head as computed in.
+
+    bitsandbytes takes the place of ``nn.Linear`` alone, and transformers leaves the head out, too
+    (quantizers/quantizers_utils.py, ``get_modules_to_not_convert``).
+    """
+    if not own.frozen or not own.all:
+        return form.compute
+    ends = (own.embedding + own.head) / own.all
+    return own.frozen * (1 - ends) + form.compute * ends
 
 
 def _on_the_host(here: Held, setup: Setup) -> Held:

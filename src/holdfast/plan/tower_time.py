@@ -1,7 +1,8 @@
 """How long a step takes of a model that is several towers, some of them frozen or with adapters.
 
 What is frozen needs no gradients of its weights, a third of the products; where nothing before it is trained either, no
-backward at all. Forward is the same, and FSDP gathers what is frozen, too.
+backward at all. Forward is the same, and FSDP gathers what is frozen, too. An adapter's products are small, but its
+input is read once more, and its output, as wide as that of the matrix beside it, is written, read again and added.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import msgspec
 from holdfast.errors import BadValue
 from holdfast.plan.hardware import Cluster
 from holdfast.plan.rates import USUAL, Conditions
-from holdfast.plan.setup import Setup
+from holdfast.plan.setup import Recompute, Setup
 from holdfast.plan.time import Spent, Step, communication, summed
 from holdfast.plan.towers import Tower
 from holdfast.plan.traffic import Call, Part, traffic
@@ -39,7 +40,7 @@ def step_of(towers: Sequence[Tower], setup: Setup, cluster: Cluster, conditions:
         mine = msgspec.structs.replace(setup, sequence=tower.tokens or setup.sequence)
         flows = flows or tower.learns
         whole = micro_batch(tower.model, mine, cluster.gpu, given)
-        work = _work(tower, whole, flows=flows)
+        work = _adapted(tower, _work(tower, whole, flows=flows), mine, cluster, given)
         spent.compute += (work.forward + work.backward + work.again) * setup.accumulation
         calls = _calls(tower, traffic(tower.model, mine, given.bucket), flows=flows)
         for sums, more in zip(
@@ -62,6 +63,17 @@ def _work(tower: Tower, whole: Work, *, flows: bool) -> Work:
     if not flows:
         return Work(whole.forward, 0.0, 0.0, 0.0)
     return whole if tower.trained else Work(whole.forward, whole.backward / 2, whole.again, whole.again_share)
+
+
+def _adapted(tower: Tower, work: Work, setup: Setup, cluster: Cluster, given: Conditions) -> Work:
+    """With what its adapters add: passes over memory, each of 2 bytes a number; backward has twice as many."""
+    if tower.lora is None:
+        return work
+    numbers = sum(wide + 4 * made for wide, made in tower.lora.ends(tower.model)) / setup.tensor
+    tokens = setup.micro_batch * setup.sequence / setup.context
+    seconds = tower.model.layers * tokens * 2 * numbers / (cluster.gpu.bandwidth * given.rates.memory)
+    again = seconds if setup.recompute is Recompute.FULL else 0.0
+    return Work(work.forward + seconds, work.backward + 2 * seconds, work.again + again, work.again_share)
 
 
 def _calls(tower: Tower, calls: Sequence[Call], *, flows: bool) -> list[Call]:

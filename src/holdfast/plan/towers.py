@@ -38,23 +38,28 @@ class Lora(msgspec.Struct, frozen=True):
         if unknown := set(self.on) - set(MATRICES):
             raise BadValue(f"an adapter on {', '.join(sorted(unknown))}", why=f"there are {', '.join(MATRICES)}")
 
+    def ends(self, model: Transformer) -> tuple[tuple[int, int], ...]:
+        """Of one layer: how wide the inputs and outputs of the matrices are beside which they stand."""
+        queries, keys = model.heads * model.head_width, model.kv_heads * model.head_width
+        found = {
+            "queries": (model.hidden, queries), "keys": (model.hidden, keys), "values": (model.hidden, keys),
+            "output": (queries, model.hidden), "gate": (model.hidden, model.ffn), "up": (model.hidden, model.ffn),
+            "down": (model.ffn, model.hidden),
+        }  # fmt: skip
+        return tuple(found[each] for each in self.on)
+
     def params(self, model: Transformer) -> int:
         """Of one layer; experts have none."""
-        queries, keys = model.heads * model.head_width, model.kv_heads * model.head_width
-        ends = {
-            "queries": model.hidden + queries, "keys": model.hidden + keys, "values": model.hidden + keys,
-            "output": queries + model.hidden, "gate": model.hidden + model.ffn, "up": model.hidden + model.ffn,
-            "down": model.ffn + model.hidden,
-        }  # fmt: skip
-        return self.rank * sum(ends[each] for each in self.on)
+        return self.rank * sum(given + made for given, made in self.ends(model))
 
 
 class Tower(msgspec.Struct, frozen=True, kw_only=True):
     """One part of a model, in the order in which forward goes through them; the last one has the loss.
 
     ``tokens`` a sample that go through it (0: the setup's sequence); ``trained``: whether its own weights are;
-    ``frozen_bytes`` a weight of what is not (0: as it is computed in); ``projector``: weights, always trained, of what
-    brings its output to the next tower's width (its few activations are not counted).
+    ``frozen_bytes`` a weight of its layers' matrices if they are not (0: as computed in, as all else is);
+    ``projector``: weights, always trained, of what brings its output to the next tower's width (its few activations are
+    not counted).
     """
 
     model: Transformer

@@ -89,6 +89,8 @@ def _moved(model: Transformer, setup: Setup, rates: Rates, tokens: float) -> flo
     """Bytes that norms, residuals, activation functions and casts of a layer move, forward."""
     split = setup.tensor if setup.sequence_parallel else 1
     inner = rates.inner_passes * model.ffn * model.active * (1.5 if model.gated else 1.0) / setup.tensor
+    if model.experts > 1:  # a token is copied for each of its experts, sorted by expert, sorted back, and summed up
+        inner += (6 * model.active + 2) * model.hidden / split
     if setup.compiled:
         return 2 * tokens * rates.compiled * (rates.hidden_passes * model.hidden / split + inner)
     passes = rates.hidden_passes

@@ -1,0 +1,34 @@
+"""Published runs that nothing was fitted to: as near as the pages say."""
+
+from statistics import median
+
+import msgspec
+import pytest
+
+from benchmarks.plan_rows import unexplained
+from benchmarks.plan_runs import REASONS, RUNS, Run, rows
+
+
+@pytest.fixture(scope="module")
+def found():
+    runs = msgspec.json.decode(RUNS.read_bytes(), type=list[Run])
+    return [row for run in runs for row in rows(run)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "percent"),
+    [("LoRA: memory", 6), ("QLoRA: memory", 15), ("LoRA: speed", 15), ("experts: speed", 28), ("one GPU: speed", 4)],
+)
+def test_medians(found, kind, percent):
+    assert median(abs(row.error_percent) for row in found if row.kind == kind) < percent
+
+
+def test_what_is_far_off_has_its_reason(found):
+    assert unexplained(found, REASONS) == []
+    assert set(REASONS) == {row.id for row in found if row.far}
+
+
+def test_each_run_has_its_source():
+    runs = msgspec.json.decode(RUNS.read_bytes(), type=list[Run])
+    assert all(run.source for run in runs)
+    assert len({run.id for run in runs}) == len(runs)
