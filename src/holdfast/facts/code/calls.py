@@ -91,8 +91,10 @@ class Calls(Functions):
                 value = self._call_instance(frame, node, cls, given)
             case Lib(name=name):
                 value = library_call(self, LibraryCall(frame, node, name, given))
-            case Made(name=name):
+            case Made(name=name, holds=holds):
                 value = instance_call(LibraryCall(frame, node, "__call__", given, name))
+                if holds is not None and value is not None:
+                    value = self._wrapped(frame, node, holds, given, value)
             case Partial(owner=owner, name=name, receiver=receiver):
                 kind = owner.name if owner is not None else ""
                 value = method_call(self, LibraryCall(frame, node, name, given, kind, receiver))
@@ -107,6 +109,15 @@ class Calls(Functions):
                 if isinstance(thing, Func) and thing.bound is None and isinstance(thing.function.node, ast.Lambda):
                     self.invoke(frame, node, thing, given_by(*[UNKNOWN] * _MOST_PARAMETERS))
         return unseen(dotted(node.func) if isinstance(node, ast.Call) else "", called, *given.all)
+
+    def _wrapped(self, frame: Frame, node: ast.expr, holds: Value, given: Arguments, output: Value) -> Value:
+        """A wrapped model runs the program's own, and gives what that gives."""
+        for cls in (each.cls for each in holds.things if isinstance(each, Obj)):
+            method = self.names.method(cls, "forward")
+            if method is not None:
+                value = self.invoke(frame, node, Func(method, None, Value(things=(Obj(cls),))), given)
+                return replace(value, things=(*output.things, *value.things), known=False, homes=())
+        return output
 
     # ---- classes of the program
 

@@ -14,7 +14,7 @@ from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.groups import members_of
 from holdfast.facts.code.library import Collective
 from holdfast.facts.code.state import State
-from holdfast.facts.code.things import Lib, Made, Partial, Ranks
+from holdfast.facts.code.things import BATCH, COUNT, Lib, Made, Partial, Ranks
 from holdfast.facts.code.values import MISSING, SAME, Kind, Value, by_rank, kinds_of
 
 #: What ``get_world_size()`` gives, and ``range`` of it.
@@ -123,4 +123,6 @@ def _agree(state: State, frame: Frame, node: ast.expr | None) -> None:
         node = node.value
     if isinstance(node, (ast.Name, ast.Attribute)):
         old = state.evaluate(frame, node)
-        state.store(frame, node, replace(old, content=(), agreed=True, known=True, items=None, const=MISSING))
+        things = tuple(each for each in old.things if each not in (BATCH, COUNT))
+        alike = replace(old, content=(), length=(), order=(), inner=(), absent=(), things=things)
+        state.store(frame, node, replace(alike, agreed=True, known=True, items=None, const=MISSING))

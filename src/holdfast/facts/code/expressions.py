@@ -17,7 +17,7 @@ from holdfast.facts.code.effects import Fork, Loop, Note
 from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.lookup import Lookup
 from holdfast.facts.code.modules import dotted
-from holdfast.facts.code.things import BATCH, LAUNCHED, NAMED, TESTS, Func, Made, Partial, Picks, given_in, told
+from holdfast.facts.code.things import BATCH, COUNT, LAUNCHED, NAMED, TESTS, Func, Made, Partial, Picks, given_in, told
 from holdfast.facts.code.values import (
     MISSING,
     NONE,
@@ -61,6 +61,13 @@ class Expressions(Lookup):
         method = self.by_node.get(type(node))
         return UNKNOWN if method is None else method(self, frame, node)
 
+    def tested(self, frame: Frame, node: ast.expr) -> Value:
+        """What ``node`` gives as a test: there is something, and more of it than nothing."""
+        value = asked(self.evaluate(frame, node))
+        if COUNT not in value.things:
+            return value
+        return replace(value, content=merged(value.content, self.source(frame, Kind.DATA, node)), things=())
+
     def _constant(self, _: Frame, node: ast.Constant) -> Value:
         return constant(node.value)
 
@@ -100,10 +107,11 @@ class Expressions(Lookup):
         return value
 
     def _unary(self, frame: Frame, node: ast.UnaryOp) -> Value:
-        value = self.evaluate(frame, node.operand)
         if isinstance(node.op, ast.Not):
-            known = truth(value)
-            return constant(not known) if known is not None else Value(asked(value).content, known=value.known)
+            answer = self.tested(frame, node.operand)
+            known = truth(answer)
+            return constant(not known) if known is not None else Value(answer.content, known=answer.known)
+        value = self.evaluate(frame, node.operand)
         if isinstance(node.op, ast.USub) and isinstance(value.const, (int, float)):
             return constant(-value.const)
         return replace(derived(value), things=value.things)
@@ -126,7 +134,12 @@ class Expressions(Lookup):
             if known is not None and known is isinstance(node.op, ast.Or):
                 return value if at == 0 else constant(known)
         open_ones = [value for value in values if truth(value) is None]
-        return replace(derived(*map(asked, open_ones)), things=join(values).things) if open_ones else values[-1]
+        if not open_ones:
+            return values[-1]
+        value = replace(derived(*map(asked, open_ones)), things=join(values).things)
+        if isinstance(node.op, ast.Or) and values[-1].const is None:  # ``list(waiting) or None``
+            return replace(value, absent=merged(value.absent, *(asked(each).content for each in values[:-1])))
+        return value
 
     def _compare(self, frame: Frame, node: ast.Compare) -> Value:
         values = [self.evaluate(frame, each) for each in (node.left, *node.comparators)]
@@ -151,14 +164,17 @@ class Expressions(Lookup):
             part = not values[1].const or any(isinstance(each, Partial) for each in values[0].things)  # of what it has
             said = _RANKS if NAMED in values[0].things else _OWN if part else ()
             content = tuple(source for source in content if source.kind not in said)
-        clock = tuple(source for source in content if source.kind is Kind.TIME)  # which decides, whatever the limit is
+        clock = tuple(replace(each, kind=Kind.CLOCK) for each in content if each.kind is Kind.TIME)
         things: tuple[Any, ...] = _picked(how, *values) if len(values) == 2 else ()
         if BATCH in values[0].things and not isinstance(how, (ast.In, ast.NotIn, ast.Is, ast.IsNot)):
             things = (BATCH,)
+        if COUNT in values[0].things and _asks_for_none(how, values[1].const):
+            content = merged(content, self.source(frame, Kind.DATA, node))
+        # the clock decides, whatever the limit is
         return Value(clock or content, known=all(each.known for each in values), things=things)
 
     def _choice(self, frame: Frame, node: ast.IfExp) -> Value:
-        test = asked(self.evaluate(frame, node.test))
+        test = self.tested(frame, node.test)
         known = truth(test)
         if known is not None:
             return self.evaluate(frame, node.body if known else node.orelse)
@@ -322,6 +338,13 @@ def _picked(how: ast.cmpop, one: Value, other: Value) -> tuple[Picks, ...]:
         return ()
     numbers = tuple(each.const for each in other.items or (other,))
     return (Picks(name, numbers if several else numbers[0]),) if all(type(each) is int for each in numbers) else ()
+
+
+def _asks_for_none(how: ast.cmpop, other: object) -> bool:
+    """Are there any? Who asks that of a part of the batch knows that there may be none."""
+    if other == 1:
+        return isinstance(how, (ast.Lt, ast.GtE))
+    return other == 0 and isinstance(how, (ast.Eq, ast.NotEq, ast.Gt, ast.LtE))
 
 
 def _of_launcher(value: Value, how: ast.cmpop, other: object) -> bool:

@@ -24,7 +24,6 @@ from holdfast.facts.code.values import (
     Kind,
     Sources,
     Value,
-    asked,
     by_rank,
     derived,
     join,
@@ -89,7 +88,7 @@ class Flow(Definitions):
     # ---- forks
 
     def _if(self, frame: Frame, node: ast.If) -> None:
-        test = asked(self.evaluate(frame, node.test))
+        test = self.tested(frame, node.test)
         known = truth(test)
         lazy, absent = frame.lazy, missing(node.test)
         if known is not None:
@@ -203,7 +202,7 @@ class Flow(Definitions):
         frame.looped += 1
         for last in (False, True) if frame.looped <= _TWICE else (True,):
             with frame.apart() as before_each:
-                test = asked(self.evaluate(frame, node.test))
+                test = self.tested(frame, node.test)
             with frame.apart(test.content) as inner:
                 self.run(frame, node.body)
             if not last:

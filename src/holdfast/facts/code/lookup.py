@@ -16,6 +16,7 @@ from holdfast.facts.code.modules import Class, Function, Module, canonical
 from holdfast.facts.code.state import State
 from holdfast.facts.code.things import (
     BATCH,
+    COUNT,
     LAUNCHED,
     Func,
     Lib,
@@ -179,12 +180,16 @@ class Lookup(State):
     def _of_class(self, cls: Class, name: str) -> Value | None:
         method = self.names.method(cls, name)
         if method is None:
+            if name == "apply" and library_base(self.names, cls) == "autograd":
+                return Value(things=(Partial(Made("autograd"), name, Value(things=(Type(cls),))),))
             self.memory.read(cls, name)
             return cls.attributes.get(name)
         return self.decorated(method, Value(things=(Type(cls),)) if method.decorated_by("classmethod") else None)
 
     def _of_made(self, frame: Frame, made: Made, base: Value, name: str, node: ast.expr) -> Value:
         owner, holds = made.name, made.holds
+        if made == BATCH and name == "shape":
+            return Value(content=base.length, known=False, things=(COUNT,))
         if name == "module" and owner.startswith("wrapped:"):
             inner = tuple(each for each in holds.things if each is not OTHER) if holds is not None else ()
             return Value(things=inner or (Made("module"),), known=False)

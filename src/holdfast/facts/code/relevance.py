@@ -26,6 +26,8 @@ _COMMON = frozenset(
      "stop", "name", "type", "size"}
 )  # fmt: skip
 _MOST_OWNERS = 4
+#: What ``apply`` of a function for autograd runs.
+_AUTOGRAD = ("apply", "forward", "backward")
 #: Words of functions that may enter something; those that are left out mean other things mostly.
 ENTERS = frozenset(
     {name.rpartition(".")[2] for name in library.CALLS}
@@ -38,7 +40,8 @@ ENTERS = frozenset(
 DIFFERS = frozenset(
     {name.rpartition(".")[2] for name in library.VARYING} | set(library.VARYING_NAMES) | set(library.VARYING_VARIABLES)
     | set(library.FILE_TESTS) | {"rank", "environ"} | set(library.GUARDS)
-) - {"time", "now", "monotonic", "perf_counter", "glob", "is_main"}  # fmt: skip
+) - {"time", "now", "monotonic", "perf_counter", "glob", "is_main",
+     "time_ns", "monotonic_ns", "perf_counter_ns", "utcnow", "default_timer"}  # fmt: skip
 
 
 class Relevance:
@@ -176,6 +179,8 @@ class _Callers:
 
     def _of_class(self, owner: Class, name: str) -> list[Function]:
         """A method of an instance, that may be one of a class below."""
+        if name == "apply":
+            return [each for called in _AUTOGRAD if (each := self._names.method(owner, called)) is not None]
         inherited = self._names.method(owner, name)
         below = (each.methods[name] for each in self._overriding.get(owner, ()) if name in each.methods)
         return [*([inherited] if inherited is not None else []), *below]

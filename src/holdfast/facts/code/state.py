@@ -75,6 +75,10 @@ class State(ABC):
         """What ``node`` gives."""
 
     @abstractmethod
+    def tested(self, frame: Frame, node: ast.expr) -> Value:
+        """What ``node`` gives as a test: there is something, and more of it than nothing."""
+
+    @abstractmethod
     def entity(self, found: Function | Class | Module | str) -> Value:
         """A thing of the program as a value."""
 

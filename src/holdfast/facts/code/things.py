@@ -137,6 +137,8 @@ ARRAY = Made("array")
 NAMED = Made("named")
 #: A batch of a loader whose sampler gives each rank its own part of the data, or what was taken out of it.
 BATCH = Made("batch")
+#: How many there are in one, or in a part of it.
+COUNT = Made("count")
 
 
 _NUMBERS = frozenset({Kind.RANK, Kind.LOCAL_RANK, Kind.OWN})

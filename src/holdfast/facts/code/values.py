@@ -22,6 +22,7 @@ class Kind(StrEnum):
     DATA = "data"
     FAULT = "exception"
     TIME = "time"
+    CLOCK = "clock"
     FILES = "files"
     HOST = "host or process"
     OWN = "its own of a list"
@@ -195,9 +196,16 @@ def _alike(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
+#: By these each rank picks for itself what it keeps, and may keep nothing.
+_PICKING = frozenset({Kind.DATA, Kind.CLOCK})
+
+
 def asked(value: Value) -> Value:
-    """A value as a test: it differs where it is there on some ranks alone, too."""
-    return value if not value.absent else msgspec.structs.replace(value, content=merged(value.content, value.absent))
+    """A value as a test: it differs where it is there on some ranks alone, or is empty on some, too."""
+    if not (value.absent or value.length):
+        return value
+    emptied = tuple(source for source in value.length if source.kind in _PICKING)
+    return msgspec.structs.replace(value, content=merged(value.content, value.absent, emptied))
 
 
 def derived(*values: Value) -> Value:
@@ -222,6 +230,7 @@ def tainted(value: Value, control: Sources) -> Value:
         value,
         content=merged(value.content, control),
         absent=merged(value.absent, control),
+        items=tuple(tainted(each, control) for each in value.items) if value.items is not None else None,
         agreed=False,
         const=MISSING,
     )

@@ -7,13 +7,14 @@ import ast
 from holdfast.facts.code import library
 from holdfast.facts.code.arguments import Arguments, LibraryCall
 from holdfast.facts.code.collectives import collective
+from holdfast.facts.code.library.choosing import CHOOSING, chosen
 from holdfast.facts.code.library.classes import make
 from holdfast.facts.code.library.functions import by_heart
 from holdfast.facts.code.library.methods import predicate
 from holdfast.facts.code.modules import is_class_name
 from holdfast.facts.code.noted import note_call
 from holdfast.facts.code.state import State
-from holdfast.facts.code.things import ARRAY, LAUNCHED, NAMED, Func, Made
+from holdfast.facts.code.things import ARRAY, BATCH, LAUNCHED, NAMED, Func, Made
 from holdfast.facts.code.values import UNKNOWN, Kind, Value, merged, picked
 
 #: What makes a tensor of a size that is given, and which of its arguments are no sizes.
@@ -78,12 +79,17 @@ def _plain(state: State, call: LibraryCall) -> Value:
         pieces = call.given.positional or values  # not the device= of another tensor
         length = merged(*(each.length for each in pieces))
         inner = merged(*(each.inner for each in pieces))
-        return Value(content, merged(length, inner), known=known, agreed=any(each.agreed for each in values))
+        agreed = any(each.agreed for each in values)
+        return Value(content, merged(length, inner), known=known, things=_of_batch(pieces), agreed=agreed)
     if last in _SPLITTING:
         return Value(content, known=False, things=(Made("pieces"),))
+    if last in CHOOSING or (last == "where" and len(values) == 1):
+        length = merged(length, chosen(state, call, *values))
     if last in _SEEDED:
         return Value(content)
-    named = (NAMED,) if any(NAMED in each.things for each in values) else ()
+    named: tuple[Made, ...] = (NAMED,) if any(NAMED in each.things for each in values) else ()
+    if not named and call.name.startswith("torch.") and not is_class_name(last):
+        named = _of_batch(values)
     functions = tuple(each for value in values for each in value.things if isinstance(each, Func))
     if functions and last == "partial":
         return Value(things=functions[:1], known=False)
@@ -94,6 +100,11 @@ def _plain(state: State, call: LibraryCall) -> Value:
     content = () if is_class_name(last) else picked(content)  # of an instance of a class nothing is believed
     agreed = bool(values) and values[0].agreed
     return Value(content, () if sized else length, absent=content, known=False, things=named, agreed=agreed)
+
+
+def _of_batch(values: list[Value]) -> tuple[Made, ...]:
+    """What is computed of a batch is a rank's own as that is."""
+    return (BATCH,) if any(BATCH in each.things for each in values) else ()
 
 
 def _sizes(last: str, given: Arguments) -> list[Value]:

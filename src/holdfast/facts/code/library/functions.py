@@ -12,7 +12,7 @@ from holdfast.facts.code.library.classes import deepspeed_engine, fully_shard
 from holdfast.facts.code.modules import Class
 from holdfast.facts.code.noted import note_file, note_variable
 from holdfast.facts.code.state import State
-from holdfast.facts.code.things import LAUNCHED, Obj, Type
+from holdfast.facts.code.things import BATCH, COUNT, LAUNCHED, Obj, Type
 from holdfast.facts.code.values import (
     MISSING,
     MOST_THINGS,
@@ -36,7 +36,7 @@ def _len(_: State, call: LibraryCall) -> Value:
     value = call.first()
     if value.items is not None:
         return constant(len(value.items))
-    return Value(content=value.length, known=value.known)
+    return Value(content=value.length, known=value.known, things=(COUNT,) if BATCH in value.things else ())
 
 
 def _range(_: State, call: LibraryCall) -> Value:
@@ -80,7 +80,7 @@ def _scalar(_: State, call: LibraryCall) -> Value:
         content=content,
         known=all(each.known for each in values),
         agreed=any(each.agreed for each in values),
-        things=(LAUNCHED,) if len(values) == 1 and values[0].things == (LAUNCHED,) else (),
+        things=values[0].things if len(values) == 1 and values[0].things in ((LAUNCHED,), (COUNT,)) else (),
     )
 
 

@@ -9,16 +9,17 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from holdfast.facts.code import alarms, library
-from holdfast.facts.code.arguments import Arguments, LibraryCall
+from holdfast.facts.code.arguments import Arguments, LibraryCall, given_by
 from holdfast.facts.code.collectives import collective
 from holdfast.facts.code.effects import Group, Note, Op
 from holdfast.facts.code.labour import note_work
+from holdfast.facts.code.library.choosing import CHOOSING, chosen
 from holdfast.facts.code.library.classes import library_base, prepared, run_thread
 from holdfast.facts.code.modules import dotted
 from holdfast.facts.code.noted import note_file
 from holdfast.facts.code.state import State
-from holdfast.facts.code.things import BATCH, NAMED, Func, Made, Obj, given_in, made_names, told
-from holdfast.facts.code.values import SAME, Kind, Value, constant, derived, merged
+from holdfast.facts.code.things import BATCH, COUNT, NAMED, Func, Made, Obj, Type, given_in, made_names, told
+from holdfast.facts.code.values import SAME, UNKNOWN, Kind, Value, constant, derived, merged
 
 _CONTAINER = frozenset(
     {"append", "extend", "add", "update", "insert", "setdefault", "appendleft", "pop", "remove", "clear"}
@@ -62,7 +63,7 @@ def method_call(state: State, call: LibraryCall) -> Value | None:
         return asked
     known = _BY_HEART.get(call.name)
     value = known(state, call) if known is not None else None
-    return value if value is not None else _plain(call)
+    return value if value is not None else _plain(state, call)
 
 
 def _container(state: State, call: LibraryCall) -> Value:
@@ -83,7 +84,7 @@ def _asked(state: State, call: LibraryCall) -> Value | None:
         return Value(merged(state.source(call.frame, Kind.FILES, call.node), receiver.content))
     if call.name in library.DATA_TESTS:
         return predicate(state, call, receiver)
-    if call.name in _ASKING and BATCH in receiver.things:
+    if call.name in _ASKING and BATCH in receiver.things and not receiver.agreed:
         return Value(merged(state.source(call.frame, Kind.DATA, call.node), receiver.content))
     kind = library.VARYING_NAMES.get(call.name)
     if kind is not None and not receiver.agreed:
@@ -114,11 +115,14 @@ def _is_norm(node: ast.AST) -> bool:
     return isinstance(asked, (ast.Name, ast.Attribute)) and bool(_NORM.search(dotted(asked)))
 
 
-def _plain(call: LibraryCall) -> Value:
+def _plain(state: State, call: LibraryCall) -> Value:
     receiver = call.receiver
     if call.name in _SIZES:
-        return Value(content=receiver.length, known=receiver.known)
+        count = (COUNT,) if BATCH in receiver.things else ()
+        return Value(content=receiver.length, known=receiver.known, things=count)
     value = derived(receiver, *(() if call.name in _MOVING else call.given.all))
+    if call.name in CHOOSING:
+        value = replace(value, length=merged(value.length, chosen(state, call, receiver)))
     if BATCH in receiver.things and call.name not in _ASKING:
         return replace(value, known=False, things=(BATCH,))
     if NAMED in receiver.things:
@@ -213,6 +217,23 @@ def _log(_: State, call: LibraryCall) -> Value | None:
     return SAME
 
 
+def _apply(state: State, call: LibraryCall) -> Value | None:
+    """A function of one's own for autograd: who applies it goes forward now, and backward later."""
+    if call.kind != "autograd":
+        return None
+    value, given = UNKNOWN, call.given
+    for cls in (each.cls for each in call.receiver.things if isinstance(each, Type)):
+        names = state.names
+        with_context = names.method(cls, "setup_context") is None
+        forward, backward = names.method(cls, "forward"), names.method(cls, "backward")
+        if forward is not None:
+            bound = UNKNOWN if with_context else None
+            value = state.invoke(call.frame, call.node, Func(forward, None, bound), given)
+        if backward is not None:
+            state.invoke(call.frame, call.node, Func(backward), given_by(*[UNKNOWN] * len(backward.parameters)))
+    return value
+
+
 def _write(state: State, call: LibraryCall) -> Value:
     note_file(state, call, "write", call.written)
     return SAME
@@ -238,6 +259,7 @@ _BY_HEART: dict[str, Callable[[State, LibraryCall], Value | None]] = {
     "format": _format,
     "start": _start,
     "log": _log,
+    "apply": _apply,
     "write_text": _write,
     "write_bytes": _write,
     "read_text": _read,
