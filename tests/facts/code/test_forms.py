@@ -5,9 +5,9 @@ import textwrap
 import pytest
 
 from holdfast.actions.lint.linting import lint
-from tests.facts.code.forms import differences, frameworks, language, names
+from tests.facts.code.forms import differences, frameworks, indirection, language, names
 
-FORMS = language.FORMS | names.FORMS | frameworks.FORMS | differences.FORMS
+FORMS = language.FORMS | names.FORMS | frameworks.FORMS | differences.FORMS | indirection.FORMS
 
 
 def said(folder, text):
@@ -23,7 +23,7 @@ def marked(text):
 
 
 def test_no_form_hides_another_of_its_name():
-    assert len(FORMS) == sum(len(each.FORMS) for each in (differences, frameworks, language, names))
+    assert len(FORMS) == sum(len(each.FORMS) for each in (differences, frameworks, indirection, language, names))
 
 
 @pytest.mark.parametrize("form", FORMS)

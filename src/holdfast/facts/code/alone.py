@@ -15,7 +15,9 @@ _SEVERAL = re.compile(r"(?:^|_)(?:dist|distributed|ddp|multi_?gpu|multi_?process
 _SET_UP = re.compile(r"(?:^|[._])(?:dist|distributed|process_group)(?:[._].*)?initialized$", re.IGNORECASE)
 _OTHERS = re.compile(r"rank|main|master|zero|first|last|leader|primary|local|node|sampler|eval|save", re.IGNORECASE)
 #: Numbers of processes, and comparisons with 1 (with 2) that hold where there are several, and where there is one.
-_COUNTS = re.compile(r"(?:get_|ddp_|dist_|_)*(?:world_?size|num_processes|n_?procs|num_procs|n_?gpus?|num_gpus)")
+_COUNTS = re.compile(
+    r"(?:get_|ddp_|dist_|_)*(?:world(?:_?size)?|num_ranks|n_?ranks|num_processes|n_?procs|num_procs|n_?gpus?|num_gpus)"
+)
 _MANY: dict[tuple[type[ast.cmpop], int], bool] = {
     (ast.Gt, 1): True, (ast.NotEq, 1): True, (ast.GtE, 2): True,
     (ast.Eq, 1): False, (ast.LtE, 1): False, (ast.Lt, 2): False,

@@ -12,7 +12,7 @@ from holdfast.facts.code.effects import Note
 from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.modules import Class, Function, Module, dotted
 from holdfast.facts.code.state import State
-from holdfast.facts.code.things import ARRAY, LAUNCHED, Func, Obj, Type, given_in
+from holdfast.facts.code.things import ARRAY, LAUNCHED, Applied, Func, Obj, Type, given_in
 from holdfast.facts.code.values import (
     MISSING,
     MOST_THINGS,
@@ -127,7 +127,7 @@ class Assigning(State):
             control = tuple(each for each in control if each not in frame.left)  # all who go on here have it
         held = (
             *(each for each in old.things if not isinstance(each, Given)),
-            *(each for each in things if isinstance(each, (Obj, Func, Given))),
+            *(each for each in things if isinstance(each, (Obj, Func, Type, Applied, Given))),
         )
         new = replace(
             old,

@@ -17,8 +17,8 @@ from holdfast.facts.code.library.classes import instance_call, library_base
 from holdfast.facts.code.library.methods import method_call
 from holdfast.facts.code.memory import SHARDED
 from holdfast.facts.code.modules import Class, dotted
-from holdfast.facts.code.things import Func, Lib, Made, Obj, Partial, Type
-from holdfast.facts.code.values import UNKNOWN, Given, Sources, Value, join, merged
+from holdfast.facts.code.things import Applied, Func, Lib, Made, Obj, Partial, Type
+from holdfast.facts.code.values import SAME, UNKNOWN, Given, Sources, Value, join, merged
 
 _LONGEST_TEXT = 80
 #: So many arguments are thought up for a lambda that is handed to code that is not seen.
@@ -89,6 +89,8 @@ class Calls(Functions):
                 value = self._construct(frame, node, cls, given)
             case Obj(cls=cls):
                 value = self._call_instance(frame, node, cls, given)
+            case Applied():
+                value = self._call_applied(frame, node, thing, given)
             case Lib(name=name):
                 value = library_call(self, LibraryCall(frame, node, name, given))
             case Made(name=name, holds=holds):
@@ -101,6 +103,25 @@ class Calls(Functions):
             case _:
                 pass
         return value
+
+    def _call_applied(self, frame: Frame, node: ast.expr, thing: Applied, given: Arguments) -> Value | None:
+        """What was given before comes first; where only some ranks enter it, it is a branch."""
+        ahead = len(thing.positional)
+        whole = replace(
+            given,
+            positional=[*thing.positional, *given.positional],
+            nodes=[*[None] * ahead, *given.nodes],
+            named=dict(thing.named) | given.named,
+        )
+        with frame.apart(thing.guard) as inner:
+            value = self._call_thing(frame, node, thing.thing, whole)
+        if not thing.guard:
+            frame.effects.extend(inner)
+            return value
+        if inner:
+            text = thing.guard[0].text
+            frame.note(Fork(frame.place(node), text, thing.guard, known=True, yes=tuple(inner), no=()))
+        return None if value is None else join((value, SAME), thing.guard)
 
     def _call_unknown(self, frame: Frame, node: ast.expr, called: Value, given: Arguments) -> Value:
         """A call of which nothing is known gives what differs where its arguments do, and runs lambdas among them."""

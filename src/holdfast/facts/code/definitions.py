@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import ClassVar
 
+from holdfast.facts.code.arguments import given_by
 from holdfast.facts.code.assigning import Assigning
 from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.modules import Class, Function, absolute, class_of
@@ -39,6 +40,14 @@ class Definitions(Assigning):
                 for target in targets:
                     if isinstance(target, ast.Name):
                         self.write_attribute(cls, target.id, value)
+        self._registered(frame, node, cls)
+
+    def _registered(self, frame: Frame, node: ast.ClassDef, cls: Class) -> None:
+        """A decorator of the program may put the class into a table; what it gives back is taken for the class."""
+        for each in reversed(node.decorator_list):
+            found = self.evaluate(frame, each)
+            if any(isinstance(thing, Func) for thing in found.things):
+                self.call(frame, each, found, given_by(Value(things=(Type(cls),))))
 
     def _import(self, frame: Frame, node: ast.Import) -> None:
         if frame.function is not None:

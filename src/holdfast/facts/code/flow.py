@@ -167,6 +167,8 @@ class Flow(Definitions):
 
     def _for(self, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
         over = self.evaluate(frame, node.iter)
+        if isinstance(node.target, ast.Name):
+            frame.rounds.add(node.target.id)
         self._iterated(frame, node, over)
         before = dict(frame.scope.names)
         frame.looped += 1
@@ -244,7 +246,8 @@ class Flow(Definitions):
         for item in node.items:
             value = self.evaluate(frame, item.context_expr)
             limits += _limit(frame)
-            leaving += self._entered(frame, item.context_expr, value)
+            value, left = self._entered(frame, item.context_expr, value)
+            leaving += left
             called = item.context_expr.func if isinstance(item.context_expr, ast.Call) else item.context_expr
             if (isinstance(called, ast.Attribute) and called.attr in _JOINS) or _last(called) == "Join":
                 joined += 1
@@ -263,16 +266,16 @@ class Flow(Definitions):
             self.invoke(frame, expression, method, given_by(*[UNKNOWN] * 3))
         frame.ended = ended
 
-    def _entered(self, frame: Frame, node: ast.expr, value: Value) -> list[tuple[ast.expr, Func]]:
-        """A class of the program is entered; what it does when it is left."""
-        leaving = []
+    def _entered(self, frame: Frame, node: ast.expr, value: Value) -> tuple[Value, list[tuple[ast.expr, Func]]]:
+        """A class of the program is entered: what that gives, and what it does when it is left."""
+        leaving, given = [], []
         for thing in value.things:
             if isinstance(thing, Obj):
                 enter, leave = self.names.method(thing.cls, "__enter__"), self.names.method(thing.cls, "__exit__")
                 if enter is not None and leave is not None:
-                    self.invoke(frame, node, Func(enter, None, value), Arguments())
+                    given.append(self.invoke(frame, node, Func(enter, None, value), Arguments()))
                     leaving.append((node, Func(leave, None, value)))
-        return leaving
+        return (join(given) if given else value), leaving
 
     def _try(self, frame: Frame, node: ast.Try | ast.TryStar) -> None:
         names = frame.scope.names

@@ -30,7 +30,7 @@ class Frame:
     variables that are made here because they are missing; ``plain`` says that a flag or a number is assigned.
     ``joined`` counts the ``with model.join()`` around, ``looped`` the loops. ``effects`` are what was entered so far,
     ``mutated`` what was changed in place; ``returns`` are what it gives where it ends, and ``given`` that without what
-    it is under.
+    it is under. ``rounds`` are the variables of loops.
     """
 
     function: Function | None
@@ -50,6 +50,7 @@ class Frame:
     looped: int = 0
     ended: bool = False
     globals: set[str] = field(default_factory=set)
+    rounds: set[str] = field(default_factory=set)
 
     @property
     def file(self) -> str:

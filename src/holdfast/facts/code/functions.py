@@ -33,6 +33,8 @@ from holdfast.facts.code.values import (
 
 #: How deep calls are followed, how often into the same function, and in how many contexts one is run for itself.
 _DEEPEST, _RECURSION, _CONTEXTS = 40, 2, 8
+#: The contexts of a function that calls what it finds by a name that it is given.
+_DISPATCHED = 32
 
 
 class Functions(State):
@@ -54,7 +56,7 @@ class Functions(State):
                 fork = Fork(frame.place(node), control[0].text, control, known=True, yes=body.way, no=())
                 body = body_of((fork,))
                 self.examine_way((fork,))
-            through = frame.function is not None and _is_captured(frame, node)
+            through = _is_handed_on(frame, node, dispatches=self.dispatches(function))
             frame.note(Called(function.name, frame.place(node), body, through))
         self._changed(frame, function, given, summary)
         return summary.value if not control else join((summary.value, SAME), control)
@@ -117,7 +119,8 @@ class Functions(State):
         depth = self.active.get(function, 0)
         if depth >= _RECURSION or self.depth >= _DEEPEST:
             return Summary(UNKNOWN, EMPTY, {})
-        if function.seen > _CONTEXTS:  # from here on its constants are not told apart: what is asked by name is unknown
+        if function.seen > (_DISPATCHED if self.dispatches(function) else _CONTEXTS):
+            # from here on its constants are not told apart: what is asked by name is unknown
             names = {name: _blurred(value) for name, value in names.items()}
             key = (*context, tuple((kinds_of(value.content), value.const) for value in names.values()))
             found = self.memory.get(key)
@@ -150,6 +153,16 @@ class Functions(State):
             value = _returned(frame)
         mutated = {name: frame.mutated[name] for name in names if name in frame.mutated}
         return Summary(value, body, mutated)
+
+    def dispatches(self, function: Function) -> bool:
+        """It calls methods by a name that it is given, or hands the name on."""
+        found = self.dispatchers.get(function)
+        if found is None:
+            found = self.dispatchers[function] = any(
+                isinstance(each, ast.Call) and isinstance(each.func, ast.Call) and dotted(each.func.func) == "getattr"
+                for each in ast.walk(function.node)
+            )
+        return found
 
     def nested(self, frame: Frame, node: Definition, name: str) -> Function:
         """The function that a nested definition makes, the same each time."""
@@ -219,7 +232,19 @@ def unseen(name: str, *values: Value) -> Value:
     return replace(value, known=False, content=content, length=lasting(value.length), absent=content)
 
 
-def _is_captured(frame: Frame, node: ast.expr) -> bool:
-    """A wrapper calls what it was given to wrap."""
+def _is_handed_on(frame: Frame, node: ast.expr, *, dispatches: bool) -> bool:
+    """A wrapper calls what it was given to wrap, a dispatcher what it finds by a name, or the one it overrides."""
     called = node.func if isinstance(node, ast.Call) else None
-    return isinstance(called, ast.Name) and called.id not in frame.scope.names and frame.scope.outer is not None
+    function = frame.function
+    if function is None or called is None:
+        return False
+    match called:
+        case ast.Name(id=name):
+            captured = name not in frame.scope.names and frame.scope.outer is not None
+            return captured or name in function.parameters or name in frame.rounds
+        case ast.Call(func=ast.Name(id="getattr")):
+            return True
+        case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
+            return name == function.name and dispatches
+        case _:
+            return False

@@ -13,11 +13,13 @@ from holdfast.facts.code.arguments import Arguments
 from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.library.classes import library_base
 from holdfast.facts.code.modules import Class, Function, Module, canonical
+from holdfast.facts.code.relevance import COMMON, ENTERS
 from holdfast.facts.code.state import State
 from holdfast.facts.code.things import (
     BATCH,
     COUNT,
     LAUNCHED,
+    Applied,
     Func,
     Lib,
     Made,
@@ -38,9 +40,12 @@ _BUILTINS = frozenset(
      "setattr", "hasattr", "reversed", "map", "filter", "abs", "round", "type", "id", "repr", "divmod", "input",
      "Exception", "ValueError", "RuntimeError"}
 )  # fmt: skip
+#: Methods that things of libraries have, too.
+_OF_MANY = COMMON | ENTERS | frozenset(name for methods in library.METHODS.values() for name in methods)
 #: So many attributes that hold a value are remembered.
 _MOST_HOMES = 3
 _LONGEST_TEXT = 80
+_OWN_NAME = frozenset({"__name__", "__qualname__"})
 
 
 def last_name(node: ast.expr) -> str:
@@ -118,7 +123,7 @@ class Lookup(State):
             inherited = self._of_super(frame, node.attr)
             if inherited is not None:
                 return inherited
-        return self._of_value(frame, self.evaluate(frame, node.value), node.attr, node)
+        return self.attribute(frame, self.evaluate(frame, node.value), node.attr, node)
 
     def _of_super(self, frame: Frame, name: str) -> Value | None:
         """A method of the nearest base that has it, of the instance's class where its own class has none."""
@@ -135,7 +140,8 @@ class Lookup(State):
         known = library_base(self.names, own)
         return Value(things=(Partial(Made(known), name, instance),)) if name in library.METHODS.get(known, {}) else None
 
-    def _of_value(self, frame: Frame, base: Value, name: str, node: ast.expr) -> Value:
+    def attribute(self, frame: Frame, base: Value, name: str, node: ast.expr) -> Value:
+        """What an attribute of this holds."""
         own = [thing for thing in base.things if isinstance(thing, Obj)]
         found = [each for thing in own if (each := self._of_thing(frame, thing, base, name, node)) is not None]
         if not found:
@@ -143,8 +149,9 @@ class Lookup(State):
             found = [each for thing in others if (each := self._of_thing(frame, thing, base, name, node)) is not None]
         if found:
             return join(found)
-        if name in _SHAPES:
-            return Value(content=base.length, known=base.known)
+        enumerated = name == "value" and isinstance(base.const, (str, int)) and not base.things
+        if enumerated or name in _SHAPES:
+            return base if enumerated else Value(content=base.length, known=base.known)
         kind = library.VARYING_NAMES.get(name)
         if kind is not None and not base.agreed and (not own or self._is_open(own)):
             return Value(self.source(frame, kind, node), things=(LAUNCHED,))
@@ -154,7 +161,20 @@ class Lookup(State):
             return self.loose[owner, name]
         known = library.NAMED.get(owner)
         method = Partial(Made(known) if known and name in library.METHODS[known] else None, name, base)
-        return Value(base.content, base.length, base.order, known=False, agreed=base.agreed, things=(method,))
+        only = self._of_only_class(frame, base, name, node)
+        unknown = Value(base.content, base.length, base.order, known=False, agreed=base.agreed, things=(method,))
+        return only if only is not None else unknown
+
+    def _of_only_class(self, frame: Frame, base: Value, name: str, node: ast.expr) -> Value | None:
+        """A method of a parameter of which nothing is known: in a small program that of the one class that has it."""
+        receiver = node.value if isinstance(node, ast.Attribute) else None
+        function = frame.function
+        if not self.small or base.things or base.content or function is None or self.testing:
+            return None
+        if not isinstance(receiver, ast.Name) or receiver.id not in function.parameters:
+            return None
+        cls = self.names.only_owner(name) if name not in _OF_MANY else None
+        return self._of_instance(frame, cls, name, Value(things=(Obj(cls),)), node) if cls is not None else None
 
     def _is_open(self, objects: list[Obj]) -> bool:
         """An instance of a class with bases that are not seen: it may have attributes that nobody here wrote."""
@@ -170,12 +190,17 @@ class Lookup(State):
                 return Value(things=(Lib(canonical(f"{owner}.{name}")),))
             case Obj(cls=cls):
                 return self._of_instance(frame, cls, name, base, node)
-            case Type(cls=cls):
-                return self._of_class(cls, name)
+            case Type() | Func():
+                return self._of_definition(thing, name)
             case Made():
                 return self._of_made(frame, thing, base, name, node)
             case _:
                 return None
+
+    def _of_definition(self, thing: Type | Func, name: str) -> Value | None:
+        if name in _OWN_NAME:
+            return constant(thing.cls.name if isinstance(thing, Type) else thing.function.name)
+        return self._of_class(thing.cls, name) if isinstance(thing, Type) else None
 
     def _of_class(self, cls: Class, name: str) -> Value | None:
         method = self.names.method(cls, name)
@@ -226,7 +251,7 @@ class Lookup(State):
             return join(over.items)
         if any(isinstance(thing, Made) and thing.name == "loader" for thing in over.things):
             return Value(known=False, things=(BATCH,) if _shared_out(over) else ())
-        things = tuple(each for each in over.things if isinstance(each, (Obj, Func, Type)) or each == BATCH)
+        things = tuple(each for each in over.things if isinstance(each, (Obj, Func, Type, Applied)) or each == BATCH)
         return Value(over.content, over.inner, known=over.known, homes=over.homes, things=things)
 
     def _subscript(self, frame: Frame, node: ast.Subscript) -> Value:

@@ -194,6 +194,7 @@ class Names:
         self.modules = modules
         self._by_tail: dict[str, Module | None] = {}  # None: several have that name
         self._bases: dict[Class, tuple[Class | str, ...]] = {}
+        self._owners: dict[str, Class | None] = {}  # None: several have it
         for name, module in modules.items():
             tail = name.rpartition(".")[2]
             self._by_tail[tail] = None if tail in self._by_tail else module
@@ -260,6 +261,30 @@ class Names:
                         yield found
                 elif isinstance(found, str):
                     yield found
+
+    def only_owner(self, name: str) -> Class | None:
+        """The class that alone in the program has a method or property of that name; tests are not asked."""
+        if not self._owners:
+            modules = [module for module in self.modules.values() if not module.tests]
+            for function in (each for module in modules for each in module.functions()):
+                if function.owner is not None:
+                    several = function.name in self._owners
+                    self._owners[function.name] = None if several else function.owner
+        return self._owners.get(name)
+
+    def annotated(self, function: Function, name: str) -> Class | None:
+        """The class of the program that a parameter is said to be an instance of."""
+        arguments = function.node.args
+        every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+        written = next((each.annotation for each in every if each.arg == name), None)
+        text = written.value if isinstance(written, ast.Constant) else dotted(written)
+        if not isinstance(text, str) or not text:
+            return None
+        first, _, rest = text.partition(".")
+        found = self.member(function.module, first)
+        if rest and isinstance(found, Module):
+            found = self.find(f"{found.name}.{rest}")
+        return found if isinstance(found, Class) else None
 
     def method(self, owner: Class, name: str) -> Function | None:
         """The method of that name, of the class or the nearest base."""

@@ -153,6 +153,9 @@ def _sides(fork: Fork, *, barrier: bool, rank_only: bool) -> Iterator[Parting]:
         inside = any(each is op for each, _ in islice(operations(fork.own(mine)), _MOST))
         if inside or opposite is None:
             yield Parting("branch", _shown(chain, mine), fork.place, fork.text, fork.test, op, chain, "", barrier)
+        elif opposite.how == "return" and _wrapped(chain, mine):
+            text = f"if not ({fork.text.removeprefix('if ')})" if mine is fork.no else fork.text
+            yield Parting("branch", _shown(chain, mine), fork.place, text, fork.test, op, chain, "", barrier)
         elif opposite.how != "raise":  # who raises ends, and the launcher ends the others
             yield Parting("exit", opposite.place, fork.place, fork.text, fork.test, op, chain, opposite.how)
         return
@@ -191,11 +194,33 @@ def _name(op: Op) -> tuple[str, str]:
 
 
 def _shown(chain: tuple[Place, ...], way: Way) -> Place:
-    """The line to name: the call in the branch; of a wrapper the line in what it wraps."""
-    first = next((each for each in way if isinstance(each, Called) and each.place == chain[0]), None)
-    if first is not None and first.through and len(chain) > 1:
-        return chain[1]
-    return chain[0]
+    """The line to name: the call in the branch; of what only calls what it is given, the line in that."""
+    at = 0
+    while at < len(chain) - 1:
+        called = _calls(way).get(chain[at])
+        if called is None or not called.through:
+            break
+        way, at = called.within.way, at + 1
+    return chain[at]
+
+
+def _calls(way: Sequence[Effect]) -> dict[Place, Called]:
+    """The calls of a way that enter something, by their lines; those that are innocent do not hide one beside them."""
+    found: dict[Place, Called] = {}
+    for effect in islice(way, _MOST):
+        if isinstance(effect, Called):
+            if effect.within.whole:
+                found.setdefault(effect.place, effect)
+        elif isinstance(effect, (Fork, Loop)):
+            sides = (effect.yes, effect.no) if isinstance(effect, Fork) else (effect.body, effect.after)
+            found = _calls(sides[1]) | _calls(sides[0]) | found
+    return found
+
+
+def _wrapped(chain: tuple[Place, ...], way: Sequence[Effect]) -> bool:
+    """What is left out is what a wrapper was given, or what its class has from a base: the wrapper is its guard."""
+    called = _calls(way).get(chain[0])
+    return called is not None and called.through
 
 
 def undecided(way: Sequence[Effect]) -> Iterator[Parting]:

@@ -11,6 +11,7 @@ from itertools import chain
 
 from msgspec.structs import replace
 
+from holdfast.facts.code.arguments import given_by
 from holdfast.facts.code.calls import Calls
 from holdfast.facts.code.effects import Body, Place, Way, body_of
 from holdfast.facts.code.environments import set_variables
@@ -26,8 +27,8 @@ from holdfast.facts.code.modules import Function, Module, Names
 from holdfast.facts.code.ordering import in_function, in_program
 from holdfast.facts.code.partings import Parting, is_doubtful, partings, undecided
 from holdfast.facts.code.relevance import Relevance
-from holdfast.facts.code.things import LAUNCHED, Obj, Scope
-from holdfast.facts.code.values import UNKNOWN, Kind, Source, Value, kinds_of
+from holdfast.facts.code.things import LAUNCHED, Func, Obj, Scope
+from holdfast.facts.code.values import OTHER, UNKNOWN, Kind, Source, Value, kinds_of
 
 #: Rounds at most; from the second on only what may have changed is run again.
 _ROUNDS = 4
@@ -128,13 +129,18 @@ class Program(Expressions, Flow, Calls):
             names[function.parameters[0]] = Value(things=(Obj(function.owner),))
         caller = Frame(None, Scope(function.module.variables, function.module))
         self.summary(function, names, None, caller)
+        left = self.decorated(function, None)
+        if function.decorators and left.things != (Func(function),):  # called is what its decorators made
+            self.call(caller, function.decorators[0], left, given_by(*(names[each] for each in function.parameters)))
+            self.examine_way(tuple(caller.effects))
 
     def _parameter(self, function: Function, name: str) -> Value:
         if name in RANK_PARAMETERS and "world_size" in function.parameters:
             line = function.node.lineno
             source = Source(Kind.RANK, function.module.file, line, f"the parameter {name}")
             return Value((source,), things=(LAUNCHED,))
-        return UNKNOWN
+        cls = self.names.annotated(function, name)
+        return Value(known=False, things=(Obj(cls), OTHER)) if cls is not None else UNKNOWN
 
     def examine(self, frame: Frame, body: Body) -> None:
         """Note where ranks part in a function that has run."""

@@ -19,7 +19,7 @@ _SMALL = 1000
 #: A name, with those that follow after dots; a dot in front: of something that has no name.
 _CHAIN = re.compile(r"\.?[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 #: Names that half of all classes have: of these nothing is concluded, nor of one that more classes have than so many.
-_COMMON = frozenset(
+COMMON = frozenset(
     {"forward", "__call__", "__init__", "get", "run", "main", "update", "append", "load", "add", "close", "reset",
      "items", "keys", "values", "__getitem__", "__len__", "__iter__", "to", "copy", "format", "join", "build", "parse",
      "read", "write", "apply", "call", "state_dict", "load_state_dict", "__enter__", "__exit__", "setup", "start",
@@ -188,5 +188,5 @@ class _Callers:
     def _by_name(self, names: Iterable[str]) -> Iterator[Function]:
         for name in names:
             methods = self._methods.get(name, ())
-            if len(methods) <= _MOST_OWNERS and name not in _COMMON:
+            if len(methods) <= _MOST_OWNERS and name not in COMMON:
                 yield from methods

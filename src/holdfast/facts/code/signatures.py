@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from holdfast.facts.code.things import Func, Made, Partial
+from holdfast.facts.code.things import Applied, Func, Made, Partial
 from holdfast.facts.code.values import MISSING, Given, Value, kinds_of
 
 
@@ -29,8 +29,11 @@ def signature(value: Value) -> tuple[Any, ...]:
 
 def _mark(thing: Any) -> Hashable:
     match thing:
-        case Func(function=function, scope=scope, bound=bound):
-            return (id(function), scope, signature(bound) if bound is not None else None)
+        case Func(function=function, scope=scope, bound=bound, guard=guard):
+            return (id(function), scope, signature(bound) if bound is not None else None, bool(guard))
+        case Applied(thing=inner, positional=positional, named=given, guard=guard):
+            ahead = tuple((name, signature(value)) for name, value in given)
+            return (_mark(inner), tuple(map(signature, positional)), ahead, bool(guard))
         case Given(named=named):
             return tuple((name, signature(value)) for name, value in named.items())
         case Made(name=name, holds=holds):

@@ -27,7 +27,8 @@ class State(ABC):
     "own". ``loose`` are, in a ``small`` program, attributes of things of which nothing is known, where ranks are given
     different ones: by the last part of the owner's name, ``("args", "rank")``. ``testing``: what runs tests the
     program, and what it sets there is not what the program sets. ``roots`` is what modules enter,
-    ``set_again`` the attributes, by the identity of their node, that a function sets again farther down.
+    ``dispatchers`` says which functions call methods by a name, ``set_again`` the attributes, by the identity of their
+    node, that a function sets again farther down.
     """
 
     modules: Mapping[str, Module]
@@ -51,6 +52,7 @@ class State(ABC):
         self.limits = set()
         self.loose: dict[tuple[str, str], Value] = {}
         self.set_again: dict[int, set[int]] = {}
+        self.dispatchers: dict[Function, bool] = {}
         self._texts: dict[int, str] = {}
         self._dotted: dict[int, str] = {}
 
@@ -81,6 +83,10 @@ class State(ABC):
     @abstractmethod
     def entity(self, found: Function | Class | Module | str) -> Value:
         """A thing of the program as a value."""
+
+    @abstractmethod
+    def attribute(self, frame: Frame, base: Value, name: str, node: ast.expr) -> Value:
+        """What an attribute of this holds."""
 
     @abstractmethod
     def element(self, over: Value) -> Value:

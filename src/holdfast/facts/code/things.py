@@ -36,10 +36,28 @@ class Func(msgspec.Struct, frozen=True, eq=False):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Func):
             return False
-        return other.function is self.function and other.scope is self.scope and other.bound == self.bound
+        same = other.function is self.function and other.scope is self.scope and other.guard == self.guard
+        return same and other.bound == self.bound
 
     def __hash__(self) -> int:
         return hash((id(self.function), id(self.scope)))
+
+
+class Applied(msgspec.Struct, frozen=True, eq=False):
+    """What can be called, with some of its arguments given before (``partial``); ``guard`` as of a function."""
+
+    thing: Any
+    positional: tuple[Value, ...] = ()
+    named: tuple[tuple[str, Value], ...] = ()
+    guard: Sources = ()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Applied) or other.thing != self.thing or other.guard != self.guard:
+            return False
+        return other.positional == self.positional and other.named == self.named
+
+    def __hash__(self) -> int:
+        return hash((type(self.thing), len(self.positional), tuple(name for name, _ in self.named)))
 
 
 class Type(msgspec.Struct, frozen=True):
@@ -154,6 +172,22 @@ def told(value: Value, things: tuple[Any, ...] = ()) -> Value:
 def bound_to(thing: Any, instance: Value) -> Any:
     """A method as an attribute of an instance; anything else as it is."""
     return msgspec.structs.replace(thing, bound=instance) if isinstance(thing, Func) and thing.bound is None else thing
+
+
+def is_callable(thing: Any) -> bool:
+    """A function or a method of which something is known, or what was made of one."""
+    return isinstance(thing, (Func, Applied, Lib, Type)) or (isinstance(thing, Partial) and thing.owner is not None)
+
+
+def guarded(value: Value, guard: Sources) -> Value:
+    """Functions that only some ranks enter from here on: what a ``run_on_main(function)`` gives back."""
+    things: list[Any] = []
+    for thing in value.things:
+        if isinstance(thing, Func):
+            things.append(msgspec.structs.replace(thing, guard=guard))
+        elif is_callable(thing):
+            things.append(Applied(thing, guard=guard))
+    return Value(things=tuple(things), known=False)
 
 
 def made_names(value: Value | None) -> list[str]:

@@ -186,8 +186,8 @@ def _one_dict(things: tuple[Any, ...], also: Sources) -> tuple[Any, ...]:
     for name in dict.fromkeys(name for named in dicts for name in named):
         value = join([named[name] for named in dicts if name in named], also)
         if not all(name in named for named in dicts):
-            things = (*(value.things or (OTHER,)), NONE)
-            value = msgspec.structs.replace(tainted(value, also), absent=lasting(also), things=things)
+            perhaps = (*(value.things or (OTHER,)), NONE)
+            value = msgspec.structs.replace(tainted(value, also), absent=lasting(also), things=perhaps)
         held[name] = value
     return (Given(held), *(thing for thing in things if not isinstance(thing, Given)))
 

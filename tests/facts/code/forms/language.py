@@ -43,7 +43,7 @@ FORMS = {
             @functools.wraps(fn)
             def inner(*args, **kwargs):
                 if dist.get_rank() != 0:
-                    return None  # found
+                    return None
                 return fn(*args, **kwargs)
             return inner
         def mean(x):
@@ -51,7 +51,7 @@ FORMS = {
             return x / dist.get_world_size()
         @main_only
         def report(x):
-            print(mean(x))
+            print(mean(x))  # found
         report(torch.ones(1))
         """,
         """

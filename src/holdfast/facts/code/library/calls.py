@@ -14,7 +14,7 @@ from holdfast.facts.code.library.methods import predicate
 from holdfast.facts.code.modules import is_class_name
 from holdfast.facts.code.noted import note_call
 from holdfast.facts.code.state import State
-from holdfast.facts.code.things import ARRAY, BATCH, LAUNCHED, NAMED, Func, Made
+from holdfast.facts.code.things import ARRAY, BATCH, LAUNCHED, NAMED, Func, Made, guarded, is_callable
 from holdfast.facts.code.values import UNKNOWN, Kind, Value, merged, picked
 
 #: What makes a tensor of a size that is given, and which of its arguments are no sizes.
@@ -41,6 +41,9 @@ def library_call(state: State, call: LibraryCall) -> Value:
     if call.name.startswith("torchmetrics."):
         alone = call.given.says("sync_on_compute", answer=False)
         return Value(things=() if alone else (Made("torchmetrics.Metric"),))
+    guard = library.GUARDS.get(call.name.rpartition(".")[2])
+    if guard is not None and any(map(is_callable, call.first().things)):  # rank_zero_only(function)
+        return guarded(call.first(), state.source(call.frame, guard, call.node))
     note_call(state, call)
     return _plain(state, call)
 
@@ -91,8 +94,6 @@ def _plain(state: State, call: LibraryCall) -> Value:
     if not named and call.name.startswith("torch.") and not is_class_name(last):
         named = _of_batch(values)
     functions = tuple(each for value in values for each in value.things if isinstance(each, Func))
-    if functions and last == "partial":
-        return Value(things=functions[:1], known=False)
     if functions:
         _hand_over(state, call)
     # A size that all ranks agreed on, or a loss, which is one number.

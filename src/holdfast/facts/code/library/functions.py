@@ -12,7 +12,7 @@ from holdfast.facts.code.library.classes import deepspeed_engine, fully_shard
 from holdfast.facts.code.modules import Class
 from holdfast.facts.code.noted import note_file, note_variable
 from holdfast.facts.code.state import State
-from holdfast.facts.code.things import BATCH, COUNT, LAUNCHED, Obj, Type
+from holdfast.facts.code.things import BATCH, COUNT, LAUNCHED, Applied, Made, Mod, Obj, Partial, Type, is_callable
 from holdfast.facts.code.values import (
     MISSING,
     MOST_THINGS,
@@ -128,6 +128,27 @@ def _super(state: State, call: LibraryCall) -> Value:
     return Value(things=(Obj(base),) if base is not None else (), known=False)
 
 
+def _partial(_: State, call: LibraryCall) -> Value:
+    """Something that can be called, with the first and the named of its arguments given already."""
+    ahead, named = tuple(call.given.positional[1:]), tuple(call.given.named.items())
+    things = call.first("func").things
+    return Value(things=tuple(Applied(each, ahead, named) for each in things if is_callable(each)), known=False)
+
+
+def _getattr(state: State, call: LibraryCall) -> Value:
+    """An attribute by its name, where that is known: a method of an instance, or what stands there for it."""
+    base, name, default = call.first(), call.given.get(1, "name"), call.given.get(2, "default")
+    if name is None or not isinstance(name.const, str) or not name.const.isidentifier():
+        return UNKNOWN if name is None else derived(*call.given.all)
+    objects = [each for each in base.things if isinstance(each, (Obj, Mod, Type, Made))]
+    if not objects:
+        return derived(*call.given.all)
+    value = state.attribute(call.frame, base, name.const, call.node)
+    if any(isinstance(each, Partial) and each.owner is None for each in value.things):  # it has none of that name
+        return default if default is not None else UNKNOWN
+    return value
+
+
 def _open(state: State, call: LibraryCall) -> Value:
     mode = call.given.get(1, "mode")
     letters = mode.const if mode is not None and isinstance(mode.const, str) else ""
@@ -170,6 +191,7 @@ _BUILTINS: dict[str, Known] = {
     "reversed": _same, "iter": _same, "int": _scalar, "float": _scalar, "bool": _scalar, "str": _scalar, "min": _scalar,
     "max": _scalar, "sum": _scalar, "any": _scalar, "all": _scalar, "abs": _scalar, "dict": _dict,
     "enumerate": _enumerate, "zip": _zip, "isinstance": _isinstance, "slice": _slice, "super": _super, "open": _open,
+    "getattr": _getattr,
 }  # fmt: skip
 #: Wherever a library exports them.
 _EXPORTED: dict[str, Known] = {
@@ -179,6 +201,7 @@ _EXPORTED: dict[str, Known] = {
     "initialize": _initialize,
     "fully_shard": fully_shard,
     "getenv": _getenv,
+    "partial": _partial,
     "get": _get,
     "setdefault": _setdefault,
     "tqdm": _tqdm,

@@ -18,7 +18,20 @@ from holdfast.facts.code.library.classes import library_base, prepared, run_thre
 from holdfast.facts.code.modules import dotted
 from holdfast.facts.code.noted import note_file
 from holdfast.facts.code.state import State
-from holdfast.facts.code.things import BATCH, COUNT, NAMED, Func, Made, Obj, Type, given_in, made_names, told
+from holdfast.facts.code.things import (
+    BATCH,
+    COUNT,
+    NAMED,
+    Func,
+    Made,
+    Obj,
+    Type,
+    given_in,
+    guarded,
+    is_callable,
+    made_names,
+    told,
+)
 from holdfast.facts.code.values import SAME, UNKNOWN, Kind, Value, constant, derived, merged
 
 _CONTAINER = frozenset(
@@ -58,6 +71,9 @@ def method_call(state: State, call: LibraryCall) -> Value | None:
         return SAME
     if call.name in _CONTAINER and call.written is not None:
         return _container(state, call)
+    if call.name in library.GUARDS and any(map(is_callable, call.first("function").things)):
+        guard = state.source(call.frame, library.GUARDS[call.name], call.node)
+        return guarded(call.first("function"), guard)
     asked = _asked(state, call)
     if asked is not None:
         return asked
