@@ -47,6 +47,13 @@ def test_py_spys_threads_begin_with_the_main_one():
     assert main.frames == (Place("/job/train.py", 41, "step"), Place("<string>", 1, "go"))
 
 
+def test_who_sleeps_with_pythons_lock_held():
+    """py-spy of a rank that joined gloo's thread in a destructor: it owns the GIL and is not active."""
+    kinds = [(False, True), (True, True), (False, False), (False, None)]
+    said = [thread(7, []) | {"active": active, "owns_gil": owns} for active, owns in kinds]
+    assert [each.holds_lock for each in from_py_spy(json.dumps(said).encode(), 7)] == [True, False, False, False]
+
+
 def test_a_thread_cannot_call_itself_the_main_one():
     stacks = from_py_spy(json.dumps([thread(8, []), thread(9, [], None)]).encode(), 7)
     assert [stack.thread for stack in stacks] == ["thread 0", "thread 1"]

@@ -55,6 +55,7 @@ PROC002 python-exception-all-ranks    PROC003 segfault-in-worker         PROC004
 PROC005 peer-lost                     PROC006 rank-killed                PROC007 rank-stopped
 PROC008 rank-uninterruptible-io       PROC009 exit-nonzero
 PROC010 stalled-outside-collectives   PROC011 stale-build-lock               PROC012 group-left-at-exit
+PROC013 python-lock-held
 DATA001 dataloader-worker-died        DATA002 file-io-blocked            DATA003 model-download-race
 DATA004 sampler-epoch-not-set          DATA005 file-written-by-all-ranks
 DATA006 data-not-shared-out            DATA007 ranks-draw-the-same

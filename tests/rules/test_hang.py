@@ -73,6 +73,26 @@ def test_what_the_system_says_of_a_rank_decides(state: RankState, cause: str) ->
     assert root_of(judge([*waiting(0, 1, 3), state]))[:2] == (cause, 2)
 
 
+def asleep(at: Place, held: tuple[bool, ...], **more: object) -> RankState:
+    """Rank 2 in some samples, with Python's lock held or not."""
+    stacks = tuple(Stack((at,), time=100.0 + number, holds_lock=each) for number, each in enumerate(held))
+    return row(2, *history(30), at=at, **{"stacks": stacks, **more})
+
+
+def test_a_rank_that_sleeps_with_pythons_lock_held_is_named_for_it() -> None:
+    verdict = judge([*waiting(0, 1, 3), asleep(TRAIN, (True, True))])
+    assert root_of(verdict) == ("python-lock-held", 2, TRAIN.line)
+    assert verdict.root is not None
+    assert any("holds the GIL and does not run" in fact.text for fact in verdict.root.evidence)
+
+
+@pytest.mark.parametrize(
+    "state", [asleep(TRAIN, (True, False)), asleep(TRAIN, (False, True)), asleep(TRAIN, (True, True), cpu_share=0.4)]
+)
+def test_who_had_the_lock_for_a_moment_or_works_does_not(state: RankState) -> None:
+    assert root_of(judge([*waiting(0, 1, 3), state]))[:2] == ("rank-missing-collective", 2)
+
+
 @pytest.mark.parametrize("others", [call(31), call(32)], ids=["still inside", "in the next one"])
 def test_a_rank_that_was_stopped_inside_a_collective_is_named_and_not_the_network(others: Operation) -> None:
     waits = [row(rank, *history(others.sequence - 1), others) for rank in (0, 1, 3)]

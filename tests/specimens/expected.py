@@ -73,6 +73,7 @@ EXPECTED = {
         Ending.HANG, ("stalled-outside-collectives",), (1,), environment=(("HOLDFAST_ALONE_S", "4"),)
     ),
     "stale_build_lock": Expected(Ending.HANG, ("stale-build-lock",), (0,), environment=(("HOLDFAST_COMPILE_S", "4"),)),
+    "python_lock_held": hang(1, "python-lock-held"),
     "missing_recv": hang(0, "p2p-without-partner"),
     "straggler": Expected(Ending.WELL),
     "healthy": Expected(Ending.WELL),

@@ -88,12 +88,13 @@ class Life(StrEnum):
 
 
 class Stack(msgspec.Struct, frozen=True, gc=False):
-    """The Python frames of one thread, innermost first."""
+    """The Python frames of one thread, innermost first. ``holds_lock``: asleep, with the interpreter's lock held."""
 
     frames: tuple[Place, ...]
     thread: str = "MainThread"
     origin: str = "py-spy"
     time: float = 0.0
+    holds_lock: bool = False
 
 
 class Raised(msgspec.Struct, frozen=True, gc=False):

@@ -41,6 +41,7 @@ class SpiedThread(msgspec.Struct, gc=False):
     os_thread_id: int | None = None
     thread_name: str | None = None
     active: bool | None = None
+    owns_gil: bool | None = None
     frames: list[SpiedFrame] = []
 
 
@@ -75,7 +76,9 @@ def stacks_of(threads: Sequence[SpiedThread], main: int | None, like: Stack, fol
         called = (frame for frame in thread.frames[:MOST_FRAMES] if frame.module is None)
         frames = tuple(_place(frame.filename, frame.line, frame.name, folder) for frame in called)
         is_main = main is not None and thread.os_thread_id == main
-        stacks.append(replace(like, frames=frames, thread=MAIN if is_main else _other(thread.thread_name, number)))
+        name = MAIN if is_main else _other(thread.thread_name, number)
+        holds_lock = thread.owns_gil is True and thread.active is False
+        stacks.append(replace(like, frames=frames, thread=name, holds_lock=holds_lock))
     return _main_first(stacks)
 
 

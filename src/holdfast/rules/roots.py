@@ -19,6 +19,8 @@ from holdfast.rules.places import Source, loop_swallows
 from holdfast.rules.shortage import advised
 
 _CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT})
+#: Of a core: what a process uses in whose main thread nothing happens.
+IDLE_CPU_SHARE = 0.05
 _PID = re.compile(r"\bPID\b")
 _LOADER_DEAD = re.compile(r"DataLoader worker \(pid(?:\(s\))?")
 _LOADER_FRAMES = re.compile(r"/torch/utils/data/dataloader\.py$")
@@ -76,7 +78,7 @@ def explain(state: RankState, source: Source, waited: str) -> Finding:
 
     ``waited`` is empty where nobody missed it.
     """
-    for rule in (_signalled, _crashed, _ended, _stopped, _loader, _file):
+    for rule in (_signalled, _crashed, _ended, _stopped, _loader, _file, _locked):
         found = rule(state, source, waited)
         if found is not None:
             return found
@@ -85,7 +87,7 @@ def explain(state: RankState, source: Source, waited: str) -> Finding:
 
 def explain_alone(state: RankState, source: Source, others: str) -> Finding:
     """The finding about ``state``, for which nobody waits in a collective; ``others`` says what became of the rest."""
-    for rule in (_stopped, _loader, _file):
+    for rule in (_stopped, _loader, _file, _locked):
         found = rule(state, source, "")
         if found is not None:
             return found
@@ -291,6 +293,19 @@ def _file(state: RankState, _source: Source, waited: str) -> Finding | None:
     message = f"rank {state.rank} is blocked on {state.blocked_on}{_at(place, ' at ')}{_tail(waited)}"
     seen = f"/proc/{state.pid}/syscall|the main thread waits for {state.blocked_on}"
     return _claim("file-io-blocked", state, message, place, seen)
+
+
+def _locked(state: RankState, _source: Source, waited: str) -> Finding | None:
+    """Whoever sleeps in native code lets go of Python's lock before; one that does not may wait for who wants it."""
+    if not (state.cpu_share is not None and state.cpu_share < IDLE_CPU_SHARE and len(state.stacks) > 1):
+        return None
+    before, newest = state.stacks[-2:]
+    if not (before.holds_lock and newest.holds_lock and before.frames == newest.frames):
+        return None
+    place = _last_place(state)
+    message = f"rank {state.rank} sleeps in native code with Python's lock held{_at(place, ' at ')}{_tail(waited)}"
+    seen = f"process {state.pid}|the main thread holds the GIL and does not run, in two samples"
+    return _claim("python-lock-held", state, message, place, seen)
 
 
 def _elsewhere(state: RankState, waited: str) -> Finding:

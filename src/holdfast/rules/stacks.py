@@ -23,8 +23,6 @@ from holdfast.rules.stack_scene import Scene, compose, still_s
 from holdfast.rules.stack_waits import Kind, Wait
 
 QUESTION = "Why does the job stand still?"
-#: A rank that uses less of a core than this does nothing but wait.
-IDLE_CPU_SHARE = 0.05
 
 
 def judge(
@@ -114,7 +112,7 @@ def _together(scene: Scene) -> list[Finding]:
     groups = _groups(scene)
     if len(groups) > 1:
         return _parted(scene, groups)
-    if any((state.cpu_share or 0.0) >= IDLE_CPU_SHARE for state in scene.ranks.values()):
+    if any((state.cpu_share or 0.0) >= roots.IDLE_CPU_SHARE for state in scene.ranks.values()):
         return []  # somebody works in there
     wait = next(iter(groups))
     name = "store-wait" if wait.kind == Kind.STORE else "network-fabric-fault"

@@ -356,4 +356,39 @@ CAUSES = (
             "pytorch/pytorch: docs/source/distributed.md, Shutdown",
         ),
     ),
+    Cause(
+        code="PROC013",
+        name="python-lock-held",
+        summary="A rank sleeps in native code and holds Python's lock, which a thread that it waits for may want.",
+        what_happens="A thread that waits in C or C++ has to let go of the interpreter's lock (GIL) first. Where it "
+        "does not, and what it waits for needs the lock, both wait for ever, and no other thread of the process runs. "
+        "torch up to 2.13 does so: where DistributedDataParallel's reducer has the last reference to its gloo process "
+        "group, because destroy_process_group came first, freeing the model joins the group's thread with the lock "
+        "held, and that thread wants it to free the state of its last all-reduce. Mostly at the end of a script, in "
+        "the function that had the model. Measured: of groups made, used once and dropped in a loop by two ranks, one "
+        "of the first 20 hangs.",
+        shows_before="destroy_process_group() in a function that still has the DDP model, or before `del model`.",
+        shows_during="The rank uses no CPU, at a line that waits for nothing: the end of a function, a `del`, an "
+        "assignment. py-spy says `idle` of a thread that owns the GIL.",
+        shows_after="The others time out in their next collective; at the end of the script only the launcher waits.",
+        known_misses="faulthandler, which is asked where nobody may trace the process, does not say who has the lock. "
+        "A slow read or a lock in an extension of one's own looks alike as long as it takes.",
+        remedies=(
+            Remedy(
+                text="See what it waits for in C++: std::thread::join under ~ProcessGroupGloo is the known case.",
+                command="py-spy dump --native --pid PID",
+            ),
+            Remedy(
+                text="Let go of the model before the group: train in a function of its own, which has returned when "
+                "`dist.destroy_process_group()` is called; or `del model, optimizer` before it.",
+                safety=Safety.BY_HAND,
+            ),
+            RESTART,
+        ),
+        sources=(
+            "torch: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, ~ProcessGroupGloo",
+            "torch: torch/csrc/distributed/c10d/init.cpp, Reducer",
+            "Python: C API, Releasing the GIL from extension code",
+        ),
+    ),
 )
