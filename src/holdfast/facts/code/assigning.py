@@ -20,6 +20,7 @@ from holdfast.facts.code.values import (
     SAME,
     Given,
     Value,
+    by_rank,
     derived,
     join,
     lasting,
@@ -125,6 +126,9 @@ class Assigning(State):
         control = lasting(frame.writing(dotted(owner)))
         if isinstance(owner, ast.Name) and frame.function is not None and owner.id not in frame.function.parameters:
             control = tuple(each for each in control if each not in frame.left)  # all who go on here have it
+        if control and by_rank(control) and things and all(isinstance(each, (Obj, Func)) for each in things):
+            things = tuple(Applied(each, guard=control) for each in things)  # a hook that some ranks have besides
+            control = ()
         held = (
             *(each for each in old.things if not isinstance(each, Given)),
             *(each for each in things if isinstance(each, (Obj, Func, Type, Applied, Given))),

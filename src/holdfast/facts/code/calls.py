@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.facts.code.arguments import Arguments, LibraryCall, given_by
-from holdfast.facts.code.effects import Fork, Group, Op, Way
+from holdfast.facts.code.effects import Fork, Group, Op, Way, shape
 from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.functions import Functions, unseen
 from holdfast.facts.code.library.calls import library_call
@@ -70,6 +70,7 @@ class Calls(Functions):
                 ways.append((value, tuple(inner)))
         if not ways:
             return self._call_unknown(frame, node, called, given)
+        ways = _either(ways)
         for at, (_, way) in enumerate(ways):
             if not way:
                 continue
@@ -182,3 +183,11 @@ class Calls(Functions):
             return None
         value = self.invoke(frame, node, Func(method, None, Value(things=(Obj(cls),))), given)
         return replace(value, things=(Made("output:fsdp"), *value.things)) if cls in self.sharded else value
+
+
+def _either(ways: list[tuple[Value, Way]]) -> list[tuple[Value, Way]]:
+    """Where some ranks have this hook and the others that one, which enter the same, all enter it."""
+    some = [fork for _, way in ways if len(way) == 1 and isinstance(fork := way[0], Fork) and not fork.no and fork.test]
+    if len(some) < 2 or len({shape(fork.yes) for fork in some}) > 1 or len({fork.test for fork in some}) > 1:
+        return ways
+    return [(value, way[0].yes if way and way[0] in some else way) for value, way in ways]

@@ -29,6 +29,7 @@ from holdfast.facts.code.things import (
     Scope,
     Type,
     given_in,
+    is_callable,
 )
 from holdfast.facts.code.values import OTHER, UNKNOWN, Kind, Source, Sources, Value, constant, join, merged, picked
 
@@ -144,6 +145,7 @@ class Lookup(State):
         """What an attribute of this holds."""
         own = [thing for thing in base.things if isinstance(thing, Obj)]
         found = [each for thing in own if (each := self._of_thing(frame, thing, base, name, node)) is not None]
+        found += self._of_some(frame, base, name, node)
         if not found:
             others = [thing for thing in base.things if not isinstance(thing, Obj)]
             found = [each for thing in others if (each := self._of_thing(frame, thing, base, name, node)) is not None]
@@ -164,6 +166,18 @@ class Lookup(State):
         only = self._of_only_class(frame, base, name, node)
         unknown = Value(base.content, base.length, base.order, known=False, agreed=base.agreed, things=(method,))
         return only if only is not None else unknown
+
+    def _of_some(self, frame: Frame, base: Value, name: str, node: ast.expr) -> list[Value]:
+        """Methods of objects that only some ranks have: nobody else enters them."""
+        found = []
+        for thing in base.things:
+            if isinstance(thing, Applied) and isinstance(thing.thing, Obj):
+                with frame.apart(thing.guard):  # a property of it is passed over
+                    value = self._of_thing(frame, thing.thing, base, name, node)
+                if value is not None:
+                    methods = (Applied(each, guard=thing.guard) for each in value.things if is_callable(each))
+                    found.append(replace(value, things=tuple(methods)))
+        return found
 
     def _of_only_class(self, frame: Frame, base: Value, name: str, node: ast.expr) -> Value | None:
         """A method of a parameter of which nothing is known: in a small program that of the one class that has it."""

@@ -139,7 +139,7 @@ class Program(Expressions, Flow, Calls):
             line = function.node.lineno
             source = Source(Kind.RANK, function.module.file, line, f"the parameter {name}")
             return Value((source,), things=(LAUNCHED,))
-        cls = self.names.annotated(function, name)
+        cls = self.names.annotated(function, name) if self.small else None
         return Value(known=False, things=(Obj(cls), OTHER)) if cls is not None else UNKNOWN
 
     def examine(self, frame: Frame, body: Body) -> None:

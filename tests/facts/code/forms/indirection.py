@@ -279,6 +279,57 @@ class Runner:
 
 Runner().run(torch.ones(1))
 """),
+    "a hook beside others that one rank has": _twin("Mean", "Show", """\
+class Mean:
+    def after(self, value):
+        dist.all_reduce(value)
+
+
+class Show:
+    def after(self, value):
+        print(value)
+
+
+class Runner:
+    def __init__(self):
+        self.hooks = []
+        self.register(Show())
+        if dist.get_rank() == 0:
+            self.register(LINE())
+
+    def register(self, hook):
+        self.hooks.append(hook)
+
+    def run(self, value):
+        for hook in self.hooks:
+            hook.after(value)  # found
+
+
+Runner().run(torch.ones(1))
+"""),
+    "a hook of each kind of rank": _twin(_PRINTS, "dist.all_reduce(value)", """\
+class Mean:
+    def after(self, value):
+        dist.all_reduce(value)
+
+
+class Show:
+    def after(self, value):
+        LINE
+
+
+def main(value):
+    hooks = []
+    if dist.get_rank() == 0:
+        hooks.append(Show())
+    else:
+        hooks.append(Mean())
+    for hook in hooks:
+        hook.after(value)  # found
+
+
+main(torch.ones(1))
+"""),
     "a property of what a hook is given": _twin("module.scores", "module.name", """\
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.utilities import rank_zero_only
