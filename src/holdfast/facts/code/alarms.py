@@ -18,6 +18,9 @@ from holdfast.facts.code.values import SAME, UNKNOWN, Kind, Value
 #: What a limit begins and ends with; "yield" stands for the block of a context manager that sets one.
 ON, OFF, YIELD = "alarm", "alarm over", "yield"
 
+#: By these a function waits for what threads do.
+_WAITING = frozenset({"result", "exception", "wait", "as_completed", "shutdown", "join"})
+
 
 def note_alarm(state: State, call: LibraryCall) -> None:
     """``signal.alarm`` and ``setitimer`` begin or end a limit; ``signal.signal`` says what is raised at its end."""
@@ -59,7 +62,28 @@ def submit(state: State, call: LibraryCall) -> Value | None:
     rest = Arguments(given.positional[1:], given.nodes[1:], given.named, given.named_nodes, given.rest)
     with call.frame.apart() as inner:
         state.call(call.frame, call.node, given.positional[0], rest)
+    if inner and not _waits(call):
+        state.memory.now.threads.append((call.place, tuple(inner)))
     return Value(things=(Submitted(tuple(inner)),), known=False) if inner else UNKNOWN
+
+
+def _waits(call: LibraryCall) -> bool:
+    """The function that hands it over waits for it itself, and goes on alone."""
+    frame, line = call.frame, getattr(call.node, "lineno", 0)
+    tree = frame.function.node if frame.function is not None else frame.scope.module.tree
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and node.lineno >= line and _last(node.func) in _WAITING:
+            return True
+        if isinstance(node, ast.With) and node.lineno <= line <= (node.end_lineno or line):
+            entered = [each.context_expr for each in node.items]
+            if any(isinstance(each, ast.Call) and _last(each.func).endswith("Executor") for each in entered):
+                return True
+    return False
+
+
+def _last(node: ast.expr) -> str:
+    """The last part of a called name, of ``pool.submit(f).result`` too."""
+    return node.attr if isinstance(node, ast.Attribute) else dotted(node)
 
 
 def result(_: State, call: LibraryCall) -> Value | None:

@@ -253,7 +253,7 @@ CLASSES: dict[str, str] = {
     "torch.autograd.Function": "autograd", "torch.autograd.function.Function": "autograd",
     "torch.amp.GradScaler": "scaler", "torch.cuda.amp.GradScaler": "scaler",
     "torch.amp.grad_scaler.GradScaler": "scaler",
-    "threading.Thread": "thread", "concurrent.futures.ThreadPoolExecutor": "executor",
+    "threading.Thread": "thread", "threading.Timer": "thread", "concurrent.futures.ThreadPoolExecutor": "executor",
     "concurrent.futures.thread.ThreadPoolExecutor": "executor",
 }  # fmt: skip
 #: Groups of a mesh or of Megatron's state: some of the ranks.

@@ -14,7 +14,7 @@ from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.memory import SHARDED
 from holdfast.facts.code.modules import Class, Names
 from holdfast.facts.code.state import State
-from holdfast.facts.code.things import Func, Made, Obj, made_names
+from holdfast.facts.code.things import Applied, Func, Made, Obj, given_in, made_names
 from holdfast.facts.code.values import UNKNOWN, Sources, Value, merged
 
 #: What a loader without a sampler holds: the data of all ranks.
@@ -48,10 +48,9 @@ def make(state: State, call: LibraryCall, made: str) -> Value:
     if made == "loader":
         return _loader(state, call)
     if made == "thread":
-        target = call.given.get(1, "target")
-        for thing in target.things if target is not None else ():
-            if isinstance(thing, Func):
-                run_thread(state, call.frame, call.node, thing)
+        target = call.given.get(1, "target") or call.given.named.get("function")  # of a Timer
+        if target is not None:
+            run_thread(state, call.frame, call.node, target, _handed(call.given))
     return Value(things=(Made(made),), known=False)
 
 
@@ -84,10 +83,22 @@ def _is_whole(state: State, call: LibraryCall, data: Value) -> bool:
     return not any(_SHARES.search(text) for text in texts)
 
 
-def run_thread(state: State, frame: Frame, node: ast.expr, thing: Func) -> None:
+def _handed(given: Arguments) -> Arguments:
+    """What a thread hands to its function."""
+    args, named = given.named.get("args"), given.named.get("kwargs")
+    items = list(args.items or ()) if args is not None else []
+    rest = UNKNOWN if args is not None and args.items is None else None
+    known = given_in(named) if named is not None else {}
+    return Arguments(items, [None] * len(items), known or {}, rest=rest if known is not None else UNKNOWN)
+
+
+def run_thread(state: State, frame: Frame, node: ast.expr, target: Value, given: Arguments) -> None:
     """What a thread enters, it enters beside the others: not in the order of this function."""
+    things = tuple(each for each in target.things if isinstance(each, (Func, Applied)))
+    if not things:
+        return
     with frame.apart() as inner:
-        state.invoke(frame, node, thing, Arguments())
+        state.call(frame, node, replace(target, things=things), given)
     if inner:
         state.memory.now.threads.append((frame.place(node), tuple(inner)))
 

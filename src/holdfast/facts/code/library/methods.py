@@ -221,7 +221,8 @@ def _start(state: State, call: LibraryCall) -> Value:
         if isinstance(thing, Obj) and library_base(state.names, thing.cls) == "thread":
             method = state.names.method(thing.cls, "run")
             if method is not None:
-                run_thread(state, call.frame, call.node, Func(method, None, call.receiver))
+                thread = Value(things=(Func(method, None, call.receiver),))
+                run_thread(state, call.frame, call.node, thread, Arguments())
     return SAME
 
 
