@@ -117,6 +117,12 @@ Queue().step()
         "(batch['labels'] > 2).nonzero().numel() > 3",
         "torch.cat(batch['boxes']).any()",
         "[each for each in batch['boxes'] if each.sum() > 0]",
+        "batch['x'][batch['y'] > 0].numel() > 2",
+        "batch['x'][(batch['y'] > 0) & (batch['y'] < 3)].shape[0] > 2",
+        "len(torch.where(batch['y'] > 0)[0]) > 2",
+        "batch['y'].nonzero()[:, 0].numel() > 2",
+        "int(batch['y'][0]) in [2, 3]",
+        "next(iter(loader))['y'].any()",
     ],
 )
 def test_whether_a_rank_has_any_of_a_kind_is_its_own_to_say(test: str):
@@ -147,3 +153,105 @@ def test_what_the_clock_of_a_rank_has_decided_stays_its_own(drop: str, test: str
 
 def test_a_time_that_is_kept_decides_nothing():
     assert found(CLOCK.format(drop="self.waiting.append(time.time())", test="self.waiting")) == []
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        "tasks = {}\n        for each in batch: tasks[each['task']] = each['loss']",
+        "tasks = collections.defaultdict(list)\n        for each in batch: tasks[each['task']].append(each['loss'])",
+        "tasks = set(batch['task'])",
+    ],
+)
+def test_the_keys_that_a_ranks_data_have_are_its_own(count: str):
+    work = f"{count}\n        for task in sorted(tasks): dist.barrier()"
+    assert found("import collections\n" + BATCHES.format(work=work))[0][0] == "loop"
+
+
+def test_a_dict_of_everybodys_keys_is_everybodys():
+    work = "sums = {}\n        for at in range(3): sums[at] = batch['x']\n        for at in sums: dist.barrier()"
+    assert found(BATCHES.format(work=work)) == []
+
+
+SEEDED = """\
+import torch
+import torch.distributed as dist
+
+def draw(seed):
+    numbers = torch.Generator().manual_seed(seed)
+    for _ in range(8):
+        yield torch.randint(0, 9, (4,), generator=numbers)
+
+for batch in draw({seed}):
+    if batch[batch > 4].numel() == 0:
+        continue
+    dist.barrier()
+"""
+
+
+@pytest.mark.parametrize(("seed", "ways"), [("7", []), ("7 + dist.get_rank()", [("exit", 11)])])
+def test_what_a_rank_draws_with_its_own_seed_is_its_own_data(seed: str, ways: list[tuple[str, int]]):
+    assert found(SEEDED.format(seed=seed)) == ways
+
+
+REMEMBERED = """\
+import functools
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Subset
+
+@functools.lru_cache
+def mean(number):
+    value = torch.ones(3)
+    dist.all_reduce(value)
+    return value
+
+def run(data):
+    own = Subset(data, range(dist.get_rank(), 9, 2))
+    for batch in DataLoader(own, batch_sampler=own):
+        mean({number})
+
+run([])
+"""
+
+
+@pytest.mark.parametrize(("number", "ways"), [("3", []), ("int(batch['n'][0])", ["branch"])])
+def test_a_cache_is_hit_by_a_ranks_own_data(number: str, ways: list[str]):
+    assert [kind for kind, line in found(REMEMBERED.format(number=number)) if kind != "loop"] == ways
+
+
+EXPERTS = """\
+import torch
+import torch.distributed as dist
+
+class Expert(torch.nn.Module):
+    def forward(self, x):
+        dist.all_reduce(x)
+        return x
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        self.score = torch.nn.Linear(3, 3)
+        self.experts = torch.nn.ModuleList([Expert() for _ in range(4)])
+
+    def forward(self, x):
+        picked = self.score(x).argmax(-1)
+        for at, expert in enumerate(self.experts):
+            rows = (picked == at).nonzero()
+            {test}
+            x = expert(x[rows])
+        return x
+
+def run(data):
+    layer = torch.nn.parallel.DistributedDataParallel(Layer())
+    sampler = torch.utils.data.DistributedSampler(data)
+    for batch in torch.utils.data.DataLoader(data, sampler=sampler):
+        layer(batch["x"])
+
+run([])
+"""
+
+
+@pytest.mark.parametrize(("test", "ways"), [("pass", []), ("if not rows.numel(): continue", [("exit", 18)])])
+def test_which_rows_an_expert_gets_is_a_ranks_own(test: str, ways: list[tuple[str, int]]):
+    assert found(EXPERTS.format(test=test)) == ways

@@ -12,13 +12,15 @@ from holdfast.facts.code.effects import Note
 from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.modules import Class, Function, Module, dotted
 from holdfast.facts.code.state import State
-from holdfast.facts.code.things import ARRAY, LAUNCHED, Applied, Func, Obj, Type, given_in
+from holdfast.facts.code.things import ARRAY, BATCH, LAUNCHED, Applied, Func, Obj, Type, given_in
 from holdfast.facts.code.values import (
     MISSING,
     MOST_THINGS,
     NONE,
     SAME,
     Given,
+    Kind,
+    Sources,
     Value,
     by_rank,
     derived,
@@ -61,7 +63,7 @@ class Assigning(State):
                 if grows and self.evaluate(frame, owner).things == (ARRAY,):
                     grows = False
                 things = self._put(frame, owner, key, value)
-                self.change(frame, owner, held, grows=grows, things=things)
+                self.change(frame, target, held, grows=grows, things=things)
             case _:
                 pass
 
@@ -120,8 +122,9 @@ class Assigning(State):
 
     def change(self, frame: Frame, owner: ast.expr, value: Value, *, grows: bool, things: tuple[Any, ...] = ()) -> None:
         """Something in what ``owner`` names was changed."""
+        keys: Sources = ()
         while isinstance(owner, ast.Subscript):
-            owner = owner.value
+            keys, owner = merged(keys, self._keyed(frame, owner)), owner.value
         old = self.evaluate(frame, owner)
         control = lasting(frame.writing(dotted(owner)))
         if isinstance(owner, ast.Name) and frame.function is not None and owner.id not in frame.function.parameters:
@@ -136,7 +139,7 @@ class Assigning(State):
         new = replace(
             old,
             content=merged(old.content, lasting(value.content), control),
-            length=merged(old.length, control) if grows else old.length,
+            length=merged(old.length, keys, control if grows else ()),
             known=old.known and value.known,
             things=tuple(dict.fromkeys(held))[:MOST_THINGS],
             items=None,
@@ -145,6 +148,14 @@ class Assigning(State):
         )
         if new != old:
             self.store(frame, owner, new)
+
+    def _keyed(self, frame: Frame, node: ast.Subscript) -> Sources:
+        """Why not all ranks have the same keys in a dict: a key comes out of a rank's own data."""
+        if given_in(self.evaluate(frame, node.value)) is None:
+            return ()
+        key = self.evaluate(frame, node.slice)
+        own = self.source(frame, Kind.DATA, node) if BATCH in key.things else ()
+        return merged(tuple(each for each in key.content if each.kind is Kind.DATA), own)
 
     def store(self, frame: Frame, owner: ast.expr, new: Value) -> None:
         """What a name or attribute holds was changed in place."""

@@ -17,7 +17,7 @@ from holdfast.facts.code.library.classes import instance_call, library_base
 from holdfast.facts.code.library.methods import method_call
 from holdfast.facts.code.memory import SHARDED
 from holdfast.facts.code.modules import Class, dotted
-from holdfast.facts.code.things import Applied, Func, Lib, Made, Obj, Partial, Type
+from holdfast.facts.code.things import BATCH, Applied, Func, Lib, Made, Obj, Partial, Type
 from holdfast.facts.code.values import SAME, UNKNOWN, Given, Sources, Value, join, merged
 
 _LONGEST_TEXT = 80
@@ -27,6 +27,8 @@ _MOST_PARAMETERS = 8
 _HELD = re.compile(
     r"dataset|sampler|loader|datapipe|iterator|iterable|sequence|collection|list$|dict$|tuple$", re.IGNORECASE
 )
+#: Names of what may make a batch of all ranks' out of theirs, or an object of its own.
+_TOGETHER = re.compile(r"gather|reduce|sync|broadcast|agree|all_|dist", re.IGNORECASE)
 
 
 class Calls(Functions):
@@ -130,7 +132,10 @@ class Calls(Functions):
             for thing in value.things:
                 if isinstance(thing, Func) and thing.bound is None and isinstance(thing.function.node, ast.Lambda):
                     self.invoke(frame, node, thing, given_by(*[UNKNOWN] * _MOST_PARAMETERS))
-        return unseen(dotted(node.func) if isinstance(node, ast.Call) else "", called, *given.all)
+        name = dotted(node.func) if isinstance(node, ast.Call) else ""
+        value = unseen(name, called, *given.all)
+        handed = any(BATCH in each.things for each in given.positional)
+        return replace(value, things=(BATCH,)) if handed and not _TOGETHER.search(name) else value
 
     def _wrapped(self, frame: Frame, node: ast.expr, holds: Value, given: Arguments, output: Value) -> Value:
         """A wrapped model runs the program's own, and gives what that gives."""

@@ -17,7 +17,20 @@ from holdfast.facts.code.effects import Fork, Loop, Note
 from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.lookup import Lookup
 from holdfast.facts.code.modules import dotted
-from holdfast.facts.code.things import BATCH, COUNT, LAUNCHED, NAMED, TESTS, Func, Made, Partial, Picks, given_in, told
+from holdfast.facts.code.things import (
+    BATCH,
+    COUNT,
+    LAUNCHED,
+    MASK,
+    NAMED,
+    TESTS,
+    Func,
+    Made,
+    Partial,
+    Picks,
+    given_in,
+    told,
+)
 from holdfast.facts.code.values import (
     MISSING,
     NONE,
@@ -101,7 +114,8 @@ class Expressions(Lookup):
         outputs = tuple(
             each for each in both if isinstance(each, Made) and (each.name.startswith("output:") or each in _KEPT)
         )
-        value = replace(derived(one, other), agreed=one.agreed or other.agreed, things=outputs[:1])
+        masks = (MASK,) if MASK in both else ()
+        value = replace(derived(one, other), agreed=one.agreed or other.agreed, things=(*outputs[:1], *masks))
         if isinstance(one.const, str) or isinstance(other.const, str):  # a name with the rank in it tells little else
             return told(value, value.things)
         return value
@@ -165,9 +179,7 @@ class Expressions(Lookup):
             said = _RANKS if NAMED in values[0].things else _OWN if part else ()
             content = tuple(source for source in content if source.kind not in said)
         clock = tuple(replace(each, kind=Kind.CLOCK) for each in content if each.kind is Kind.TIME)
-        things: tuple[Any, ...] = _picked(how, *values) if len(values) == 2 else ()
-        if BATCH in values[0].things and not isinstance(how, (ast.In, ast.NotIn, ast.Is, ast.IsNot)):
-            things = (BATCH,)
+        things = _masking(how, values[0], content) or (_picked(how, *values) if len(values) == 2 else ())
         if COUNT in values[0].things and _asks_for_none(how, values[1].const):
             content = merged(content, self.source(frame, Kind.DATA, node))
         # the clock decides, whatever the limit is
@@ -338,6 +350,15 @@ def _picked(how: ast.cmpop, one: Value, other: Value) -> tuple[Picks, ...]:
         return ()
     numbers = tuple(each.const for each in other.items or (other,))
     return (Picks(name, numbers if several else numbers[0]),) if all(type(each) is int for each in numbers) else ()
+
+
+def _masking(how: ast.cmpop, one: Value, content: Sources) -> tuple[Any, ...]:
+    """A comparison of data says of each element which it is."""
+    if isinstance(how, (ast.In, ast.NotIn, ast.Is, ast.IsNot)):
+        return ()
+    if BATCH in one.things:
+        return (BATCH, MASK)
+    return (MASK,) if any(each.kind is Kind.DATA for each in content) else ()
 
 
 def _asks_for_none(how: ast.cmpop, other: object) -> bool:

@@ -15,13 +15,15 @@ from holdfast.facts.code.labour import note_own_work
 from holdfast.facts.code.modules import Definition, Function, dotted, is_class_name
 from holdfast.facts.code.signatures import signature
 from holdfast.facts.code.state import State
-from holdfast.facts.code.things import Func, Scope, bound_to
+from holdfast.facts.code.things import BATCH, Func, Scope, bound_to
 from holdfast.facts.code.values import (
     MISSING,
     SAME,
     UNKNOWN,
     Given,
+    Kind,
     Source,
+    Sources,
     Value,
     derived,
     join,
@@ -49,7 +51,7 @@ class Functions(State):
         if id(function.node) not in self.functions and not self.relevance.matters(function):
             return unseen(function.name, *given.all)
         summary = self.summary(function, self._bind(function, given), thing.scope, frame)
-        control = merged(thing.guard)
+        control = merged(thing.guard, self._remembered(frame, node, function, given))
         if summary.body.matters:
             body = summary.body
             if control:
@@ -60,6 +62,13 @@ class Functions(State):
             frame.note(Called(function.name, frame.place(node), body, through))
         self._changed(frame, function, given, summary)
         return summary.value if not control else join((summary.value, SAME), control)
+
+    def _remembered(self, frame: Frame, node: ast.expr, function: Function, given: Arguments) -> Sources:
+        """What is remembered by its arguments is done by those ranks alone whose own data were not seen before."""
+        if not function.decorated_by("lru_cache", "cache"):
+            return ()
+        own = any(BATCH in each.things or Kind.DATA in kinds_of(each.content) for each in given.all)
+        return (Source(Kind.DATA, frame.file, node.lineno, ast.unparse(node)),) if own else ()
 
     def _changed(self, frame: Frame, function: Function, given: Arguments, summary: Summary) -> None:
         """What a function changed in place is changed for its caller."""

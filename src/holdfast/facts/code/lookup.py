@@ -19,6 +19,7 @@ from holdfast.facts.code.things import (
     BATCH,
     COUNT,
     LAUNCHED,
+    MASK,
     Applied,
     Func,
     Lib,
@@ -279,13 +280,16 @@ class Lookup(State):
             return base.items[at]
         if isinstance(node.slice, ast.Slice):
             return self._part(frame, base, node.slice)
+        first = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else None
+        rows = base.length if isinstance(first, ast.Slice) and not (first.lower or first.upper) else ()
         inner = join(base.items) if base.items else None
         pieces = Made("pieces") in base.things
         piece = index.content if pieces else ()
+        masked = index.content or self.source(frame, Kind.DATA, node) if MASK in index.things else ()
         why = index.content if base.known or pieces or base.content else picked(index.content)
         return Value(
             content=merged(base.content, why),
-            length=merged(inner.length if inner is not None else base.inner, piece),
+            length=merged(inner.length if inner is not None else base.inner, piece, masked, rows),
             absent=why,
             known=base.known and index.known,
             things=inner.things if inner is not None else base.things,

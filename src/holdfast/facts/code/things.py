@@ -157,6 +157,8 @@ NAMED = Made("named")
 BATCH = Made("batch")
 #: How many there are in one, or in a part of it.
 COUNT = Made("count")
+#: Which of its elements have something in common.
+MASK = Made("mask")
 
 
 _NUMBERS = frozenset({Kind.RANK, Kind.LOCAL_RANK, Kind.OWN})

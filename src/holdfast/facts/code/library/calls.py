@@ -7,7 +7,7 @@ import ast
 from holdfast.facts.code import library
 from holdfast.facts.code.arguments import Arguments, LibraryCall
 from holdfast.facts.code.collectives import collective
-from holdfast.facts.code.library.choosing import CHOOSING, chosen
+from holdfast.facts.code.library.choosing import CHOOSING, chosen, drawn
 from holdfast.facts.code.library.classes import make
 from holdfast.facts.code.library.functions import by_heart
 from holdfast.facts.code.library.methods import predicate
@@ -86,10 +86,17 @@ def _plain(state: State, call: LibraryCall) -> Value:
         return Value(content, merged(length, inner), known=known, things=_of_batch(pieces), agreed=agreed)
     if last in _SPLITTING:
         return Value(content, known=False, things=(Made("pieces"),))
-    if last in CHOOSING or (last == "where" and len(values) == 1):
-        length = merged(length, chosen(state, call, *values))
     if last in _SEEDED:
-        return Value(content)
+        return Value(drawn(content))
+    return _computed(state, call, values, last)
+
+
+def _computed(state: State, call: LibraryCall, values: list[Value], last: str) -> Value:
+    """What a library makes of values, differs where they do."""
+    content, length = merged(*(each.content for each in values)), merged(*(each.length for each in values))
+    if last in CHOOSING or (last == "where" and len(values) == 1):
+        count = merged(length, chosen(state, call, *values))  # of ``where`` a tuple of as many
+        return Value(content, count, inner=count if last in ("where", "nonzero") else (), known=False)
     named: tuple[Made, ...] = (NAMED,) if any(NAMED in each.things for each in values) else ()
     if not named and call.name.startswith("torch.") and not is_class_name(last):
         named = _of_batch(values)

@@ -13,6 +13,12 @@ from holdfast.facts.code.values import Kind, Sources, Value, merged
 CHOOSING = frozenset(
     {"nonzero", "argwhere", "flatnonzero", "masked_select", "unique", "unique_consecutive", "nms", "batched_nms"}
 )
+_OF_RANKS = frozenset({Kind.RANK, Kind.LOCAL_RANK})
+
+
+def drawn(content: Sources) -> Sources:
+    """Why numbers differ that come of a seed: who has its own draws its own data."""
+    return tuple(replace(each, kind=Kind.DATA) if each.kind in _OF_RANKS else each for each in content)
 
 
 def chosen(state: State, call: LibraryCall, *values: Value) -> Sources:

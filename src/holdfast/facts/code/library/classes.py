@@ -15,10 +15,13 @@ from holdfast.facts.code.memory import SHARDED
 from holdfast.facts.code.modules import Class, Names
 from holdfast.facts.code.state import State
 from holdfast.facts.code.things import Applied, Func, Made, Obj, given_in, made_names
-from holdfast.facts.code.values import UNKNOWN, Sources, Value, merged
+from holdfast.facts.code.values import UNKNOWN, Kind, Sources, Value, merged
 
 #: What a loader without a sampler holds: the data of all ranks.
 WHOLE = Made("whole")
+#: What a loader holds whose data or sampler were shared out by rank before.
+OWN_PART = Made("sampler:own")
+_OF_RANKS = frozenset({Kind.RANK, Kind.LOCAL_RANK})
 #: Words of data that may be a rank's own.
 _SHARES = re.compile(r"rank|world|shard|node|iterable|stream|split_|process|rand|worker|generat", re.IGNORECASE)
 
@@ -64,6 +67,9 @@ def _loader(state: State, call: LibraryCall) -> Value:
     length = merged(length, size.content if size is not None else ())
     if sampler is None and data is not None and _is_whole(state, call, data):
         sampler = Value(things=(WHOLE,))
+    parts = [each for one in (data, sampler) if one is not None for each in (*one.content, *one.length)]
+    if not even and any(each.kind in _OF_RANKS for each in parts):
+        sampler = Value(things=(OWN_PART,))
     return Value(length=length, known=even, things=(Made("loader", sampler),))
 
 

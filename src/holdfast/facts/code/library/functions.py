@@ -54,6 +54,14 @@ def _slice(_: State, call: LibraryCall) -> Value:
     return replace(value, content=picked(value.content))
 
 
+def _next(state: State, call: LibraryCall) -> Value:
+    over, default = call.first(), call.given.get(1, "default")
+    value = state.element(over)
+    if default is None:
+        return value
+    return replace(join((value, default)), absent=merged(value.absent, over.length))
+
+
 def _sorted(_: State, call: LibraryCall) -> Value:
     return replace(call.first(), order=(), const=MISSING)
 
@@ -62,16 +70,19 @@ def _set(state: State, call: LibraryCall) -> Value:
     value = call.first(otherwise=SAME)
     numbers = value.items is not None and all(isinstance(each.const, (int, float)) for each in value.items)
     order = () if numbers or not call.given.positional else state.source(call.frame, Kind.ORDER, call.node)
-    return replace(value, items=None, order=order, const=MISSING, length=merged(value.length, value.content))
+    own = state.source(call.frame, Kind.DATA, call.node) if BATCH in value.things else ()
+    return replace(value, items=None, order=order, const=MISSING, length=merged(value.length, value.content, own))
 
 
 def _same(_: State, call: LibraryCall) -> Value:
     return call.first(otherwise=Value(items=()))
 
 
-def _scalar(_: State, call: LibraryCall) -> Value:
+def _scalar(state: State, call: LibraryCall) -> Value:
     values = call.given.all
     content = merged(*(each.content for each in values))
+    if call.name in ("int", "float", "bool") and values and BATCH in values[0].things and not values[0].agreed:
+        content = merged(content, state.source(call.frame, Kind.DATA, call.node))
     if call.name in ("int", "float"):  # a number in a file's name: of files it is asked whether they are there
         content = tuple(each for each in content if each.kind is not Kind.FILES)
     if call.name == "str":  # an exception's text: that there is one is told by the handler
@@ -186,10 +197,14 @@ def _initialize(_: State, call: LibraryCall) -> Value:
     return deepspeed_engine(call.given) if call.name.startswith("deepspeed") else UNKNOWN
 
 
+def _empty(_: State, __: LibraryCall) -> Value:
+    return Value(things=(Given({}),))
+
+
 _BUILTINS: dict[str, Known] = {
     "len": _len, "range": _range, "sorted": _sorted, "set": _set, "frozenset": _set, "list": _same, "tuple": _same,
-    "reversed": _same, "iter": _same, "int": _scalar, "float": _scalar, "bool": _scalar, "str": _scalar, "min": _scalar,
-    "max": _scalar, "sum": _scalar, "any": _scalar, "all": _scalar, "abs": _scalar, "dict": _dict,
+    "reversed": _same, "iter": _same, "next": _next, "int": _scalar, "float": _scalar, "bool": _scalar, "str": _scalar,
+    "min": _scalar, "max": _scalar, "sum": _scalar, "any": _scalar, "all": _scalar, "abs": _scalar, "dict": _dict,
     "enumerate": _enumerate, "zip": _zip, "isinstance": _isinstance, "slice": _slice, "super": _super, "open": _open,
     "getattr": _getattr,
 }  # fmt: skip
@@ -201,6 +216,9 @@ _EXPORTED: dict[str, Known] = {
     "initialize": _initialize,
     "fully_shard": fully_shard,
     "getenv": _getenv,
+    "defaultdict": _empty,
+    "ModuleList": _same,
+    "ModuleDict": _same,
     "partial": _partial,
     "get": _get,
     "setdefault": _setdefault,

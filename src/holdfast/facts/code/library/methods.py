@@ -13,7 +13,7 @@ from holdfast.facts.code.arguments import Arguments, LibraryCall, given_by
 from holdfast.facts.code.collectives import collective
 from holdfast.facts.code.effects import Group, Note, Op
 from holdfast.facts.code.labour import note_work
-from holdfast.facts.code.library.choosing import CHOOSING, chosen
+from holdfast.facts.code.library.choosing import CHOOSING, chosen, drawn
 from holdfast.facts.code.library.classes import library_base, prepared, run_thread
 from holdfast.facts.code.modules import dotted
 from holdfast.facts.code.noted import note_file
@@ -21,6 +21,7 @@ from holdfast.facts.code.state import State
 from holdfast.facts.code.things import (
     BATCH,
     COUNT,
+    MASK,
     NAMED,
     Func,
     Made,
@@ -138,9 +139,11 @@ def _plain(state: State, call: LibraryCall) -> Value:
         return Value(content=receiver.length, known=receiver.known, things=count)
     value = derived(receiver, *(() if call.name in _MOVING else call.given.all))
     if call.name in CHOOSING:
-        value = replace(value, length=merged(value.length, chosen(state, call, receiver)))
+        many = merged(value.length, chosen(state, call, receiver))
+        value = replace(value, length=many, inner=many)
     if BATCH in receiver.things and call.name not in _ASKING:
-        return replace(value, known=False, things=(BATCH,))
+        masks = (MASK,) if MASK in receiver.things and call.name not in CHOOSING else ()
+        return replace(value, known=False, things=(BATCH, *masks))
     if NAMED in receiver.things:
         value = replace(value, things=(NAMED,))
     if call.name in _OF_TEXT:
@@ -251,6 +254,10 @@ def _apply(state: State, call: LibraryCall) -> Value | None:
     return value
 
 
+def _seed(_: State, call: LibraryCall) -> Value:
+    return Value(drawn(merged(call.receiver.content, *(each.content for each in call.given.all))), known=False)
+
+
 def _write(state: State, call: LibraryCall) -> Value:
     note_file(state, call, "write", call.written)
     return SAME
@@ -277,6 +284,7 @@ _BY_HEART: dict[str, Callable[[State, LibraryCall], Value | None]] = {
     "start": _start,
     "log": _log,
     "apply": _apply,
+    "manual_seed": _seed,
     "write_text": _write,
     "write_bytes": _write,
     "read_text": _read,
