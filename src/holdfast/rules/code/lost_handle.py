@@ -21,7 +21,8 @@ RULE = Rule(
     cause=by_name("result-used-too-early"),
     tier=Tier.DRIFT,
     what_it_does="Finds collectives with `async_op=True`, isend and irecv whose handle is dropped, or kept where "
-    "nobody reads it, while the buffer is used afterwards; who calls a function that returns a handle is looked at.",
+    "nobody reads it, while the buffer is used afterwards; who calls a function that returns a handle, always "
+    "or where it is told to, is looked at.",
     known_misses="Handles in a list that nobody goes through, or that are waited for on one way and not on another. "
     "A function that waits for the device or in a barrier afterwards is left out.",
     bad="""\

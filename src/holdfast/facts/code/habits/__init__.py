@@ -43,4 +43,4 @@ def habits(modules: Collection[Module], names: Names) -> Iterator[Parting]:
             if _ASIDE.stand_in(text):
                 aside.append(seen)
     with suppress(RecursionError):
-        yield from Handles(aside).lost(modules)
+        yield from Handles(aside, modules).lost(modules)
