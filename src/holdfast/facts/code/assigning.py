@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from holdfast.facts.code.effects import Note
 from holdfast.facts.code.frames import Frame
+from holdfast.facts.code.memory import ITEMS
 from holdfast.facts.code.modules import Class, Function, Module, dotted
 from holdfast.facts.code.state import State
-from holdfast.facts.code.things import ARRAY, BATCH, LAUNCHED, Applied, Func, Obj, Type, given_in
+from holdfast.facts.code.things import ARRAY, BATCH, LAUNCHED, Applied, Func, Obj, Type, given_in, is_callable
 from holdfast.facts.code.values import (
     MISSING,
     MOST_THINGS,
@@ -80,7 +81,11 @@ class Assigning(State):
 
     def _put(self, frame: Frame, owner: ast.expr, key: Value, value: Value) -> tuple[Any, ...]:
         """What is in a container once this is put into it; of a dict of plain keys by its keys."""
-        named = given_in(self.evaluate(frame, owner)) if isinstance(key.const, str) else None
+        held = self.evaluate(frame, owner)
+        named = given_in(held) if isinstance(key.const, str) else None
+        if isinstance(key.const, str) and any(is_callable(each) for each in value.things):
+            for cls in (each.cls for each in held.things if isinstance(each, Obj)):
+                self.write_attribute(cls, ITEMS, Value(things=(Given({key.const: value}),)))
         if named is None:
             return value.things
         return (Given(named | {key.const: tainted(value, frame.control)}), *value.things)
@@ -162,7 +167,8 @@ class Assigning(State):
         if isinstance(owner, ast.Name):
             if owner.id in frame.scope.names:
                 frame.scope.names[owner.id] = new
-                frame.mutated[owner.id] = new
+                if owner.id not in frame.rebound:  # cfg = dict(cfg): from here on it is a thing of its own
+                    frame.mutated[owner.id] = new
             elif owner.id in frame.scope.module.variables:
                 self.write_variable(frame.scope.module, owner.id, new)
         elif isinstance(owner, ast.Attribute):

@@ -244,7 +244,8 @@ class Expressions(Lookup):
         if None not in node.keys and len(node.keys) <= _MOST_KEYS:
             keys, held = [each.const for each in values[: len(node.keys)]], values[len(node.keys) :]
             if all(isinstance(each, str) for each in keys):
-                things = (Given(dict(zip(keys, held, strict=True))), *things)
+                own = Given(dict(zip(keys, held, strict=True)))
+                things = (own, *(each for each in things if not isinstance(each, Given)))
         return Value(content, known=all(each.known for each in values), things=things)
 
     def _text(self, frame: Frame, node: ast.JoinedStr) -> Value:

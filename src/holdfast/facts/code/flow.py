@@ -70,6 +70,8 @@ class Flow(Definitions):
         frame.plain = is_plain(node.value)
         for target in node.targets:
             self.assign(frame, target, value)
+            if isinstance(target, ast.Name):
+                frame.rebound.add(target.id)
 
     def _annotated(self, frame: Frame, node: ast.AnnAssign) -> None:
         if node.value is not None:

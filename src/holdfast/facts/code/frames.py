@@ -30,7 +30,8 @@ class Frame:
     variables that are made here because they are missing; ``plain`` says that a flag or a number is assigned.
     ``joined`` counts the ``with model.join()`` around, ``looped`` the loops. ``effects`` are what was entered so far,
     ``mutated`` what was changed in place; ``returns`` are what it gives where it ends, and ``given`` that without what
-    it is under. ``rounds`` are the variables of loops.
+    it is under. ``rounds`` are the variables of loops,
+    ``rebound`` those that are given something else than the caller's.
     """
 
     function: Function | None
@@ -51,6 +52,7 @@ class Frame:
     ended: bool = False
     globals: set[str] = field(default_factory=set)
     rounds: set[str] = field(default_factory=set)
+    rebound: set[str] = field(default_factory=set)
 
     @property
     def file(self) -> str:

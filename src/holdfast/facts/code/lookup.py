@@ -12,6 +12,7 @@ from holdfast.facts.code import library
 from holdfast.facts.code.arguments import Arguments
 from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.library.classes import library_base
+from holdfast.facts.code.memory import ITEMS
 from holdfast.facts.code.modules import Class, Function, Module, canonical
 from holdfast.facts.code.relevance import COMMON, ENTERS
 from holdfast.facts.code.state import State
@@ -274,7 +275,7 @@ class Lookup(State):
         at = index.const
         if isinstance(at, str) and any(isinstance(each, Lib) and each.name == "os.environ" for each in base.things):
             return self.variable(frame, at, node)
-        if isinstance(at, str) and at in (named := given_in(base) or {}):
+        if isinstance(at, str) and at in (named := given_in(base) or self._items(base)):
             return named[at]
         if base.items is not None and isinstance(at, int) and -len(base.items) <= at < len(base.items):
             return base.items[at]
@@ -296,6 +297,15 @@ class Lookup(State):
             agreed=base.agreed,
             homes=base.homes,
         )
+
+    def _items(self, base: Value) -> dict[str, Value]:
+        """What a container of the program's own holds by key, where it does not say itself how: a registry."""
+        for cls in (each.cls for each in base.things if isinstance(each, Obj)):
+            self.memory.read(cls, ITEMS)
+            held = cls.attributes.get(ITEMS)
+            if held is not None and self.names.method(cls, "__getitem__") is None:
+                return given_in(held) or {}
+        return {}
 
     def _part(self, frame: Frame, base: Value, cut: ast.Slice) -> Value:
         bounds = [self.evaluate(frame, each) for each in (cut.lower, cut.upper, cut.step) if each is not None]

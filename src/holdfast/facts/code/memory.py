@@ -18,6 +18,8 @@ from holdfast.facts.code.partings import Parting
 
 #: A name that no attribute has: whether a class's instances are sharded.
 SHARDED = "<sharded>"
+#: And what they hold as containers, by key.
+ITEMS = "<items>"
 #: The owner of an attribute or variable, and its name.
 Read = tuple[object, str]
 

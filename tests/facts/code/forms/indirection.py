@@ -330,6 +330,56 @@ def main(value):
 
 main(torch.ones(1))
 """),
+    "a hook that a registry builds": _twin("if dist.get_rank() == 0:", "if True:", """\
+class Registry(dict):
+    def register(self, cls):
+        self[cls.__name__] = cls
+        return cls
+
+    def build(self, config):
+        config = dict(config)
+        return self[config.pop("type")](**config)
+
+
+HOOKS = Registry()
+
+
+@HOOKS.register
+class Mean:
+    def after(self, value):
+        dist.all_reduce(value)  # found
+
+
+@HOOKS.register
+class Show:
+    def after(self, value):
+        print(value)
+
+
+CONFIG = dict(show=dict(type="Show"), mean=dict(type="Mean"))
+
+
+class Runner:
+    def __init__(self, config):
+        self.hooks = []
+        LINE
+            self.register(config["mean"])
+        if dist.get_rank() == 0:
+            self.register(config["show"])
+
+    def register(self, config):
+        self.hooks.append(HOOKS.build(config))
+
+    def call(self, event, *args):
+        for hook in self.hooks:
+            getattr(hook, event)(*args)
+
+    def run(self, value):
+        self.call("after", value)
+
+
+Runner(CONFIG).run(torch.ones(1))
+"""),
     "a property of what a hook is given": _twin("module.scores", "module.name", """\
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.utilities import rank_zero_only

@@ -166,6 +166,9 @@ METHODS: dict[str, dict[str, Collective]] = {
         "clip_grad_norm_": _c("clip_grad_norm_", "max_norm", "return"),
         "unshard": _c("unshard", "", kind="forward"),
     },
+    "torch.distributed.optim.ZeroRedundancyOptimizer": {
+        "consolidate_state_dict": _c("consolidate_state_dict", "to", kind="sharded"),
+    },
     "torch.distributed.tensor.DTensor": {
         "full_tensor": _c("full_tensor", "", "return"),
         "redistribute": _c("redistribute", ""),
@@ -253,6 +256,9 @@ CLASSES: dict[str, str] = {
     "torch.autograd.Function": "autograd", "torch.autograd.function.Function": "autograd",
     "torch.amp.GradScaler": "scaler", "torch.cuda.amp.GradScaler": "scaler",
     "torch.amp.grad_scaler.GradScaler": "scaler",
+    "torch.distributed.optim.ZeroRedundancyOptimizer": "torch.distributed.optim.ZeroRedundancyOptimizer",
+    "torch.distributed.optim.zero_redundancy_optimizer.ZeroRedundancyOptimizer":
+    "torch.distributed.optim.ZeroRedundancyOptimizer",
     "threading.Thread": "thread", "threading.Timer": "thread", "concurrent.futures.ThreadPoolExecutor": "executor",
     "concurrent.futures.thread.ThreadPoolExecutor": "executor",
 }  # fmt: skip

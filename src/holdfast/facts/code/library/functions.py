@@ -100,7 +100,8 @@ def _dict(_: State, call: LibraryCall) -> Value:
         return join(call.given.all)
     named = call.given.named
     value = join(named.values()) if named else SAME
-    return replace(value, things=(Given(dict(named)), *value.things), items=None, const=MISSING)
+    others = (each for each in value.things if not isinstance(each, Given))
+    return replace(value, things=(Given(dict(named)), *others), items=None, const=MISSING)
 
 
 def _enumerate(state: State, call: LibraryCall) -> Value:
@@ -151,7 +152,7 @@ def _getattr(state: State, call: LibraryCall) -> Value:
     base, name, default = call.first(), call.given.get(1, "name"), call.given.get(2, "default")
     if name is None or not isinstance(name.const, str) or not name.const.isidentifier():
         return UNKNOWN if name is None else derived(*call.given.all)
-    objects = [each for each in base.things if isinstance(each, (Obj, Mod, Type, Made))]
+    objects = [each for each in base.things if isinstance(each, (Obj, Mod, Type, Made, Applied))]
     if not objects:
         return derived(*call.given.all)
     value = state.attribute(call.frame, base, name.const, call.node)
@@ -216,10 +217,10 @@ _EXPORTED: dict[str, Known] = {
     "initialize": _initialize,
     "fully_shard": fully_shard,
     "getenv": _getenv,
+    "partial": _partial,
     "defaultdict": _empty,
     "ModuleList": _same,
     "ModuleDict": _same,
-    "partial": _partial,
     "get": _get,
     "setdefault": _setdefault,
     "tqdm": _tqdm,

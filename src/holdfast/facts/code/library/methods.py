@@ -91,6 +91,9 @@ def _container(state: State, call: LibraryCall) -> Value:
     if call.written is not None:
         value = derived(*values) if values else SAME
         state.change(call.frame, call.written, value, grows=grows, things=things)
+    key, named = call.first().const, given_in(call.receiver) or {}
+    if call.name == "pop" and isinstance(key, str) and key in named:
+        return named[key]
     return replace(call.receiver, known=False) if call.name in ("pop", "setdefault") else SAME
 
 
