@@ -6,6 +6,7 @@ One walk over the functions in whose text one of the words stands; a module with
     files, paths what is loaded and saved             loops      what waits in each round
     groups       how they are made and taken down     handles    of collectives that nobody waits for
     seeds        the same on all ranks                averages   means of ranks' own means
+    shards       by the number within the node
     failed_scores  evaluations that fail unseen
 """
 
@@ -20,6 +21,7 @@ from holdfast.facts.code.habits.handles import Handles
 from holdfast.facts.code.habits.loops import loops
 from holdfast.facts.code.habits.passages import Words, passages
 from holdfast.facts.code.habits.seeds import seeds
+from holdfast.facts.code.habits.shards import shards
 from holdfast.facts.code.modules import Module, Names
 from holdfast.facts.code.partings import Parting
 
@@ -44,3 +46,4 @@ def habits(modules: Collection[Module], names: Names) -> Iterator[Parting]:
                 aside.append(seen)
     with suppress(RecursionError):
         yield from Handles(aside, modules).lost(modules)
+        yield from shards(modules, names)
