@@ -255,3 +255,14 @@ run([])
 @pytest.mark.parametrize(("test", "ways"), [("pass", []), ("if not rows.numel(): continue", [("exit", 18)])])
 def test_which_rows_an_expert_gets_is_a_ranks_own(test: str, ways: list[tuple[str, int]]):
     assert found(EXPERTS.format(test=test)) == ways
+
+
+@pytest.mark.parametrize("test", ["sums", "not sums"])
+def test_whether_there_are_any_does_not_hang_on_what_they_are(test: str):
+    work = f"sums = []\n        for at in range(3): sums.append(batch['x'].sum())\n        if {test}: dist.barrier()"
+    assert found(BATCHES.format(work=work)) == []
+
+
+def test_a_list_that_some_put_something_into_is_not_empty_on_these():
+    work = "some = []\n        if batch['x'].any(): some.append(1)\n        if some: dist.barrier()"
+    assert found(BATCHES.format(work=work)) == [("branch", 10)]

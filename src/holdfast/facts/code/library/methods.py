@@ -90,6 +90,8 @@ def _container(state: State, call: LibraryCall) -> Value:
     grows = call.name not in ("update", "setdefault") or bool(call.frame.control)
     if call.written is not None:
         value = derived(*values) if values else SAME
+        # a list is asked whether there is anything in it, more often than for what that is
+        value = replace(value, content=tuple(each for each in value.content if each.kind is not Kind.DATA))
         state.change(call.frame, call.written, value, grows=grows, things=things)
     key, named = call.first().const, given_in(call.receiver) or {}
     if call.name == "pop" and isinstance(key, str) and key in named:
