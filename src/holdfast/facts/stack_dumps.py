@@ -159,7 +159,7 @@ def _process(lines: Sequence[str], heading: str, origin: str) -> SampledProcess:
     for line in lines[1:]:
         if thread := _THREAD.match(line):
             number = int(thread[1]) if thread[1].isascii() and thread[1].isdigit() else None
-            threads.append(SpiedThread(pid, number, thread[3], thread[2] == "active", []))
+            threads.append(SpiedThread(pid, number, thread[3], thread[2] == "active"))
         elif (frame := _FRAME.match(line)) and threads and frame[2].endswith((".py", ">")):  # all else is native code
             threads[-1].frames.append(SpiedFrame(frame[1], _restored(frame[2], frame[1]), int(frame[3])))
         if len(threads) > MOST_THREADS:
