@@ -1,7 +1,7 @@
 """Recall and precision of ``holdfast lint`` on labelled programs: ``python -m benchmarks.lint_cases [FOLDER] [-v]``.
 
 FOLDER holds ``cases/*/case.json`` (a program with a bug, its mended version, the marked lines) and ``negatives`` (what
-only looks like a bug); left out, it is the project's own tests/lint_cases. A case counts as found *exactly* where the
+only looks like a bug); left out, it is the project's own tests/lint_cases (``tests/lint_cases/unseen`` has the ones that were written without a look at it). A case counts as found *exactly* where the
 line at fault is named (``expect``), and *near* where that or another line of the same bug is (``related``: the guard,
 the hidden collective, the source). Of a program without a bug, advice is not counted, but for that of a rule of the
 case's own pattern: such programs were not written to be clean of it.
@@ -74,7 +74,10 @@ def _said(folder: Path, files: Sequence[str]) -> tuple[Said, ...]:
 
 
 def _innocent(path: Path) -> tuple[Said, ...]:
-    return tuple(said for said in _said(path.parent, [path.name]) if not said.advice)
+    """What is said of one that is right: a file, or a folder with a program of several."""
+    files = [path] if path.is_file() else sorted(path.glob("*.py"))
+    names = [file.relative_to(path.parent).as_posix() for file in files]
+    return tuple(said for said in _said(path.parent, names) if not said.advice)
 
 
 def _one(folder: Path, claim: Claim) -> Said:
@@ -91,7 +94,8 @@ def main(arguments: Sequence[str] = ()) -> int:
         return 2
     began = time.process_time()
     scores = [scored(case.parent) for case in sorted((folder / "cases").glob("*/case.json"))]
-    negatives = {path.name: _innocent(path) for path in sorted(folder.glob("negatives/*.py"))}
+    innocent = sorted(path for path in folder.glob("negatives/*") if path.is_dir() or path.suffix == ".py")
+    negatives = {path.name: _innocent(path) for path in innocent}
     contested = _contested(folder)
     seconds = time.process_time() - began
     _recall(scores)
@@ -111,7 +115,8 @@ def main(arguments: Sequence[str] = ()) -> int:
 def _contested(folder: Path) -> set[str]:
     """The negatives over which one may argue."""
     index = folder / "negatives" / "index.json"
-    return {each["file"] for each in json.loads(index.read_text()) if each["contested"]} if index.exists() else set()
+    listed = json.loads(index.read_text()) if index.exists() else []
+    return {each["file"] for each in listed if each.get("contested")}
 
 
 def _recall(scores: Sequence[Score]) -> None:
