@@ -2,7 +2,7 @@
 
 FOLDER holds ``cases/*/case.json`` (a program with a bug, its mended version, the marked lines) and ``negatives`` (what
 only looks like a bug); left out, it is the project's own tests/lint_cases, on which the linter was mended; those in
-tests/lint_cases/unseen were written by people who had never seen it. A case counts as found *exactly* where the line at
+tests/lint_cases/unseen were written without a look at it. A case counts as found *exactly* where the line at
 fault is named (``expect``), and *near* where that or another line of the same bug is (``related``: the guard, the
 hidden collective, the source). Of a program without a bug, advice is not counted, but for that of a rule of the
 case's own pattern: such programs were not written to be clean of it.
