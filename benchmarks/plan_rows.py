@@ -61,3 +61,14 @@ def medians(rows: Sequence[Row]) -> Iterator[str]:
 def unexplained(rows: Iterable[Row], reasons: dict[str, str]) -> list[Row]:
     """Those that are far off and for whose id no reason is given."""
     return [row for row in rows if row.far and row.id not in reasons]
+
+
+def report(rows: Sequence[Row], reasons: dict[str, str], *, lines: bool) -> tuple[str, bool]:
+    """Each row (``lines``), medians, why some are far off; and whether each of those has its reason."""
+    said = [*table(rows), ""] if lines else []
+    said += medians(rows)
+    far = {row.id for row in rows if row.far}
+    said += [f"{each}: {why}" for each, why in reasons.items() if each in far]
+    missing = unexplained(rows, reasons)
+    said += [f"{row.id} is {row.error_percent:+.0f} % off without a reason" for row in missing]
+    return "\n".join(said) + "\n", not missing

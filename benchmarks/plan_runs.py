@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.plan_rows import Row, medians, table, unexplained
+from benchmarks.plan_rows import Row, report
 from holdfast.plan.hardware import Cluster
 from holdfast.plan.models import Transformer
 from holdfast.plan.rates import Conditions
@@ -90,13 +90,9 @@ def main(arguments: Sequence[str] = ()) -> int:
     """Print the table."""
     runs = msgspec.json.decode(RUNS.read_bytes(), type=list[Run])
     found = [row for run in runs for row in rows(run)]
-    lines = [] if "-q" in arguments else [*table(found), ""]
-    lines += medians(found)
-    lines += [f"{each}: {why}" for each, why in REASONS.items() if each in {row.id for row in found if row.far}]
-    missing = unexplained(found, REASONS)
-    lines += [f"{row.id} is {row.error_percent:+.0f} % off without a reason" for row in missing]
-    sys.stdout.write("\n".join(lines) + "\n")
-    return 1 if missing else 0
+    said, fine = report(found, REASONS, lines="-q" not in arguments)
+    sys.stdout.write(said)
+    return 0 if fine else 1
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import plan_truth_memory, plan_truth_time
-from benchmarks.plan_rows import medians, table, unexplained
+from benchmarks.plan_rows import report
 
 
 def main(arguments: list[str]) -> int:
@@ -23,13 +23,9 @@ def main(arguments: list[str]) -> int:
     truth = json.loads(Path(names[0]).read_text())
     found = [*plan_truth_memory.rows(truth), *plan_truth_time.rows(truth)]
     reasons = {**plan_truth_memory.REASONS, **plan_truth_time.REASONS}
-    lines = [] if "-q" in arguments else [*table(found), ""]
-    lines += medians(found)
-    lines += [f"{each}: {why}" for each, why in reasons.items() if each in {row.id for row in found if row.far}]
-    missing = unexplained(found, reasons)
-    lines += [f"{row.id} is {row.error_percent:+.0f} % off without a reason" for row in missing]
-    sys.stdout.write("\n".join(lines) + "\n")
-    return 1 if missing else 0
+    said, fine = report(found, reasons, lines="-q" not in arguments)
+    sys.stdout.write(said)
+    return 0 if fine else 1
 
 
 if __name__ == "__main__":

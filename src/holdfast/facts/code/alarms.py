@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.facts.code.arguments import Arguments, LibraryCall, given_by
 from holdfast.facts.code.effects import Called, Effect, Exit, Fork, Loop, Note, Op, Place, Try, Way, ends, operations
-from holdfast.facts.code.modules import dotted
+from holdfast.facts.code.modules import dotted, last_name
 from holdfast.facts.code.partings import Parting, catches
 from holdfast.facts.code.state import State
 from holdfast.facts.code.things import Func, Lib, Submitted
@@ -72,18 +72,13 @@ def _waits(call: LibraryCall) -> bool:
     frame, line = call.frame, getattr(call.node, "lineno", 0)
     tree = frame.function.node if frame.function is not None else frame.scope.module.tree
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and node.lineno >= line and _last(node.func) in _WAITING:
+        if isinstance(node, ast.Call) and node.lineno >= line and last_name(node.func) in _WAITING:
             return True
         if isinstance(node, ast.With) and node.lineno <= line <= (node.end_lineno or line):
             entered = [each.context_expr for each in node.items]
-            if any(isinstance(each, ast.Call) and _last(each.func).endswith("Executor") for each in entered):
+            if any(isinstance(each, ast.Call) and last_name(each.func).endswith("Executor") for each in entered):
                 return True
     return False
-
-
-def _last(node: ast.expr) -> str:
-    """The last part of a called name, of ``pool.submit(f).result`` too."""
-    return node.attr if isinstance(node, ast.Attribute) else dotted(node)
 
 
 def result(_: State, call: LibraryCall) -> Value | None:

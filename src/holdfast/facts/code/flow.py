@@ -16,7 +16,7 @@ from holdfast.facts.code.definitions import Definitions
 from holdfast.facts.code.effects import Called, Exit, Fork, Loop, Note, Try, Way, ends
 from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.library.classes import WHOLE
-from holdfast.facts.code.modules import dotted
+from holdfast.facts.code.modules import dotted, last_name
 from holdfast.facts.code.things import LAUNCHED, Func, Made, Obj, Picks, Ranks
 from holdfast.facts.code.values import (
     NONE,
@@ -237,7 +237,7 @@ class Flow(Definitions):
     def _raise(self, frame: Frame, node: ast.Raise) -> None:
         self.evaluate(frame, node.exc)
         raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
-        _leave(frame, node, "raise", _last(raised))
+        _leave(frame, node, "raise", last_name(raised))
 
     # ---- blocks
 
@@ -251,7 +251,7 @@ class Flow(Definitions):
             value, left = self._entered(frame, item.context_expr, value)
             leaving += left
             called = item.context_expr.func if isinstance(item.context_expr, ast.Call) else item.context_expr
-            if (isinstance(called, ast.Attribute) and called.attr in _JOINS) or _last(called) == "Join":
+            if (isinstance(called, ast.Attribute) and called.attr in _JOINS) or last_name(called) == "Join":
                 joined += 1
             if item.optional_vars is not None:
                 self.assign(frame, item.optional_vars, value)
@@ -346,11 +346,6 @@ def _limit(frame: Frame) -> list[Way]:
 def _leave(frame: Frame, node: ast.stmt, how: str, what: str = "") -> None:
     frame.note(Exit(how, frame.place(node), what))
     frame.ended = True
-
-
-def _last(node: ast.expr | None) -> str:
-    """The last part of a dotted name."""
-    return dotted(node).rpartition(".")[2]
 
 
 def _set(names: dict[str, Value], new: Mapping[str, Value]) -> None:

@@ -178,6 +178,11 @@ def dotted(node: ast.expr | None) -> str:
     return ""
 
 
+def last_name(node: ast.expr | None) -> str:
+    """The last part of what is named: ``submit`` of ``pool.submit``, ``result`` of ``pool.submit(f).result`` too."""
+    return node.attr if isinstance(node, ast.Attribute) else dotted(node)
+
+
 def is_class_name(name: str) -> bool:
     """The last part of a dotted name is written as classes are."""
     return name.rpartition(".")[2].lstrip("_")[:1].isupper()

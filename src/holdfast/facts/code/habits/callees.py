@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from holdfast.facts.code.habits.passages import LOOPS, Passage, Words, inside, passages
-from holdfast.facts.code.modules import Class, Function
+from holdfast.facts.code.modules import Class, Function, last_name
 
 #: So many functions in which a name is called are looked at.
 _MOST = 100
@@ -69,14 +69,14 @@ def callers(passage: Passage) -> Iterator[tuple[Passage, ast.Call]]:
     )
     for each in islice(seen, _MOST):
         for node in each.nodes:
-            if isinstance(node, ast.Call) and _last(node.func) == passage.name and not _made_in_loop(each, node.func):
+            if (
+                isinstance(node, ast.Call)
+                and last_name(node.func) == passage.name
+                and not _made_in_loop(each, node.func)
+            ):
                 found = callee(each, node)
                 if found is not None and found.node is passage.node:
                     yield each, node
-
-
-def _last(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def _made_in_loop(passage: Passage, called: ast.expr) -> bool:
@@ -86,7 +86,7 @@ def _made_in_loop(passage: Passage, called: ast.expr) -> bool:
         return True
     name = receiver.id if isinstance(receiver, ast.Name) else ""
     return bool(name) and any(
-        isinstance(node, ast.Assign) and any(_last(each) == name for each in node.targets)
+        isinstance(node, ast.Assign) and any(last_name(each) == name for each in node.targets)
         for loop in passage.nodes
         if isinstance(loop, LOOPS)
         for node in inside(*loop.body)

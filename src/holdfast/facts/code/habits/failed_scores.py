@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator
 
 from holdfast.facts.code.effects import Place
-from holdfast.facts.code.modules import FUNCTIONS, Module, dotted
+from holdfast.facts.code.modules import FUNCTIONS, Module, dotted, last_name
 from holdfast.facts.code.partings import Parting
 
 #: What is looked for at all: a handler, and soon behind it a nought.
@@ -62,15 +62,9 @@ def _given(function: ast.AST, name: str) -> set[str]:
     """The variables that hold what a call of that name gives."""
     found: set[str] = set()
     for node in ast.walk(function):
-        if isinstance(node, ast.Assign) and _last(node.value) == name:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and last_name(node.value.func) == name:
             found |= {each.id for each in node.targets if isinstance(each, ast.Name)}
     return found
-
-
-def _last(node: ast.expr) -> str:
-    """The last part of what is called: ``Evaluator(config).score()`` calls score."""
-    called = node.func if isinstance(node, ast.Call) else None
-    return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
 
 
 def _calls(node: ast.expr) -> str:

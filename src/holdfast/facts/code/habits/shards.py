@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 
 from holdfast.facts.code.habits.callees import callee
 from holdfast.facts.code.habits.passages import Passage, Words, passages
-from holdfast.facts.code.modules import Function, Module, Names
+from holdfast.facts.code.modules import Function, Module, Names, last_name
 from holdfast.facts.code.partings import Parting
 
 _WORDS = Words(("local_rank", "LOCAL_RANK", "local_process_index"))
@@ -40,7 +40,7 @@ def _shared_out(passage: Passage) -> Iterator[Parting]:
     for node in passage.nodes:
         if not isinstance(node, ast.Call):
             continue
-        name = _last(node.func)
+        name = last_name(node.func)
         given = _given(passage, node, name)
         which = [value for key, value in given if _WHICH.search(key) and not _is_of_node(key)]
         sharing = _SHARING.search(name)  # `world_size` may be told to whoever sets the group up
@@ -85,7 +85,3 @@ def _says(passage: Passage, node: ast.expr, what: re.Pattern[str]) -> bool:
             return False
     text = ast.unparse(node)
     return bool(what.search(text)) and (what is _LOCAL or "local" not in text.lower())
-
-
-def _last(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
