@@ -27,6 +27,7 @@ from holdfast.runtime.elastic import Agent
 from holdfast.runtime.generation import End, Generation, Hooks, Look, Order
 from holdfast.runtime.patience import SIGNALS, Signals, await_rendezvous, endpoint, unreachable
 from holdfast.runtime.spares import Mode
+from holdfast.runtime.tailing import whole_lines
 from holdfast.runtime.torchrun import behind_bootstrap, keep_logs
 
 #: torchrun ends with this status whenever the job fails, and when a signal ends it.
@@ -52,7 +53,8 @@ def launch(given: argparse.Namespace, hooks: Hooks, *, logs: Path, quiet: bool) 
     ending.adopt_orphans()
     guarded = _Guarded(hooks)
     signals = Signals(getattr(given, "signals_to_handle", SIGNALS), hooks.abandon)
-    with signals, _own_agent(_agents(given, guarded, signals, logs)), _rendezvous_errors(given, guarded):
+    agents = _own_agent(_agents(given, guarded, signals, logs))
+    with signals, whole_lines(), agents, _rendezvous_errors(given, guarded):
         try:
             await_rendezvous(given, hooks.note)
             record(torchrun.run)(given)
