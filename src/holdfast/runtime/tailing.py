@@ -53,7 +53,7 @@ def tail_logfile(
         if finished.wait(interval_sec):
             return
     begun, since = "", time.monotonic()
-    with open(file, errors="replace") as lines:
+    with Path(file).open(errors="replace") as lines:
         while True:
             ended = finished.is_set()  # before the look: what was written until then is seen
             piece = lines.readline(_LONGEST)
