@@ -8,15 +8,30 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from holdfast.facts.code.arguments import Arguments, LibraryCall, given_by
-from holdfast.facts.code.effects import Called, Effect, Exit, Fork, Loop, Note, Op, Place, Try, Way, ends, operations
+from holdfast.facts.code.effects import (
+    YIELD,
+    Called,
+    Effect,
+    Exit,
+    Fork,
+    Loop,
+    Note,
+    Op,
+    Place,
+    Try,
+    Way,
+    ends,
+    operations,
+)  # fmt: skip
 from holdfast.facts.code.modules import dotted, last_name
-from holdfast.facts.code.partings import Parting, catches
+from holdfast.facts.code.partings import Parting
+from holdfast.facts.code.raising import catches
 from holdfast.facts.code.state import State
 from holdfast.facts.code.things import Func, Lib, Submitted
 from holdfast.facts.code.values import SAME, UNKNOWN, Kind, Value
 
-#: What a limit begins and ends with; "yield" stands for the block of a context manager that sets one.
-ON, OFF, YIELD = "alarm", "alarm over", "yield"
+#: What a limit begins and ends with.
+ON, OFF = "alarm", "alarm over"
 
 #: By these a function waits for what threads do.
 _WAITING = frozenset({"result", "exception", "wait", "as_completed", "shutdown", "join"})

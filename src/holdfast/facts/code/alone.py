@@ -44,6 +44,12 @@ def several(test: ast.expr) -> bool | None:
             return None
 
 
+def among_others(test: ast.expr) -> bool:
+    """``if world_size > 1 and every and step % every == 0``: several processes, and settings beside."""
+    both = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else []
+    return any(several(each) for each in both)
+
+
 def _is_there(test: ast.expr) -> bool:
     """``dist.is_available()``, or that it is not, beside another such test."""
     node = test.operand if isinstance(test, ast.UnaryOp) else test

@@ -13,7 +13,19 @@ from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.memory import ITEMS
 from holdfast.facts.code.modules import Class, Function, Module, dotted
 from holdfast.facts.code.state import State
-from holdfast.facts.code.things import ARRAY, BATCH, LAUNCHED, Applied, Func, Obj, Type, given_in, is_callable
+from holdfast.facts.code.things import (
+    ARRAY,
+    BATCH,
+    LAUNCHED,
+    Applied,
+    Func,
+    Obj,
+    Rows,
+    Type,
+    given_in,
+    is_callable,
+    listed,
+)
 from holdfast.facts.code.values import (
     MISSING,
     MOST_THINGS,
@@ -116,6 +128,16 @@ class Assigning(State):
         if target.attr in ("data", "grad"):
             self.change(frame, target.value, given, grows=False)
 
+    def settle(self, frame: Frame, target: ast.Attribute, given: ast.expr) -> None:
+        """What ranks agree on is made of what each had in the same attribute: what was in it before is not asked."""
+        name = dotted(target)
+        if not any(isinstance(each, ast.Attribute) and dotted(each) == name for each in ast.walk(given)):
+            return
+        for thing in self.evaluate(frame, target.value).things:
+            if isinstance(thing, Obj) and target.attr not in thing.cls.settled:
+                thing.cls.settled.add(target.attr)
+                self.memory.wrote(thing.cls, target.attr)
+
     def _is_set_again(self, function: Function, target: ast.Attribute) -> bool:
         """All that come past here give the attribute another value, farther down in the function."""
         found = self.set_again.get(id(function.node))
@@ -138,7 +160,7 @@ class Assigning(State):
             things = tuple(Applied(each, guard=control) for each in things)  # a hook that some ranks have besides
             control = ()
         held = (
-            *(each for each in old.things if not isinstance(each, Given)),
+            *(each for each in old.things if not isinstance(each, (Given, Rows))),
             *(each for each in things if isinstance(each, (Obj, Func, Type, Applied, Given))),
         )
         new = replace(
@@ -146,7 +168,7 @@ class Assigning(State):
             content=merged(old.content, lasting(value.content), control),
             length=merged(old.length, keys, control if grows else ()),
             known=old.known and value.known,
-            things=tuple(dict.fromkeys(held))[:MOST_THINGS],
+            things=listed(tuple(dict.fromkeys(held)))[:MOST_THINGS],
             items=None,
             const=MISSING,
             agreed=old.agreed and not frame.control,

@@ -17,8 +17,8 @@ from holdfast.facts.code.library.classes import instance_call, library_base
 from holdfast.facts.code.library.methods import method_call
 from holdfast.facts.code.memory import SHARDED
 from holdfast.facts.code.modules import Class, dotted
-from holdfast.facts.code.things import BATCH, Applied, Func, Lib, Made, Obj, Partial, Type
-from holdfast.facts.code.values import SAME, UNKNOWN, Given, Sources, Value, join, merged
+from holdfast.facts.code.things import BATCH, LISTED, Applied, Func, Lib, Made, Obj, Partial, Type
+from holdfast.facts.code.values import MOST_THINGS, SAME, UNKNOWN, Given, Sources, Value, join, merged
 
 _LONGEST_TEXT = 80
 #: So many arguments are thought up for a lambda that is handed to code that is not seen.
@@ -155,17 +155,18 @@ class Calls(Functions):
         if method is not None:
             kept, frame.control = frame.control, ()  # who does not come here does not have the instance at all
             self.invoke(frame, node, Func(method, None, made), given)
+            if made.length:
+                made = replace(made, length=self._length(frame, node, cls, made.length))
             frame.control = kept
-            counted = self.names.method(cls, "__len__")
-            if made.length and counted is not None:  # it says itself how long it is
-                count = self.invoke(frame, node, Func(counted, None, Value(things=(Obj(cls),))), Arguments())
-                made = replace(made, length=count.content)
             return made
         annotated = [each.target for each in cls.node.body if isinstance(each, ast.AnnAssign)]
         for at, name in enumerate(each.id for each in annotated if isinstance(each, ast.Name)):
             value = given.get(at, name)  # a dataclass
             if value is not None:
                 self.write_attribute(cls, name, value)
+        after = self.names.method(cls, "__post_init__")
+        if after is not None:
+            self.invoke(frame, node, Func(after, None, made), Arguments())
         return made
 
     def _sized(self, cls: Class, given: Arguments) -> Sources:
@@ -174,6 +175,40 @@ class Calls(Functions):
         if not any(_HELD.search(each) for each in bases) and not self._is_sized(cls):
             return ()
         return merged(*(each.length for each in given.all), *(each.content for each in given.all))
+
+    def _length(self, frame: Frame, node: ast.expr, cls: Class, otherwise: Sources) -> Sources:
+        """Why instances are of different lengths, where they say it themselves: by ``__len__``, or by their rounds."""
+        counted = self.names.method(cls, "__len__")
+        if counted is not None:
+            return self.invoke(frame, node, Func(counted, None, Value(things=(Obj(cls),))), Arguments()).content
+        with frame.apart():  # what it enters is entered where it is looped over
+            given = self._given_in_rounds(frame, node, cls)
+        return otherwise if given is None else given.length
+
+    def rounds(self, frame: Frame, node: ast.expr, over: Value) -> Value:
+        """What is looped over; of an instance of a class of the program what its ``__iter__`` gives."""
+        objects = [] if LISTED in over.things else [thing for thing in over.things if isinstance(thing, Obj)]
+        given = {thing: self._given_in_rounds(frame, node, thing.cls) for thing in objects}
+        known = {thing: value for thing, value in given.items() if value is not None}
+        if not known:
+            return over
+        value = join(known.values())
+        sized = any(self.names.method(thing.cls, "__len__") is not None for thing in known)
+        return replace(
+            over,
+            content=merged(over.content, value.content),
+            length=over.length if sized else merged(over.length, value.length),
+            known=over.known and value.known,
+            things=(*(each for each in over.things if each not in known), *value.things)[:MOST_THINGS],
+        )
+
+    def _given_in_rounds(self, frame: Frame, node: ast.expr, cls: Class) -> Value | None:
+        """What the ``__iter__`` of a class gives, and how often; None where that is an iterator of its own."""
+        method = self.names.method(cls, "__iter__")
+        if method is None or not self.relevance.matters(method):
+            return None
+        value = self.invoke(frame, node, Func(method, None, Value(things=(Obj(cls),))), Arguments())
+        return None if Obj(cls) in value.things else value
 
     def _is_sized(self, cls: Class) -> bool:
         """Its instances have a length, or can be looped over."""

@@ -6,12 +6,15 @@ import ast
 from collections.abc import Callable
 from typing import ClassVar
 
-from holdfast.facts.code.arguments import given_by
+from holdfast.facts.code.arguments import Arguments, given_by
 from holdfast.facts.code.assigning import Assigning
 from holdfast.facts.code.frames import Frame
-from holdfast.facts.code.modules import Class, Function, absolute, class_of
+from holdfast.facts.code.modules import Class, Function, absolute, class_of, last_name
 from holdfast.facts.code.things import Func, Lib, Type
 from holdfast.facts.code.values import Value
+
+#: What describes a field of a dataclass, of attrs, of pydantic.
+_FIELDS = frozenset({"field", "Field", "ib", "attrib"})
 
 
 class Definitions(Assigning):
@@ -35,12 +38,24 @@ class Definitions(Assigning):
             frame.scope.names[node.name] = Value(things=(Type(cls),))
         for statement in node.body:
             if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
-                value = self.evaluate(frame, statement.value)
+                value = self._default(frame, statement.value)
                 targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
                 for target in targets:
                     if isinstance(target, ast.Name):
                         self.write_attribute(cls, target.id, value)
         self._registered(frame, node, cls)
+
+    def _default(self, frame: Frame, node: ast.expr) -> Value:
+        """What a class says that an attribute holds; of a dataclass's field what its factory makes."""
+        if isinstance(node, ast.Call) and last_name(node.func) in _FIELDS:
+            said = {each.arg: each.value for each in node.keywords}
+            if "default" in said:
+                return self.evaluate(frame, said["default"])
+            factory = said.get("default_factory", said.get("factory"))
+            if factory is not None:
+                with frame.apart():  # it runs where an instance is made
+                    return self.call(frame, node, self.evaluate(frame, factory), Arguments())
+        return self.evaluate(frame, node)
 
     def _registered(self, frame: Frame, node: ast.ClassDef, cls: Class) -> None:
         """A decorator of the program may put the class into a table; what it gives back is taken for the class."""

@@ -72,7 +72,7 @@ class Exit(msgspec.Struct, frozen=True):
 class Fork(msgspec.Struct, frozen=True):
     """A test, and what either answer leads to; of a side that goes on, the first ``…_own`` effects are its own.
 
-    ``picks`` says which ranks pass, where it compares the rank with numbers.
+    ``picks`` says which ranks pass, where it compares the rank with numbers; ``agreed``: a collective gave the answer.
     """
 
     place: Place
@@ -84,6 +84,7 @@ class Fork(msgspec.Struct, frozen=True):
     yes_own: int = -1
     no_own: int = -1
     picks: Any = None
+    agreed: bool = False
 
     def own(self, side: tuple[Any, ...]) -> tuple[Any, ...]:
         """Of a side what stands in the branch itself; the rest follows it."""
@@ -147,6 +148,8 @@ class Called(msgspec.Struct, frozen=True):
 
 Effect = Op | Note | Exit | Fork | Loop | Try | Called
 Way = tuple[Effect, ...]
+#: The note that stands for the block of a context manager.
+YIELD = "yield"
 #: A program of more is looked at in part; calls of calls multiply.
 MOST_EVENTS = 100_000
 #: So much of a shape is kept; the rest is a number that tells it from others. Calls of calls double it.

@@ -5,18 +5,18 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from holdfast.facts.code.alarms import YIELD
 from holdfast.facts.code.alone import alike, several
 from holdfast.facts.code.collectives import ALL_RANKS
-from holdfast.facts.code.effects import Fork, Loop, Note
+from holdfast.facts.code.displays import Displays
+from holdfast.facts.code.effects import YIELD, Fork, Note
 from holdfast.facts.code.frames import Frame
-from holdfast.facts.code.lookup import Lookup
 from holdfast.facts.code.modules import dotted
+from holdfast.facts.code.narrowing import narrowed, taken_for
 from holdfast.facts.code.things import (
     BATCH,
     COUNT,
@@ -28,6 +28,7 @@ from holdfast.facts.code.things import (
     Made,
     Partial,
     Picks,
+    Rows,
     given_in,
     told,
 )
@@ -36,7 +37,6 @@ from holdfast.facts.code.values import (
     NONE,
     SAME,
     UNKNOWN,
-    Given,
     Kind,
     Sources,
     Value,
@@ -60,11 +60,9 @@ _RANKS = frozenset({Kind.RANK, Kind.LOCAL_RANK, Kind.OWN})
 _OWN = frozenset({Kind.OWN})
 _KEPT = (BATCH, NAMED)
 _BARS = frozenset({"tqdm", "trange", "track", "progress_bar"})
-#: Of a longer display the elements are not told apart.
-_MOST_ITEMS, _MOST_KEYS = 16, 64
 
 
-class Expressions(Lookup):
+class Expressions(Displays):
     """Part of the interpreter: one method for each kind of expression."""
 
     def evaluate(self, frame: Frame, node: ast.expr | None) -> Value:
@@ -102,8 +100,13 @@ class Expressions(Lookup):
         if frame.function is not None and frame.function.decorated_by("contextmanager"):
             frame.note(Note(YIELD, frame.place(node)))
         value = self.evaluate(frame, node.value)
-        whole = value.length if isinstance(node, ast.YieldFrom) else ()
-        frame.yields.append(replace(value, length=merged(whole, lasting(frame.own_control))))
+        control = lasting(frame.own_control)
+        if isinstance(node, ast.YieldFrom):
+            over = self.rounds(frame, node.value, value)
+            frame.yields.append(replace(over, items=None, length=merged(over.length, control)))
+        else:
+            things = tuple(each for each in value.things if not isinstance(each, Rows))
+            frame.yields.append(replace(value, length=control, things=things))
         return UNKNOWN
 
     # ---- operators
@@ -124,7 +127,11 @@ class Expressions(Lookup):
         if isinstance(node.op, ast.Not):
             answer = self.tested(frame, node.operand)
             known = truth(answer)
-            return constant(not known) if known is not None else Value(answer.content, known=answer.known)
+            return (
+                constant(not known)
+                if known is not None
+                else Value(answer.content, known=answer.known, agreed=answer.agreed)
+            )
         value = self.evaluate(frame, node.operand)
         if isinstance(node.op, ast.USub) and isinstance(value.const, (int, float)):
             return constant(-value.const)
@@ -183,16 +190,20 @@ class Expressions(Lookup):
         if COUNT in values[0].things and _asks_for_none(how, values[1].const):
             content = merged(content, self.source(frame, Kind.DATA, node))
         # the clock decides, whatever the limit is
-        return Value(clock or content, known=all(each.known for each in values), things=things)
+        agreed = any(each.agreed for each in values) and all(
+            each.agreed or each.const is not MISSING for each in values
+        )
+        return Value(clock or content, known=all(each.known for each in values), things=things, agreed=agreed)
 
     def _choice(self, frame: Frame, node: ast.IfExp) -> Value:
         test = self.tested(frame, node.test)
         known = truth(test)
         if known is not None:
             return self.evaluate(frame, node.body if known else node.orelse)
-        with frame.apart(test.content) as yes:
+        asked_of = narrowed(self, frame, node.test)
+        with frame.apart(test.content) as yes, taken_for(frame, asked_of, passed=True):
             one = self.evaluate(frame, node.body)
-        with frame.apart(test.content) as no:
+        with frame.apart(test.content) as no, taken_for(frame, asked_of, passed=False):
             other = self.evaluate(frame, node.orelse)
         if yes or no:
             frame.note(Fork(frame.place(node), self.text(node.test), test.content, test.known, tuple(yes), tuple(no)))
@@ -209,99 +220,7 @@ class Expressions(Lookup):
             return False
         return self.text(one.args[0]) == self.text(other)
 
-    # ---- displays
-
-    def _sequence(self, frame: Frame, node: ast.Tuple | ast.List | ast.Set) -> Value:
-        items: list[Value] = []
-        whole = True
-        for each in node.elts:
-            if isinstance(each, ast.Starred):
-                inner = self.evaluate(frame, each.value)
-                whole = whole and inner.items is not None
-                items.extend(inner.items if inner.items is not None else [inner])
-            else:
-                items.append(self.evaluate(frame, each))
-        joined = join(items) if items else SAME
-        return Value(
-            content=merged(*(each.content for each in items)),
-            length=() if whole else merged(*(each.length for each in items)),
-            inner=joined.length,
-            known=all(each.known for each in items),
-            things=joined.things if len(items) > _MOST_ITEMS else (),
-            items=tuple(items) if whole and len(items) <= _MOST_ITEMS else None,
-            agreed=any(each.agreed for each in items),
-            homes=tuple(home for each in items for home in each.homes),
-        )
-
-    def _set(self, frame: Frame, node: ast.Set) -> Value:
-        value = self._sequence(frame, node)
-        numbers = all(isinstance(item.const, (int, float)) for item in value.items or ())
-        return replace(value, items=None, order=() if numbers else self.source(frame, Kind.ORDER, node))
-
-    def _dict(self, frame: Frame, node: ast.Dict) -> Value:
-        values = [self.evaluate(frame, each) for each in (*node.keys, *node.values) if each is not None]
-        content, things = merged(*(each.content for each in values)), join(values).things
-        if None not in node.keys and len(node.keys) <= _MOST_KEYS:
-            keys, held = [each.const for each in values[: len(node.keys)]], values[len(node.keys) :]
-            if all(isinstance(each, str) for each in keys):
-                own = Given(dict(zip(keys, held, strict=True)))
-                things = (own, *(each for each in things if not isinstance(each, Given)))
-        return Value(content, known=all(each.known for each in values), things=things)
-
-    def _text(self, frame: Frame, node: ast.JoinedStr) -> Value:
-        values = [self.evaluate(frame, each) for each in node.values]
-        return told(derived(*values), tuple(NAMED for each in values if NAMED in each.things))
-
-    def _slice(self, frame: Frame, node: ast.Slice) -> Value:
-        return derived(*(self.evaluate(frame, each) for each in (node.lower, node.upper, node.step) if each))
-
-    # ---- comprehensions
-
-    def _comprehension(
-        self, frame: Frame, node: ast.expr, generators: Sequence[ast.comprehension], *made: ast.expr
-    ) -> Value:
-        kept = dict(frame.scope.names)
-        count: list[Sources] = []
-        order: list[Sources] = []
-        known = True
-        with frame.apart() as inner:
-            for each in generators:
-                over = self.evaluate(frame, each.iter)
-                count.append(over.length)
-                order.append(over.order)
-                known = known and over.known
-                self.each(frame, each.target, each.iter, over)
-                for test in each.ifs:
-                    answer = asked(self.evaluate(frame, test))
-                    count.append(answer.content)
-                    known = known and answer.known
-            values = [self.evaluate(frame, each) for each in made]
-        frame.scope.names.clear()
-        frame.scope.names.update(kept)
-        length = merged(*count)
-        if inner:
-            text = self.text(generators[0].iter)
-            frame.note(Loop(frame.place(node), text, length, merged(*order), tuple(inner)))
-        return Value(
-            content=merged(*(each.content for each in values)),
-            length=length,
-            order=merged(*order),
-            inner=merged(*(each.length for each in values)),
-            known=known,
-            things=join(values).things,
-        )
-
-    def _listed(self, frame: Frame, node: ast.ListComp | ast.GeneratorExp) -> Value:
-        return self._comprehension(frame, node, node.generators, node.elt)
-
-    def _set_of(self, frame: Frame, node: ast.SetComp) -> Value:
-        value = self._comprehension(frame, node, node.generators, node.elt)
-        return replace(value, order=self.source(frame, Kind.ORDER, node))
-
-    def _dict_of(self, frame: Frame, node: ast.DictComp) -> Value:
-        return self._comprehension(frame, node, node.generators, node.key, node.value)
-
-    by_node: ClassVar[dict[type[ast.expr], Callable[..., Value]]] = Lookup.by_node | {
+    by_node: ClassVar[dict[type[ast.expr], Callable[..., Value]]] = Displays.by_node | {
         ast.Constant: _constant,
         ast.Call: _call,
         ast.Starred: _inner,
@@ -316,16 +235,6 @@ class Expressions(Lookup):
         ast.BoolOp: _boolean,
         ast.Compare: _compare,
         ast.IfExp: _choice,
-        ast.Tuple: _sequence,
-        ast.List: _sequence,
-        ast.Set: _set,
-        ast.Dict: _dict,
-        ast.JoinedStr: _text,
-        ast.Slice: _slice,
-        ast.ListComp: _listed,
-        ast.GeneratorExp: _listed,
-        ast.SetComp: _set_of,
-        ast.DictComp: _dict_of,
     }
 
 

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from msgspec.structs import replace
 
-from holdfast.facts.code.alarms import ON, YIELD, within
-from holdfast.facts.code.alone import alike, several
+from holdfast.facts.code.alarms import ON, within
+from holdfast.facts.code.alone import alike, among_others, several
 from holdfast.facts.code.arguments import Arguments, given_by
 from holdfast.facts.code.assigning import is_kept, is_memo, is_plain, make_up, missing
 from holdfast.facts.code.definitions import Definitions
-from holdfast.facts.code.effects import Called, Exit, Fork, Loop, Note, Try, Way, ends
+from holdfast.facts.code.effects import YIELD, Called, Exit, Fork, Loop, Note, Try, Way, ends
 from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.library.classes import WHOLE
-from holdfast.facts.code.modules import dotted, last_name
-from holdfast.facts.code.things import LAUNCHED, Func, Made, Obj, Picks, Ranks
+from holdfast.facts.code.modules import last_name
+from holdfast.facts.code.narrowing import narrowed, taken_for
+from holdfast.facts.code.sides import after_handler, after_itself, merge_sides, put_back, without_none
+from holdfast.facts.code.things import Func, Made, Obj, Picks, Ranks
 from holdfast.facts.code.values import (
-    NONE,
     UNKNOWN,
     Kind,
-    Sources,
     Value,
     by_rank,
     derived,
@@ -72,6 +72,8 @@ class Flow(Definitions):
             self.assign(frame, target, value)
             if isinstance(target, ast.Name):
                 frame.rebound.add(target.id)
+            elif isinstance(target, ast.Attribute) and value.agreed and not value.content:
+                self.settle(frame, target, node.value)
 
     def _annotated(self, frame: Frame, node: ast.AnnAssign) -> None:
         if node.value is not None:
@@ -105,19 +107,20 @@ class Flow(Definitions):
         differs = () if self._asks_for_group(frame, node.test) else test.content
         many = None if differs else several(node.test)
         frame.lazy = (*lazy, *absent)
-        with frame.apart(differs) as yes:
+        asked_of = narrowed(self, frame, node.test)
+        with frame.apart(differs) as yes, taken_for(frame, asked_of, passed=True):
             self._side(frame, node.body, alone=many is False)
             yes_ended = frame.ended
         frame.lazy = lazy
         after_yes = dict(names)
-        _set(names, before)
-        with frame.apart(differs) as no:
+        put_back(names, before)
+        with frame.apart(differs) as no, taken_for(frame, asked_of, passed=False):
             self._side(frame, node.orelse, alone=many is True)
             no_ended = frame.ended
         if no_ended and not yes_ended:
-            _set(names, after_yes)
+            put_back(names, after_yes)
         elif not yes_ended:
-            _merge(names, after_yes, differs, many=many)
+            merge_sides(names, after_yes, differs, many=many, perhaps=not differs and among_others(node.test))
             make_up(names, absent, before, after_yes)
         frame.ended = yes_ended and no_ended
         if many is not None and (yes_ended if many else no_ended):
@@ -125,13 +128,15 @@ class Flow(Definitions):
         if yes or no:
             text = f"if {self.text(node.test)}"[:_LONGEST_TEXT]
             picks = next((each for each in test.things if isinstance(each, Picks)), None)
-            sides = tuple(yes), tuple(no)
-            frame.note(Fork(frame.place(node), text, frame.parts(test.content), test.known, *sides, picks=picks))
+            parts = frame.parts(test.content), test.known, tuple(yes), tuple(no)
+            frame.note(Fork(frame.place(node), text, *parts, picks=picks, agreed=test.agreed))
         left = ends(yes if yes_ended else no)
         if (yes_ended != no_ended) and differs and (left is None or left.how != "raise"):  # who raises has no value
             frame.control, frame.left = merged(frame.control, differs), merged(frame.left, differs)
         if yes_ended and not no_ended:
-            _not_none(names, node.test)
+            without_none(names, node.test)
+            if asked_of is not None:
+                names[asked_of.name] = asked_of.no
 
     def _side(self, frame: Frame, body: Sequence[ast.stmt], *, alone: bool) -> None:
         """One side of a fork; ``alone``: only a process comes here that is the only one."""
@@ -168,7 +173,7 @@ class Flow(Definitions):
     # ---- loops: run twice, for what the first round leaves to the second
 
     def _for(self, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
-        over = self.evaluate(frame, node.iter)
+        over = self.rounds(frame, node.iter, self.evaluate(frame, node.iter))
         if isinstance(node.target, ast.Name):
             frame.rounds.add(node.target.id)
         self._iterated(frame, node, over)
@@ -180,7 +185,7 @@ class Flow(Definitions):
                 self.each(frame, node.target, node.iter, over)
                 self.run(frame, node.body)
             if not last:
-                _again(frame.scope.names, before)
+                after_itself(frame.scope.names, before)
         frame.looped -= 1
         with frame.apart() as after:
             self.run(frame, node.orelse)
@@ -210,7 +215,7 @@ class Flow(Definitions):
             with frame.apart(test.content) as inner:
                 self.run(frame, node.body)
             if not last:
-                _again(frame.scope.names, before, test.content)
+                after_itself(frame.scope.names, before, test.content)
         frame.looped -= 1
         inner[:0] = before_each
         if inner:
@@ -289,7 +294,7 @@ class Flow(Definitions):
         handlers = []
         open_ends = [] if ended else [after]
         for handler in node.handlers:
-            _set(names, {name: join((value, after.get(name, value))) for name, value in before.items()})
+            put_back(names, {name: join((value, after.get(name, value))) for name, value in before.items()})
             caught = self.text(handler.type) if handler.type else ""
             fault = self.source(frame, Kind.FAULT, handler, f"except {caught}".strip())
             with frame.apart(fault) as inner:
@@ -297,7 +302,9 @@ class Flow(Definitions):
                     names[handler.name] = Value(content=fault)
                 self.run(frame, handler.body)
                 if not frame.ended:
-                    open_ends.append({name: _handled(held, after.get(name), fault) for name, held in names.items()})
+                    open_ends.append(
+                        {name: after_handler(held, after.get(name), fault) for name, held in names.items()}
+                    )
                 ended = ended and frame.ended
             handlers.append((frame.place(handler), caught, tuple(inner)))
         names.clear()
@@ -346,47 +353,3 @@ def _limit(frame: Frame) -> list[Way]:
 def _leave(frame: Frame, node: ast.stmt, how: str, what: str = "") -> None:
     frame.note(Exit(how, frame.place(node), what))
     frame.ended = True
-
-
-def _set(names: dict[str, Value], new: Mapping[str, Value]) -> None:
-    """Variables are these from here on; the scope goes on to be the same one."""
-    names.clear()
-    names.update(new)
-
-
-def _merge(
-    names: dict[str, Value], after_yes: Mapping[str, Value], differs: Sources, *, many: bool | None = None
-) -> None:
-    """Both sides of a fork go on; a process that is alone takes the second where ``many`` says so, or the first."""
-    for name in after_yes.keys() | names.keys():
-        one, other = after_yes.get(name), names.get(name)
-        if one is not other:
-            both = [each for each in (one, other) if each is not None]
-            if many is not None and len(both) == 2:
-                both[many] = alike(both[many], both[not many])
-            names[name] = join(both, differs) if len(both) == 2 else tainted(both[0], differs)
-
-
-def _not_none(names: dict[str, Value], test: ast.expr) -> None:
-    """After ``if group is None: return``: that some ranks had None instead of what they share matters no more."""
-    if not (isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is) and len(test.ops) == 1):
-        return
-    name, other = dotted(test.left), test.comparators[0]
-    value = names.get(name)
-    if value is None or not (isinstance(other, ast.Constant) and other.value is None) or NONE not in value.things:
-        return
-    things = tuple(each for each in value.things if each != NONE)
-    if things and by_rank(value.content) and LAUNCHED not in things:
-        names[name] = replace(value, content=(), things=things)
-
-
-def _again(names: dict[str, Value], before: Mapping[str, Value], also: Sources = ()) -> None:
-    """A loop's body may run for the first time, or after itself."""
-    for name, value in before.items():
-        if name in names and names[name] is not value:
-            names[name] = join((value, names[name]), also)
-
-
-def _handled(value: Value, normal: Value | None, fault: Sources) -> Value:
-    """A variable that the handler left otherwise than the block does differs with the exception."""
-    return value if normal is None or normal == value else tainted(value, fault)

@@ -15,7 +15,7 @@ from holdfast.facts.code.labour import note_own_work
 from holdfast.facts.code.modules import Definition, Function, dotted, is_class_name
 from holdfast.facts.code.signatures import signature
 from holdfast.facts.code.state import State
-from holdfast.facts.code.things import BATCH, Func, Scope, bound_to
+from holdfast.facts.code.things import BATCH, Func, Rows, Scope, bound_to, listed
 from holdfast.facts.code.values import (
     MISSING,
     SAME,
@@ -104,7 +104,9 @@ class Functions(State):
             names[one.arg] = value
         if arguments.vararg is not None:
             more = given.positional[len(parameters) :]
-            names[arguments.vararg.arg] = Value(items=tuple(more)) if given.rest is None else join([*more, given.rest])
+            names[arguments.vararg.arg] = (
+                Value(items=tuple(more)) if given.rest is None else _several([*more, given.rest])
+            )
         if arguments.kwarg is not None:
             left = {name: value for name, value in given.named.items() if name not in names}
             content = merged(*(each.content for each in left.values()))
@@ -157,7 +159,8 @@ class Functions(State):
         self.examine(frame, body)
         if frame.yields:
             value = join(frame.yields)
-            value = Value(value.content, value.length, known=value.known, things=value.things)
+            things = (Rows(value.items), *value.things) if value.items else value.things
+            value = Value(value.content, value.length, known=value.known, things=things)
         else:
             value = _returned(frame)
         mutated = {name: frame.mutated[name] for name in names if name in frame.mutated}
@@ -225,6 +228,12 @@ def _returned(frame: Frame) -> Value:
         return first
     value = join(frame.returns)
     return join((value, SAME), frame.own_control) if not frame.ended and frame.own_control else value
+
+
+def _several(values: list[Value]) -> Value:
+    """Arguments of which it is not known how many there are."""
+    value = join(values)
+    return replace(value, things=listed(value.things))
 
 
 def _blurred(value: Value) -> Value:

@@ -23,7 +23,8 @@ from holdfast.facts.code.effects import (
 )
 from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.modules import Function
-from holdfast.facts.code.partings import Parting, catches
+from holdfast.facts.code.partings import Parting
+from holdfast.facts.code.raising import catches
 from holdfast.facts.code.values import by_rank
 
 #: Calls of libraries that take as long as a network, a disk or another program takes.

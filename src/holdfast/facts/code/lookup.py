@@ -9,6 +9,7 @@ from typing import ClassVar
 from msgspec.structs import replace
 
 from holdfast.facts.code import library
+from holdfast.facts.code.alone import alike
 from holdfast.facts.code.arguments import Arguments
 from holdfast.facts.code.frames import Frame
 from holdfast.facts.code.library.classes import library_base
@@ -20,6 +21,7 @@ from holdfast.facts.code.things import (
     BATCH,
     COUNT,
     LAUNCHED,
+    LISTED,
     MASK,
     Applied,
     Func,
@@ -32,6 +34,7 @@ from holdfast.facts.code.things import (
     Type,
     given_in,
     is_callable,
+    row,
 )
 from holdfast.facts.code.values import OTHER, UNKNOWN, Kind, Source, Sources, Value, constant, join, merged, picked
 
@@ -248,6 +251,8 @@ class Lookup(State):
         values = [each.attributes[name] for each in homes if name in each.attributes]
         if values:
             value = join(values)
+            if any(name in each.settled for each in homes):
+                value = alike(value)
             return replace(value, homes=((cls, name), *value.homes)[:_MOST_HOMES])
         method = self.names.method(cls, name)
         if method is None:
@@ -265,6 +270,9 @@ class Lookup(State):
         """One element of what is looped over."""
         if over.items:
             return join(over.items)
+        several = row(over)
+        if several is not None:
+            return several
         if any(isinstance(thing, Made) and thing.name == "loader" for thing in over.things):
             return Value(known=False, things=(BATCH,) if _shared_out(over) else ())
         things = tuple(each for each in over.things if isinstance(each, (Obj, Func, Type, Applied)) or each == BATCH)
@@ -283,7 +291,7 @@ class Lookup(State):
             return self._part(frame, base, node.slice)
         first = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else None
         rows = base.length if isinstance(first, ast.Slice) and not (first.lower or first.upper) else ()
-        inner = join(base.items) if base.items else None
+        inner = join(base.items) if base.items else row(base)
         pieces = Made("pieces") in base.things
         piece = index.content if pieces else ()
         masked = index.content or self.source(frame, Kind.DATA, node) if MASK in index.things else ()
@@ -293,7 +301,7 @@ class Lookup(State):
             length=merged(inner.length if inner is not None else base.inner, piece, masked, rows),
             absent=why,
             known=base.known and index.known,
-            things=inner.things if inner is not None else base.things,
+            things=inner.things if inner is not None else tuple(each for each in base.things if each != LISTED),
             agreed=base.agreed,
             homes=base.homes,
         )

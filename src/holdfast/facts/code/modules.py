@@ -50,7 +50,8 @@ class Function:
 class Class:
     """A class of the program; ``attributes`` are those of its instances, over all that write them.
 
-    ``steady`` are those that all ranks give something besides None at some place.
+    ``steady`` are those that all ranks give something besides None at some place, ``settled`` those on which ranks
+    agree at some place: ``self.stop = agree(self.stop)``.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Class:
     methods: dict[str, Function] = field(default_factory=dict)
     attributes: dict[str, Value] = field(default_factory=dict)
     steady: set[str] = field(default_factory=set)
+    settled: set[str] = field(default_factory=set)
 
     def __repr__(self) -> str:
         return f"Class({self.name})"

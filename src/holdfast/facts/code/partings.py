@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.facts.code.effects import (
+    YIELD,
     Called,
     Effect,
     Exit,
@@ -27,11 +28,12 @@ from holdfast.facts.code.effects import (
     unfold,
 )
 from holdfast.facts.code.groups import by_leaders, left_out, made_of_others
+from holdfast.facts.code.raising import catches, raises
 from holdfast.facts.code.turns import in_turn, told_apart
 from holdfast.facts.code.values import Kind, Sources, by_rank, kinds_of
 
-#: So many operations of a way are compared one by one, and so many calls deep exceptions are looked for.
-_MOST, _DEEP = 2000, 6
+#: So many operations of a way are compared one by one.
+_MOST = 2000
 _BARRIERS = frozenset({"barrier", "monitored_barrier", "wait_for_everyone"})
 
 
@@ -40,6 +42,8 @@ _TEXT = re.compile(r"\bin str\(|\bre\.search\(.*str\(|\bin \w+\.args\b")
 _OWN_FAULT = re.compile(r"memory|cuda|nccl|timed? ?out|nan\b|inf\b|connection|disk|space", re.IGNORECASE)
 #: Exceptions that say nothing but that it is over.
 _OVER = frozenset({"StopIteration", "StopAsyncIteration"})
+#: What ends all ranks at once, as a rule.
+_OF_ALL = frozenset({"KeyboardInterrupt", "SystemExit"})
 #: A test of membership: ``if rank in ranks``.
 _MEMBERS = re.compile(r"rank\w*(?:\(\w*\))? (?:not )?in [a-z_]", re.IGNORECASE)
 
@@ -86,6 +90,7 @@ def partings(way: Sequence[Effect], *, in_loop: bool = False, taken: frozenset[i
                     leaders = each.kind == "branch" and by_leaders(each.op, each.sources, unfolded[:at])
                     yield msgspec.structs.replace(each, kind="leaders") if leaders else each
                 yield from _members(effect)
+                yield from _left_within(effect, unfolded[at + 1 :])
                 yield from partings(effect.yes, in_loop=in_loop, taken=taken)
                 yield from partings(effect.no, in_loop=in_loop, taken=taken)
             case Loop():
@@ -94,6 +99,7 @@ def partings(way: Sequence[Effect], *, in_loop: bool = False, taken: frozenset[i
                 yield from partings(effect.after)
             case Try():
                 yield from _try(effect, unfolded[at + 1 :], in_loop=in_loop)
+                yield from _lastly(effect)
                 yield from partings(effect.body, in_loop=in_loop, taken=taken)
                 for _, _, handled in effect.handlers:
                     yield from partings(handled, in_loop=in_loop)
@@ -161,6 +167,34 @@ def _sides(fork: Fork, *, barrier: bool, rank_only: bool) -> Iterator[Parting]:
         return
 
 
+def _left_within(fork: Fork, rest: Sequence[Effect]) -> Iterator[Parting]:
+    """On one side of a fork a test within it leaves, and what follows the fork is left out by some there alone."""
+    rank_only = by_rank(fork.test)
+    follows = shape(rest, rank_only=rank_only) if fork.test else ()
+    if not follows:
+        return
+    for side, opposite in ((fork.yes, fork.no), (fork.no, fork.yes)):
+        if next(_exits(opposite), None) is not None:
+            continue
+        for left, way in _exits(side):
+            op, chain = next(_counted(rest, rank_only=rank_only), (None, ()))
+            if op is not None and left.how != "raise" and shape(way, rank_only=rank_only) != follows:
+                yield Parting("exit", left.place, fork.place, fork.text, fork.test, op, chain, left.how)
+                return
+
+
+def _exits(way: Sequence[Effect]) -> Iterator[tuple[Exit, Way]]:
+    """Where tests within a way leave, each with what is entered from the test to there."""
+    for effect in way:
+        if isinstance(effect, Fork):
+            for side in (effect.yes, effect.no):
+                end = ends(side)
+                if end is not None:
+                    yield end, side
+                else:
+                    yield from _exits(side)
+
+
 def _members(fork: Fork) -> Iterator[Parting]:
     """A test of the rank keeps members of a group away from its collective."""
     found = left_out(fork)
@@ -183,7 +217,7 @@ def _extra(mine: Way, its: Way, *, rank_only: bool) -> tuple[Op, tuple[Place, ..
     return None
 
 
-def _counted(way: Way, *, rank_only: bool) -> Iterator[tuple[Op, tuple[Place, ...]]]:
+def _counted(way: Sequence[Effect], *, rank_only: bool) -> Iterator[tuple[Op, tuple[Place, ...]]]:
     for op, chain in islice(operations(way), _MOST):
         if op.kind not in ("send", "recv") and not (rank_only and op.group is not Group.WORLD):
             yield op, chain
@@ -279,10 +313,10 @@ def _try(block: Try, tail: Sequence[Effect], *, in_loop: bool) -> Iterator[Parti
         return  # what is installed is so for all ranks
     rest = shape(tail)
     for place, what, handled in block.handlers:
-        end = ends(handled)
-        if end is not None and end.how == "raise":
+        end, own = ends(handled), next(operations(handled), None)
+        raised_on = end is not None and end.how == "raise"
+        if raised_on and (own is None or what in _OF_ALL):
             continue
-        own = next(operations(handled), None)
         fault: Sources = ()
         if own is not None:
             op, chain = own
@@ -305,54 +339,22 @@ def _try(block: Try, tail: Sequence[Effect], *, in_loop: bool) -> Iterator[Parti
                 break
 
 
+def _lastly(block: Try) -> Iterator[Parting]:
+    """In ``finally`` a rank that raised enters what comes later for the others, who are still in the block."""
+    waits = any(True for _ in islice(operations(block.body), 1))
+    if not waits and not any(isinstance(each, Note) and each.name == YIELD for each in block.body):
+        return
+    for op, chain in islice(operations(block.last), _MOST):
+        if op.kind not in ("send", "recv") and op.name not in _BARRIERS:  # a barrier there is part of a way down
+            yield Parting("except", _shown(chain, block.last), block.place, "finally", (), op, chain)
+            return
+
+
 def _is_told(handled: Sequence[Effect]) -> bool:
     """Which exception it is tells its text, and any other is raised on: all have that one, but for lack of memory."""
-    fork = next((each for each in handled if not isinstance(each, Note)), None)
+    said = [each for each in handled if not isinstance(each, Note)]
+    fork = said[0] if said else None
     if not isinstance(fork, Fork) or not _TEXT.search(fork.text) or _OWN_FAULT.search(fork.text):
         return False
-    end = ends(fork.own(fork.no))
+    end = ends((*fork.own(fork.no), *said[1:]))
     return end is not None and end.how == "raise"
-
-
-def catches(what: str, raised: str) -> bool:
-    """A handler's expression names the exception, or one that all are."""
-    names = {each.strip(" ()").rpartition(".")[2] for each in what.split(",")}
-    return not what or bool(names & {"Exception", "BaseException", raised}) or not raised
-
-
-def raises(
-    way: Sequence[Effect],
-    chain: tuple[Place, ...] = (),
-    later: Op | None = None,
-    level: int = 0,
-    *,
-    looped: bool = False,
-    in_loop: bool = False,
-) -> Iterator[tuple[Exit, tuple[Place, ...], tuple[Op, int] | None]]:
-    """Each explicit ``raise``, the calls that lead to it, and the first operation left out, with its level.
-
-    What is not known is the same on all ranks, but for what is done again and again (``in_loop``), to each rank's data.
-    """
-    for at, effect in enumerate(way):
-        own = next((op for op, _ in operations(way[at + 1 :]) if op.kind not in ("send", "recv")), None)
-        follows, depth = (own, len(chain)) if own is not None else (later, level)
-        match effect:
-            case Exit(how="raise"):
-                yield effect, (*chain, effect.place), (follows, depth) if follows is not None else None
-            case Called(place=place, within=within):
-                if within.raises and len(chain) < _DEEP:
-                    yield from raises(within.way, (*chain, place), follows, depth, looped=looped, in_loop=in_loop)
-            case Fork(test=test, known=known, yes=yes, no=no):
-                sides = (
-                    ((yes, no), (no, yes)) if test or looped or (in_loop and not known) else ()
-                )  # all raise, or none
-                for side, opposite in sides:
-                    skipped = next((op for op, _ in operations(opposite) if op.kind not in ("send", "recv")), None)
-                    if ends(side) is not None and skipped is not None:
-                        yield from raises(side, chain, skipped, len(chain), looped=looped, in_loop=in_loop)
-                    else:
-                        yield from raises(side, chain, follows, depth, looped=looped, in_loop=in_loop)
-            case Loop(body=body):
-                yield from raises(body, chain, follows, depth, looped=True, in_loop=in_loop)
-            case _:
-                pass

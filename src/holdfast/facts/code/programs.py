@@ -23,7 +23,7 @@ from holdfast.facts.code.habits.averages import means_of_means
 from holdfast.facts.code.habits.failed_scores import failed_scores
 from holdfast.facts.code.library import RANK_PARAMETERS
 from holdfast.facts.code.memory import Memory
-from holdfast.facts.code.modules import Function, Module, Names
+from holdfast.facts.code.modules import Function, Module, Names, last_name
 from holdfast.facts.code.ordering import in_function, in_program
 from holdfast.facts.code.partings import Parting, is_doubtful, partings, undecided
 from holdfast.facts.code.relevance import Relevance
@@ -35,6 +35,7 @@ _ROUNDS = 4
 _STACK = 8000
 #: In a program of so few functions an attribute of a configuration means one thing.
 _FEW = 300
+_REDUCES = frozenset({"all_reduce", "reduce", "all_gather_into_tensor", "gather", "reduce_tensor"})
 _MAIN = re.compile(r"main|master|rank_?(zero|0)|chief")
 
 
@@ -167,7 +168,7 @@ class Program(Expressions, Flow, Calls):
     def updated(self, frame: Frame, node: ast.AugAssign, old: Value, new: Value) -> None:
         """A state that is the same on all ranks is changed by what is not: agreed gradients times a local factor."""
         local = bool(new.content) and new.agreed and not old.content
-        if local and isinstance(node.target, (ast.Name, ast.Attribute)):
+        if local and isinstance(node.target, (ast.Name, ast.Attribute)) and not _is_reduced(frame, node):
             place = frame.place(node)
             self._note(Parting("state", place, place, self.text(node), new.content))
 
@@ -184,6 +185,17 @@ class Program(Expressions, Flow, Calls):
         if kinds_of(value.content) == {Kind.LOCAL_RANK} and "local" not in word and _MAIN.search(word):
             place = frame.place(node)
             self._note(Parting("local", place, place, name, value.content))
+
+
+def _is_reduced(frame: Frame, node: ast.AugAssign) -> bool:
+    """A sum of each rank's own, which is added up over ranks farther down."""
+    body = frame.function.node if frame.function is not None else frame.scope.module.tree
+    name = ast.unparse(node.target)
+    return any(
+        isinstance(each, ast.Call) and each.lineno > node.lineno and last_name(each.func) in _REDUCES
+        and bool(each.args) and ast.unparse(each.args[0]) == name
+        for each in ast.walk(body)
+    )  # fmt: skip
 
 
 def program(files: Mapping[str, tuple[str, str]]) -> Program:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from holdfast.facts.code.things import Applied, Func, Made, Partial
+from holdfast.facts.code.things import Applied, Func, Made, Partial, Rows
 from holdfast.facts.code.values import MISSING, Given, Value, kinds_of
 
 
@@ -34,8 +34,9 @@ def _mark(thing: Any) -> Hashable:
         case Applied(thing=inner, positional=positional, named=given, guard=guard):
             ahead = tuple((name, signature(value)) for name, value in given)
             return (_mark(inner), tuple(map(signature, positional)), ahead, bool(guard))
-        case Given(named=named):
-            return tuple((name, signature(value)) for name, value in named.items())
+        case Given() | Rows():
+            held = thing.named.items() if isinstance(thing, Given) else enumerate(thing.items)
+            return tuple((name, signature(value)) for name, value in held)
         case Made(name=name, holds=holds):
             return (name, signature(holds) if holds is not None else None)
         case Partial(owner=owner, name=name):

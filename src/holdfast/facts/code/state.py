@@ -141,6 +141,10 @@ class State(ABC):
         """Call whatever ``called`` may be; where it may be several things there are several ways."""
 
     @abstractmethod
+    def rounds(self, frame: Frame, node: ast.expr, over: Value) -> Value:
+        """What is looped over; of an instance of a class of the program what its ``__iter__`` gives."""
+
+    @abstractmethod
     def invoke(self, frame: Frame, node: ast.expr, thing: Func, given: Arguments) -> Value:
         """Run a function with these arguments; what it enters is entered here."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from holdfast.facts.code.modules import Class, Function, Module
-from holdfast.facts.code.values import Given, Kind, Sources, Value, kinds_of, picked
+from holdfast.facts.code.values import Given, Kind, Sources, Value, join, kinds_of, picked
 
 
 @dataclass(eq=False, slots=True)
@@ -120,6 +120,25 @@ TESTS: dict[str, Callable[[Any, Any], bool]] = {
 }  # fmt: skip
 
 
+class Rows(msgspec.Struct, frozen=True, eq=False):
+    """What is looped over gives so many values at once: ``zip``, a generator of tuples."""
+
+    items: tuple[Value, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rows) and other.items == self.items
+
+    def __hash__(self) -> int:
+        return hash((Rows, len(self.items)))
+
+
+def row(over: Value) -> Value | None:
+    """What one round has over something that gives several values at once."""
+    found = [Value(items=thing.items) for thing in over.things if isinstance(thing, Rows)]
+    one = join(found) if found else None
+    return one if one is not None and one.items else None
+
+
 class Submitted(msgspec.Struct, frozen=True):
     """What a thread of a pool was given to do: the way that it goes."""
 
@@ -145,6 +164,16 @@ def given_in(value: Value) -> dict[str, Value] | None:
 
 #: The number that the launcher gives a process: it differs over ranks, and it is there, and 0 or more, on all or none.
 LAUNCHED = Made("launched")
+
+
+#: Beside instances: they are held by a container, which is what has the value.
+LISTED = "listed"
+
+
+def listed(things: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a container holds, marked where an instance might be taken for the container itself."""
+    marked = any(isinstance(each, Obj) for each in things) and LISTED not in things
+    return (LISTED, *things) if marked else things
 
 
 #: A tensor of a given size: what is written into it makes it no longer.

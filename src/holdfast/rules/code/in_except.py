@@ -12,6 +12,11 @@ def _wants(parting: Parting) -> bool:
 
 
 def _says(parting: Parting) -> str:
+    if parting.text == "finally":
+        return (
+            f"{operation(parting)} is entered in `finally`: where something is raised on one rank, that one comes here "
+            "while the others are still in what it left"
+        )
     return (
         f"{operation(parting)} is entered in a handler (`{parting.text}`): only ranks where something was "
         "raised come here"
@@ -23,9 +28,10 @@ RULE = Rule(
     cause=by_name("rank-skips-collective"),
     tier=Tier.FAULT,
     what_it_does="Finds collectives in an except block: the rank where something was raised enters them, the others do "
-    "not.",
-    known_misses="An exception that all ranks raise together, such as one that follows from agreed values, is not told "
-    "from others.",
+    "not. So it is in `finally`, after a block in which ranks wait for each other: the rank that left it early enters "
+    "them while the others are still in there.",
+    known_misses="A barrier in `finally` is let pass, as the last thing before the end. An exception that all ranks "
+    "raise together, such as one that follows from agreed values, is not told from others.",
     bad="""\
 def step(run, batch):
     try:

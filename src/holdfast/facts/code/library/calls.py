@@ -27,6 +27,8 @@ _JOINING = frozenset(
 _SPLITTING = frozenset({"split", "chunk", "array_split", "tensor_split", "split_with_sizes"})
 #: Where a tensor lies says nothing of what is in it.
 _WHERE = ("device", "pin_memory")
+#: Of these no function answers None on some ranks and a number on others.
+_NUMERIC = ("torch.", "numpy.", "math.")
 _SEEDED = frozenset({"default_rng", "Generator", "Random", "RandomState", "manual_seed"})
 
 
@@ -107,7 +109,8 @@ def _computed(state: State, call: LibraryCall, values: list[Value], last: str) -
     sized = any(each.agreed for each in values[1:]) or last.endswith("_loss") or last == "cross_entropy"
     content = () if is_class_name(last) else picked(content)  # of an instance of a class nothing is believed
     agreed = bool(values) and values[0].agreed
-    return Value(content, () if sized else length, absent=content, known=False, things=named, agreed=agreed)
+    absent = () if call.name.startswith(_NUMERIC) else content
+    return Value(content, () if sized else length, absent=absent, known=False, things=named, agreed=agreed)
 
 
 def _of_batch(values: list[Value]) -> tuple[Made, ...]:

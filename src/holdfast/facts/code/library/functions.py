@@ -12,7 +12,7 @@ from holdfast.facts.code.library.classes import deepspeed_engine, fully_shard
 from holdfast.facts.code.modules import Class
 from holdfast.facts.code.noted import note_file, note_variable
 from holdfast.facts.code.state import State
-from holdfast.facts.code.things import BATCH, COUNT, LAUNCHED, Applied, Made, Mod, Obj, Partial, Type, is_callable
+from holdfast.facts.code.things import BATCH, COUNT, LAUNCHED, Applied, Made, Mod, Obj, Partial, Rows, Type, is_callable
 from holdfast.facts.code.values import (
     MISSING,
     MOST_THINGS,
@@ -110,9 +110,10 @@ def _enumerate(state: State, call: LibraryCall) -> Value:
     return Value(value.content, value.length, value.order, known=value.known, things=value.things, homes=homes)
 
 
-def _zip(_: State, call: LibraryCall) -> Value:
-    things = tuple(each for value in call.given.all for each in value.things)
-    return replace(derived(*call.given.all), things=things[:MOST_THINGS])
+def _zip(state: State, call: LibraryCall) -> Value:
+    things = tuple(each for value in call.given.all for each in value.things if not isinstance(each, Rows))
+    rows = (Rows(tuple(map(state.element, call.given.positional))),) if call.given.rest is None else ()
+    return replace(derived(*call.given.all), things=(*rows, *things)[:MOST_THINGS])
 
 
 def _tqdm(_: State, call: LibraryCall) -> Value:
