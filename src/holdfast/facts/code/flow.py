@@ -141,7 +141,9 @@ class Flow(Definitions):
     def _side(self, frame: Frame, body: Sequence[ast.stmt], *, alone: bool) -> None:
         """One side of a fork; ``alone``: only a process comes here that is the only one."""
         before = len(frame.returns)
+        frame.alone += alone
         self.run(frame, body)
+        frame.alone -= alone
         if alone:
             frame.returns[before:] = map(alike, frame.returns[before:])
 

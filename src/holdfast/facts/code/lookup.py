@@ -112,6 +112,8 @@ class Lookup(State):
 
     def source(self, frame: Frame, kind: Kind, node: ast.AST, text: str = "") -> Sources:
         """Here begins a difference over ranks."""
+        if frame.alone:
+            return ()
         said = text or self.text(node)
         said = said if len(said) < _LONGEST_TEXT else said[: _LONGEST_TEXT - 3] + "..."
         return (Source(kind, frame.file, getattr(node, "lineno", 0), said),)

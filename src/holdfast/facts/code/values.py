@@ -20,6 +20,7 @@ class Kind(StrEnum):
     RANK = "rank"
     LOCAL_RANK = "local rank"
     DATA = "data"
+    NAMED = "data, by its name"
     FAULT = "exception"
     TIME = "time"
     CLOCK = "clock"
@@ -42,7 +43,7 @@ Sources = tuple[Source, ...]
 #: Kinds that are believed where they are seen, and not through attributes, conditions and calls of libraries: nearly
 #: all file systems are shared, nearly all times, names of hosts and numbers of processes never compared, and what each
 #: rank has in a list of which nothing is known is as a rule alike in all that steers.
-_BRIEF = frozenset({Kind.FILES, Kind.TIME, Kind.FAULT, Kind.HOST, Kind.OWN})
+_BRIEF = frozenset({Kind.FILES, Kind.TIME, Kind.FAULT, Kind.HOST, Kind.OWN, Kind.NAMED})
 
 
 _RANKS = frozenset({Kind.RANK, Kind.LOCAL_RANK, Kind.OWN})

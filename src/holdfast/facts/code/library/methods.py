@@ -49,6 +49,10 @@ _BEGINNINGS = frozenset({"startswith", "endswith"})
 #: What does not tell how a name begins and ends: which rank asks.
 _OWN = frozenset({Kind.OWN})
 _OF_NAMES = frozenset({Kind.OWN, Kind.RANK, Kind.LOCAL_RANK})
+#: Names of what a rank has of its own batch.
+_OWN_WORDS = re.compile(
+    r"(?:^|_)(?:labels?|targets?|gts?|gt_?\w*|boxes|bboxes|masks?|pos|positives?|valid|kl|finished|done|unfinished)(?:_|$)"
+)
 #: They tell what is in a tensor.
 _ASKING = frozenset({"any", "all", "item", "sum", "max", "min", "count_nonzero"})
 #: Without an argument they give one number.
@@ -106,12 +110,21 @@ def _asked(state: State, call: LibraryCall) -> Value | None:
         return Value(merged(state.source(call.frame, Kind.FILES, call.node), receiver.content))
     if call.name in library.DATA_TESTS:
         return predicate(state, call, receiver)
-    if call.name in _ASKING and BATCH in receiver.things and not receiver.agreed:
-        return Value(merged(state.source(call.frame, Kind.DATA, call.node), receiver.content))
+    if call.name in _ASKING and not receiver.agreed and (BATCH in receiver.things or _is_own(call)):
+        kind = Kind.DATA if BATCH in receiver.things else Kind.NAMED
+        return Value(merged(state.source(call.frame, kind, call.node), receiver.content))
     kind = library.VARYING_NAMES.get(call.name)
     if kind is not None and not receiver.agreed:
         return Value(state.source(call.frame, kind, call.node))
     return None
+
+
+def _is_own(call: LibraryCall) -> bool:
+    """By its name it is what each rank has of its own batch, where nothing is known of it: ``(labels > 0).sum()``."""
+    receiver = call.receiver
+    if receiver.known or receiver.content or call.written is None or not isinstance(call.written, ast.Name):
+        return False
+    return bool(_OWN_WORDS.search(call.written.id))
 
 
 def predicate(state: State, call: LibraryCall, value: Value) -> Value:
