@@ -31,9 +31,11 @@ def collective(state: State, call: LibraryCall, what: Collective) -> Value:
     handed = _argument(given, what, "group") or given.named.get("process_group")
     group = group_of(handed)
     if what.kind in ("send", "recv"):
-        peer = given.node(1, "dst" if what.kind == "send" else "src")
+        name = "dst" if what.kind == "send" else "src"
+        peer, which = given.node(1, name), given.get(1, name)
         said = state.text(peer) if peer is not None else ""
-        call.frame.note(Op(what.name, call.place, group, what.kind, peer=said))
+        shifted = which is not None and bool(kinds_of(which.content) & _NUMBERS)
+        call.frame.note(Op(what.name, call.place, group, what.kind, peer=said, shifted=shifted))
         return SAME
     _note_differing(call, what, group)
     if what.kind == "init":

@@ -37,6 +37,7 @@ class Op(msgspec.Struct, frozen=True):
     ``kind``: ``collective``, ``creation`` (of a group), ``forward`` or ``backward`` of a wrapped model, ``sharded``
     (I/O of a sharded model), ``send``, ``recv``. ``weak``: of a model wrapped by DDP, which waits for others only now
     and then. ``peer`` is the other rank of a message as it is written, and "grad" where gradients are reduced.
+    ``shifted``: which rank the peer is, differs over ranks.
     ``own``: the group is one that the program made, with these ``members`` where they are known.
     ``chosen``: which group it is, is said.
     """
@@ -47,6 +48,7 @@ class Op(msgspec.Struct, frozen=True):
     kind: str = "collective"
     weak: bool = False
     peer: str = ""
+    shifted: bool = False
     own: bool = False
     members: tuple[int, ...] = ()
     chosen: bool = False

@@ -23,6 +23,7 @@ from holdfast.facts.code.things import (
     LAUNCHED,
     MASK,
     NAMED,
+    PADDING,
     TESTS,
     Func,
     Made,
@@ -117,6 +118,8 @@ class Expressions(Displays):
         outputs = tuple(
             each for each in both if isinstance(each, Made) and (each.name.startswith("output:") or each in _KEPT)
         )
+        if isinstance(node.op, ast.Sub) and one.agreed and not other.agreed and other.content:
+            return replace(derived(one, other), agreed=True, things=(PADDING,))
         masks = (MASK,) if MASK in both else ()
         value = replace(derived(one, other), agreed=one.agreed or other.agreed, things=(*outputs[:1], *masks))
         if isinstance(one.const, str) or isinstance(other.const, str):  # a name with the rank in it tells little else

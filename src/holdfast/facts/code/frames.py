@@ -29,7 +29,8 @@ class Frame:
     that the caller itself adds, ``left`` those for which some have left the function. ``lazy`` are the attributes and
     variables that are made here because they are missing; ``plain`` says that a flag or a number is assigned.
     ``joined`` counts the ``with model.join()`` around, ``looped`` the loops, ``alone`` the
-    tests around that only a process passes that is the only one. ``effects`` are what was entered so far,
+    tests around that only a process passes that is the only one. ``padded``: it makes up for rounds that others have
+    more. ``effects`` are what was entered so far,
     ``mutated`` what was changed in place; ``returns`` are what it gives where it ends, and ``given`` that without what
     it is under. ``rounds`` are the variables of loops,
     ``rebound`` those that are given something else than the caller's.
@@ -51,6 +52,7 @@ class Frame:
     joined: int = 0
     looped: int = 0
     alone: int = 0
+    padded: bool = False
     ended: bool = False
     globals: set[str] = field(default_factory=set)
     rounds: set[str] = field(default_factory=set)

@@ -160,7 +160,7 @@ class Functions(State):
         if frame.yields:
             value = join(frame.yields)
             things = (Rows(value.items), *value.things) if value.items else value.things
-            value = Value(value.content, value.length, known=value.known, things=things)
+            value = Value(value.content, () if frame.padded else value.length, known=value.known, things=things)
         else:
             value = _returned(frame)
         mutated = {name: frame.mutated[name] for name in names if name in frame.mutated}

@@ -18,11 +18,13 @@ from holdfast.facts.code.modules import Class, Function, Module, canonical
 from holdfast.facts.code.relevance import COMMON, ENTERS
 from holdfast.facts.code.state import State
 from holdfast.facts.code.things import (
+    ARRAY,
     BATCH,
     COUNT,
     LAUNCHED,
     LISTED,
     MASK,
+    TRIMMED,
     Applied,
     Func,
     Lib,
@@ -36,7 +38,19 @@ from holdfast.facts.code.things import (
     is_callable,
     row,
 )
-from holdfast.facts.code.values import OTHER, UNKNOWN, Kind, Source, Sources, Value, constant, join, merged, picked
+from holdfast.facts.code.values import (
+    MISSING,
+    OTHER,
+    UNKNOWN,
+    Kind,
+    Source,
+    Sources,
+    Value,
+    constant,
+    join,
+    merged,
+    picked,
+)
 
 _SHAPES = frozenset({"shape", "ndim", "numel", "size", "dim", "__len__", "nelement"})
 _BUILTINS = frozenset(
@@ -234,6 +248,8 @@ class Lookup(State):
 
     def _of_made(self, frame: Frame, made: Made, base: Value, name: str, node: ast.expr) -> Value:
         owner, holds = made.name, made.holds
+        if made == ARRAY and name in _SHAPES:
+            return Value(content=base.length, known=base.known)
         if made == BATCH and name == "shape":
             return Value(content=base.length, known=False, things=(COUNT,))
         if name == "module" and owner.startswith("wrapped:"):
@@ -322,7 +338,10 @@ class Lookup(State):
         varying = [each.content for each in bounds if each.content]
         moved = varying[0] if len(varying) == 1 else ()  # two that differ: a piece of the same length for each rank
         if cut.lower is None and cut.step is None and not moved:
-            return Value(base.content, known=False, agreed=base.agreed)  # of at most so many
+            trimmed = (TRIMMED,) if cut.upper is not None and bounds[0].const is MISSING else ()
+            return Value(base.content, known=False, agreed=base.agreed, things=trimmed)  # of at most so many
+        if TRIMMED in base.things and cut.step is not None:  # as many for each
+            return Value(merged(base.content, moved), base.length, known=False)
         return Value(merged(base.content, moved), merged(base.length, moved), known=base.known)
 
     by_node: ClassVar[dict[type[ast.expr], Callable[..., Value]]] = {

@@ -83,14 +83,14 @@ def _scaler(way: Sequence[Effect]) -> Iterator[Parting]:
 
 
 def _paired(way: Sequence[Effect]) -> Iterator[Parting]:
-    """Both sides send first: a blocking send, and then the receipt of the same peer."""
+    """All send first: a blocking send, and then the receipt of the same peer, or of the other neighbour in a ring."""
     sent: Op | None = None
     for effect in way:
         match effect:
             case Op(kind="send"):
                 sent = sent or effect
             case Op(kind="recv", peer=peer):
-                if sent is not None and sent.peer == peer:
+                if sent is not None and (sent.peer == peer or (sent.shifted and effect.shifted)):
                     yield Parting("paired", sent.place, effect.place, f"recv from {peer}", (), sent)
                 sent = None
             case Note() | Exit():

@@ -186,6 +186,10 @@ NAMED = Made("named")
 BATCH = Made("batch")
 #: How many there are in one, or in a part of it.
 COUNT = Made("count")
+#: How many more rounds a rank has to make, until it has made as many as were agreed.
+PADDING = Made("padding")
+#: Of a list the first ones, as many as can be shared out.
+TRIMMED = Made("trimmed")
 #: Which of its elements have something in common.
 MASK = Made("mask")
 

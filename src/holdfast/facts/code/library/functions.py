@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -9,10 +10,24 @@ from msgspec.structs import replace
 from holdfast.facts.code.arguments import LibraryCall
 from holdfast.facts.code.collectives import ALL_RANKS, WORLD_SIZE
 from holdfast.facts.code.library.classes import deepspeed_engine, fully_shard
-from holdfast.facts.code.modules import Class
+from holdfast.facts.code.modules import Class, last_name
 from holdfast.facts.code.noted import note_file, note_variable
 from holdfast.facts.code.state import State
-from holdfast.facts.code.things import BATCH, COUNT, LAUNCHED, Applied, Made, Mod, Obj, Partial, Rows, Type, is_callable
+from holdfast.facts.code.things import (
+    BATCH,
+    COUNT,
+    LAUNCHED,
+    LISTED,
+    PADDING,
+    Applied,
+    Made,
+    Mod,
+    Obj,
+    Partial,
+    Rows,
+    Type,
+    is_callable,
+)
 from holdfast.facts.code.values import (
     MISSING,
     MOST_THINGS,
@@ -29,6 +44,8 @@ from holdfast.facts.code.values import (
     picked,
 )
 
+#: What a number stays that is made of another kind of number.
+_KEPT = ((LAUNCHED,), (COUNT,), (PADDING,))
 Known = Callable[[State, LibraryCall], Value]
 
 
@@ -46,6 +63,9 @@ def _range(_: State, call: LibraryCall) -> Value:
     both = len(values) == 2 and all(
         each.content for each in values
     )  # from a rank's first to its last: as many for each
+    if any(PADDING in each.things for each in values):
+        call.frame.padded = True
+        return Value(known=False)
     return Value(content, () if both else content, known=known and not both, things=(ALL_RANKS,) if whole else ())
 
 
@@ -81,6 +101,8 @@ def _same(_: State, call: LibraryCall) -> Value:
 def _scalar(state: State, call: LibraryCall) -> Value:
     values = call.given.all
     content = merged(*(each.content for each in values))
+    if call.name == "sum":
+        content = merged(content, *(each.length for each in values))
     if call.name in ("int", "float", "bool") and values and BATCH in values[0].things and not values[0].agreed:
         content = merged(content, state.source(call.frame, Kind.DATA, call.node))
     if call.name in ("int", "float"):  # a number in a file's name: of files it is asked whether they are there
@@ -91,7 +113,7 @@ def _scalar(state: State, call: LibraryCall) -> Value:
         content=content,
         known=all(each.known for each in values),
         agreed=any(each.agreed for each in values),
-        things=values[0].things if len(values) == 1 and values[0].things in ((LAUNCHED,), (COUNT,)) else (),
+        things=values[0].things if len(values) == 1 and values[0].things in _KEPT else (),
     )
 
 
@@ -113,7 +135,24 @@ def _enumerate(state: State, call: LibraryCall) -> Value:
 def _zip(state: State, call: LibraryCall) -> Value:
     things = tuple(each for value in call.given.all for each in value.things if not isinstance(each, Rows))
     rows = (Rows(tuple(map(state.element, call.given.positional))),) if call.given.rest is None else ()
-    return replace(derived(*call.given.all), things=(*rows, *things)[:MOST_THINGS])
+    value = replace(derived(*call.given.all), things=(*rows, *things)[:MOST_THINGS])
+    return replace(value, length=()) if _bounded(call) else value
+
+
+def _bounded(call: LibraryCall) -> bool:
+    """``zip(range(steps), loader)``: so many rounds, on all ranks."""
+    both = zip(call.given.nodes, call.given.positional, strict=False)
+    return any(isinstance(node, ast.Call) and last_name(node.func) == "range" and not one.length for node, one in both)
+
+
+def _islice(_: State, call: LibraryCall) -> Value:
+    over, bounds = call.first(), call.given.positional[1:]
+    return replace(over, length=()) if bounds and not any(each.content for each in bounds) else over
+
+
+def _divmod(_: State, call: LibraryCall) -> Value:
+    each = derived(*call.given.positional)
+    return Value(items=(each, each))
 
 
 def _tqdm(_: State, call: LibraryCall) -> Value:
@@ -199,8 +238,11 @@ def _initialize(_: State, call: LibraryCall) -> Value:
     return deepspeed_engine(call.given) if call.name.startswith("deepspeed") else UNKNOWN
 
 
-def _empty(_: State, __: LibraryCall) -> Value:
-    return Value(things=(Given({}),))
+def _defaultdict(_: State, call: LibraryCall) -> Value:
+    """What it makes where a key is missing is what it holds."""
+    factory = call.given.get(0, "default_factory")
+    made = tuple(Obj(each.cls) for each in factory.things if isinstance(each, Type)) if factory is not None else ()
+    return Value(things=(LISTED, *made) if made else (Given({}),))
 
 
 _BUILTINS: dict[str, Known] = {
@@ -208,7 +250,7 @@ _BUILTINS: dict[str, Known] = {
     "reversed": _same, "iter": _same, "next": _next, "int": _scalar, "float": _scalar, "bool": _scalar, "str": _scalar,
     "min": _scalar, "max": _scalar, "sum": _scalar, "any": _scalar, "all": _scalar, "abs": _scalar, "dict": _dict,
     "enumerate": _enumerate, "zip": _zip, "isinstance": _isinstance, "slice": _slice, "super": _super, "open": _open,
-    "getattr": _getattr,
+    "getattr": _getattr, "divmod": _divmod,
 }  # fmt: skip
 #: Wherever a library exports them.
 _EXPORTED: dict[str, Known] = {
@@ -219,12 +261,13 @@ _EXPORTED: dict[str, Known] = {
     "fully_shard": fully_shard,
     "getenv": _getenv,
     "partial": _partial,
-    "defaultdict": _empty,
+    "defaultdict": _defaultdict,
     "ModuleList": _same,
     "ModuleDict": _same,
     "get": _get,
     "setdefault": _setdefault,
     "tqdm": _tqdm,
+    "islice": _islice,
 }
 
 

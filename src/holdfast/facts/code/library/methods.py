@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -21,19 +22,22 @@ from holdfast.facts.code.state import State
 from holdfast.facts.code.things import (
     BATCH,
     COUNT,
+    LISTED,
     MASK,
     NAMED,
     Func,
     Made,
     Obj,
+    Rows,
     Type,
     given_in,
     guarded,
     is_callable,
+    listed,
     made_names,
     told,
 )
-from holdfast.facts.code.values import SAME, UNKNOWN, Kind, Value, constant, derived, merged
+from holdfast.facts.code.values import SAME, UNKNOWN, Kind, Value, constant, derived, join, merged
 
 _CONTAINER = frozenset(
     {"append", "extend", "add", "update", "insert", "setdefault", "appendleft", "pop", "remove", "clear"}
@@ -111,8 +115,8 @@ def _asked(state: State, call: LibraryCall) -> Value | None:
     if call.name in library.DATA_TESTS:
         return predicate(state, call, receiver)
     if call.name in _ASKING and not receiver.agreed and (BATCH in receiver.things or _is_own(call)):
-        kind = Kind.DATA if BATCH in receiver.things else Kind.NAMED
-        return Value(merged(state.source(call.frame, kind, call.node), receiver.content))
+        whose = Kind.DATA if BATCH in receiver.things else Kind.NAMED
+        return Value(merged(state.source(call.frame, whose, call.node), receiver.content))
     kind = library.VARYING_NAMES.get(call.name)
     if kind is not None and not receiver.agreed:
         return Value(state.source(call.frame, kind, call.node))
@@ -122,7 +126,7 @@ def _asked(state: State, call: LibraryCall) -> Value | None:
 def _is_own(call: LibraryCall) -> bool:
     """By its name it is what each rank has of its own batch, where nothing is known of it: ``(labels > 0).sum()``."""
     receiver = call.receiver
-    if receiver.known or receiver.content or call.written is None or not isinstance(call.written, ast.Name):
+    if receiver.known or receiver.content or not isinstance(call.written, ast.Name):
         return False
     return bool(_OWN_WORDS.search(call.written.id))
 
@@ -237,6 +241,28 @@ def _get(_: State, call: LibraryCall) -> Value:
     return Value(content, length=call.receiver.inner, absent=absent, known=False)
 
 
+def _items(_: State, call: LibraryCall) -> Value | None:
+    """The pairs of a dict: what it holds may be instances of the program's classes."""
+    named = given_in(call.receiver)
+    held = join(named.values()) if named else replace(call.receiver, things=_held(call.receiver))
+    if not held.things or call.given.all:
+        return None
+    key = Value(call.receiver.content, known=False)
+    rows = (Rows((key, held)),)
+    return Value(call.receiver.content, call.receiver.length, call.receiver.order, known=False, things=rows)
+
+
+def _values(_: State, call: LibraryCall) -> Value | None:
+    named = given_in(call.receiver)
+    things = join(named.values()).things if named else _held(call.receiver)
+    return replace(call.receiver, known=False, things=listed(things)) if things and not call.given.all else None
+
+
+def _held(receiver: Value) -> tuple[Any, ...]:
+    """The instances in a dict of them."""
+    return tuple(each for each in receiver.things if isinstance(each, (Obj, Func))) if LISTED in receiver.things else ()
+
+
 def _start(state: State, call: LibraryCall) -> Value:
     for thing in call.receiver.things:
         if isinstance(thing, Obj) and library_base(state.names, thing.cls) == "thread":
@@ -299,6 +325,8 @@ _BY_HEART: dict[str, Callable[[State, LibraryCall], Value | None]] = {
     "setup": _setup,
     "get": _get,
     "format": _format,
+    "items": _items,
+    "values": _values,
     "start": _start,
     "log": _log,
     "apply": _apply,
