@@ -17,7 +17,7 @@ from holdfast.facts.code.library.classes import instance_call, library_base
 from holdfast.facts.code.library.methods import method_call
 from holdfast.facts.code.memory import SHARDED
 from holdfast.facts.code.modules import Class, dotted
-from holdfast.facts.code.things import BATCH, LISTED, Applied, Func, Lib, Made, Obj, Partial, Type
+from holdfast.facts.code.things import BATCH, LISTED, Applied, Func, Lib, Made, Obj, Partial, Type, outputs
 from holdfast.facts.code.values import MOST_THINGS, SAME, UNKNOWN, Given, Sources, Value, join, merged
 
 _LONGEST_TEXT = 80
@@ -72,16 +72,18 @@ class Calls(Functions):
                 ways.append((value, tuple(inner)))
         if not ways:
             return self._call_unknown(frame, node, called, given)
+        # a method of one thing, of which is not known what it is, is no choice by what it holds
+        differs = () if all(isinstance(thing, Partial) for thing in called.things) else called.content
         ways = _either(ways)
         for at, (_, way) in enumerate(ways):
             if not way:
                 continue
-            if len(ways) == 1 or (called.content == () and all(other == way for _, other in ways)):
+            if len(ways) == 1 or (differs == () and all(other == way for _, other in ways)):
                 frame.effects.extend(way)
                 break
             text = self.text(node)[:_LONGEST_TEXT]
-            frame.note(Fork(frame.place(node), text, called.content, not called.content and at == 0, way, ()))
-        return ways[0][0] if len(ways) == 1 else join([value for value, _ in ways], called.content)
+            frame.note(Fork(frame.place(node), text, differs, not differs and at == 0, way, ()))
+        return ways[0][0] if len(ways) == 1 else join([value for value, _ in ways], differs)
 
     def _call_thing(self, frame: Frame, node: ast.expr, thing: Any, given: Arguments) -> Value | None:
         value: Value | None = None
@@ -134,8 +136,9 @@ class Calls(Functions):
                     self.invoke(frame, node, thing, given_by(*[UNKNOWN] * _MOST_PARAMETERS))
         name = dotted(node.func) if isinstance(node, ast.Call) else ""
         value = unseen(name, called, *given.all)
-        handed = any(BATCH in each.things for each in given.positional)
-        return replace(value, things=(BATCH,)) if handed and not _TOGETHER.search(name) else value
+        handed = any(BATCH in each.things for each in given.positional) and not _TOGETHER.search(name)
+        things = (*outputs(given.positional), *((BATCH,) if handed else ()))
+        return replace(value, things=things) if things else value
 
     def _wrapped(self, frame: Frame, node: ast.expr, holds: Value, given: Arguments, output: Value) -> Value:
         """A wrapped model runs the program's own, and gives what that gives."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -223,6 +223,12 @@ def guarded(value: Value, guard: Sources) -> Value:
         elif is_callable(thing):
             things.append(Applied(thing, guard=guard))
     return Value(things=tuple(things), known=False)
+
+
+def outputs(values: Iterable[Value]) -> tuple[Made, ...]:
+    """What wrapped models gave, among these: a loss made of it goes backward through them."""
+    found = (each for value in values for each in value.things if isinstance(each, Made))
+    return tuple(each for each in found if each.name.startswith("output:"))[:1]
 
 
 def made_names(value: Value | None) -> list[str]:

@@ -14,7 +14,7 @@ from holdfast.facts.code.library.methods import predicate
 from holdfast.facts.code.modules import is_class_name
 from holdfast.facts.code.noted import note_call
 from holdfast.facts.code.state import State
-from holdfast.facts.code.things import ARRAY, BATCH, LAUNCHED, NAMED, Func, Made, guarded, is_callable
+from holdfast.facts.code.things import ARRAY, BATCH, LAUNCHED, NAMED, Func, Made, guarded, is_callable, outputs
 from holdfast.facts.code.values import UNKNOWN, Kind, Value, merged, picked
 
 #: What makes a tensor of a size that is given, and which of its arguments are no sizes.
@@ -101,7 +101,7 @@ def _computed(state: State, call: LibraryCall, values: list[Value], last: str) -
         return Value(content, count, inner=count if last in ("where", "nonzero") else (), known=False)
     named: tuple[Made, ...] = (NAMED,) if any(NAMED in each.things for each in values) else ()
     if not named and call.name.startswith("torch.") and not is_class_name(last):
-        named = _of_batch(values)
+        named = (*outputs(values), *_of_batch(values))
     functions = tuple(each for value in values for each in value.things if isinstance(each, Func))
     if functions:
         _hand_over(state, call)
