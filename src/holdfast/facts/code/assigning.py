@@ -25,6 +25,7 @@ from holdfast.facts.code.things import (
     given_in,
     is_callable,
     listed,
+    outputs,
 )
 from holdfast.facts.code.values import (
     MISSING,
@@ -162,6 +163,7 @@ class Assigning(State):
         held = (
             *(each for each in old.things if not isinstance(each, (Given, Rows))),
             *(each for each in things if isinstance(each, (Obj, Func, Type, Applied, Given))),
+            *outputs((Value(things=things),)),
         )
         new = replace(
             old,

@@ -99,7 +99,7 @@ class Calls(Functions):
             case Lib(name=name):
                 value = library_call(self, LibraryCall(frame, node, name, given))
             case Made(name=name, holds=holds):
-                value = instance_call(LibraryCall(frame, node, "__call__", given, name))
+                value = instance_call(LibraryCall(frame, node, "__call__", given, name, Value(things=(thing,))))
                 if holds is not None and value is not None:
                     value = self._wrapped(frame, node, holds, given, value)
             case Partial(owner=owner, name=name, receiver=receiver):

@@ -99,8 +99,9 @@ def _note_differing(call: LibraryCall, what: Collective, group: Group) -> None:
             call.frame.note(Note("root", call.place, f"{what.name}'s {what.root}", root.content))
     if what.shaped:
         value = _argument(call.given, what, what.shaped)
-        if value is not None and value.length and (group is Group.WORLD or not by_rank(value.length)):
-            call.frame.note(Note("shape", call.place, what.name, value.length))
+        length = tuple(each for each in value.length if each.kind is not Kind.NAMED) if value is not None else ()
+        if length and (group is Group.WORLD or not by_rank(length)):
+            call.frame.note(Note("shape", call.place, what.name, length))
 
 
 def group_of(value: Value | None) -> Group:

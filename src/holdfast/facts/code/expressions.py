@@ -57,6 +57,9 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], object]] = {
 }  # fmt: skip
 #: How the rank in the job is asked for; there are others, of the node, of a group.
 _RANK = re.compile(r"(?:^|\.)get_rank\(\)$|['\"]RANK['\"]")
+#: Numbers of what a rank has of its own batch, and comparisons of numbers.
+_OWN_COUNTS = re.compile(r"(?:^|[._])(?:kls?|pos|npos|positives|num_fg|valid)$")
+_ORDERS = (ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq, ast.NotEq)
 _RANKS = frozenset({Kind.RANK, Kind.LOCAL_RANK, Kind.OWN})
 _OWN = frozenset({Kind.OWN})
 _KEPT = (BATCH, NAMED)
@@ -190,6 +193,8 @@ class Expressions(Displays):
             content = tuple(source for source in content if source.kind not in said)
         clock = tuple(replace(each, kind=Kind.CLOCK) for each in content if each.kind is Kind.TIME)
         things = _masking(how, values[0], content) or (_picked(how, *values) if len(values) == 2 else ())
+        if not content and _is_own_count(node, values[0]):
+            content = self.source(frame, Kind.NAMED, node)
         if COUNT in values[0].things and _asks_for_none(how, values[1].const):
             content = merged(content, self.source(frame, Kind.DATA, node))
         # the clock decides, whatever the limit is
@@ -272,6 +277,13 @@ def _masking(how: ast.cmpop, one: Value, content: Sources) -> tuple[Any, ...]:
     if BATCH in one.things:
         return (BATCH, MASK)
     return (MASK,) if any(each.kind is Kind.DATA for each in content) else ()
+
+
+def _is_own_count(node: ast.Compare, left: Value) -> bool:
+    """By its name a number of what a rank has of its own batch, of which nothing is known: ``approx_kl > limit``."""
+    if left.known or left.agreed or not isinstance(node.left, (ast.Name, ast.Attribute)):
+        return False
+    return isinstance(node.ops[0], _ORDERS) and bool(_OWN_COUNTS.search(dotted(node.left)))
 
 
 def _asks_for_none(how: ast.cmpop, other: object) -> bool:

@@ -19,7 +19,7 @@ from holdfast.facts.code.library.classes import WHOLE
 from holdfast.facts.code.modules import last_name
 from holdfast.facts.code.narrowing import narrowed, taken_for
 from holdfast.facts.code.sides import after_handler, after_itself, merge_sides, put_back, without_none
-from holdfast.facts.code.things import Func, Made, Obj, Picks, Ranks
+from holdfast.facts.code.things import Func, Made, Obj, Picks, Ranks, outputs
 from holdfast.facts.code.values import (
     UNKNOWN,
     Kind,
@@ -85,7 +85,7 @@ class Flow(Definitions):
         old, new = self.evaluate(frame, node.target), self.evaluate(frame, node.value)
         self.updated(frame, node, old, new)
         grown = isinstance(node.op, ast.Add) and old.items is not None
-        value = replace(derived(old, new), things=old.things if grown else (), agreed=old.agreed)
+        value = replace(derived(old, new), things=old.things if grown else outputs((old, new)), agreed=old.agreed)
         frame.plain = True
         self.assign(frame, node.target, value)
 

@@ -104,7 +104,7 @@ def partings(way: Sequence[Effect], *, in_loop: bool = False, taken: frozenset[i
                 for _, _, handled in effect.handlers:
                     yield from partings(handled, in_loop=in_loop)
                 yield from partings(effect.last, in_loop=in_loop, taken=taken)
-            case Note(name="root" | "shape" | "ranks", control=control):
+            case Note(name="root" | "shape" | "ranks" | "state", control=control):
                 yield Parting(effect.name, effect.place, effect.place, effect.about, control)
             case _:
                 pass

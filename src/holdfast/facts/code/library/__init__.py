@@ -253,6 +253,7 @@ CLASSES: dict[str, str] = {
     "deepspeed.DeepSpeedEngine": "deepspeed.Engine", "deepspeed.runtime.engine.DeepSpeedEngine": "deepspeed.Engine",
     "torch.utils.data.DistributedSampler": "sampler", "torch.utils.data.distributed.DistributedSampler": "sampler",
     "torch.utils.data.DataLoader": "loader", "torch.utils.data.dataloader.DataLoader": "loader",
+    "torch.optim.lr_scheduler.ReduceLROnPlateau": "plateau",
     "torch.autograd.Function": "autograd", "torch.autograd.function.Function": "autograd",
     "torch.amp.GradScaler": "scaler", "torch.cuda.amp.GradScaler": "scaler",
     "torch.amp.grad_scaler.GradScaler": "scaler",

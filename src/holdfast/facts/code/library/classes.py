@@ -22,6 +22,8 @@ WHOLE = Made("whole")
 #: What a loader holds whose data or sampler were shared out by rank before.
 OWN_PART = Made("sampler:own")
 _OF_RANKS = frozenset({Kind.RANK, Kind.LOCAL_RANK})
+#: What gives a model buffers.
+_BUFFERS = re.compile(r"\bBatchNorm[123]d\b|\bregister_buffer\(")
 #: Words of data that may be a rank's own.
 _SHARES = re.compile(r"rank|world|shard|node|iterable|stream|split_|process|rand|worker|generat", re.IGNORECASE)
 
@@ -113,10 +115,22 @@ def instance_call(call: LibraryCall) -> Value | None:
     """An instance of a library's class is called: a wrapped model, a metric."""
     if call.kind.startswith("wrapped:") or call.kind == "deepspeed.Engine":
         how = call.kind.partition(":")[2] or "zero"
-        call.frame.note(Op("forward", call.place, Group.WORLD, "forward", weak=how == "ddp"))
+        weak = how == "ddp" and not _sends_buffers(call)
+        call.frame.note(Op("forward", call.place, Group.WORLD, "forward", weak=weak))
         content = merged(*(each.content for each in call.given.all))
         return Value(content, known=False, things=(Made(f"output:{how}"),))
     return Value(known=False) if call.kind == "torchmetrics.Metric" else None
+
+
+def _sends_buffers(call: LibraryCall) -> bool:
+    """DDP's forward broadcasts the model's buffers, in evaluation too; they are looked for where its class stands.
+
+    Source: torch.nn.parallel.DistributedDataParallel._pre_forward (2.13.0).
+    """
+    held = [thing.holds for thing in call.receiver.things if isinstance(thing, Made) and thing.holds is not None]
+    files = {each.cls.module for value in held for each in value.things if isinstance(each, Obj)}
+    texts = [module.text for module in (*files, call.frame.scope.module)]
+    return any(map(_BUFFERS.search, texts[:-1])) and not any("broadcast_buffers=False" in text for text in texts)
 
 
 def prepared(given: Arguments) -> Value:

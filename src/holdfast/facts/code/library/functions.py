@@ -27,6 +27,7 @@ from holdfast.facts.code.things import (
     Rows,
     Type,
     is_callable,
+    outputs,
 )
 from holdfast.facts.code.values import (
     MISSING,
@@ -113,7 +114,7 @@ def _scalar(state: State, call: LibraryCall) -> Value:
         content=content,
         known=all(each.known for each in values),
         agreed=any(each.agreed for each in values),
-        things=values[0].things if len(values) == 1 and values[0].things in _KEPT else (),
+        things=values[0].things if len(values) == 1 and values[0].things in _KEPT else outputs(values),
     )
 
 

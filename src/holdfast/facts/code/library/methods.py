@@ -34,7 +34,7 @@ from holdfast.facts.code.things import (
     guarded,
     is_callable,
     listed,
-    made_names,
+    outputs,
     told,
 )
 from holdfast.facts.code.values import SAME, UNKNOWN, Kind, Value, constant, derived, join, merged
@@ -184,7 +184,13 @@ def _plain(state: State, call: LibraryCall) -> Value:
 
 
 def _step(state: State, call: LibraryCall) -> Value | None:
-    """GradScaler skips the optimizer's step on a rank that finds Inf."""
+    """GradScaler skips the optimizer's step on a rank that finds Inf; a plateau is what a schedule's metric shows."""
+    if call.kind == "plateau":
+        metric = call.first("metrics")
+        if not metric.agreed and (metric.content or outputs((metric,)) or BATCH in metric.things):
+            why = metric.content or state.source(call.frame, Kind.DATA, call.node)
+            call.frame.note(Note("state", call.place, state.text(call.node), why))
+        return SAME
     if call.kind != "scaler" or not call.given.all:
         return None
     optimizer = call.given.all[0]
@@ -205,8 +211,7 @@ def _unscale(_: State, call: LibraryCall) -> Value:
 
 
 def _backward(_: State, call: LibraryCall) -> Value:
-    outputs = any(name.startswith("output:") for value in call.given.all for name in made_names(value))
-    if outputs or call.kind in ("accelerate.Accelerator", "lightning.Fabric"):
+    if outputs(call.given.all) or call.kind in ("accelerate.Accelerator", "lightning.Fabric"):
         call.frame.note(Op("backward", call.place, Group.WORLD, "backward"))
     else:
         call.frame.note(Note("backward", call.place))
