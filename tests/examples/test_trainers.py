@@ -54,7 +54,15 @@ def test_it_learns(name, trained):
     learned(trained(name))
 
 
-@each
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ddp",
+        pytest.param("fsdp2", marks=pytest.mark.matrix),
+        *ZERO,
+        pytest.param("accelerate", marks=(ACCELERATE, pytest.mark.matrix)),
+    ],
+)
 def test_it_goes_on_where_evaluation_fails_on_one_rank(name, trained, tmp_path):
     example, *arguments = TRAINERS[name]
     went_on(train(example, tmp_path, *arguments, *FAULT), whole=trained(name))

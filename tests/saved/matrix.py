@@ -3,6 +3,7 @@
 ``python -m tests.saved.matrix`` measures it and writes the table; a test measures it again and compares.
 """
 
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -99,11 +100,11 @@ def arrived(contents, truth):
 MARKS = {"all": "=", "model": "m", "part": "?", "no": "-"}
 
 
-def measured(store):
-    """All cells: what arrived, and why not all."""
+def measured(store, rows=SOURCES):
+    """All cells of these rows: what arrived, and why not all."""
     place = Path(tempfile.mkdtemp(dir=store))
     try:
-        return {(row, to): cell(store, row, to, place) for row in SOURCES for to in targets.WRITERS}
+        return {(row, to): cell(store, row, to, place) for row in rows for to in targets.WRITERS}
     finally:
         shutil.rmtree(place)
 
@@ -122,6 +123,12 @@ def table(cells):
         lines.append(f"| {row} | " + " | ".join(marks) + " |")
     never = [f"* Never written: {each}: {why}." for each, why in targets.NEVER.items()]
     return "\n".join([*lines, "", *(f"{number}. {why}" for why, number in reasons.items()), "", *never])
+
+
+def said(page):
+    """What the table in the page says, row by row, without the reasons."""
+    lines = [line.strip("| ").split(" | ") for line in page.partition(BEGIN)[2].splitlines() if line.startswith("| ")]
+    return {row: [re.sub(r" <sup>.*", "", cell) for cell in cells] for row, *cells in lines[2:]}
 
 
 def written(page, cells):

@@ -5,7 +5,28 @@ import pytest
 from tests.saved import matrix
 from tests.saved.making import shared_store
 
+#: One row of each family; all of them are a matter of `make matrix`.
+SAMPLE = (
+    "safetensors",
+    "DCP, FSDP2",
+    "holdfast",
+    "FSDP1 local",
+    "ZeRO-2",
+    "universal, of ZeRO-2",
+    "Accelerate, DDP, .bin",
+)
 
+
+@pytest.mark.slow
+def test_a_sample_of_the_table_is_what_arrives(tmp_path_factory):
+    cells = matrix.measured(shared_store(tmp_path_factory), SAMPLE)
+    page = matrix.said(matrix.PAGE.read_text())
+    assert set(page) == set(matrix.SOURCES)
+    for row in SAMPLE:
+        assert page[row] == [matrix.MARKS[cells[row, to][0]] for to in matrix.targets.WRITERS], row
+
+
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_table_of_conversions_is_what_arrives(tmp_path_factory):
