@@ -247,7 +247,8 @@ def unseen(name: str, *values: Value) -> Value:
     """What comes out of code that is not seen: it differs where what goes in does, but for instances of classes."""
     value = derived(*values)
     content = () if is_class_name(name) else picked(lasting(value.content))
-    return replace(value, known=False, content=content, length=lasting(value.length), absent=content)
+    absent = tuple(each for each in content if each.kind is not Kind.DATA)  # of other data it is no other kind of thing
+    return replace(value, known=False, content=content, length=lasting(value.length), absent=absent)
 
 
 def _is_handed_on(frame: Frame, node: ast.expr, *, dispatches: bool) -> bool:

@@ -16,7 +16,7 @@ from holdfast.facts.code.effects import Group, Note, Op
 from holdfast.facts.code.labour import note_work
 from holdfast.facts.code.library.choosing import CHOOSING, chosen, drawn
 from holdfast.facts.code.library.classes import library_base, prepared, run_thread
-from holdfast.facts.code.modules import dotted
+from holdfast.facts.code.modules import dotted, last_name
 from holdfast.facts.code.noted import note_file
 from holdfast.facts.code.state import State
 from holdfast.facts.code.things import (
@@ -126,9 +126,9 @@ def _asked(state: State, call: LibraryCall) -> Value | None:
 def _is_own(call: LibraryCall) -> bool:
     """By its name it is what each rank has of its own batch, where nothing is known of it: ``(labels > 0).sum()``."""
     receiver = call.receiver
-    if receiver.known or receiver.content or not isinstance(call.written, ast.Name):
+    if receiver.known or receiver.content or not isinstance(call.written, (ast.Name, ast.Attribute)):
         return False
-    return bool(_OWN_WORDS.search(call.written.id))
+    return bool(_OWN_WORDS.search(last_name(call.written)))
 
 
 def predicate(state: State, call: LibraryCall, value: Value) -> Value:
