@@ -173,3 +173,43 @@ def test_what_a_command_returns_is_the_exit_status(ending, returned, status):
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), click.Abort()])
 def test_an_interrupt_ends_with_130(ending, stop):
     assert ending(raising(stop))[0] == cli.INTERRUPTED
+
+
+BUSY = """
+import atexit, sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+import torch.distributed as dist
+
+store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+def ask():
+    while True:
+        store.check(["x"])  # in C++ most of the time
+
+threading.Thread(target=ask, daemon=True).start()
+threading.Thread(target=lambda: (time.sleep(0.3), print("last words"))).start()
+atexit.register(print, "at exit")
+pool = ThreadPoolExecutor(1)
+pool.submit(time.sleep, 0.1)  # its thread waits for more work until it is told that there is none
+from holdfast.cli import main
+sys.argv = ["holdfast", "explain", *sys.argv[1:]]
+{end}
+"""
+
+
+@pytest.mark.parametrize(("asked", "status"), [("SYNC001", 0), ("SYNC999", 2)])
+def test_a_thread_in_torchs_cpp_does_not_abort_the_end(asked, status):
+    command = [sys.executable, "-c", BUSY.format(end="main()"), asked]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == status, done.stderr
+    assert "last words\n" in done.stdout
+    assert done.stdout.endswith("at exit\n")
+    assert ("SYNC001" in done.stdout) is (status == 0)
+
+
+def test_python_by_itself_is_aborted_there():
+    """Where this fails (Python 3.14 lets such threads hang instead), ``runtime/leaving.py`` may go."""
+    code = BUSY.format(end="main(sys.argv[1:])")
+    done = subprocess.run([sys.executable, "-c", code, "SYNC001"], capture_output=True, text=True, check=False)
+    assert done.returncode == -6
+    assert "terminate called without an active exception" in done.stderr

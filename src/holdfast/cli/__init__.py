@@ -61,7 +61,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         status = _say(error)
     except Exception as bug:  # noqa: BLE001 - every other error is a bug of ours
         status = _own_up(bug)
-    sys.exit(status if isinstance(status, int) else 0)
+    status = status if isinstance(status, int) else 0
+    if arguments is None and sys.modules.get("torch") is not None:
+        from holdfast.runtime.leaving import leave
+
+        leave(status)
+    sys.exit(status)
 
 
 def _say(error: HoldfastError) -> int:

@@ -19,8 +19,8 @@ RULE = Rule(
     name="rank-local-state",
     cause=by_name("replicas-diverge"),
     tier=Tier.DRIFT,
-    what_it_does="Finds weights that are changed by agreed gradients times a factor of this rank alone, a GradScaler that "
-    "looks for Inf before gradients are averaged, and ReduceLROnPlateau that is shown a rank's own loss.",
+    what_it_does="Finds weights that are changed by agreed gradients times a factor of this rank alone, a GradScaler "
+    "that looks for Inf before gradients are averaged, and ReduceLROnPlateau that is shown a rank's own loss.",
     known_misses="Other learning rates that are handed to an optimizer.",
     bad="""\
 def train(batches):
