@@ -114,6 +114,7 @@ ${scaler}    data = batches(dist.get_rank())
 
     if options.save:
         save(model, options.save)
+    dist.barrier()  # nobody leaves while another still saves
     dist.destroy_process_group()
 
 
