@@ -121,7 +121,7 @@ def main() -> None:
     changed = changed_at[0] if changed_at else len(times_s) - 1
     tell(f"rank 0 throttled: {rate(chosen.batch, times_s[THROTTLED_AT:changed])}")
     tell(f"dealt out anew: {rate(chosen.batch, times_s[changed:])}")
-    dist.barrier()  # the last that gloo does holds no tensor: dropping one while Python ends would abort the rank
+    dist.barrier()  # nobody goes while another is still in its last sum
     dist.destroy_process_group()
 
 
