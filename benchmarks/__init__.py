@@ -1,5 +1,6 @@
-"""Each module here measures one claim next to a named peer, interleaved in one run, and prints a ratio.
+"""Benchmarks: each module measures one claim against a named peer, interleaved in one run.
 
-``python -m benchmarks`` (``make bench``) runs them all, alone on the machine; ``docs/benchmarks.md`` derives every
-number. A module has ``main() -> None`` and a first line that says what it measures.
+``python -m benchmarks`` (``make bench``) runs all of them on an otherwise idle machine;
+``docs/benchmarks.md`` lists every figure. A module has ``main() -> None``, and the first line of
+its docstring names what it measures.
 """

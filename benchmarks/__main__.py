@@ -1,4 +1,4 @@
-"""Runs the benchmarks named on the command line, or all: ``python -m benchmarks [recorder_cost …]``."""
+"""Run the named benchmarks, or all: ``python -m benchmarks [recorder_cost …]``."""
 
 from __future__ import annotations
 
@@ -7,18 +7,41 @@ import sys
 import time
 
 ALL = (
-    "startup", "recorder_cost", "training_step", "judge_scale", "mesh_scale", "log_scan", "hang_to_verdict",
-    "recovery", "dumps", "dump_tree", "attach", "bounded", "shortcuts", "hierarchy", "many_scalars", "evaluation",
-    "health", "bench_overhead", "bring_up", "checkpoints", "conversion", "inspect_large", "loop", "lint_speed",
-    "plan_peers", "plan_runs", "frameworks",
-)  # fmt: skip
+    "startup",
+    "recorder_cost",
+    "training_step",
+    "judge_scale",
+    "mesh_scale",
+    "log_scan",
+    "hang_to_verdict",
+    "recovery",
+    "dumps",
+    "dump_tree",
+    "attach",
+    "bounded",
+    "shortcuts",
+    "hierarchy",
+    "many_scalars",
+    "evaluation",
+    "health",
+    "bench_overhead",
+    "bring_up",
+    "checkpoints",
+    "conversion",
+    "inspect_large",
+    "loop",
+    "lint_speed",
+    "plan_peers",
+    "plan_runs",
+    "frameworks",
+)
 
 
 def main(names: list[str]) -> int:
-    """Run each; a name that does not exist is said with those that do."""
+    """Run the benchmarks; return 2 if a name is unknown."""
     unknown = [name for name in names if name not in ALL]
     if unknown:
-        print(f"there is no benchmark {unknown[0]!r}; there are: {', '.join(ALL)}", file=sys.stderr)
+        print(f"unknown benchmark {unknown[0]!r}; choose from {', '.join(ALL)}", file=sys.stderr)
         return 2
     for name in names or ALL:
         module = importlib.import_module(f"benchmarks.{name}")

@@ -1,10 +1,10 @@
-"""What `holdfast bench` adds to the calls that it times: beside a loop written by hand (target: 1 %).
+"""Overhead of `holdfast bench` per timed call, compared with a handwritten loop (target: 1%).
 
-Blocks of calls take turns between a loop that reads the clock before and after all of them, as anybody would write it,
-and the loop of `holdfast bench`, which reads it after every call. The blocks are short and the turns many, because the
-machine itself changes from one second to the next by more than is looked for. Shown are the medians over the turns,
-and the median of the ratios of each turn with its 95 % interval (order statistics of a sign test, no distribution
-assumed). What a reading of the clock costs by itself is measured on calls that do nothing.
+Blocks of calls alternate between a loop that reads the clock before and after all of them and the
+loop of `holdfast bench`, which reads it after every call. There are many turns of short blocks,
+because the machine drifts by more than the overhead within a second. Prints the medians over the
+turns, and the median ratio per turn with its 95% interval (order statistics of a sign test, no
+distribution assumed). The cost of one clock reading is measured on calls that do nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import functools
 import statistics
 import time
 
-from benchmarks.ranks import be_one, start
+from benchmarks.ranks import run_rank, start_ranks
 
 WARM = 20
 #: float32 elements -> turns, and calls in a block.
@@ -21,67 +21,75 @@ SIZES = {2: (1200, 25), 16_384: (1200, 25), 262_144: (800, 6), 4_194_304: (400, 
 
 
 def _no_call() -> None:
-    """Nothing."""
+    """Do nothing."""
 
 
-def _nothing() -> None:
+def _time_empty_calls() -> None:
     import torch  # noqa: PLC0415
 
-    from holdfast.runtime.bench.loop import times_of  # noqa: PLC0415 - only ranks import torch
+    from holdfast.preflight.bench.torch_worker.timing_loop import time_calls  # noqa: PLC0415
 
     device, calls = torch.device("cpu"), 20_000
-    by_hand, by_loop = [], []
+    plain_s, bench_s = [], []
     for _ in range(15):
         began = time.perf_counter()
         for _ in range(calls):
             _no_call()
-        by_hand.append((time.perf_counter() - began) / calls)
-        by_loop.append(sum(times_of(_no_call, calls, device)) / calls)
-    more = 1e9 * (statistics.median(by_loop) - statistics.median(by_hand))
-    print(f"a call that does nothing: {more:.0f} ns more in the loop of holdfast bench")
+        plain_s.append((time.perf_counter() - began) / calls)
+        bench_s.append(sum(time_calls(_no_call, calls, device)) / calls)
+    more = 1e9 * (statistics.median(bench_s) - statistics.median(plain_s))
+    print(f"an empty call takes {more:.0f} ns longer in the loop of holdfast bench")
 
 
-def _sizes() -> None:
-    import torch  # noqa: PLC0415 - only ranks import torch
+def _compare_loops() -> None:
+    import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
-    from holdfast.runtime.bench.loop import times_of  # noqa: PLC0415
+    from holdfast.preflight.bench.torch_worker.timing_loop import time_calls  # noqa: PLC0415
 
     for elements, (turns, calls) in SIZES.items():
         tensor = torch.zeros(elements)
         call = functools.partial(dist.all_reduce, tensor)
-        by_hand: list[float] = []
-        by_loop: list[float] = []
+        plain_s: list[float] = []
+        bench_s: list[float] = []
         for turn in range(WARM + turns):
-            for ours in (turn % 2, 1 - turn % 2):  # each of them comes first as often
+            for ours in (turn % 2, 1 - turn % 2):  # each loop goes first equally often
                 dist.barrier()
                 if ours:
-                    by_loop.append(sum(times_of(call, calls, tensor.device)) / calls)
+                    bench_s.append(sum(time_calls(call, calls, tensor.device)) / calls)
                     continue
                 began = time.perf_counter()
                 for _ in range(calls):
                     dist.all_reduce(tensor)
-                by_hand.append((time.perf_counter() - began) / calls)
+                plain_s.append((time.perf_counter() - began) / calls)
         if dist.get_rank() == 0:
-            pairs = list(zip(by_hand[WARM:], by_loop[WARM:], strict=True))
-            hand, loop = (1e6 * statistics.median(each) for each in zip(*pairs, strict=True))
-            low, ratio, high = _median([ours / theirs for theirs, ours in pairs])
-            print(f"{4 * elements:>12,} bytes, {dist.get_world_size()} ranks: by hand {hand:10.1f} us, holdfast bench "
-                  f"{loop:10.1f} us, ratio {ratio:.4f} (95 %: {low:.4f} to {high:.4f})", flush=True)  # fmt: skip
+            pairs = list(zip(plain_s[WARM:], bench_s[WARM:], strict=True))
+            plain, loop = (1e6 * statistics.median(each) for each in zip(*pairs, strict=True))
+            low, ratio, high = _median_interval([ours / theirs for theirs, ours in pairs])
+            print(
+                f"{4 * elements:>12,} bytes, {dist.get_world_size()} ranks: plain loop "
+                f"{plain:10.1f} us, "
+                f"holdfast bench {loop:10.1f} us, ratio {ratio:.4f} (95%: {low:.4f} to {high:.4f})",
+                flush=True,
+            )
 
 
-def _median(ratios: list[float]) -> tuple[float, float, float]:
-    """The median between the ends of its 95 % interval: so many of n fall below the median by chance alone."""
+def _median_interval(ratios: list[float]) -> tuple[float, float, float]:
+    """Return the median between the ends of its 95% interval, from order statistics."""
     ratios = sorted(ratios)
     middle, reach = len(ratios) / 2, 1.96 * len(ratios) ** 0.5 / 2
-    return ratios[int(middle - reach)], statistics.median(ratios), ratios[min(int(middle + reach), len(ratios) - 1)]
+    return (
+        ratios[int(middle - reach)],
+        statistics.median(ratios),
+        ratios[min(int(middle + reach), len(ratios) - 1)],
+    )
 
 
 def main() -> None:
-    """Print the lines."""
-    start(__name__, 1, "nothing")
-    start(__name__, 2, "sizes")
+    """Print the results."""
+    start_ranks(__name__, 1, "empty calls")
+    start_ranks(__name__, 2, "loops")
 
 
 if __name__ == "__main__":
-    be_one({"nothing": _nothing, "sizes": _sizes})
+    run_rank({"empty calls": _time_empty_calls, "loops": _compare_loops})

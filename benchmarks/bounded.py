@@ -1,8 +1,8 @@
-"""Bounded collectives beside torch's plain ones: what a call costs more, and large tensors whole and in pieces.
+"""Cost of collectives with timeouts, and large tensors in one call and in chunks, next to torch.
 
-``chunk="auto"`` tries out its ways in the first calls, which are not counted. A call's own cost is CPU time on one rank
-that is alone in its group, where nothing is waited for; with two ranks on two cores the scheduler's share is larger
-than what is to be measured, and both are shown.
+``chunk="auto"`` compares its algorithms in the first calls, which are not counted. The cost of a
+call is CPU time on a rank that is alone in its group and waits for nothing. With two ranks on two
+cores the scheduler's share is larger than that cost; both are printed.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import statistics
 import time
 
 from benchmarks.links import slow_links, why_not
-from benchmarks.ranks import be_one, compare, heading, start
+from benchmarks.ranks import compare, print_heading, run_rank, start_ranks
 
 RANKS = (2, 4)
 LARGE, MIDDLE = 100_000_000, 10_000_000
 ROUND_TRIP_MS = 10
 _CALLS, _TURNS = 3000, 15
-#: Turns in which every way has been tried out.
+#: Warm-up turns, in which every algorithm is tried.
 _WARM = 20
 
 
-def _alone() -> None:
+def _time_one_rank() -> None:
     import torch  # noqa: PLC0415 - only ranks import torch
     import torch.distributed as dist  # noqa: PLC0415
 
@@ -36,73 +36,97 @@ def _alone() -> None:
         "holdfast all_reduce, one call": lambda: comm.all_reduce(tensor, chunk=None),
         "holdfast all_reduce": lambda: comm.all_reduce(tensor),
     }
-    taken: dict[str, list[float]] = {name: [] for name in calls}
+    durations: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(_TURNS):
         for name, call in calls.items():
             began = time.process_time()
             for _ in range(_CALLS):
                 call()
-            taken[name].append(1e6 * (time.process_time() - began) / _CALLS)
-    base, *_ = taken.values()
-    for name, values in taken.items():
-        more = statistics.median(value - zero for value, zero in zip(values, base, strict=True))
-        print(f"{'1 rank, 4 floats, CPU time':42} {name:46} {statistics.median(values):7.1f} us {more:+8.1f} us")
+            durations[name].append(1e6 * (time.process_time() - began) / _CALLS)
+    base, *_ = durations.values()
+    for name, values in durations.items():
+        added_us = statistics.median(value - zero for value, zero in zip(values, base, strict=True))
+        print(
+            f"{'1 rank, 4 floats, CPU time':42} {name:46} {statistics.median(values):7.1f} us "
+            f"{added_us:+8.1f} us"
+        )
 
 
-def _small() -> None:
-    import torch  # noqa: PLC0415
+def _compare_small() -> None:
+    import torch  # noqa: PLC0415 - only ranks import torch
     import torch.distributed as dist  # noqa: PLC0415
 
     from holdfast import comm  # noqa: PLC0415
 
     for size in (4, 100_000):
         tensor = torch.zeros(size)
-        compare(f"{size:,} float32", {
-            "torch all_reduce": functools.partial(dist.all_reduce, tensor),
-            "holdfast all_reduce, one call": functools.partial(comm.all_reduce, tensor, chunk=None),
-            "holdfast all_reduce": functools.partial(comm.all_reduce, tensor),
-        }, 500, _WARM)  # fmt: skip
+        compare(
+            f"{size:,} float32",
+            {
+                "torch all_reduce": functools.partial(dist.all_reduce, tensor),
+                "holdfast all_reduce, one call": functools.partial(
+                    comm.all_reduce, tensor, chunk=None
+                ),
+                "holdfast all_reduce": functools.partial(comm.all_reduce, tensor),
+            },
+            500,
+            _WARM,
+        )
 
 
-def _large() -> None:
-    _sizes(LARGE, 8)
+def _compare_large() -> None:
+    _compare_algorithms(LARGE, 8)
 
 
-def _delayed() -> None:
-    _sizes(MIDDLE, 8)
+def _compare_delayed() -> None:
+    _compare_algorithms(MIDDLE, 8)
 
 
-def _sizes(size: int, turns: int) -> None:
-    import torch  # noqa: PLC0415
+def _compare_algorithms(size: int, turns: int) -> None:
+    import torch  # noqa: PLC0415 - only ranks import torch
     import torch.distributed as dist  # noqa: PLC0415
 
     from holdfast import comm  # noqa: PLC0415
 
     tensor = torch.zeros(size)
-    compare(f"{size:,} float32", {
-        "torch all_reduce": lambda: dist.all_reduce(tensor),
-        "holdfast all_reduce, one call": lambda: comm.all_reduce(tensor, chunk=None),
-        "holdfast all_reduce, 1 M pieces, 4 at once": lambda: comm.all_reduce(tensor, chunk=1 << 20),
-        "holdfast all_reduce": lambda: comm.all_reduce(tensor),
-        "holdfast all_reduce, bf16 on the wire": lambda: comm.all_reduce(tensor, wire="bf16"),
-    }, turns, _WARM if size < LARGE else 12)  # fmt: skip
+    compare(
+        f"{size:,} float32",
+        {
+            "torch all_reduce": lambda: dist.all_reduce(tensor),
+            "holdfast all_reduce, one call": lambda: comm.all_reduce(tensor, chunk=None),
+            "holdfast all_reduce, 1 M chunks, 4 in flight": lambda: comm.all_reduce(
+                tensor, chunk=1 << 20
+            ),
+            "holdfast all_reduce": lambda: comm.all_reduce(tensor),
+            "holdfast all_reduce, bf16 on the wire": lambda: comm.all_reduce(tensor, wire="bf16"),
+        },
+        turns,
+        _WARM if size < LARGE else 12,
+    )
 
 
 def main() -> None:
     """Print the table."""
-    start(__name__, 1, "alone")
-    heading()
+    start_ranks(__name__, 1, "one rank")
+    print_heading()
     for size in RANKS:
-        start(__name__, size, "small")
-        start(__name__, size, "large")
+        start_ranks(__name__, size, "small")
+        start_ranks(__name__, size, "large")
     if why := why_not():
-        print(f"{ROUND_TRIP_MS} ms round trip: not measured, as {why}")
+        print(f"{ROUND_TRIP_MS} ms round trip: not measured: {why}")
         return
     for size in RANKS:
-        with slow_links(size, ROUND_TRIP_MS) as spaces:
+        with slow_links(size, ROUND_TRIP_MS) as namespaces:
             print(f"-- {ROUND_TRIP_MS} ms round trip")
-            start(__name__, size, "delayed", spaces)
+            start_ranks(__name__, size, "delayed", namespaces)
 
 
 if __name__ == "__main__":
-    be_one({"alone": _alone, "small": _small, "large": _large, "delayed": _delayed})
+    run_rank(
+        {
+            "one rank": _time_one_rank,
+            "small": _compare_small,
+            "large": _compare_large,
+            "delayed": _compare_delayed,
+        }
+    )

@@ -1,9 +1,10 @@
-"""Checkpoints: how long training stands still, how fast proven bytes reach the disk and come back.
+"""Checkpoint benchmark: how long training is blocked; verified save and load speed.
 
-Next to `torch.save`, `torch.distributed.checkpoint.async_save`, `dd` with fsync, and `torch.load(mmap=True)` with
-`load_state_dict`: one process, the same 1 GB of weights, interleaved, medians. Loads of ours hold each byte against
-its hash first, and every save of ours is synced; `torch.save` is not, and is timed once more with an fsync. What blocks
-training in an asynchronous save is one copy in memory: a bare copy of as many bytes says how much of it that is.
+Peers: `torch.save`, `torch.distributed.checkpoint.async_save`, `dd` with fsync, and
+`torch.load(mmap=True)` with `load_state_dict`: one process, the same 1 GB of weights, interleaved,
+medians. holdfast's loads check the hash of every byte first, and every save is synced; `torch.save`
+is not, and is timed once more with an fsync. What blocks training in an asynchronous save is one
+memory copy: a plain copy of as many bytes shows its share.
 """
 
 from __future__ import annotations
@@ -35,22 +36,27 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--mib", type=int, default=1024, help="size of the state")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--folder", help="where to write (the temporary folder)")
-    told = parser.parse_args(arguments if arguments is not None else [])
+    parser.add_argument("--folder", help="where to write (default: a temporary folder)")
+    options = parser.parse_args(arguments if arguments is not None else [])
     warnings.simplefilter("ignore")
-    with tempfile.TemporaryDirectory(dir=told.folder) as folder:
-        _Bench(Path(folder), told.mib).run(told.rounds)
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        _CheckpointBenchmark(Path(folder), options.mib).run(options.rounds)
 
 
-class _Bench:
-    """One state, and everything that is done with it."""
+class _CheckpointBenchmark:
+    """One state, and all measured operations on it."""
 
     def __init__(self, folder: Path, mib: int) -> None:
         self.folder = folder
         layers = mib * _MIB // (4 * _WIDTH * _WIDTH)
-        self.model = nn.ModuleList([nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(max(layers, 1))])
+        self.model = nn.ModuleList(
+            [nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(max(layers, 1))]
+        )
         self.size = sum(parameter.nbytes for parameter in self.model.parameters())
-        self.bytes, self.copy = torch.ones(self.size, dtype=torch.uint8), torch.ones(self.size, dtype=torch.uint8)
+        self.bytes, self.copy = (
+            torch.ones(self.size, dtype=torch.uint8),
+            torch.ones(self.size, dtype=torch.uint8),
+        )
         self.checkpoint = holdfast.Checkpoint(folder / "holdfast", model=self.model)
         self.step = 0
         self.times: dict[str, list[float]] = {}
@@ -59,14 +65,14 @@ class _Bench:
         for number in range(rounds + 1):
             self._round()
             if number == 0:
-                self.times.clear()  # the first makes buffers and warms caches up
+                self.times.clear()  # the first round allocates buffers and warms caches
         self._print()
 
     def _timed(self, name: str, act: Callable[[], Any]) -> Any:
         began = time.perf_counter()
-        found = act()
+        result = act()
         self.times.setdefault(name, []).append(time.perf_counter() - began)
-        return found
+        return result
 
     def _round(self) -> None:
         self._clear()
@@ -78,10 +84,11 @@ class _Bench:
         self._timed("copy in memory", lambda: self.copy.copy_(self.bytes))
         self._timed("async blocked", lambda: self._save(asynchronous=True))
         self.checkpoint.wait()
-        under_way = self._timed(
-            "dcp.async_save blocked", lambda: dcp.async_save(self._state(), checkpoint_id=self.folder / "dcp")
+        pending = self._timed(
+            "dcp.async_save blocked",
+            lambda: dcp.async_save(self._state(), checkpoint_id=self.folder / "dcp"),
         )
-        under_way.result()
+        pending.result()
         self._timed("torch.load", self._torch_load)
         self._timed("load", self.checkpoint.load)
 
@@ -108,26 +115,44 @@ class _Bench:
 
     def _dd(self) -> None:
         target = f"of={self.folder / 'dd'}"
-        command = ["dd", "if=/dev/zero", target, "bs=16M", f"count={self.size // (16 * _MIB)}", "conv=fsync"]
+        command = [
+            "dd",
+            "if=/dev/zero",
+            target,
+            "bs=16M",
+            f"count={self.size // (16 * _MIB)}",
+            "conv=fsync",
+        ]
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
 
     def _print(self) -> None:
-        middle = {name: statistics.median(times) for name, times in self.times.items()}
+        medians = {name: statistics.median(times) for name, times in self.times.items()}
         gb = self.size / 1e9
         print(
-            f"state of {gb:.2f} GB, one process, {torch.get_num_threads()} threads, medians of {len(self.times['dd'])}"
+            f"state of {gb:.2f} GB, one process, {torch.get_num_threads()} threads, medians of "
+            f"{len(self.times['dd'])}"
         )
-        for name, seconds in middle.items():
+        for name, seconds in medians.items():
             print(f"  {name:24} {seconds * 1e3:9.1f} ms  {gb / seconds:6.2f} GB/s")
-        blocked = middle["async blocked"]
-        print(f"blocked / torch.save            {blocked / middle['torch.save']:.3f}   (wanted: at most 0.10)")
-        print(f"blocked / torch.save, fsync     {blocked / middle['torch.save, fsync']:.3f}")
-        print(f"blocked / copy in memory        {blocked / middle['copy in memory']:.3f}")
+        blocked = medians["async blocked"]
         print(
-            f"blocked / dcp.async_save        {blocked / middle['dcp.async_save blocked']:.3f}   (wanted: at most 0.5)"
+            f"blocked / torch.save            {blocked / medians['torch.save']:.3f}   (target: at "
+            "most 0.10)"
         )
-        print(f"verified save / dd with fsync   {middle['dd'] / middle['save']:.3f}   (wanted: at least 0.8)")
-        print(f"load / torch.load(mmap=True)    {middle['torch.load'] / middle['load']:.3f}   (wanted: at least 0.9)")
+        print(f"blocked / torch.save, fsync     {blocked / medians['torch.save, fsync']:.3f}")
+        print(f"blocked / copy in memory        {blocked / medians['copy in memory']:.3f}")
+        print(
+            f"blocked / dcp.async_save        {blocked / medians['dcp.async_save blocked']:.3f}   "
+            "(target: at most 0.5)"
+        )
+        print(
+            f"verified save / dd with fsync   {medians['dd'] / medians['save']:.3f}   (target: at "
+            "least 0.8)"
+        )
+        print(
+            f"load / torch.load(mmap=True)    {medians['torch.load'] / medians['load']:.3f}   "
+            "(target: at least 0.9)"
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Accuracy of the rules over logs on a folder of labelled cases: ``python -m benchmarks.diagnose_corpus FOLDER [-v]``.
+"""Accuracy of the log rules on labelled logs.
 
-Each case is a folder with ``case.json`` (``label``, ``also_acceptable``, ``primary_rank``) and its logs. Printed are
-the share of cases whose first cause is the label or an accepted one (top-1) and the strict share, the share where it
-is among the root and the suspects (top-3), the share of right ranks, and false alarms on healthy logs.
+Usage: ``python -m benchmarks.diagnose_corpus FOLDER [-v]``. Each case is a folder with
+``case.json`` (``label``, ``also_acceptable``, ``primary_rank``) and its logs. Printed are the cases
+whose root cause is acceptable (top-1) or exactly the label, those whose root or first two other
+possible causes are acceptable (top-3), the right ranks, and the false alarms on healthy logs.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from holdfast.facts.evidence import Kind, Piece
-from holdfast.facts.logs import reader
-from holdfast.rules.logs.judge import judge
+from holdfast.diagnose.evidence import EvidenceFile, EvidenceKind
+from holdfast.diagnose.log_rules.judge import judge
+from holdfast.diagnose.logs import reader
 
 HEALTHY = "no-failure"
 
 
 @dataclass(frozen=True)
-class Score:
-    """How one case was judged."""
+class CaseDiagnosis:
+    """The label and the diagnosis of one case."""
 
     name: str
     label: str
@@ -34,53 +36,61 @@ class Score:
 
     @property
     def right(self) -> bool:
-        """The first cause is the label or accepted in its place."""
+        """Return whether the root cause is the label or an acceptable one."""
         return self.named[0] in self.accepted
 
 
-def judged(folder: Path) -> Score:
-    """The verdict over the logs of one case."""
+def score_case(folder: Path) -> CaseDiagnosis:
+    """Diagnose the logs of one case."""
     case = json.loads((folder / "case.json").read_text())
     logs = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "case.json")
-    pieces = [Piece(str(path.relative_to(folder)), Kind.LOG, path.stat().st_size, _opener(path)) for path in logs]
-    verdict = judge(reader.read(pieces))
-    causes = [one.cause for one in (verdict.root, *verdict.suspects) if one is not None] or [HEALTHY]
+    evidence = [
+        EvidenceFile(
+            str(path.relative_to(folder)),
+            EvidenceKind.LOG,
+            path.stat().st_size,
+            partial(path.open, "rb"),
+        )
+        for path in logs
+    ]
+    verdict = judge(reader.read_logs(evidence))
+    causes = [one.cause for one in (verdict.root, *verdict.suspects) if one is not None] or [
+        HEALTHY
+    ]
     accepted = tuple(name.replace("_", "-") for name in (case["label"], *case["also_acceptable"]))
     rank = verdict.root.subject.rank if verdict.root else None
-    return Score(folder.name, accepted[0], accepted, tuple(causes), case["primary_rank"], rank)
-
-
-def _opener(path: Path):  # noqa: ANN202 - a closure over one path
-    return lambda: path.open("rb")
+    return CaseDiagnosis(
+        folder.name, accepted[0], accepted, tuple(causes), case["primary_rank"], rank
+    )
 
 
 def main(arguments: list[str]) -> int:
-    """Judge every case and print the shares."""
+    """Diagnose every case and print the accuracy."""
     if not arguments or not Path(arguments[0]).is_dir():
-        print("name the folder of labelled cases: python -m benchmarks.diagnose_corpus FOLDER", file=sys.stderr)
+        print("usage: python -m benchmarks.diagnose_corpus FOLDER [-v]", file=sys.stderr)
         return 2
     began = time.process_time()
-    scores = [judged(case.parent) for case in sorted(Path(arguments[0]).glob("*/case.json"))]
+    scores = [score_case(case.parent) for case in sorted(Path(arguments[0]).glob("*/case.json"))]
     seconds = time.process_time() - began
-    ill = [score for score in scores if score.label != HEALTHY]
     ranked = [score for score in scores if score.rank is not None]
-    alarms = [score.name for score in scores if score.label == HEALTHY and score.named[0] != HEALTHY]
+    healthy = [score for score in scores if score.label == HEALTHY]
+    alarms = [score.name for score in healthy if score.named[0] != HEALTHY]
     for score in scores:
         if not score.right or "-v" in arguments:
             mark = "right" if score.right else "WRONG"
-            said = f"said {', '.join(score.named[:3])}  rank {score.named_rank}"
-            print(f"{score.name:12} {mark}  {score.label:30} {said}")
+            found = f"found {', '.join(score.named[:3])}  rank {score.named_rank}"
+            print(f"{score.name:12} {mark}  {score.label:30} {found}")
     for score in ranked:
         if score.named_rank != score.rank:
-            print(f"{score.name:12} rank {score.rank}, said {score.named_rank}  ({score.label})")
+            print(f"{score.name:12} rank {score.rank}, found {score.named_rank}  ({score.label})")
     strict = _share(scores, lambda one: one.named[0] == one.label)
-    print(f"top-1 {_share(scores, lambda one: one.right)}, the very label {strict}")
+    print(f"top-1 {_share(scores, lambda one: one.right)}, exact label {strict}")
     print(f"top-3 {_share(scores, lambda one: bool(set(one.named[:3]) & set(one.accepted)))}")
     print(f"right rank {_share(ranked, lambda one: one.named_rank == one.rank)}")
-    print(f"false alarms on {len(scores) - len(ill)} healthy logs: {len(alarms)} {alarms or ''}")
+    print(f"false alarms on {len(healthy)} healthy logs: {len(alarms)} {alarms or ''}")
     confused = Counter((score.label, score.named[0]) for score in scores if not score.right)
-    for (label, said), count in confused.most_common():
-        print(f"  {label} taken for {said}: {count}")
+    for (label, found), count in confused.most_common():
+        print(f"  {label} diagnosed as {found}: {count}")
     print(f"{len(scores)} cases in {seconds:.2f} s of CPU")
     return 0
 

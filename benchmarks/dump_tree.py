@@ -1,8 +1,9 @@
-"""Dumps of very many ranks, reduced node by node and put together: CPU time, memory and the sizes of the files.
+"""Dumps of very many ranks, reduced per node and merged: CPU time, memory and file sizes.
 
-The dumps are made on the fly (not counted as time), 8 ranks a node, each with 200 calls in the groups of
-``benchmarks/dumps.py``; each node's are reduced to one file, the files of 64 nodes to one, and those judged together.
-torch's analyzer holds all dumps at once and has no such form. HOLDFAST_BENCH_TREE=1024,16384 chooses the sizes.
+The dumps are generated on the fly (not counted): 8 ranks per node, each with 200 calls in the
+groups of ``benchmarks/dumps.py``. Each node's dumps are reduced to one file, the files of 64 nodes
+to one, and those are analyzed together. torch's analyzer holds all dumps in memory and has no such
+form. HOLDFAST_BENCH_TREE=1024,16384 selects the numbers of ranks.
 """
 
 from __future__ import annotations
@@ -16,74 +17,89 @@ from io import BytesIO
 from typing import TypeVar
 
 from benchmarks.dumps import GUILTY, TENSOR, record
-from holdfast.facts import dumps, reduced_dumps
-from holdfast.facts.evidence import Kind, Piece
-from holdfast.findings import Verdict
-from holdfast.rules import dumps as rules
+from holdfast.core.findings import Verdict
+from holdfast.diagnose.dumps import dump_set, reduced_dumps, rules
+from holdfast.diagnose.evidence import EvidenceFile, EvidenceKind
 
 CALLS, NODE, RACK = 200, TENSOR, 64
 
 _T = TypeVar("_T")
 
 
-class Clock:
-    """CPU seconds of what is asked of it, and nothing else."""
+class CpuTimer:
+    """Adds up the CPU seconds of the calls made through it."""
 
     def __init__(self) -> None:
         self.spent = 0.0
 
-    def __call__(self, work: Callable[[list[Piece]], _T], pieces: list[Piece]) -> _T:
-        """Do it."""
+    def __call__(
+        self, work: Callable[[list[EvidenceFile]], _T], evidence: list[EvidenceFile]
+    ) -> _T:
+        """Call ``work`` and add its CPU time."""
         begun = time.process_time()
-        done = work(pieces)
+        done = work(evidence)
         self.spent += time.process_time() - begun
         return done
 
 
-def _piece(name: str, kind: Kind, data: bytes) -> Piece:
-    return Piece(name, kind, len(data), lambda: BytesIO(data))
+def _evidence(name: str, kind: EvidenceKind, data: bytes) -> EvidenceFile:
+    return EvidenceFile(name, kind, len(data), lambda: BytesIO(data))
 
 
-def _nodes(size: int) -> Iterator[list[Piece]]:
+def _nodes(size: int) -> Iterator[list[EvidenceFile]]:
     for first in range(0, size, NODE):
         made = ((rank, record(rank, size, CALLS)) for rank in range(first, first + NODE))
-        yield [_piece(f"trace_{rank}", Kind.DUMP, pickle.dumps(each.dump(), protocol=2)) for rank, each in made]
+        yield [
+            _evidence(f"trace_{rank}", EvidenceKind.DUMP, pickle.dumps(each.dump(), protocol=2))
+            for rank, each in made
+        ]
 
 
-def _part(pieces: list[Piece]) -> bytes:
-    return reduced_dumps.encode(dumps.reduce(pieces).reduced)
+def _reduce(evidence: list[EvidenceFile]) -> bytes:
+    return reduced_dumps.encode(dump_set.reduce_files(evidence).reduced)
 
 
-def _judged(pieces: list[Piece]) -> Verdict:
-    return rules.judge(dumps.read(pieces))
+def _judge(evidence: list[EvidenceFile]) -> Verdict:
+    return rules.judge(dump_set.read_dumps(evidence))
 
 
 def main() -> None:
-    """Print one line a size."""
-    print("| ranks | each node reduces its 8 dumps | its file | 64 files into one | judged | peak | holdfast says |")
+    """Print one line per number of ranks."""
+    print(
+        "| ranks | each node reduces its 8 dumps | its file | 64 files into one | judged | peak | "
+        "holdfast reports |"
+    )
     print("| ---: | ---: | ---: | ---: | ---: | ---: | --- |")
     for size in map(int, os.environ.get("HOLDFAST_BENCH_TREE", "1024,16384").split(",")):
-        leaves, racks, top = Clock(), Clock(), Clock()
-        files: list[Piece] = []
-        halves: list[Piece] = []
-        weights: list[int] = []
+        node_timer, rack_timer, verdict_timer = CpuTimer(), CpuTimer(), CpuTimer()
+        node_files: list[EvidenceFile] = []
+        rack_files: list[EvidenceFile] = []
+        file_sizes: list[int] = []
         for node in _nodes(size):
-            data = leaves(_part, node)
-            weights.append(len(data))
-            files.append(_piece(f"node{len(weights)}", Kind.REDUCED, data))
-            if len(files) == RACK:
-                halves.append(_piece(f"rack{len(halves)}", Kind.REDUCED, racks(_part, files)))
-                files = []
-        verdict = top(_judged, [*halves, *files])
+            data = node_timer(_reduce, node)
+            file_sizes.append(len(data))
+            node_files.append(_evidence(f"node{len(file_sizes)}", EvidenceKind.REDUCED, data))
+            if len(node_files) == RACK:
+                rack_files.append(
+                    _evidence(
+                        f"rack{len(rack_files)}",
+                        EvidenceKind.REDUCED,
+                        rack_timer(_reduce, node_files),
+                    )
+                )
+                node_files = []
+        verdict = verdict_timer(_judge, [*rack_files, *node_files])
         root = verdict.root
-        says = f"{root.cause} rank {root.subject.rank}" if root else "nothing"
+        reported = f"{root.cause} rank {root.subject.rank}" if root else "nothing"
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(
-            f"| {size} | {leaves.spent / len(weights) * 1e3:.0f} ms | {sum(weights) / len(weights) / 1e3:.0f} kB "
-            f"| {racks.spent / max(len(halves), 1) * 1e3:.0f} ms | {top.spent:.2f} s | {peak:.0f} MiB | {says} |",
+            f"| {size} | {node_timer.spent / len(file_sizes) * 1e3:.0f} ms | "
+            f"{sum(file_sizes) / len(file_sizes) / 1e3:.0f} kB "
+            f"| {rack_timer.spent / max(len(rack_files), 1) * 1e3:.0f} ms | "
+            f"{verdict_timer.spent:.2f} s | {peak:.0f} MiB | {reported} |",
             flush=True,
         )
-        assert says.endswith(f"rank {GUILTY}"), says
+        assert reported.endswith(f"rank {GUILTY}"), reported
 
 
 if __name__ == "__main__":

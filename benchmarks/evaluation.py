@@ -1,8 +1,9 @@
-"""Guarded evaluation, nothing failing, beside a bare loop with one all-reduce and a loop that guards each by SIGALRM.
+"""Guarded evaluation without failures, next to a bare loop and a loop guarded by SIGALRM.
 
-Two ranks on gloo (TCPStore) evaluate the same batches in three ways, in turns: *bare* sums on each rank and reduces
-once; *SIGALRM* all-reduces each metric of each batch under ``signal.alarm``, as training scripts do that were bitten
-once; *guarded* is ``holdfast.evaluate``. Shown are medians over the turns, and of each turn's ratio to bare.
+Two ranks on gloo (TCPStore) evaluate the same batches in turns: *bare* sums on each rank and
+reduces once; *SIGALRM* all-reduces each metric of each batch under ``signal.alarm``, a common guard
+against hangs; *guarded* is ``holdfast.evaluate``. Printed are medians over the turns, and the
+median ratio to bare per turn.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from typing import Any
 TURNS = 21
 BATCHES = 60
 METRICS = 4
-#: name -> width of the two hidden layers: what a batch costs.
-MODELS = {"a batch of some ms": 1024, "a batch of some 100 µs": 192}
+#: Duration of a batch -> width of the two hidden layers.
+MODELS = {"batches of about 1 ms": 1024, "batches of about 100 µs": 192}
 
 
 def _metrics(model: Any, batch: Any) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def _metrics(model: Any, batch: Any) -> dict[str, Any]:
 
 
 def _bare(model: Any, batches: Iterable[Any]) -> dict[str, float]:
-    """Sums and counts of each rank, reduced once."""
+    """Sum on each rank, and reduce once."""
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
@@ -51,8 +52,8 @@ def _bare(model: Any, batches: Iterable[Any]) -> dict[str, float]:
     return {name: numbers[2 * place] / numbers[2 * place + 1] for place, name in enumerate(sums)}
 
 
-def _alarmed(model: Any, batches: Iterable[Any]) -> dict[str, float]:
-    """Each metric of each batch is reduced over the ranks at once, under an alarm of its own."""
+def _with_alarm(model: Any, batches: Iterable[Any]) -> dict[str, float]:
+    """Reduce each metric of each batch over the ranks, each under its own alarm."""
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
@@ -64,14 +65,16 @@ def _alarmed(model: Any, batches: Iterable[Any]) -> dict[str, float]:
     with torch.no_grad():
         for batch in batches:
             for name, (total, count) in _metrics(model, batch).items():
-                pair = torch.stack([total.double(), torch.tensor(float(count), dtype=torch.float64)])
-                former = signal.signal(signal.SIGALRM, expired)
+                pair = torch.stack(
+                    [total.double(), torch.tensor(float(count), dtype=torch.float64)]
+                )
+                previous = signal.signal(signal.SIGALRM, expired)
                 signal.alarm(60)
                 try:
                     dist.all_reduce(pair)
                 finally:
                     signal.alarm(0)
-                    signal.signal(signal.SIGALRM, former)
+                    signal.signal(signal.SIGALRM, previous)
                 before = sums.setdefault(name, [0.0, 0.0])
                 before[0] += float(pair[0])
                 before[1] += float(pair[1])
@@ -80,7 +83,7 @@ def _alarmed(model: Any, batches: Iterable[Any]) -> dict[str, float]:
 
 
 def _rank(rank: int, port: int) -> None:
-    """One rank: takes its turns, and rank 0 prints the seconds of each way by model."""
+    """Run one rank; rank 0 prints the seconds per model and loop as JSON."""
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
     from torch import nn  # noqa: PLC0415
@@ -89,31 +92,40 @@ def _rank(rank: int, port: int) -> None:
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    taken: dict[str, dict[str, list[float]]] = {}
+    durations: dict[str, dict[str, list[float]]] = {}
     for title, width in MODELS.items():
         torch.manual_seed(0)
-        layers = [nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1)]
+        layers = [
+            nn.Linear(64, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, 1),
+        ]
         model, batches = nn.Sequential(*layers), [torch.randn(32, 64) for _ in range(BATCHES)]
         evaluation = holdfast.evaluate.Evaluation(model, batches, _metrics, budget="10m")
-        ways: dict[str, Callable[[int], Any]] = {
+        loops: dict[str, Callable[[int], Any]] = {
             "bare": lambda _, model=model, batches=batches: _bare(model, batches),
             "guarded": lambda step, evaluation=evaluation: evaluation.run(step).metrics,
-            "SIGALRM": lambda _, model=model, batches=batches: _alarmed(model, batches),
+            "SIGALRM": lambda _, model=model, batches=batches: _with_alarm(model, batches),
         }
-        times = taken[title] = {name: [] for name in ways}
+        times = durations[title] = {name: [] for name in loops}
         for turn in range(TURNS + 2):
             found = []
-            for name, way in ways.items():
+            for name, run_loop in loops.items():
                 dist.barrier()
                 began = time.perf_counter()
-                found.append(way(turn))
-                if turn > 1:  # the first two are to warm up, and to learn the names of the metrics
+                found.append(run_loop(turn))
+                if turn > 1:  # the first two turns are for warm-up
                     times[name].append(time.perf_counter() - began)
             for other in found[1:]:
                 assert other.keys() == found[0].keys()
-                assert all(abs(other[name] - value) < 1e-3 for name, value in found[0].items()), (other, found[0])
+                assert all(abs(other[name] - value) < 1e-3 for name, value in found[0].items()), (
+                    other,
+                    found[0],
+                )
     if rank == 0:
-        print(json.dumps(taken), flush=True)
+        print(json.dumps(durations), flush=True)
     dist.barrier()
     os._exit(0)
 
@@ -123,21 +135,41 @@ def main() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-W", "ignore", "-m", __name__ if __name__ != "__main__" else "benchmarks.evaluation"]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        __name__ if __name__ != "__main__" else "benchmarks.evaluation",
+    ]
     ranks = [
-        subprocess.Popen([*command, str(rank), str(port)], stdout=subprocess.PIPE if rank == 0 else None, text=True)
+        subprocess.Popen(
+            [*command, str(rank), str(port)],
+            stdout=subprocess.PIPE if rank == 0 else None,
+            text=True,
+        )
         for rank in range(2)
     ]
-    told, _ = ranks[0].communicate()
+    output, _ = ranks[0].communicate()
     ranks[1].wait()
-    for title, times in json.loads(told).items():
-        print(f"{title}, {BATCHES} batches a rank, {METRICS} metrics")
+    for title, times in json.loads(output).items():
+        print(f"{title}, {BATCHES} batches per rank, {METRICS} metrics")
         for name, values in times.items():
-            ratio = statistics.median(value / zero for value, zero in zip(values, times["bare"], strict=True))
-            added = statistics.median(value - zero for value, zero in zip(values, times["bare"], strict=True))
-            print(f"  {name:8} {1e3 * statistics.median(values):9.2f} ms {1e3 * added:+9.2f} ms {ratio:8.3f} x bare")
-        saved = [1 - guarded / alarmed for guarded, alarmed in zip(times["guarded"], times["SIGALRM"], strict=True)]
-        print(f"  saved over SIGALRM: {100 * statistics.median(saved):.0f} %")
+            ratio = statistics.median(
+                value / zero for value, zero in zip(values, times["bare"], strict=True)
+            )
+            added = statistics.median(
+                value - zero for value, zero in zip(values, times["bare"], strict=True)
+            )
+            print(
+                f"  {name:8} {1e3 * statistics.median(values):9.2f} ms {1e3 * added:+9.2f} ms "
+                f"{ratio:8.3f} x bare"
+            )
+        saved = [
+            1 - guarded / alarmed
+            for guarded, alarmed in zip(times["guarded"], times["SIGALRM"], strict=True)
+        ]
+        print(f"  saved compared with SIGALRM: {100 * statistics.median(saved):.0f}%")
 
 
 if __name__ == "__main__":

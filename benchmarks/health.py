@@ -1,8 +1,9 @@
-"""What looking at the health of the host costs the job: CPU time of one look of the watcher, as a share of a core.
+"""Cost of the watcher's health checks: CPU time of one round, as a share of a core.
 
-The children that a look starts (the disk's check, NVML's process) are counted. Once as this host is, once with a
-library that stands for NVML (compiled from tests/facts/gpus/nvml.c), next to one `python -c pass`, the least that any
-process of Python costs. No peer does this inside a launcher: gpud and DCGM are services that look all the time.
+Child processes (the disk check, NVML's process) are included. Measured on this host as it is, with
+a stand-in for NVML (compiled from tests/unit/host/gpus/nvml.c) if it has no NVIDIA GPU, and next to
+`python -c pass`, the minimum of any Python process. No peer does this inside a launcher: gpud and
+DCGM are services that run permanently.
 """
 
 from __future__ import annotations
@@ -16,36 +17,36 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast import settings
-from holdfast.actions.health import Health
-from holdfast.facts import gpus
-from holdfast.facts.checks import Place
+from holdfast.core import settings
+from holdfast.host.checks import CheckContext
+from holdfast.host.gpus import driver as gpu_driver
+from holdfast.watcher.host_health import HostHealthMonitor
 
 ROUNDS = int(os.environ.get("HOLDFAST_BENCH_ROUNDS", "15"))
-LIBRARY = Path(__file__).parent.parent / "tests" / "facts" / "gpus" / "nvml.c"
+LIBRARY = Path(__file__).parent.parent / "tests" / "unit" / "host" / "gpus" / "nvml.c"
 TARGET = 0.01
 
 
 def cpu_s() -> float:
-    """CPU time of this process and of all its children that have ended."""
+    """Return the CPU time of this process and its finished children."""
     spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in spent)
 
 
 def cost_s(step: Callable[[], object]) -> float:
-    """CPU time of one call."""
+    """Return the CPU time of one call."""
     begun = cpu_s()
     step()
     return cpu_s() - begun
 
 
 def main() -> None:
-    """Print the medians, taken in turns."""
-    every_s = settings.seconds("HOLDFAST_HEALTH_S", {})
-    health = Health(Place(environ=settings.environment()), every_s)
+    """Print the medians of interleaved rounds."""
+    every_s = settings.read_seconds("HOLDFAST_HEALTH_S", {})
+    health = HostHealthMonitor(CheckContext(environ=settings.current_environment()), every_s)
     steps = {
-        "a look at this host": health.look,
-        "NVML's process": gpus.ask,
+        "checks of this host": health.check,
+        "NVML's process": gpu_driver.query_driver,
         "python -c pass": lambda: subprocess.run([sys.executable, "-c", "pass"], check=True),
     }
     with tempfile.TemporaryDirectory() as folder:
@@ -60,9 +61,14 @@ def main() -> None:
             for name, step in steps.items():
                 spent[name].append(cost_s(step))
     for name, costs in spent.items():
-        middle = statistics.median(costs)
-        print(f"{name:<22} {1000 * middle:7.1f} ms of CPU, {middle / every_s:.2%} of a core every {every_s:g} s")
-    both = statistics.median(spent["a look at this host"]) + statistics.median(spent["NVML's process"])
+        median_s = statistics.median(costs)
+        print(
+            f"{name:<22} {1000 * median_s:7.1f} ms of CPU, {median_s / every_s:.2%} of a core "
+            f"every {every_s:g} s"
+        )
+    both = statistics.median(spent["checks of this host"]) + statistics.median(
+        spent["NVML's process"]
+    )
     print(f"together {both / every_s:.2%} of a core (target: at most {TARGET:.0%})")
 
 

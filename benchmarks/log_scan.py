@@ -1,15 +1,16 @@
-"""How fast a large log is searched for all signals at once, next to ``rg`` and ``grep -E`` with the same alternation.
+"""Speed of searching a large log for all signals, next to ``rg`` and ``grep -E``.
 
-The log is what a job of 64 ranks writes in one file: steps, NCCL's lines when it starts, notes on data and memory, and
-at its end one rank that fails and the others that notice. HOLDFAST_BENCH_LOG_MB sets its size (1000). Every program is
-held to one core, the file has been written just before, and what is compared is CPU time. The peers look for the same
-expressions but count lines alone: they do not tell which expression stood where.
+The log is that of a job of 64 ranks in one file: steps, NCCL's start-up lines, data and memory
+messages, and at its end one rank that fails and the timeouts of the others. HOLDFAST_BENCH_LOG_MB
+sets its size (1000). Every program runs on one core, the file is in the page cache, and CPU times
+are compared. The peers search for the same expressions, but only count lines; holdfast also reports
+which expression matched where.
 
-Two figures of holdfast's own: with the rows that a healthy log is full of (a step's number) searched sparsely, and
-searched everywhere. The target is the former.
+holdfast is measured twice: with sampling of the expressions that match most lines of a healthy log
+(such as step numbers), which has the target, and without.
 
-Last, ``holdfast diagnose`` reads a log of HOLDFAST_BENCH_LOG_WHOLE_MB (as large as the other; 10000 is the size for
-which the limit of memory is promised), from the file to the verdict.
+Finally, ``holdfast diagnose`` reads a log of HOLDFAST_BENCH_LOG_WHOLE_MB (default: the same size;
+the memory target is for 10000), from the file to the verdict.
 """
 
 from __future__ import annotations
@@ -26,16 +27,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.facts.logs.scan import Scanner
-from holdfast.facts.logs.signals import ROWS
+from holdfast.diagnose.logs.scan import Scanner
+from holdfast.diagnose.logs.signals import ROWS
 
 RANKS = 64
 TARGET_MB_S = 150
 MOST_MIB = 512
-#: Rows that stand in many lines of a healthy log.
-SPARSE = frozenset({"progress", "pace", "evaluation", "checkpoint-word", "preparing", "rank-elements"})
+#: Rows that match many lines of a healthy log.
+SPARSE = frozenset(
+    {"progress", "pace", "evaluation", "checkpoint-word", "preparing", "rank-elements"}
+)
 PATTERNS = [(row.name, row.find or row.expression, row.ignore_case) for row in ROWS]
-#: grep is faster where a character is a byte.
+#: grep is faster in a single-byte locale.
 PLAIN = {**os.environ, "LC_ALL": "C"}
 _UNIT_LINES = 40_000
 #: The peers search a shorter log of the same kind: grep needs minutes for a gigabyte.
@@ -44,43 +47,52 @@ PEERS_BYTES = 50_000_000
 
 def _line(rng: random.Random, number: int) -> str:
     rank, step = rng.randrange(RANKS), number // RANKS
-    at = f"2026-03-01 {step // 3600 % 24:02d}:{step // 60 % 60:02d}:{step % 60:02d},{rng.randrange(1000):03d}"
+    clock = f"{step // 3600 % 24:02d}:{step // 60 % 60:02d}:{step % 60:02d}"
+    at = f"2026-03-01 {clock},{rng.randrange(1000):03d}"
     kind = rng.random()
     if kind < 0.70:
         text = (
-            f"step {step}/200000 | loss {2 + rng.random():.4f} | lr 3.00e-04 | norm {rng.random():.3f} | {at[-3:]} ms"
+            f"step {step}/200000 | loss {2 + rng.random():.4f} | lr 3.00e-04 "
+            f"| norm {rng.random():.3f} | {at[-3:]} ms"
         )
     elif kind < 0.80:
         text = (
-            f"shard {rng.randrange(4096):05d}.tar: {rng.randrange(9000)} samples, waited {rng.random():.3f} s for data"
+            f"shard {rng.randrange(4096):05d}.tar: {rng.randrange(9000)} samples, "
+            f"waited {rng.random():.3f} s for data"
         )
     elif kind < 0.90:
-        text = f"memory: allocated {60 + rng.random():.2f} GiB, reserved {70 + rng.random():.2f} GiB, no retries"
+        text = (
+            f"memory: allocated {60 + rng.random():.2f} GiB, "
+            f"reserved {70 + rng.random():.2f} GiB, no retries"
+        )
     elif kind < 0.9995:
-        text = f"NCCL INFO Channel {rank % 24:02d}/0 : {rank}[{rank % 8}] -> {(rank + 1) % RANKS}[{rank % 8}] [send]"
+        peers = f"{rank}[{rank % 8}] -> {(rank + 1) % RANKS}[{rank % 8}]"
+        text = f"NCCL INFO Channel {rank % 24:02d}/0 : {peers} [send]"
     else:
         text = f"saving checkpoint to /checkpoints/run/step-{step} ..."
     return f"[rank{rank}]: {at} - trainer - INFO - {text}"
 
 
 def _end() -> str:
-    """Rank 17 fails, the others wait until their watchdogs have enough."""
+    """Return the last lines: rank 17 fails, and the watchdogs of all ranks time out."""
     lines = [
         "[rank17]: Traceback (most recent call last):",
         '[rank17]:   File "/job/train.py", line 212, in train',
         "[rank17]: KeyError: 'input_ids'",
     ]
     lines += [
-        f"[rank{rank}]:[E301 12:00:00.1 ProcessGroupNCCL.cpp:683] [Rank {rank}] Watchdog caught collective operation "
-        "timeout: WorkNCCL(SeqNum=9001, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000)"
+        f"[rank{rank}]:[E301 12:00:00.1 ProcessGroupNCCL.cpp:683] [Rank {rank}] Watchdog caught "
+        "collective operation "
+        "timeout: WorkNCCL(SeqNum=9001, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, "
+        "Timeout(ms)=600000)"
         for rank in range(RANKS)
     ]
     return "\n".join(lines) + "\n"
 
 
 def write_log(path: Path, size_bytes: int) -> int:
-    """Write the log; gives its size. One stretch of lines is repeated until it is long enough."""
-    rng = random.Random(64)  # noqa: S311 - a log that is the same every time
+    """Write the log by repeating a block of lines; return its size in bytes."""
+    rng = random.Random(64)  # noqa: S311 - reproducible
     unit = "".join(_line(rng, number) + "\n" for number in range(_UNIT_LINES)).encode()
     written = 0
     with path.open("wb") as file:
@@ -91,7 +103,7 @@ def write_log(path: Path, size_bytes: int) -> int:
 
 
 def scan(path: Path, sparse: Sequence[str]) -> None:
-    """What the child process does: search, and print hits, lines and CPU seconds."""
+    """Search, and print hits, lines and CPU seconds; runs in the child process."""
     began = time.process_time()
     scanner = Scanner(PATTERNS, sparse=frozenset(sparse))
     with path.open("rb", buffering=0) as stream:
@@ -107,18 +119,18 @@ def _cpu_seconds(command: list[str]) -> tuple[float, str]:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
 
 
-def _ours(path: Path, sparse: Sequence[str]) -> tuple[float, int, float]:
-    """CPU seconds (compiling counts, Python's start does not), hits, and peak memory in MiB."""
+def _run_scanner(path: Path, sparse: Sequence[str]) -> tuple[float, int, float]:
+    """Return CPU seconds (with compilation, without Python's start), hits and peak MiB."""
     call = f"scan(Path({str(path)!r}), {sorted(sparse)!r})"
     peak = "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
     script = f"from pathlib import Path; from benchmarks.log_scan import scan; {call}; {peak}"
-    _, said = _cpu_seconds([sys.executable, "-c", script])
-    hits, _lines, seconds, mebibytes = said.split()
+    _, output = _cpu_seconds([sys.executable, "-c", script])
+    hits, _lines, seconds, mebibytes = output.split()
     return float(seconds), int(hits), float(mebibytes)
 
 
 def alternation(*, posix: bool) -> str:
-    """All rows in one expression, without names of groups; ``posix`` for grep, which is then told to ignore no case."""
+    """Return all rows as one expression without group names; with ``posix``, case-sensitive."""
     each = []
     for _, expression, ignore in PATTERNS:
         plain = re.sub(r"\(\?P<\w+>", "(?:", expression)
@@ -127,14 +139,18 @@ def alternation(*, posix: bool) -> str:
             plain = re.sub(r"([}*+])\?", r"\1", plain)
         else:
             plain = re.sub(r"\\([^A-Za-z0-9])", _needed_escape, plain)
-            plain = re.sub(r"[^\x00-\x7f]+", lambda word: "".join(f"\\x{byte:02x}" for byte in word[0].encode()), plain)
+            plain = re.sub(
+                r"[^\x00-\x7f]+",
+                lambda word: "".join(f"\\x{byte:02x}" for byte in word[0].encode()),
+                plain,
+            )
             plain = f"(?i:{plain})" if ignore else plain
         each.append(plain)
     return "|".join(each)
 
 
 def _needed_escape(found: re.Match[str]) -> str:
-    """Rust's expressions know no backslash in front of what means nothing."""
+    """Keep only escapes that Rust's expressions allow."""
     return found[0] if found[1] in r"\.+*?()|[]{}^$#&-~" else found[1]
 
 
@@ -143,35 +159,49 @@ _CLASSES = {r"\d": "0-9", r"\w": "A-Za-z0-9_", r"\s": "[:space:]", r"\n": ""}
 
 
 def _posix_bracket(found: re.Match[str]) -> str:
-    """A set in which a backslash stands for itself, ``]`` comes first and ``-`` last."""
+    """Rewrite a set for POSIX: literal backslashes, ``]`` first, ``-`` last."""
     inside = re.sub(r"\\.", lambda part: _CLASSES.get(part[0], part[0][1:]), found[2])
     closing = "]" if r"\]" in found[2] else ""
     dash = "-" if r"\-" in found[2] else ""
     return f"[{found[1]}{closing}{inside.replace(']', '') if closing else inside}{dash}]"
 
 
-def _peers(path: Path) -> dict[str, float]:
-    """CPU seconds of those that are installed."""
+def _run_peers(path: Path) -> dict[str, float]:
+    """Return the CPU seconds of the installed peers."""
     commands = {"grep -E": ["grep", "-c", "-a", "-E", "-e", alternation(posix=True), str(path)]}
     if shutil.which("rg"):
-        # Bytes as characters, as everywhere here; and room for the whole alternation, without which rg refuses it.
+        # One byte per character, as for grep; a limit large enough for the whole alternation.
         options = ["--no-unicode", "--regex-size-limit=1G", "--dfa-size-limit=1G"]
-        commands["rg"] = ["rg", "-c", "-a", "-j1", "--no-config", *options, "-e", alternation(posix=False), str(path)]
+        commands["rg"] = [
+            "rg",
+            "-c",
+            "-a",
+            "-j1",
+            "--no-config",
+            *options,
+            "-e",
+            alternation(posix=False),
+            str(path),
+        ]
     else:
-        print("rg: not installed, left out")
+        print("rg: not installed, skipped")
     return {name: _cpu_seconds(command)[0] for name, command in commands.items()}
 
 
 def _diagnose(path: Path) -> tuple[float, float, str]:
-    """Seconds and peak memory in MiB of ``holdfast diagnose``, and what it names."""
+    """Return seconds, peak MiB and message of ``holdfast diagnose``."""
     script = (
-        "import resource, sys, time; from holdfast.actions.diagnose import diagnose; began = time.monotonic(); "
+        "import resource, sys, time; from holdfast.diagnose.pipeline import diagnose; began = "
+        "time.monotonic(); "
         "root = diagnose([sys.argv[1]]).verdict.root; print(time.monotonic() - began); "
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024); print(root.message if root else 'nothing')"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024); print(root.message if "
+        "root else 'nothing')"
     )
-    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
-    seconds, peak, said = done.stdout.splitlines()
-    return float(seconds), float(peak), said
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True
+    )
+    seconds, peak, message = done.stdout.splitlines()
+    return float(seconds), float(peak), message
 
 
 def main() -> None:
@@ -181,25 +211,32 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.log"
         written = write_log(path, size) / 1e6
-        seconds, hits, peak = _ours(path, sorted(SPARSE))
+        seconds, hits, peak = _run_scanner(path, sorted(SPARSE))
         print(f"{written:.0f} MB of {RANKS} ranks, {len(PATTERNS)} expressions, one core, CPU time")
         print(
             f"holdfast: {written / seconds:.0f} MB/s, {hits} hits (target {TARGET_MB_S} MB/s); "
             f"peak memory {peak:.0f} MiB (target {MOST_MIB})"
         )
-        everywhere, hits, peak = _ours(path, ())
-        print(f"holdfast, no row sparse: {written / everywhere:.0f} MB/s, {hits} hits, peak memory {peak:.0f} MiB")
+        unsampled_s, hits, peak = _run_scanner(path, ())
+        print(
+            f"holdfast, without sampling: {written / unsampled_s:.0f} MB/s, {hits} hits, peak "
+            f"memory {peak:.0f} MiB"
+        )
         part = Path(folder) / "part.log"
         portion = write_log(part, min(size, PEERS_BYTES)) / 1e6
-        for name, other in _peers(part).items():
+        for name, other in _run_peers(part).items():
             ratio = (written / seconds) / (portion / other)
-            print(f"{name}: {portion / other:.0f} MB/s (over {portion:.0f} MB); holdfast is {ratio:.1f} times as fast")
+            print(
+                f"{name}: {portion / other:.0f} MB/s (over {portion:.0f} MB); holdfast is "
+                f"{ratio:.1f} times as fast"
+            )
         whole = int(os.environ.get("HOLDFAST_BENCH_LOG_WHOLE_MB", "0")) * 1_000_000
         written = write_log(path, whole) / 1e6 if whole else written
-        seconds, peak, said = _diagnose(path)
+        seconds, peak, message = _diagnose(path)
         print(
-            f"holdfast diagnose: {written:.0f} MB in {seconds:.1f} s ({written / seconds:.0f} MB/s), "
-            f"peak memory {peak:.0f} MiB (target {MOST_MIB}): {said}"
+            f"holdfast diagnose: {written:.0f} MB in {seconds:.1f} s ({written / seconds:.0f} "
+            "MB/s), "
+            f"peak memory {peak:.0f} MiB (target {MOST_MIB}): {message}"
         )
 
 

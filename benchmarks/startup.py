@@ -1,4 +1,4 @@
-"""Start-up: `holdfast --help`, `holdfast env` and `import holdfast`, next to torchrun, collect_env and bare Python."""
+"""Start-up time of `import holdfast`, `holdfast --help` and `env`, next to torch's tools."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMMANDS = {
     "torchrun --help": [str(HERE / "torchrun"), "--help"],
     "torch collect_env": [sys.executable, "-m", "torch.utils.collect_env"],
 }
-#: Slow ones, which take part in three rounds only.
+#: Slow commands, run in three rounds only.
 SLOW = ("torchrun --help", "torch collect_env")
 
 
@@ -30,19 +30,24 @@ def _once(command: list[str]) -> float:
 
 
 def main() -> None:
-    """Print medians of interleaved runs, and how much faster the audit is than torch's own look at the environment."""
-    taken: dict[str, list[float]] = {name: [] for name in COMMANDS}
+    """Print medians of interleaved runs, and the ratio of `holdfast env` to torch's collect_env."""
+    durations: dict[str, list[float]] = {name: [] for name in COMMANDS}
     for each in COMMANDS.values():
         _once(each)
     for number in range(ROUNDS):
         for name, command in COMMANDS.items():
             if number < 3 or name not in SLOW:
-                taken[name].append(_once(command))
-    bare = statistics.median(taken["python -c pass"])
-    for name, values in taken.items():
-        middle = statistics.median(values)
-        print(f"{name:18} {middle * 1000:8.1f} ms   {(middle - bare) * 1000:+8.1f} ms over a bare interpreter")
-    ratio = statistics.median(taken["torch collect_env"]) / statistics.median(taken["holdfast env"])
+                durations[name].append(_once(command))
+    bare = statistics.median(durations["python -c pass"])
+    for name, values in durations.items():
+        median_s = statistics.median(values)
+        print(
+            f"{name:18} {median_s * 1000:8.1f} ms   {(median_s - bare) * 1000:+8.1f} ms over a "
+            "bare interpreter"
+        )
+    ratio = statistics.median(durations["torch collect_env"]) / statistics.median(
+        durations["holdfast env"]
+    )
     print(f"holdfast env takes 1/{ratio:.0f} of the time of torch's collect_env")
     print("targets: holdfast --help 100 ms, import holdfast 50 ms, holdfast env 150 ms")
 

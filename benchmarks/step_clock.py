@@ -1,6 +1,7 @@
-"""Runs a script with a clock at every optimizer step: ``step_clock.py FOLDER SCRIPT ARGUMENTS…``.
+"""Record the time of every optimizer step of a script: ``step_clock.py FOLDER SCRIPT …``.
 
-Rank 0 appends the monotonic time (s, 8 bytes, little-endian double) of each step to ``FOLDER/steps``.
+Rank 0 appends the monotonic time of each step, in seconds, to ``FOLDER/steps``: little-endian
+doubles of 8 bytes.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 
 def main() -> None:
-    """Start the clock, then the script as ``__main__``."""
+    """Register the hook, then run the script as ``__main__``."""
     _, folder, *sys.argv = sys.argv
     if os.environ["RANK"] == "0":
-        clock = Path(folder, "steps").open("ab", buffering=0)  # noqa: SIM115 - open as long as the process lives
-        register_optimizer_step_post_hook(lambda *_: clock.write(struct.pack("<d", time.monotonic())))
+        # Open until the process exits.
+        clock = Path(folder, "steps").open("ab", buffering=0)  # noqa: SIM115
+        register_optimizer_step_post_hook(
+            lambda *_: clock.write(struct.pack("<d", time.monotonic()))
+        )
     sys.path[0] = str(Path(sys.argv[0]).parent)
     runpy.run_path(sys.argv[0], run_name="__main__")
 

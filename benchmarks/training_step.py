@@ -1,8 +1,9 @@
-"""Time of a DDP training step of the example under holdfast (recorder, watcher, logs of each rank) and under torchrun.
+"""Time of a DDP training step under holdfast (recorder, watcher, log per rank) and under torchrun.
 
-Both jobs run ``examples/rvq/train.py`` on two ranks at once, but never at the same time: each in turn is let run for a
-moment while the other's whole process tree, launcher and watcher included, is stopped. Steps that lie wholly within a
-turn count. Each turn is compared with torchrun's of the same round, in wall time and in CPU time of all its processes.
+All jobs run ``examples/rvq/train.py`` on two ranks. They take turns: while one runs, the process
+trees of the others, launcher and watcher included, are stopped. Only complete steps of a turn
+count. Each turn is compared with torchrun's of the same round, in wall time and in CPU time of all
+its processes.
 """
 
 from __future__ import annotations
@@ -35,26 +36,37 @@ LAUNCHERS = {
 
 
 class Turn(NamedTuple):
-    """Milliseconds a step."""
+    """Milliseconds per step."""
 
     wall: float
     cpu: float
 
 
 class Job:
-    """One training run, which can be stopped and let go on."""
+    """One training run that can be stopped and continued."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self._steps = folder / "steps"
-        command = [*LAUNCHERS[name], "--standalone", "--nproc-per-node=2", str(CLOCK), str(folder), str(EXAMPLE)]
+        command = [
+            *LAUNCHERS[name],
+            "--standalone",
+            "--nproc-per-node=2",
+            str(CLOCK),
+            str(folder),
+            str(EXAMPLE),
+        ]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        with (folder / "said").open("wb") as said:
+        with (folder / "log").open("wb") as log:
             self._launcher = subprocess.Popen(
-                [*command, "--max-steps", "10000000"], env=environment, cwd=folder, stdout=said, stderr=said
+                [*command, "--max-steps", "10000000"],
+                env=environment,
+                cwd=folder,
+                stdout=log,
+                stderr=log,
             )
 
     def steps(self) -> np.ndarray:
-        """Times of all steps so far (s)."""
+        """Return the times of all steps so far, in seconds."""
         return np.fromfile(self._steps, dtype="<f8") if self._steps.exists() else np.empty(0)
 
     def warm_up(self) -> None:
@@ -62,24 +74,28 @@ class Job:
         limit = time.monotonic() + START_LIMIT_S
         while len(self.steps()) < WARM_STEPS:
             if time.monotonic() > limit or self._launcher.poll() is not None:
-                raise RuntimeError(f"{self._steps.parent / 'said'} tells why no step was made")
+                raise RuntimeError(f"no steps; see {self._steps.parent / 'log'}")
             time.sleep(0.1)
 
     def signal(self, number: int) -> None:
-        """To every process of the job; the launcher and the watcher last when it goes on, first when it stops."""
-        tree = [psutil.Process(self._launcher.pid), *psutil.Process(self._launcher.pid).children(recursive=True)]
+        """Signal every process of the job: the launcher first if it stops, last if it continues."""
+        tree = [
+            psutil.Process(self._launcher.pid),
+            *psutil.Process(self._launcher.pid).children(recursive=True),
+        ]
         for process in tree if number == signal.SIGSTOP else reversed(tree):
             process.send_signal(number)
 
     def cpu_s(self) -> float:
-        """CPU seconds that all processes of the job have used so far."""
+        """Return the CPU seconds of all processes of the job so far."""
         launcher = psutil.Process(self._launcher.pid)
         return sum(
-            sum(process.cpu_times()[:2]) for process in (launcher, *launcher.children(recursive=True))
-        )  # fmt: skip
+            sum(process.cpu_times()[:2])
+            for process in (launcher, *launcher.children(recursive=True))
+        )
 
     def turn(self) -> Turn:
-        """Let it run for one turn."""
+        """Run the job for one turn."""
         before, used = len(self.steps()), self.cpu_s()
         self.signal(signal.SIGCONT)
         begun = time.monotonic()
@@ -88,10 +104,13 @@ class Job:
         self.signal(signal.SIGSTOP)
         steps = self.steps()
         within = steps[(steps > begun) & (steps < ended)][2:]
-        return Turn(float(np.diff(within).mean() * 1000), (self.cpu_s() - used) * 1000 / (len(steps) - before))
+        return Turn(
+            float(np.diff(within).mean() * 1000),
+            (self.cpu_s() - used) * 1000 / (len(steps) - before),
+        )
 
     def end(self) -> None:
-        """Let the launcher end its workers."""
+        """Continue the job and terminate its launcher, which ends the workers."""
         if self._launcher.poll() is not None:
             return
         self.signal(signal.SIGCONT)
@@ -104,9 +123,9 @@ def take_turns(folder: Path) -> dict[str, list[Turn]]:
     jobs: dict[str, Job] = {}
     try:
         for name in LAUNCHERS:
-            place = folder / name
-            place.mkdir()
-            jobs[name] = Job(name, place)
+            job_folder = folder / name
+            job_folder.mkdir()
+            jobs[name] = Job(name, job_folder)
             jobs[name].warm_up()
             jobs[name].signal(signal.SIGSTOP)
         rounds = [{name: job.turn() for name, job in jobs.items()} for _ in range(TURNS)]
@@ -117,7 +136,7 @@ def take_turns(folder: Path) -> dict[str, list[Turn]]:
 
 
 def compare(values: np.ndarray, base: np.ndarray) -> str:
-    """Median, the ratio to ``base`` turn by turn, and the interval in which its median lies (95 %, by bootstrap)."""
+    """Format median, median ratio to ``base`` per turn, and its 95% interval by bootstrap."""
     ratios = values / base
     medians = np.median(np.random.default_rng(0).choice(ratios, (2000, len(ratios))), axis=1)
     low, high = np.percentile(medians, [2.5, 97.5])
@@ -127,12 +146,15 @@ def compare(values: np.ndarray, base: np.ndarray) -> str:
 def main() -> None:
     """Print the table."""
     with tempfile.TemporaryDirectory() as folder:
-        taken = {name: np.array(turns) for name, turns in take_turns(Path(folder)).items()}
-    base = taken["torchrun"]
-    print(f"{'':16} {'a step, of torchrun (95 %)':>36} {'CPU of all processes a step':>36}")
-    for name, turns in taken.items():
+        turns_by_job = {name: np.array(turns) for name, turns in take_turns(Path(folder)).items()}
+    base = turns_by_job["torchrun"]
+    print(
+        f"{'':16} {'step time, relative to torchrun (95%)':>38} "
+        f"{'CPU of all processes per step':>38}"
+    )
+    for name, turns in turns_by_job.items():
         wall, cpu = (compare(turns[:, at], base[:, at]) for at in (0, 1))
-        print(f"{name:16} {wall:>36} {cpu:>36}")
+        print(f"{name:16} {wall:>38} {cpu:>38}")
     print(f"{TURNS} turns of {TURN_S:g} s each; target: holdfast run at most 1.01 of torchrun")
 
 

@@ -1,6 +1,7 @@
-"""Faults that keep two hosts from starting a job, each made on real name spaces, with the finding that is right.
+"""Faults that prevent two hosts from starting a job, on real namespaces, with the correct finding.
 
-Used by ``tests/e2e/test_bring_up.py`` and by ``benchmarks/bring_up.py``, which shows what plain torchrun says.
+Used by ``tests/process/test_bring_up.py`` and by ``benchmarks/bring_up.py``, which compares with
+torchrun.
 """
 
 from __future__ import annotations
@@ -10,13 +11,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tests.hosts import EPHEMERAL, NOBODY, Host, Started
+from tests.network_namespaces import EPHEMERAL, NOBODY, Host, Started
 
 PORT = 29500
-#: Takes the port, as the rest of an earlier job does, and never says a word.
-_LISTENER = (
-    f"import socket, time; taken = socket.create_server(('', {PORT})); print('ready', flush=True); time.sleep(600)"
-)
+#: Occupies the port, like a leftover process of an earlier job, without sending anything.
+_LISTENER = f"import socket, time; taken = socket.create_server(('', {PORT})); print('ready', flush=True); time.sleep(600)"
 
 
 def nothing(*_hosts: Host) -> None:
@@ -25,11 +24,11 @@ def nothing(*_hosts: Host) -> None:
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault. ``make`` breaks the hosts before the job starts; the rest is what each host is started with.
+    """One fault: ``make`` injects it before the job starts; other fields are the hosts' arguments.
 
-    ``causes`` are those of the right finding, one a host, or one for all: hosts that cannot talk see different things.
-    ``words`` stand in the finding's sentence. ``silent`` hosts, counted from 0, are not started. ``later`` is done
-    when they have been.
+    ``causes``: those of the correct finding, one per host or one for all, because disconnected
+    hosts observe different symptoms. ``words`` must be in the finding's message. ``silent`` hosts,
+    counted from 0, are not started. ``later`` is called once the others are started.
     """
 
     name: str
@@ -45,11 +44,11 @@ class Fault:
     later: Callable[..., object] | None = None
 
     def cause(self, at: int) -> str:
-        """That of the finding on a host."""
+        """Return the expected cause on a host."""
         return self.causes[at % len(self.causes)]
 
     def place(self, at: int) -> tuple[int, int]:
-        """The rank of a host, and of how many, as it is told."""
+        """Return the rank and world size passed to a host."""
         return (self.ranks or range(self.count))[at], (self.nodes or (self.count,) * self.count)[at]
 
 
@@ -70,13 +69,16 @@ def _other_meaning(_: Host, second: Host) -> None:
 
 def _wrong_interface(first: Host, second: Host) -> None:
     for host in (first, second):
-        host.interface("docker0", "172.17.0.1/16")  # the same on all hosts, and it leads nowhere
+        host.interface("docker0", "172.17.0.1/16")  # the same address on all hosts, without a route
 
 
 def _partition(first: Host, second: Host) -> None:
-    """Once they have met."""
+    """Partition the hosts once they are connected."""
     until = time.monotonic() + 20
-    while not first.do("ss", "-Htn", "state", "established", "sport", f"= :{PORT}") and time.monotonic() < until:
+    while (
+        not first.do("ss", "-Htn", "state", "established", "sport", f"= :{PORT}")
+        and time.monotonic() < until
+    ):
         time.sleep(0.02)
     time.sleep(0.2)
     first.drop()
@@ -86,51 +88,104 @@ def _partition(first: Host, second: Host) -> None:
 _DOCKER = {"GLOO_SOCKET_IFNAME": "docker0", "NCCL_SOCKET_IFNAME": "docker0"}
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
 _MISSING = {"GLOO_SOCKET_IFNAME": "eth9"}
-_FIREWALL, _INTERFACE, _MASTER = ("firewall-blocked-ports",), ("network-interface-wrong",), ("master-unreachable",)
+_FIREWALL, _INTERFACE, _MASTER = (
+    ("firewall-blocked-ports",),
+    ("network-interface-wrong",),
+    ("master-unreachable",),
+)
 _NEVER, _ARGUMENTS = "host-never-arrived", ("launch-arguments-differ",)
 
 FAULTS: tuple[Fault, ...] = (
     Fault("master port dropped", _FIREWALL, ("29500",), lambda first, _: first.drop(PORT)),
-    Fault("master port rejected", _FIREWALL, ("29500",),
-          lambda first, _: first.reject(PORT, told="icmpx admin-prohibited")),
-    Fault("master port reset", _FIREWALL, ("29500",), lambda first, _: first.reject(PORT, told="tcp reset")),
-    Fault("data ports dropped", _FIREWALL, ("node1", "node0"), lambda first, _: first.drop(EPHEMERAL)),
-    Fault("data ports rejected", _FIREWALL, ("node1", "node0"), lambda first, _: first.reject(EPHEMERAL)),
-    Fault("data ports dropped in one direction", _FIREWALL, ("from node0", "of node1"),
-          lambda first, second: second.drop(EPHEMERAL, peer=first)),
-    Fault("one host dropped", (_NEVER, *_FIREWALL), ("node0",), lambda first, second: first.drop(peer=second)),
-    Fault("interface that leads nowhere", _INTERFACE, ("172.17.0.1",), _wrong_interface, variables=(_DOCKER, _DOCKER)),
+    Fault(
+        "master port rejected",
+        _FIREWALL,
+        ("29500",),
+        lambda first, _: first.reject(PORT, told="icmpx admin-prohibited"),
+    ),
+    Fault(
+        "master port reset",
+        _FIREWALL,
+        ("29500",),
+        lambda first, _: first.reject(PORT, told="tcp reset"),
+    ),
+    Fault(
+        "data ports dropped", _FIREWALL, ("node1", "node0"), lambda first, _: first.drop(EPHEMERAL)
+    ),
+    Fault(
+        "data ports rejected",
+        _FIREWALL,
+        ("node1", "node0"),
+        lambda first, _: first.reject(EPHEMERAL),
+    ),
+    Fault(
+        "data ports dropped in one direction",
+        _FIREWALL,
+        ("from node0", "of node1"),
+        lambda first, second: second.drop(EPHEMERAL, peer=first),
+    ),
+    Fault(
+        "one host dropped",
+        (_NEVER, *_FIREWALL),
+        ("node0",),
+        lambda first, second: first.drop(peer=second),
+    ),
+    Fault(
+        "interface that leads nowhere",
+        _INTERFACE,
+        ("172.17.0.1",),
+        _wrong_interface,
+        variables=(_DOCKER, _DOCKER),
+    ),
     Fault("interface is loopback", _INTERFACE, ("=lo",), variables=(_LOOPBACK, _LOOPBACK)),
     Fault("interface is missing", _INTERFACE, ("eth9", "node1"), variables=({}, _MISSING)),
     Fault("name is unknown", ("hostname-resolution",), ("node7",), endpoint="node7"),
     Fault("name means another address", (_NEVER, *_MASTER), ("node0",), _other_meaning),
-    Fault("address is nobody's", _MASTER, (NOBODY,), endpoint=NOBODY),
+    Fault("address is unused", _MASTER, (NOBODY,), endpoint=NOBODY),
     Fault("address has no route", _MASTER, ("10.9.9.9",), endpoint="10.9.9.9"),
     Fault("address is loopback", _MASTER, ("127.0.0.1",), endpoint="127.0.0.1"),
     Fault("address is the other host's", _MASTER, ("node1", "not of node0"), endpoint="node1"),
     Fault("port is taken", ("port-in-use",), ("29500", "node0"), _take_port),
     Fault("own name is 127.0.1.1", _INTERFACE, ("127.0.1.1",), _own_name_is_loopback),
-    Fault("large packets are lost", ("mtu-black-hole",), ("node1", "node0"), lambda first, _: first.lose_large()),
-    Fault("interface with a small MTU", ("mtu-black-hole",), ("1200 bytes on node1",),
-          lambda _, second: second.mtu(1200)),
+    Fault(
+        "large packets are lost",
+        ("mtu-black-hole",),
+        ("node1", "node0"),
+        lambda first, _: first.lose_large(),
+    ),
+    Fault(
+        "interface with a small MTU",
+        ("mtu-black-hole",),
+        ("1200 bytes on node1",),
+        lambda _, second: second.mtu(1200),
+    ),
     Fault("second rank never starts", (_NEVER,), ("node 1",), silent=(1,)),
     Fault("first rank never starts", _MASTER, ("node 0",), silent=(0,)),
     Fault("world of 2 and of 3", _ARGUMENTS, ("2 on node0", "3 on node1"), nodes=(2, 3)),
     Fault("rank 0 twice", _ARGUMENTS, ("node rank 0", "node0, node1"), ranks=(0, 0)),
-    Fault("clock is 3 s fast", ("clocks-differ",), ("node1", "3.0"), lambda _, second: second.shift_clock(3)),
+    Fault(
+        "clock is 3 s fast",
+        ("clocks-differ",),
+        ("node1", "3.0"),
+        lambda _, second: second.shift_clock(3),
+    ),
     Fault("slow link", ("slow-link",), ("node3",), lambda *made: made[3].limit("100mbit"), count=4),
     Fault("partition in mid-run", ("network-fabric-fault",), ("node1",), later=_partition),
-)  # fmt: skip
+)
 BY_NAME = {fault.name: fault for fault in FAULTS}
 
 
-def start(fault: Fault, made: list[Host], words: Callable[[Fault, int], list[str]]) -> list[Started | None]:
-    """Break the hosts and start ``words(fault, at)`` on each; None stands for a host on which nothing is started."""
+def start(
+    fault: Fault, made: list[Host], words: Callable[[Fault, int], list[str]]
+) -> list[Started | None]:
+    """Inject the fault and start ``words(fault, at)`` on each host; None for hosts not started."""
     fault.make(*made)
     started = [
         None
         if at in fault.silent
-        else host.start(sys.executable, *words(fault, at), **(fault.variables[at] if fault.variables else {}))
+        else host.start(
+            sys.executable, *words(fault, at), **(fault.variables[at] if fault.variables else {})
+        )
         for at, host in enumerate(made)
     ]
     if fault.later is not None:
@@ -139,7 +194,16 @@ def start(fault: Fault, made: list[Host], words: Callable[[Fault, int], list[str
 
 
 def check(fault: Fault, at: int) -> list[str]:
-    """The words of ``holdfast check --connect`` for a host."""
+    """Return the arguments of ``holdfast check --connect`` for a host."""
     rank, size = fault.place(at)
-    place = ("--rank", rank, "--world-size", size, "--master-addr", fault.endpoint, "--master-port", PORT)
+    place = (
+        "--rank",
+        rank,
+        "--world-size",
+        size,
+        "--master-addr",
+        fault.endpoint,
+        "--master-port",
+        PORT,
+    )
     return [*map(str, ("-m", "holdfast", "check", "--connect", "--json", *place))]

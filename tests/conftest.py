@@ -1,46 +1,71 @@
-"""What all tests share."""
+"""Configuration of all tests."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from holdfast import settings
-from tests.scheduling import pytest_xdist_make_scheduler  # noqa: F401 -- a hook: pytest finds it by its name
+from holdfast.core import settings
+from tests import hypothesis_profiles
+from tests.scheduling import pytest_xdist_make_scheduler  # noqa: F401 - a pytest hook
+
+#: Programs that tests read or run; some have names of tests, such as ``*_test.py``.
+collect_ignore = ["faults/lint_cases", "faults/specimens", "golden"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Heed Ctrl-C, and keep away from what runs of the user's own have measured and learnt."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # who starts the tests in a shell's background has it so
+    """Restore Ctrl-C, allow cached bytecode, and isolate the tests from the user's caches."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # ignored in background jobs of a shell
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Otherwise each process that a test starts compiles holdfast again (0.7 s of CPU time), and
+    # each test worker all tests (15 s).
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    hypothesis_profiles.load()
     folder = Path(config.rootpath, ".pytest_cache", "holdfast")
-    _own_cache(folder)
-    _own_extensions(folder / "torch_extensions", begins=not hasattr(config, "workerinput"))
+    _isolate_cache(folder)
+    _isolate_extensions(folder / "torch_extensions", first=not hasattr(config, "workerinput"))
 
 
-def _own_extensions(folder: Path, *, begins: bool) -> None:
-    """What DeepSpeed builds by torch, for tests alone: a lock that a killed process left would stop it for ever."""
-    for lock in folder.glob("*/lock") if begins else ():
+def pytest_report_header() -> str:
+    """Return the header line about hypothesis."""
+    return hypothesis_profiles.describe()
+
+
+def _isolate_extensions(folder: Path, *, first: bool) -> None:
+    """Use a separate folder for DeepSpeed's extensions; stale locks would block it."""
+    for lock in folder.glob("*/lock") if first else ():
         lock.unlink(missing_ok=True)
     os.environ["TORCH_EXTENSIONS_DIR"] = str(folder)
 
 
-def _own_cache(folder: Path) -> None:
-    """A cache folder for tests alone. What is compiled is named by its content, and taken from the user's or kept."""
-    users = settings.cache_folder()
+def _isolate_cache(folder: Path) -> None:
+    """Use a separate cache folder, with links to the user's compiled extensions."""
+    user_cache = settings.cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "links.json").unlink(missing_ok=True)  # of the tests before
-    for part in users.glob("*.so"):
+    (folder / "links.json").unlink(missing_ok=True)  # of earlier test runs
+    for extension in user_cache.glob("*.so"):
         with suppress(FileExistsError):
-            (folder / part.name).symlink_to(part.resolve())
+            (folder / extension.name).symlink_to(extension.resolve())
     os.environ["HOLDFAST_CACHE"] = str(folder)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with long tests come first, so that at the end no worker is left alone with one."""
+    """Run files with slow tests first, so that no worker ends up with one at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_collection_finish() -> None:
+    """Exclude all tests and imported modules from garbage collection.
+
+    A collection in a test, by holdfast or by Python, takes about a second otherwise.
+    """
+    gc.collect()
+    gc.freeze()

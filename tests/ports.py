@@ -1,4 +1,4 @@
-"""Free ports for tests, below those that the system gives to connections, so that nobody gets one in between."""
+"""Free ports for tests, below the ephemeral range, so that no connection takes one in between."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import os
 import socket
 import time
 
-_FIRST, _EACH = 20_000, 1_500
+_FIRST, _PORTS_PER_WORKER = 20_000, 1_500
 
 
 def free_port() -> int:
-    """A port that nobody has, from a range of this process of pytest's own (pytest-xdist numbers them)."""
+    """Return a free port from this pytest-xdist worker's own range."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8
     at = time.monotonic_ns() // 1000
-    for step in range(_EACH):
-        port = _FIRST + worker * _EACH + (at + step) % _EACH
-        with socket.socket() as tried:
+    for step in range(_PORTS_PER_WORKER):
+        port = _FIRST + worker * _PORTS_PER_WORKER + (at + step) % _PORTS_PER_WORKER
+        with socket.socket() as candidate:
             try:
-                tried.bind(("", port))
+                candidate.bind(("", port))
             except OSError:
                 continue
             return port

@@ -1,4 +1,4 @@
-"""Which worker of pytest-xdist runs which file of tests, also after one of them died."""
+"""Scheduling of test files to pytest-xdist workers that survives a worker's death."""
 
 from __future__ import annotations
 
@@ -13,40 +13,47 @@ if TYPE_CHECKING:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
-    """Ours for ``--dist loadfile``, xdist's own for everything else."""
+    """Return our scheduler for ``--dist loadfile``, xdist's own otherwise."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
     class Files(LoadFileScheduling):
-        """Ends after a worker's death, as by a time limit; xdist's own (3.8) waits for ever.
+        """Finishes after a worker's death, for example by a timeout; xdist's own (3.8) hangs.
 
-        That one hands out all files of the dead worker again: those that are done, too, on which nothing is reported
-        any more, and no next file asked for; and the test that it died of, of which the next one dies.
+        xdist reassigns all files of the dead worker, including finished tests, which are never
+        reported again so that no next file is requested, and the test that killed it, which kills
+        the next worker.
         """
 
         def remove_node(self, node: Any) -> str | None:
             files = self.assigned_work[node]
-            died_of = next((test for tests in files.values() for test, done in tests.items() if not done), None)
-            left = {
+            died_of = next(
+                (test for tests in files.values() for test, done in tests.items() if not done), None
+            )
+            remaining = {
                 file: {test: done for test, done in tests.items() if not done and test != died_of}
                 for file, tests in files.items()
             }
             self.assigned_work[node] = {}
             super().remove_node(node)
-            self.workqueue.update({file: tests for file, tests in left.items() if tests})
+            self.workqueue.update({file: tests for file, tests in remaining.items() if tests})
             for each in self.nodes if died_of else ():
                 self._reschedule(each)
             return died_of
 
         def schedule(self) -> None:
             super().schedule()
-            for each in self.nodes:  # a worker begins its last test when it knows that there is no other, or which
+            for each in self.nodes:  # a worker starts its last test only when it knows the next one, or that there is none
                 self._reschedule(each)
 
         def _reschedule(self, node: Any) -> None:
-            if node in self.registered_collections:  # else it takes a dead one's place, and is not ready yet
-                with suppress(OSError):  # dead already, and what it was given is handed on when that is known
+            if (
+                node in self.registered_collections
+            ):  # otherwise it replaces a dead worker and is not ready yet
+                with suppress(
+                    OSError
+                ):  # already dead; its files are reassigned when that is detected
                     super()._reschedule(node)
 
     return Files(config, log)

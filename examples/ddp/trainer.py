@@ -1,8 +1,8 @@
-"""A training loop with DistributedDataParallel, and evaluation that cannot end it.
+"""A training loop with DistributedDataParallel, and evaluation whose failures cannot stop it.
 
     holdfast run --standalone --nproc-per-node 2 examples/ddp/trainer.py
 
-It runs under ``torchrun`` too: the guard needs a process group and nothing else.
+It also runs under ``torchrun``: the evaluation guard only needs a process group.
 """
 
 from __future__ import annotations
@@ -19,52 +19,60 @@ from torch.optim import Adam
 from holdfast import evaluate
 
 sys.path.append(str(Path(__file__).parents[1] / "language"))
-from job import Best, Sabotage, metric_sinks, parser, say
+from job import BestStep, FaultyCount, create_parser, metric_sinks, print_step
 from language import LanguageModel, count, held_out, next_letter_loss, training_batches
 
 
 def main() -> None:
-    """The whole job."""
-    options = parser(__doc__).parse_args()
+    """Run the job."""
+    options = create_parser(__doc__).parse_args()
     dist.init_process_group("gloo")
-    train(options)  # DDP's reducer is gone after it: with the group's last reference in it, it may wait for ever
+    # In a function, so that DDP's reducer is freed first: one that holds the group's last reference
+    # may deadlock.
+    train(options)
     dist.destroy_process_group()
 
 
 def train(options: Namespace) -> None:
-    """All but joining and leaving the group."""
+    """Train; process group setup and teardown are in :func:`main`."""
     torch.manual_seed(options.seed)
     model = DistributedDataParallel(LanguageModel())
     optimizer = Adam(model.parameters(), lr=options.lr)
 
-    counting = Sabotage(count, options.fail_evaluation)
+    faulty_count = FaultyCount(count, options.fail_evaluation)
     evaluation = evaluate.Evaluation(
-        model.module, held_out(options.batch_size), counting, budget=options.budget, sinks=metric_sinks(options)
+        model.module,
+        held_out(options.batch_size),
+        faulty_count,
+        budget=options.budget,
+        sinks=metric_sinks(options),
     )
-    best = Best(options.patience)
+    best = BestStep(options.patience)
 
-    for step, texts in enumerate(training_batches(options.steps, options.batch_size, options.seed), start=1):
+    for step, texts in enumerate(
+        training_batches(options.steps, options.batch_size, options.seed), start=1
+    ):
         loss = next_letter_loss(model, texts)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        say(step, loss)
+        print_step(step, loss)
 
         if step % options.evaluate_every == 0:
-            counting.step = step
+            faulty_count.step = step
             result = evaluation.run(step)
             if best.consider(step, result):
                 save(model, options.save_best, step)
-            if best.enough:
+            if best.is_exhausted:
                 break
 
-    best.say_end(step)
+    best.print_summary(step)
 
 
 def save(model: DistributedDataParallel, folder: Path | None, step: int) -> None:
-    """All ranks hold the same weights; one writes them."""
+    """Write the weights, which are the same on all ranks, from rank 0."""
     if folder is not None and dist.get_rank() == 0:
-        written = folder / "best.pt.new"  # who dies while it is written leaves the one before
+        written = folder / "best.pt.new"  # a crash during the write leaves the previous file
         torch.save({"step": step, "model": model.module.state_dict()}, written)
         written.replace(folder / "best.pt")
 

@@ -1,10 +1,11 @@
 """The loop of ``examples/ddp`` with DeepSpeed's ZeRO, stages 0 to 3.
 
-    DS_ACCELERATOR=cpu holdfast run --standalone --nproc-per-node 2 examples/deepspeed/trainer.py --zero-stage 2
+    DS_ACCELERATOR=cpu holdfast run --standalone --nproc-per-node 2 examples/deepspeed/trainer.py
+        --zero-stage 2
 
-No compiler is needed: the optimizer is torch's own. A forward pass in stage 3 gathers weights, so that all ranks have
-to make it together, also where one has fewer batches or fails. A whole copy is evaluated there instead; where that does
-not fit, evaluate the engine's own module with ``collective_forward=True``.
+No compiler is needed: the optimizer is torch's own. A forward pass in stage 3 gathers weights, so
+that all ranks must run it together, even if one has fewer batches or fails. Therefore a full copy
+is evaluated; if that does not fit, evaluate the engine's module with ``collective_forward=True``.
 """
 
 from __future__ import annotations
@@ -21,60 +22,70 @@ from torch.optim import Adam
 from holdfast import evaluate
 
 sys.path.append(str(Path(__file__).parents[1] / "language"))
-from job import Best, Sabotage, metric_sinks, parser, say
+from job import BestStep, FaultyCount, create_parser, metric_sinks, print_step
 from language import LanguageModel, count, held_out, next_letter_loss, training_batches
 
 
 def main() -> None:
-    """The whole job."""
-    options = arguments()
-    deepspeed.ops.__compatible_ops__.pop("deepspeed_shm_comm", None)  # which it would compile first, on CPUs
+    """Run the job."""
+    options = parse_arguments()
+    # Otherwise DeepSpeed compiles it first, on CPUs.
+    deepspeed.ops.__compatible_ops__.pop("deepspeed_shm_comm", None)
     deepspeed.init_distributed("gloo")
     torch.manual_seed(options.seed)
-    engine = made_engine(LanguageModel(), options)
+    engine = create_engine(LanguageModel(), options)
 
-    counting = Sabotage(count, options.fail_evaluation)
-    whole = LanguageModel() if options.zero_stage == 3 else engine.module
+    faulty_count = FaultyCount(count, options.fail_evaluation)
+    full_model = LanguageModel() if options.zero_stage == 3 else engine.module
     evaluation = evaluate.Evaluation(
-        whole, held_out(options.batch_size), counting, budget=options.budget, sinks=metric_sinks(options)
+        full_model,
+        held_out(options.batch_size),
+        faulty_count,
+        budget=options.budget,
+        sinks=metric_sinks(options),
     )
-    best = Best(options.patience)
+    best = BestStep(options.patience)
 
-    for step, texts in enumerate(training_batches(options.steps, options.batch_size, options.seed), start=1):
+    for step, texts in enumerate(
+        training_batches(options.steps, options.batch_size, options.seed), start=1
+    ):
         loss = next_letter_loss(engine, texts)
         engine.backward(loss)
         engine.step()
-        say(step, loss)
+        print_step(step, loss)
 
         if step % options.evaluate_every == 0:
-            counting.step = step
-            if whole is not engine.module:
-                gather(engine.module, into=whole)
+            faulty_count.step = step
+            if full_model is not engine.module:
+                gather(engine.module, into=full_model)
             result = evaluation.run(step)
             if best.consider(step, result) and options.save_best is not None:
-                engine.save_checkpoint(options.save_best, tag="best", client_state={"step": step})  # all ranks write
-            if best.enough:
+                engine.save_checkpoint(
+                    options.save_best, tag="best", client_state={"step": step}
+                )  # all ranks write
+            if best.is_exhausted:
                 break
 
-    best.say_end(step)
+    best.print_summary(step)
     dist.destroy_process_group()
 
 
-def arguments() -> argparse.Namespace:
-    """Those of all four examples, and ZeRO's stage."""
-    added = parser(__doc__)
+def parse_arguments() -> argparse.Namespace:
+    """Parse the options of all four examples, and the ZeRO stage."""
+    parser = create_parser(__doc__)
     sharded = "what is sharded: 1 optimizer state, 2 gradients too, 3 weights too"
-    added.add_argument("--zero-stage", type=int, choices=range(4), default=1, help=sharded)
-    added.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)  # DeepSpeed's own launcher gives it
-    return added.parse_args()
+    parser.add_argument("--zero-stage", type=int, choices=range(4), default=1, help=sharded)
+    # Passed by DeepSpeed's launcher.
+    parser.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
+    return parser.parse_args()
 
 
-def made_engine(model: LanguageModel, options: argparse.Namespace) -> deepspeed.DeepSpeedEngine:
-    """The model in DeepSpeed's hands, with torch's Adam."""
-    settings = {
+def create_engine(model: LanguageModel, options: argparse.Namespace) -> deepspeed.DeepSpeedEngine:
+    """Create the DeepSpeed engine, with torch's Adam."""
+    config = {
         "train_micro_batch_size_per_gpu": options.batch_size,
         "gradient_clipping": 0.0,  # DeepSpeed's default is 1.0; the other examples do not clip
-        # But for these zeros, so small a model would stay whole after its first forward.
+        # Without these zeros, such a small model would stay gathered after its first forward.
         "zero_optimization": {
             "stage": options.zero_stage,
             "stage3_param_persistence_threshold": 0,
@@ -84,13 +95,13 @@ def made_engine(model: LanguageModel, options: argparse.Namespace) -> deepspeed.
         "steps_per_print": sys.maxsize,
     }
     optimizer = Adam(model.parameters(), lr=options.lr)
-    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
     return engine
 
 
 @torch.no_grad()
 def gather(sharded: torch.nn.Module, into: torch.nn.Module) -> None:
-    """Copies the weights of which each rank holds a share; all ranks take part."""
+    """Copy the sharded weights into a full model; called on all ranks."""
     shares = list(sharded.parameters())
     with deepspeed.zero.GatheredParameters(shares):
         for weight, share in zip(into.parameters(), shares, strict=True):

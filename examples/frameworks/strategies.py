@@ -1,7 +1,7 @@
-"""One training loop's step, save and load under each framework: DDP, FSDP2 (full and hybrid), ZeRO-1, 2 and 3.
+"""Step, save and load of a training loop under DDP, FSDP2 (full and hybrid), and ZeRO-1, 2 and 3.
 
-All have torch's AdamW, clip gradients to a norm of 1.0, and reduce gradients in what is computed in, so that they learn
-the same. What else a framework can be told is left as it comes.
+All use torch's AdamW, clip gradients to a norm of 1.0, and reduce gradients in the compute dtype,
+so that they learn the same. Other framework settings are left at their defaults.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DECAY = 0.1
 
 @dataclass(frozen=True)
 class Job:
-    """What is the same under every framework. ``copies``: how many groups of ranks hold all weights (hybrid alone)."""
+    """Settings common to all frameworks; ``copies``: rank groups with all weights (hybrid)."""
 
     device: torch.device
     samples: int  # of a step and rank
@@ -40,24 +40,24 @@ class Job:
 
 
 class Trainer(Protocol):
-    """A model in the hands of a framework."""
+    """A model under a framework."""
 
     @property
     def steps(self) -> int:
-        """Made so far, also before the checkpoint that was loaded."""
+        """Return the completed steps, including those before the loaded checkpoint."""
 
     def step(self, batch: Batch) -> Tensor:
-        """One step; the loss before it, of this rank's batch."""
+        """Run one step; return the loss before it, of this rank's batch."""
 
     def save(self, folder: Path) -> None:
-        """Weights and optimizer state, as the framework itself writes them; all ranks take part."""
+        """Save weights and optimizer state in the framework's format; called on all ranks."""
 
     def load(self, folder: Path) -> None:
-        """What was saved so."""
+        """Load a checkpoint."""
 
 
-class InDDP:
-    """Every rank holds all, and gradients are averaged."""
+class DDPTrainer:
+    """Replicated model; gradients are averaged."""
 
     def __init__(self, model: nn.Module, job: Job) -> None:
         self.device, self.bf16 = job.device, job.bf16
@@ -65,15 +65,15 @@ class InDDP:
         self.model = DistributedDataParallel(model, device_ids=ids)
         if job.bf16:
             self.model.register_comm_hook(None, bf16_compress_hook)
-        self.optimizer = optimizer_of(model, job)
+        self.optimizer = create_optimizer(model, job)
 
     @property
     def steps(self) -> int:
-        """As the optimizer counted them."""
-        return counted(self.optimizer)
+        """Return the optimizer's step count."""
+        return step_count(self.optimizer)
 
     def step(self, batch: Batch) -> Tensor:
-        """The usual five lines."""
+        """Run forward, backward, clipping and the optimizer."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
             loss = loss_of(self.model, batch)
         loss.backward()
@@ -83,23 +83,26 @@ class InDDP:
         return loss.detach()
 
     def save(self, folder: Path) -> None:
-        """Rank 0 writes one file."""
+        """Write one file from rank 0."""
         if dist.get_rank() == 0:
             folder.mkdir(parents=True, exist_ok=True)
-            state = {"model": self.model.module.state_dict(), "optimizer": self.optimizer.state_dict()}
+            state = {
+                "model": self.model.module.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+            }
             torch.save(state, folder / "checkpoint.pt")
         dist.barrier()
 
     def load(self, folder: Path) -> None:
-        """Every rank reads it; a file may be named, too."""
+        """Read it on every rank; ``folder`` may be a file."""
         file = folder / "checkpoint.pt" if folder.is_dir() else folder
         state = torch.load(file, map_location=self.device, weights_only=True, mmap=True)
         self.model.module.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
 
 
-class InFSDP2:
-    """Every rank holds its share of all; in hybrid form, several groups of ranks hold all, a share each."""
+class FSDP2Trainer:
+    """Fully sharded; with hybrid sharding, within each of several groups of ranks."""
 
     def __init__(self, model: nn.Module, job: Job) -> None:
         ranks = dist.get_world_size()
@@ -108,19 +111,21 @@ class InFSDP2:
             mesh = dist.init_device_mesh(job.device.type, shape, mesh_dim_names=names)
         else:
             mesh = dist.init_device_mesh(job.device.type, (ranks,))
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if job.bf16 else MixedPrecisionPolicy()
+        policy = (
+            MixedPrecisionPolicy(param_dtype=torch.bfloat16) if job.bf16 else MixedPrecisionPolicy()
+        )
         for block in [each for each in model.modules() if isinstance(each, Block)]:
             fully_shard(block, mesh=mesh, mp_policy=policy)
         self.model = fully_shard(model, mesh=mesh, mp_policy=policy)
-        self.optimizer = optimizer_of(self.model, job)  # of the shares: made after them
+        self.optimizer = create_optimizer(self.model, job)  # after sharding
 
     @property
     def steps(self) -> int:
-        """As the optimizer counted them."""
-        return counted(self.optimizer)
+        """Return the optimizer's step count."""
+        return step_count(self.optimizer)
 
     def step(self, batch: Batch) -> Tensor:
-        """The usual five lines."""
+        """Run forward, backward, clipping and the optimizer."""
         loss = loss_of(self.model, batch)
         loss.backward()
         clip_grad_norm_(self.model.parameters(), CLIP)
@@ -129,23 +134,28 @@ class InFSDP2:
         return loss.detach()
 
     def save(self, folder: Path) -> None:
-        """Every rank writes its shares."""
+        """Write each rank's shards."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
         dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
 
     def load(self, folder: Path) -> None:
-        """Every rank reads its shares, whatever the number of ranks was."""
+        """Read each rank's shards, from any number of ranks."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
         state = {"model": model, "optimizer": optimizer}
         dcp.load(state, checkpoint_id=folder)
-        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        set_state_dict(
+            self.model,
+            self.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+        )
 
 
-class InDeepSpeed:
-    """Every rank holds its share of the optimizer state; of gradients, too, in stage 2; of weights, too, in stage 3."""
+class DeepSpeedTrainer:
+    """Sharded optimizer state; gradients too in stage 2; weights too in stage 3."""
 
     def __init__(self, model: nn.Module, job: Job, stage: int) -> None:
-        deepspeed = imported_deepspeed(job.device)
+        deepspeed = import_deepspeed(job.device)
         settings: dict[str, Any] = {
             "train_micro_batch_size_per_gpu": job.samples,
             "gradient_clipping": CLIP,
@@ -153,17 +163,17 @@ class InDeepSpeed:
             "bf16": {"enabled": job.bf16},
             "steps_per_print": sys.maxsize,
         }
-        optimizer = optimizer_of(model, job)
+        optimizer = create_optimizer(model, job)
         self.engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
         self.bf16 = job.bf16
 
     @property
     def steps(self) -> int:
-        """As DeepSpeed counted them."""
+        """Return DeepSpeed's step count."""
         return self.engine.global_steps
 
     def step(self, batch: Batch) -> Tensor:
-        """DeepSpeed's three lines; it casts no inputs."""
+        """Run a step of the engine, which does not cast inputs."""
         if self.bf16:
             batch = Batch(batch.images.bfloat16(), batch.words)
         loss = loss_of(self.engine, batch)
@@ -172,17 +182,17 @@ class InDeepSpeed:
         return loss.detach()
 
     def save(self, folder: Path) -> None:
-        """Every rank writes its shares; DeepSpeed looks after `latest`."""
+        """Write each rank's shards; DeepSpeed maintains `latest`."""
         self.engine.save_checkpoint(str(folder))
 
     def load(self, folder: Path) -> None:
-        """What `latest` names, by as many ranks as have saved it."""
+        """Load the checkpoint in `latest`, on the number of ranks that saved it."""
         loaded, _ = self.engine.load_checkpoint(str(folder))
         if loaded is None:
-            raise SystemExit(f"DeepSpeed found nothing to load in {folder}")
+            raise SystemExit(f"DeepSpeed found no checkpoint in {folder}")
 
 
-#: What each strategy shares out between the ranks.
+#: What each strategy shards over the ranks.
 STRATEGIES = {
     "ddp": "nothing",
     "fsdp2": "weights, gradients, optimizer state",
@@ -193,17 +203,17 @@ STRATEGIES = {
 }
 
 
-def trainer_of(strategy: str, model: nn.Module, job: Job) -> Trainer:
-    """The model in the hands of the framework that the strategy names."""
+def create_trainer(strategy: str, model: nn.Module, job: Job) -> Trainer:
+    """Create the trainer of a strategy."""
     if strategy == "ddp":
-        return InDDP(model, job)
+        return DDPTrainer(model, job)
     if strategy in {"fsdp2", "hybrid"}:
-        return InFSDP2(model, job)
-    return InDeepSpeed(model, job, stage=int(strategy.removeprefix("zero")))
+        return FSDP2Trainer(model, job)
+    return DeepSpeedTrainer(model, job, stage=int(strategy.removeprefix("zero")))
 
 
-def optimizer_of(model: nn.Module, job: Job) -> AdamW:
-    """AdamW in the two usual groups: what has one dimension does not decay. Frozen weights are left out."""
+def create_optimizer(model: nn.Module, job: Job) -> AdamW:
+    """Return AdamW with two groups: no decay for one-dimensional weights; no frozen weights."""
     trained = [each for each in model.parameters() if each.requires_grad]
     groups = [
         {"params": [each for each in trained if each.dim() > 1], "weight_decay": DECAY},
@@ -212,13 +222,15 @@ def optimizer_of(model: nn.Module, job: Job) -> AdamW:
     return AdamW(groups, lr=job.lr, fused=job.device.type == "cuda")
 
 
-def counted(optimizer: AdamW) -> int:
-    """Steps that the optimizer has made."""
-    return max((int(state["step"]) for state in optimizer.state.values() if "step" in state), default=0)
+def step_count(optimizer: AdamW) -> int:
+    """Return the optimizer's step count."""
+    return max(
+        (int(state["step"]) for state in optimizer.state.values() if "step" in state), default=0
+    )
 
 
-def imported_deepspeed(device: torch.device) -> Any:
-    """DeepSpeed, which on a CPU would compile its own all-reduce first: a minute, and a compiler."""
+def import_deepspeed(device: torch.device) -> Any:
+    """Import DeepSpeed, avoiding its compilation of an all-reduce on CPUs (one minute)."""
     if device.type == "cpu":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import deepspeed  # noqa: PLC0415 - the other frameworks do not need it

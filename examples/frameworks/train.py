@@ -1,10 +1,12 @@
-"""Trains one small vision-language model under the framework of your choice, with the same losses under each.
+"""Train a small vision-language model under a framework of your choice, with equal losses.
 
     torchrun --standalone --nproc-per-node 4 examples/frameworks/train.py --strategy zero2
-    torchrun --standalone --nproc-per-node 4 examples/frameworks/train.py --strategy fsdp2 --save saved
+    torchrun --standalone --nproc-per-node 4 examples/frameworks/train.py --strategy fsdp2 --save
+        saved
 
-On GPUs with NCCL where every rank has one, else on CPUs with gloo. `python -m benchmarks.frameworks` runs all of them
-in turns, and says which to take. A checkpoint of one framework is made into that of another by `holdfast ckpt convert`.
+Uses GPUs with NCCL if every rank has one, else CPUs with gloo. `python -m benchmarks.frameworks`
+runs all of them and recommends one. `holdfast ckpt convert` converts checkpoints between
+frameworks.
 """
 
 from __future__ import annotations
@@ -18,30 +20,39 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from measuring import Meter, checkpoint, communication, everywhere
+from measuring import Meter, gather_values, measure_checkpoint, measure_communication
 from model import SIZES, VisionLanguageModel, batch_of
-from strategies import STRATEGIES, Job, Trainer, imported_deepspeed, trainer_of
+from strategies import STRATEGIES, Job, Trainer, create_trainer, import_deepspeed
 
 
 def main() -> None:
-    """The whole job."""
-    options = arguments()
+    """Run the job."""
+    options = parse_arguments()
     device = join_job()
-    run(options, device)  # DDP's reducer is gone after it: with the group's last reference in it, it may wait for ever
+    # In a function, so that DDP's reducer is freed first: one that holds the group's last reference
+    # may deadlock.
+    run(options, device)
     dist.destroy_process_group()
 
 
 def run(options: argparse.Namespace, device: torch.device) -> None:
-    """All but joining and leaving the group."""
-    job = Job(device, options.batch_size, options.lr, bf16=options.precision == "bf16", copies=copies_of(options))
+    """Train and measure; process group setup and teardown are in :func:`main`."""
+    job = Job(
+        device,
+        options.batch_size,
+        options.lr,
+        bf16=options.precision == "bf16",
+        copies=copies_of(options),
+    )
     if options.strategy.startswith("zero"):
-        imported_deepspeed(device)  # before memory is measured: its libraries are no part of training
+        # Before memory is measured: its libraries are not part of training.
+        import_deepspeed(device)
     meter = Meter(device)
     torch.manual_seed(0)
     model = VisionLanguageModel(SIZES[options.size]).to(device)
     model.vision.requires_grad_(not options.freeze_vision)
     parameters = sum(each.numel() for each in model.parameters())
-    trainer = trainer_of(options.strategy, model, job)
+    trainer = create_trainer(options.strategy, model, job)
     if options.load:
         trainer.load(options.load)
     meter.ready()
@@ -49,37 +60,54 @@ def run(options: argparse.Namespace, device: torch.device) -> None:
     losses = train(trainer, meter, options, device)
     figures = meter.result(options.batch_size) | {"losses": losses}
     if options.save:
-        figures["checkpoint"] = checkpoint(trainer.save, options.save)
+        figures["checkpoint"] = measure_checkpoint(trainer.save, options.save)
     if options.measure:
-        figures["communication"] = measured_communication(trainer, options, device)
+        figures["communication"] = communication_shares(trainer, options, device)
     if options.measure and dist.get_rank() == 0:
         described = describe(options, device, parameters)
         options.measure.write_text(json.dumps(described | figures, indent=2), encoding="utf-8")
     dist.barrier()
 
 
-def arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parse_arguments() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--strategy", choices=STRATEGIES, default="fsdp2")
-    parser.add_argument("--size", choices=SIZES, default="small", help="of the model (default: %(default)s)")
-    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="what is computed in")
-    parser.add_argument("--freeze-vision", action="store_true", help="train the projector and the language model alone")
     parser.add_argument(
-        "--copies", type=int, help="hybrid: groups of ranks that hold all weights (default: hosts, or 2)"
+        "--size", choices=SIZES, default="small", help="model size (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--precision", choices=["fp32", "bf16"], default="fp32", help="compute dtype"
+    )
+    parser.add_argument(
+        "--freeze-vision",
+        action="store_true",
+        help="train only the projector and the language model",
+    )
+    parser.add_argument(
+        "--copies",
+        type=int,
+        help="hybrid: number of replicas (default: number of hosts, at least 2)",
     )
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--batch-size", type=int, default=4, help="images of a step and rank")
+    parser.add_argument("--batch-size", type=int, default=4, help="images per step and rank")
     parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--load", type=Path, metavar="PATH", help="go on from a checkpoint of this framework")
-    parser.add_argument("--save", type=Path, metavar="FOLDER", help="write one at the end")
-    parser.add_argument("--measure", type=Path, metavar="FILE", help="write figures there as JSON")
-    parser.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)  # DeepSpeed's own launcher gives it
+    parser.add_argument(
+        "--load", type=Path, metavar="PATH", help="resume from a checkpoint of this framework"
+    )
+    parser.add_argument("--save", type=Path, metavar="FOLDER", help="save a checkpoint at the end")
+    parser.add_argument(
+        "--measure", type=Path, metavar="FILE", help="write the measurements as JSON"
+    )
+    # Passed by DeepSpeed's launcher.
+    parser.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def join_job() -> torch.device:
-    """Joins the process group that the launcher describes."""
+    """Join the launcher's process group."""
     on_gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
     if on_gpu:
@@ -89,24 +117,28 @@ def join_job() -> torch.device:
 
 
 def copies_of(options: argparse.Namespace) -> int:
-    """How many groups of ranks hold all weights: 1, but for the hybrid form."""
+    """Return the number of rank groups that hold all weights: 1, except for hybrid."""
     if options.strategy != "hybrid":
         return 1
     ranks = dist.get_world_size()
     copies = options.copies or max(2, ranks // int(os.environ["LOCAL_WORLD_SIZE"]))
     if copies < 2 or ranks % copies or ranks == copies:
-        sys.exit(f"{ranks} ranks cannot be {copies} groups of two ranks or more, as the hybrid form needs")
+        sys.exit(
+            f"{ranks} ranks cannot form {copies} groups of at least two ranks, as hybrid requires"
+        )
     return copies
 
 
-def train(trainer: Trainer, meter: Meter, options: argparse.Namespace, device: torch.device) -> list[float]:
-    """The steps; the mean loss over all ranks before each. A loaded checkpoint says at which step to go on."""
+def train(
+    trainer: Trainer, meter: Meter, options: argparse.Namespace, device: torch.device
+) -> list[float]:
+    """Run the steps; return the mean loss over all ranks before each. Resumes if loaded."""
     first, losses = trainer.steps, []
     for number in range(first, first + options.steps):
         batch = batch_of(SIZES[options.size], options.batch_size, number, dist.get_rank(), device)
         with meter.step():
             losses.append(trainer.step(batch))
-    ranks = everywhere(torch.stack(losses).float().cpu().numpy()) if losses else []
+    ranks = gather_values(torch.stack(losses).float().cpu().numpy()) if losses else []
     means = [float(sum(each) / len(ranks)) for each in zip(*ranks, strict=True)]
     if dist.get_rank() == 0:
         for number, loss in enumerate(means, start=first + 1):
@@ -114,20 +146,28 @@ def train(trainer: Trainer, meter: Meter, options: argparse.Namespace, device: t
     return means
 
 
-def measured_communication(trainer: Trainer, options: argparse.Namespace, device: torch.device) -> dict[str, float]:
-    """Of two more steps, which are not among those that were asked for."""
+def communication_shares(
+    trainer: Trainer, options: argparse.Namespace, device: torch.device
+) -> dict[str, float]:
+    """Measure two additional steps."""
     batch = batch_of(SIZES[options.size], options.batch_size, 0, dist.get_rank(), device)
-    return communication(lambda: trainer.step(batch), device)
+    return measure_communication(lambda: trainer.step(batch), device)
 
 
 def describe(options: argparse.Namespace, device: torch.device, parameters: int) -> dict[str, Any]:
-    """What was measured."""
+    """Return a description of the job."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     return {
-        "strategy": options.strategy, "size": options.size, "parameters": parameters, "ranks": dist.get_world_size(),
-        "device": name, "precision": options.precision, "batch_size": options.batch_size,
-        "frozen_vision": options.freeze_vision, "torch": torch.__version__,
-    }  # fmt: skip
+        "strategy": options.strategy,
+        "size": options.size,
+        "parameters": parameters,
+        "ranks": dist.get_world_size(),
+        "device": name,
+        "precision": options.precision,
+        "batch_size": options.batch_size,
+        "frozen_vision": options.freeze_vision,
+        "torch": torch.__version__,
+    }
 
 
 if __name__ == "__main__":

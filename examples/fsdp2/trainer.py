@@ -1,10 +1,11 @@
-"""The loop of ``examples/ddp`` with FSDP2: each rank holds its share of weights, gradients and optimizer state.
+"""The loop of ``examples/ddp`` with FSDP2: weights, gradients and optimizer state are sharded.
 
     holdfast run --standalone --nproc-per-node 2 examples/fsdp2/trainer.py
 
-A forward pass of a sharded model gathers weights, so that all ranks have to make it together: also in evaluation, where
-one has fewer batches and another fails. Here the weights are gathered once before it instead, and each rank then
-evaluates for itself. Where the whole model does not fit, leave that out and say ``collective_forward=True``.
+A forward pass of a sharded model gathers weights, so that all ranks must run it together: also in
+evaluation, where one rank has fewer batches and another fails. Here the weights are gathered once
+before it, and each rank then evaluates independently. If the whole model does not fit, omit that
+and use ``collective_forward=True``.
 """
 
 from __future__ import annotations
@@ -23,46 +24,52 @@ from torch.optim import Adam
 from holdfast import evaluate
 
 sys.path.append(str(Path(__file__).parents[1] / "language"))
-from job import Best, Sabotage, metric_sinks, parser, say
+from job import BestStep, FaultyCount, create_parser, metric_sinks, print_step
 from language import LanguageModel, count, held_out, next_letter_loss, training_batches
 
 
 def main() -> None:
-    """The whole job."""
-    options = parser(__doc__).parse_args()
+    """Run the job."""
+    options = create_parser(__doc__).parse_args()
     dist.init_process_group("gloo")
     torch.manual_seed(options.seed)
-    model = sharded(LanguageModel())
-    optimizer = Adam(model.parameters(), lr=options.lr)  # of the shares: made after them
+    model = shard(LanguageModel())
+    optimizer = Adam(model.parameters(), lr=options.lr)  # after sharding: it optimizes the shards
 
-    counting = Sabotage(count, options.fail_evaluation)
+    faulty_count = FaultyCount(count, options.fail_evaluation)
     evaluation = evaluate.Evaluation(
-        model, held_out(options.batch_size), counting, budget=options.budget, sinks=metric_sinks(options)
+        model,
+        held_out(options.batch_size),
+        faulty_count,
+        budget=options.budget,
+        sinks=metric_sinks(options),
     )
-    best = Best(options.patience)
+    best = BestStep(options.patience)
 
-    for step, texts in enumerate(training_batches(options.steps, options.batch_size, options.seed), start=1):
+    for step, texts in enumerate(
+        training_batches(options.steps, options.batch_size, options.seed), start=1
+    ):
         loss = next_letter_loss(model, texts)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        say(step, loss)
+        print_step(step, loss)
 
         if step % options.evaluate_every == 0:
-            counting.step = step
+            faulty_count.step = step
             with gathered(model):
                 result = evaluation.run(step)
             if best.consider(step, result):
                 save(model, options.save_best, step)
-            if best.enough:
+            if best.is_exhausted:
                 break
 
-    best.say_end(step)
+    best.print_summary(step)
     dist.destroy_process_group()
 
 
-def sharded(model: LanguageModel) -> LanguageModel:
-    """Each block is gathered by itself when its turn comes, and the rest with the whole."""
+def shard(model: LanguageModel) -> LanguageModel:
+    """Shard each block separately, and the rest with the whole model."""
     mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
@@ -72,7 +79,7 @@ def sharded(model: LanguageModel) -> LanguageModel:
 
 @contextmanager
 def gathered(model: LanguageModel) -> Iterator[None]:
-    """Every rank holds all weights meanwhile, and a forward pass needs no other rank."""
+    """Gather all weights on every rank, so that a forward pass needs no other rank."""
     parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
     for part in parts:
         part.set_reshard_after_forward(False, recurse=False)
@@ -81,15 +88,18 @@ def gathered(model: LanguageModel) -> Iterator[None]:
         yield
     finally:
         for part in parts:
-            part.set_reshard_after_forward(part is not model, recurse=False)  # as fully_shard sets it
+            # The default of fully_shard.
+            part.set_reshard_after_forward(part is not model, recurse=False)
             part.reshard()
 
 
 def save(model: LanguageModel, folder: Path | None, step: int) -> None:
-    """The shares are gathered on rank 0, which writes; all ranks take part."""
+    """Gather the shards on rank 0, which writes; called on all ranks."""
     if folder is None:
         return
-    weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    weights = get_model_state_dict(
+        model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+    )
     if dist.get_rank() == 0:
         torch.save({"step": step, "model": weights}, folder / "best.pt")
 

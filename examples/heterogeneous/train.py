@@ -1,10 +1,11 @@
-"""Two fast ranks and two slow ones with less memory train one model: equal shares, then shares by speed.
+"""Train one model on two fast and two slow ranks: with equal shares, then by speed.
 
     torchrun --standalone --nproc-per-node 4 examples/heterogeneous/train.py
 
-No GPU is needed: a slow rank sleeps for a while with each sample, and one with little memory refuses large
-micro-batches, as a GPU would. Texts are of unequal lengths; losses are weighted by tokens, so that both ways learn the
-same from the same batches, step by step. In the end a fast rank is throttled, and the batch is dealt out anew.
+No GPU is needed: a slow rank sleeps for each sample, and one with little memory rejects large
+micro-batches, as a GPU would. Texts have unequal lengths; losses are weighted by tokens, so that
+both runs learn the same from the same batches, step by step. At the end a fast rank is throttled,
+and the batch is redistributed.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ from torch.optim import Adam
 from torch.utils.data import DataLoader, Dataset
 
 import holdfast
-from holdfast.plan.speeds import Speeds
+from holdfast.training.heterogeneous.gpu_kinds import RankSpeeds
 
 sys.path.append(str(Path(__file__).parents[1] / "language"))
 from language import LanguageModel, Texts
 
-MARK = -100  # a target that does not count
-#: Seconds that a sample takes, and samples that fit into memory at once: of fast and of slow ranks.
+IGNORED = -100  # target that the loss ignores
+#: Seconds per sample, and samples that fit into memory at once, for fast and for slow ranks.
 FAST, SLOW = (0.003, 24), (0.009, 8)
-#: From this step on rank 0 takes so many times as long.
+#: From this step on rank 0 is slower by this factor.
 THROTTLED_AT, THROTTLED = 8, 4.0
 
 
-class Ragged(Dataset[Tensor]):
+class RaggedTexts(Dataset[Tensor]):
     """Texts of 4 to 24 letters."""
 
     def __init__(self, number: int) -> None:
@@ -54,8 +55,8 @@ class Ragged(Dataset[Tensor]):
         return self.texts[index][: 4 + 7 * index % 21]
 
 
-class Emulated(nn.Module):
-    """The model on a GPU that takes ``sample_s`` for each sample and has memory for ``most`` of them."""
+class EmulatedGpu(nn.Module):
+    """The model on a GPU that takes ``sample_s`` per sample and fits ``most`` samples."""
 
     def __init__(self, sample_s: float, most: int) -> None:
         super().__init__()
@@ -64,89 +65,107 @@ class Emulated(nn.Module):
         self.sample_s, self.most = sample_s, most
 
     def forward(self, letters: Tensor) -> Tensor:
-        """As the model's own, and later."""
+        """Run the model, with the emulated delay."""
         if len(letters) > self.most:
             raise torch.OutOfMemoryError("emulated")
         time.sleep(self.sample_s * len(letters))
         return self.model(letters)
 
 
-def padded(texts: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Letters (batch, longest - 1), and what follows each; where a text is over, that does not count."""
+def pad_texts(texts: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return letters (batch, longest - 1) and their successors; padding is ignored."""
     letters = pad_sequence(texts, batch_first=True)
-    targets = pad_sequence([text[1:] for text in texts], batch_first=True, padding_value=MARK)
+    targets = pad_sequence([text[1:] for text in texts], batch_first=True, padding_value=IGNORED)
     return letters[:, :-1], targets
 
 
 def loss_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """The mean over the letters that count."""
+    """Return the mean over the letters that are not ignored."""
     letters, targets = batch
-    return cross_entropy(model(letters).flatten(0, 1), targets.flatten(), ignore_index=MARK)
+    return cross_entropy(model(letters).flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
 
 
 def main() -> None:
-    """Measures, and trains in both ways."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--steps", type=int, default=20, help="of each way")
-    options.add_argument("--batch", type=int, default=64, help="samples of all ranks in a step")
+    """Measure speeds, and train with equal shares and by speed."""
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--steps", type=int, default=20, help="steps per run")
+    options.add_argument("--batch", type=int, default=64, help="samples of all ranks per step")
     chosen = options.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     rank, world = dist.get_rank(), dist.get_world_size()
-    data = Ragged(max(chosen.steps, 4 * THROTTLED_AT) * chosen.batch)
-    model = Emulated(*(FAST if rank < world / 2 else SLOW))
+    data = RaggedTexts(max(chosen.steps, 4 * THROTTLED_AT) * chosen.batch)
+    model = EmulatedGpu(*(FAST if rank < world / 2 else SLOW))
 
     precision = holdfast.agree_precision(device="cpu")
-    tell(f"precision here would be {precision.why}; the example stays at fp32")
+    print_on_rank_0(f"precision here would be {precision.why}; the example stays at fp32")
 
-    sample = padded([data[0]] * 32)
+    sample = pad_texts([data[0]] * 32)
     speeds = holdfast.probe_speed(
-        lambda size: loss_of(model, (sample[0][:size], sample[1][:size])).backward(), most=32, rounds=3, device="cpu"
+        lambda size: loss_of(model, (sample[0][:size], sample[1][:size])).backward(),
+        max_samples=32,
+        rounds=3,
+        device="cpu",
     )
     for kind in speeds.kinds():
-        tell(f"{kind.ranks} ranks: {kind.most} samples at most, {kind.most / kind.times_s[-1]:,.0f} samples/s each")
-    allotment = speeds.allot(chosen.batch, holdfast.Meeting.STEP)  # under no_sync, DDP's ranks meet once a step
+        print_on_rank_0(
+            f"{kind.ranks} ranks: at most {kind.most} samples, "
+            f"{kind.most / kind.times_s[-1]:,.0f} samples/s each"
+        )
+    # Under no_sync, DDP synchronizes once per step.
+    allocation = speeds.allocate(chosen.batch, holdfast.SyncPoint.STEP)
 
     equal = equal_shares(chosen.batch // world, [each.most for each in speeds.ranks])
     slow_s, first, _ = train(data, equal, chosen.steps)
-    fast_s, second, _ = train(data, allotment, chosen.steps)
-    apart = max(abs(one - other) for one, other in zip(first, second, strict=True))
-    sizes = [share.micro_batches for share in allotment.shares]
-    tell(f"equal shares {shown(equal)}: {rate(chosen.batch, slow_s)}, loss {first[0]:.4f} to {first[-1]:.4f}")
-    tell(f"by speed {shown(sizes)}: {rate(chosen.batch, fast_s)}, loss {second[0]:.4f} to {second[-1]:.4f}")
-    tell(f"losses differ by {apart:.0e} at most")
+    fast_s, second, _ = train(data, allocation, chosen.steps)
+    difference = max(abs(one - other) for one, other in zip(first, second, strict=True))
+    sizes = [share.micro_batches for share in allocation.shares]
+    print_on_rank_0(
+        f"equal shares {format_shares(equal)}: {format_rate(chosen.batch, slow_s)}, loss "
+        f"{first[0]:.4f} to "
+        f"{first[-1]:.4f}"
+    )
+    print_on_rank_0(
+        f"by speed {format_shares(sizes)}: {format_rate(chosen.batch, fast_s)}, loss "
+        f"{second[0]:.4f} to "
+        f"{second[-1]:.4f}"
+    )
+    print_on_rank_0(f"losses differ by at most {difference:.0e}")
 
-    times_s, _, changed_at = train(data, allotment, 4 * THROTTLED_AT, speeds)
+    times_s, _, changed_at = train(data, allocation, 4 * THROTTLED_AT, speeds)
     changed = changed_at[0] if changed_at else len(times_s) - 1
-    tell(f"rank 0 throttled: {rate(chosen.batch, times_s[THROTTLED_AT:changed])}")
-    tell(f"dealt out anew: {rate(chosen.batch, times_s[changed:])}")
-    dist.barrier()  # nobody goes while another is still in its last sum
+    print_on_rank_0(f"rank 0 throttled: {format_rate(chosen.batch, times_s[THROTTLED_AT:changed])}")
+    print_on_rank_0(f"rebalanced: {format_rate(chosen.batch, times_s[changed:])}")
+    dist.barrier()  # no rank exits while another is still in its last all-reduce
     dist.destroy_process_group()
 
 
 def train(
-    data: Ragged, shares: Any, steps: int, speeds: Speeds | None = None
+    data: RaggedTexts, shares: Any, steps: int, speeds: RankSpeeds | None = None
 ) -> tuple[list[float], list[float], list[int]]:
-    """So many steps from the beginning: seconds and mean loss of each, and after which steps shares changed.
+    """Train from scratch; return seconds and loss per step, and the steps where shares changed.
 
-    With ``speeds`` rank 0 is throttled in the middle, and the batch dealt out anew.
+    With ``speeds``, rank 0 is throttled in the middle, and the batch is redistributed.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
-    emulated = Emulated(*(FAST if rank < world / 2 else SLOW))
+    emulated = EmulatedGpu(*(FAST if rank < world / 2 else SLOW))
     model = DistributedDataParallel(emulated)
     optimizer = Adam(model.parameters(), lr=5e-3)
     sampler = holdfast.HeterogeneousSampler(data, shares, seed=1)
-    loader = DataLoader(data, batch_sampler=sampler, collate_fn=padded)
+    loader = DataLoader(data, batch_sampler=sampler, collate_fn=pad_texts)
     balance = holdfast.Rebalancer(sampler, speeds, every=4, device="cpu") if speeds else None
 
     losses, ended, changed_at = torch.zeros(steps, dtype=torch.float64), [time.perf_counter()], []
     for batches in itertools.islice(sampler.steps(loader), steps):
-        weights = holdfast.loss_weight([int((targets != MARK).sum()) for _, targets in batches])
+        weights = holdfast.loss_weight([int((targets != IGNORED).sum()) for _, targets in batches])
         optimizer.zero_grad()
         for number, (batch, weight) in enumerate(zip(batches, weights, strict=True), start=1):
             with nullcontext() if number == len(batches) else model.no_sync():
-                with balance.busy() if balance else nullcontext():  # the forward: it waits for no other rank
+                # Only the forward: it waits for no other rank.
+                with balance.busy() if balance else nullcontext():
                     loss = loss_of(model, batch) * weight
                 loss.backward()
             losses[sampler.step - 1] += loss.detach()
@@ -157,26 +176,30 @@ def train(
         if balance and rank == 0 and sampler.step == THROTTLED_AT:
             emulated.sample_s *= THROTTLED
     holdfast.comm.all_reduce(losses)
-    return [end - begin for begin, end in itertools.pairwise(ended)], (losses / world).tolist(), changed_at
+    return (
+        [end - begin for begin, end in itertools.pairwise(ended)],
+        (losses / world).tolist(),
+        changed_at,
+    )
 
 
-def rate(batch: int, times_s: list[float]) -> str:
-    """Samples of all ranks in a second, by the typical step."""
+def format_rate(batch: int, times_s: list[float]) -> str:
+    """Return samples per second over all ranks, from the median step."""
     return f"{batch / statistics.median(times_s):,.0f} samples/s"
 
 
 def equal_shares(samples: int, most: list[int]) -> list[list[int]]:
-    """As is done without a plan: as many samples for each rank, at once as far as they fit."""
+    """Return equal shares, in micro-batches as large as fit."""
     return [[min(fits, samples - begin) for begin in range(0, samples, fits)] for fits in most]
 
 
-def shown(shares: list) -> str:
-    """The samples of each rank in a step."""
+def format_shares(shares: list) -> str:
+    """Format the samples of each rank in a step."""
     return "/".join(str(sum(mine)) for mine in shares)
 
 
-def tell(line: str) -> None:
-    """From rank 0."""
+def print_on_rank_0(line: str) -> None:
+    """Print on rank 0."""
     if dist.get_rank() == 0:
         print(line, flush=True)
 

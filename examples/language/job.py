@@ -1,4 +1,4 @@
-"""What the four trainers share beside what they learn: options, lines, the best step, evaluation that fails."""
+"""Shared by the four trainers: options, output lines, the best step, and failing evaluations."""
 
 from __future__ import annotations
 
@@ -14,53 +14,70 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from holdfast import evaluate, sinks
-from holdfast.runtime import faults
+from holdfast.recorder import faults
 
-CHOSEN_BY = "short/loss"  # the metric that the best step is chosen by, and that training is stopped by; less is better
+CHOSEN_BY = "short/loss"  # metric of the best step and of early stopping; lower is better
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """The options of all four."""
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--steps", type=int, default=60)
-    made.add_argument("--batch-size", type=int, default=16, help="texts of a step and rank")
-    made.add_argument("--lr", type=float, default=5e-3)
-    made.add_argument("--seed", type=int, default=0)
-    made.add_argument("--evaluate-every", type=int, default=10, metavar="STEPS")
-    made.add_argument("--budget", default="2m", help="how long one evaluation may take: 90s, 10m")
-    made.add_argument("--patience", type=int, default=4, help="stop after so many evaluations that were no better")
-    made.add_argument("--save-best", type=Path, metavar="FOLDER", help="where the weights of the best step are kept")
-    made.add_argument("--metrics-file", type=Path, metavar="FILE", help="a line of JSON for each evaluation")
-    made.add_argument("--fail-evaluation", default="", metavar="FAULT", help="such as exception@rank=1,step=20")
-    return made
+def create_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return the parser for the common options."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--batch-size", type=int, default=16, help="texts per step and rank")
+    parser.add_argument("--lr", type=float, default=5e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--evaluate-every", type=int, default=10, metavar="STEPS")
+    parser.add_argument("--budget", default="2m", help="time limit of one evaluation: 90s, 10m")
+    parser.add_argument(
+        "--patience",
+        type=int,
+        default=4,
+        help="stop after this many evaluations without improvement",
+    )
+    parser.add_argument(
+        "--save-best", type=Path, metavar="FOLDER", help="folder for the weights of the best step"
+    )
+    parser.add_argument(
+        "--metrics-file", type=Path, metavar="FILE", help="write one JSON line per evaluation"
+    )
+    parser.add_argument(
+        "--fail-evaluation",
+        default="",
+        metavar="FAULT",
+        help="inject a fault, e.g. exception@rank=1,step=20",
+    )
+    return parser
 
 
 def metric_sinks(options: argparse.Namespace) -> list[sinks.JsonLines]:
-    """Where the numbers of each evaluation go."""
+    """Return the sinks for the metrics of each evaluation."""
     return [sinks.JsonLines(options.metrics_file)] if options.metrics_file is not None else []
 
 
-def say(step: int, loss: Tensor) -> None:
-    """The line of a step, of rank 0."""
+def print_step(step: int, loss: Tensor) -> None:
+    """Print the line of a step, on rank 0."""
     if dist.get_rank() == 0:
         print(f"step {step:3d}  loss {loss.item():.6f}", flush=True)
 
 
 @dataclass
-class Best:
-    """The best evaluation so far, and how many in a row were no better.
+class BestStep:
+    """The best evaluation so far, and the number of later ones without improvement.
 
-    One that failed has no metrics: it is neither the best nor one that was no better. Read as a loss of 0.0 it would be
-    the best for ever. All ranks get the same result, so that they stop together.
+    A failed evaluation has no metrics: it is neither the best nor without improvement. Read as a
+    loss of 0.0 it would stay the best forever. All ranks get the same result, so that they stop
+    together.
     """
 
     patience: int
     step: int | None = None
     value: float = float("inf")
-    no_better: int = 0
+    stale: int = 0
 
     def consider(self, step: int, result: evaluate.EvalResult) -> bool:
-        """Say what an evaluation found; True where it is the best."""
+        """Print the result of an evaluation; return True if it is the best."""
         if dist.get_rank() == 0:
             metrics = "".join(f"  {name} {value:.6f}" for name, value in result.metrics.items())
             print(f"step {step:3d}{metrics}  ({result})", flush=True)
@@ -68,53 +85,63 @@ class Best:
         if value is None:
             return False
         if value < self.value:
-            self.step, self.value, self.no_better = step, value, 0
+            self.step, self.value, self.stale = step, value, 0
             return True
-        self.no_better += 1
+        self.stale += 1
         return False
 
     @property
-    def enough(self) -> bool:
-        """True where the metric has not become better for as long as the patience lasts."""
-        return self.no_better >= self.patience
+    def is_exhausted(self) -> bool:
+        """Return whether the patience is exhausted."""
+        return self.stale >= self.patience
 
-    def say_end(self, step: int) -> None:
-        """The last line of every rank: that they end at the same step can be seen."""
-        print(f"rank {dist.get_rank()}: done after step {step}, best {self.value:.6f} of step {self.step}", flush=True)
+    def print_summary(self, step: int) -> None:
+        """Print the last line of every rank, to show that all end at the same step."""
+        print(
+            f"rank {dist.get_rank()}: done after step {step}, best {self.value:.6f} of step "
+            f"{self.step}",
+            flush=True,
+        )
 
 
 @dataclass
-class Sabotage:
-    """Counts a batch as asked, and fails at it where a fault is due: on this rank, in the evaluation of that step.
+class FaultyCount:
+    """Calls ``count`` for a batch, but injects the faults of this rank in the evaluation of a step.
 
-    The faults are written as for ``holdfast run --inject``, which strikes in training: ``exception`` (every time),
-    ``out-of-memory`` (with more than ``FITS`` texts at once), ``slow`` (so many ``seconds`` a batch).
+    Faults are written as for ``holdfast run --inject``, which applies to training: ``exception``
+    (every time), ``out-of-memory`` (with more than ``FITS`` texts at once), ``slow`` (``seconds``
+    per batch).
     """
 
     FITS = 4
     KINDS = ("exception", "out-of-memory", "slow")
 
     count: Callable[[nn.Module, Tensor], Mapping[str, Any]]
-    asked: str
+    fault: str
     step: int = 0
 
     def __post_init__(self) -> None:
-        parsed = faults.parse(self.asked)
-        if strange := {fault.kind for fault in parsed}.difference(self.KINDS):
-            raise SystemExit(f"--fail-evaluation knows {', '.join(self.KINDS)}, not {', '.join(strange)}")
-        self._mine = [fault for fault in parsed if fault.ranks is None or dist.get_rank() in fault.ranks]
+        parsed = faults.parse_fault(self.fault)
+        if unknown := {fault.kind for fault in parsed}.difference(self.KINDS):
+            raise SystemExit(
+                f"invalid value for --fail-evaluation: {', '.join(unknown)} "
+                f"(choose from {', '.join(self.KINDS)})"
+            )
+        self._mine = [
+            fault for fault in parsed if fault.ranks is None or dist.get_rank() in fault.ranks
+        ]
 
     def __call__(self, model: nn.Module, texts: Tensor) -> Mapping[str, Any]:
-        """What ``count`` gives for a batch, where no fault is due."""
+        """Return the counts of a batch, unless a fault raises."""
         for fault in self._mine:
             if fault.step == self.step:
-                self._strike(fault, len(texts))
+                self._inject(fault, len(texts))
         return self.count(model, texts)
 
-    def _strike(self, fault: faults.Fault, texts: int) -> None:
+    def _inject(self, fault: faults.Fault, texts: int) -> None:
         if fault.kind == "slow":
             time.sleep(fault.seconds)
         elif fault.kind == "exception":
-            raise RuntimeError("asked for by --fail-evaluation")
+            raise RuntimeError("injected by --fail-evaluation")
         elif texts > self.FITS:
-            raise torch.OutOfMemoryError(f"asked for by --fail-evaluation: {texts} texts at once")
+            raise torch.OutOfMemoryError(f"injected by --fail-evaluation: {texts} texts at once")

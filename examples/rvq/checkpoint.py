@@ -1,7 +1,7 @@
-"""Checkpoints that are whole or absent.
+"""Checkpoints that are either complete or absent.
 
-Rank 0 writes to a temporary file beside the place, forces it to the disk, and renames it; a checksum beside it tells a
-damaged one from a whole one later. All ranks wait until it is there.
+Rank 0 writes to a temporary file, syncs it to disk, and renames it; a checksum file detects damage
+later. All ranks wait until the checkpoint exists.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-KEPT = 3  # checkpoints kept; the newest may turn out to be damaged
+KEPT = 3  # checkpoints retained, in case the newest is damaged
 
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """Writes the state (that of rank 0 counts) as the checkpoint of a step. Every rank must call it."""
+    """Write rank 0's state as the checkpoint of a step. Call it on every rank."""
     if dist.get_rank() == 0:
         folder.mkdir(parents=True, exist_ok=True)
         buffer = io.BytesIO()
         torch.save(state, buffer)
-        place = folder / f"step-{step:08d}.pt"
-        _write(place.with_suffix(".sha256"), hashlib.sha256(buffer.getvalue()).hexdigest().encode())
-        _write(place, buffer.getvalue())
+        path = folder / f"step-{step:08d}.pt"
+        _write(path.with_suffix(".sha256"), hashlib.sha256(buffer.getvalue()).hexdigest().encode())
+        _write(path, buffer.getvalue())
         for old in sorted(folder.glob("step-*.pt"))[:-KEPT]:
             old.unlink()
             old.with_suffix(".sha256").unlink(missing_ok=True)
@@ -34,8 +34,8 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> None:
 
 
 def load_newest(folder: Path, device: torch.device) -> dict[str, Any] | None:
-    """The newest whole checkpoint, or None where there is none. Rank 0 chooses, so that all ranks read the same one."""
-    choice = [_newest_whole(folder) if dist.get_rank() == 0 else None]
+    """Return the newest valid checkpoint, or None. Rank 0 chooses for all ranks."""
+    choice = [_newest_valid(folder) if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(choice, device=device)
     if choice[0] is None:
         return None
@@ -43,23 +43,27 @@ def load_newest(folder: Path, device: torch.device) -> dict[str, Any] | None:
     return state
 
 
-def _newest_whole(folder: Path) -> str | None:
-    for place in sorted(folder.glob("step-*.pt"), reverse=True):
-        checksum = place.with_suffix(".sha256")
-        if checksum.exists() and checksum.read_text() == hashlib.sha256(place.read_bytes()).hexdigest():
-            return place.name
-        print(f"{place.name} is damaged; looking for an older one", flush=True)
+def _newest_valid(folder: Path) -> str | None:
+    for path in sorted(folder.glob("step-*.pt"), reverse=True):
+        checksum = path.with_suffix(".sha256")
+        if (
+            checksum.exists()
+            and checksum.read_text() == hashlib.sha256(path.read_bytes()).hexdigest()
+        ):
+            return path.name
+        print(f"{path.name} is damaged; trying an older one", flush=True)
     return None
 
 
-def _write(place: Path, content: bytes) -> None:
-    beside = place.with_name(place.name + ".tmp")
-    with beside.open("wb") as file:
+def _write(path: Path, content: bytes) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    beside.replace(place)
-    descriptor = os.open(place.parent, os.O_RDONLY)  # the rename is on the disk only when the folder is
+    temporary.replace(path)
+    # The rename is durable only after syncing the folder.
+    descriptor = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -1,8 +1,9 @@
 """A residual vector quantizer between a convolutional encoder and decoder.
 
-Each step of a sequence is encoded into one vector, which is then replaced by a sum of N code vectors: the first
-codebook takes the nearest code, the second the nearest to what is left, and so on. The codebooks are not trained by
-gradients: they follow the moving averages of the vectors that chose them.
+Each step of a sequence is encoded into one vector, which is replaced by a sum of N code vectors:
+the first codebook selects the nearest code, the second the nearest to the residual, and so on. The
+codebooks are not trained by gradients: they follow the moving averages of the vectors that selected
+them.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-DECAY = 0.97  # of the moving averages, each step
-DEAD_BELOW = 0.1  # a code that is chosen more rarely than this share of the average is restarted
+DECAY = 0.97  # decay of the moving averages per step
+DEAD_BELOW = 0.1  # a code used less often than this fraction of the average is restarted
 
 
 class Quantized(NamedTuple):
-    """What the codebooks made of a batch; ``residuals`` (N, vectors, D) is what each codebook was asked to match."""
+    """Codes of a batch; ``residuals`` (N, vectors, D) are the targets of each codebook."""
 
     vectors: Tensor
     codes: Tensor
@@ -27,7 +28,7 @@ class Quantized(NamedTuple):
 
 
 class Reconstruction(NamedTuple):
-    """A batch after the way through the codes, and what the commitment to them costs."""
+    """A reconstructed batch, and its commitment loss."""
 
     rows: Tensor
     commitment: Tensor
@@ -36,7 +37,7 @@ class Reconstruction(NamedTuple):
 
 
 class ResidualQuantizer(nn.Module):
-    """N codebooks of K codes of D numbers, kept identical on all ranks by reducing what they learn from."""
+    """N codebooks of K codes of D numbers, kept identical on all ranks by all-reduce."""
 
     codebooks: Tensor
     counts: Tensor
@@ -49,7 +50,7 @@ class ResidualQuantizer(nn.Module):
         self.register_buffer("sums", torch.zeros(codebooks, codes, width))
 
     def forward(self, latents: Tensor) -> Quantized:
-        """Replaces each vector of (batch, rows, D) by the sum of its codes; the gradient passes straight through."""
+        """Replace vectors (batch, rows, D) by sums of codes (straight-through gradient)."""
         rest = latents.detach().reshape(-1, latents.shape[-1])
         codes, residuals = [], []
         for codebook in self.codebooks:
@@ -62,7 +63,7 @@ class ResidualQuantizer(nn.Module):
 
     @torch.no_grad()
     def update(self, codes: Tensor, residuals: Tensor, draw: torch.Generator) -> None:
-        """Moves the codebooks towards the vectors that chose them, on all ranks of the job: every rank must call it."""
+        """Move the codebooks towards the vectors that selected them; call it on every rank."""
         count, total, spare = self._reduced(codes, residuals, draw)
         self.counts.lerp_(count, 1 - DECAY)
         self.sums.lerp_(total, 1 - DECAY)
@@ -72,39 +73,60 @@ class ResidualQuantizer(nn.Module):
         self.sums.copy_(torch.where(dead[..., None], spare * average[..., None], self.sums))
         self.codebooks.copy_(self.sums / self.counts[..., None])
 
-    def _reduced(self, codes: Tensor, residuals: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """How often each code was chosen, the sum of what chose it, and a vector to restart it with: over all ranks.
+    def _reduced(
+        self, codes: Tensor, residuals: Tensor, draw: torch.Generator
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return code counts, sums of their vectors, and restart vectors, reduced over all ranks.
 
-        The vectors to restart with must be the same everywhere, so each rank offers those for its own share of the
-        codes and leaves the others zero: one sum carries all three.
+        The restart vectors must be the same everywhere, so each rank provides those of its own
+        share of the codes and zeros for the others: one all-reduce carries all three.
         """
         books, size, width = self.codebooks.shape
         chosen = functional.one_hot(codes, size).to(residuals.dtype)
-        pick = torch.randint(residuals.shape[1], (books, size), generator=draw, device=residuals.device)
+        pick = torch.randint(
+            residuals.shape[1], (books, size), generator=draw, device=residuals.device
+        )
         offer = torch.gather(residuals, 1, pick[..., None].expand(-1, -1, width))
         mine = torch.arange(size, device=offer.device) % dist.get_world_size() == dist.get_rank()
         packed = torch.cat(
-            [chosen.sum(dim=1)[..., None], chosen.transpose(1, 2) @ residuals, offer * mine[:, None]], dim=2
+            [
+                chosen.sum(dim=1)[..., None],
+                chosen.transpose(1, 2) @ residuals,
+                offer * mine[:, None],
+            ],
+            dim=2,
         )
         dist.all_reduce(packed)
         return packed[..., 0], packed[..., 1 : 1 + width], packed[..., 1 + width :]
 
 
 class Autoencoder(nn.Module):
-    """Rows of pixels to vectors, vectors to codes, and back. It takes sequences of any length."""
+    """Encode rows of pixels to codes and decode them, for sequences of any length."""
 
-    def __init__(self, columns: int, *, hidden: int = 64, width: int = 16, codebooks: int = 4, codes: int = 64) -> None:
+    def __init__(
+        self,
+        columns: int,
+        *,
+        hidden: int = 64,
+        width: int = 16,
+        codebooks: int = 4,
+        codes: int = 64,
+    ) -> None:
         super().__init__()
         self.encoder = nn.Sequential(
-            nn.Conv1d(columns, hidden, 3, padding=1), nn.GELU(), nn.Conv1d(hidden, width, 3, padding=1)
+            nn.Conv1d(columns, hidden, 3, padding=1),
+            nn.GELU(),
+            nn.Conv1d(hidden, width, 3, padding=1),
         )
         self.quantizer = ResidualQuantizer(codebooks, codes, width)
         self.decoder = nn.Sequential(
-            nn.Conv1d(width, hidden, 3, padding=1), nn.GELU(), nn.Conv1d(hidden, columns, 3, padding=1)
+            nn.Conv1d(width, hidden, 3, padding=1),
+            nn.GELU(),
+            nn.Conv1d(hidden, columns, 3, padding=1),
         )
 
     def forward(self, rows: Tensor) -> Reconstruction:
-        """Encodes, quantizes and decodes (batch, rows, columns)."""
+        """Encode, quantize and decode (batch, rows, columns)."""
         latents = self.encoder(rows.transpose(1, 2)).transpose(1, 2)
         quantized = self.quantizer(latents)
         decoded = self.decoder(quantized.vectors.transpose(1, 2)).transpose(1, 2)

@@ -1,59 +1,68 @@
-"""holdfast keeps distributed PyTorch training running, and says why when it stops.
+"""holdfast keeps distributed PyTorch training running, and reports why it stops.
 
-Importing this package costs next to nothing and imports no torch. The names below are found in the rooms of
-``holdfast.runtime`` when they are first asked for::
+Importing this package is cheap and imports no torch. The names below are loaded from
+``holdfast.training`` on first use::
 
-    holdfast.in_place(train)              call train, and again where a rank died and was replaced
+    holdfast.in_place(train)              call train; call it again after a dead rank was replaced
     holdfast.step(n)                      this rank begins step n
-    holdfast.phase(name, budget="10m")    with-block: what runs in it may take this long and is no hang meanwhile
-    holdfast.Checkpoint(folder, ...)      checkpoints that are proven whole, of any world size, written beside training
-    holdfast.loop(loader, checkpoint)     the batches of a job that resumes and saves by itself
-    holdfast.Hooks(checkpoint)            the same for a loop of one's own
-    holdfast.comm                         collectives that end, and name the ranks that did not come
-    holdfast.sinks                        where metrics go, without harm to training when that fails
-    holdfast.probe_speed(step, most)      how fast each rank is, and how much fits; .allot(batch) deals a batch out
-    holdfast.HeterogeneousSampler(...)    shares of each batch for ranks of unequal speed, each sample once
-    holdfast.Rebalancer(sampler, speeds)  other shares where a rank slows down
-    holdfast.loss_weight(tokens)          what this rank's loss counts where ranks have unequal numbers of tokens
-    holdfast.agree_precision()            the precision that every rank has in hardware
-    holdfast.read_heterogeneous(path)     groups of ranks with batch, accumulation, precision, stages, from YAML
-    holdfast.reduce_by_groups(model)      DDP's gradients summed inside of groups of ranks, and then between them
+    holdfast.phase(name, budget="10m")    with-block: may take this long without counting as a hang
+    holdfast.Checkpoint(folder, ...)      asynchronous, checksummed checkpoints for any world size
+    holdfast.loop(loader, checkpoint)     iterate a loader with automatic resume and checkpoints
+    holdfast.Hooks(checkpoint)            the same for a custom training loop
+    holdfast.comm                         collectives with timeouts that name the missing ranks
+    holdfast.sinks                        metric logging whose failures do not affect training
+    holdfast.probe_speed(step, most)      speed, maximum batch per rank; .allot(batch) divides one
+    holdfast.HeterogeneousSampler(...)    batch shares for ranks of unequal speed, each sample once
+    holdfast.Rebalancer(sampler, speeds)  new shares when a rank slows down
+    holdfast.loss_weight(tokens)          weight of this rank's loss for unequal numbers of tokens
+    holdfast.agree_precision()            the precision that every rank supports in hardware
+    holdfast.read_heterogeneous(path)     read groups of ranks with batch and precision from YAML
+    holdfast.reduce_by_groups(model)      reduce gradients within groups of ranks, then between
 """
 
 from __future__ import annotations
 
+import sys
+import warnings
 from importlib import import_module
 from typing import Any
 
+from holdfast.core.moved_modules import MovedModuleFinder
+
 __version__ = "0.1.0"
 
-#: Public name -> the module that holds it, or which it is. Rooms to come are added here, one line each.
+#: Public name -> its module (or the module itself, for _MODULES).
 _LAZY = {
-    "Checkpoint": "holdfast.runtime.checkpoint.saver",
-    "HeterogeneousSampler": "holdfast.runtime.hetero.sampler",
-    "Meeting": "holdfast.plan.batches",
-    "Rebalancer": "holdfast.runtime.hetero.rebalance",
-    "agree_precision": "holdfast.runtime.hetero.precision",
-    "comm": "holdfast.runtime.comm",
-    "evaluate": "holdfast.runtime.evaluate",
-    "Hooks": "holdfast.runtime.loop.hooks",
-    "loop": "holdfast.runtime.loop.looping",
-    "loss_weight": "holdfast.runtime.hetero.weights",
-    "in_place": "holdfast.runtime.surviving",
-    "phase": "holdfast.runtime.recorder",
-    "probe_speed": "holdfast.runtime.hetero.speeds",
-    "read_heterogeneous": "holdfast.runtime.hetero.file",
-    "reduce_by_groups": "holdfast.runtime.hetero.groups",
-    "sinks": "holdfast.runtime.sinks",
-    "step": "holdfast.runtime.recorder",
+    "Checkpoint": "holdfast.training.checkpoint.checkpoint",
+    "HeterogeneousSampler": "holdfast.training.heterogeneous.sampler",
+    "SyncPoint": "holdfast.training.heterogeneous.batch_allocation",
+    "Rebalancer": "holdfast.training.heterogeneous.rebalancer",
+    "agree_precision": "holdfast.training.heterogeneous.precision",
+    "comm": "holdfast.training.collectives",
+    "evaluate": "holdfast.training.evaluate",
+    "Hooks": "holdfast.training.loop.hooks",
+    "loop": "holdfast.training.loop.iterator",
+    "loss_weight": "holdfast.training.heterogeneous.loss_weights",
+    "in_place": "holdfast.training.in_process_restart",
+    "phase": "holdfast.recorder",
+    "probe_speed": "holdfast.training.heterogeneous.speed_probe",
+    "read_heterogeneous": "holdfast.training.heterogeneous.config_file",
+    "reduce_by_groups": "holdfast.training.heterogeneous.grouped_reduction",
+    "sinks": "holdfast.training.sinks",
+    "step": "holdfast.recorder",
 }
+
+#: Former public name -> current one. Kept for one release.
+_RENAMED = {"Meeting": "SyncPoint"}
+#: Public names that are modules themselves.
+_MODULES = frozenset({"comm", "evaluate", "sinks"})
 
 __all__ = [
     "Checkpoint",
     "HeterogeneousSampler",
     "Hooks",
-    "Meeting",
     "Rebalancer",
+    "SyncPoint",
     "__version__",
     "agree_precision",
     "comm",
@@ -71,16 +80,25 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Find a public name in its room on first use."""
+    """Load a public name on first use."""
+    if name in _RENAMED:
+        new = _RENAMED[name]
+        warnings.warn(f"holdfast.{name} is now holdfast.{new}", DeprecationWarning, stacklevel=2)
+        return __getattr__(new)
     if name not in _LAZY:
-        message = f"module 'holdfast' has no attribute {name!r}; it offers {', '.join(sorted(_LAZY))}"
+        message = (
+            f"module 'holdfast' has no attribute {name!r}; it offers {', '.join(sorted(_LAZY))}"
+        )
         raise AttributeError(message)
-    room = import_module(_LAZY[name])
-    value = room if room.__name__.endswith(f".{name}") else getattr(room, name)
+    module = import_module(_LAZY[name])
+    value = module if name in _MODULES else getattr(module, name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    """List the lazy names too."""
+    """List the lazily loaded names too."""
     return sorted({*globals(), *_LAZY})
+
+
+sys.meta_path.append(MovedModuleFinder())

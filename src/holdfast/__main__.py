@@ -1,4 +1,4 @@
-"""``python -m holdfast`` is the command ``holdfast``."""
+"""Run the command ``holdfast`` with ``python -m holdfast``."""
 
 from __future__ import annotations
 

@@ -12,11 +12,11 @@ import zipfile
 from collections import OrderedDict
 from pathlib import Path
 
-from holdfast.actions.conversion import pickles
-from holdfast.errors import CheckpointUnreadable
-from holdfast.facts.checkpoints import formats
-from holdfast.facts.checkpoints.files import torch_pickle
-from holdfast.facts.checkpoints.pieces import Reader
+from holdfast.ckpt.convert import pickles
+from holdfast.ckpt.files import torch_pickle
+from holdfast.ckpt.formats import registry
+from holdfast.ckpt.tensor_blocks import TensorReader
+from holdfast.core.errors import CheckpointUnreadable
 
 _FILE = Path(f"/proc/self/fd/{os.memfd_create('checkpoint')}")
 #: Of a tensor no more than this is read; a shape may say anything.
@@ -27,28 +27,28 @@ def torch_pickles(data: bytes) -> None:
     """What a pickle describes is read, or refused in a sentence; what it would run does not run."""
     try:
         found = torch_pickle.loads(data)
-    except (torch_pickle.Unreadable, torch_pickle.Refused) as error:
+    except (torch_pickle.PickleUnreadable, torch_pickle.GlobalRefused) as error:
         assert "\n" not in str(error)  # noqa: PT017 - raised by what is fuzzed
         return
-    assert isinstance(found, torch_pickle.Loaded)
+    assert isinstance(found, torch_pickle.LoadedPickle)
 
 
 def checkpoint_files(data: bytes) -> None:
     """A file of any format is read, its tensors too, or refused in a sentence."""
     _FILE.write_bytes(data)
     with contextlib.suppress(CheckpointUnreadable):
-        contents = formats.read(_FILE)
-        with Reader(_FILE) as reader:
+        contents = registry.read_checkpoint(_FILE)
+        with TensorReader(_FILE) as reader:
             for tensor in contents.tensors.values():
                 if tensor.size <= _MOST_BYTES:
-                    assert reader.whole(tensor).shape == tensor.shape
+                    assert reader.read_tensor(tensor).shape == tensor.shape
 
 
 def _saved() -> bytes:
     """What torch.save makes of a state dict, an optimizer's state and an object."""
-    weight = pickles.tensor(pickles.StorageOf("float32", "0", 6), (2, 3))
-    half = pickles.tensor(pickles.StorageOf("bfloat16", "1", 4), (4,))
-    args = pickles.instance(pickles.named("argparse", "Namespace"), {"lr": 0.1})
+    weight = pickles.pickled_tensor(pickles.StorageReference("float32", "0", 6), (2, 3))
+    half = pickles.pickled_tensor(pickles.StorageReference("bfloat16", "1", 4), (4,))
+    args = pickles.stand_in_instance(pickles.stand_in_class("argparse", "Namespace"), {"lr": 0.1})
     value = {"model": OrderedDict(weight=weight, bias=half), "step": 3, "args": args}
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as made:
@@ -61,7 +61,10 @@ def _saved() -> bytes:
 
 def _safetensors() -> bytes:
     header = json.dumps(
-        {"a": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}, "__metadata__": {"format": "pt"}}
+        {
+            "a": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]},
+            "__metadata__": {"format": "pt"},
+        }
     ).encode()
     return struct.pack("<Q", len(header)) + header + bytes(16)
 
@@ -71,7 +74,9 @@ TARGETS = {
         torch_pickles,
         [
             pickle.dumps({"step": 3, "betas": (0.9, 0.999), "names": ["a"]}, 2),
-            pickles.dumps({"w": pickles.tensor(pickles.StorageOf("float32", "0", 6), (2, 3))}),
+            pickles.dumps(
+                {"w": pickles.pickled_tensor(pickles.StorageReference("float32", "0", 6), (2, 3))}
+            ),
             b"\x80\x02cos\nsystem\nX\x02\x00\x00\x00ls\x85R.",
         ],
     ),

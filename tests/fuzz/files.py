@@ -10,33 +10,78 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from holdfast import adjustments, links, manifest, measured
-from holdfast.errors import BadValue, CheckpointUnreadable
-from holdfast.facts.launch_files import scanning
-from holdfast.facts.launch_files.shell import Unreadable
-from holdfast.measured import Host, Measurement, Pair, Row, Series, Timing, Wish
-from holdfast.measured.fit import Fit
-from holdfast.rules import bandwidth
-from holdfast.rules.environment import audit
-from holdfast.rules.environment.scene import Scene
+from holdfast.core import adjustments, checkpoint_manifest, link_measurements, measurements
+from holdfast.core.errors import CheckpointUnreadable, InvalidValue
+from holdfast.core.measurements import (
+    BenchHost,
+    BenchRequest,
+    BenchRow,
+    BenchSeries,
+    IterationTiming,
+    LinkPair,
+    Measurement,
+)
+from holdfast.core.measurements.fit import AlphaBetaFit
+from holdfast.host.launch_files import scanning
+from holdfast.host.launch_files.shell import ShellUnreadable
+from holdfast.host.variable_rules import audit
+from holdfast.host.variable_rules.context import AuditContext
+from holdfast.preflight.bench import rules as bench_rules
 
 #: A folder that is only read, and a file without one, which goes with the process however that ends.
 _FOLDER = Path(__file__).resolve().parent
 _FILE = Path(f"/proc/self/fd/{os.memfd_create('file')}")
 
-_TIMING = Timing(mean_s=2e-3, min_s=1e-3, p50_s=2e-3, p90_s=3e-3, p99_s=4e-3, max_s=5e-3, calls=20, wrong=0)
-_FIT = Fit(collective="all_reduce", way="torch", backend="gloo", dtype="float32", ranks=2, hosts=1, latency_s=1e-5,
-           latency_interval_s=(1e-6, 2e-5), bandwidth=1e9, bandwidth_interval=(5e8, None), worst_error=0.1)  # fmt: skip
-_SERIES = Series(collective="all_reduce", way="torch", backend="gloo", dtype="float32", op="sum", root=-1, ranks=2,
-                 rows=(Row(size_bytes=8, count=2, in_place=_TIMING), Row(size_bytes=1 << 20, count=1 << 18,
-                       out_of_place=_TIMING)))  # fmt: skip
+_TIMING = IterationTiming(
+    mean_s=2e-3, min_s=1e-3, p50_s=2e-3, p90_s=3e-3, p99_s=4e-3, max_s=5e-3, calls=20, wrong=0
+)
+_FIT = AlphaBetaFit(
+    collective="all_reduce",
+    way="torch",
+    backend="gloo",
+    dtype="float32",
+    ranks=2,
+    hosts=1,
+    latency_s=1e-5,
+    latency_interval_s=(1e-6, 2e-5),
+    bandwidth=1e9,
+    bandwidth_interval=(5e8, None),
+    worst_error=0.1,
+)
+_SERIES = BenchSeries(
+    collective="all_reduce",
+    way="torch",
+    backend="gloo",
+    dtype="float32",
+    op="sum",
+    root=-1,
+    ranks=2,
+    rows=(
+        BenchRow(size_bytes=8, count=2, in_place=_TIMING),
+        BenchRow(size_bytes=1 << 20, count=1 << 18, out_of_place=_TIMING),
+    ),
+)
 MEASUREMENT = Measurement(
-    ranks=2, series=(_SERIES,), fits=(_FIT,), pairs=(Pair(ranks=(0, 1), latency_s=1e-5, bandwidth=1e9),),
-    hosts=(Host(name="n1", processor="EPYC", cores=64, interface="eth0", line_rate=1e9, line="10 Gbit/s",
-                ranks=(0, 1)),),
-)  # fmt: skip
-_MANIFEST = manifest.Manifest(
-    step=7, files=(manifest.Entry(path="__0_0.distcp", size=3, xxh3="0" * 32),), values={"loss": 0.5}
+    ranks=2,
+    series=(_SERIES,),
+    fits=(_FIT,),
+    pairs=(LinkPair(ranks=(0, 1), latency_s=1e-5, bandwidth=1e9),),
+    hosts=(
+        BenchHost(
+            name="n1",
+            processor="EPYC",
+            cores=64,
+            interface="eth0",
+            line_rate=1e9,
+            line="10 Gbit/s",
+            ranks=(0, 1),
+        ),
+    ),
+)
+_MANIFEST = checkpoint_manifest.Manifest(
+    step=7,
+    files=(checkpoint_manifest.ManifestEntry(path="__0_0.distcp", size=3, xxh3="0" * 32),),
+    values={"loss": 0.5},
 )
 #: A name for each reader, by which the first byte chooses.
 NAMES = ("job.sh", "Dockerfile", "job.yaml", "job.json", ".deepspeed_env", "train.py", "noname")
@@ -59,20 +104,20 @@ LAUNCHERS = (
 
 def measurement(data: bytes) -> None:
     """A measurement is one, or refused in a sentence; what is one can be judged, and compared as a baseline."""
-    with contextlib.suppress(BadValue):
-        found = measured.parse(data, "fuzz")
-        list(bandwidth.judge(found))
+    with contextlib.suppress(InvalidValue):
+        found = measurements.parse_measurement(data, "fuzz")
+        list(bench_rules.judge(found))
         for now in (MEASUREMENT, replace(MEASUREMENT, hosts=found.hosts, ranks=found.ranks), found):
-            with contextlib.suppress(BadValue):
-                bandwidth.refuse_unlike(found, Wish(), 2)
-                list(bandwidth.judge(now, found))
+            with contextlib.suppress(InvalidValue):
+                bench_rules.refuse_unlike(found, BenchRequest(), 2)
+                list(bench_rules.judge(now, found))
 
 
 def kept_links(data: bytes) -> None:
     """What does not fit is refused whole; a limit that follows from it is a number."""
     _FILE.write_bytes(data)
-    found = links.kept(_FILE)
-    fit = links.known(found, backend="gloo", ranks=2)
+    found = link_measurements.load_fits(_FILE)
+    fit = link_measurements.find_fit(found, backend="gloo", ranks=2)
     assert fit is None or 0 <= fit.seconds(1 << 20) < float("inf")
 
 
@@ -80,9 +125,14 @@ def manifests(data: bytes) -> None:
     """A manifest is refused in a sentence, or names files inside of its folder alone."""
     for content in (data, _resealed(data)):
         with contextlib.suppress(CheckpointUnreadable):
-            found = manifest.parse(content, "fuzz")
-            assert manifest.parse(manifest.sealed(found), "again").files == found.files
-            for each in manifest.damages(_FOLDER, found):
+            found = checkpoint_manifest.parse_manifest(content, "fuzz")
+            assert (
+                checkpoint_manifest.parse_manifest(
+                    checkpoint_manifest.encode_sealed(found), "again"
+                ).files
+                == found.files
+            )
+            for each in checkpoint_manifest.find_damage(_FOLDER, found):
                 assert each.why
             for entry in found.files:
                 whole = (_FOLDER / entry.path).resolve()
@@ -92,7 +142,9 @@ def manifests(data: bytes) -> None:
 def _resealed(data: bytes) -> bytes:
     """As somebody would who means harm."""
     try:
-        return manifest.sealed(msgspec.json.decode(data, type=manifest.Manifest))
+        return checkpoint_manifest.encode_sealed(
+            msgspec.json.decode(data, type=checkpoint_manifest.Manifest)
+        )
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return data
 
@@ -100,14 +152,14 @@ def _resealed(data: bytes) -> bytes:
 def adjusted(data: bytes) -> None:
     """Adjustments are refused in a sentence, or within their bounds."""
     _FILE.write_bytes(data)
-    with contextlib.suppress(BadValue):
-        found = adjustments.read(_FILE)
-        assert adjustments.NONE.schema == found.schema
+    with contextlib.suppress(InvalidValue):
+        found = adjustments.read_adjustments(_FILE)
+        assert adjustments.NO_ADJUSTMENTS.schema == found.schema
         assert 0 < found.loss_scale <= 1
         assert found.micro_batches >= 1
         found.skips(3)
-        _FILE.write_bytes(adjustments.encode(found))
-        assert adjustments.read(_FILE) == found
+        _FILE.write_bytes(adjustments.encode_adjustments(found))
+        assert adjustments.read_adjustments(_FILE) == found
 
 
 def launchers(data: bytes) -> None:
@@ -116,20 +168,25 @@ def launchers(data: bytes) -> None:
     text = data[1:].decode(errors="replace")
     read = scanning.reader(name, text.partition("\n")[0])
     if read is not None:
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(ShellUnreadable):
             given = list(read(text, name))
             assert all(each.line is None or each.line >= 1 for each in given)
-            audit(given, Scene())
+            audit(given, AuditContext())
 
 
 TARGETS = {
     "measurement": (measurement, [msgspec.json.encode({"measurement": MEASUREMENT})]),
-    "links": (kept_links, [msgspec.json.encode({"schema": links.SCHEMA, "fits": [_FIT]})]),
-    "manifest": (manifests, [manifest.sealed(_MANIFEST), b"{}"]),
+    "links": (
+        kept_links,
+        [msgspec.json.encode({"schema": link_measurements.SCHEMA, "fits": [_FIT]})],
+    ),
+    "manifest": (manifests, [checkpoint_manifest.encode_sealed(_MANIFEST), b"{}"]),
     "adjustments": (
         adjusted,
         [
-            adjustments.encode(adjustments.Adjustments(micro_batches=4, skip=(adjustments.Window(3, 9),))),
+            adjustments.encode_adjustments(
+                adjustments.Adjustments(micro_batches=4, skip=(adjustments.StepWindow(3, 9),))
+            ),
             json.dumps({"schema": adjustments.SCHEMA, "loss_scale": 0.5}).encode(),
         ],
     ),

@@ -23,7 +23,10 @@ def main(name: str, folder: Path, options: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for number, seed in enumerate(seeds):
         (folder / f"seed-{number}").write_bytes(seed)
-    atheris.Setup([sys.argv[0], str(folder), f"-artifact_prefix={folder.parent}/failed-{name}-", *options], target)
+    atheris.Setup(
+        [sys.argv[0], str(folder), f"-artifact_prefix={folder.parent}/failed-{name}-", *options],
+        target,
+    )
     atheris.Fuzz()
 
 

@@ -11,33 +11,34 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast import blackbox
-from holdfast.actions import redact
-from holdfast.actions.diagnose import diagnose, page
-from holdfast.actions.redact import Redactor
-from holdfast.actions.redact_records import box as clean_box
-from holdfast.actions.redact_records import document
-from holdfast.errors import BadValue, BoxUnreadable, DumpUnreadable
-from holdfast.facts import box_files, flight_recorder, plain_pickle, stack_dumps, stack_text
-from holdfast.facts import dumps as dump_tables_of
-from holdfast.facts.collective_history import facts, kept
-from holdfast.facts.evidence import Ignored, Kind, Piece, gather
-from holdfast.facts.evidence.streams import Limits
-from holdfast.facts.logs import lines, scan
-from holdfast.facts.logs.scan import Scanner
-from holdfast.facts.logs.signals import ROWS, fields
-from holdfast.history import learn
-from holdfast.history import parse as parse_history
-from holdfast.rules.dumps import judge as judge_dumps
+from holdfast.core import plain_pickle, trace_file
+from holdfast.core.collective_history import advise, parse_history
+from holdfast.core.errors import DumpUnreadable, InvalidValue, TraceUnreadable
+from holdfast.diagnose import trace_files
+from holdfast.diagnose.dumps import dump_set as dump_tables_of
+from holdfast.diagnose.dumps.rules import judge as judge_dumps
+from holdfast.diagnose.evidence import EvidenceFile, EvidenceKind, SkippedEvidence, gather
+from holdfast.diagnose.evidence.streams import IntakeLimits
+from holdfast.diagnose.logs import lines, scan
+from holdfast.diagnose.logs.scan import Scanner
+from holdfast.diagnose.logs.signals import ROWS, extract_fields
+from holdfast.diagnose.pipeline import diagnose, write_diagnosis_page
+from holdfast.diagnose.redaction import redact
+from holdfast.diagnose.redaction.redact import Redactor
+from holdfast.diagnose.redaction.redact_records import redact_document, redact_trace
+from holdfast.diagnose.stacks import stack_dumps
+from holdfast.host.processes import stack_text
+from holdfast.watcher.flight_recorder import dump_reader
+from holdfast.watcher.history_facts import encode_history, history_facts
 from tests.fuzz import checkpoints, files, seeds
 from tests.fuzz.seeds import DUMP, FAULTHANDLER, LINE, PY_SPY, PY_SPY_JSON, RANKS, SECRETS, VERDICT
-from tests.test_history import after, event
+from tests.unit.core.test_collective_history import after, event
 
 TABLE = tuple((row.name, row.find or row.expression, row.ignore_case) for row in ROWS)
 _SLOW, _FAST = Scanner(TABLE), Scanner(TABLE)
-_FAST._searched = scan.SMALL_BYTES  # it goes on to Hyperscan at once, where that is installed
+_FAST._searched_bytes = scan.SMALL_BYTES  # it goes on to Hyperscan at once, where that is installed
 #: An archive may unpack to so much here; what is read of it in all shows that it does not.
-LIMITS = Limits(files=1000, free_bytes=4 << 20, ratio=10, spool_bytes=1 << 20)
+LIMITS = IntakeLimits(files=1000, free_bytes=4 << 20, ratio=10, spool_bytes=1 << 20)
 #: A file without a folder, which goes with the process: atheris ends it without a chance to clean up.
 _FILE = Path(f"/proc/self/fd/{os.memfd_create('evidence')}")
 _BOX = seeds.box()
@@ -45,11 +46,11 @@ _BOX = seeds.box()
 
 def log_line(data: bytes) -> None:
     """A line is taken apart, and what it says is taken from it."""
-    line = lines.parse(data, "fuzz", 1)
-    assert "\n" not in lines.clean(data.split(b"\n")[0])
+    line = lines.parse_line(data, "fuzz", 1)
+    assert "\n" not in lines.clean_line(data.split(b"\n")[0])
     assert line.rank is None or line.rank >= 0
     for row in ROWS:
-        fields(row, line.text)
+        extract_fields(row, line.text)
 
 
 def log_scan(data: bytes) -> None:
@@ -65,8 +66,8 @@ def log_scan(data: bytes) -> None:
 def plain_pickles(data: bytes) -> None:
     """What is let through is plain, and the same that Python's own unpickler makes of it."""
     try:
-        value = plain_pickle.loads(data)
-    except (plain_pickle.Truncated, plain_pickle.Refused):
+        value = plain_pickle.load_plain_pickle(data)
+    except (plain_pickle.PickleTruncated, plain_pickle.PickleRefused):
         return
     assert repr(value) == repr(pickle.loads(data))
 
@@ -74,14 +75,17 @@ def plain_pickles(data: bytes) -> None:
 def dumps(data: bytes) -> None:
     """A dump is read, or refused in a sentence."""
     with contextlib.suppress(DumpUnreadable):
-        flight_recorder.parse(data)
+        dump_reader.parse_dump(data)
 
 
 def dump_tables(data: bytes) -> None:
     """Dumps of two ranks, and what somebody reduced them to, come to a verdict, whatever stands in them."""
-    for kind in (Kind.DUMP, Kind.REDUCED):
-        pieces = [Piece(f"dump_rank_{rank}", kind, len(data), lambda: io.BytesIO(data)) for rank in (0, 1)]
-        judge_dumps(dump_tables_of.read(pieces))
+    for kind in (EvidenceKind.DUMP, EvidenceKind.REDUCED):
+        pieces = [
+            EvidenceFile(f"dump_rank_{rank}", kind, len(data), lambda: io.BytesIO(data))
+            for rank in (0, 1)
+        ]
+        judge_dumps(dump_tables_of.read_dumps(pieces))
 
 
 def heap(data: bytes) -> None:
@@ -92,9 +96,9 @@ def heap(data: bytes) -> None:
 
 def standard_input(data: bytes) -> None:
     """As a file, but it comes by once, some bytes at a time."""
-    spool = gather.Spool(LIMITS.spool_bytes)
+    spool = gather.SpoolFile(LIMITS.spool_bytes)
     source = io.BufferedReader(_Dripping(data))
-    _drain(lambda: gather._standard_input(source, "-", LIMITS, spool), len(data))
+    _drain(lambda: gather._read_stream(source, "-", LIMITS, spool), len(data))
 
 
 class _Dripping(io.RawIOBase):
@@ -116,30 +120,32 @@ class _Dripping(io.RawIOBase):
 def _drain(found: Callable, size: int) -> None:
     read = 0
     for piece in found():
-        if isinstance(piece, Ignored):
+        if isinstance(piece, SkippedEvidence):
             assert piece.why
             assert "\n" not in piece.why
             continue
         with piece.open() as stream:
             while block := stream.read(1 << 16):
                 read += len(block)
-    assert read <= 3 * (LIMITS.free_bytes + LIMITS.ratio * size) + 3 * size  # UTF-16 grows when it is recoded
+    assert (
+        read <= 3 * (LIMITS.free_bytes + LIMITS.ratio * size) + 3 * size
+    )  # UTF-16 grows when it is recoded
 
 
 def history(data: bytes) -> None:
     """A history of collectives is one, or refused in a sentence; what it teaches is within bounds."""
-    with contextlib.suppress(BadValue):
+    with contextlib.suppress(InvalidValue):
         found = parse_history(data, "fuzz")
         for each in found.troubles:
-            assert learn(each, found.runs).least_limit_s <= 3e9
-        facts(found, "fuzz")
+            assert advise(each, found.runs).least_limit_s <= 3e9
+        history_facts(found, "fuzz")
 
 
 def stacks(data: bytes) -> None:
     """Text of py-spy and faulthandler is read, or why not is said."""
     stack_text.from_py_spy(data, 7, "/job")
     stack_text.from_faulthandler(data.decode("utf-8", "replace"), "/job")
-    stack_dumps.processes(data, "fuzz")
+    stack_dumps.parse_processes(data, "fuzz")
 
 
 def boxes(data: bytes) -> None:
@@ -147,14 +153,18 @@ def boxes(data: bytes) -> None:
     whole = bytearray(_BOX)
     for at in range(0, len(data) - 4, 12):
         (offset,) = struct.unpack_from("<H", data, at)
-        area = (0, blackbox.HEADER_BYTES + blackbox.GROUPS * blackbox.GROUP_BYTES)[data[at + 2] & 1]
+        area = (0, trace_file.HEADER_BYTES + trace_file.GROUPS * trace_file.GROUP_BYTES)[
+            data[at + 2] & 1
+        ]
         value = data[at + 4 : at + 4 + (data[at + 3] & 7) + 1]
-        begin = min(area + offset % blackbox.HEADER_BYTES, len(whole) - len(value))
+        begin = min(area + offset % trace_file.HEADER_BYTES, len(whole) - len(value))
         whole[begin : begin + len(value)] = value
     made = bytes(whole)
-    box_files.read([Piece("rank1.box", Kind.BOX, len(made), lambda: io.BytesIO(made))])
-    with contextlib.suppress(BoxUnreadable):
-        assert len(clean_box(made, "rank1.box", Redactor())) == len(made)
+    trace_files.read_trace_files(
+        [EvidenceFile("rank1.box", EvidenceKind.TRACE, len(made), lambda: io.BytesIO(made))]
+    )
+    with contextlib.suppress(TraceUnreadable):
+        assert len(redact_trace(made, "rank1.box", Redactor())) == len(made)
 
 
 def everything(data: bytes) -> None:
@@ -162,45 +172,64 @@ def everything(data: bytes) -> None:
     _FILE.write_bytes(data)
     found = diagnose([str(_FILE)], limits=LIMITS)
     assert found.exit_status in {0, 1, 2, 3}
-    page(found)
+    write_diagnosis_page(found)
 
 
 def redaction(data: bytes) -> None:
-    """Nothing breaks it, both searches find the same, and where no byte may move none does."""
+    """Both searches find the same, and fixed redaction keeps the length."""
     quick, whole = Redactor(hosts=["node1"]), Redactor(hosts=["node1"])
-    small = redact._SMALL_BYTES
+    small = redact._MIN_SEARCH_BYTES
     try:
-        redact._SMALL_BYTES = 0
-        made = quick.data(data)
-        redact._SMALL_BYTES = 1 << 30
-        assert made == whole.data(data)
+        redact._MIN_SEARCH_BYTES = 0
+        made = quick.redact_bytes(data)
+        redact._MIN_SEARCH_BYTES = 1 << 30
+        assert made == whole.redact_bytes(data)
     finally:
-        redact._SMALL_BYTES = small
+        redact._MIN_SEARCH_BYTES = small
     assert quick.counts == whole.counts
-    assert len(Redactor(hosts=["node1"], users=["ann"]).data(data, fixed=True)) == len(data)
-    document(data, Redactor())
-    b"".join(Redactor().stream(io.BytesIO(data)))
+    assert len(Redactor(hosts=["node1"], users=["ann"]).redact_bytes(data, fixed=True)) == len(data)
+    redact_document(data, Redactor())
+    b"".join(Redactor().redact_stream(io.BytesIO(data)))
 
 
 #: By name: the target, and inputs to begin with.
 TARGETS = {
     "log-line": (
         log_line,
-        [LINE, b"srun: error: n1: task 3: Killed", b"  5%|#  | 1/20 [00:01<00:20]\rKeyError: 'x'\n"],
+        [
+            LINE,
+            b"srun: error: n1: task 3: Killed",
+            b"  5%|#  | 1/20 [00:01<00:20]\rKeyError: 'x'\n",
+        ],
     ),
-    "log-scan": (log_scan, [LINE * 3, b"\xff\xfe" + LINE.decode().encode("utf-16-le"), b"\0" * 99 + LINE]),
+    "log-scan": (
+        log_scan,
+        [LINE * 3, b"\xff\xfe" + LINE.decode().encode("utf-16-le"), b"\0" * 99 + LINE],
+    ),
     "plain-pickle": (plain_pickles, [pickle.dumps(DUMP, protocol) for protocol in (2, 4, 5)]),
     "dump": (dumps, [pickle.dumps(DUMP, 2), json.dumps(DUMP).encode()]),
-    "dump-tables": (dump_tables, [seeds.reduced(), pickle.dumps(DUMP, 2), json.dumps(DUMP).encode()]),
+    "dump-tables": (
+        dump_tables,
+        [seeds.reduced(), pickle.dumps(DUMP, 2), json.dumps(DUMP).encode()],
+    ),
     "heap": (heap, seeds.archives()),
     "standard-input": (standard_input, seeds.archives()),
     "history": (
         history,
-        [kept(after(event(), event())), b'{"schema": "holdfast/history/1", "runs": 3, "troubles": []}'],
+        [
+            encode_history(after(event(), event())),
+            b'{"schema": "holdfast/history/1", "runs": 3, "troubles": []}',
+        ],
     ),
     "stacks": (stacks, [PY_SPY, PY_SPY_JSON, FAULTHANDLER]),
-    "box": (boxes, [b"", bytes(range(96)), b"\x08\0\0\7" + b"\xff" * 8, b"\0\0\1\7" + b"raised\t{"]),
-    "everything": (everything, [VERDICT, RANKS, PY_SPY, PY_SPY_JSON, FAULTHANDLER, LINE, json.dumps(DUMP).encode()]),
+    "box": (
+        boxes,
+        [b"", bytes(range(96)), b"\x08\0\0\7" + b"\xff" * 8, b"\0\0\1\7" + b"raised\t{"],
+    ),
+    "everything": (
+        everything,
+        [VERDICT, RANKS, PY_SPY, PY_SPY_JSON, FAULTHANDLER, LINE, json.dumps(DUMP).encode()],
+    ),
     "redaction": (redaction, SECRETS),
     **files.TARGETS,
     **checkpoints.TARGETS,

@@ -1,8 +1,9 @@
-"""The command line: one file a command, about fifty lines, readable as a recipe of facts, rules and a report.
+"""The command line: one module per command, which parses options, calls one function, and renders.
 
-This file is the root command. It imports a command's module when that command is called (``table``), so that
-``holdfast --help`` costs little and needs neither torch nor rich nor numpy. A command's module holds a click command
-named ``command``; what that returns is the exit status (nothing means 0). A package is a command with commands.
+This file is the root command. It imports a command's module only when that command is called, so
+that ``holdfast --help`` is fast and needs neither torch nor rich nor numpy. A command's module has
+a click command named ``command`` whose return value is the exit status (None: 0). A package is a
+group.
 """
 
 from __future__ import annotations
@@ -15,40 +16,80 @@ from typing import NoReturn
 import click
 
 from holdfast import __version__
-from holdfast.cli.table import Table, TableGroup
-from holdfast.errors import HoldfastError, InternalError, MissingExtra, UsageError, WorldError
+from holdfast.cli.command_table import Table, TableGroup
+from holdfast.core.errors import HoldfastError, InternalError, MissingExtra, UsageError, WorldError
 
 INTERRUPTED = 130
 
-#: Command -> the module that holds it, and its line in ``holdfast --help``.
+#: Command -> its module, and its line in ``holdfast --help``.
 COMMANDS: Table = {
-    "env": ("holdfast.cli.env", "Audit the variables of a job: what nobody reads, or reads as something else."),
-    "check": ("holdfast.cli.check", "Look at this host before a job: what would stop it, slow it down, or is unseen."),
-    "bench": ("holdfast.cli.bench", "Measure collectives: how fast ranks talk, and whether results are right."),
-    "lint": ("holdfast.cli.lint", "Find dead-locks in source code: collectives that not all ranks reach."),
-    "plan": ("holdfast.cli.plan", "Plan a run: does it fit, how fast is it, on which GPUs, and what would be better?"),
-    "run": ("holdfast.cli.run", "Run a training job as torchrun does, watch it, name the stuck rank, restart it."),
-    "history": ("holdfast.cli.history", "Tell what happened to a run over all its restarts, and what was decided."),
-    "attach": ("holdfast.cli.attach", "Look into a job that hangs now: who waits, who does not, and at which line."),
-    "report": ("holdfast.cli.report", "Put all evidence of a run into one archive, without secrets, to hand on."),
-    "diagnose": ("holdfast.cli.diagnose", "Find the root cause in logs, dumps, boxes, or archives of them."),
-    "ckpt": ("holdfast.cli.ckpt", "Look into checkpoints of any framework: inspect, verify, convert, diff."),
-    "explain": ("holdfast.cli.explain", "Explain a cause of failure, or an environment variable."),
-    "chaos": ("holdfast.cli.chaos", "List the faults that can be injected, or hurt a job with them on purpose."),
+    "env": (
+        "holdfast.cli.env",
+        "Audit environment variables: unused, misspelled, misparsed.",
+    ),
+    "check": (
+        "holdfast.cli.check",
+        "Run preflight checks on this host or all nodes.",
+    ),
+    "bench": (
+        "holdfast.cli.bench",
+        "Benchmark collectives and verify their results.",
+    ),
+    "lint": (
+        "holdfast.cli.lint",
+        "Find deadlocks in source code: collectives that not all ranks reach.",
+    ),
+    "plan": (
+        "holdfast.cli.plan",
+        "Predict memory use and throughput of a training run, and suggest improvements.",
+    ),
+    "run": (
+        "holdfast.cli.run",
+        "Run a training job like torchrun; diagnose hangs and failures, and restart the job.",
+    ),
+    "history": (
+        "holdfast.cli.history",
+        "Show a run's timeline across restarts: causes, progress, and actions taken.",
+    ),
+    "attach": (
+        "holdfast.cli.attach",
+        "Inspect a running, hung job.",
+    ),
+    "report": (
+        "holdfast.cli.report",
+        "Create a shareable debug bundle with secrets redacted.",
+    ),
+    "diagnose": (
+        "holdfast.cli.diagnose",
+        "Find the root cause in logs, flight-recorder dumps, trace files, or archives of them.",
+    ),
+    "ckpt": (
+        "holdfast.cli.ckpt",
+        "Inspect, verify, convert and diff checkpoints of any framework.",
+    ),
+    "explain": ("holdfast.cli.explain", "Explain a cause of failure, a lint rule or a variable."),
+    "chaos": (
+        "holdfast.cli.chaos",
+        "List injectable faults, or run fault-injection tests.",
+    ),
 }
 
 
-@click.group(cls=TableGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=TableGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, prog_name="holdfast", message="%(prog)s %(version)s")
 def root() -> None:
-    """Keep distributed PyTorch training running, and say why when it stops."""
+    """Keep distributed PyTorch training running, and find out why it stops."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line (``sys.argv`` without ``arguments``) and end the process with the command's exit status."""
+    """Run the command line (default: ``sys.argv``) and exit with the command's exit status."""
     try:
         status = root.main(
-            args=None if arguments is None else list(arguments), prog_name="holdfast", standalone_mode=False
+            args=None if arguments is None else list(arguments),
+            prog_name="holdfast",
+            standalone_mode=False,
         )
     except click.ClickException as mistake:
         mistake.show()
@@ -56,26 +97,30 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         status = INTERRUPTED
     except ModuleNotFoundError as missing:
-        status = _say(MissingExtra("torch")) if missing.name == "torch" else _own_up(missing)
+        status = (
+            _print_error(MissingExtra("torch")) if missing.name == "torch" else _report_bug(missing)
+        )
     except (UsageError, WorldError) as error:
-        status = _say(error)
-    except Exception as bug:  # noqa: BLE001 - every other error is a bug of ours
-        status = _own_up(bug)
+        status = _print_error(error)
+    except Exception as bug:  # noqa: BLE001 - every other error is a bug of holdfast
+        status = _report_bug(bug)
     status = status if isinstance(status, int) else 0
     if arguments is None and sys.modules.get("torch") is not None:
-        from holdfast.runtime.leaving import leave
+        from holdfast.launcher.elastic.process_exit import exit_without_teardown
 
-        leave(status)
+        exit_without_teardown(status)
     sys.exit(status)
 
 
-def _say(error: HoldfastError) -> int:
-    """Print the error's one sentence on stderr; the exit status that goes with it."""
+def _print_error(error: HoldfastError) -> int:
+    """Print the error on stderr; return its exit status."""
     click.echo(f"holdfast: {error}", err=True)
     return error.exit_status
 
 
-def _own_up(bug: Exception) -> int:
-    """Print the traceback of a bug of ours, and say what it is; status 1 would claim that something was found."""
+def _report_bug(bug: Exception) -> int:
+    """Print the traceback of a bug of holdfast; return its exit status."""
     traceback.print_exception(bug)
-    return _say(bug if isinstance(bug, InternalError) else InternalError(f"{type(bug).__name__}: {bug}"))
+    return _print_error(
+        bug if isinstance(bug, InternalError) else InternalError(f"{type(bug).__name__}: {bug}")
+    )

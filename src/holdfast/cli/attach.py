@@ -1,4 +1,4 @@
-"""``holdfast attach``: looks into a job that hangs now and was started without holdfast."""
+"""``holdfast attach``: inspect a hung job that was started without holdfast."""
 
 from __future__ import annotations
 
@@ -9,38 +9,73 @@ import click
 
 
 @click.command()
-@click.option("--pid", "pids", metavar="PID", type=int, multiple=True, help="A process of the job; may be repeated.")
-@click.option("--name", metavar="TEXT", default="", help="Text in the command line of the job's processes.")
-@click.option("--port", metavar="PORT", type=click.IntRange(1, 65535), help="The port of the job's rendezvous.")
-@click.option("--hosts", metavar="A,B", default="", help="Look on these hosts over ssh, where holdfast is on PATH.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-@click.option("--html", metavar="FILE", type=Path, help="Write the report as a page there.")
-def command(*, pids: tuple[int, ...], name: str, port: int | None, hosts: str, as_json: bool, html: Path | None) -> int:
-    """Look into a job that hangs now: who waits, who does not, and at which line.
+@click.option(
+    "--pid",
+    "pids",
+    metavar="PID",
+    type=int,
+    multiple=True,
+    help="A process of the job. Repeatable.",
+)
+@click.option(
+    "--name", metavar="TEXT", default="", help="Text in the command line of the job's processes."
+)
+@click.option(
+    "--port",
+    metavar="PORT",
+    type=click.IntRange(1, 65535),
+    help="Port of the job's rendezvous.",
+)
+@click.option(
+    "--hosts",
+    metavar="A,B",
+    default="",
+    help="Inspect these hosts over ssh; holdfast must be on their PATH.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
+@click.option("--html", metavar="FILE", type=Path, help="Write an HTML report.")
+def command(
+    *,
+    pids: tuple[int, ...],
+    name: str,
+    port: int | None,
+    hosts: str,
+    as_json: bool,
+    html: Path | None,
+) -> int:
+    """Inspect a running, hung job: which rank and line the others are waiting for.
 
-    Finds the training processes of this host, or those that are named; takes the stacks of all their threads twice, a
-    second apart, from outside, and changes nothing in the job.
+    Finds the training processes of this host, or those selected, and samples the stacks of all
+    their threads twice, one second apart, from outside. The job is not modified.
     """
-    from holdfast.actions.attach import attach, document, tree, write_page
-    from holdfast.facts.jobs import Search
+    from holdfast.diagnose.attach.jobs import JobSearch
+    from holdfast.diagnose.attach.session import (
+        attach_json,
+        attach_to_job,
+        render_stack_tree,
+        write_attach_page,
+    )
 
     if not as_json and sys.stderr.isatty():
-        click.echo("holdfast: looking twice, a second apart …", err=True)
-    found = attach(Search(pids, name, port), tuple(host.strip() for host in hosts.split(",") if host.strip()))
-    if found is None:  # another copy, on another node, judges and prints
+        click.echo("holdfast: sampling stacks twice, one second apart …", err=True)
+    result = attach_to_job(
+        JobSearch(pids, name, port),
+        tuple(host.strip() for host in hosts.split(",") if host.strip()),
+    )
+    if result is None:  # another process, on another node, prints the result
         return 0
     if html is not None:
-        write_page(found, html)
-    verdict = found.verdict
+        write_attach_page(result, html)
+    verdict = result.verdict
     if as_json:
-        from holdfast.report.json import envelope, write
+        from holdfast.report.json import envelope, write_json
 
         findings = (*([verdict.root] if verdict.root else []), *verdict.suspects)
-        write(sys.stdout, envelope("attach", findings, verdict, **document(found)))
+        write_json(sys.stdout, envelope("attach", findings, verdict, **attach_json(result)))
     else:
         from holdfast.report.terminal import render_stacks, render_verdict
 
         page = str(html) if html else None
-        render_verdict(verdict, file=sys.stdout, html=page, elapsed_s=found.elapsed_s)
-        render_stacks(tree(found, everything=False), file=sys.stdout)
-    return found.exit_status
+        render_verdict(verdict, file=sys.stdout, html=page, elapsed_s=result.elapsed_s)
+        render_stacks(render_stack_tree(result, all_threads=False), file=sys.stdout)
+    return result.exit_status

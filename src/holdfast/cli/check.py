@@ -1,4 +1,4 @@
-"""``holdfast check``: is this host, or this set of hosts, fit to train?"""
+"""``holdfast check``: preflight checks for one host, or several hosts together."""
 
 from __future__ import annotations
 
@@ -8,58 +8,79 @@ from typing import Any
 
 import click
 
-from holdfast.cli import connect as connecting
-from holdfast.cli import hosts as several
+from holdfast.cli import check_hosts, connect
 
 
 @click.command()
-@click.option("--only", "names", metavar="NAME", multiple=True, help="Make this check alone; may be repeated.")
+@click.option(
+    "--only", "names", metavar="NAME", multiple=True, help="Run only this check. Repeatable."
+)
 @click.option("--list", "list_all", is_flag=True, help="List the checks.")
 @click.option(
     "--nproc-per-node",
     "workers",
     metavar="N",
     type=click.IntRange(1),
-    help="Workers that will run "
-    "here; the small job that several hosts make has so many on each [as many as GPUs are visible, else 1].",
+    help="Workers of the job on this host, and of the smoke test of several hosts "
+    "[default: one per visible GPU, at least 1].",
 )
-@click.option("--checkpoints", metavar="DIR", type=Path, help="The folder into which checkpoints will go.")
-@connecting.options
-@several.options
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option(
+    "--checkpoints", metavar="DIR", type=Path, help="Folder where checkpoints will be written."
+)
+@connect.options
+@check_hosts.options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
 def command(
-    *, names: tuple[str, ...], list_all: bool, workers: int | None, checkpoints: Path | None, as_json: bool,
-    connect: bool, **more: Any,
-) -> int:  # fmt: skip
-    """Look at this host before a job starts: GPUs, memory, network, limits, disks, versions; nothing is changed.
+    *,
+    names: tuple[str, ...],
+    list_all: bool,
+    workers: int | None,
+    checkpoints: Path | None,
+    as_json: bool,
+    use_connect: bool,
+    **options: Any,
+) -> int:
+    """Run preflight checks on this host: GPUs, memory, network, limits, disks and versions.
 
-    What cannot be seen is said to be unknown, and never taken for fine. It takes some seconds.
+    Nothing is changed. What cannot be checked is reported as unknown. Takes a few seconds.
     """
-    from holdfast import settings
-    from holdfast.actions.check import check_host, lines
-    from holdfast.facts.checks import CHECKS, Place
+    from holdfast.core import settings
+    from holdfast.host.checks import CHECKS, CheckContext
+    from holdfast.preflight.check import check_host, report_lines
 
     if list_all:
         for check in CHECKS.values():
-            click.echo(f"{check.name:<20} {check.about}")
+            click.echo(f"{check.name:<20} {check.description}")
         return 0
-    if connect:
-        return connecting.run(more, several.seconds(more["wait"]), workers, as_json=as_json)
-    place = Place(
-        environ=settings.environment(), workers=workers, checkpoints=str(checkpoints) if checkpoints else None
+    if use_connect:
+        return connect.run(
+            options, check_hosts.parse_wait(options["wait"]), workers, as_json=as_json
+        )
+    context = CheckContext(
+        environ=settings.current_environment(),
+        workers=workers,
+        checkpoints=str(checkpoints) if checkpoints else None,
     )
-    if (status := several.run(more, place, names, as_json=as_json)) is not None:
+    if (status := check_hosts.run(options, context, names, as_json=as_json)) is not None:
         return status
-    report = check_host(several.meeting(more, place), names)
+    report = check_host(check_hosts.add_endpoint(options, context), names)
     if as_json:
-        from holdfast.report.json import envelope, write
+        from holdfast.report.json import envelope, write_json
 
-        write(sys.stdout, envelope("check", report.findings, report.verdict, checks=report.checks,
-                                   elapsed_s=report.elapsed_s))  # fmt: skip
+        write_json(
+            sys.stdout,
+            envelope(
+                "check",
+                report.findings,
+                report.verdict,
+                checks=report.checks,
+                elapsed_s=report.elapsed_s,
+            ),
+        )
         return report.exit_status
-    from holdfast.report.checks import render_checks, warned
+    from holdfast.report.check_table import render_checks, warning_state
     from holdfast.report.terminal import render_verdict
 
-    render_checks(lines(report), file=sys.stdout, elapsed_s=report.elapsed_s)
-    render_verdict(report.verdict, file=sys.stdout, merely=warned(report.verdict))
+    render_checks(report_lines(report), file=sys.stdout, elapsed_s=report.elapsed_s)
+    render_verdict(report.verdict, file=sys.stdout, warning_headline=warning_state(report.verdict))
     return report.exit_status

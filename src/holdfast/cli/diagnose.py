@@ -1,4 +1,4 @@
-"""``holdfast diagnose``: from any heap of evidence (logs, dumps, boxes, archives of them) to the root cause."""
+"""``holdfast diagnose``: find the root cause in logs, dumps, trace files, or archives of them."""
 
 from __future__ import annotations
 
@@ -9,111 +9,140 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from holdfast.actions.diagnose import Diagnosis
+    from holdfast.diagnose.pipeline import DiagnosisResult
 
 
 @click.command()
 @click.argument("paths", metavar="PATH…", nargs=-1, required=True, type=click.Path(allow_dash=True))
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-@click.option("--html", metavar="FILE", type=Path, help="Write the report as a page there.")
-@click.option("--follow", is_flag=True, help="Go on while logs grow, and say when the verdict changes.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
+@click.option("--html", metavar="FILE", type=Path, help="Write an HTML report.")
 @click.option(
-    "--reduce", metavar="FILE", type=Path,
-    help="Judge nothing; write what a judgement needs of the flight-recorder dumps there, to be put together later.",
-)  # fmt: skip
-def command(*, paths: tuple[str, ...], as_json: bool, html: Path | None, follow: bool, reduce: Path | None) -> int:
-    """Find the root cause in whatever is left of a job.
+    "--follow", is_flag=True, help="Watch growing logs, and report when the verdict changes."
+)
+@click.option(
+    "--reduce",
+    metavar="FILE",
+    type=Path,
+    help="Only write a reduced form of the flight-recorder dumps, to be combined later.",
+)
+def command(
+    *, paths: tuple[str, ...], as_json: bool, html: Path | None, follow: bool, reduce: Path | None
+) -> int:
+    """Find the root cause in what a finished or hung job left behind.
 
-    Takes logs, dumps of torch's flight recorder, boxes, folders and archives of them, and standard input (-); what a
-    file is, its content tells. Ends with 0 where nothing is wrong, 1 where something is, 2 where nothing could be read,
-    and 3 where it could not be judged.
+    Reads logs, flight-recorder dumps, trace files, folders and archives of them, and standard input
+    (-); file types are detected from content. Exit status: 0 nothing wrong, 1 root cause found, 2
+    no readable input, 3 inconclusive.
     """
-    from holdfast.actions.diagnose import diagnose
     from holdfast.cli.progress import Progress
+    from holdfast.diagnose.pipeline import diagnose
 
     if reduce is not None and (follow or html is not None):
-        raise click.UsageError("--reduce judges nothing, so that --html and --follow have nothing to show")
+        raise click.UsageError(
+            "--reduce does not diagnose; it cannot be combined with --html or --follow"
+        )
     if reduce is not None:
         return _reduce(paths, reduce, as_json=as_json)
     if follow and "-" in paths:
-        raise click.UsageError("--follow takes files and folders; standard input is read to its end without it")
+        raise click.UsageError(
+            "--follow requires files or folders; standard input is read to its end without it"
+        )
     if follow:
-        found = _follow(paths, quiet=as_json)
+        result = _follow(paths, quiet=as_json)
     else:
         with Progress(sys.stderr) as progress:
-            found = diagnose(paths, watch=progress.tell)
-    return _show(found, as_json=as_json, html=html, again=follow)
+            result = diagnose(paths, on_progress=progress.tell)
+    return _show(result, as_json=as_json, html=html, follow=follow)
 
 
-def _follow(paths: tuple[str, ...], *, quiet: bool) -> Diagnosis:
-    """Print every verdict that is another than the one before, until Ctrl-C; the last one."""
-    from holdfast.actions.follow import Follower
+def _follow(paths: tuple[str, ...], *, quiet: bool) -> DiagnosisResult:
+    """Print every changed verdict until Ctrl-C; return the last result."""
     from holdfast.cli.progress import Progress
+    from holdfast.diagnose.follow import EvidenceFollower
     from holdfast.report.terminal import render_verdict
 
-    follower = Follower(paths)
+    follower = EvidenceFollower(paths)
     with Progress(sys.stderr) as progress:
-        found = follower.look(progress.tell)
+        result = follower.diagnose(progress.tell)
     try:
         if not quiet:
-            render_verdict(found.verdict, file=sys.stdout, undecided=found.is_undecided)
-            click.echo("holdfast: following; Ctrl-C ends it", err=True)
-        for later in follower.changes(found):
-            if later.is_news and not quiet:
-                now = later.diagnosis
-                render_verdict(now.verdict, file=sys.stdout, undecided=now.is_undecided)
-            found = later.diagnosis
+            render_verdict(result.verdict, file=sys.stdout, inconclusive=result.is_inconclusive)
+            click.echo("holdfast: following; press Ctrl-C to stop", err=True)
+        for update in follower.updates(result):
+            result = update.result
+            if update.is_new_verdict and not quiet:
+                render_verdict(result.verdict, file=sys.stdout, inconclusive=result.is_inconclusive)
     except KeyboardInterrupt:
         pass
-    return found
+    return result
 
 
 def _reduce(paths: tuple[str, ...], file: Path, *, as_json: bool) -> int:
-    """Write the reduced dumps and say what is in the file."""
+    """Write the reduced dumps, and print a summary."""
     import msgspec
 
-    from holdfast.actions.reduce import reduce
     from holdfast.cli.progress import Progress
-    from holdfast.report.evidence import size_text
-    from holdfast.report.json import envelope, write
-    from holdfast.report.ranksets import say_ranks
-    from holdfast.report.text import plural
+    from holdfast.core.rank_sets import describe_ranks
+    from holdfast.core.text import pluralize
+    from holdfast.diagnose.reduce_dumps import reduce_dumps
+    from holdfast.report.evidence_summary import size_text
+    from holdfast.report.json import envelope, write_json
 
     with Progress(sys.stderr) as progress:
-        made = reduce(paths, file, watch=progress.tell)
+        reduced = reduce_dumps(paths, file, watch=progress.tell)
     if as_json:
-        write(sys.stdout, envelope("diagnose", (), None, **msgspec.structs.asdict(made)))
+        write_json(sys.stdout, envelope("diagnose", (), None, **msgspec.structs.asdict(reduced)))
         return 0
-    ignored = f"; {plural(len(made.ignored), 'file')} ignored" if made.ignored else ""
-    click.echo(f"{say_ranks(made.ranks)}: {plural(len(made.read), 'file')} reduced to {size_text(made.bytes)}{ignored}")
-    click.echo(f"holdfast diagnose {file} …    judges it, together with those of the other nodes")
+    ignored = f"; {pluralize(len(reduced.ignored), 'file')} ignored" if reduced.ignored else ""
+    click.echo(
+        f"{describe_ranks(reduced.ranks)}: {pluralize(len(reduced.read), 'file')} "
+        f"reduced to {size_text(reduced.bytes)}{ignored}"
+    )
+    click.echo(f"Diagnose it, together with those of other nodes: holdfast diagnose {file} …")
     return 0
 
 
-def _show(found: Diagnosis, *, as_json: bool, html: Path | None, again: bool) -> int:
-    """Print the verdict and what it rests on; the exit status."""
+def _show(result: DiagnosisResult, *, as_json: bool, html: Path | None, follow: bool) -> int:
+    """Print the verdict and its evidence; return the exit status."""
     if html is not None:
-        from holdfast.actions.diagnose import page
-        from holdfast.report.files import write_whole
+        from holdfast.core.atomic_files import write_atomic
+        from holdfast.diagnose.pipeline import write_diagnosis_page
 
-        write_whole(html, page(found).encode(errors="replace"))
-    verdict = found.verdict
+        write_atomic(html, write_diagnosis_page(result).encode(errors="replace"))
+    verdict = result.verdict
     if as_json:
-        from holdfast.report.json import envelope, write
+        from holdfast.report.json import envelope, write_json
 
         findings = (*([verdict.root] if verdict.root else []), *verdict.suspects)
-        write(sys.stdout, envelope("diagnose", findings, verdict, read=found.read, ignored=found.ignored,
-                                   collectives=found.collectives))  # fmt: skip
-        return found.exit_status
-    from holdfast.report.evidence import render_collectives, render_evidence
+        write_json(
+            sys.stdout,
+            envelope(
+                "diagnose",
+                findings,
+                verdict,
+                read=result.read,
+                ignored=result.ignored,
+                collectives=result.collectives,
+            ),
+        )
+        return result.exit_status
+    from holdfast.report.evidence_summary import render_collectives, render_evidence
     from holdfast.report.terminal import render_verdict
 
-    if found.read and not again:
-        render_verdict(verdict, file=sys.stdout, html=str(html) if html else None, undecided=found.is_undecided)
-        render_collectives(found.collectives, file=sys.stdout)
-    read = [(str(item.kind), item.name, item.bytes) for item in found.read]
-    ignored = [(item.name, item.why) for item in found.ignored]
-    render_evidence(read, ignored, file=sys.stdout, elapsed_s=found.elapsed_s)
-    if not found.read:
-        click.echo("holdfast: nothing could be read; name logs, dumps, boxes, or a folder or archive of them", err=True)
-    return found.exit_status
+    if result.read and not follow:
+        render_verdict(
+            verdict,
+            file=sys.stdout,
+            html=str(html) if html else None,
+            inconclusive=result.is_inconclusive,
+        )
+        render_collectives(result.collectives, file=sys.stdout)
+    read = [(str(item.kind), item.name, item.bytes) for item in result.read]
+    ignored = [(item.name, item.why) for item in result.ignored]
+    render_evidence(read, ignored, file=sys.stdout, elapsed_s=result.elapsed_s)
+    if not result.read:
+        click.echo(
+            "holdfast: no readable input; pass logs, dumps, or a directory or archive of them",
+            err=True,
+        )
+    return result.exit_status

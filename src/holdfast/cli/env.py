@@ -1,4 +1,4 @@
-"""``holdfast env``: are the variables of a job read, of the right form, and do they go together? Which would fit?"""
+"""``holdfast env``: audit the environment variables of a job, or recommend some."""
 
 from __future__ import annotations
 
@@ -17,81 +17,132 @@ FORMATS = ("shell", "json", "slurm", "kubernetes")
     metavar="PATH",
     type=Path,
     multiple=True,
-    help="Read scripts, Dockerfiles, Slurm, YAML and Python files there instead; may be repeated.",
+    help="Audit scripts, Dockerfiles, Slurm, YAML and Python files instead. Repeatable.",
 )
-@click.option("--recommend", is_flag=True, help="Print the variables that fit this host, with the reason for each.")
-@click.option("--profile", type=click.Choice(PROFILES), help="Recommend for this, whatever the host looks like.")
+@click.option(
+    "--recommend",
+    is_flag=True,
+    help="Recommend variables for this host, with reasons.",
+)
+@click.option(
+    "--profile",
+    type=click.Choice(PROFILES),
+    help="Use this profile instead of auto-detection.",
+)
 @click.option(
     "--format",
     "form",
     type=click.Choice(FORMATS),
     default="shell",
     show_default=True,
-    help="How recommendations are written.",
+    help="Output format of recommendations.",
 )
 @click.option(
     "--rdzv-endpoint",
     "endpoint",
     metavar="HOST[:PORT]",
-    help="The rendezvous: the interface is chosen by the route to it. Else by the launcher's variables.",
+    help="Rendezvous of the job; its route selects the interface "
+    "[default: the launcher's variables].",
 )
-@click.option("--nnodes", "nodes", metavar="N", type=click.IntRange(1), help="Hosts of the job.")
-@click.option("--nproc-per-node", "workers", metavar="N", type=click.IntRange(1), help="Workers that will run here.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-def command(  # noqa: PLR0913 - click hands each option over by name
-    *, scan: tuple[Path, ...], recommend: bool, profile: str | None, form: str, endpoint: str | None, nodes: int | None,
-    workers: int | None, as_json: bool,
-) -> int:  # fmt: skip
-    """Audit the environment variables of a job: read by nobody, renamed, misspelt, harmful, contradictory, too late.
+@click.option(
+    "--nnodes", "nodes", metavar="N", type=click.IntRange(1), help="Number of hosts of the job."
+)
+@click.option(
+    "--nproc-per-node",
+    "workers",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Workers of the job on this host.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
+def command(  # noqa: PLR0913 - click passes each option by name
+    *,
+    scan: tuple[Path, ...],
+    recommend: bool,
+    profile: str | None,
+    form: str,
+    endpoint: str | None,
+    nodes: int | None,
+    workers: int | None,
+    as_json: bool,
+) -> int:
+    """Audit environment variables of a job: unused, misspelled, harmful, contradictory, too late.
 
-    `holdfast explain NAME` says what one variable does.
+    `holdfast explain NAME` describes one variable.
     """
     if recommend or profile:
         if scan:
-            raise click.UsageError("--recommend looks at this host and --scan at files: give one of them")
+            raise click.UsageError(
+                "--recommend uses this host and --scan uses files: choose one of them"
+            )
         return _recommend(profile, "json" if as_json else form, endpoint, nodes, workers)
-    return _audit(scan, as_json=as_json)
+    return _run_audit(scan, as_json=as_json)
 
 
-def _audit(scan: tuple[Path, ...], *, as_json: bool) -> int:
-    from holdfast.actions.audit import audit_environment, audit_files
+def _run_audit(scan: tuple[Path, ...], *, as_json: bool) -> int:
+    from holdfast.host.variable_audit import audit_environment, audit_files
 
-    audited = audit_files(scan) if scan else audit_environment()
+    audit = audit_files(scan) if scan else audit_environment()
     if as_json:
-        from holdfast.report.json import envelope, write
+        from holdfast.report.json import envelope, write_json
 
-        given = [{"name": each.name, "value": each.value, "origin": each.place} for each in audited.shown()]
-        write(sys.stdout, envelope("env", audited.findings, None, variables=given, unseen=audited.unseen))
-        return audited.exit_status
-    from holdfast.report.text import plural
-    from holdfast.report.variables import render_audit
+        variables = [
+            {"name": each.name, "value": each.value, "origin": each.location}
+            for each in audit.shown()
+        ]
+        write_json(
+            sys.stdout,
+            envelope("env", audit.findings, None, variables=variables, unseen=audit.unseen),
+        )
+        return audit.exit_status
+    from holdfast.core.text import pluralize
+    from holdfast.preflight.env.rendering import render_audit
 
-    where = f" in {plural(audited.files, 'file')}" if scan else ""
-    headline = plural(len(audited.given), "variable") + where
-    render_audit(audited.findings, audited.unseen, headline=headline, file=sys.stdout)
-    return audited.exit_status
+    scope = f" in {pluralize(audit.files, 'file')}" if scan else ""
+    headline = pluralize(len(audit.settings), "variable") + scope
+    render_audit(audit.findings, audit.unseen, headline=headline, file=sys.stdout)
+    return audit.exit_status
 
 
-def _recommend(profile: str | None, form: str, endpoint: str | None, nodes: int | None, workers: int | None) -> int:
-    from holdfast import settings
-    from holdfast.actions.recommend import parse_endpoint, recommend_here
-    from holdfast.facts.checks import Place
-    from holdfast.rules.environment.recommended import Profile
+def _recommend(
+    profile: str | None, form: str, endpoint: str | None, nodes: int | None, workers: int | None
+) -> int:
+    from holdfast.core import settings
+    from holdfast.host.checks import CheckContext
+    from holdfast.host.variable_rules.recommended import JobProfile
+    from holdfast.preflight.env.recommend import parse_endpoint, recommend_here
 
-    place = Place(
-        environ=settings.environment(), workers=workers, endpoint=parse_endpoint(endpoint) if endpoint else None
+    place = CheckContext(
+        environ=settings.current_environment(),
+        workers=workers,
+        endpoint=parse_endpoint(endpoint) if endpoint else None,
     )
-    found = recommend_here(place, Profile(profile) if profile else None, nodes)
+    recommendation = recommend_here(place, JobProfile(profile) if profile else None, nodes)
     if form == "json":
-        from holdfast.report.json import envelope, write
+        from holdfast.report.json import envelope, write_json
 
-        write(sys.stdout, envelope("env", (), None, profile=found.profile, chosen_because=found.chosen_because,
-                                   recommended=found.variables, left_out=found.left_out))  # fmt: skip
+        write_json(
+            sys.stdout,
+            envelope(
+                "env",
+                (),
+                None,
+                profile=recommendation.profile,
+                chosen_because=recommendation.chosen_because,
+                recommended=recommendation.variables,
+                left_out=recommendation.left_out,
+            ),
+        )
         return 0
-    from holdfast.report.variable_formats import FORMATS as WRITERS
+    from holdfast.preflight.env.variable_formats import FORMATS as WRITERS
 
-    remarks = (f"holdfast env --recommend: profile {found.profile}, as {found.chosen_because}",
-               *(f"left out: {text}" for text in found.left_out))  # fmt: skip
-    lines = [(advice.name, advice.value, advice.why) for advice in found.variables]
+    remarks = (
+        (
+            f"holdfast env --recommend: profile {recommendation.profile} "
+            f"({recommendation.chosen_because})"
+        ),
+        *(f"not set: {text}" for text in recommendation.left_out),
+    )
+    lines = [(advice.name, advice.value, advice.why) for advice in recommendation.variables]
     click.echo("\n".join(WRITERS[form](lines, remarks)))
     return 0

@@ -1,4 +1,4 @@
-"""``holdfast history``: what happened to a run over all its restarts, what was decided, and on what evidence."""
+"""``holdfast history``: show a run's timeline across restarts."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import click
 
 @click.command()
 @click.argument("run", metavar="[RUN]", required=False, type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
 def command(*, run: Path | None, as_json: bool) -> None:
-    """Tell what happened to RUN, the folder of a run, or to the newest one of a folder of runs.
+    """Show the timeline of RUN, a run's folder, or of the newest run in a folder of runs.
 
-    Every start of the workers, every failure with its cause and evidence, how far the job had come, and what was
-    decided. Without RUN: the newest run in the folder where `holdfast run` puts them.
+    Lists every start of the workers, every failure with cause and evidence, the progress made, and
+    the actions taken. Without RUN: the newest run in the folder used by `holdfast run`.
     """
-    from holdfast import settings
-    from holdfast.actions import ledger, story
-    from holdfast.report import history
-    from holdfast.report.json import envelope, write
+    from holdfast.core import settings
+    from holdfast.launcher import history, ledger
+    from holdfast.report.json import envelope, write_json
 
-    base = run if run is not None else Path(str(settings.read("HOLDFAST_RUN_DIR").value)).expanduser()
-    folder = story.newest(base)
-    records = ledger.read(folder)
+    if run is None:
+        run = Path(str(settings.read_setting("HOLDFAST_RUN_DIR").value)).expanduser()
+    folder = history.find_newest_run(run)
+    records = ledger.read_ledger(folder)
     if as_json:
-        write(sys.stdout, envelope("history", (), None, run=str(folder), records=records))
+        write_json(sys.stdout, envelope("history", (), None, run=str(folder), records=records))
     else:
-        history.draw(story.story(records), sys.stdout)
+        history.print_timeline(history.describe_records(records), sys.stdout)

@@ -1,4 +1,4 @@
-"""``holdfast lint``: the dead-lock in the source, before it costs a cluster."""
+"""``holdfast lint``: find deadlocks in source code."""
 
 from __future__ import annotations
 
@@ -11,30 +11,64 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.actions.lint.linting import Linted
-    from holdfast.actions.mend import Change
+    from holdfast.lint.autofix import FileChange
+    from holdfast.lint.run import LintResult
 
 FORMATS = ("text", "json", "github", "sarif", "junit")
 _STDIN = Path("-")
 
 
 @click.command()
-@click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path, readable=False))
-@click.option("--select", metavar="NAMES", help="Only these rules: names, codes or beginnings of codes, by comma.")
-@click.option("--ignore", metavar="NAMES", help="All rules but these.")
-@click.option("--exclude", metavar="PATTERNS", help="Files and folders that are not read, by comma: `tests,*_pb2.py`.")
-@click.option("--output-format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
-@click.option("--explain", is_flag=True, help="With each finding the lines of code that lead to it, and what to do.")
-@click.option("--strict/--no-strict", default=None, help="Show also what the analysis cannot decide.")
-@click.option("--fix", is_flag=True, help="Mend what can be mended without changing a right program, and lint again.")
-@click.option("--diff", is_flag=True, help="Show what --fix would do, and do not do it.")
-@click.option("--watch", is_flag=True, help="Lint again whenever a file changes, until Ctrl-C.")
-@click.option("--statistics", is_flag=True, help="How many findings each rule has, instead of the findings.")
-@click.option(
-    "--stdin-filename", metavar="FILE", type=click.Path(path_type=Path), help="What `-`, the input, is called."
+@click.argument(
+    "paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path, readable=False)
 )
-@click.option("--no-cache", is_flag=True, help="Neither look for nor keep what was found in files that did not change.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option(
+    "--select",
+    metavar="NAMES",
+    help="Only these rules: comma-separated names, codes or code prefixes.",
+)
+@click.option("--ignore", metavar="NAMES", help="All rules except these.")
+@click.option(
+    "--exclude",
+    metavar="PATTERNS",
+    help="Files and folders to skip, comma-separated: `tests,*_pb2.py`.",
+)
+@click.option(
+    "--output-format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="Output format.",
+)
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Show the lines of code that lead to each finding, and remedies.",
+)
+@click.option(
+    "--strict/--no-strict", default=None, help="Also report what the analysis cannot decide."
+)
+@click.option(
+    "--fix",
+    is_flag=True,
+    help="Apply safe fixes, and lint again.",
+)
+@click.option("--diff", is_flag=True, help="Show the changes of --fix without applying them.")
+@click.option("--watch", is_flag=True, help="Lint again whenever a file changes, until Ctrl-C.")
+@click.option("--statistics", is_flag=True, help="Show counts per rule instead of findings.")
+@click.option(
+    "--stdin-filename",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="File name of standard input (`-`).",
+)
+@click.option(
+    "--no-cache",
+    is_flag=True,
+    help="Disable the cache.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
 def command(  # noqa: PLR0913 - one for each option
     *,
     paths: tuple[Path, ...],
@@ -52,102 +86,125 @@ def command(  # noqa: PLR0913 - one for each option
     no_cache: bool,
     as_json: bool,
 ) -> int:
-    """Find collectives that not all ranks reach, in the files and folders PATH (default: here), read as one program.
+    """Find collectives that not all ranks reach, in the files and folders PATH (default: .).
 
-    Nothing is imported or run. `-` is standard input. `# noqa: SYNC004` on a line excuses it; [tool.holdfast.lint] in
-    pyproject.toml holds what need not be said each time. Exit status 1 where something is worse than advice, 2 where a
-    PATH cannot be read.
+    All files are analyzed as one program; nothing is imported or executed. `-` is standard input.
+    `# noqa: SYNC004` on a line suppresses a finding; [tool.holdfast.lint] in pyproject.toml sets
+    defaults. Exit status: 1 for findings above level note, 2 if a PATH cannot be read.
     """
-    from holdfast import settings
-    from holdfast.actions.lint.linting import lint
-    from holdfast.actions.lint.options import given
-    from holdfast.facts.code.notebooks import MOST_BYTES
-    from holdfast.report import lint as report
-    from holdfast.report.text import one_line, plural
+    from holdfast.core import settings
+    from holdfast.core.text import one_line, pluralize
+    from holdfast.lint.options import parse_lint_options
+    from holdfast.lint.run import lint_paths
+    from holdfast.lint.sources.notebooks import MOST_BYTES
+    from holdfast.report import source_findings as report
 
     if (fix or diff or watch) and _STDIN in paths:
-        raise click.UsageError("--fix, --diff and --watch are for files, and `-` is none")
+        raise click.UsageError("--fix, --diff and --watch require files, not standard input (`-`)")
     unsaved = {}
     if _STDIN in paths:
         name = stdin_filename or _STDIN
         unsaved[name] = sys.stdin.buffer.read(MOST_BYTES + 1)
-        paths = (name, *(path for path in paths if path != _STDIN))  # before the same file as it is on disk
+        paths = (
+            name,
+            *(path for path in paths if path != _STDIN),
+        )  # before the same file on disk
     elif stdin_filename is not None:
-        raise click.UsageError("--stdin-filename is what `-` is called, and there is no `-` among the paths")
-    where = paths or (Path(),)
+        raise click.UsageError("--stdin-filename requires `-` (standard input) among the paths")
+    targets = paths or (Path(),)
     cache = None if no_cache else settings.cache_folder() / "lint"
 
-    def once() -> int:
-        options = given(where, select=_words(select), ignore=_words(ignore), exclude=_words(exclude), strict=strict)
-        linted = lint(where, options, unsaved, cache)
-        changes = _changes(linted) if fix or diff else []
+    def run_once() -> int:
+        options = parse_lint_options(
+            targets,
+            select=_split_names(select),
+            ignore=_split_names(ignore),
+            exclude=_split_names(exclude),
+            strict=strict,
+        )
+        result = lint_paths(targets, options, unsaved, cache)
+        changes = _changes(result) if fix or diff else []
         if diff:
-            report.write((row for each in changes for row in report.difference(each.diff())), sys.stdout)
+            report.write_lines(
+                (row for each in changes for row in report.diff_lines(each.diff())), sys.stdout
+            )
             return int(bool(changes))
         for change in changes:
-            change.make()
-            click.echo(one_line(f"{change.file}: {plural(change.edits, 'line')} mended"), err=True)
+            change.write()
+            click.echo(
+                one_line(f"{change.file}: {pluralize(change.edits, 'line')} fixed"), err=True
+            )
         if changes:
-            linted = lint(where, options, cache=cache)
-        _show(linted, "json" if as_json else form, explain=explain, statistics=statistics)
-        return linted.exit_status
+            result = lint_paths(targets, options, cache=cache)
+        _show(result, "json" if as_json else form, explain=explain, statistics=statistics)
+        return result.exit_status
 
-    return _again_and_again(where, once) if watch else once()
-
-
-def _changes(linted: Linted) -> list[Change]:
-    from holdfast.actions.mend import offered
-
-    return list(offered(linted.claims))
+    return _watch(targets, run_once) if watch else run_once()
 
 
-def _again_and_again(paths: Sequence[Path], once: Callable[[], int]) -> int:
-    """Lint until Ctrl-C; a mistake in the configuration is said, and may be mended meanwhile."""
-    from holdfast.actions.lint.watch import rounds
-    from holdfast.errors import HoldfastError
-    from holdfast.report.text import plural
+def _changes(result: LintResult) -> list[FileChange]:
+    from holdfast.lint.autofix import available_fixes
 
-    for files in rounds(paths):
+    return list(available_fixes(result.findings))
+
+
+def _watch(paths: Sequence[Path], run_once: Callable[[], int]) -> int:
+    """Lint until Ctrl-C; configuration errors are printed and can be corrected meanwhile."""
+    from holdfast.core.errors import HoldfastError
+    from holdfast.core.text import pluralize
+    from holdfast.lint.watch import watch_rounds
+
+    for files in watch_rounds(paths):
         if sys.stdout.isatty():
             click.clear()
         try:
-            once()
+            run_once()
         except HoldfastError as error:
             click.echo(f"holdfast: {error}", err=True)
         sys.stdout.flush()
-        click.echo(f"watching {plural(files, 'file')}; Ctrl-C ends", err=True)
+        click.echo(f"watching {pluralize(files, 'file')}; press Ctrl-C to stop", err=True)
     return 0
 
 
-def _show(linted: Linted, form: str, *, explain: bool, statistics: bool) -> None:
+def _show(result: LintResult, form: str, *, explain: bool, statistics: bool) -> None:
     from holdfast import __version__
+    from holdfast.core.text import one_line
     from holdfast.report import json
-    from holdfast.report import lint as report
-    from holdfast.report.text import one_line
+    from holdfast.report import source_findings as report
 
-    claims = [(each.rule, each.finding) for each in linted.claims]
+    findings = [(each.rule, each.finding) for each in result.findings]
     match form:
         case "json":
-            findings = [claim for _, claim in claims]
-            rules = [name for name, _ in claims]
-            more = {"rules": rules, "files": linted.files, "lines": linted.lines, "passed_over": linted.passed}
-            json.write(sys.stdout, json.envelope("lint", findings, None, **more))
+            more = {
+                "rules": [name for name, _ in findings],
+                "files": result.files,
+                "lines": result.lines,
+                "passed_over": result.skipped,
+            }
+            envelope = json.envelope("lint", [finding for _, finding in findings], None, **more)
+            json.write_json(sys.stdout, envelope)
         case "github":
-            click.echo("\n".join(report.github(claims)), nl=bool(claims))
+            click.echo("\n".join(report.github_commands(findings)), nl=bool(findings))
         case "sarif":
-            from holdfast.rules.causes import CAUSES
+            from holdfast.causes import all_causes
 
-            click.echo(report.sarif(claims, {cause.name: cause for cause in CAUSES}, __version__))
+            click.echo(
+                report.sarif_log(
+                    findings, {cause.name: cause for cause in all_causes()}, __version__
+                )
+            )
         case "junit":
-            click.echo(report.junit(claims))
+            click.echo(report.junit_suite(findings))
         case _:
-            rows = report.lines(claims, explain=explain, source=linted.source)
-            report.write(report.statistics(claims) if statistics else rows, sys.stdout)
-    for passed in linted.passed:
-        click.echo(one_line(f"{passed.file}: passed over, as {passed.why}"), err=True)
-    counts = {"files": linted.files, "lines": linted.lines, "mendable": linted.mendable}
-    click.echo(report.summary(findings=len(claims), excused=linted.excused, **counts), err=True)
+            rows = report.finding_lines(findings, explain=explain, source=result.source)
+            report.write_lines(report.count_lines(findings) if statistics else rows, sys.stdout)
+    for skipped in result.skipped:
+        click.echo(one_line(f"{skipped.file}: skipped: {skipped.why}"), err=True)
+    counts = {"files": result.files, "lines": result.lines, "fixable": result.fixable}
+    click.echo(
+        report.summarize(findings=len(findings), suppressed=result.suppressed, **counts), err=True
+    )
 
 
-def _words(text: str | None) -> tuple[str, ...] | None:
+def _split_names(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(word.strip() for word in text.split(",") if word.strip())

@@ -1,4 +1,4 @@
-"""``holdfast plan``: does a run fit, how fast is it, and what would be better?"""
+"""``holdfast plan``: predict memory use and throughput of a training run, and suggest changes."""
 
 from __future__ import annotations
 
@@ -11,243 +11,408 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.errors import BadValue, MissingFile
-from holdfast.plan.setup import Loss, Offload, Optimizer, Recompute, Schedule, Strategy
+from holdfast.core.errors import InvalidValue, MissingFile
+from holdfast.core.exit_status import ERRORS_FOUND, INCONCLUSIVE
+from holdfast.plan.setup import (
+    ActivationCheckpointing,
+    LossKernel,
+    OffloadTarget,
+    OptimizerKind,
+    PipelineSchedule,
+    ShardingStrategy,
+)
 
 if TYPE_CHECKING:
-    from holdfast.actions.plan.planning import Planned
-    from holdfast.actions.plan.wish import Wish
-    from holdfast.plan.shortfall import Measured
+    from holdfast.plan.advice.shortfall import MeasuredThroughput
+    from holdfast.plan.request.plan_request import PlanRequest
+    from holdfast.plan.request.planning import PlanResult
 
 _DEGREES = ("tensor", "pipeline", "context", "expert", "replicas", "chunks")
 _SIZES = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts", "active")
 _PRECISIONS = ("auto", "bf16", "fp16", "fp8", "fp32", "bf16-pure")
 _FORMATS = ("fsdp2", "deepspeed", "accelerate-fsdp2", "accelerate-deepspeed", "torchtitan")
-_USUAL_SEQUENCE = 4096
-_SPAN = re.compile(r"(\d{1,7})(?:\.\.|-)(\d{1,7})")
-_POINT = re.compile(r"(\d{1,7})\s*:\s*(\d{1,3}(?:\.\d{1,6})?)(%?)")
-_COULD_NOT_JUDGE = 3
+_DEFAULT_SEQUENCE = 4096
+_RANGE_PATTERN = re.compile(r"(\d{1,7})(?:\.\.|-)(\d{1,7})")
+_POINT_PATTERN = re.compile(r"(\d{1,7})\s*:\s*(\d{1,3}(?:\.\d{1,6})?)(%?)")
+
 _COUNT = click.IntRange(1, 1 << 24)
 
 
-def _values(words: type[StrEnum]) -> list[str]:
-    return [each.value for each in words]
+def _enum_values(enum: type[StrEnum]) -> list[str]:
+    return [member.value for member in enum]
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    """(8, 512) of "8..512", and (8, 16, 64) of "8,16,64". Raises BadValue."""
-    span = _SPAN.fullmatch(text.strip())
-    parts = span.groups() if span else [part.strip() for part in text[:1000].split(",")]
-    found = tuple(int(part) if part.isascii() and part.isdigit() and len(part) < 8 else 0 for part in parts)
-    if min(found) < 1 or sorted(set(found)) != list(found):
-        raise BadValue("--scale", why=f"{text[:50]!r} is no rising range", next_step="write 8..512, or 8,16,64")
-    return found
+def _parse_gpu_counts(text: str) -> tuple[int, ...]:
+    """Parse "8..512" to (8, 512) and "8,16,64" to (8, 16, 64). Raises InvalidValue."""
+    matched = _RANGE_PATTERN.fullmatch(text.strip())
+    parts = matched.groups() if matched else [part.strip() for part in text[:1000].split(",")]
+    counts = tuple(
+        int(part) if part.isascii() and part.isdigit() and len(part) < 8 else 0 for part in parts
+    )
+    if min(counts) < 1 or sorted(set(counts)) != list(counts):
+        raise InvalidValue(
+            "--scale",
+            why=f"{text[:50]!r} is not an increasing range",
+            next_step="use 8..512 or 8,16,64",
+        )
+    return counts
 
 
-def _measured(text: str) -> tuple[Measured, Measured]:
-    """Two points of "8:0.9,32:0.6" (or "8:90%,32:60%"). Raises BadValue."""
-    from holdfast.plan.shortfall import Measured
+def _parse_measured(text: str) -> tuple[MeasuredThroughput, MeasuredThroughput]:
+    """Parse two measurements, "8:0.9,32:0.6" or "8:90%,32:60%". Raises InvalidValue."""
+    from holdfast.plan.advice.shortfall import MeasuredThroughput
 
-    found = [_POINT.fullmatch(part.strip()) for part in text[:200].split(",")]
-    if len(found) != 2 or found[0] is None or found[1] is None:
-        raise BadValue("--measured", why=f"{text[:50]!r} is not two sizes with their efficiency",
-                       next_step="write 8:0.9,32:0.6")  # fmt: skip
-    one, two = (Measured(int(each[1]), float(each[2]) / (100 if each[3] else 1)) for each in found if each)
-    return one, two
+    points = [_POINT_PATTERN.fullmatch(part.strip()) for part in text[:200].split(",")]
+    if len(points) != 2 or points[0] is None or points[1] is None:
+        raise InvalidValue(
+            "--measured",
+            why=f"{text[:50]!r} is not two GPU counts with their efficiency",
+            next_step="use 8:0.9,32:0.6",
+        )
+    first, second = (
+        MeasuredThroughput(int(point[1]), float(point[2]) / (100 if point[3] else 1))
+        for point in points
+        if point
+    )
+    return first, second
 
 
 @click.command()
 @click.argument("model", metavar="[MODEL]", default="")
-@click.option("--on", metavar="CLUSTER", help='"16 x A100-80G", "2 x 8 H100 @ 400 Gbit/s", "2 A100 + 2 V100".')
-@click.option("--batch", metavar="N", type=_COUNT, help="Sequences a step, of all ranks: exactly so many.")
-@click.option("--sequence", metavar="N", type=_COUNT, help="Tokens of a sequence (4096, or all that the model can).")
-@click.option("--micro-batch", metavar="N", type=_COUNT, help="Sequences at a time on a rank (default: the best).")
-@click.option("--accumulation", metavar="N", type=_COUNT, help="Micro-batches a step on a rank.")
-@click.option("--strategy", type=click.Choice(_values(Strategy)), help="What data-parallel ranks share (fsdp2).")
-@click.option("--tensor", metavar="N", type=_COUNT, help="Ranks that share each layer's matrices.")
-@click.option("--pipeline", metavar="N", type=_COUNT, help="Stages.")
-@click.option("--context", metavar="N", type=_COUNT, help="Ranks that share a sequence.")
-@click.option("--expert", metavar="N", type=_COUNT, help="Ranks that share the experts.")
-@click.option("--replicas", metavar="N", type=_COUNT, help="Copies of the model among data-parallel ranks (HSDP).")
-@click.option("--chunks", metavar="N", type=_COUNT, help="Pieces of the model on each pipeline stage.")
 @click.option(
-    "--schedule", type=click.Choice(_values(Schedule)), help="In which order stages take micro-batches (1f1b)."
+    "--on", metavar="CLUSTER", help='"16 x A100-80G", "2 x 8 H100 @ 400 Gbit/s", "2 A100 + 2 V100".'
 )
 @click.option(
-    "--recompute", type=click.Choice(_values(Recompute)), help="Activations computed again (the least that fits)."
-)
-@click.option("--optimizer", type=click.Choice(_values(Optimizer)), default=Optimizer.ADAMW.value, show_default=True,
-              help="What is kept for each weight.")  # fmt: skip
-@click.option("--precision", type=click.Choice(_PRECISIONS), default="auto", show_default=True,
-              help="What is multiplied; auto: the 16 bits that all GPUs have.")  # fmt: skip
-@click.option(
-    "--offload", type=click.Choice(_values(Offload)), default=Offload.NONE.value, help="What the host's memory holds."
+    "--batch",
+    metavar="N",
+    type=_COUNT,
+    help="Global batch size in sequences per step; met exactly.",
 )
 @click.option(
-    "--loss", type=click.Choice(_values(Loss)), default=Loss.EAGER.value, help="How cross-entropy is computed (eager)."
+    "--sequence",
+    metavar="N",
+    type=_COUNT,
+    help="Sequence length in tokens (default: 4096 or the model's maximum).",
 )
-@click.option("--no-flash", is_flag=True, help="Attention that stores its scores.")
-@click.option("--compiled", is_flag=True, help="torch.compile.")
-@click.option("--fused-optimizer", is_flag=True, help="The optimizer's kernel that needs no numbers besides.")
-@click.option("--bucket-views", is_flag=True, help="DDP's gradients are views of its buckets.")
-@click.option("--no-reshard", is_flag=True, help="Keep gathered weights from forward to backward.")
-@click.option("--lora", metavar="RANK[:MATRICES]", default="", help="Train adapters alone: 16, or 16:queries,values.")
-@click.option("--quantized", is_flag=True, help="With --lora: frozen weights in 4 bits (QLoRA).")
-@click.option("--freeze", type=click.Choice(["vision", "language", "all", "none"]), help="Towers that are not trained.")
-@click.option("--layers", metavar="N", type=_COUNT, help="Instead of MODEL: sizes of a model of Llama's form.")
-@click.option("--hidden", metavar="N", type=_COUNT, help="Its width.")
-@click.option("--heads", metavar="N", type=_COUNT, help="Heads of queries (hidden / 128).")
-@click.option("--kv-heads", metavar="N", type=_COUNT, help="Heads of keys and values (as many).")
-@click.option("--ffn", metavar="N", type=_COUNT, help="Inner width of the feed-forward part (8/3 of hidden).")
-@click.option("--vocab", metavar="N", type=_COUNT, help="Tokens that there are (32000).")
-@click.option("--experts", metavar="N", type=_COUNT, help="Experts of a layer (1).")
-@click.option("--active", metavar="N", type=_COUNT, help="Experts that see a token (2).")
-@click.option("--scale", metavar="FROM..TO", help="Throughput at these numbers of GPUs, why it bends, what would help.")
-@click.option("--strong", is_flag=True, help="Of --scale and --measured: the global batch stays, not that of a GPU.")
-@click.option("--measured", metavar="N:E,N:E", help="Efficiency that was measured at two sizes: what explains it?")
-@click.option("--links", metavar="FILE", type=Path,
-              help="What `holdfast bench --save FILE` measured there, instead of tables of links.")  # fmt: skip
-@click.option("--simulate", is_flag=True, help="Of FILE.py:FUNCTION: run a step of the module on fake tensors, too.")
 @click.option(
-    "--failed", metavar="PATH", multiple=True,
-    help="Log or snapshot of a run that was out of memory: each change, what it saves and what speed it costs.",
-)  # fmt: skip
-@click.option("--groups", is_flag=True, help="Process groups: which ranks talk to which, and that they are right.")
-@click.option("--write", "folder", metavar="DIR", type=Path,
-              help="Write configurations there: DeepSpeed, FSDP2, Accelerate, torchtitan, process groups.")  # fmt: skip
-@click.option("--migrate", "config", metavar="FILE", type=Path,
-              help="Instead of a plan: carry a DeepSpeed, FSDP2 or Accelerate configuration over.")  # fmt: skip
-@click.option("--to", type=click.Choice(_FORMATS), help="With --migrate: into what.")
-@click.option("--ranks", metavar="N", type=_COUNT, help="With --migrate: data-parallel ranks of the job.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-@click.option("--html", "html_file", metavar="FILE", type=Path, help="Write a page with pictures there.")
-def command(**given: Any) -> int:
-    """Plan a run: does it fit, how fast is it, and what would be better? By arithmetic, without a GPU or torch.
+    "--micro-batch",
+    metavar="N",
+    type=_COUNT,
+    help="Sequences per micro-batch and rank (default: the fastest).",
+)
+@click.option(
+    "--accumulation",
+    metavar="N",
+    type=_COUNT,
+    help="Gradient accumulation: micro-batches per step and rank.",
+)
+@click.option(
+    "--strategy",
+    type=click.Choice(_enum_values(ShardingStrategy)),
+    help="Sharding strategy of data-parallel ranks (default: fsdp2).",
+)
+@click.option("--tensor", metavar="N", type=_COUNT, help="Tensor-parallel degree.")
+@click.option("--pipeline", metavar="N", type=_COUNT, help="Pipeline stages.")
+@click.option("--context", metavar="N", type=_COUNT, help="Context-parallel degree.")
+@click.option("--expert", metavar="N", type=_COUNT, help="Expert-parallel degree.")
+@click.option(
+    "--replicas",
+    metavar="N",
+    type=_COUNT,
+    help="Model replicas among the data-parallel ranks (HSDP).",
+)
+@click.option("--chunks", metavar="N", type=_COUNT, help="Model chunks per pipeline stage.")
+@click.option(
+    "--schedule",
+    type=click.Choice(_enum_values(PipelineSchedule)),
+    help="Pipeline schedule (default: 1f1b).",
+)
+@click.option(
+    "--recompute",
+    type=click.Choice(_enum_values(ActivationCheckpointing)),
+    help="Activation checkpointing (default: the least that fits).",
+)
+@click.option(
+    "--optimizer",
+    type=click.Choice(_enum_values(OptimizerKind)),
+    default=OptimizerKind.ADAMW.value,
+    show_default=True,
+    help="Optimizer.",
+)
+@click.option(
+    "--precision",
+    type=click.Choice(_PRECISIONS),
+    default="auto",
+    show_default=True,
+    help="Compute dtype; auto: the 16-bit dtype that all GPUs support.",
+)
+@click.option(
+    "--offload",
+    type=click.Choice(_enum_values(OffloadTarget)),
+    default=OffloadTarget.NONE.value,
+    help="States offloaded to host memory.",
+)
+@click.option(
+    "--loss",
+    type=click.Choice(_enum_values(LossKernel)),
+    default=LossKernel.EAGER.value,
+    help="Cross-entropy implementation (default: eager).",
+)
+@click.option(
+    "--no-flash", is_flag=True, help="Attention that stores its scores (no flash attention)."
+)
+@click.option("--compiled", is_flag=True, help="Use torch.compile.")
+@click.option("--fused-optimizer", is_flag=True, help="Use a fused optimizer.")
+@click.option("--bucket-views", is_flag=True, help="Use DDP's gradient_as_bucket_view.")
+@click.option(
+    "--no-reshard", is_flag=True, help="Keep gathered parameters from forward to backward."
+)
+@click.option(
+    "--lora",
+    metavar="RANK[:MATRICES]",
+    default="",
+    help="Train LoRA adapters only: 16, or 16:queries,values.",
+)
+@click.option(
+    "--quantized", is_flag=True, help="With --lora: quantize frozen weights to 4 bits (QLoRA)."
+)
+@click.option(
+    "--freeze",
+    type=click.Choice(["vision", "language", "all", "none"]),
+    help="Which model towers to freeze.",
+)
+@click.option(
+    "--layers", metavar="N", type=_COUNT, help="Instead of MODEL: layers of a Llama-style model."
+)
+@click.option("--hidden", metavar="N", type=_COUNT, help="Hidden size.")
+@click.option("--heads", metavar="N", type=_COUNT, help="Attention heads (default: hidden / 128).")
+@click.option(
+    "--kv-heads", metavar="N", type=_COUNT, help="Key-value heads (default: same as --heads)."
+)
+@click.option("--ffn", metavar="N", type=_COUNT, help="Feed-forward size (default: 8/3 of hidden).")
+@click.option("--vocab", metavar="N", type=_COUNT, help="Vocabulary size (default: 32000).")
+@click.option("--experts", metavar="N", type=_COUNT, help="Experts per layer (default: 1).")
+@click.option("--active", metavar="N", type=_COUNT, help="Active experts per token (default: 2).")
+@click.option(
+    "--scale",
+    metavar="FROM..TO",
+    help="Predict throughput at these GPU counts, with bottlenecks and remedies.",
+)
+@click.option(
+    "--strong",
+    is_flag=True,
+    help="With --scale and --measured: strong scaling (constant global batch).",
+)
+@click.option(
+    "--measured",
+    metavar="N:E,N:E",
+    help="Explain scaling efficiency measured at two GPU counts.",
+)
+@click.option(
+    "--links",
+    metavar="FILE",
+    type=Path,
+    help="Use link measurements of `holdfast bench --save FILE` instead of tables.",
+)
+@click.option(
+    "--simulate",
+    is_flag=True,
+    help="With FILE.py:FUNCTION: also run one step of the module on fake tensors.",
+)
+@click.option(
+    "--failed",
+    metavar="PATH",
+    multiple=True,
+    help="Log or memory snapshot of a run that ran out of memory: list changes that fix it.",
+)
+@click.option(
+    "--groups",
+    is_flag=True,
+    help="Print and verify the process groups.",
+)
+@click.option(
+    "--write",
+    "directory",
+    metavar="DIR",
+    type=Path,
+    help="Write DeepSpeed, FSDP2, Accelerate, torchtitan and process-group configurations.",
+)
+@click.option(
+    "--migrate",
+    "config",
+    metavar="FILE",
+    type=Path,
+    help="Instead of a plan: convert a DeepSpeed, FSDP2 or Accelerate configuration.",
+)
+@click.option("--to", type=click.Choice(_FORMATS), help="With --migrate: target format.")
+@click.option(
+    "--ranks", metavar="N", type=_COUNT, help="With --migrate: number of data-parallel ranks."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--html", "html_file", metavar="FILE", type=Path, help="Write an HTML report.")
+def command(**options: Any) -> int:
+    """Predict GPU memory, step time and better layouts of a training run.
 
-    MODEL: a name (llama3.1-70b, llava-1.6-34b), a Hugging Face config.json or a folder with one, FILE.py:FUNCTION of a
-    function that builds a module (which needs torch); or sizes by options.
+    Needs no GPU and no torch. MODEL: a model name (llama3.1-70b, llava-1.6-34b), a Hugging Face
+    config.json or its directory, FILE.py:FUNCTION that returns a module (needs torch), or sizes by
+    options.
 
-    What is not said is chosen: the fastest that fits. Ends with 0 where it fits (or does so tightly), 1 where it does
-    not, 2 where the question cannot be answered as it is put.
+    Options that are omitted are chosen: the fastest setup that fits. Exit status: 0 fits (possibly
+    tightly), 1 does not fit, 2 invalid request.
     """
-    from holdfast.actions.plan.planning import plan
+    from holdfast.plan.request.planning import make_plan
 
-    if given["config"] or given["to"]:
-        return _migrate(given)
-    if given["html_file"] and not given["html_file"].parent.is_dir():
-        raise MissingFile(given["html_file"], why="its folder does not exist", next_step="make the folder first")
-    if given["failed"]:
-        return _relieve(given)
-    planned = plan(_wish(given), _tell)
-    _show(planned, given)
+    if options["config"] or options["to"]:
+        return _migrate(options)
+    if options["html_file"] and not options["html_file"].parent.is_dir():
+        raise MissingFile(
+            options["html_file"],
+            why="its directory does not exist",
+            next_step="create the directory first",
+        )
+    if options["failed"]:
+        return _run_relief(options)
+    planned = make_plan(_parse_request(options), _report_progress)
+    _print_plan(planned, options)
     return planned.exit_status
 
 
-def _tell(what: str) -> None:
-    """Say on a terminal what takes seconds."""
+def _report_progress(activity: str) -> None:
+    """Print the current activity if stderr is a terminal."""
     if sys.stderr.isatty():
-        click.echo(f"holdfast: {what} …", err=True)
+        click.echo(f"holdfast: {activity} …", err=True)
 
 
-def _wish(given: Mapping[str, Any]) -> Wish:
-    """What the options ask for. Raises BadValue, MissingFile and UnknownName."""
-    from holdfast.actions.plan import links as plan_links
-    from holdfast.actions.plan import model as plan_model
-    from holdfast.actions.plan.wish import Wish
-    from holdfast.plan.hardware import parse_mixed
-    from holdfast.plan.scaling import Growth
+def _parse_request(options: Mapping[str, Any]) -> PlanRequest:
+    """Build the plan request from the options. Raises InvalidValue, MissingFile and UnknownName."""
+    from holdfast.plan.advice.scaling import ScalingMode
+    from holdfast.plan.hardware import parse_clusters
+    from holdfast.plan.request.measured_links import read_measured_links
+    from holdfast.plan.request.model import find_model, select_trained_parts
+    from holdfast.plan.request.plan_request import PlanRequest
 
-    if not given["on"]:
-        raise click.UsageError('--on is missing: which GPUs are there? For example: --on "16 x A100-80G"')
-    parts, links = parse_mixed(given["on"]), ""
-    if given["links"]:
-        parts, links = plan_links.measured(parts, given["links"])
-    model = plan_model.find(given["model"], {name: given[name] for name in _SIZES if given[name] is not None}, _tell)
-    model = plan_model.trained(model, lora=given["lora"], quantized=given["quantized"], freeze=given["freeze"] or "")
-    positions = model.main.positions if model.towers else 0
-    sequence = min(_USUAL_SEQUENCE, positions or _USUAL_SEQUENCE)
-    return Wish(
-        model=model, on=" ".join(given["on"].split()), parts=parts, sequence=given["sequence"] or sequence,
-        batch=given["batch"], micro_batch=given["micro_batch"], accumulation=given["accumulation"],
-        strategy=Strategy(given["strategy"]) if given["strategy"] else None,
-        degrees={name: given[name] for name in _DEGREES if given[name] is not None},
-        schedule=Schedule(given["schedule"]) if given["schedule"] else None,
-        recompute=Recompute(given["recompute"]) if given["recompute"] else None,
-        optimizer=Optimizer(given["optimizer"]), precision=given["precision"], offload=Offload(given["offload"]),
-        loss=Loss(given["loss"]), flash=not given["no_flash"], compiled=given["compiled"],
-        fused_optimizer=given["fused_optimizer"], bucket_views=given["bucket_views"], reshard=not given["no_reshard"],
-        simulate=given["simulate"],
-        sizes=_numbers(given["scale"]) if given["scale"] else (),
-        growth=Growth.STRONG if given["strong"] else Growth.WEAK,
-        measured=_measured(given["measured"]) if given["measured"] else None,
-        links=links,
-    )  # fmt: skip
+    if not options["on"]:
+        raise click.UsageError('--on is required: the GPUs to use, e.g. --on "16 x A100-80G"')
+    clusters, links_origin = parse_clusters(options["on"]), ""
+    if options["links"]:
+        clusters, links_origin = read_measured_links(clusters, options["links"])
+    model = find_model(
+        options["model"],
+        {name: options[name] for name in _SIZES if options[name] is not None},
+        _report_progress,
+    )
+    model = select_trained_parts(
+        model, lora=options["lora"], quantized=options["quantized"], freeze=options["freeze"] or ""
+    )
+    max_positions = model.main_transformer.positions if model.submodels else 0
+    sequence = min(_DEFAULT_SEQUENCE, max_positions or _DEFAULT_SEQUENCE)
+    return PlanRequest(
+        model=model,
+        cluster_text=" ".join(options["on"].split()),
+        clusters=clusters,
+        sequence=options["sequence"] or sequence,
+        batch=options["batch"],
+        micro_batch=options["micro_batch"],
+        accumulation=options["accumulation"],
+        strategy=ShardingStrategy(options["strategy"]) if options["strategy"] else None,
+        degrees={name: options[name] for name in _DEGREES if options[name] is not None},
+        schedule=PipelineSchedule(options["schedule"]) if options["schedule"] else None,
+        recompute=ActivationCheckpointing(options["recompute"]) if options["recompute"] else None,
+        optimizer=OptimizerKind(options["optimizer"]),
+        precision=options["precision"],
+        offload=OffloadTarget(options["offload"]),
+        loss=LossKernel(options["loss"]),
+        flash=not options["no_flash"],
+        compiled=options["compiled"],
+        fused_optimizer=options["fused_optimizer"],
+        bucket_views=options["bucket_views"],
+        reshard=not options["no_reshard"],
+        simulate=options["simulate"],
+        gpu_counts=_parse_gpu_counts(options["scale"]) if options["scale"] else (),
+        scaling_mode=ScalingMode.STRONG if options["strong"] else ScalingMode.WEAK,
+        measured=_parse_measured(options["measured"]) if options["measured"] else None,
+        links_origin=links_origin,
+    )
 
 
-def _show(planned: Planned, given: Mapping[str, Any]) -> None:
-    from holdfast.actions.plan.shown import shown
+def _print_plan(result: PlanResult, options: Mapping[str, Any]) -> None:
+    from holdfast.plan.request.presentation import plan_view
 
     files = None
-    if given["folder"]:
-        from holdfast.actions.plan.files import write as write_files
+    if options["directory"]:
+        from holdfast.plan.request.config_files import write_configs
 
-        files = write_files(planned.wish, planned.run, given["folder"], planned.allotment)
-    seen = shown(planned, grouped=given["groups"], pictured=bool(given["html_file"]), files=files)
-    if given["html_file"]:
-        from holdfast.report.files import write_whole
-        from holdfast.report.plan_page import page
+        files = write_configs(result.request, result.run, options["directory"], result.allocation)
+    view = plan_view(
+        result, with_groups=options["groups"], with_drawings=bool(options["html_file"]), files=files
+    )
+    if options["html_file"]:
+        from holdfast.core.atomic_files import write_atomic
+        from holdfast.plan.render.page import plan_page
 
-        write_whole(given["html_file"], page(seen).encode())
-    if given["as_json"]:
-        from holdfast.actions.plan.json import document
-        from holdfast.report.json import write
+        write_atomic(options["html_file"], plan_page(view).encode())
+    if options["as_json"]:
+        from holdfast.plan.request.json import plan_json
+        from holdfast.report.json import write_json
 
-        write(sys.stdout, document(planned, files, grouped=given["groups"]))
+        write_json(sys.stdout, plan_json(result, files, with_groups=options["groups"]))
         return
-    from holdfast.report.plan import document as sheet
-    from holdfast.report.sheet import draw
+    from holdfast.plan.render.summary import plan_document
+    from holdfast.report.sheet import draw_document
 
-    draw(sheet(seen), sys.stdout, None if sys.stdout.isatty() else 100)
+    draw_document(plan_document(view), sys.stdout, None if sys.stdout.isatty() else 100)
 
 
-def _relieve(given: Mapping[str, Any]) -> int:
-    """Say what would have helped a run that was out of memory. Raises BadValue and MissingFile."""
-    from holdfast.actions.plan.relief import as_json, document, relieved
-    from holdfast.report.sheet import draw
+def _run_relief(options: Mapping[str, Any]) -> int:
+    """Print changes that avoid an out-of-memory error. Raises InvalidValue and MissingFile."""
+    from holdfast.plan.request.relief import plan_relief, relief_document, relief_json
+    from holdfast.report.sheet import draw_document
 
-    found = relieved(_wish(given), given["failed"])
-    if given["as_json"]:
-        from holdfast.report.json import envelope, write
+    relief = plan_relief(_parse_request(options), options["failed"])
+    if options["as_json"]:
+        from holdfast.report.json import envelope, write_json
 
-        write(sys.stdout, envelope("plan", [found.why] if found.why else (), None, **as_json(found)))
+        write_json(
+            sys.stdout,
+            envelope("plan", [relief.cause] if relief.cause else (), None, **relief_json(relief)),
+        )
     else:
-        draw(document(found), sys.stdout, None if sys.stdout.isatty() else 100)
-    return 1 if found.why is not None else _COULD_NOT_JUDGE
+        draw_document(relief_document(relief), sys.stdout, None if sys.stdout.isatty() else 100)
+    return ERRORS_FOUND if relief.cause is not None else INCONCLUSIVE
 
 
-def _migrate(given: Mapping[str, Any]) -> int:
-    """Carry a configuration over: its files on standard output, or into a folder. Raises BadValue and MissingFile."""
-    from holdfast.actions.plan import files as plan_files
-    from holdfast.report.plan_migration import Carried, document, texts
-    from holdfast.report.sheet import draw
+def _migrate(options: Mapping[str, Any]) -> int:
+    """Convert a configuration and print or write its files. Raises InvalidValue and MissingFile."""
+    from holdfast.plan.render.migration import MigrationView, join_files, migration_document
+    from holdfast.plan.request.config_files import migrate_config, save_files
+    from holdfast.report.sheet import draw_document
 
-    if not (given["config"] and given["to"]):
-        raise click.UsageError("--migrate and --to belong together: a configuration, and what it is to become")
-    found = plan_files.migrated(given["config"], given["to"], given["ranks"] or 0)
-    kept = plan_files.keep(found.files, given["folder"]) if given["folder"] else ()
-    if given["as_json"]:
-        from holdfast.report.json import envelope, write
+    if not (options["config"] and options["to"]):
+        raise click.UsageError("--migrate and --to must be used together")
+    migration = migrate_config(options["config"], options["to"], options["ranks"] or 0)
+    written = save_files(migration.files, options["directory"]) if options["directory"] else ()
+    if options["as_json"]:
+        from holdfast.report.json import envelope, write_json
 
-        write(sys.stdout, envelope("plan", (), None, migration=found, written=kept))
+        write_json(sys.stdout, envelope("plan", (), None, migration=migration, written=written))
         return 0
-    carried = Carried(
-        origin=found.origin, to=found.to, lost=tuple((each.what, each.why) for each in found.lost),
-        mapped=tuple((each.key, each.value, each.becomes, each.differs) for each in found.mapped),
-        warnings=found.warnings, written=bool(kept),
-        files=tuple((each.path, each.purpose) for each in kept)
-        or tuple((each.name, each.text) for each in found.files),
-    )  # fmt: skip
-    draw(document(carried), sys.stdout if kept else sys.stderr, None if sys.stdout.isatty() else 100)
-    if not kept:
-        click.echo(texts(carried.files), nl=False)
+    view = MigrationView(
+        origin=migration.origin,
+        to=migration.to,
+        unmapped=tuple((item.setting, item.why) for item in migration.unmapped),
+        mapped=tuple(
+            (item.key, item.value, item.target, item.difference) for item in migration.mapped
+        ),
+        warnings=migration.warnings,
+        written=bool(written),
+        files=tuple((item.path, item.purpose) for item in written)
+        or tuple((item.name, item.text) for item in migration.files),
+    )
+    draw_document(
+        migration_document(view),
+        sys.stdout if written else sys.stderr,
+        None if sys.stdout.isatty() else 100,
+    )
+    if not written:
+        click.echo(join_files(view.files), nl=False)
     return 0

@@ -1,4 +1,4 @@
-"""``holdfast report``: one archive with everything that somebody else needs, without secrets."""
+"""``holdfast report``: create a debug bundle with secrets redacted."""
 
 from __future__ import annotations
 
@@ -9,43 +9,60 @@ import click
 
 @click.command()
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
-@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path),
-              help="The archive (default: holdfast-report-TIME.tar.gz).")  # fmt: skip
-@click.option("--redact-hosts", is_flag=True, help="Replace names of hosts and IP addresses, too.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-def command(*, paths: tuple[Path, ...], output: Path | None, redact_hosts: bool, as_json: bool) -> int:
-    """Put logs, dumps, boxes, verdicts and a description of this machine into one archive, to hand to somebody else.
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Archive to write (default: holdfast-report-TIME.tar.gz).",
+)
+@click.option("--redact-hosts", is_flag=True, help="Also redact host names and IP addresses.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
+def command(
+    *, paths: tuple[Path, ...], output: Path | None, redact_hosts: bool, as_json: bool
+) -> int:
+    """Bundle logs, dumps, trace files, verdicts and system information into one archive.
 
-    PATH is the folder of a run, any other folder, or a file; without one it is the newest run in holdfast-runs.
-    Secrets, e-mail addresses and the names of home folders are replaced. `holdfast diagnose` reads the archive.
+    PATH is the folder of a run, another folder, or a file (default: the newest run in
+    holdfast-runs). Secrets, e-mail addresses and names of home folders are redacted. `holdfast
+    diagnose` reads the archive.
     """
     import sys
     import time
 
-    from holdfast import settings
-    from holdfast.actions.bundle import bundle
-    from holdfast.actions.evidence_files import newest_run, verdict_of
-    from holdfast.report.json import envelope, write
-    from holdfast.report.text import plural
+    from holdfast.core import settings
+    from holdfast.core.text import pluralize
+    from holdfast.diagnose.bundle.archive import create_bundle
+    from holdfast.diagnose.bundle.evidence_files import find_newest_run, read_run_verdict
+    from holdfast.report.json import envelope, write_json
 
     target = output or Path(time.strftime("holdfast-report-%Y%m%d-%H%M%S.tar.gz"))
-    chosen = paths or newest_run(settings.path("HOLDFAST_RUN_DIR"))
-    if not chosen:
-        click.echo("holdfast: no run was found, so the report describes this machine alone", err=True)
-    loud = sys.stderr.isatty()
-    made = bundle(
-        chosen, target, settings.environment(), redact_hosts=redact_hosts,
-        say=lambda name: click.echo(f"\r\x1b[Kholdfast: {name[-100:]}", nl=False, err=True) if loud else None,
-    )  # fmt: skip
-    if loud:
+    sources = paths or find_newest_run(settings.read_path("HOLDFAST_RUN_DIR"))
+    if not sources:
+        click.echo("holdfast: no run found; the report describes this machine only", err=True)
+    show_progress = sys.stderr.isatty()
+    bundle = create_bundle(
+        sources,
+        target,
+        settings.current_environment(),
+        redact_hosts=redact_hosts,
+        on_progress=lambda name: (
+            click.echo(f"\r\x1b[Kholdfast: {name[-100:]}", nl=False, err=True)
+            if show_progress
+            else None
+        ),
+    )
+    if show_progress:
         click.echo("\r\x1b[K", nl=False, err=True)
     if as_json:
-        write(sys.stdout, envelope("report", (), verdict_of(chosen), report=made))
+        write_json(sys.stdout, envelope("report", (), read_run_verdict(sources), report=bundle))
         return 0
-    click.echo(f"{made.archive}: {plural(len(made.members), 'file')}, {made.size / 1e6:.1f} MB")
-    for kind, count in made.redacted.items():
+    click.echo(
+        f"{bundle.archive}: {pluralize(len(bundle.members), 'file')}, {bundle.size / 1e6:.1f} MB"
+    )
+    for kind, count in bundle.redacted.items():
         click.echo(f"  redacted  {count:>6}  {kind}")
-    for each in made.left_out:
-        click.echo(f"  left out  {each.name}: {each.why}")
-    click.echo("Look through it before you hand it on. It is read with: holdfast diagnose " + made.archive)
+    for each in bundle.left_out:
+        click.echo(f"  omitted   {each.name}: {each.why}")
+    click.echo("Review it before you share it. Read it with: holdfast diagnose " + bundle.archive)
     return 0

@@ -1,130 +1,187 @@
-"""``holdfast run``: torchrun's command line, and around the job a recorder, a watcher, verdicts and restarts."""
+"""``holdfast run``: torchrun's command line, plus recorder, watcher, verdicts and restarts."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
-from holdfast import settings
-from holdfast.errors import BadValue
+from holdfast.core import settings
+from holdfast.core.errors import InvalidValue, UnknownName, UsageError
+from holdfast.core.exit_status import OK, USAGE
 
 
-def _explain_presets() -> None:
-    """Every preset, with each variable's value (for one worker a node) and the reason, or what the user has instead."""
+def _print_presets() -> None:
+    """Print every preset: values for one worker per node with reasons, or the user's settings."""
     for preset in settings.PRESETS:
         click.echo(preset)
         for reading in settings.preset_readings(preset, workers=1):
-            reason = reading.why or f"stays as you set it ({reading.origin})"
+            reason = reading.why or f"kept as you set it ({reading.origin})"
             click.echo(f"  {reading.name}={reading.value}\n      {reason}")
 
 
-class _Preset(argparse.Action):
-    """``--preset help`` explains, like ``--help``, whatever else is missing from the command line."""
+class _PresetAction(argparse.Action):
+    """Makes ``--preset help`` print the presets even if other arguments are missing."""
 
-    def __call__(self, parser: argparse.ArgumentParser, given: argparse.Namespace, value: Any, _: Any = None) -> None:
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        value: Any,
+        _: Any = None,
+    ) -> None:
         if value == "help":
-            _explain_presets()
+            _print_presets()
             parser.exit()
-        setattr(given, self.dest, value)
+        setattr(namespace, self.dest, value)
 
 
-#: Our options, beside those of torchrun: flag -> what argparse needs to know. `--help` prints this table.
+def _option(metavar: str, text: str, **more: Any) -> Mapping[str, Any]:
+    """Return argparse's arguments of an option with a value."""
+    return {"metavar": metavar, "help": text, **more}
+
+
+def _flag(text: str) -> Mapping[str, Any]:
+    """Return argparse's arguments of an option without a value."""
+    return {"action": "store_true", "help": text}
+
+
+#: holdfast's own options: flag -> arguments of argparse. `--help` prints this table.
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    "--preset": {
-        "metavar": "NAME", "action": _Preset,
-        "help": f"Set what you left unset: {', '.join(settings.PRESETS)}; help explains them.",
-    },
-    "--on-hang": {
-        "metavar": "WHAT", "default": "restart",
-        "help": "report, restart or stop (restart: while --max-restarts allows, then stop).",
-    },
-    "--max-failures": {
-        "metavar": "N", "help": "Stop at more failures than this within --window; without --max-restarts, restarts in "
-        "all are then not limited.",
-    },
-    "--window": {"metavar": "TIME", "default": "1h", "help": "Window of --max-failures (1h)."},
-    "--max-idle": {
-        "metavar": "N", "default": "3",
-        "help": "Stop, with status 93, after so many restarts in a row that brought no newer checkpoint (3).",
-    },
-    "--backoff": {
-        "metavar": "TIME", "default": "1s",
-        "help": "Wait before the second restart in a row that brought nothing, doubled for each after it (1s).",
-    },
-    "--exclude-stragglers": {"action": "store_true", "help": "Go on without a slow host where others suffice."},
-    "--skip-batches": {
-        "action": "store_true",
-        "help": "Leave out the batch at which the same exception or crash came again: it changes what is trained on.",
-    },
-    "--no-gate": {"action": "store_true", "help": "Let every host take part, whatever its GPUs and ports say."},
-    "--inject": {
-        "metavar": "FAULT", "action": "append", "default": [],
-        "help": "Cause a fault, such as hang@rank=2,step=30; may be repeated. `holdfast chaos` lists them.",
-    },
-    "--group-timeout": {
-        "metavar": "TIME",
-        "help": "Time limit of process groups for which the script names none, such as 20m; new_group too.",
-    },
-    "--alert": {
-        "metavar": "URL", "action": "append", "default": [],
-        "help": "Tell people of failures: slack://…, mailto://…, json://…, or @FILE with one a line; may be repeated.",
-    },
-    "--json-report": {"metavar": "FILE", "type": Path, "help": "Write the verdict there, for scripts, at the end."},
-    "--run-dir": {"metavar": "DIR", "help": "Folder for the run's folder (default: holdfast-runs)."},
-    "--history": {
-        "metavar": "DIR", "help": "Keep there what failed and what was done, over all runs of this job, until it ends "
-        "well; under Slurm a requeued job has one by itself.",
-    },
-    "--spares": {
-        "metavar": "KIND",
-        "help": "Processes kept ready for a restart: off, warm (imports done) or cuda (GPU opened too); default warm.",
-    },
-    "--recorder": {"metavar": "KIND", "help": "auto, native (compiled), python or off."},
-}  # fmt: skip
+    "--preset": _option(
+        "NAME",
+        f"Set unset variables from a preset: {', '.join(settings.PRESETS)}, or help to explain.",
+        action=_PresetAction,
+    ),
+    "--on-hang": _option(
+        "WHAT",
+        "Action on a hang: report, restart (within --max-restarts, then stop) or stop "
+        "(default: restart).",
+        default="restart",
+    ),
+    "--act-after": _option(
+        "TIME",
+        "Time without progress before holdfast acts on a suspected hang that may still recover "
+        "(default: 60s); the suspicion is reported within seconds.",
+    ),
+    "--max-failures": _option(
+        "N",
+        "Stop after more than N failures within --window; without --max-restarts, total restarts "
+        "are then unlimited.",
+    ),
+    "--window": _option("TIME", "Time window of --max-failures (default: 1h).", default="1h"),
+    "--max-idle": _option(
+        "N",
+        "Exit with status 93 after N restarts in a row without a newer checkpoint (default: 3).",
+        default="3",
+    ),
+    "--backoff": _option(
+        "TIME",
+        "Initial backoff between restarts without progress; doubles each time (default: 1s).",
+        default="1s",
+    ),
+    "--exclude-stragglers": _flag("Exclude persistently slow hosts if enough others remain."),
+    "--skip-batches": _flag(
+        "Skip the batch at which the same exception or crash recurred. Changes the training data."
+    ),
+    "--no-gate": _flag("Skip the host health gate."),
+    "--inject": _option(
+        "FAULT",
+        "Inject a fault, e.g. hang@rank=2,step=30. Repeatable. `holdfast chaos` lists faults.",
+        action="append",
+        default=[],
+    ),
+    "--group-timeout": _option(
+        "TIME",
+        "Default process-group timeout when the script sets none, e.g. 20m; for new_group too.",
+    ),
+    "--alert": _option(
+        "URL",
+        "Send failure notifications to an Apprise URL (slack://, mailto://, json://) or to the "
+        "URLs in @FILE. Repeatable.",
+        action="append",
+        default=[],
+    ),
+    "--json-report": _option("FILE", "Write the verdict as JSON at the end.", type=Path),
+    "--run-dir": _option("DIR", "Parent folder of the run's folder (default: holdfast-runs)."),
+    "--history": _option(
+        "DIR",
+        "Directory for failure history shared across restarts and requeues of this job (under "
+        "Slurm: automatic for requeued jobs).",
+    ),
+    "--spares": _option(
+        "KIND",
+        "Standby workers for restarts: off, warm (imports done) or cuda (GPU opened too); "
+        "default: warm.",
+    ),
+    "--recorder": _option(
+        "KIND", "Recorder: auto, native (compiled), python or off (default: auto)."
+    ),
+}
 
 
-class _Raw(click.Command):
-    """Leaves all arguments to torch's parser, which knows where the script's own begin."""
+_SEE_HELP = "see holdfast run --help, or torchrun --help"
+
+
+def _explain_unknown_option(error: InvalidValue, torchrun_options: Iterable[str]) -> UsageError:
+    """Return an error with similar options if the parser rejected an unknown option."""
+    match = re.match(r"unrecognized arguments: (--[^\s=]+)", error.why)
+    if match is None:
+        return error
+    unknown = UnknownName("option", match[1], (*OPTIONS, *torchrun_options))
+    if not unknown.near:
+        unknown.next_step = _SEE_HELP
+    return unknown
+
+
+class _TorchrunCommand(click.Command):
+    """Passes all arguments to torch's parser, which separates them from the script's."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.args = list(args)
         return []
 
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
-        formatter.write_usage("holdfast run", "[OPTIONS, OURS AND TORCHRUN'S] SCRIPT [ARGUMENTS OF THE SCRIPT]")
+    def format_help(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_usage(
+            "holdfast run", "[HOLDFAST AND TORCHRUN OPTIONS] SCRIPT [SCRIPT ARGUMENTS]"
+        )
         formatter.write_paragraph()
-        formatter.write_text("Run a training job as torchrun does, watch it, name the stuck rank, restart it.")
+        formatter.write_text(
+            "Run a training job like torchrun; diagnose hangs and failures, and restart the job."
+        )
         formatter.write_paragraph()
-        formatter.write_text("Every argument of torchrun is accepted, because torch's own parser reads them.")
-        with formatter.section("Options in addition"):
+        formatter.write_text("Accepts every torchrun argument (it uses torch's own parser).")
+        with formatter.section("Additional options"):
             formatter.write_dl(
-                [(f"{flag} {row.get('metavar', '')}".rstrip(), row["help"]) for flag, row in OPTIONS.items()]
+                [
+                    (f"{flag} {row.get('metavar', '')}".rstrip(), row["help"])
+                    for flag, row in OPTIONS.items()
+                ]
             )
 
 
-@click.command(cls=_Raw)
+@click.command(cls=_TorchrunCommand)
 @click.pass_context
 def command(ctx: click.Context) -> int:
-    """Run a training job as torchrun does, watch it, name the stuck rank, restart it."""
+    """Run a training job like torchrun; diagnose hangs and failures, and restart the job."""
     arguments = ctx.args
     if arguments[:1] in ([], ["-h"], ["--help"]):
         click.echo(ctx.get_help())
-        return 0 if arguments else BadValue.exit_status
+        return OK if arguments else USAGE
     if arguments[:1] == ["--preset=help"] or arguments[:2] == ["--preset", "help"]:
-        _explain_presets()  # as _Preset does, but without torch
-        return 0
+        _print_presets()  # as _PresetAction does, but without importing torch
+        return OK
 
-    from holdfast.actions.job import Wish, run
-    from holdfast.runtime import torchrun
+    from holdfast.launcher.elastic import command_line
+    from holdfast.launcher.job import RunRequest, run_job
 
-    given = torchrun.parse(arguments, OPTIONS)
-    wish = Wish(preset=given.preset, on_hang=given.on_hang, inject=tuple(given.inject),
-                alert=tuple(given.alert), json_report=given.json_report, run_dir=given.run_dir, recorder=given.recorder,
-                group_timeout=given.group_timeout, max_failures=given.max_failures, window=given.window,
-                max_idle=given.max_idle, backoff=given.backoff, exclude_stragglers=given.exclude_stragglers,
-                gate=not given.no_gate, history=given.history, skip_batches=given.skip_batches)  # fmt: skip
-    return run(given, wish)
+    try:
+        options = command_line.parse_run_options(arguments, OPTIONS)
+    except InvalidValue as error:
+        raise _explain_unknown_option(error, command_line.torchrun_options()) from None
+    return run_job(options, msgspec.convert(vars(options), RunRequest))

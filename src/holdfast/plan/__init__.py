@@ -1,1 +1,1 @@
-"""Arithmetic before the job: what fits, how long a step takes, and how a batch is dealt out. Pure: no I/O, no torch."""
+"""Predict before a job starts: memory, step time and batch allocation. Pure: no I/O, no torch."""

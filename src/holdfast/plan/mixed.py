@@ -1,7 +1,8 @@
-"""A batch over GPUs of several kinds that nobody has measured yet.
+"""Allocate a batch to GPUs of several kinds that were not measured yet.
 
-Speeds are by the model of time, limits by that of memory, and then :mod:`holdfast.plan.batches` deals out exactly. For
-ranks that were measured there is :mod:`holdfast.plan.speeds`.
+Speeds come from the time model, limits from the memory model;
+:mod:`holdfast.training.heterogeneous.batch_allocation` then allocates exactly. For measured ranks,
+see :mod:`holdfast.training.heterogeneous.gpu_kinds`.
 """
 
 from __future__ import annotations
@@ -10,90 +11,131 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.errors import BadValue
-from holdfast.plan.batches import Allotment, Kind, Meeting, allot
-from holdfast.plan.hardware import Cluster, Links
-from holdfast.plan.memory import Answer, footprint
+from holdfast.core.errors import InvalidValue
+from holdfast.plan.hardware import Cluster, LinkRates
+from holdfast.plan.memory.estimate import MemoryFit, estimate_memory
 from holdfast.plan.models import Transformer
-from holdfast.plan.rates import USUAL, Conditions
-from holdfast.plan.setup import Setup, Strategy
-from holdfast.plan.time import step
-from holdfast.plan.traffic import GATHERING
-from holdfast.plan.work import micro_batch
+from holdfast.plan.setup import ShardingStrategy, TrainingSetup
+from holdfast.plan.step_time.estimate import estimate_step_time
+from holdfast.plan.step_time.rates import DEFAULT_CONDITIONS, Conditions
+from holdfast.plan.step_time.traffic import GATHERING_STRATEGIES
+from holdfast.plan.step_time.work import micro_batch_time
+from holdfast.training.heterogeneous.batch_allocation import (
+    BatchAllocation,
+    GpuKind,
+    SyncPoint,
+    allocate_batch,
+)
 
 _GIB = 1 << 30
 
 
-def allotment(
-    model: Transformer, setup: Setup, parts: Sequence[Cluster], batch: int, conditions: Conditions | None = None
-) -> Allotment:
-    """Who computes how many of ``batch`` sequences, so that a step takes least; ``setup`` says how all is divided.
+def allocate_mixed_batch(
+    model: Transformer,
+    setup: TrainingSetup,
+    clusters: Sequence[Cluster],
+    batch: int,
+    conditions: Conditions | None = None,
+) -> BatchAllocation:
+    """Allocate ``batch`` sequences so that a step is fastest; ``setup`` defines the parallelism.
 
     Raises:
-        BadValue: ranks that share a sequence, not one fits, or the batch cannot be met exactly.
+        InvalidValue: ranks that share a sequence, no sequence fits, or the batch cannot be met
+            exactly.
     """
-    found = kinds(model, setup, parts, batch, conditions)
-    at_each = setup.strategy in GATHERING or setup.strategy is Strategy.ZERO2
-    meeting = Meeting.MICRO_BATCH if at_each else Meeting.STEP
-    return allot(found, batch, meeting, meet_s(model, setup, parts, conditions))
+    gpu_kinds = profile_gpu_kinds(model, setup, clusters, batch, conditions)
+    syncs_each_micro_batch = (
+        setup.strategy in GATHERING_STRATEGIES or setup.strategy is ShardingStrategy.ZERO2
+    )
+    sync_point = SyncPoint.MICRO_BATCH if syncs_each_micro_batch else SyncPoint.STEP
+    return allocate_batch(
+        gpu_kinds, batch, sync_point, sync_time(model, setup, clusters, conditions)
+    )
 
 
-def kinds(
-    model: Transformer, setup: Setup, parts: Sequence[Cluster], most: int, conditions: Conditions | None = None
-) -> tuple[Kind, ...]:
-    """Each part as a kind of GPU: times of micro-batches of 1, 2, … sequences, as far as they fit and up to ``most``.
+def profile_gpu_kinds(
+    model: Transformer,
+    setup: TrainingSetup,
+    clusters: Sequence[Cluster],
+    most: int,
+    conditions: Conditions | None = None,
+) -> tuple[GpuKind, ...]:
+    """Return the times of micro-batches of 1, 2, … sequences for each kind, as far as they fit.
+
+    ``most`` limits the micro-batch.
 
     Raises:
-        BadValue: ranks that share a sequence, or GPUs on which not one sequence fits.
+        InvalidValue: ranks that share a sequence, or GPUs on which no sequence fits.
     """
-    given = conditions or USUAL
-    world = sum(part.gpus for part in parts)
+    conditions = conditions or DEFAULT_CONDITIONS
+    world_size = sum(cluster.gpus for cluster in clusters)
     if setup.tensor * setup.pipeline * setup.context > 1:
-        raise BadValue("GPUs of several kinds", why="only data-parallel ranks can have unequal shares")
-    found = []
-    for part in parts:
-        memory = int(part.gpu.memory_gib * _GIB)
+        raise InvalidValue(
+            "GPUs of several kinds", why="only data-parallel ranks can have unequal shares"
+        )
+    gpu_kinds = []
+    for cluster in clusters:
+        gpu_memory = int(cluster.gpu.memory_gib * _GIB)
         times: list[float] = []
         while len(times) < most:
-            mine = msgspec.structs.replace(
-                setup, data=world, replicas=1, expert=1, micro_batch=len(times) + 1, accumulation=1
+            kind_setup = msgspec.structs.replace(
+                setup,
+                data=world_size,
+                replicas=1,
+                expert=1,
+                micro_batch=len(times) + 1,
+                accumulation=1,
             )
-            if footprint(model, mine, memory).answer is not Answer.FITS:
+            if estimate_memory(model, kind_setup, gpu_memory).fit is not MemoryFit.FITS:
                 break
-            work = micro_batch(model, mine, part.gpu, given)
-            times.append(work.forward + work.backward + work.again)
+            time = micro_batch_time(model, kind_setup, cluster.gpu, conditions)
+            times.append(time.forward + time.backward + time.recompute)
         if not times:
-            raise BadValue(
-                f"{model.name} on {part.gpu.name}", why=f"not one sequence of {setup.sequence} tokens is sure to fit",
-                next_step="divide more (FSDP2, ZeRO-3), recompute activations, or shorten sequences",
-            )  # fmt: skip
-        found.append(Kind(part.gpu.name, part.gpus, tuple(times)))
-    return tuple(found)
+            raise InvalidValue(
+                f"{model.name} on {cluster.gpu.name}",
+                why=f"no sequence of {setup.sequence} tokens surely fits",
+                next_step="shard more (FSDP2, ZeRO-3), checkpoint activations, or shorten "
+                "sequences",
+            )
+        gpu_kinds.append(GpuKind(cluster.gpu.name, cluster.gpus, tuple(times)))
+    return tuple(gpu_kinds)
 
 
-def joined(parts: Sequence[Cluster]) -> Cluster:
-    """The parts as one cluster that is nowhere better than the worst of them.
+def join_clusters(clusters: Sequence[Cluster]) -> Cluster:
+    """Return one cluster that is nowhere better than the worst of the clusters.
 
     Raises:
-        BadValue: there are none.
+        InvalidValue: there are none.
     """
-    if not parts:
-        raise BadValue("a cluster of no parts", why="there has to be one")
-    node = min(part.per_node for part in parts)
-    gpus = sum(part.gpus for part in parts)
-    while gpus % node:
-        node -= 1
-    slowest = min(parts, key=lambda part: part.gpu.peak(part.gpu.half)).gpu
-    links = Links(
-        inside=min(part.links.inside for part in parts), outside=min(part.links.outside for part in parts),
-        inside_s=max(part.links.inside_s for part in parts), outside_s=max(part.links.outside_s for part in parts),
-        bus=min(part.links.bus for part in parts),
-    )  # fmt: skip
-    return Cluster(slowest, node, gpus // node, links)
+    if not clusters:
+        raise InvalidValue("the list of clusters", why="it is empty")
+    per_node = min(cluster.per_node for cluster in clusters)
+    gpus = sum(cluster.gpus for cluster in clusters)
+    while gpus % per_node:
+        per_node -= 1
+    slowest = min(clusters, key=lambda cluster: cluster.gpu.peak(cluster.gpu.half_dtype)).gpu
+    links = LinkRates(
+        intra_node=min(cluster.links.intra_node for cluster in clusters),
+        inter_node=min(cluster.links.inter_node for cluster in clusters),
+        intra_node_latency_s=max(cluster.links.intra_node_latency_s for cluster in clusters),
+        inter_node_latency_s=max(cluster.links.inter_node_latency_s for cluster in clusters),
+        bus=min(cluster.links.bus for cluster in clusters),
+    )
+    return Cluster(slowest, per_node, gpus // per_node, links)
 
 
-def meet_s(model: Transformer, setup: Setup, parts: Sequence[Cluster], conditions: Conditions | None = None) -> float:
-    """Seconds of a meeting that computation does not hide, all parts being as slow as the slowest."""
-    together = joined(parts)
-    alone = msgspec.structs.replace(setup, data=together.gpus, replicas=1, expert=1, accumulation=1)
-    return step(model, alone, together, conditions).communication
+def sync_time(
+    model: Transformer,
+    setup: TrainingSetup,
+    clusters: Sequence[Cluster],
+    conditions: Conditions | None = None,
+) -> float:
+    """Return the seconds of a synchronization that compute does not hide.
+
+    All clusters count as as slow as the slowest.
+    """
+    joined = join_clusters(clusters)
+    data_parallel = msgspec.structs.replace(
+        setup, data=joined.gpus, replicas=1, expert=1, accumulation=1
+    )
+    return estimate_step_time(model, data_parallel, joined, conditions).communication

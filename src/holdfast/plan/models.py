@@ -1,11 +1,13 @@
-"""What a transformer is made of, by sizes alone: parameters by part, and floating-point operations a token.
+"""Parameters and floating-point operations of transformers, computed from their sizes.
 
-From a name (:data:`KNOWN`) or from a Hugging Face ``config.json`` (:func:`from_config`). Counts are exact for the
-architectures that are known here: they are held against the published ones in the tests.
+A model comes from a name (:data:`KNOWN_MODELS`) or from a Hugging Face ``config.json``
+(:func:`transformer_from_config`). Counts are exact for the known architectures; tests compare them
+with published ones.
 
-Operations follow J. Kaplan et al., "Scaling Laws for Neural Language Models" (2020), §2.1, and A. Chowdhery et al.,
-"PaLM" (2022), appendix B: 2 for each weight of a matrix and token forward, 4 backward; attention adds 4·s·a·d for
-scores and values forward, of which a causal mask needs half.
+Operations follow J. Kaplan et al., "Scaling Laws for Neural Language Models" (2020), §2.1, and A.
+Chowdhery et al., "PaLM" (2022), appendix B: 2 per matrix weight and token in forward, 4 in
+backward; attention adds 4·s·a·d for scores and values in forward, of which a causal mask needs
+half.
 """
 
 from __future__ import annotations
@@ -15,17 +17,18 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import BadValue, UnknownName
+from holdfast.core.errors import InvalidValue, UnknownName
 
 
 class Transformer(msgspec.Struct, frozen=True, kw_only=True):
     """A stack of equal decoder (or encoder) layers between an embedding and a head.
 
-    ``heads`` query heads share ``kv_heads`` of keys and values, each ``head_width`` wide; ``ffn`` is the inner width of
-    the feed-forward part, which has three matrices where ``gated`` and two otherwise. ``experts`` of them stand in each
-    layer, ``active`` of which see a token, and ``shared_ffn`` is the inner width of one that sees all. ``positions``
-    are learned ones. ``qkv_bias`` and ``bias`` (of all matrices): whether there are any; ``norm_bias`` where norms have
-    one beside their weight. ``tied``: the head is the embedding.
+    ``heads`` query heads share ``kv_heads`` key-value heads, each ``head_width`` wide. ``ffn`` is
+    the feed-forward size; the feed-forward part has three matrices if ``gated``, else two. Each
+    layer has ``experts`` of them, of which ``active`` process a token; ``shared_ffn`` is the
+    feed-forward size of an expert that processes all tokens. ``positions``: learned position
+    embeddings. ``qkv_bias`` and ``bias`` (of all matrices): whether there are biases;
+    ``norm_bias``: norms have one beside their weight. ``tied``: the head is the embedding.
     """
 
     name: str
@@ -46,12 +49,12 @@ class Transformer(msgspec.Struct, frozen=True, kw_only=True):
     experts: int = 1
     active: int = 1
     shared_ffn: int = 0
-    #: What was not said and is assumed.
+    #: Sizes that were not given.
     assumed: tuple[str, ...] = ()
 
     @property
     def attention_params(self) -> int:
-        """Of one layer: queries, keys, values, and what brings them back."""
+        """Return the parameters of one layer's query, key, value and output matrices."""
         queries, keys = self.heads * self.head_width, self.kv_heads * self.head_width
         biases = (queries + 2 * keys) * (self.qkv_bias or self.bias) + self.hidden * self.bias
         return 2 * self.hidden * queries + 2 * self.hidden * keys + biases
@@ -62,81 +65,116 @@ class Transformer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def expert_params(self) -> int:
-        """Of one expert of a layer; where there are none, of its feed-forward part."""
+        """Return the parameters of one expert, or of the feed-forward part without experts."""
         return self._feed_forward(self.ffn)
 
     @property
     def feed_forward_params(self) -> int:
-        """Of one layer, with all experts and what chooses among them."""
+        """Return the feed-forward parameters of one layer with all experts and the router."""
         router = self.hidden * self.experts if self.experts > 1 else 0
         shared = self._feed_forward(self.shared_ffn) if self.shared_ffn else 0
         return self.experts * self._feed_forward(self.ffn) + router + shared
 
     @property
     def norm_params(self) -> int:
-        """Of one norm."""
+        """Return the parameters of one norm."""
         return self.hidden * (1 + self.norm_bias)
 
     @property
     def layer_params(self) -> int:
-        """Of one layer."""
-        return self.attention_params + self.feed_forward_params + self.norms_a_layer * self.norm_params
+        """Return the parameters of one layer."""
+        return (
+            self.attention_params + self.feed_forward_params + self.norms_a_layer * self.norm_params
+        )
 
     @property
     def embedding_params(self) -> int:
-        """Of tokens and learned positions."""
+        """Return the parameters of token and learned position embeddings."""
         return (self.vocab + self.positions) * self.hidden
 
     @property
     def head_params(self) -> int:
-        """Of the last norm, and of the head where it is a matrix of its own."""
+        """Return the parameters of the last norm and, unless tied, of the head."""
         return self.norm_params + (0 if self.tied else self.vocab * self.hidden)
 
     @property
     def params(self) -> int:
-        """All of them."""
+        """Return all parameters."""
         return self.layers * self.layer_params + self.embedding_params + self.head_params
 
     @property
     def active_params(self) -> int:
-        """Those that a token meets: of the experts only the chosen ones."""
+        """Return the parameters that process a token: only the chosen experts count."""
         idle = (self.experts - self.active) * self._feed_forward(self.ffn)
         return self.params - self.layers * idle
 
     @property
     def matrix_params(self) -> int:
-        """Those that a token is multiplied by: the active ones without looked-up rows, and the head in any case."""
+        """Return the active parameters in matrix products: without embedding, with the head."""
         looked_up = self.embedding_params
         return self.active_params - looked_up + (self.vocab * self.hidden if self.tied else 0)
 
-    def flops_a_token(self, sequence: int, *, causal: bool = False) -> float:
-        """Forward and backward of one token in a sequence of so many, nothing computed twice.
+    def flops_per_token(self, sequence: int, *, causal: bool = False) -> float:
+        """Return forward and backward operations of one token in a sequence, without recomputation.
 
-        ``causal`` counts half of the attention, as a kernel computes it; published MFU mostly counts all of it.
+        ``causal`` counts half of the attention, as a kernel computes it; published MFU mostly
+        counts all of it.
         """
         attention = 12 * self.layers * self.heads * self.head_width * sequence
         return 6 * self.matrix_params + attention / (2 if causal else 1)
 
 
 def _llama(
-    name: str, layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, **more: Any
+    name: str,
+    layers: int,
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    ffn: int,
+    vocab: int,
+    **more: Any,
 ) -> Transformer:
-    return Transformer(name=name, layers=layers, hidden=hidden, heads=heads, kv_heads=kv_heads,
-                       head_width=hidden // heads, ffn=ffn, vocab=vocab, **more)  # fmt: skip
+    return Transformer(
+        name=name,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_width=hidden // heads,
+        ffn=ffn,
+        vocab=vocab,
+        **more,
+    )
 
 
-def _gpt(name: str, layers: int, hidden: int, heads: int, vocab: int, positions: int) -> Transformer:
-    """GPT-2's form: layer norms and biases everywhere, learned positions, a tied head."""
-    return Transformer(name=name, layers=layers, hidden=hidden, heads=heads, kv_heads=heads, head_width=hidden // heads,
-                       ffn=4 * hidden, vocab=vocab, gated=False, tied=True, qkv_bias=True, bias=True, norm_bias=True,
-                       positions=positions)  # fmt: skip
+def _gpt(
+    name: str, layers: int, hidden: int, heads: int, vocab: int, positions: int
+) -> Transformer:
+    """Return a model like GPT-2: layer norms, biases, learned positions, tied head."""
+    return Transformer(
+        name=name,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_width=hidden // heads,
+        ffn=4 * hidden,
+        vocab=vocab,
+        gated=False,
+        tied=True,
+        qkv_bias=True,
+        bias=True,
+        norm_bias=True,
+        positions=positions,
+    )
 
 
-#: By name. Sizes: the models' own config.json on huggingface.co; MPT: mosaicml/llm-foundry, scripts/train/benchmarking;
-#: GPT-3 and larger ones: T. Brown et al. (2020), table 2.1; D. Narayanan et al., SC21, table 1.
-KNOWN: Mapping[str, Transformer] = {
-    each.name: each
-    for each in (
+#: By name. Sizes: the models' config.json on huggingface.co; MPT: mosaicml/llm-foundry,
+#: scripts/train/benchmarking; GPT-3 and larger ones: T. Brown et al. (2020), table 2.1; D.
+#: Narayanan et al., SC21, table 1.
+KNOWN_MODELS: Mapping[str, Transformer] = {
+    model.name: model
+    for model in (
         _llama("llama-7b", 32, 4096, 32, 32, 11008, 32000),
         _llama("llama-13b", 40, 5120, 40, 40, 13824, 32000),
         _llama("llama-33b", 60, 6656, 52, 52, 17920, 32000),
@@ -177,22 +215,22 @@ KNOWN: Mapping[str, Transformer] = {
 }
 
 
-def known(name: str) -> Transformer:
-    """The model of that name, in any case.
+def get_known_model(name: str) -> Transformer:
+    """Return the model of that name, case-insensitively.
 
     Raises:
-        UnknownName: there is none; the nearest names are offered.
+        UnknownName: no such model; the message suggests the nearest names.
     """
-    found = KNOWN.get(name.casefold())
-    if found is None:
-        raise UnknownName("model", name, KNOWN)
-    return found
+    model = KNOWN_MODELS.get(name.casefold())
+    if model is None:
+        raise UnknownName("model", name, KNOWN_MODELS)
+    return model
 
 
-# ---- from a Hugging Face configuration
+# ---- Hugging Face configurations
 
-#: What an architecture has that its config.json leaves unsaid: https://github.com/huggingface/transformers, src/
-#: transformers/models/<name>/modeling_<name>.py and configuration_<name>.py.
+#: Traits that config.json omits: https://github.com/huggingface/transformers,
+#: src/transformers/models/<name>/modeling_<name>.py and configuration_<name>.py.
 _ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "llama": {},
     "mistral": {},
@@ -203,8 +241,8 @@ _ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "opt": {"gated": False, "tied": True, "qkv_bias": True, "bias": True, "norm_bias": True},
     "mpt": {"gated": False, "tied": True},
 }
-#: The names under which architectures keep a size, the usual one first.
-_NAMES: Mapping[str, tuple[str, ...]] = {
+#: Keys of each size by architecture, the usual one first.
+_CONFIG_KEYS: Mapping[str, tuple[str, ...]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers"),
     "hidden": ("hidden_size", "n_embd", "d_model"),
     "heads": ("num_attention_heads", "n_head", "n_heads"),
@@ -215,52 +253,70 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "experts": ("num_local_experts",),
     "active": ("num_experts_per_tok",),
 }
-_LEARNED_POSITIONS: Mapping[str, tuple[str, int]] = {"gpt2": ("n_positions", 0), "opt": ("max_position_embeddings", 2)}
-_NEEDED = ("layers", "hidden", "heads", "vocab")
-_MOST = 1 << 40
+_LEARNED_POSITIONS: Mapping[str, tuple[str, int]] = {
+    "gpt2": ("n_positions", 0),
+    "opt": ("max_position_embeddings", 2),
+}
+_REQUIRED_SIZES = ("layers", "hidden", "heads", "vocab")
+_MAX_SIZE = 1 << 40
 
 
-def from_config(config: Mapping[str, Any], name: str = "") -> Transformer:
-    """The model that a Hugging Face ``config.json`` describes.
+def transformer_from_config(config: Mapping[str, Any], name: str = "") -> Transformer:
+    """Return the model that a Hugging Face ``config.json`` describes.
 
     Raises:
-        UnknownName: an architecture that is not known here.
-        BadValue: a size is missing, or is no size.
+        UnknownName: an unknown architecture.
+        InvalidValue: a size is missing or invalid.
     """
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in _ARCHITECTURES:
-        raise UnknownName("architecture", str(kind), _ARCHITECTURES, next_step="give the sizes by hand")
-    sizes = {field: _size(config, names) for field, names in _NAMES.items()}
-    missing = [_NAMES[field][0] for field in _NEEDED if sizes[field] is None]
+        raise UnknownName(
+            "architecture", str(kind), _ARCHITECTURES, next_step="pass the sizes as options"
+        )
+    sizes = {field: _config_size(config, names) for field, names in _CONFIG_KEYS.items()}
+    missing = [_CONFIG_KEYS[field][0] for field in _REQUIRED_SIZES if sizes[field] is None]
     if missing:
-        raise BadValue(f"the configuration of a {kind}", why=f"it says nothing of {', '.join(missing)}")
+        raise InvalidValue(f"the configuration of a {kind}", why=f"missing {', '.join(missing)}")
     hidden, heads = sizes["hidden"] or 0, sizes["heads"] or 0
     if sizes["head_width"] is None and hidden % heads:
-        raise BadValue(f"the configuration of a {kind}", why=f"{hidden} wide, it cannot have {heads} heads")
-    traits = {**_ARCHITECTURES[kind], **_said(config)}
-    assumed = () if sizes["ffn"] or kind in ("gpt2", "mpt") else (f"a feed-forward part of {4 * hidden}",)
-    more = _LEARNED_POSITIONS.get(kind)
+        raise InvalidValue(
+            f"the configuration of a {kind}",
+            why=f"{heads} heads do not divide the hidden size {hidden}",
+        )
+    traits = {**_ARCHITECTURES[kind], **_explicit_flags(config)}
+    assumed = (
+        () if sizes["ffn"] or kind in ("gpt2", "mpt") else (f"feed-forward size {4 * hidden}",)
+    )
+    positions = _LEARNED_POSITIONS.get(kind)
     return Transformer(
-        name=name or str(config.get("_name_or_path") or kind), layers=sizes["layers"] or 0, hidden=hidden, heads=heads,
-        kv_heads=sizes["kv_heads"] or heads, head_width=sizes["head_width"] or hidden // heads,
-        ffn=sizes["ffn"] or 4 * hidden, vocab=sizes["vocab"] or 0, experts=sizes["experts"] or 1,
-        active=sizes["active"] or 1, positions=(_size(config, more[:1]) or 0) + more[1] if more else 0,
-        assumed=assumed, **traits,
-    )  # fmt: skip
+        name=name or str(config.get("_name_or_path") or kind),
+        layers=sizes["layers"] or 0,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=sizes["kv_heads"] or heads,
+        head_width=sizes["head_width"] or hidden // heads,
+        ffn=sizes["ffn"] or 4 * hidden,
+        vocab=sizes["vocab"] or 0,
+        experts=sizes["experts"] or 1,
+        active=sizes["active"] or 1,
+        positions=(_config_size(config, positions[:1]) or 0) + positions[1] if positions else 0,
+        assumed=assumed,
+        **traits,
+    )
 
 
-def _said(config: Mapping[str, Any]) -> dict[str, bool]:
-    """What the configuration says itself, against its architecture's habit."""
-    said = {"tied": "tie_word_embeddings", "qkv_bias": "attention_bias"}
-    return {field: config[key] for field, key in said.items() if isinstance(config.get(key), bool)}
+def _explicit_flags(config: Mapping[str, Any]) -> dict[str, bool]:
+    """Return the traits that the configuration sets explicitly."""
+    keys = {"tied": "tie_word_embeddings", "qkv_bias": "attention_bias"}
+    return {field: config[key] for field, key in keys.items() if isinstance(config.get(key), bool)}
 
 
-def _size(config: Mapping[str, Any], names: tuple[Any, ...]) -> int | None:
+def _config_size(config: Mapping[str, Any], names: tuple[Any, ...]) -> int | None:
     for name in names:
         value = config.get(name)
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _MOST:
-            raise BadValue(f"{name} = {str(value)[:40]!r}", why="it has to be a number above 0")
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _MAX_SIZE:
+            raise InvalidValue(f"{name} = {str(value)[:40]!r}", why="must be an integer above 0")
         return value
     return None

@@ -1,4 +1,4 @@
-"""How a model is trained: on how many ranks, how it is divided among them, in what precision, with what optimizer."""
+"""How a model is trained: ranks, sharding, precision and optimizer."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from math import prod
 
 import msgspec
 
-from holdfast.errors import BadValue
+from holdfast.core.errors import InvalidValue
 
 
-class Strategy(StrEnum):
-    """What the data-parallel ranks keep of a model: each all of it, or each a share."""
+class ShardingStrategy(StrEnum):
+    """How data-parallel ranks store a model: fully, or a shard each."""
 
     DDP = "ddp"
     ZERO1 = "zero1"
@@ -21,12 +21,13 @@ class Strategy(StrEnum):
     FSDP1 = "fsdp1"
 
 
-class Recompute(StrEnum):
-    """Which activations are thrown away and computed again in backward (activation checkpointing).
+class ActivationCheckpointing(StrEnum):
+    """Which activations are dropped in forward and recomputed in backward.
 
-    ``SELECTIVE`` is attention's scores, softmax and dropout (V. Korthikanti et al., "Reducing Activation Recomputation
-    in Large Transformer Models", 2022); ``OPERATIONS`` keeps every second matrix product and attention, as torchtitan's
-    "selective op" does; ``SECOND_LAYER`` is every second layer whole; ``FULL`` keeps the input of each layer.
+    ``SELECTIVE``: attention's scores, softmax and dropout (V. Korthikanti et al., "Reducing
+    Activation Recomputation in Large Transformer Models", 2022). ``OPERATIONS`` saves every second
+    matrix product and attention, as torchtitan's "selective op" does. ``SECOND_LAYER``: every
+    second layer entirely. ``FULL`` saves only the input of each layer.
     """
 
     NONE = "none"
@@ -36,8 +37,8 @@ class Recompute(StrEnum):
     FULL = "full"
 
 
-class Schedule(StrEnum):
-    """In which order a pipeline's stages take micro-batches."""
+class PipelineSchedule(StrEnum):
+    """The order in which pipeline stages process micro-batches."""
 
     GPIPE = "gpipe"
     ONE_F_ONE_B = "1f1b"
@@ -45,8 +46,8 @@ class Schedule(StrEnum):
     ZERO_BUBBLE = "zero-bubble"
 
 
-class Optimizer(StrEnum):
-    """What is kept for each weight beside it."""
+class OptimizerKind(StrEnum):
+    """The optimizer, which determines the states per weight."""
 
     SGD = "sgd"
     MOMENTUM = "momentum"
@@ -56,11 +57,13 @@ class Optimizer(StrEnum):
     MUON = "muon"
 
 
-class Loss(StrEnum):
-    """How cross-entropy is computed: its copies of the logits are much of a peak where vocabularies are large.
+class LossKernel(StrEnum):
+    """How cross-entropy is computed.
 
-    ``EAGER``: in fp32, op by op; ``COMPILED``: by a compiler, which keeps the logits alone; ``FUSED``: a kernel that
-    writes their gradient over them (flash-attn's); ``CHUNKED``: some tokens at a time, with the head (Liger's).
+    With large vocabularies its copies of the logits dominate the peak. ``EAGER``: in fp32, op by
+    op. ``COMPILED``: by a compiler, which keeps only the logits. ``FUSED``: a kernel that writes
+    the gradient over the logits (flash-attn's). ``CHUNKED``: some tokens at a time, including the
+    head (Liger's).
     """
 
     EAGER = "eager"
@@ -69,8 +72,8 @@ class Loss(StrEnum):
     CHUNKED = "chunked"
 
 
-class Offload(StrEnum):
-    """What stands in the host's memory instead of the GPU's."""
+class OffloadTarget(StrEnum):
+    """What is stored in host memory instead of GPU memory."""
 
     NONE = "none"
     OPTIMIZER = "optimizer"
@@ -78,10 +81,11 @@ class Offload(StrEnum):
 
 
 class Precision(msgspec.Struct, frozen=True):
-    """Bytes of one number, by what it is for.
+    """Bytes per number, by purpose.
 
-    ``compute``: weights as they are multiplied; ``master``: their copy for the optimizer (0: there is none besides);
-    ``gradient`` as it is kept, ``reduced`` as it goes over the wire; ``state``: each of the optimizer's.
+    ``compute``: weights in matrix products; ``master``: their copy for the optimizer (0: none);
+    ``gradient``: gradients as stored; ``reduced``: gradients as communicated; ``state``: each
+    optimizer state.
     """
 
     compute: int = 2
@@ -92,20 +96,21 @@ class Precision(msgspec.Struct, frozen=True):
 
 
 #: fp32 everywhere.
-FULL_PRECISION = Precision(compute=4, master=0, gradient=4, reduced=4, state=4)
+FP32_PRECISION = Precision(compute=4, master=0, gradient=4, reduced=4, state=4)
 
 
-class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """A run: degrees of parallelism, batch and memory-saving measures. Degrees multiply to the world size.
+class TrainingSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """A run: degrees of parallelism, batch and memory options. Degrees multiply to the world size.
 
-    ``data`` ranks have batches of their own: ``replicas`` times as many as share one copy of the model
-    (``data // replicas`` ranks are one group of shards; HSDP where both are more than 1). ``tensor``, ``pipeline`` and
-    ``context`` divide what one batch needs; ``expert`` ranks are taken from those of ``data`` and ``context``.
-    ``micro_batch`` sequences of ``sequence`` tokens go through a data-parallel rank at a time, ``accumulation`` times a
-    step. ``chunks``: pieces of the model a pipeline rank has (virtual stages).
+    ``data`` ranks have different batches; ``replicas`` copies of the model exist among them (``data
+    // replicas`` ranks form one group of shards; HSDP if both are more than 1). ``tensor``,
+    ``pipeline`` and ``context`` divide one batch; ``expert`` ranks are taken from those of ``data``
+    and ``context``. A data-parallel rank processes ``micro_batch`` sequences of ``sequence`` tokens
+    at a time, ``accumulation`` times per step. ``chunks``: model chunks per pipeline rank (virtual
+    stages).
     """
 
-    strategy: Strategy = Strategy.FSDP2
+    strategy: ShardingStrategy = ShardingStrategy.FSDP2
     data: int = 1
     replicas: int = 1
     tensor: int = 1
@@ -113,69 +118,86 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     context: int = 1
     expert: int = 1
     sequence_parallel: bool = True
-    schedule: Schedule = Schedule.ONE_F_ONE_B
+    schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B
     chunks: int = 1
     micro_batch: int = 1
     accumulation: int = 1
     sequence: int = 2048
-    recompute: Recompute = Recompute.NONE
+    recompute: ActivationCheckpointing = ActivationCheckpointing.NONE
     flash: bool = True
     compiled: bool = False
     precision: Precision = Precision()
-    optimizer: Optimizer = Optimizer.ADAMW
-    offload: Offload = Offload.NONE
+    optimizer: OptimizerKind = OptimizerKind.ADAMW
+    offload: OffloadTarget = OffloadTarget.NONE
     #: FSDP and ZeRO-3: parameters are gathered again for backward.
     reshard: bool = True
-    loss: Loss = Loss.EAGER
-    #: Its masks are kept for backward.
+    loss: LossKernel = LossKernel.EAGER
+    #: Dropout's masks are saved for backward.
     dropout: bool = False
-    #: RMS norms in one kernel; otherwise they keep copies in fp32. Layer norms always are.
+    #: RMS norms in one kernel; otherwise they save fp32 copies. Layer norms are always fused.
     fused_norms: bool = True
     #: DDP's ``gradient_as_bucket_view``: otherwise its buckets are a second copy of the gradients.
     bucket_views: bool = False
-    #: torch's ``fused=True``: its kernel needs no numbers besides; ``foreach`` makes one for each weight.
+    #: torch's ``fused=True`` needs no temporaries; ``foreach`` allocates one number per weight.
     fused_optimizer: bool = False
-    #: Tokens that an expert's rank may get, as a multiple of an equal share.
+    #: Tokens per expert rank, as a multiple of an equal share.
     capacity: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("data", "replicas", "tensor", "pipeline", "context", "expert", "chunks"):
             if getattr(self, name) < 1:
-                raise BadValue(f"the degree {name}", why=f"{getattr(self, name)} is less than 1")
+                raise InvalidValue(
+                    f"the degree {name}", why=f"{getattr(self, name)} is less than 1"
+                )
         for name in ("micro_batch", "accumulation", "sequence"):
             if getattr(self, name) < 1:
-                raise BadValue(name, why=f"{getattr(self, name)} is less than 1")
+                raise InvalidValue(name, why=f"{getattr(self, name)} is less than 1")
         if self.data % self.replicas:
-            raise BadValue("the number of replicas", why=f"{self.replicas} does not divide {self.data}, that of data")
-        if self.offload is Offload.PARAMETERS and not self.shards_parameters:
-            raise BadValue("offload of parameters", why=f"{self.strategy} keeps them whole on each GPU")
+            raise InvalidValue(
+                "the number of replicas",
+                why=f"{self.replicas} does not divide the data degree {self.data}",
+            )
+        if self.offload is OffloadTarget.PARAMETERS and not self.shards_parameters:
+            raise InvalidValue(
+                "offload of parameters", why=f"{self.strategy} does not shard parameters"
+            )
         if not 0 < self.capacity < float("inf"):
-            raise BadValue(f"a capacity of {self.capacity}", why="it has to be above 0")
+            raise InvalidValue(f"a capacity of {self.capacity}", why="must be above 0")
         ranks = self.data * self.context
         if ranks % self.expert:
-            raise BadValue("the degree expert", why=f"{self.expert} does not divide {ranks}, those of data and context")
+            raise InvalidValue(
+                "the degree expert",
+                why=f"{self.expert} does not divide the {ranks} data and context ranks",
+            )
 
     @property
     def world_size(self) -> int:
-        """Ranks in all."""
+        """Return the number of ranks."""
         return prod((self.data, self.tensor, self.pipeline, self.context))
 
     @property
     def shards(self) -> int:
-        """Ranks among which one copy of a stage's weights is divided, beside tensor parallelism; context ranks too."""
+        """Return the ranks that shard one copy of a stage's weights, context ranks included.
+
+        Tensor parallelism divides the weights further.
+        """
         return self.data // self.replicas * self.context
 
     @property
     def shards_parameters(self) -> bool:
-        """A data-parallel rank keeps a share of the parameters alone."""
-        return self.strategy in (Strategy.ZERO3, Strategy.FSDP1, Strategy.FSDP2)
+        """Return whether each data-parallel rank keeps only a shard of the parameters."""
+        return self.strategy in (
+            ShardingStrategy.ZERO3,
+            ShardingStrategy.FSDP1,
+            ShardingStrategy.FSDP2,
+        )
 
     @property
     def global_batch(self) -> int:
-        """Sequences a step, of all ranks."""
+        """Return the sequences per step of all ranks."""
         return self.data * self.micro_batch * self.accumulation
 
     @property
-    def tokens_a_step(self) -> int:
-        """Of all ranks."""
+    def tokens_per_step(self) -> int:
+        """Return the tokens per step of all ranks."""
         return self.global_batch * self.sequence

@@ -1,4 +1,4 @@
-"""Findings and verdicts, shown: on a terminal, as JSON, as one HTML page.
+"""Renderers of findings and verdicts: terminal, JSON, HTML, SARIF, GitHub, JUnit.
 
-A reporter renders what it is given and knows nothing else: no rule, no probe, no clock, no setting.
+A renderer shows its input only: it applies no rule, and reads no sensor, clock or setting.
 """

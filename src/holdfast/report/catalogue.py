@@ -1,6 +1,6 @@
-"""Shows what is known of causes, for the terminal and as pages of the documentation: one text, the same headings.
+"""Lay out the catalogue of causes, for the terminal and as pages of the documentation.
 
-The texts themselves stand in the catalogue; this file only lays them out.
+Both print the same texts under the same headings; the texts are in the files of the catalogue.
 """
 
 from __future__ import annotations
@@ -10,150 +10,205 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TextIO
 
-from holdfast.findings import Cause, Remedy
-from holdfast.report.document import Document, Row, Section
+from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.report.document import ReportDocument, ReportRow, ReportSection
+from holdfast.report.sheet import draw_document
 
-#: Field of a cause -> its heading, in the order in which an entry is read.
+#: Field of a cause -> its heading, in the order of an entry.
 HEADINGS: Mapping[str, str] = {
     "what_happens": "What happens",
-    "shows_before": "How it shows before",
-    "shows_during": "How it shows during",
-    "shows_after": "How it shows after",
-    "known_misses": "Known misses",
+    "shows_before": "Warning signs",
+    "shows_during": "Live symptoms",
+    "shows_after": "In the logs",
+    "known_misses": "Known blind spots",
 }
-#: The same on a terminal, where the label stands in a narrow column.
-_LABELS = ("what happens", "shows before", "shows during", "shows after", "known misses")
-_SAFETY_TITLE = "How safe that is"
+#: The same for the narrow label column of a terminal.
+_LABELS = ("what happens", "warnings", "symptoms", "in the logs", "blind spots")
+#: Safety of a remedy -> what applying it risks, on the pages.
+RISKS: Mapping[Safety, str] = {
+    Safety.AUTOMATIC: "safe",
+    Safety.DISRUPTIVE: "restarts the job",
+    Safety.BY_HAND: "manual",
+}
+_MOST_EXAMPLES = 3
 _ISSUE = re.compile(r"^([\w.-]+/[\w.-]+)#(\d+)$")
 _CODE_SPAN = re.compile(r"(`[^`]*`)")
 
 
 def draw_entry(cause: Cause, about: str, file: TextIO, width: int | None = None) -> None:
-    """Print the whole entry of ``cause``; ``about`` is what its family is about. Colours on a terminal alone."""
-    from holdfast.report.sheet import draw  # noqa: PLC0415 - rich costs 60 ms, and only who prints shall pay it
-
+    """Print the entry of ``cause``, in colours on a terminal; ``about`` describes its family."""
     headline = f"{cause.code} {cause.name} ({about})"
-    draw(Document("", headline, "note", tuple(_spaced(_sections(cause)))), file, width)
+    draw_document(
+        ReportDocument("", headline, "note", tuple(_spaced(_sections(cause)))), file, width
+    )
 
 
-def draw_list(causes: Sequence[Cause], families: Mapping[str, str], file: TextIO, width: int | None = None) -> None:
-    """Print all ``causes`` by family: laid out on a terminal, one line for each cause (for grep) everywhere else."""
+def draw_list(
+    causes: Sequence[Cause], families: Mapping[str, str], file: TextIO, width: int | None = None
+) -> None:
+    """Print ``causes``: by family on a terminal, otherwise one line for each cause (for grep)."""
     if not file.isatty():
         longest = max(len(cause.name) for cause in causes)
-        file.writelines(f"{cause.code:<8}{cause.name:<{longest}}  {cause.summary}\n" for cause in causes)
+        file.writelines(
+            f"{cause.code:<8}{cause.name:<{longest}}  {cause.summary}\n" for cause in causes
+        )
         return
-    from holdfast.report.sheet import draw  # noqa: PLC0415 - as above
-
     sections = [
-        Section(family, tuple(_listed(cause) for cause in causes if cause.family == family)) for family in families
+        ReportSection(family, tuple(_listed(cause) for cause in causes if cause.family == family))
+        for family in families
     ]
-    draw(Document("", f"{len(causes)} causes of failure", "note", tuple(_spaced(sections))), file, width)
+    draw_document(
+        ReportDocument("", f"{len(causes)} causes of failure", "note", tuple(_spaced(sections))),
+        file,
+        width,
+    )
 
 
-def pages(causes: Sequence[Cause], families: Mapping[str, str], note: str) -> dict[str, Callable[[], str]]:
-    """File name -> what writes that page in Markdown: ``index.md`` and one for each cause. ``note`` is put on top."""
-    written: dict[str, Callable[[], str]] = {"index.md": partial(_index, causes, families, note)}
+def pages(
+    causes: Sequence[Cause], families: Mapping[str, str], note: str
+) -> dict[str, Callable[[], str]]:
+    """Return the writers of the Markdown pages by file name: ``index.md`` and one for each cause.
+
+    Each page begins with its title and ``note``.
+    """
+    writers: dict[str, Callable[[], str]] = {"index.md": partial(_index, causes, families, note)}
     names = frozenset(cause.name for cause in causes)
     for cause in causes:
-        written[f"{cause.name}.md"] = partial(_page, cause, families[cause.family], names, note)
-    return written
+        writers[f"{cause.name}.md"] = partial(_page, cause, families[cause.family], names, note)
+    return writers
 
 
-# ---- the terminal --------------------------------------------------------------------------------------------------
+# ---- the terminal ------------------------------------------------------------------------------
 
 
-def _sections(cause: Cause) -> Iterable[Section]:
-    yield Section("in short", (Row(cause.summary, style="strong"),))
+def _sections(cause: Cause) -> Iterable[ReportSection]:
+    yield ReportSection("in short", (ReportRow(cause.summary, style="strong"),))
     for field, label in zip(HEADINGS, _LABELS, strict=True):
-        yield Section(label, (Row(getattr(cause, field)),))
-    yield Section(
-        "remedy", tuple(row for number, remedy in enumerate(cause.remedies, 1) for row in _rows(number, remedy))
+        yield ReportSection(label, (ReportRow(getattr(cause, field)),))
+    if lines := _example_lines(cause):
+        yield ReportSection("log lines", tuple(ReportRow(line, style="plain") for line in lines))
+    yield ReportSection(
+        "remedy",
+        tuple(
+            row for number, remedy in enumerate(cause.remedies, 1) for row in _rows(number, remedy)
+        ),
     )
     if cause.sources:
-        yield Section("sources", (Row(", ".join(cause.sources), style="plain"),))
+        yield ReportSection("sources", (ReportRow(", ".join(cause.sources), style="plain"),))
 
 
-def _rows(number: int, remedy: Remedy) -> Iterable[Row]:
-    yield Row(remedy.text, mark=f"{number}.", aside=str(remedy.safety))
+def _rows(number: int, remedy: Remedy) -> Iterable[ReportRow]:
+    yield ReportRow(remedy.text, mark=f"{number}.", aside=RISKS[remedy.safety])
     if remedy.command:
-        yield Row(remedy.command, style="command")
+        yield ReportRow(remedy.command, style="command")
 
 
-def _spaced(sections: Iterable[Section]) -> Iterable[Section]:
-    """The sections with a blank line between two of them."""
+def _spaced(sections: Iterable[ReportSection]) -> Iterable[ReportSection]:
+    """Yield the sections with a blank line between two of them."""
     for number, section in enumerate(sections):
         if number:
-            yield Section("", (Row(""),))
+            yield ReportSection("", (ReportRow(""),))
         yield section
 
 
-def _listed(cause: Cause) -> Row:
-    return Row(f"{cause.name}: {cause.summary}", mark=cause.code)
+def _listed(cause: Cause) -> ReportRow:
+    return ReportRow(f"{cause.name}: {cause.summary}", mark=cause.code)
 
 
-# ---- the documentation ---------------------------------------------------------------------------------------------
+# ---- the documentation -------------------------------------------------------------------------
 
 
 def _index(causes: Sequence[Cause], families: Mapping[str, str], note: str) -> str:
     parts = [
         "# Causes of failure\n",
         note,
-        "What holdfast knows of each kind of failure, under the same headings: what happens, how it shows before,",
-        "during and after, what is known to be missed, what to do and how safe that is. `holdfast explain CODE` prints",
-        "one.\n",
+        "Every kind of failure that holdfast can name: what happens, warning signs, live symptoms,",
+        "what the logs contain, known blind spots, and what to do.",
+        "`holdfast explain CODE` prints one.\n",
     ]
     for family, about in families.items():
         rows = [_index_row(cause) for cause in causes if cause.family == family]
-        parts += [f"## {family}: {about}\n", "| code | name | in short |", "| --- | --- | --- |", *rows, ""]
+        parts += [
+            f"## {family}: {about}\n",
+            "| code | name | in short |",
+            "| --- | --- | --- |",
+            *rows,
+            "",
+        ]
     return "\n".join(parts).rstrip() + "\n"
 
 
 def _index_row(cause: Cause) -> str:
-    return f"| {cause.code} | [{cause.name}]({cause.name}.md) | {_prose(cause.summary, frozenset())} |"
+    return (
+        f"| {cause.code} | [{cause.name}]({cause.name}.md) | {_prose(cause.summary, frozenset())} |"
+    )
 
 
 def _page(cause: Cause, about: str, names: frozenset[str], note: str) -> str:
     others = names - {cause.name}
     parts = [
-        f"# {cause.name}\n",
+        f"# {cause.code}: {_prose(cause.summary.rstrip('.'), frozenset())}\n",
         note,
-        f"**{cause.code}** · [{about}](index.md)\n",
-        _prose(cause.summary, others) + "\n",
+        f"`{cause.name}` · [{about}](index.md)\n",
     ]
     for field, heading in HEADINGS.items():
         parts += [f"## {heading}\n", _prose(getattr(cause, field), others) + "\n"]
-    parts += ["## What to do\n", *(_remedy(number, remedy, others) for number, remedy in enumerate(cause.remedies, 1))]
+        if field == "shows_after" and (lines := _example_lines(cause)):
+            parts += ["Example lines:\n", "```text", *lines, "```\n"]
+    parts += [
+        "## What to do\n",
+        *(_remedy(number, remedy, others) for number, remedy in enumerate(cause.remedies, 1)),
+    ]
     if cause.sources:
         parts += ["## Sources\n", *(f"- {_source(source)}" for source in cause.sources)]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _example_lines(cause: Cause) -> list[str]:
+    """Return one example of each log signal, the most reliable first, without lines that repeat."""
+    signals = sorted(cause.signals, key=lambda signal: (signal.tier, -signal.confidence))
+    lines = [line for signal in signals for line in "".join(signal.examples[:1]).splitlines()]
+    return list(dict.fromkeys(lines))[:_MOST_EXAMPLES]
 
 
 def _remedy(number: int, remedy: Remedy, names: frozenset[str]) -> str:
     text = f"{number}. {_prose(remedy.text, names)}\n\n"
     if remedy.command:
         text += f"    ```sh\n    {remedy.command}\n    ```\n\n"
-    return text + f"    {_SAFETY_TITLE}: **{remedy.safety}**.\n"
+    return text + f"    Risk: **{RISKS[remedy.safety]}**\n"
 
 
 def _source(source: str) -> str:
-    found = _ISSUE.match(source)
-    return f"[{source}](https://github.com/{found[1]}/issues/{found[2]})" if found else _prose(source, frozenset())
+    issue = _ISSUE.match(source)
+    return (
+        f"[{source}](https://github.com/{issue[1]}/issues/{issue[2]})"
+        if issue
+        else _prose(source, frozenset())
+    )
 
 
 def _prose(text: str, names: frozenset[str]) -> str:
-    """``text`` for Markdown: nothing in it is mark-up by accident, and the names of other causes become links."""
+    """Return ``text`` as Markdown: escaped, and with the names of other causes as links."""
     pieces = _CODE_SPAN.split(text)
-    return "".join(piece if piece.startswith("`") else _linked(_escaped(piece), names) for piece in pieces)
+    return "".join(
+        piece if piece.startswith("`") else _linked(_escaped(piece), names) for piece in pieces
+    )
 
 
 def _escaped(text: str) -> str:
-    for character, shown in (("&", "&amp;"), ("<", "&lt;"), ("*", r"\*"), ("|", r"\|"), ("[", r"\[")):
-        text = text.replace(character, shown)
+    for character, escaped in (
+        ("&", "&amp;"),
+        ("<", "&lt;"),
+        ("*", r"\*"),
+        ("|", r"\|"),
+        ("[", r"\["),
+    ):
+        text = text.replace(character, escaped)
     return text
 
 
 def _linked(text: str, names: frozenset[str]) -> str:
-    # "straggler" alone is a word of the language as well, so that only names of several words become links.
+    # "straggler" is an ordinary word too, so only names of several words become links.
     known = sorted((name for name in names if "-" in name), key=len, reverse=True)
     if not known:
         return text

@@ -1,4 +1,4 @@
-"""A report for the terminal before it is laid out: a headline and labelled sections of rows, all plain text."""
+"""A terminal report before layout: a headline and labelled sections of rows, all plain text."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import msgspec
 Style = Literal["plain", "strong", "aside", "command", "path"]
 
 
-class Row(msgspec.Struct, frozen=True):
-    """One entry of a section: ``mark`` hangs to its left (a number, a set of ranks), ``aside`` follows in brackets.
+class ReportRow(msgspec.Struct, frozen=True):
+    """One entry: ``mark`` is to its left (a number, a set of ranks), ``aside`` follows in brackets.
 
-    Commands and paths are never wrapped, so that they can be copied. ``pieces``, (text, style) with rich's styles, are
-    for bars and what stands beside them: they come after the text.
+    Commands and paths are never wrapped, so that they can be copied. ``pieces`` are (text, style)
+    pairs with rich's styles for bars; they follow the text.
     """
 
     text: str
@@ -23,21 +23,21 @@ class Row(msgspec.Struct, frozen=True):
     pieces: tuple[tuple[str, str], ...] = ()
 
 
-class Section(msgspec.Struct, frozen=True):
+class ReportSection(msgspec.Struct, frozen=True):
     """Rows under one label."""
 
     label: str
-    rows: tuple[Row, ...]
+    rows: tuple[ReportRow, ...]
 
 
-class Document(msgspec.Struct, frozen=True):
+class ReportDocument(msgspec.Struct, frozen=True):
     """A symbol, the headline, its tone (a level, ``fine`` or ``plain``), and the sections.
 
-    ``framed`` puts the headline into a frame where there is a terminal.
+    ``framed`` draws a frame around the headline on a terminal.
     """
 
     symbol: str
     headline: str
     tone: str
-    sections: tuple[Section, ...] = ()
+    sections: tuple[ReportSection, ...] = ()
     framed: bool = True

@@ -1,4 +1,4 @@
-"""The page of an incident: one file that needs no network, script or server, to be read now or kept for years."""
+"""Render the incident page: one self-contained HTML file that makes no network requests."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from holdfast.findings import Fact, Level, Verdict
+from holdfast.core.findings import Fact, Level, Verdict
+from holdfast.core.rank_sets import compress_ranks, describe_ranks, fold_findings, rank_label
+from holdfast.core.text import escape_invisible, format_duration, format_percent, one_line
+from holdfast.report.incident_chart import draw_chart
 from holdfast.report.lanes import in_flight
-from holdfast.report.picture import draw
-from holdfast.report.ranksets import compress_ranks, fold_findings, rank_label, say_ranks
-from holdfast.report.stacks import ThreadTree
-from holdfast.report.text import duration, one_line, percent, visible
-from holdfast.report.timeline import Lane, Timeline
+from holdfast.report.stack_tree import ThreadTree
+from holdfast.report.timeline import Timeline, TimelineLane
 
-#: Rows of a table, and groups of stacks, at most; a line says how many more there are.
+#: Maximum table rows and stack groups; a line states how many more exist.
 ROWS = 200
 STACKS = 24
 STACK_LINES = 80
@@ -32,7 +32,7 @@ SYMBOLS = {Level.ERROR: "✗", Level.WARNING: "⚠", Level.NOTE: "•", Level.UN
 
 
 class FactRow(msgspec.Struct, frozen=True):
-    """One fact that holds for all of ``ranks`` and ``hosts``; ``time`` is the earliest, in Unix seconds."""
+    """One fact shared by ``ranks`` and ``hosts``; ``time`` is the earliest observation (Unix s)."""
 
     text: str
     origin: str
@@ -42,7 +42,10 @@ class FactRow(msgspec.Struct, frozen=True):
 
 
 class SharedStack(msgspec.Struct, frozen=True):
-    """One stack and all ranks that have it, innermost frame first; the last ``common`` frames most ranks share."""
+    """One stack, innermost frame first, and its ranks.
+
+    The last ``common`` frames equal those of the largest group.
+    """
 
     ranks: tuple[int, ...]
     lines: tuple[str, ...]
@@ -50,7 +53,7 @@ class SharedStack(msgspec.Struct, frozen=True):
     hidden: int
 
 
-def incident_page(  # noqa: PLR0913 - the parts of a page, each with a name
+def incident_page(  # noqa: PLR0913 - keyword-only parts of a page
     verdict: Verdict,
     timeline: Timeline,
     *,
@@ -59,28 +62,31 @@ def incident_page(  # noqa: PLR0913 - the parts of a page, each with a name
     stacks: Mapping[int, Sequence[str]] | None = None,
     run: Mapping[str, str] | None = None,
     tree: Sequence[ThreadTree] = (),
-    undecided: bool = False,
+    inconclusive: bool = False,
 ) -> str:
-    """The whole page as text, to be written as UTF-8.
+    """Return the page as text, to be written as UTF-8.
 
-    ``title`` names the incident (``incident 0``), ``facts`` are those of hosts, versions and environment, ``stacks``
-    holds each rank's Python frames, innermost first (without them those of the lanes are shown), ``run`` is shown as
-    it is, key by key, and ``tree`` holds stacks merged over ranks. ``undecided``: that no root was found does
-    not mean that nothing failed. Everything is escaped; the size is bounded for any number of ranks.
+    ``title`` names the incident (``incident 0``), ``facts`` describe hosts, versions and
+    environment, ``stacks`` maps ranks to Python frames, innermost first (default: those of the
+    lanes), ``run`` is shown key by key, ``tree`` holds stacks merged over ranks. ``inconclusive``:
+    a missing root does not mean that nothing failed. All text is escaped; the size is bounded for
+    any number of ranks.
     """
-    script = source("incident.js")
+    script = template_source("incident.js")
     page = (
-        environment()
+        template_environment()
         .get_template("incident.html")
         .render(
             title=title,
             verdict=verdict,
-            head=_head(verdict, undecided=undecided),
+            head=_head(verdict, inconclusive=inconclusive),
             policy=_policy(script),
-            style=Markup(source("incident.css")),  # noqa: S704 - our own file
+            style=Markup(template_source("incident.css")),  # noqa: S704 - our own file
             script=Markup(script),  # noqa: S704 - our own file
             timeline=timeline,
-            picture=draw(timeline, verdict.root.subject.rank if verdict.root else None, _named(verdict)),
+            chart=draw_chart(
+                timeline, verdict.root.subject.rank if verdict.root else None, _named(verdict)
+            ),
             consequences=fold_findings(verdict.consequences),
             suspects=fold_findings(verdict.suspects),
             evidence=_fact_rows(verdict.root.evidence) if verdict.root else [],
@@ -101,8 +107,8 @@ def _templates() -> PackageLoader:
 
 
 @cache
-def environment() -> Environment:
-    """What templates of pages are rendered in: every text is escaped, and made visible."""
+def template_environment() -> Environment:
+    """Return the jinja2 environment: every text is escaped, invisible characters become visible."""
     environment = Environment(
         loader=_templates(),
         autoescape=True,
@@ -114,9 +120,9 @@ def environment() -> Environment:
     environment.filters.update(
         ranks=rank_label,
         all_ranks=compress_ranks,
-        say_ranks=say_ranks,
-        duration=duration,
-        percent=percent,
+        describe_ranks=describe_ranks,
+        duration=format_duration,
+        percent=format_percent,
         clock=_clock,
         hosts=_hosts,
         in_flight=in_flight,
@@ -126,39 +132,57 @@ def environment() -> Environment:
 
 
 def _plain(value: Any) -> Any:
-    """What every expression of the template passes through: strange characters become visible, lengths lose digits."""
+    """Make invisible characters of an expression visible; round floats to 1 digit."""
     if isinstance(value, str) and not isinstance(value, Markup):
-        return visible(value)
+        return escape_invisible(value)
     return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else value
 
 
 @cache
-def source(name: str) -> str:
-    """A file beside the templates, as it is."""
-    return _templates().get_source(environment(), name)[0]
+def template_source(name: str) -> str:
+    """Return the source of a file next to the templates."""
+    return _templates().get_source(template_environment(), name)[0]
 
 
 def _policy(script: str) -> str:
-    """The page's own ban: it may load nothing, and run no script but the one whose checksum stands here."""
+    """Return the content security policy: load nothing, run only the script with this checksum."""
     checksum = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{checksum}'"
+    return (
+        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{checksum}'"
+    )
 
 
-def _head(verdict: Verdict, *, undecided: bool) -> dict[str, str]:
-    """Symbol, tone and the headline in two parts: what happened, and where."""
+def _head(verdict: Verdict, *, inconclusive: bool) -> dict[str, str]:
+    """Return symbol, tone and the headline in two parts: what happened and where."""
     if verdict.root is not None:
         what, where = _halves(one_line(verdict.root.message))
-        return {"symbol": SYMBOLS[verdict.root.level], "tone": str(verdict.root.level), "what": what, "where": where}
+        return {
+            "symbol": SYMBOLS[verdict.root.level],
+            "tone": str(verdict.root.level),
+            "what": what,
+            "where": where,
+        }
     if verdict.suspects:
-        return {"symbol": "?", "tone": "unknown", "what": "no root cause could be named", "where": ""}
-    if undecided:
-        return {"symbol": "?", "tone": "unknown", "what": "it could not be judged", "where": "see what is unseen"}
-    limits = "as far as could be seen" if verdict.unseen else ""
+        return {
+            "symbol": "?",
+            "tone": "unknown",
+            "what": "no single root cause",
+            "where": "",
+        }
+    if inconclusive:
+        return {
+            "symbol": "?",
+            "tone": "unknown",
+            "what": "inconclusive",
+            "where": "not enough evidence, see 'Not checked'",
+        }
+    limits = "in the available evidence" if verdict.unseen else ""
     return {"symbol": "✓", "tone": "fine", "what": "nothing failed", "where": limits}
 
 
 def _halves(sentence: str) -> tuple[str, str]:
-    """What happened, for the large type, and the rest, for the line below it: a sentence breaks at its first mark."""
+    """Split a sentence at its first dash, colon or semicolon: headline and second line."""
     broken = re.split(r" — |: |; ", sentence, maxsplit=1)
     return broken[0], broken[1] if len(broken) > 1 else ""
 
@@ -168,7 +192,7 @@ def _named(verdict: Verdict) -> set[int]:
 
 
 def _fact_rows(facts: Sequence[Fact]) -> list[FactRow]:
-    """Facts that many ranks or hosts share become one row, in the order of their first appearance."""
+    """Merge facts shared by ranks or hosts into one row, in order of first appearance."""
     folds: dict[tuple[str, str], list[Fact]] = {}
     for fact in facts:
         folds.setdefault((fact.text, fact.origin), []).append(fact)
@@ -184,12 +208,12 @@ def _fact_rows(facts: Sequence[Fact]) -> list[FactRow]:
     ]
 
 
-def _stacks_of(lanes: Sequence[Lane]) -> dict[int, Sequence[str]]:
+def _stacks_of(lanes: Sequence[TimelineLane]) -> dict[int, Sequence[str]]:
     return {lane.rank: lane.stack_lines for lane in lanes if lane.stack_lines}
 
 
 def _share_stacks(stacks: Mapping[int, Sequence[str]]) -> list[SharedStack]:
-    """Ranks with the same stack together, the rarest stack first: whoever stands apart is mostly the one to look at."""
+    """Group ranks by identical stacks, smallest group first: the outlier is usually the culprit."""
     folds: dict[tuple[str, ...], list[int]] = {}
     for rank in sorted(stacks):
         folds.setdefault(tuple(stacks[rank]), []).append(rank)
@@ -207,7 +231,7 @@ def _share_stacks(stacks: Mapping[int, Sequence[str]]) -> list[SharedStack]:
 
 
 def _common_end(lines: Sequence[Hashable], others: Sequence[Hashable]) -> int:
-    """How many of the outermost frames are the same in both."""
+    """Count the outermost frames that both stacks share."""
     count = 0
     for mine, other in zip(reversed(lines), reversed(others), strict=False):
         if mine != other:
@@ -221,7 +245,7 @@ def _hosts(hosts: Sequence[str]) -> str:
 
 
 def _clock(time: float | None, form: str = "%H:%M:%S.%f") -> str:
-    """A Unix time as UTC, to the millisecond; empty where there is none that a calendar knows."""
+    """Format a Unix time as UTC with milliseconds; empty if it is missing or out of range."""
     if time is None or not math.isfinite(time):
         return ""
     try:

@@ -1,4 +1,4 @@
-"""The one envelope in which every command hands its findings to scripts: ``{"schema": "holdfast/1", ...}``."""
+"""The JSON document in which all commands return findings: ``{"schema": "holdfast/1", …}``."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from typing import Any, BinaryIO, TextIO, cast
 
 import msgspec
 
-from holdfast.errors import InternalError
-from holdfast.findings import SCHEMA, Finding, Verdict, finding_to_json, verdict_to_json
-from holdfast.report.files import write_whole
+from holdfast.core.atomic_files import write_atomic
+from holdfast.core.errors import InternalError
+from holdfast.core.findings import SCHEMA, Finding, Verdict, finding_to_json, verdict_to_json
 
-#: Keys of the envelope itself, in the order in which they are written.
+#: Keys of the envelope, in their order.
 KEYS = ("schema", "command", "findings", "verdict")
 
 
-def envelope(command: str, findings: Sequence[Finding], verdict: Verdict | None, **more: Any) -> dict[str, Any]:
-    """The document of ``command`` as plain data; ``more`` are the command's own keys, written after the common ones.
+def envelope(
+    command: str, findings: Sequence[Finding], verdict: Verdict | None, **more: Any
+) -> dict[str, Any]:
+    """Return the document of ``command`` as plain data; ``more`` are its additional keys.
 
-    ``more`` may hold findings, verdicts and any other msgspec structure.
+    ``more`` may contain findings, verdicts and other msgspec structures.
 
     Raises:
-        InternalError: a key of ``more`` is one of the envelope's own.
+        InternalError: a key of ``more`` is reserved for the envelope.
     """
-    if taken := sorted(set(KEYS) & set(more)):
-        raise InternalError(f"the envelope's own key {taken[0]!r} was given twice")
+    if reserved := sorted(set(KEYS) & set(more)):
+        raise InternalError(f"key {reserved[0]!r} is reserved for the envelope")
     return {
         "schema": SCHEMA,
         "command": command,
@@ -37,10 +39,11 @@ def envelope(command: str, findings: Sequence[Finding], verdict: Verdict | None,
     }
 
 
-def encode(document: Mapping[str, Any]) -> bytes:
-    r"""``document`` as one line of UTF-8 JSON.
+def encode_json(document: Mapping[str, Any]) -> bytes:
+    r"""Return ``document`` as one line of UTF-8 JSON.
 
-    A number that is not finite becomes null; bytes in a file's name that are no UTF-8 stay as ``\udc..`` escapes.
+    Numbers that are not finite become null; invalid UTF-8 in file names stays as ``\udc..``
+    escapes.
     """
     try:
         return msgspec.json.encode(document) + b"\n"
@@ -49,23 +52,25 @@ def encode(document: Mapping[str, Any]) -> bytes:
         return json.dumps(finite, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
 
 
-def write(path_or_stream: str | os.PathLike[str] | TextIO | BinaryIO, document: Mapping[str, Any]) -> None:
-    """Write ``document`` to a file, whole or not at all, or to an open stream of text or bytes.
+def write_json(
+    path_or_stream: str | os.PathLike[str] | TextIO | BinaryIO, document: Mapping[str, Any]
+) -> None:
+    """Write ``document`` to a file (atomically), or to an open stream of text or bytes.
 
     Raises:
         MissingFile: the file cannot be written.
     """
-    content = encode(document)
+    content = encode_json(document)
     if isinstance(path_or_stream, str | os.PathLike):
-        write_whole(path_or_stream, content)
+        write_atomic(path_or_stream, content)
         return
     _write_stream(path_or_stream, content)
 
 
 def _write_stream(stream: TextIO | BinaryIO, content: bytes) -> None:
-    stream.flush()  # what was written as text comes first
+    stream.flush()  # previous text precedes the document
     if isinstance(stream, io.TextIOWrapper):
-        stream.buffer.write(content)  # whatever the encoding of the text, JSON is UTF-8
+        stream.buffer.write(content)  # JSON is UTF-8, whatever the encoding of the text stream
     elif isinstance(stream, io.TextIOBase):
         stream.write(content.decode())
     else:

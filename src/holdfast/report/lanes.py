@@ -1,4 +1,4 @@
-"""Which lanes are drawn: ranks that look alike share one, so that 16,384 ranks fit on a page."""
+"""Choose the lanes of the incident chart: similar ranks share one, so 16,384 ranks fit."""
 
 from __future__ import annotations
 
@@ -6,84 +6,101 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 
 import msgspec
 
-from holdfast.report.timeline import Lane, Span
+from holdfast.report.timeline import TimelineLane, TimelineSpan
 
-#: Spans of a lane that are drawn.
-SPANS_IN_VIEW = 64
-#: Up to so many ranks, each has a lane of its own even where lanes are alike.
-EACH_ITS_OWN = 12
-#: Lanes in the picture at most.
-LANES_IN_VIEW = 40
-#: Of the ranks that a verdict names, so many keep a lane of their own.
-NAMED_APART = 8
+#: Maximum spans drawn per lane.
+MAX_SPANS = 64
+#: Up to this many ranks, each rank has its own lane.
+MAX_SEPARATE_RANKS = 12
+#: Maximum number of lanes.
+MAX_LANES = 40
+#: Maximum number of ranks in the verdict that keep their own lane.
+MAX_NAMED_RANKS = 8
 
 
 class SharedLane(msgspec.Struct, frozen=True):
-    """A lane as drawn: ``ranks`` and ``hosts`` that it stands for; ``lane`` is the first of them, cut to the view."""
+    """A lane of ``ranks`` on ``hosts``; ``lane`` is that of the first rank, in the drawn range."""
 
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
-    lane: Lane
+    lane: TimelineLane
 
 
-def view_begin(lanes: Sequence[Lane], begin: float, end: float) -> float:
-    """Unix time at which the picture begins: late enough that no lane holds more than SPANS_IN_VIEW spans."""
-    full = [lane.spans[-SPANS_IN_VIEW].start for lane in lanes if len(lane.spans) >= SPANS_IN_VIEW]
+def view_begin(lanes: Sequence[TimelineLane], begin: float, end: float) -> float:
+    """Return the begin of the chart (Unix s), so that no lane has more than MAX_SPANS spans."""
+    full = [lane.spans[-MAX_SPANS].start for lane in lanes if len(lane.spans) >= MAX_SPANS]
     first = [lane.spans[0].start for lane in lanes if lane.spans]
     return min(max(begin, max(full, default=min(first, default=begin))), end)
 
 
-def share_lanes(lanes: Sequence[Lane], named: Collection[int], begin: float) -> tuple[list[SharedLane], int]:
-    """Lanes to draw in the order of their ranks, and how many ranks have none because there are too many kinds.
+def share_lanes(
+    lanes: Sequence[TimelineLane], named: Collection[int], begin: float
+) -> tuple[list[SharedLane], int]:
+    """Return the lanes by rank, and the number of ranks without a lane because of MAX_LANES.
 
-    The ranks in ``named`` (those that the verdict speaks of) keep lanes of their own. The others are put together by
-    the finest likeness that leaves few enough: the same calls, then the same calls in flight, the same place, the same
-    state.
+    The ranks in ``named`` (those in the verdict) keep their own lanes. The others are grouped by
+    the finest key that yields few enough lanes: equal calls, equal calls in flight, equal source
+    line, equal state.
     """
-    apart = set(sorted(named)[:NAMED_APART])
+    separate = set(sorted(named)[:MAX_NAMED_RANKS])
     ordered = sorted(lanes, key=lambda lane: lane.rank)
-    for likeness in _LIKENESSES if len(ordered) > EACH_ITS_OWN else (_itself,):
-        folds: dict[Hashable, list[Lane]] = {}
+    for grouping_key in _GROUPINGS if len(ordered) > MAX_SEPARATE_RANKS else (_by_rank,):
+        folds: dict[Hashable, list[TimelineLane]] = {}
         for lane in ordered:
-            folds.setdefault(("apart", lane.rank) if lane.rank in apart else likeness(lane), []).append(lane)
-        if len(folds) <= LANES_IN_VIEW:
+            folds.setdefault(
+                ("separate", lane.rank) if lane.rank in separate else grouping_key(lane), []
+            ).append(lane)
+        if len(folds) <= MAX_LANES:
             break
-    shared = sorted(folds.values(), key=lambda fold: (fold[0].rank not in apart, -len(fold)))
-    drawn = sorted((_shared(fold, begin) for fold in shared[:LANES_IN_VIEW]), key=lambda fold: fold.ranks[0])
-    return drawn, sum(len(fold) for fold in shared[LANES_IN_VIEW:])
+    shared = sorted(folds.values(), key=lambda fold: (fold[0].rank not in separate, -len(fold)))
+    drawn = sorted(
+        (_shared(fold, begin) for fold in shared[:MAX_LANES]), key=lambda fold: fold.ranks[0]
+    )
+    return drawn, sum(len(fold) for fold in shared[MAX_LANES:])
 
 
-def _shared(fold: list[Lane], begin: float) -> SharedLane:
+def _shared(fold: list[TimelineLane], begin: float) -> SharedLane:
     first = fold[0]
-    spans = tuple(span for span in first.spans[-SPANS_IN_VIEW:] if span.end is None or span.end > begin)
+    spans = tuple(span for span in first.spans[-MAX_SPANS:] if span.end is None or span.end > begin)
     hosts = tuple(sorted({lane.host for lane in fold if lane.host}))
-    return SharedLane(tuple(lane.rank for lane in fold), hosts, msgspec.structs.replace(first, spans=spans))
+    return SharedLane(
+        tuple(lane.rank for lane in fold), hosts, msgspec.structs.replace(first, spans=spans)
+    )
 
 
-def in_flight(spans: Sequence[Span]) -> tuple[str, ...]:
-    """Labels of the spans that never completed."""
+def in_flight(spans: Sequence[TimelineSpan]) -> tuple[str, ...]:
+    """Return the labels of the spans that never completed."""
     return tuple(span.label for span in spans if span.end is None)
 
 
-def _itself(lane: Lane) -> Hashable:
+def _by_rank(lane: TimelineLane) -> Hashable:
     return lane.rank
 
 
-def _same_calls(lane: Lane) -> Hashable:
-    # The oldest spans are left out: how far back a ring reaches differs between ranks that are otherwise alike.
-    return lane.state, lane.place, tuple((span.label, span.end is None) for span in lane.spans[-SPANS_IN_VIEW // 2 :])
+def _by_calls(lane: TimelineLane) -> Hashable:
+    # Without the oldest spans: ring buffers of otherwise equal ranks reach back differently.
+    return (
+        lane.state,
+        lane.place,
+        tuple((span.label, span.end is None) for span in lane.spans[-MAX_SPANS // 2 :]),
+    )
 
 
-def _same_flight(lane: Lane) -> Hashable:
+def _by_calls_in_flight(lane: TimelineLane) -> Hashable:
     return lane.state, lane.place, in_flight(lane.spans)
 
 
-def _same_place(lane: Lane) -> Hashable:
+def _by_place(lane: TimelineLane) -> Hashable:
     return lane.state, lane.place
 
 
-def _same_state(lane: Lane) -> Hashable:
+def _by_state(lane: TimelineLane) -> Hashable:
     return lane.state
 
 
-_LIKENESSES: tuple[Callable[[Lane], Hashable], ...] = (_same_calls, _same_flight, _same_place, _same_state)
+_GROUPINGS: tuple[Callable[[TimelineLane], Hashable], ...] = (
+    _by_calls,
+    _by_calls_in_flight,
+    _by_place,
+    _by_state,
+)

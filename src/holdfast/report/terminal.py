@@ -1,7 +1,6 @@
-"""A verdict or findings for the person who reads a terminal at three in the morning: the first line says it.
+"""Print a verdict on the terminal: the first line states the result.
 
-This file decides what is said and in which order, as sections of plain text; ``sheet.py`` lays them out with rich,
-which is imported when the first report is printed and not before.
+This module chooses the content and its order as sections of plain text; ``sheet.py`` prints them.
 """
 
 from __future__ import annotations
@@ -13,197 +12,175 @@ from typing import TextIO
 
 import msgspec
 
-from holdfast.findings import Fact, Finding, Level, Remedy, Subject, Verdict
-from holdfast.report.document import Document, Row, Section
-from holdfast.report.ranksets import (
-    Folded,
+from holdfast.core.findings import Fact, Finding, Level, Remedy, Verdict
+from holdfast.core.rank_sets import (
+    FoldedFinding,
     RankGroup,
-    compress_ranks,
     fold_findings,
     rank_label,
-    say_ranks,
 )
-from holdfast.report.stacks import ThreadTree
-from holdfast.report.stacks import rows as tree_rows
-from holdfast.report.text import duration, one_line, percent, plural
+from holdfast.core.text import format_duration, format_percent, one_line
+from holdfast.report.document import ReportDocument, ReportRow, ReportSection
+from holdfast.report.sheet import draw_document
+from holdfast.report.stack_tree import ThreadTree, tree_rows
 
-__all__ = [
-    "RankGroup", "compress_ranks", "rank_label", "render_findings", "render_stacks", "render_verdict", "say_ranks",
-]  # fmt: skip
+#: Maximum printed lines per section; the HTML report and the JSON contain all of them.
+MAX_ROWS = 6
+MAX_REMEDIES = 3
+MAX_BRANCHES = 24
 
-#: How many lines of one kind are printed; the HTML report and the JSON have all of them.
-SHOWN = 6
-SHOWN_REMEDIES = 3
-SHOWN_BRANCHES = 24
-
-UNDECIDED = "it could not be judged; see what is unseen"
+INCONCLUSIVE = "inconclusive: not enough evidence (see 'not checked' below)"
 MARKS = {Level.ERROR: "✗", Level.WARNING: "⚠", Level.NOTE: "•", Level.UNKNOWN: "?"}
-_GRAVEST_FIRST = (Level.ERROR, Level.UNKNOWN, Level.WARNING, Level.NOTE)
 
 
-def render_verdict(  # noqa: PLR0913 - what surrounds a verdict, each with a name
+def render_verdict(  # noqa: PLR0913 - keyword-only options of one output
     verdict: Verdict,
     *,
     file: TextIO | None = None,
     html: str | None = None,
-    decision: str | None = None,
+    action: str | None = None,
     elapsed_s: float | None = None,
     groups: Sequence[RankGroup] = (),
     width: int | None = None,
-    undecided: bool = False,
-    merely: str = "",
+    inconclusive: bool = False,
+    warning_headline: str = "",
 ) -> None:
-    """Print ``verdict`` on ``file`` (default: stderr as it is at the call), in one write.
+    """Print ``verdict`` to ``file`` (default: the current stderr) in one write.
 
-    ``html`` is the path of the page, ``decision`` what happens now (``restart 1 of 3``), ``elapsed_s`` the seconds from
-    the fault to the verdict, ``groups`` what each set of ranks does, ``width`` the columns to fill (default: those of
-    the terminal, 80 where there is none, never over 120). ``undecided``: that no root was found does not mean that
-    nothing failed. ``merely``: the headline where there are suspects and no root, for questions
-    whose suspects are no more than warnings. Colours appear on a terminal alone and not under NO_COLOR;
-    an encoding that lacks a symbol gets an ASCII one.
+    ``html`` is the path of the page, ``action`` what happens next (``restart 1 of 3``),
+    ``elapsed_s`` the seconds from the fault to the verdict, ``groups`` what each set of ranks is
+    doing, ``width`` the number of columns (default: the terminal's, 80 without a terminal, at most
+    120). ``inconclusive``: a missing root does not mean that nothing failed. ``warning_headline``:
+    the headline if there are suspects but no root, for questions whose suspects are only warnings.
+    Colours are used only on a terminal and not if NO_COLOR is set; symbols that the encoding lacks
+    become ASCII.
     """
     document = _verdict_document(verdict, groups, elapsed_s)
-    if undecided and verdict.root is None and not verdict.suspects:
-        document = msgspec.structs.replace(document, symbol=MARKS[Level.UNKNOWN], headline=UNDECIDED, tone="unknown")
-    if merely and verdict.root is None and verdict.suspects:
-        document = msgspec.structs.replace(document, symbol=MARKS[Level.WARNING], headline=merely, tone="warning")
-    ends = [_words("decision", [Row(decision, style="strong")])] if decision else []
-    ends += [_words("report", [Row(html, style="path")])] if html else []
-    _draw(msgspec.structs.replace(document, sections=(*document.sections, *ends)), file, width)
+    if inconclusive and verdict.root is None and not verdict.suspects:
+        document = msgspec.structs.replace(
+            document, symbol=MARKS[Level.UNKNOWN], headline=INCONCLUSIVE, tone="unknown"
+        )
+    if warning_headline and verdict.root is None and verdict.suspects:
+        document = msgspec.structs.replace(
+            document, symbol=MARKS[Level.WARNING], headline=warning_headline, tone="warning"
+        )
+    footer = [_section("action", [ReportRow(action, style="strong")])] if action else []
+    footer += [_section("report", [ReportRow(html, style="path")])] if html else []
+    _draw(msgspec.structs.replace(document, sections=(*document.sections, *footer)), file, width)
 
 
-def render_findings(findings: Sequence[Finding], *, file: TextIO | None = None, width: int | None = None) -> None:
-    """Print ``findings``, the gravest first, each with its evidence and remedies, then their number by level.
-
-    Findings that differ in their rank alone are shown as one. ``file`` and ``width`` as in :func:`render_verdict`.
-    """
-    ordered = sorted(findings, key=lambda claim: _GRAVEST_FIRST.index(claim.level))
-    for fold in fold_findings(ordered):
-        level = fold.claim.level
-        _draw(Document(MARKS[level], fold.sentence, str(level), tuple(_about(fold.claim)), framed=False), file, width)
-    _draw(_tally(findings), file, width)
-
-
-def render_stacks(trees: Sequence[ThreadTree], *, file: TextIO | None = None, width: int | None = None) -> None:
-    """Print the stacks of many ranks, merged; nothing where there are none. ``file`` and ``width`` as above."""
-    section = _words("stacks", _cut(tree_rows(trees), SHOWN_BRANCHES))
+def render_stacks(
+    trees: Sequence[ThreadTree], *, file: TextIO | None = None, width: int | None = None
+) -> None:
+    """Print the merged stacks of many ranks, or nothing. ``file`` and ``width`` as above."""
+    section = _section("stacks", _cut(tree_rows(trees), MAX_BRANCHES))
     if section.rows:
-        headline = "where the ranks are, outermost frame first"
-        _draw(Document("", headline, "plain", (section,), framed=False), file, width)
+        headline = "merged stacks of all ranks, outermost frame first"
+        _draw(ReportDocument("", headline, "plain", (section,), framed=False), file, width)
 
 
-def _draw(document: Document, file: TextIO | None, width: int | None) -> None:
-    from holdfast.report.sheet import draw  # noqa: PLC0415 - rich costs 60 ms, and only who prints shall pay it
-
-    draw(document, file or sys.stderr, width)
+def _draw(document: ReportDocument, file: TextIO | None, width: int | None) -> None:
+    draw_document(document, file or sys.stderr, width)
 
 
-def _verdict_document(verdict: Verdict, groups: Sequence[RankGroup], elapsed_s: float | None) -> Document:
+def _verdict_document(
+    verdict: Verdict, groups: Sequence[RankGroup], elapsed_s: float | None
+) -> ReportDocument:
     sections = tuple(section for section in _sections(verdict, groups, elapsed_s) if section.rows)
     if verdict.root is not None:
         level = verdict.root.level
-        return Document(MARKS[level], one_line(verdict.root.message), str(level), sections)
+        return ReportDocument(MARKS[level], one_line(verdict.root.message), str(level), sections)
     if verdict.suspects:
-        return Document("?", "no root cause could be named; the suspects are below", "unknown", sections)
-    return Document("✓", "nothing failed" + (", as far as could be seen" if verdict.unseen else ""), "fine", sections)
+        return ReportDocument(
+            "?", "no single root cause; see 'other causes' below", "unknown", sections
+        )
+    return ReportDocument(
+        "✓",
+        "nothing failed" + (" in the available evidence" if verdict.unseen else ""),
+        "fine",
+        sections,
+    )
 
 
-def _sections(verdict: Verdict, groups: Sequence[RankGroup], elapsed_s: float | None) -> Iterable[Section]:
+def _sections(
+    verdict: Verdict, groups: Sequence[RankGroup], elapsed_s: float | None
+) -> Iterable[ReportSection]:
     if verdict.root is None:
-        yield _words("question", [Row(verdict.question)] if verdict.question else [])
+        yield _section("question", [ReportRow(verdict.question)] if verdict.question else [])
     else:
-        yield _words("cause", [Row(_cause(verdict.root, elapsed_s), style="strong")])
-    yield _words("ranks", _cut([_group_row(group) for group in groups]))
-    yield _list("consequences", [Row(fold.sentence) for fold in fold_findings(verdict.consequences)])
+        yield _section("cause", [ReportRow(_cause(verdict.root, elapsed_s), style="strong")])
+    yield _section("ranks", _cut([_group_row(group) for group in groups]))
+    yield _list(
+        "consequences", [ReportRow(fold.sentence) for fold in fold_findings(verdict.consequences)]
+    )
     if verdict.root is not None:
         yield _list("evidence", _evidence(verdict.root.evidence))
-        yield _words("remedy", _remedies(verdict.root.remedies))
-    yield _list("suspects", [_suspect(fold) for fold in fold_findings(verdict.suspects)])
-    yield _list("ruled out", [Row(f"{one_line(out.cause)}: {one_line(out.why)}") for out in verdict.ruled_out])
-    yield _list("unseen", [Row(text) for text in verdict.unseen])
+        yield _section("remedy", _remedies(verdict.root.remedies))
+    yield _list("other causes", [_suspect(fold) for fold in fold_findings(verdict.suspects)])
+    yield _list(
+        "ruled out",
+        [ReportRow(f"{one_line(out.cause)}: {one_line(out.why)}") for out in verdict.ruled_out],
+    )
+    yield _list("not checked", [ReportRow(text) for text in verdict.unseen])
 
 
-def _words(label: str, rows: Sequence[Row]) -> Section:
-    return Section(label, tuple(rows))
+def _section(label: str, rows: Sequence[ReportRow]) -> ReportSection:
+    return ReportSection(label, tuple(rows))
 
 
-def _list(label: str, rows: list[Row]) -> Section:
-    """As many rows as a person reads; a bullet before each where there are several, since rows wrap."""
+def _list(label: str, rows: list[ReportRow]) -> ReportSection:
+    """Return at most MAX_ROWS rows; several rows get bullets, because rows wrap."""
     bullet = "•" if len(rows) > 1 else ""
-    return _words(label, _cut([msgspec.structs.replace(row, mark=bullet) for row in rows]))
+    return _section(label, _cut([msgspec.structs.replace(row, mark=bullet) for row in rows]))
 
 
-def _cut(rows: list[Row], shown: int = SHOWN) -> list[Row]:
+def _cut(rows: list[ReportRow], shown: int = MAX_ROWS) -> list[ReportRow]:
     if len(rows) <= shown + 1:
         return rows
-    return [*rows[:shown], Row(f"… and {len(rows) - shown:,} more", style="aside")]
+    return [*rows[:shown], ReportRow(f"… and {len(rows) - shown:,} more", style="aside")]
 
 
 def _cause(root: Finding, elapsed_s: float | None) -> str:
-    found = f", found in {duration(elapsed_s)}" if elapsed_s is not None else ""
-    return f"{root.code} {root.cause} ({percent(root.confidence)} sure){found}"
+    after = f", {format_duration(elapsed_s)} after the fault" if elapsed_s is not None else ""
+    return f"{root.code} {root.cause} ({format_percent(root.confidence)} confidence){after}"
 
 
-def _group_row(group: RankGroup) -> Row:
-    return Row(group.doing + (f" at {group.place}" if group.place else ""), mark=rank_label(group.ranks))
+def _group_row(group: RankGroup) -> ReportRow:
+    return ReportRow(
+        group.doing + (f" at {group.place}" if group.place else ""), mark=rank_label(group.ranks)
+    )
 
 
-def _suspect(fold: Folded) -> Row:
-    return Row(f"{fold.sentence} ({fold.claim.code} {fold.claim.cause}, {percent(fold.claim.confidence)})")
+def _suspect(fold: FoldedFinding) -> ReportRow:
+    claim = fold.claim
+    cause = f"{claim.code} {claim.cause}, {format_percent(claim.confidence)}"
+    return ReportRow(f"{fold.sentence} ({cause})")
 
 
-def _evidence(facts: Sequence[Fact]) -> list[Row]:
-    return [Row(fact.text, aside=_origin(fact)) for fact in facts]
+def _evidence(facts: Sequence[Fact]) -> list[ReportRow]:
+    return [ReportRow(fact.text, aside=_origin(fact)) for fact in facts]
 
 
 def _origin(fact: Fact) -> str:
-    said = f"{fact.text} {fact.origin}"
-    whom = (f"rank {fact.rank}" if fact.rank is not None else "", fact.host or "")
-    unsaid = [word for word in whom if word and not re.search(rf"(?<!\w){re.escape(word)}(?!\w)", said)]
-    return ", ".join(part for part in (fact.origin, *unsaid) if part)
-
-
-def _remedies(remedies: Sequence[Remedy]) -> list[Row]:
-    rows: list[Row] = []
-    for number, remedy in enumerate(remedies[:SHOWN_REMEDIES], 1):
-        mark = f"{number}." if len(remedies) > 1 else ""
-        rows.append(Row(remedy.text, mark=mark, aside=str(remedy.safety)))
-        rows += [Row(line, style="command") for line in (remedy.command or "").splitlines() if line.strip()]
-    hidden = len(remedies) - SHOWN_REMEDIES
-    return [*rows, Row(f"… and {hidden} more", style="aside")] if hidden > 0 else rows
-
-
-def _about(claim: Finding) -> Iterable[Section]:
-    place = _subject(claim.subject)
-    cause = f"{claim.code} {claim.cause}" + (f" ({percent(claim.confidence)} sure)" if claim.confidence < 1 else "")
-    sections = (
-        _words("cause", [Row(cause, style="strong")]),
-        _words("where", [Row(place)] if place else []),
-        _list("evidence", _evidence(claim.evidence)),
-        _words("remedy", _remedies(claim.remedies)),
-    )
-    return (section for section in sections if section.rows)
-
-
-def _subject(subject: Subject) -> str:
-    line = f":{subject.line}" if subject.line is not None else ""
-    parts = (
-        f"{subject.file}{line}" if subject.file else "",
-        f"host {subject.host}" if subject.host else "",
-        f"GPU {subject.gpu}" if subject.gpu is not None else "",
-        f"link {subject.link}" if subject.link else "",
-    )
-    return ", ".join(part for part in parts if part)
-
-
-def _tally(findings: Sequence[Finding]) -> Document:
-    if not findings:
-        return Document("✓", "no findings", "fine", framed=False)
-    counts = [(level, sum(claim.level == level for claim in findings)) for level in _GRAVEST_FIRST]
-    words = {Level.UNKNOWN: "could not be judged", Level.NOTE: "note"}
-    texts = [
-        f"{count} {words[level]}" if level == Level.UNKNOWN else plural(count, words.get(level, str(level)))
-        for level, count in counts
-        if count
+    text = f"{fact.text} {fact.origin}"
+    subjects = (f"rank {fact.rank}" if fact.rank is not None else "", fact.host or "")
+    missing = [
+        subject
+        for subject in subjects
+        if subject and not re.search(rf"(?<!\w){re.escape(subject)}(?!\w)", text)
     ]
-    return Document("", ", ".join(texts), "plain", framed=False)
+    return ", ".join(part for part in (fact.origin, *missing) if part)
+
+
+def _remedies(remedies: Sequence[Remedy]) -> list[ReportRow]:
+    rows: list[ReportRow] = []
+    for number, remedy in enumerate(remedies[:MAX_REMEDIES], 1):
+        mark = f"{number}." if len(remedies) > 1 else ""
+        rows.append(ReportRow(remedy.text, mark=mark, aside=str(remedy.safety)))
+        rows += [
+            ReportRow(line, style="command")
+            for line in (remedy.command or "").splitlines()
+            if line.strip()
+        ]
+    hidden = len(remedies) - MAX_REMEDIES
+    return [*rows, ReportRow(f"… and {hidden} more", style="aside")] if hidden > 0 else rows

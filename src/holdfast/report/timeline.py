@@ -1,6 +1,6 @@
-"""What the picture of an incident is drawn from: a lane a rank, and on it the spans of time that the rank spent.
+"""Data of the incident chart: one lane per rank with time spans.
 
-Times are Unix seconds. The watcher and ``diagnose`` fill this from boxes; the report draws it and asks nothing more.
+Times are Unix seconds. The watcher and ``diagnose`` fill it from trace files.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import msgspec
 
 
-class Span(msgspec.Struct, frozen=True):
-    """A stretch of time in one collective, transfer or phase.
+class TimelineSpan(msgspec.Struct, frozen=True):
+    """A time span in one collective, transfer or phase.
 
-    ``end`` is None while it has not completed. ``label`` is the same on every rank that takes part (``all_reduce
-    #31``); ``kind`` is the operation's name (``all_reduce``, ``recv``) or ``phase``, and decides the colour; ``detail``
-    is one line more: group, dtype, size, call site.
+    ``end`` is None while it is in flight. ``label`` is equal on all participating ranks
+    (``all_reduce #31``); ``kind`` is the operation (``all_reduce``, ``recv``) or ``phase`` and
+    selects the colour; ``detail`` holds group, dtype, size and call site.
     """
 
     start: float
@@ -23,24 +23,24 @@ class Span(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-class Lane(msgspec.Struct, frozen=True):
+class TimelineLane(msgspec.Struct, frozen=True):
     """One rank and its ``spans``, oldest first.
 
-    ``state`` says how it is (``asleep``), ``place`` where in the source code (file:line); ``stack_lines`` is its Python
-    stack, one frame a line, innermost first.
+    ``state`` is the process state (``asleep``), ``place`` the source line (file:line);
+    ``stack_lines`` is the Python stack, one frame per line, innermost first.
     """
 
     rank: int
     host: str
-    spans: tuple[Span, ...]
+    spans: tuple[TimelineSpan, ...]
     state: str
     place: str
     stack_lines: tuple[str, ...] = ()
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """All lanes, and the time that the picture covers; ``end`` is when the verdict was made."""
+    """All lanes and the time range of the chart; ``end`` is the time of the verdict."""
 
-    lanes: tuple[Lane, ...]
+    lanes: tuple[TimelineLane, ...]
     begin: float
     end: float

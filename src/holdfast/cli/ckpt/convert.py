@@ -1,4 +1,4 @@
-"""``holdfast ckpt convert``: a checkpoint in the format of another framework, nothing lost on the way."""
+"""``holdfast ckpt convert``: convert a checkpoint to another framework's format."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.errors import BadValue
+from holdfast.core.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from holdfast.actions.conversion.converting import Converted, Wish
+    from holdfast.ckpt.convert.pipeline import ConversionRequest, ConversionResult
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 _SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
@@ -22,100 +22,169 @@ _POWERS = "kmgt"
 @click.command()
 @click.argument("source", metavar="SRC", type=click.Path(path_type=Path))
 @click.argument("target", metavar="DST", type=click.Path(path_type=Path))
-@click.option("--to", metavar="FORMAT", required=True,
-              help="safetensors, huggingface, torch, lightning, accelerate, dcp (FSDP), holdfast, zero1, zero2, zero3 "
-                   "or universal (DeepSpeed).")  # fmt: skip
-@click.option("--ranks", metavar="N", type=click.IntRange(1, 1 << 20),
-              help="Data-parallel ranks that a sharded format is written for (those of SRC, or 1).")  # fmt: skip
-@click.option("--dtype", type=click.Choice(_DTYPES), help="Of weights, rounded to the nearest (as they are).")
-@click.option("--form", metavar="NAME", default="", help="Which of its forms FORMAT is written in (its first).")
 @click.option(
-    "--shard-size", metavar="SIZE", default="5GB", show_default=True, help="Of a file of safetensors at most."
+    "--to",
+    metavar="FORMAT",
+    required=True,
+    help="safetensors, huggingface, torch, lightning, accelerate, dcp (FSDP), holdfast, zero1, "
+    "zero2, zero3 or universal (DeepSpeed).",
 )
-@click.option("--tag", metavar="NAME", default="", help="DeepSpeed's name of the checkpoint (global_stepN).")
-@click.option("--no-optimizer", is_flag=True, help="Write the model alone.")
-@click.option("--map", "maps", metavar="OLD=NEW", multiple=True,
-              help="Rename a tensor, or a module with all that is in it; s/PATTERN/NEW/ is a regular expression, @FILE "
-                   "has maps on its lines. May be repeated.")  # fmt: skip
-@click.option("--keep-wrappers", is_flag=True,
-              help="Leave module., _orig_mod. and what other wrappers put into names.")  # fmt: skip
-@click.option("--frozen", metavar="PATTERN", multiple=True,
-              help="Parameters that SRC's optimizer does not have, where it numbers them (vision.*).")  # fmt: skip
-@click.option("--order", metavar="FILE", type=click.Path(path_type=Path),
-              help="Names of the parameters, one a line, as model.named_parameters() gives them: where SRC's optimizer "
-                   "counts them, and its weights are in another order (safetensors).")  # fmt: skip
-@click.option("--overwrite", is_flag=True, help="Replace DST, once the new one is whole.")
-@click.option("--no-verify", is_flag=True, help="Do not read back what was written.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-def command(*, as_json: bool, **given: Any) -> int:
-    """Convert the checkpoint SRC to DST in another FORMAT, for any number of ranks, with the optimizer's state.
+@click.option(
+    "--ranks",
+    metavar="N",
+    type=click.IntRange(1, 1 << 20),
+    help="Data-parallel ranks of the target, for sharded formats (default: as SRC, or 1).",
+)
+@click.option(
+    "--dtype", type=click.Choice(_DTYPES), help="Cast weights to this dtype (default: unchanged)."
+)
+@click.option(
+    "--form",
+    metavar="NAME",
+    default="",
+    help="Variant of FORMAT, if it has several (default: its first).",
+)
+@click.option(
+    "--shard-size",
+    metavar="SIZE",
+    default="5GB",
+    show_default=True,
+    help="Maximum size of each safetensors file.",
+)
+@click.option(
+    "--tag", metavar="NAME", default="", help="DeepSpeed checkpoint tag (default: global_stepN)."
+)
+@click.option("--no-optimizer", is_flag=True, help="Convert only the model.")
+@click.option(
+    "--map",
+    "maps",
+    metavar="OLD=NEW",
+    multiple=True,
+    help="Rename a tensor or a module and everything in it. s/PATTERN/NEW/ is a regular "
+    "expression; @FILE holds one map per line. Repeatable.",
+)
+@click.option(
+    "--keep-wrappers",
+    is_flag=True,
+    help="Keep module., _orig_mod. and other wrapper prefixes in names.",
+)
+@click.option(
+    "--frozen",
+    metavar="PATTERN",
+    multiple=True,
+    help="Parameters missing from SRC's optimizer, if it numbers them (e.g. vision.*). Repeatable.",
+)
+@click.option(
+    "--order",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="File with one parameter name per line, in model.named_parameters() order; needed if "
+    "SRC's optimizer numbers its parameters and the weight order differs (safetensors).",
+)
+@click.option("--overwrite", is_flag=True, help="Replace DST once the new one is complete.")
+@click.option("--no-verify", is_flag=True, help="Do not read the result back.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
+def command(*, as_json: bool, **arguments: Any) -> int:
+    """Convert checkpoint SRC, optimizer state included, to DST in another FORMAT.
 
-    No framework is needed, and no pickle runs. DST gets its name when every tensor was read back and is that of SRC,
-    bit by bit; SRC is never touched. What was cut off goes on where it was by the same command.
+    The target can be for any number of ranks. No framework is needed and pickles are never
+    executed. DST appears under its name only after every tensor was read back and matches SRC bit
+    for bit; SRC is never modified. Repeating an interrupted command resumes it.
 
-    Exit status 0 where DST is there, 2 where it cannot be made of SRC as asked, 3 where it cannot be written.
+    Exit status: 0 DST was written, 2 SRC cannot be converted as requested, 3 DST cannot be written.
     """
-    from holdfast.actions.conversion.converting import convert
+    from holdfast.ckpt.convert.pipeline import convert_checkpoint
     from holdfast.cli.progress import Advance
 
-    wish = _wish(given)
+    request = _build_request(arguments)
     with Advance(sys.stderr) as progress:
-        found = convert(wish, progress.tell)
+        result = convert_checkpoint(request, progress.tell)
     if as_json:
-        from holdfast.report.json import envelope, write
+        from holdfast.report.json import envelope, write_json
 
-        write(sys.stdout, envelope("ckpt convert", (), None, converted=found))
+        write_json(sys.stdout, envelope("ckpt convert", (), None, converted=result))
     else:
-        _print(found)
+        _print_result(result)
     return 0
 
 
-def _wish(given: dict[str, Any]) -> Wish:
-    from holdfast.actions.conversion import names, targets
-    from holdfast.actions.conversion.converting import Wish
-    from holdfast.actions.conversion.options import Options
+def _build_request(arguments: dict[str, Any]) -> ConversionRequest:
+    from holdfast.ckpt.convert import names, targets
+    from holdfast.ckpt.convert.options import ConvertOptions
+    from holdfast.ckpt.convert.pipeline import ConversionRequest
 
-    options = Options(
-        ranks=given["ranks"] or 0, dtype=given["dtype"], shard_bytes=_size(given["shard_size"]), tag=given["tag"],
-        optimizer=not given["no_optimizer"], form=given["form"],
-    )  # fmt: skip
-    return Wish(
-        source=given["source"], target=given["target"], to=targets.named(given["to"]), options=options,
-        maps=tuple(each for text in given["maps"] for each in names.parsed(text)), frozen=given["frozen"],
-        order=names.ordered(given["order"]) if given["order"] else (),
-        keep_wrappers=given["keep_wrappers"], overwrite=given["overwrite"], verify=not given["no_verify"],
-    )  # fmt: skip
+    options = ConvertOptions(
+        ranks=arguments["ranks"] or 0,
+        dtype=arguments["dtype"],
+        shard_bytes=_parse_size(arguments["shard_size"]),
+        tag=arguments["tag"],
+        optimizer=not arguments["no_optimizer"],
+        form=arguments["form"],
+    )
+    return ConversionRequest(
+        source=arguments["source"],
+        target=arguments["target"],
+        to=targets.parse_format(arguments["to"]),
+        options=options,
+        maps=tuple(
+            name_map for text in arguments["maps"] for name_map in names.parse_name_maps(text)
+        ),
+        frozen=arguments["frozen"],
+        order=names.read_parameter_order(arguments["order"]) if arguments["order"] else (),
+        keep_wrappers=arguments["keep_wrappers"],
+        overwrite=arguments["overwrite"],
+        verify=not arguments["no_verify"],
+    )
 
 
-def _size(text: str) -> int:
-    """The bytes of "5GB" or "500 MiB". Raises BadValue."""
+def _parse_size(text: str) -> int:
+    """Return the bytes of "5GB" or "500 MiB". Raises InvalidValue."""
     match = _SIZE.fullmatch(text.strip())
     base = 1024 if match and match[3] else 1000
-    size = int(float(match[1]) * base ** (_POWERS.index(match[2].lower()) + 1 if match[2] else 0)) if match else 0
+    size = (
+        int(float(match[1]) * base ** (_POWERS.index(match[2].lower()) + 1 if match[2] else 0))
+        if match
+        else 0
+    )
     if size < 1:
-        raise BadValue("--shard-size", why=f"{text!r} is no size", next_step="write 5GB, or 500MiB")
+        raise InvalidValue(
+            "--shard-size", why=f"{text!r} is not a size", next_step="use e.g. 5GB or 500MiB"
+        )
     return size
 
 
-def _print(found: Converted) -> None:
-    from holdfast.report.converted import counted, listed, render_converted
-    from holdfast.report.text import plural
+def _print_result(result: ConversionResult) -> None:
+    from holdfast.ckpt.render.conversion import describe_counts, list_names, render_conversion
+    from holdfast.core.text import pluralize
 
-    written = [f"{counted(found.tensors, found.states)}, in {plural(found.files, 'file')}"]
-    if found.resumed:
-        written.append("an earlier conversion that was cut off was gone on with")
-    compared, losses = "nothing (--no-verify)", list(found.losses)
-    if found.proof is not None:
-        compared = f"{counted(found.proof.tensors, found.proof.states)}, each bit that of the source"
-        compared += f" in {found.dtype}" if found.dtype else ""
-        compared += f" (and {found.proof.copies:,} copies)" if found.proof.copies else ""
-        losses += [f"{count:,} numbers of {name} are beyond the dtype" for name, count in found.proof.beyond.items()]
-    if found.left_out:
-        losses.append(f"{counted(len(found.left_out), len(found.left_out_states))}: {listed(found.left_out)}")
-    elif found.left_out_states and not found.losses:
-        losses.append(f"{plural(len(found.left_out_states), 'tensor')} of the optimizer")
-    render_converted(
-        source=(found.source, found.source_format), target=(found.target, found.target_format), written=written,
-        compared=compared, losses=losses, notes=found.notes, elapsed_s=found.elapsed_s, size=found.size,
+    written = [
+        f"{describe_counts(result.tensors, result.states)}, in {pluralize(result.files, 'file')}"
+    ]
+    if result.resumed:
+        written.append("resumed an interrupted conversion")
+    compared, losses = "nothing (--no-verify)", list(result.losses)
+    if result.proof is not None:
+        counts = describe_counts(result.proof.tensors, result.proof.states)
+        compared = f"{counts}: bit-identical to the source"
+        compared += f" in {result.dtype}" if result.dtype else ""
+        compared += f" (plus {result.proof.copies:,} copies)" if result.proof.copies else ""
+        losses += [
+            f"{count:,} values of {name} are out of range of the target dtype"
+            for name, count in result.proof.beyond.items()
+        ]
+    if result.left_out:
+        counts = describe_counts(len(result.left_out), len(result.left_out_states))
+        losses.append(f"{counts}: {list_names(result.left_out)}")
+    elif result.left_out_states and not result.losses:
+        losses.append(f"{pluralize(len(result.left_out_states), 'optimizer tensor')}")
+    render_conversion(
+        source=(result.source, result.source_format),
+        target=(result.target, result.target_format),
+        written=written,
+        compared=compared,
+        losses=losses,
+        notes=result.notes,
+        elapsed_s=result.elapsed_s,
+        size=result.size,
         file=sys.stdout,
-    )  # fmt: skip
+    )

@@ -1,4 +1,4 @@
-"""``holdfast ckpt inspect``: what is in a checkpoint, from its descriptions alone."""
+"""``holdfast ckpt inspect``: show the contents of a checkpoint from its metadata."""
 
 from __future__ import annotations
 
@@ -10,37 +10,57 @@ import click
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--tensors", "every", is_flag=True, help="List every tensor, instead of layers of one kind as one.")
 @click.option(
-    "--frozen", metavar="PATTERN", multiple=True, help="Parameters that the optimizer does not have (vision.*), where "
-    "it knows them by number; may be repeated.",
-)  # fmt: skip
+    "--tensors",
+    "every",
+    is_flag=True,
+    help="List every tensor instead of folding equal layers.",
+)
 @click.option(
-    "--order", metavar="FILE", type=click.Path(path_type=Path),
-    help="Names of the parameters, one a line, as model.named_parameters() gives them.",
-)  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-def command(*, path: Path, every: bool, frozen: tuple[str, ...], order: Path | None, as_json: bool) -> int:
-    """Say what the checkpoint PATH is: its format, tensors, shards, step, optimizer, and what is missing of it.
+    "--frozen",
+    metavar="PATTERN",
+    multiple=True,
+    help="Parameters missing from the optimizer (e.g. vision.*), if it numbers them. Repeatable.",
+)
+@click.option(
+    "--order",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="File with one parameter name per line, in model.named_parameters() order.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
+def command(
+    *, path: Path, every: bool, frozen: tuple[str, ...], order: Path | None, as_json: bool
+) -> int:
+    """Show the format, tensors, shards, step and optimizer of checkpoint PATH, and what is missing.
 
-    PATH is a file, a folder of one checkpoint, or one of several checkpoints of a run, of which the newest counts. No
-    tensor is loaded, and nothing in a pickle runs; `ckpt verify` reads every byte.
+    PATH is a file, a checkpoint folder, or a folder with several checkpoints of one run (the newest
+    is used). No tensor is loaded and pickles are never executed; `ckpt verify` reads every byte.
 
-    Exit status 1 where something is missing or cut short, 2 where it cannot be read at all.
+    Exit status: 0 complete, 1 something is missing or truncated, 2 PATH cannot be read.
     """
-    from holdfast.actions import inspection
-    from holdfast.actions.conversion import names
-    from holdfast.facts.checkpoints import formats
-    from holdfast.facts.checkpoints.examining.survey import Examined
-    from holdfast.findings import Level
+    from holdfast.ckpt import inspection
+    from holdfast.ckpt.convert import names
+    from holdfast.ckpt.formats import registry
+    from holdfast.ckpt.render.inspection import render_inspection
+    from holdfast.ckpt.rules import completeness
+    from holdfast.ckpt.verify.survey import CheckpointSurvey
+    from holdfast.core.findings import Level
     from holdfast.report import json
-    from holdfast.report.inspected import render_inspected
-    from holdfast.rules.checkpoints import whole
 
-    found = formats.read(path, frozen, names.ordered(order) if order else ())
-    findings = tuple(whole.judge(Examined(contents=found, tensors=len(found.tensors))))
+    contents = registry.read_checkpoint(
+        path, frozen, names.read_parameter_order(order) if order else ()
+    )
+    findings = tuple(
+        completeness.judge_completeness(
+            CheckpointSurvey(contents=contents, tensors=len(contents.tensors))
+        )
+    )
     if as_json:
-        json.write(sys.stdout, json.envelope("ckpt inspect", findings, None, **inspection.document(found)))
+        json.write_json(
+            sys.stdout,
+            json.envelope("ckpt inspect", findings, None, **inspection.build_document(contents)),
+        )
     else:
-        render_inspected(inspection.shown(found), file=sys.stdout, every=every)
+        render_inspection(inspection.build_view(contents), file=sys.stdout, every=every)
     return int(any(claim.level is Level.ERROR for claim in findings))

@@ -1,4 +1,4 @@
-"""``holdfast ckpt verify``: is a checkpoint whole, as it was written, and of one save?"""
+"""``holdfast ckpt verify``: check that a checkpoint is complete, intact and from one save."""
 
 from __future__ import annotations
 
@@ -9,77 +9,86 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from holdfast.actions.verification import Report
+    from holdfast.ckpt.verification import VerificationReport
     from holdfast.cli.progress import Progress
 
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--quick", is_flag=True, help="Look at names, sizes, shapes and times alone: no tensor is read, and no "
-              "checksum compared.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Check only names, sizes, shapes and times; read no tensor and compare no checksum.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
 def command(*, path: Path, quick: bool, as_json: bool) -> int:
-    """Say whether the checkpoint PATH can be resumed from: every shard there and as it was written, all of one save.
+    """Check whether checkpoint PATH can be resumed from: complete, intact and from a single save.
 
-    Reads every byte once: checksums (those of torch's files, of DCP and DeepSpeed, and holdfast's own), NaN,
-    infinities, weights that are nothing but zeros, copies and tied weights that are not the same, shards that do not
-    add up, shards of two saves under one name. Nothing in a pickle runs, and nothing is changed.
+    Reads every byte once: checksums (of torch files, DCP, DeepSpeed and holdfast), NaN, infinities,
+    all-zero weights, replicas and tied weights that differ, shards that do not cover their tensor,
+    files of two saves under one name. Pickles are never executed, and nothing is modified.
 
-    Exit status 1 where something is wrong, 2 where PATH is no checkpoint, 3 where it could not be judged.
+    Exit status: 0 no problem found, 1 damaged, 2 PATH is not a checkpoint, 3 inconclusive.
     """
-    from holdfast.actions.verification import verify
+    from holdfast.ckpt.verification import verify_checkpoint
     from holdfast.cli.progress import Progress
 
     with Progress(sys.stderr) as progress:
-        report = verify(path, quick=quick, tell=Told(progress))
+        report = verify_checkpoint(path, quick=quick, on_progress=ReadProgress(progress))
     if as_json:
-        _write(path, report)
+        _print_json(path, report)
     else:
-        _print(path, report)
+        _print_text(path, report)
     return report.exit_status
 
 
-class Told:
-    """Adds up what was read, for the line of progress."""
+class ReadProgress:
+    """Accumulates the bytes read for the progress line."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress, self.size = progress, 0
         self.files: set[str] = set()
 
     def __call__(self, size: int, file: str) -> None:
-        """So many more bytes were read of this file."""
+        """Count ``size`` more bytes read from ``file``."""
         self.size += size
         self.files.add(file)
         self.progress.tell(len(self.files), self.size, file)
 
 
-def _write(path: Path, report: Report) -> None:
-    from holdfast.report.json import envelope, write
+def _print_json(path: Path, report: VerificationReport) -> None:
+    from holdfast.report.json import envelope, write_json
 
-    seen = report.seen
-    looked = {
-        "format": seen.contents.format if seen else None,
-        "step": seen.contents.step if seen and isinstance(seen.contents.step, int) else None,
-        "files": len(seen.contents.files) if seen else 0,
-        "size_bytes": seen.size if seen else 0,
-        "tensors": seen.tensors if seen else 0,
-        "checksums": seen.sums if seen else 0,
-        "without_checksum": seen.bare if seen else (),
+    survey = report.survey
+    amounts = {
+        "format": survey.contents.format if survey else None,
+        "step": survey.contents.step if survey and isinstance(survey.contents.step, int) else None,
+        "files": len(survey.contents.files) if survey else 0,
+        "size_bytes": survey.size if survey else 0,
+        "tensors": survey.tensors if survey else 0,
+        "checksums": survey.sums if survey else 0,
+        "without_checksum": survey.bare if survey else (),
     }
-    more = {"path": str(path), "elapsed_s": report.elapsed_s, **looked}
-    write(sys.stdout, envelope("ckpt verify", report.findings, report.verdict, **more))
+    more = {"path": str(path), "elapsed_s": report.elapsed_s, **amounts}
+    write_json(sys.stdout, envelope("ckpt verify", report.findings, report.verdict, **more))
 
 
-def _print(path: Path, report: Report) -> None:
+def _print_text(path: Path, report: VerificationReport) -> None:
+    from holdfast.ckpt.render.verification import render_verification
+    from holdfast.core.text import pluralize
     from holdfast.report.terminal import render_verdict
-    from holdfast.report.text import plural
-    from holdfast.report.verified import render_looked
 
-    if report.seen is not None:
-        seen = report.seen
-        render_looked(
-            str(path), called=seen.contents.format, files=len(seen.contents.files), size=seen.size,
-            tensors=seen.tensors, sums=seen.sums, elapsed_s=report.elapsed_s, file=sys.stdout,
-        )  # fmt: skip
-    warned = f"whole, as far as could be seen; {plural(len(report.verdict.suspects), 'warning')}"
-    render_verdict(report.verdict, file=sys.stdout, merely=warned)
+    if report.survey is not None:
+        survey = report.survey
+        render_verification(
+            str(path),
+            format_name=survey.contents.format,
+            files=len(survey.contents.files),
+            size=survey.size,
+            tensors=survey.tensors,
+            sums=survey.sums,
+            elapsed_s=report.elapsed_s,
+            file=sys.stdout,
+        )
+    warned = f"no errors found; {pluralize(len(report.verdict.suspects), 'warning')}"
+    render_verdict(report.verdict, file=sys.stdout, warning_headline=warned)

@@ -1,6 +1,6 @@
-"""Configurations of frameworks: written from a setup, read back, and carried from one to another.
+"""Framework configurations: written from a setup, read, and converted between frameworks.
 
-``files.generate`` writes those of a setup, ``migration.migrate`` carries one over, ``choice.choose`` weighs FSDP
-against DeepSpeed. All pass through ``recipe.Recipe``, which has no framework's words; ``mapping.ROWS`` says what
-becomes of each of DeepSpeed's keys.
+``files.generate_configs`` writes those of a setup, ``migration.migrate_settings`` converts one,
+``framework_choice.choose_framework`` compares FSDP with DeepSpeed. All use ``recipe.Recipe``, which
+is independent of frameworks; ``mapping.SETTING_MAPPINGS`` maps each of DeepSpeed's keys.
 """

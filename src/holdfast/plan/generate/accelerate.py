@@ -1,7 +1,8 @@
-"""Accelerate's YAML: with FSDP2 or DeepSpeed, written from a recipe, and read into one.
+"""Accelerate's YAML, with FSDP2 or DeepSpeed: written from a recipe, and read into one.
 
-Keys and their meaning: version 1.15, commands/config/config_args.py, utils/launch.py, parallelism_config.py and
-utils/fsdp_utils.py. Learning rate, batch and, under FSDP2, clipping are the script's.
+Keys and their meaning: version 1.15, commands/config/config_args.py, utils/launch.py,
+parallelism_config.py and utils/fsdp_utils.py. Learning rate, batch and, under FSDP2, clipping are
+set in the script.
 """
 
 from __future__ import annotations
@@ -14,221 +15,368 @@ import msgspec
 import yaml
 
 from holdfast.plan.generate import deepspeed
-from holdfast.plan.generate.fields import Fields
-from holdfast.plan.generate.recipe import Half, Offloaded, Place, Recipe, Sharded
-from holdfast.plan.generate.written import File, Loss, Written
-from holdfast.plan.setup import Recompute
+from holdfast.plan.generate.fields import ConfigReader
+from holdfast.plan.generate.generated import ConfigFile, UnmappedSetting, WrittenConfig
+from holdfast.plan.generate.recipe import (
+    ComputeDtype,
+    OffloadPlacement,
+    Recipe,
+    ShardedStates,
+    StateDevice,
+)
+from holdfast.plan.setup import ActivationCheckpointing
 
 FSDP_NAME, DEEPSPEED_NAME = "accelerate_fsdp2.yaml", "accelerate_deepspeed.yaml"
-#: Keys by which the file is recognised.
+#: Keys that identify the file.
 KEYS = frozenset({"fsdp_config", "deepspeed_config", "distributed_type", "compute_environment"})
 _F, _D, _P = "fsdp_config.", "deepspeed_config.", "parallelism_config.parallelism_config_"
 KNOWN = (
-    "distributed_type", "mixed_precision", "num_processes", f"{_F}fsdp_version", f"{_F}fsdp_reshard_after_forward",
-    f"{_F}fsdp_sharding_strategy", f"{_F}fsdp_offload_params", f"{_F}fsdp_activation_checkpointing",
-    f"{_F}fsdp_activation_checkpointing_offload", f"{_F}fsdp_state_dict_type", f"{_P}dp_replicate_size",
-    f"{_P}dp_shard_size", f"{_D}zero_stage", f"{_D}gradient_accumulation_steps", f"{_D}gradient_clipping",
-    f"{_D}offload_optimizer_device", f"{_D}offload_param_device", f"{_D}offload_optimizer_nvme_path",
-    f"{_D}offload_param_nvme_path", f"{_D}zero3_save_16bit_model",
-)  # fmt: skip
-#: Said of the machines, or of how FSDP finds layers: carried over by no format, and nothing is lost with them.
-_BESIDE = (
-    "compute_environment", "machine_rank", "main_process_ip", "main_process_port",
-    "main_training_function", "rdzv_backend", "same_network", "use_cpu", "debug", "enable_cpu_affinity",
+    "distributed_type",
+    "mixed_precision",
+    "num_processes",
+    f"{_F}fsdp_version",
+    f"{_F}fsdp_reshard_after_forward",
+    f"{_F}fsdp_sharding_strategy",
+    f"{_F}fsdp_offload_params",
+    f"{_F}fsdp_activation_checkpointing",
+    f"{_F}fsdp_activation_checkpointing_offload",
+    f"{_F}fsdp_state_dict_type",
+    f"{_P}dp_replicate_size",
+    f"{_P}dp_shard_size",
+    f"{_D}zero_stage",
+    f"{_D}gradient_accumulation_steps",
+    f"{_D}gradient_clipping",
+    f"{_D}offload_optimizer_device",
+    f"{_D}offload_param_device",
+    f"{_D}offload_optimizer_nvme_path",
+    f"{_D}offload_param_nvme_path",
+    f"{_D}zero3_save_16bit_model",
+)
+#: Keys about machines or FSDP's layer detection: no format needs them, so nothing is lost.
+_IGNORED = (
+    "compute_environment",
+    "machine_rank",
+    "main_process_ip",
+    "main_process_port",
+    "main_training_function",
+    "rdzv_backend",
+    "same_network",
+    "use_cpu",
+    "debug",
+    "enable_cpu_affinity",
     "downcast_bf16",
-    "gpu_ids", f"{_F}fsdp_auto_wrap_policy", f"{_F}fsdp_transformer_layer_cls_to_wrap", f"{_F}fsdp_use_orig_params",
-    f"{_F}fsdp_cpu_ram_efficient_loading", f"{_F}fsdp_sync_module_states", f"{_F}fsdp_min_num_params",
-    f"{_D}zero3_init_flag", f"{_D}deepspeed_multinode_launcher",
-)  # fmt: skip
-_HALVES = {"no": Half.FP32, "fp32": Half.FP32, "bf16": Half.BF16, "fp16": Half.FP16}
-_WORDS = {Half.FP32: "no", Half.BF16: "bf16", Half.FP16: "fp16"}
+    "gpu_ids",
+    f"{_F}fsdp_auto_wrap_policy",
+    f"{_F}fsdp_transformer_layer_cls_to_wrap",
+    f"{_F}fsdp_use_orig_params",
+    f"{_F}fsdp_cpu_ram_efficient_loading",
+    f"{_F}fsdp_sync_module_states",
+    f"{_F}fsdp_min_num_params",
+    f"{_D}zero3_init_flag",
+    f"{_D}deepspeed_multinode_launcher",
+)
+_DTYPES = {
+    "no": ComputeDtype.FP32,
+    "fp32": ComputeDtype.FP32,
+    "bf16": ComputeDtype.BF16,
+    "fp16": ComputeDtype.FP16,
+}
+_DTYPE_WORDS = {ComputeDtype.FP32: "no", ComputeDtype.BF16: "bf16", ComputeDtype.FP16: "fp16"}
 _STATE_DICTS = {"full_state_dict": True, "sharded_state_dict": False, "local_state_dict": False}
-_PLACES = {each.value: each for each in Place}
-_IN_THE_SCRIPT = "Accelerate's file does not say it: it is in the script"
+_PLACES = {item.value: item for item in StateDevice}
+_IN_THE_SCRIPT = "not in Accelerate's file: set it in the script"
 
 
 class _Strategy(msgspec.Struct, frozen=True):
-    sharded: Sharded
+    sharded: ShardedStates
     hybrid: bool = False
 
 
-#: FSDP1's, by name and by the number that older files have.
+#: FSDP1's strategies, by name and by the number in older files.
 _STRATEGIES = {
-    "full_shard": _Strategy(Sharded.PARAMETERS), "1": _Strategy(Sharded.PARAMETERS),
-    "shard_grad_op": _Strategy(Sharded.GRADIENTS), "2": _Strategy(Sharded.GRADIENTS),
-    "no_shard": _Strategy(Sharded.NOTHING), "3": _Strategy(Sharded.NOTHING),
-    "hybrid_shard": _Strategy(Sharded.PARAMETERS, hybrid=True), "4": _Strategy(Sharded.PARAMETERS, hybrid=True),
-    "hybrid_shard_zero2": _Strategy(Sharded.GRADIENTS, hybrid=True), "5": _Strategy(Sharded.GRADIENTS, hybrid=True),
-    "true": _Strategy(Sharded.PARAMETERS), "false": _Strategy(Sharded.GRADIENTS),
-}  # fmt: skip
+    "full_shard": _Strategy(ShardedStates.PARAMETERS),
+    "1": _Strategy(ShardedStates.PARAMETERS),
+    "shard_grad_op": _Strategy(ShardedStates.GRADIENTS),
+    "2": _Strategy(ShardedStates.GRADIENTS),
+    "no_shard": _Strategy(ShardedStates.NOTHING),
+    "3": _Strategy(ShardedStates.NOTHING),
+    "hybrid_shard": _Strategy(ShardedStates.PARAMETERS, hybrid=True),
+    "4": _Strategy(ShardedStates.PARAMETERS, hybrid=True),
+    "hybrid_shard_zero2": _Strategy(ShardedStates.GRADIENTS, hybrid=True),
+    "5": _Strategy(ShardedStates.GRADIENTS, hybrid=True),
+    "true": _Strategy(ShardedStates.PARAMETERS),
+    "false": _Strategy(ShardedStates.GRADIENTS),
+}
 
 
-def read(fields: Fields, ranks: int = 0) -> Recipe:
-    """What a file means. What is wrong is noted in ``fields``."""
-    for key in _BESIDE:
-        fields.text(key)
-    kind = fields.text("distributed_type")
-    ranks = ranks or max(0, fields.whole("num_processes", 0, least=-1))
-    half = fields.word("mixed_precision", _HALVES, Half.FP32)
-    common = Recipe(ranks=ranks, half=half, reduced=half, clipping=0.0, descent=None)
-    if any(key.startswith(_D) for key in fields.given):
-        return _deepspeed(fields, common)
-    if not any(key.startswith(_F) for key in fields.given):
+def read_accelerate(config: ConfigReader, ranks: int = 0) -> Recipe:
+    """Read a file into a recipe; problems are collected in ``fields``."""
+    for key in _IGNORED:
+        config.read_text(key)
+    kind = config.read_text("distributed_type")
+    ranks = ranks or max(0, config.read_int("num_processes", 0, least=-1))
+    dtype = config.read_choice("mixed_precision", _DTYPES, ComputeDtype.FP32)
+    common = Recipe(
+        ranks=ranks, compute_dtype=dtype, reduce_dtype=dtype, clipping=0.0, optimizer=None
+    )
+    if any(key.startswith(_D) for key in config.values):
+        return _read_deepspeed(config, common)
+    if not any(key.startswith(_F) for key in config.values):
         if "deepspeed" in kind.casefold():
-            fields.problems.append("deepspeed_config is empty")
-        return msgspec.structs.replace(common, sharded=Sharded.NOTHING)
-    return _fsdp(fields, common)
+            config.problems.append("deepspeed_config is empty")
+        return msgspec.structs.replace(common, sharded_states=ShardedStates.NOTHING)
+    return _read_fsdp(config, common)
 
 
-def _deepspeed(fields: Fields, common: Recipe) -> Recipe:
-    if f"{_D}deepspeed_config_file" in fields:
-        fields.problems.append(
-            f"{_D}deepspeed_config_file names {fields.text(f'{_D}deepspeed_config_file')!r}: migrate that file instead"
+def _read_deepspeed(config: ConfigReader, common: Recipe) -> Recipe:
+    if f"{_D}deepspeed_config_file" in config:
+        config.problems.append(
+            f"{_D}deepspeed_config_file names "
+            f"{config.read_text(f'{_D}deepspeed_config_file')!r}: migrate that file instead"
         )
-    stage = fields.word(f"{_D}zero_stage", {str(each.value): each for each in Sharded}, Sharded.GRADIENTS)
-    places = []
-    for what in ("optimizer", "param"):
-        device = fields.word(f"{_D}offload_{what}_device", _PLACES, Place.GPU)
-        path = fields.text(f"{_D}offload_{what}_nvme_path")
-        places.append(Offloaded(device, path if device is Place.NVME else ""))
+    stage = config.read_choice(
+        f"{_D}zero_stage",
+        {str(item.value): item for item in ShardedStates},
+        ShardedStates.GRADIENTS,
+    )
+    placements = []
+    for kind in ("optimizer", "param"):
+        device = config.read_choice(f"{_D}offload_{kind}_device", _PLACES, StateDevice.GPU)
+        path = config.read_text(f"{_D}offload_{kind}_nvme_path")
+        placements.append(OffloadPlacement(device, path if device is StateDevice.NVME else ""))
     return msgspec.structs.replace(
-        common, sharded=stage, optimizer_on=places[0], parameters_on=places[1],
-        accumulation=fields.whole(f"{_D}gradient_accumulation_steps", 1, least=1),
-        clipping=fields.number(f"{_D}gradient_clipping", 0.0),
-        whole_save=fields.flag(f"{_D}zero3_save_16bit_model"),
-    )  # fmt: skip
+        common,
+        sharded_states=stage,
+        optimizer_placement=placements[0],
+        parameter_placement=placements[1],
+        accumulation=config.read_int(f"{_D}gradient_accumulation_steps", 1, least=1),
+        clipping=config.read_float(f"{_D}gradient_clipping", 0.0),
+        gather_on_save=config.read_bool(f"{_D}zero3_save_16bit_model"),
+    )
 
 
-def _fsdp(fields: Fields, common: Recipe) -> Recipe:
-    version = fields.whole(f"{_F}fsdp_version", 1)
-    strategy = fields.word(f"{_F}fsdp_sharding_strategy", _STRATEGIES, _Strategy(Sharded.PARAMETERS))
-    # From version 2 on this alone counts; before, either word names the strategy.
-    strategy = fields.word(f"{_F}fsdp_reshard_after_forward", _STRATEGIES, strategy)
-    replicas = fields.whole(f"{_P}dp_replicate_size", 1, least=1)
-    shard = fields.whole(f"{_P}dp_shard_size", 0)
+def _read_fsdp(config: ConfigReader, common: Recipe) -> Recipe:
+    version = config.read_int(f"{_F}fsdp_version", 1)
+    strategy = config.read_choice(
+        f"{_F}fsdp_sharding_strategy", _STRATEGIES, _Strategy(ShardedStates.PARAMETERS)
+    )
+    # From version 2 on only this key counts; before, either key names the strategy.
+    strategy = config.read_choice(f"{_F}fsdp_reshard_after_forward", _STRATEGIES, strategy)
+    replicas = config.read_int(f"{_P}dp_replicate_size", 1, least=1)
+    shard = config.read_int(f"{_P}dp_shard_size", 0)
     ranks = common.ranks or replicas * shard
-    nodes = fields.whole("num_machines", 1, least=1)
+    nodes = config.read_int("num_machines", 1, least=1)
     if strategy.hybrid and replicas == 1:
-        # FSDP1 shards inside a node and copies between nodes.
+        # FSDP1 shards within a node and replicates across nodes.
         replicas = nodes
     if ranks % replicas:
-        fields.problems.append(f"{replicas} replicas do not divide {ranks} ranks")
+        config.problems.append(f"{replicas} replicas do not divide {ranks} ranks")
         replicas = 1
-    away = Offloaded(Place.CPU) if fields.flag(f"{_F}fsdp_offload_params") else Offloaded()
-    recompute = fields.flag(f"{_F}fsdp_activation_checkpointing")
+    placement = (
+        OffloadPlacement(StateDevice.CPU)
+        if config.read_bool(f"{_F}fsdp_offload_params")
+        else OffloadPlacement()
+    )
+    recompute = config.read_bool(f"{_F}fsdp_activation_checkpointing")
     return msgspec.structs.replace(
-        common, sharded=strategy.sharded, ranks=ranks, replicas=replicas, optimizer_on=away,
-        parameters_on=away if strategy.sharded is Sharded.PARAMETERS else Offloaded(),
-        recompute=Recompute.FULL if recompute else Recompute.NONE,
-        recomputed_on_cpu=fields.flag(f"{_F}fsdp_activation_checkpointing_offload"),
-        whole_save=fields.word(f"{_F}fsdp_state_dict_type", _STATE_DICTS, version == 1),
-    )  # fmt: skip
+        common,
+        sharded_states=strategy.sharded,
+        ranks=ranks,
+        replicas=replicas,
+        optimizer_placement=placement,
+        parameter_placement=placement
+        if strategy.sharded is ShardedStates.PARAMETERS
+        else OffloadPlacement(),
+        recompute=ActivationCheckpointing.FULL if recompute else ActivationCheckpointing.NONE,
+        offload_activations=config.read_bool(f"{_F}fsdp_activation_checkpointing_offload"),
+        gather_on_save=config.read_choice(f"{_F}fsdp_state_dict_type", _STATE_DICTS, version == 1),
+    )
 
 
-def _common(recipe: Recipe, kind: str) -> dict[str, Any]:
-    flat: dict[str, Any] = {"compute_environment": "LOCAL_MACHINE", "distributed_type": kind}
-    flat["mixed_precision"] = _WORDS[recipe.half if recipe.autocast is Half.FP32 else recipe.autocast]
+def _common_keys(recipe: Recipe, kind: str) -> dict[str, Any]:
+    settings: dict[str, Any] = {"compute_environment": "LOCAL_MACHINE", "distributed_type": kind}
+    settings["mixed_precision"] = _DTYPE_WORDS[
+        recipe.compute_dtype
+        if recipe.autocast_dtype is ComputeDtype.FP32
+        else recipe.autocast_dtype
+    ]
     if recipe.ranks:
-        flat["num_processes"] = recipe.ranks
-    return flat
+        settings["num_processes"] = recipe.ranks
+    return settings
 
 
-def _script_losses(recipe: Recipe) -> list[Loss]:
-    losses = [Loss("learning rate, schedule, batch", _IN_THE_SCRIPT)] if recipe.descent is not None else []
-    losses += [
-        Loss(f"{name} parallelism of {getattr(recipe, name)}",
-             "not written: parallelism_config has tp_size and cp_size, "
-             "and the model has to fit" if name in ("tensor", "context") else "Accelerate has none")
+def _script_settings(recipe: Recipe) -> list[UnmappedSetting]:
+    unmapped = (
+        [UnmappedSetting("learning rate, schedule, batch", _IN_THE_SCRIPT)]
+        if recipe.optimizer is not None
+        else []
+    )
+    unmapped += [
+        UnmappedSetting(
+            f"{name} parallelism of {getattr(recipe, name)}",
+            "not written: set tp_size and cp_size in parallelism_config; the model must support "
+            "them"
+            if name in ("tensor", "context")
+            else "not supported by Accelerate",
+        )
         for name in ("tensor", "pipeline", "context", "expert")
         if getattr(recipe, name) > 1
-    ]  # fmt: skip
-    return losses
+    ]
+    return unmapped
 
 
-def write_fsdp2(recipe: Recipe) -> Written:
-    """With FSDP2; where nothing is sharded, DDP, as Accelerate allows no mesh of replicas alone."""
-    losses = _script_losses(recipe)
+def write_fsdp2(recipe: Recipe) -> WrittenConfig:
+    """Write the FSDP2 form; without sharding DDP, as Accelerate has no mesh of replicas only."""
+    unmapped = _script_settings(recipe)
     warnings: list[str] = []
-    whole = recipe.sharded is Sharded.NOTHING
-    flat = _common(recipe, "MULTI_GPU" if whole else "FSDP")
+    is_ddp = recipe.sharded_states is ShardedStates.NOTHING
+    settings = _common_keys(recipe, "MULTI_GPU" if is_ddp else "FSDP")
     if recipe.clipping:
-        losses.append(Loss(f"clipping at {recipe.clipping:g}", "call accelerator.clip_grad_norm_ in the script"))
+        unmapped.append(
+            UnmappedSetting(
+                f"clipping at {recipe.clipping:g}", "call accelerator.clip_grad_norm_ in the script"
+            )
+        )
     if recipe.accumulation > 1:
-        losses.append(Loss(f"accumulation of {recipe.accumulation}",
-                           "give Accelerator(gradient_accumulation_steps=...) and accelerator.accumulate"))  # fmt: skip
-    if recipe.half is not Half.FP32 and recipe.reduced is not recipe.half:
-        losses.append(Loss(f"gradients reduced in {recipe.reduced}",
-                           f"Accelerate reduces in {recipe.half}, unless its plugin is told otherwise"))  # fmt: skip
+        unmapped.append(
+            UnmappedSetting(
+                f"accumulation of {recipe.accumulation}",
+                "use Accelerator(gradient_accumulation_steps=...) and accelerator.accumulate",
+            )
+        )
+    if (
+        recipe.compute_dtype is not ComputeDtype.FP32
+        and recipe.reduce_dtype is not recipe.compute_dtype
+    ):
+        unmapped.append(
+            UnmappedSetting(
+                f"gradients reduced in {recipe.reduce_dtype}",
+                f"Accelerate reduces in {recipe.compute_dtype}, unless its plugin is configured "
+                "otherwise",
+            )
+        )
     if not recipe.master:
-        losses.append(
-            Loss("weights without an fp32 copy", "Accelerate loads trained weights in fp32 under mixed precision")
+        unmapped.append(
+            UnmappedSetting(
+                "weights without an fp32 copy",
+                "Accelerate loads trained weights in fp32 under mixed precision",
+            )
         )
-    if recipe.kept_among:
-        losses.append(
-            Loss(f"weights kept in groups of {recipe.kept_among}", "fsdp_reshard_after_forward is true or false")
+    if recipe.gather_group:
+        unmapped.append(
+            UnmappedSetting(
+                f"weights gathered in groups of {recipe.gather_group}",
+                "fsdp_reshard_after_forward is true or false",
+            )
         )
-    if whole:
-        return _file(FSDP_NAME, flat, losses, warnings)
-    away = Place.GPU not in (recipe.optimizer_on.device, recipe.parameters_on.device)
-    if not away and {recipe.optimizer_on.device, recipe.parameters_on.device} != {Place.GPU}:
-        warnings.append("FSDP2 offloads all or nothing: weights, gradients and optimizer states all go to the host")
-        away = True
-    if Place.NVME in (recipe.optimizer_on.device, recipe.parameters_on.device):
-        losses.append(Loss("NVMe", "FSDP2 offloads to the host's memory alone: it goes there"))
-    flat["fsdp_config"] = {
+    if is_ddp:
+        return _written_file(FSDP_NAME, settings, unmapped, warnings)
+    is_offloaded = StateDevice.GPU not in (
+        recipe.optimizer_placement.device,
+        recipe.parameter_placement.device,
+    )
+    if not is_offloaded and {
+        recipe.optimizer_placement.device,
+        recipe.parameter_placement.device,
+    } != {StateDevice.GPU}:
+        warnings.append(
+            "FSDP2 offloads all or nothing: weights, gradients and optimizer states move to the "
+            "host"
+        )
+        is_offloaded = True
+    if StateDevice.NVME in (recipe.optimizer_placement.device, recipe.parameter_placement.device):
+        unmapped.append(
+            UnmappedSetting("NVMe", "FSDP2 offloads only to host memory, which is used instead")
+        )
+    settings["fsdp_config"] = {
         "fsdp_version": 2,
-        "fsdp_reshard_after_forward": recipe.sharded is Sharded.PARAMETERS,
-        "fsdp_offload_params": away,
+        "fsdp_reshard_after_forward": recipe.sharded_states is ShardedStates.PARAMETERS,
+        "fsdp_offload_params": is_offloaded,
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         "fsdp_cpu_ram_efficient_loading": False,
-        "fsdp_activation_checkpointing": recipe.recompute is not Recompute.NONE or recipe.recomputed_on_cpu,
-        "fsdp_activation_checkpointing_offload": recipe.recomputed_on_cpu,
-        "fsdp_state_dict_type": "FULL_STATE_DICT" if recipe.whole_save else "SHARDED_STATE_DICT",
+        "fsdp_activation_checkpointing": recipe.recompute is not ActivationCheckpointing.NONE
+        or recipe.offload_activations,
+        "fsdp_activation_checkpointing_offload": recipe.offload_activations,
+        "fsdp_state_dict_type": "FULL_STATE_DICT"
+        if recipe.gather_on_save
+        else "SHARDED_STATE_DICT",
     }
     if recipe.replicas > 1:
-        flat["parallelism_config"] = {
+        settings["parallelism_config"] = {
             "parallelism_config_dp_replicate_size": recipe.replicas,
             "parallelism_config_dp_shard_size": recipe.shards,
         }
-    return _file(FSDP_NAME, flat, losses, warnings)
+    return _written_file(FSDP_NAME, settings, unmapped, warnings)
 
 
-def write_deepspeed(recipe: Recipe) -> Written:
-    """With DeepSpeed's settings in the file itself; what it has no words for is in DeepSpeed's own JSON alone."""
-    losses = _script_losses(recipe)
-    losses += [each for each in deepspeed.write(recipe).losses if "parallelism" not in each.what]
-    flat = _common(recipe, "DEEPSPEED")
+def write_deepspeed(recipe: Recipe) -> WrittenConfig:
+    """Write the DeepSpeed form; settings it lacks exist only in DeepSpeed's JSON."""
+    unmapped = _script_settings(recipe)
+    unmapped += [
+        item
+        for item in deepspeed.write_deepspeed_json(recipe).unmapped
+        if "parallelism" not in item.setting
+    ]
+    settings = _common_keys(recipe, "DEEPSPEED")
     block: dict[str, Any] = {
-        "zero_stage": int(recipe.sharded),
+        "zero_stage": int(recipe.sharded_states),
         "gradient_accumulation_steps": recipe.accumulation,
         "gradient_clipping": recipe.clipping,
-        "zero3_init_flag": recipe.sharded is Sharded.PARAMETERS,
-        "zero3_save_16bit_model": recipe.whole_save and recipe.sharded is Sharded.PARAMETERS,
+        "zero3_init_flag": recipe.sharded_states is ShardedStates.PARAMETERS,
+        "zero3_save_16bit_model": recipe.gather_on_save
+        and recipe.sharded_states is ShardedStates.PARAMETERS,
     }
-    for what, place in (("optimizer", recipe.optimizer_on), ("param", recipe.parameters_on)):
-        block[f"offload_{what}_device"] = place.device.value
-        if place.device is Place.NVME:
-            block[f"offload_{what}_nvme_path"] = place.path or "/local_nvme"
-    flat["deepspeed_config"] = block
-    if recipe.kept_among:
-        losses.append(Loss(f"weights kept in groups of {recipe.kept_among}", "give deepspeed_config_file instead"))
-    if recipe.half is not Half.FP32 and recipe.reduced is not recipe.half:
-        losses.append(Loss(f"gradients reduced in {recipe.reduced}", "give deepspeed_config_file instead"))
-    return _file(DEEPSPEED_NAME, flat, losses, [])
+    for kind, placement in (
+        ("optimizer", recipe.optimizer_placement),
+        ("param", recipe.parameter_placement),
+    ):
+        block[f"offload_{kind}_device"] = placement.device.value
+        if placement.device is StateDevice.NVME:
+            block[f"offload_{kind}_nvme_path"] = placement.path or "/local_nvme"
+    settings["deepspeed_config"] = block
+    if recipe.gather_group:
+        unmapped.append(
+            UnmappedSetting(
+                f"weights gathered in groups of {recipe.gather_group}",
+                "use deepspeed_config_file instead",
+            )
+        )
+    if (
+        recipe.compute_dtype is not ComputeDtype.FP32
+        and recipe.reduce_dtype is not recipe.compute_dtype
+    ):
+        unmapped.append(
+            UnmappedSetting(
+                f"gradients reduced in {recipe.reduce_dtype}", "use deepspeed_config_file instead"
+            )
+        )
+    return _written_file(DEEPSPEED_NAME, settings, unmapped, [])
 
 
-def write_by_file(recipe: Recipe, config: Mapping[str, Any]) -> Written:
-    """With DeepSpeed's own JSON, unchanged, to which the file points."""
-    flat: dict[str, Any] = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "DEEPSPEED"}
+def write_pointing_file(recipe: Recipe, config: Mapping[str, Any]) -> WrittenConfig:
+    """Write a file that points to DeepSpeed's unchanged JSON."""
+    settings: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "DEEPSPEED",
+    }
     if recipe.ranks:
-        flat["num_processes"] = recipe.ranks
-    stage3 = recipe.sharded is Sharded.PARAMETERS
-    flat["deepspeed_config"] = {"deepspeed_config_file": deepspeed.NAME, "zero3_init_flag": stage3}
+        settings["num_processes"] = recipe.ranks
+    stage3 = recipe.sharded_states is ShardedStates.PARAMETERS
+    settings["deepspeed_config"] = {
+        "deepspeed_config_file": deepspeed.NAME,
+        "zero3_init_flag": stage3,
+    }
     text = json.dumps(config, indent=2, default=str) + "\n"
-    own = File(deepspeed.NAME, text, f"to which {DEEPSPEED_NAME} points, as it was")
-    return Written((*_file(DEEPSPEED_NAME, flat, [], []).files, own))
+    json_file = ConfigFile(deepspeed.NAME, text, f"unchanged; {DEEPSPEED_NAME} points to it")
+    return WrittenConfig((*_written_file(DEEPSPEED_NAME, settings, [], []).files, json_file))
 
 
-def _file(name: str, flat: dict[str, Any], losses: list[Loss], warnings: list[str]) -> Written:
-    text = yaml.safe_dump(flat, sort_keys=False)
-    return Written((File(name, text, f"for accelerate launch --config_file {name}"),), tuple(losses), tuple(warnings))
+def _written_file(
+    name: str, settings: dict[str, Any], unmapped: list[UnmappedSetting], warnings: list[str]
+) -> WrittenConfig:
+    text = yaml.safe_dump(settings, sort_keys=False)
+    return WrittenConfig(
+        (ConfigFile(name, text, f"for accelerate launch --config_file {name}"),),
+        tuple(unmapped),
+        tuple(warnings),
+    )

@@ -1,32 +1,37 @@
-"""The configurations of a setup, as texts."""
+"""Generate the framework configurations of a setup."""
 
 from __future__ import annotations
 
 import msgspec
 
-from holdfast.plan.generate.migration import Format, written
-from holdfast.plan.generate.recipe import Training, recipe
-from holdfast.plan.generate.written import File, Loss
-from holdfast.plan.setup import Setup
+from holdfast.plan.generate.generated import ConfigFile, UnmappedSetting
+from holdfast.plan.generate.migration import ConfigFormat, write_format
+from holdfast.plan.generate.recipe import TrainingValues, build_recipe
+from holdfast.plan.setup import TrainingSetup
 
 
-class Generated(msgspec.Struct, frozen=True):
-    """Files of one format, what of the setup they do not say, and what is not quite the same."""
+class GeneratedConfig(msgspec.Struct, frozen=True):
+    """Files of one format, settings they lack, and warnings about differences."""
 
-    format: Format
-    files: tuple[File, ...]
-    lost: tuple[Loss, ...]
+    format: ConfigFormat
+    files: tuple[ConfigFile, ...]
+    unmapped: tuple[UnmappedSetting, ...]
     warnings: tuple[str, ...]
 
 
-def generate(
-    setup: Setup, training: Training | None = None, formats: tuple[Format, ...] = tuple(Format)
-) -> tuple[Generated, ...]:
-    """The files of ``setup`` in each format; nothing is written to disk.
+def generate_configs(
+    setup: TrainingSetup,
+    training: TrainingValues | None = None,
+    formats: tuple[ConfigFormat, ...] = tuple(ConfigFormat),
+) -> tuple[GeneratedConfig, ...]:
+    """Return the files of ``setup`` in each format; nothing is written to disk.
 
     Raises:
-        BadValue: the setup and the training contradict each other.
+        InvalidValue: the setup and the training values contradict each other.
     """
-    found = recipe(setup, training)
-    made = ((each, written(found, each)) for each in formats)
-    return tuple(Generated(each, result.files, result.losses, result.warnings) for each, result in made)
+    recipe = build_recipe(setup, training)
+    written = ((format_, write_format(recipe, format_)) for format_ in formats)
+    return tuple(
+        GeneratedConfig(format_, result.files, result.unmapped, result.warnings)
+        for format_, result in written
+    )

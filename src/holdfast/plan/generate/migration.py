@@ -1,4 +1,4 @@
-"""Carries a configuration over: DeepSpeed's JSON, FSDP2's settings and Accelerate's YAML, each into each."""
+"""Convert configurations between DeepSpeed's JSON, FSDP2's settings and Accelerate's YAML."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import BadValue
-from holdfast.plan.generate import accelerate, deepspeed, deepspeed_read, fsdp2, torchtitan
-from holdfast.plan.generate.fields import Fields
-from holdfast.plan.generate.mapping import ROWS, Row, row
-from holdfast.plan.generate.recipe import Half, Recipe, Sharded
-from holdfast.plan.generate.written import File, Loss, Written
+from holdfast.core.errors import InvalidValue
+from holdfast.plan.generate import accelerate, deepspeed, deepspeed_reader, fsdp2, torchtitan
+from holdfast.plan.generate.fields import ConfigReader
+from holdfast.plan.generate.generated import ConfigFile, UnmappedSetting, WrittenConfig
+from holdfast.plan.generate.mapping import SETTING_MAPPINGS, SettingMapping, find_mapping
+from holdfast.plan.generate.recipe import ComputeDtype, Recipe, ShardedStates
 
 
-class Format(StrEnum):
-    """What configurations are written in. torchtitan's is written alone, not read."""
+class ConfigFormat(StrEnum):
+    """Configuration formats. torchtitan's is only written, not read."""
 
     DEEPSPEED = "deepspeed"
     FSDP2 = "fsdp2"
@@ -27,171 +27,255 @@ class Format(StrEnum):
     TORCHTITAN = "torchtitan"
 
 
-class Mapped(msgspec.Struct, frozen=True):
-    """A setting that was carried over: where it stood, its value there, where it stands now, what differs silently."""
+class MappedSetting(
+    msgspec.Struct, frozen=True, rename={"target": "becomes", "difference": "differs"}
+):
+    """A converted setting: key, value, new location, and silent difference."""
 
     key: str
     value: str
-    becomes: str
-    differs: str = ""
+    target: str
+    difference: str = ""
 
 
-class Migration(msgspec.Struct, frozen=True):
-    """What became of a configuration. ``lost`` are settings that are not in ``files``, and why.
+class Migration(msgspec.Struct, frozen=True, rename={"unmapped": "lost"}):
+    """A converted configuration. ``unmapped``: settings missing in ``files``, and the reasons.
 
-    ``warnings`` are about what is there, but not quite the same; ``recipe`` is what was understood.
+    ``warnings``: differences of converted settings; ``recipe``: the configuration as understood.
     """
 
-    origin: Format
-    to: Format
-    files: tuple[File, ...]
-    mapped: tuple[Mapped, ...]
-    lost: tuple[Loss, ...]
+    origin: ConfigFormat
+    to: ConfigFormat
+    files: tuple[ConfigFile, ...]
+    mapped: tuple[MappedSetting, ...]
+    unmapped: tuple[UnmappedSetting, ...]
     warnings: tuple[str, ...]
     recipe: Recipe
 
 
 _WRITERS = {
-    Format.DEEPSPEED: deepspeed.write,
-    Format.FSDP2: fsdp2.write,
-    Format.ACCELERATE_FSDP2: accelerate.write_fsdp2,
-    Format.ACCELERATE_DEEPSPEED: accelerate.write_deepspeed,
-    Format.TORCHTITAN: torchtitan.write,
+    ConfigFormat.DEEPSPEED: deepspeed.write_deepspeed_json,
+    ConfigFormat.FSDP2: fsdp2.write_fsdp2_files,
+    ConfigFormat.ACCELERATE_FSDP2: accelerate.write_fsdp2,
+    ConfigFormat.ACCELERATE_DEEPSPEED: accelerate.write_deepspeed,
+    ConfigFormat.TORCHTITAN: torchtitan.write_torchtitan,
 }
-_DEEPSPEEDS = (Format.DEEPSPEED, Format.ACCELERATE_DEEPSPEED)
+_DEEPSPEED_FORMATS = (ConfigFormat.DEEPSPEED, ConfigFormat.ACCELERATE_DEEPSPEED)
 
 
-def written(recipe: Recipe, to: Format) -> Written:
-    """The files of a recipe in one format."""
+def write_format(recipe: Recipe, to: ConfigFormat) -> WrittenConfig:
+    """Write a recipe in one format."""
     return _WRITERS[to](recipe)
 
 
-def recognised(config: Mapping[str, Any]) -> Format:
-    """In what a configuration is written.
+def detect_format(config: Mapping[str, Any]) -> ConfigFormat:
+    """Detect the format of a configuration.
 
     Raises:
-        BadValue: in nothing that is known here.
+        InvalidValue: an unknown format.
     """
     if config.get("framework") == "fsdp2" or "fully_shard" in config:
-        return Format.FSDP2
+        return ConfigFormat.FSDP2
     if accelerate.KEYS & set(config):
-        return Format.ACCELERATE_DEEPSPEED if config.get("deepspeed_config") else Format.ACCELERATE_FSDP2
-    tops = {key.partition(".")[0] for key in ROWS}
-    if tops & set(config):
-        return Format.DEEPSPEED
-    raise BadValue(
-        "the configuration", why="it is none of DeepSpeed, FSDP2 (fsdp2.json) or Accelerate",
-        next_step=f"DeepSpeed's have keys such as {', '.join(sorted(tops)[:3])} or zero_optimization",
-    )  # fmt: skip
+        return (
+            ConfigFormat.ACCELERATE_DEEPSPEED
+            if config.get("deepspeed_config")
+            else ConfigFormat.ACCELERATE_FSDP2
+        )
+    top_level_keys = {key.partition(".")[0] for key in SETTING_MAPPINGS}
+    if top_level_keys & set(config):
+        return ConfigFormat.DEEPSPEED
+    raise InvalidValue(
+        "the configuration",
+        why="not a DeepSpeed, FSDP2 (fsdp2.json) or Accelerate configuration",
+        next_step=f"a DeepSpeed file has keys such as {', '.join(sorted(top_level_keys)[:3])} "
+        "or zero_optimization",
+    )
 
 
-def migrate(config: Mapping[str, Any], to: Format, ranks: int = 0) -> Migration:
-    """``config`` in another format; ``ranks`` are data-parallel ones, 0 where nobody knows.
+def migrate_settings(config: Mapping[str, Any], to: ConfigFormat, ranks: int = 0) -> Migration:
+    """Convert ``config`` to another format; ``ranks`` are the data-parallel ones, 0 if unknown.
 
     Raises:
-        BadValue: it is none that is known here, or values in it cannot be; all of them are named.
+        InvalidValue: an unknown format, or invalid values; the message names all of them.
     """
-    origin = recognised(config)
+    origin = detect_format(config)
     if origin is to:
-        raise BadValue("the configuration", why=f"it is in the form of {to} already")
-    fields = Fields(config)
-    readers = {Format.DEEPSPEED: deepspeed_read.read, Format.FSDP2: fsdp2.read}
-    found = readers.get(origin, accelerate.read)(fields, ranks)
-    fields.check(f"the configuration of {origin}")
-    if origin is Format.DEEPSPEED and to is Format.ACCELERATE_DEEPSPEED:
-        return _by_file(config, fields, found)
-    result = _WRITERS[to](found)
-    mapped, lost = _followed(fields, origin, to, _made(found, to))
-    warnings = [*result.warnings, *_warnings(found, fields, origin, to)]
-    return Migration(origin, to, result.files, mapped, (*lost, *result.losses), tuple(dict.fromkeys(warnings)), found)
+        raise InvalidValue("the configuration", why=f"already in the format {to}")
+    reader = ConfigReader(config)
+    readers = {
+        ConfigFormat.DEEPSPEED: deepspeed_reader.read_deepspeed,
+        ConfigFormat.FSDP2: fsdp2.read_fsdp2,
+    }
+    recipe = readers.get(origin, accelerate.read_accelerate)(reader, ranks)
+    reader.raise_problems(f"the configuration of {origin}")
+    if origin is ConfigFormat.DEEPSPEED and to is ConfigFormat.ACCELERATE_DEEPSPEED:
+        return _point_to_file(config, reader, recipe)
+    result = _WRITERS[to](recipe)
+    mapped, unmapped = _trace_settings(reader, origin, to, _written_values(recipe, to))
+    warnings = [*result.warnings, *_warnings(recipe, reader, origin, to)]
+    return Migration(
+        origin,
+        to,
+        result.files,
+        mapped,
+        (*unmapped, *result.unmapped),
+        tuple(dict.fromkeys(warnings)),
+        recipe,
+    )
 
 
-def _by_file(config: Mapping[str, Any], fields: Fields, found: Recipe) -> Migration:
-    """Accelerate reads DeepSpeed's JSON as it stands, and refuses its own words for the same beside it."""
-    result = accelerate.write_by_file(found, config)
-    there = tuple(Mapped(key, str(value)[:60], f"{key}, in {deepspeed.NAME}") for key, value in fields.given.items())
-    return Migration(Format.DEEPSPEED, Format.ACCELERATE_DEEPSPEED, result.files, there, result.losses, (), found)
+def _point_to_file(config: Mapping[str, Any], reader: ConfigReader, recipe: Recipe) -> Migration:
+    """Point Accelerate to DeepSpeed's unchanged JSON; it rejects duplicate settings beside it."""
+    result = accelerate.write_pointing_file(recipe, config)
+    mapped = tuple(
+        MappedSetting(key, str(value)[:60], f"{key}, in {deepspeed.NAME}")
+        for key, value in reader.values.items()
+    )
+    return Migration(
+        ConfigFormat.DEEPSPEED,
+        ConfigFormat.ACCELERATE_DEEPSPEED,
+        result.files,
+        mapped,
+        result.unmapped,
+        (),
+        recipe,
+    )
 
 
-def _made(recipe: Recipe, to: Format) -> Mapping[str, Any]:
-    """What is written, by dotted key, where that is data whose places the table knows."""
-    settings = {Format.FSDP2: fsdp2.settings, Format.DEEPSPEED: deepspeed.settings}.get(to)
-    return Fields(settings(recipe)).given if settings else {}
+def _written_values(recipe: Recipe, to: ConfigFormat) -> Mapping[str, Any]:
+    """Return the written values by dotted key, if the format is covered by the mapping."""
+    settings = {
+        ConfigFormat.FSDP2: fsdp2.fsdp2_settings,
+        ConfigFormat.DEEPSPEED: deepspeed.deepspeed_settings,
+    }.get(to)
+    return ConfigReader(settings(recipe)).values if settings else {}
 
 
-def _followed(
-    fields: Fields, origin: Format, to: Format, made: Mapping[str, Any]
-) -> tuple[tuple[Mapped, ...], tuple[Loss, ...]]:
-    """What became of each key that the configuration has."""
-    mapped, lost = [], []
-    for key, value in fields.given.items():
-        said = str(value)[:60]
-        entry = row(key) if origin is Format.DEEPSPEED else None
-        if key in fields.idle:
-            lost.append(Loss(f"{key}: {said}", fields.idle[key]))
-        elif entry is not None and entry.mapped and key in fields.used:
-            mapped.append(Mapped(key, said, _with_value(place(entry, to), entry.fsdp2, made), entry.differing(said)))
-        elif entry is not None:
-            lost.append(Loss(f"{key}: {said}", entry.none or "it is left to the script"))
-        elif key in fields.used:
-            becomes = _reverse(key, origin, to)
-            mapped.append(Mapped(key, said, _with_value(becomes, becomes, made)))
+def _trace_settings(
+    reader: ConfigReader, origin: ConfigFormat, to: ConfigFormat, written: Mapping[str, Any]
+) -> tuple[tuple[MappedSetting, ...], tuple[UnmappedSetting, ...]]:
+    """Return what became of each key of the configuration."""
+    mapped, unmapped = [], []
+    for key, value in reader.values.items():
+        text = str(value)[:60]
+        mapping = find_mapping(key) if origin is ConfigFormat.DEEPSPEED else None
+        if key in reader.ignored:
+            unmapped.append(UnmappedSetting(f"{key}: {text}", reader.ignored[key]))
+        elif mapping is not None and mapping.is_mapped and key in reader.used:
+            mapped.append(
+                MappedSetting(
+                    key,
+                    text,
+                    _with_value(target_location(mapping, to), mapping.fsdp2, written),
+                    mapping.difference_for(text),
+                )
+            )
+        elif mapping is not None:
+            unmapped.append(
+                UnmappedSetting(f"{key}: {text}", mapping.reason or "left to the script")
+            )
+        elif key in reader.used:
+            target = _reverse_location(key, origin, to)
+            mapped.append(MappedSetting(key, text, _with_value(target, target, written)))
         else:
-            lost.append(Loss(f"{key}: {said}", _unknown(key, origin)))
-    return tuple(mapped), tuple(lost)
+            unmapped.append(UnmappedSetting(f"{key}: {text}", _explain_unknown(key, origin)))
+    return tuple(mapped), tuple(unmapped)
 
 
-def _with_value(becomes: str, key: str, made: Mapping[str, Any]) -> str:
-    return f"{key} = {made[key]}" if key in made else becomes
+def _with_value(target: str, key: str, written: Mapping[str, Any]) -> str:
+    return f"{key} = {written[key]}" if key in written else target
 
 
-def place(entry: Row, to: Format) -> str:
-    """Where a key of DeepSpeed's stands in another format."""
-    if to is Format.TORCHTITAN:
+def target_location(mapping: SettingMapping, to: ConfigFormat) -> str:
+    """Return the location of a DeepSpeed key in another format."""
+    if to is ConfigFormat.TORCHTITAN:
         return torchtitan.NAME
-    if to is Format.FSDP2:
-        return f"{entry.fsdp2} ({entry.torch})"
-    return (entry.accelerate if to is Format.ACCELERATE_FSDP2 else "") or entry.torch
+    if to is ConfigFormat.FSDP2:
+        return f"{mapping.fsdp2} ({mapping.torch})"
+    return (mapping.accelerate if to is ConfigFormat.ACCELERATE_FSDP2 else "") or mapping.torch
 
 
-def _reverse(key: str, origin: Format, to: Format) -> str:
-    places = {Format.FSDP2: "fsdp2", Format.ACCELERATE_FSDP2: "accelerate", Format.ACCELERATE_DEEPSPEED: "plugin"}
-    found = [entry for entry in ROWS.values() if getattr(entry, places[origin]).partition(":")[0] == key]
-    if not found:
-        return "needs no setting of its own there"
-    if to is Format.DEEPSPEED:
-        return " and ".join(entry.key for entry in found[:2])
-    return (found[0].plugin or "in the script") if to is Format.ACCELERATE_DEEPSPEED else place(found[0], to)
+def _reverse_location(key: str, origin: ConfigFormat, to: ConfigFormat) -> str:
+    fields = {
+        ConfigFormat.FSDP2: "fsdp2",
+        ConfigFormat.ACCELERATE_FSDP2: "accelerate",
+        ConfigFormat.ACCELERATE_DEEPSPEED: "accelerate_deepspeed",
+    }
+    mappings = [
+        mapping
+        for mapping in SETTING_MAPPINGS.values()
+        if getattr(mapping, fields[origin]).partition(":")[0] == key
+    ]
+    if not mappings:
+        return "needs no separate setting"
+    if to is ConfigFormat.DEEPSPEED:
+        return " and ".join(mapping.key for mapping in mappings[:2])
+    return (
+        (mappings[0].accelerate_deepspeed or "in the script")
+        if to is ConfigFormat.ACCELERATE_DEEPSPEED
+        else target_location(mappings[0], to)
+    )
 
 
-def _unknown(key: str, origin: Format) -> str:
-    known = ROWS if origin is Format.DEEPSPEED else accelerate.KNOWN if origin is not Format.FSDP2 else fsdp2.KNOWN
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
-    near = near or [each for each in known if each.rpartition(".")[2] == key.rpartition(".")[2]][:1]
-    asked = f"; did you mean {near[0]}?" if near else ""
-    return f"{origin} has no such setting that is known here{asked}"
+def _explain_unknown(key: str, origin: ConfigFormat) -> str:
+    known = (
+        SETTING_MAPPINGS
+        if origin is ConfigFormat.DEEPSPEED
+        else accelerate.KNOWN
+        if origin is not ConfigFormat.FSDP2
+        else fsdp2.KNOWN
+    )
+    matches = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+    matches = (
+        matches or [each for each in known if each.rpartition(".")[2] == key.rpartition(".")[2]][:1]
+    )
+    hint = f"; did you mean {matches[0]}?" if matches else ""
+    return f"unknown setting of {origin}{hint}"
 
 
-def _warnings(recipe: Recipe, fields: Fields, origin: Format, to: Format) -> list[str]:
-    said = []
-    if (origin in _DEEPSPEEDS) is (to in _DEEPSPEEDS):
-        return [_autos(fields)] if fields.autos() else []
-    if recipe.half is not Half.FP32 and recipe.master and to not in _DEEPSPEEDS:
-        said.append(
-            "load the model in fp32: DeepSpeed makes an fp32 copy of a model in 16 bits by itself, FSDP2 steps on what "
-            "it was given (of weights loaded in bf16, 2.8 % changed in one Adam step at 1e-5, against 92 to 96 %)"
+def _warnings(
+    recipe: Recipe, reader: ConfigReader, origin: ConfigFormat, to: ConfigFormat
+) -> list[str]:
+    warnings = []
+    if (origin in _DEEPSPEED_FORMATS) is (to in _DEEPSPEED_FORMATS):
+        return [_auto_warning(reader)] if reader.auto_keys() else []
+    if (
+        recipe.compute_dtype is not ComputeDtype.FP32
+        and recipe.master
+        and to not in _DEEPSPEED_FORMATS
+    ):
+        warnings.append(
+            "load the model in fp32: DeepSpeed creates an fp32 copy of a 16-bit model, FSDP2 "
+            "updates the weights as "
+            "loaded (of weights loaded in bf16, 2.8 % changed in one Adam step at 1e-5, against "
+            "92 to 96 %)"
         )
     if not recipe.ranks:
-        said.append("the number of ranks is not known: the batch of all ranks has to be the same before and after")
-    if recipe.sharded in (Sharded.OPTIMIZER, Sharded.GRADIENTS) and recipe.half is not Half.FP32:
-        said.append("ZeRO-1 and 2 keep the 16-bit weights whole all the time, FSDP2 only from forward to backward")
-    adds = recipe.accumulation > 1 and origin is Format.DEEPSPEED and recipe.half is not Half.FP32
-    if adds and "data_types.grad_accum_dtype" not in fields:
-        said.append(f"DeepSpeed added gradients up in {recipe.half}, FSDP2 adds them up in fp32")
-    if fields.autos():
-        said.append(_autos(fields))
-    return said
+        warnings.append(
+            "the number of ranks is unknown: make sure that the global batch stays the same"
+        )
+    if (
+        recipe.sharded_states in (ShardedStates.OPTIMIZER, ShardedStates.GRADIENTS)
+        and recipe.compute_dtype is not ComputeDtype.FP32
+    ):
+        warnings.append(
+            "ZeRO-1 and 2 always keep unsharded 16-bit weights, FSDP2 only from forward to backward"
+        )
+    accumulates = (
+        recipe.accumulation > 1
+        and origin is ConfigFormat.DEEPSPEED
+        and recipe.compute_dtype is not ComputeDtype.FP32
+    )
+    if accumulates and "data_types.grad_accum_dtype" not in reader:
+        warnings.append(f"DeepSpeed accumulates gradients in {recipe.compute_dtype}, FSDP2 in fp32")
+    if reader.auto_keys():
+        warnings.append(_auto_warning(reader))
+    return warnings
 
 
-def _autos(fields: Fields) -> str:
-    return f'"auto" is filled in by the Trainer or Accelerate and unknown here: {", ".join(fields.autos())[:300]}'
+def _auto_warning(reader: ConfigReader) -> str:
+    return (
+        '"auto" is replaced by the Trainer or Accelerate and unknown here: '
+        f"{', '.join(reader.auto_keys())[:300]}"
+    )

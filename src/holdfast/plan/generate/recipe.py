@@ -1,4 +1,4 @@
-"""A training run in no framework's words: what every configuration is written from, and read into."""
+"""A training run independent of frameworks: the source and target of every configuration."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ from enum import IntEnum, StrEnum
 
 import msgspec
 
-from holdfast.errors import BadValue
-from holdfast.plan.setup import Offload, Optimizer, Recompute, Schedule, Setup, Strategy
+from holdfast.core.errors import InvalidValue
+from holdfast.plan.setup import (
+    ActivationCheckpointing,
+    OffloadTarget,
+    OptimizerKind,
+    PipelineSchedule,
+    ShardingStrategy,
+    TrainingSetup,
+)
 
 
-class Sharded(IntEnum):
-    """What data-parallel ranks divide among them; the numbers are ZeRO's stages."""
+class ShardedStates(IntEnum):
+    """What data-parallel ranks shard; the numbers are ZeRO's stages."""
 
     NOTHING = 0
     OPTIMIZER = 1
@@ -19,32 +26,32 @@ class Sharded(IntEnum):
     PARAMETERS = 3
 
 
-class Half(StrEnum):
-    """In what a model is computed."""
+class ComputeDtype(StrEnum):
+    """The dtype of computation."""
 
     FP32 = "fp32"
     BF16 = "bf16"
     FP16 = "fp16"
 
 
-class Place(StrEnum):
-    """Where states stand."""
+class StateDevice(StrEnum):
+    """The device of model states."""
 
     GPU = "none"
     CPU = "cpu"
     NVME = "nvme"
 
 
-class Offloaded(msgspec.Struct, frozen=True):
-    """Where one kind of states stands; ``path`` of NVMe, ``pinned``: in page-locked memory."""
+class OffloadPlacement(msgspec.Struct, frozen=True):
+    """The device of one kind of states; ``path``: of NVMe, ``pinned``: in page-locked memory."""
 
-    device: Place = Place.GPU
+    device: StateDevice = StateDevice.GPU
     path: str = ""
     pinned: bool = True
 
 
-class Descent(msgspec.Struct, frozen=True, kw_only=True):
-    """The optimizer's values. ``name`` is torch's class; ``momentum`` is SGD's."""
+class OptimizerValues(msgspec.Struct, frozen=True, kw_only=True):
+    """The optimizer. ``name``: torch's class; ``momentum``: of SGD."""
 
     name: str = "AdamW"
     lr: float = 3e-4
@@ -54,8 +61,8 @@ class Descent(msgspec.Struct, frozen=True, kw_only=True):
     momentum: float = 0.0
 
 
-class Curve(StrEnum):
-    """What the learning rate does after its warm-up."""
+class LrDecay(StrEnum):
+    """The learning rate after its warm-up."""
 
     NONE = "none"
     CONSTANT = "constant"
@@ -63,146 +70,201 @@ class Curve(StrEnum):
     COSINE = "cosine"
 
 
-class Rise(StrEnum):
-    """How it rises until then."""
+class LrWarmup(StrEnum):
+    """The shape of the warm-up."""
 
     LINEAR = "linear"
     LOG = "log"
 
 
-class Rates(msgspec.Struct, frozen=True, kw_only=True):
-    """The learning rate over steps, counted as DeepSpeed does: its first two steps are at the start.
+class LrSchedule(
+    msgspec.Struct, frozen=True, kw_only=True, rename={"decay": "curve", "warmup": "rise"}
+):
+    """The learning rate over steps.
 
-    ``start`` and ``end`` are shares of the highest rate. ``NONE``: there is no schedule, and no warm-up either.
+    Steps are counted as in DeepSpeed: the first two steps use the initial rate. ``start`` and
+    ``end`` are shares of the highest rate. ``NONE``: no schedule and no warm-up.
     """
 
-    curve: Curve = Curve.NONE
+    decay: LrDecay = LrDecay.NONE
     warmup_steps: int = 0
     total_steps: int = 0
-    rise: Rise = Rise.LINEAR
+    warmup: LrWarmup = LrWarmup.LINEAR
     start: float = 0.0
     end: float = 0.0
 
 
-class Scaler(msgspec.Struct, frozen=True):
-    """fp16's loss scale: ``fixed`` unless 0, else from 2 ** ``power``, doubled each ``window`` good steps."""
+class LossScaler(msgspec.Struct, frozen=True):
+    """fp16's loss scale.
+
+    It is ``fixed`` unless 0, else 2 ** ``power``, doubled after ``window`` steps without overflow.
+    """
 
     fixed: float = 0.0
     power: int = 16
     window: int = 1000
 
 
-class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """A run. ``ranks``: data-parallel ones, 0 where a configuration leaves it to the launch.
+#: Keys of ``--json``, which scripts outside of this repository read.
+_JSON_KEYS = {
+    "sharded_states": "sharded",
+    "gather_group": "kept_among",
+    "compute_dtype": "half",
+    "reduce_dtype": "reduced",
+    "autocast_dtype": "autocast",
+    "optimizer": "descent",
+    "optimizer_placement": "optimizer_on",
+    "parameter_placement": "parameters_on",
+    "offload_activations": "recomputed_on_cpu",
+    "gather_on_save": "whole_save",
+}
 
-    ``replicas`` groups of ``ranks // replicas`` hold one copy of what is sharded (HSDP). ``kept_among``: parameters
-    stay gathered in groups of so many ranks between forward and backward (hpZ; 0: they are not). ``batch`` of all ranks
-    and ``micro_batch`` of one: 0 where not said. ``master``: the optimizer steps on an fp32 copy of 16-bit weights.
-    ``reduced``: in what gradients go over the wire. ``autocast``: torch's, over weights in fp32.
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True, rename=_JSON_KEYS):
+    """A run. ``ranks``: data-parallel ranks, 0 if left to the launch.
+
+    ``replicas`` copies of the model among the ranks (HSDP). ``gather_group``: parameters stay
+    gathered in groups of this many ranks between forward and backward (hpZ; 0: off).
+    ``micro_batch``: 0 if unknown. ``master``: the optimizer updates an fp32 copy of 16-bit weights.
+    ``reduce_dtype``: of communicated gradients. ``autocast_dtype``: torch's autocast over fp32
+    weights.
     """
 
-    sharded: Sharded = Sharded.PARAMETERS
+    sharded_states: ShardedStates = ShardedStates.PARAMETERS
     ranks: int = 0
     replicas: int = 1
-    kept_among: int = 0
+    gather_group: int = 0
     micro_batch: int = 0
     accumulation: int = 1
     sequence: int = 0
-    half: Half = Half.BF16
+    compute_dtype: ComputeDtype = ComputeDtype.BF16
     master: bool = True
-    reduced: Half = Half.FP32
-    autocast: Half = Half.FP32
-    scaler: Scaler = Scaler()
+    reduce_dtype: ComputeDtype = ComputeDtype.FP32
+    autocast_dtype: ComputeDtype = ComputeDtype.FP32
+    scaler: LossScaler = LossScaler()
     clipping: float = 1.0
-    descent: Descent | None = Descent()
-    schedule: Rates = Rates()
-    optimizer_on: Offloaded = Offloaded()
-    parameters_on: Offloaded = Offloaded()
-    recompute: Recompute = Recompute.NONE
-    recomputed_on_cpu: bool = False
+    optimizer: OptimizerValues | None = OptimizerValues()
+    schedule: LrSchedule = LrSchedule()
+    optimizer_placement: OffloadPlacement = OffloadPlacement()
+    parameter_placement: OffloadPlacement = OffloadPlacement()
+    recompute: ActivationCheckpointing = ActivationCheckpointing.NONE
+    offload_activations: bool = False
     compiled: bool = False
-    #: All weights are gathered into one file when the model is saved.
-    whole_save: bool = False
+    #: All weights are gathered into one file on save.
+    gather_on_save: bool = False
     tensor: int = 1
     pipeline: int = 1
     context: int = 1
     expert: int = 1
-    pipeline_schedule: Schedule = Schedule.ONE_F_ONE_B
-    #: Of ``plan.models``, where it is one of those.
+    pipeline_schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B
+    #: A name of ``plan.models``, or empty.
     model: str = ""
 
     def __post_init__(self) -> None:
         if self.ranks and self.ranks % self.replicas:
-            raise BadValue("the number of replicas", why=f"{self.replicas} does not divide {self.ranks} ranks")
+            raise InvalidValue(
+                "the number of replicas", why=f"{self.replicas} does not divide {self.ranks} ranks"
+            )
 
     @property
     def shards(self) -> int:
-        """Ranks that share one copy; 0 where the number of ranks is not said."""
+        """Return the ranks that share one copy; 0 if the ranks are unknown."""
         return self.ranks // self.replicas
 
     @property
     def batch(self) -> int:
-        """Sequences a step, of all ranks; 0 where that is not said."""
+        """Return the sequences per step of all ranks; 0 if unknown."""
         return self.ranks * self.micro_batch * self.accumulation
 
 
 _SHARDED = {
-    Strategy.DDP: Sharded.NOTHING,
-    Strategy.ZERO1: Sharded.OPTIMIZER,
-    Strategy.ZERO2: Sharded.GRADIENTS,
-    Strategy.ZERO3: Sharded.PARAMETERS,
-    Strategy.FSDP1: Sharded.PARAMETERS,
-    Strategy.FSDP2: Sharded.PARAMETERS,
+    ShardingStrategy.DDP: ShardedStates.NOTHING,
+    ShardingStrategy.ZERO1: ShardedStates.OPTIMIZER,
+    ShardingStrategy.ZERO2: ShardedStates.GRADIENTS,
+    ShardingStrategy.ZERO3: ShardedStates.PARAMETERS,
+    ShardingStrategy.FSDP1: ShardedStates.PARAMETERS,
+    ShardingStrategy.FSDP2: ShardedStates.PARAMETERS,
 }
-#: bitsandbytes' or torchao's: neither torch.optim nor DeepSpeed's JSON has it.
+#: Of bitsandbytes or torchao: neither torch.optim nor DeepSpeed's JSON has it.
 EIGHT_BITS = "AdamW in 8 bits"
-_OPTIMIZERS = {Optimizer.SGD: "SGD", Optimizer.MOMENTUM: "SGD", Optimizer.ADAMW: "AdamW",
-               Optimizer.ADAMW_8BIT: EIGHT_BITS, Optimizer.ADAFACTOR: "Adafactor", Optimizer.MUON: "Muon"}  # fmt: skip
-_FULL, _USUAL_MOMENTUM = 4, 0.9
+_OPTIMIZERS = {
+    OptimizerKind.SGD: "SGD",
+    OptimizerKind.MOMENTUM: "SGD",
+    OptimizerKind.ADAMW: "AdamW",
+    OptimizerKind.ADAMW_8BIT: EIGHT_BITS,
+    OptimizerKind.ADAFACTOR: "Adafactor",
+    OptimizerKind.MUON: "Muon",
+}
+_FP32_BYTES, _DEFAULT_MOMENTUM = 4, 0.9
 
 
-class Training(msgspec.Struct, frozen=True, kw_only=True):
-    """What a setup does not say. ``half``: which 16 bits, where it computes in 16 (bf16 from Ampere on)."""
+class TrainingValues(msgspec.Struct, frozen=True, kw_only=True):
+    """Values that a setup lacks. ``compute_dtype``: the 16-bit dtype, if the setup uses one."""
 
-    half: Half = Half.BF16
-    descent: Descent = Descent()
-    schedule: Rates = Rates()
+    compute_dtype: ComputeDtype = ComputeDtype.BF16
+    optimizer: OptimizerValues = OptimizerValues()
+    schedule: LrSchedule = LrSchedule()
     clipping: float = 1.0
-    scaler: Scaler = Scaler()
-    whole_save: bool = True
+    scaler: LossScaler = LossScaler()
+    gather_on_save: bool = True
     #: Its name in ``plan.models``.
     model: str = ""
-    #: Where NVMe is mounted; states that are offloaded then go there.
-    nvme: str = ""
+    #: Mount point of NVMe for offloaded states.
+    nvme_path: str = ""
 
 
-def recipe(setup: Setup, training: Training | None = None) -> Recipe:
-    """What ``setup`` means to a framework.
+def build_recipe(setup: TrainingSetup, training: TrainingValues | None = None) -> Recipe:
+    """Convert ``setup`` to a recipe.
 
     Raises:
-        BadValue: 16-bit computation in fp32.
+        InvalidValue: fp32 as the 16-bit dtype.
     """
-    given = training or Training()
-    form = setup.precision
-    short = form.compute < _FULL
-    if short and given.half is Half.FP32:
-        raise BadValue("half", why="the setup computes in 16 bits, so it has to be bf16 or fp16")
+    values = training or TrainingValues()
+    precision = setup.precision
+    is_half = precision.compute < _FP32_BYTES
+    if is_half and values.compute_dtype is ComputeDtype.FP32:
+        raise InvalidValue("half", why="the setup computes in 16 bits: use bf16 or fp16")
     sharded = _SHARDED[setup.strategy]
-    if sharded is Sharded.PARAMETERS and setup.strategy is not Strategy.ZERO3 and not setup.reshard:
-        sharded = Sharded.GRADIENTS
+    if (
+        sharded is ShardedStates.PARAMETERS
+        and setup.strategy is not ShardingStrategy.ZERO3
+        and not setup.reshard
+    ):
+        sharded = ShardedStates.GRADIENTS
     name = _OPTIMIZERS[setup.optimizer]
-    momentum = given.descent.momentum or (_USUAL_MOMENTUM if setup.optimizer is Optimizer.MOMENTUM else 0.0)
-    device = Place.NVME if given.nvme else Place.CPU
-    away = Offloaded(device, given.nvme)
-    half = given.half if short else Half.FP32
+    momentum = values.optimizer.momentum or (
+        _DEFAULT_MOMENTUM if setup.optimizer is OptimizerKind.MOMENTUM else 0.0
+    )
+    device = StateDevice.NVME if values.nvme_path else StateDevice.CPU
+    placement = OffloadPlacement(device, values.nvme_path)
+    dtype = values.compute_dtype if is_half else ComputeDtype.FP32
     return Recipe(
-        sharded=sharded, ranks=setup.data, replicas=setup.replicas, micro_batch=setup.micro_batch,
-        accumulation=setup.accumulation, sequence=setup.sequence, half=half, master=not short or bool(form.master),
-        reduced=half if form.reduced < _FULL else Half.FP32, clipping=given.clipping,
-        descent=msgspec.structs.replace(given.descent, name=name, momentum=momentum), schedule=given.schedule,
-        scaler=given.scaler, recompute=setup.recompute, compiled=setup.compiled, whole_save=given.whole_save,
-        optimizer_on=Offloaded() if setup.offload is Offload.NONE else away,
-        parameters_on=away if setup.offload is Offload.PARAMETERS else Offloaded(),
-        tensor=setup.tensor, pipeline=setup.pipeline, context=setup.context, expert=setup.expert,
-        pipeline_schedule=setup.schedule, model=given.model.casefold(),
-    )  # fmt: skip
+        sharded_states=sharded,
+        ranks=setup.data,
+        replicas=setup.replicas,
+        micro_batch=setup.micro_batch,
+        accumulation=setup.accumulation,
+        sequence=setup.sequence,
+        compute_dtype=dtype,
+        master=not is_half or bool(precision.master),
+        reduce_dtype=dtype if precision.reduced < _FP32_BYTES else ComputeDtype.FP32,
+        clipping=values.clipping,
+        optimizer=msgspec.structs.replace(values.optimizer, name=name, momentum=momentum),
+        schedule=values.schedule,
+        scaler=values.scaler,
+        recompute=setup.recompute,
+        compiled=setup.compiled,
+        gather_on_save=values.gather_on_save,
+        optimizer_placement=OffloadPlacement()
+        if setup.offload is OffloadTarget.NONE
+        else placement,
+        parameter_placement=placement
+        if setup.offload is OffloadTarget.PARAMETERS
+        else OffloadPlacement(),
+        tensor=setup.tensor,
+        pipeline=setup.pipeline,
+        context=setup.context,
+        expert=setup.expert,
+        pipeline_schedule=setup.schedule,
+        model=values.model.casefold(),
+    )

@@ -1,63 +1,85 @@
-"""torchtitan's settings: its TOML file, and the flags of versions that have none any more.
+"""torchtitan's settings: its TOML file, and the flags of versions without TOML.
 
-TOML was read until version 0.2.2 and commit 4a950eaa of 2026-02-23 (torchtitan/config/job_config.py); since then a
-configuration is a function in a model's config_registry.py, whose values flags change: those of commit b5bcd76c of
-2026-08-21 (torchtitan/config/configs.py).
+TOML was supported until version 0.2.2 and commit 4a950eaa of 2026-02-23
+(torchtitan/config/job_config.py). Since then a configuration is a function in a model's
+config_registry.py, whose values flags override: those of commit b5bcd76c of 2026-08-21
+(torchtitan/config/configs.py).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from holdfast.plan.generate.recipe import Curve, Half, Place, Recipe, Rise, Sharded
-from holdfast.plan.generate.written import File, Loss, Written
-from holdfast.plan.setup import Recompute, Schedule
+from holdfast.plan.generate.generated import ConfigFile, UnmappedSetting, WrittenConfig
+from holdfast.plan.generate.recipe import (
+    ComputeDtype,
+    LrDecay,
+    LrWarmup,
+    Recipe,
+    ShardedStates,
+    StateDevice,
+)
+from holdfast.plan.setup import ActivationCheckpointing, PipelineSchedule
 
 NAME, FLAGS = "torchtitan.toml", "torchtitan.sh"
-_DTYPES = {Half.FP32: "float32", Half.BF16: "bfloat16", Half.FP16: "bfloat16"}
-#: [model] name and flavor, by our names (torchtitan/models/*/__init__.py).
+_DTYPES = {
+    ComputeDtype.FP32: "float32",
+    ComputeDtype.BF16: "bfloat16",
+    ComputeDtype.FP16: "bfloat16",
+}
+#: [model] name and flavor, by holdfast's names (torchtitan/models/*/__init__.py).
 _MODELS = {
     "llama3-8b": ("llama3", "8B"), "llama3.1-8b": ("llama3", "8B"), "llama3-70b": ("llama3", "70B"),
     "llama3.1-70b": ("llama3", "70B"), "llama3.1-405b": ("llama3", "405B"),
 }  # fmt: skip
-_RECOMPUTE: dict[Recompute, tuple[str, str]] = {
-    Recompute.NONE: ("none", "2"),
-    Recompute.SELECTIVE: ("selective", "op"),
-    Recompute.OPERATIONS: ("selective", "op"),
-    Recompute.SECOND_LAYER: ("selective", "2"),
-    Recompute.FULL: ("full", "2"),
+_RECOMPUTE: dict[ActivationCheckpointing, tuple[str, str]] = {
+    ActivationCheckpointing.NONE: ("none", "2"),
+    ActivationCheckpointing.SELECTIVE: ("selective", "op"),
+    ActivationCheckpointing.OPERATIONS: ("selective", "op"),
+    ActivationCheckpointing.SECOND_LAYER: ("selective", "2"),
+    ActivationCheckpointing.FULL: ("full", "2"),
 }
 _SCHEDULES = {
-    Schedule.GPIPE: "GPipe", Schedule.ONE_F_ONE_B: "1F1B", Schedule.INTERLEAVED: "Interleaved1F1B",
-    Schedule.ZERO_BUBBLE: "ZBVZeroBubble",
-}  # fmt: skip
-#: A norm that no gradient reaches: 0 would not mean "do not clip" but "make them 0".
+    PipelineSchedule.GPIPE: "GPipe",
+    PipelineSchedule.ONE_F_ONE_B: "1F1B",
+    PipelineSchedule.INTERLEAVED: "Interleaved1F1B",
+    PipelineSchedule.ZERO_BUBBLE: "ZBVZeroBubble",
+}
+#: An unreachable norm: 0 would set gradients to 0 instead of disabling clipping.
 _NO_CLIPPING = 1e9
 
 
-def settings(recipe: Recipe) -> dict[str, dict[str, Any]]:
-    """The TOML, as tables."""
-    made = recipe.descent
+def torchtitan_settings(recipe: Recipe) -> dict[str, dict[str, Any]]:
+    """Return the TOML as tables."""
+    optimizer = recipe.optimizer
     name, flavor = _MODELS.get(recipe.model, ("llama3", "debugmodel"))
     mode, option = _RECOMPUTE[recipe.recompute]
     tables: dict[str, dict[str, Any]] = {"model": {"name": name, "flavor": flavor}}
-    if made is not None:
-        tables["optimizer"] = {"name": made.name if made.name in ("AdamW", "Adam") else "AdamW", "lr": made.lr,
-                               "beta1": made.betas[0], "beta2": made.betas[1], "eps": made.eps,
-                               "weight_decay": made.weight_decay}  # fmt: skip
-    plan = recipe.schedule
-    if plan.curve is not Curve.NONE:
-        tables["lr_scheduler"] = {"warmup_steps": plan.warmup_steps, "min_lr_factor": plan.end,
-                                  "decay_type": "cosine" if plan.curve is Curve.COSINE else "linear"}  # fmt: skip
-        if plan.curve is Curve.CONSTANT:
+    if optimizer is not None:
+        tables["optimizer"] = {
+            "name": optimizer.name if optimizer.name in ("AdamW", "Adam") else "AdamW",
+            "lr": optimizer.lr,
+            "beta1": optimizer.betas[0],
+            "beta2": optimizer.betas[1],
+            "eps": optimizer.eps,
+            "weight_decay": optimizer.weight_decay,
+        }
+    schedule = recipe.schedule
+    if schedule.decay is not LrDecay.NONE:
+        tables["lr_scheduler"] = {
+            "warmup_steps": schedule.warmup_steps,
+            "min_lr_factor": schedule.end,
+            "decay_type": "cosine" if schedule.decay is LrDecay.COSINE else "linear",
+        }
+        if schedule.decay is LrDecay.CONSTANT:
             tables["lr_scheduler"]["decay_ratio"] = 0.0
-    training = _training(recipe)
-    training["local_batch_size"] = (recipe.micro_batch or 1) * _in_a_pipeline(recipe)
+    training = _training_settings(recipe)
+    training["local_batch_size"] = (recipe.micro_batch or 1) * _micro_batches_per_call(recipe)
     if recipe.batch:
         training["global_batch_size"] = recipe.batch
     training["seq_len"] = recipe.sequence or 2048
     tables["training"] = training
-    tables["parallelism"] = _parallelism(recipe)
+    tables["parallelism"] = _parallelism_settings(recipe)
     if recipe.pipeline > 1:
         tables["parallelism"]["pipeline_parallel_microbatch_size"] = recipe.micro_batch or 1
     tables["activation_checkpoint"] = {"mode": mode, "selective_ac_option": option}
@@ -65,35 +87,40 @@ def settings(recipe: Recipe) -> dict[str, dict[str, Any]]:
     return tables
 
 
-def _in_a_pipeline(recipe: Recipe) -> int:
-    """Micro-batches that one call of the schedule takes: all of a step, where there is a pipeline."""
+def _micro_batches_per_call(recipe: Recipe) -> int:
+    """Return the micro-batches per call of the schedule: all of a step with a pipeline."""
     return recipe.accumulation if recipe.pipeline > 1 else 1
 
 
-def _training(recipe: Recipe) -> dict[str, Any]:
-    """What both forms have."""
-    found: dict[str, Any] = {
+def _training_settings(recipe: Recipe) -> dict[str, Any]:
+    """Return the settings common to both forms."""
+    settings: dict[str, Any] = {
         "max_norm": recipe.clipping or _NO_CLIPPING,
-        "enable_cpu_offload": _away(recipe),
+        "enable_cpu_offload": _is_offloaded(recipe),
         "dtype": "float32" if recipe.master else "bfloat16",
-        "mixed_precision_param": _DTYPES[recipe.half],
+        "mixed_precision_param": _DTYPES[recipe.compute_dtype],
         "mixed_precision_reduce": "float32",
     }
     if recipe.schedule.total_steps:
-        found["steps"] = recipe.schedule.total_steps
-    return found
+        settings["steps"] = recipe.schedule.total_steps
+    return settings
 
 
-def _away(recipe: Recipe) -> bool:
-    return any(place.device is not Place.GPU for place in (recipe.optimizer_on, recipe.parameters_on))
+def _is_offloaded(recipe: Recipe) -> bool:
+    return any(
+        placement.device is not StateDevice.GPU
+        for placement in (recipe.optimizer_placement, recipe.parameter_placement)
+    )
 
 
-def _parallelism(recipe: Recipe) -> dict[str, Any]:
-    whole = recipe.sharded is Sharded.NOTHING
+def _parallelism_settings(recipe: Recipe) -> dict[str, Any]:
+    is_ddp = recipe.sharded_states is ShardedStates.NOTHING
     return {
-        "data_parallel_replicate_degree": recipe.ranks or 1 if whole else recipe.replicas,
-        "data_parallel_shard_degree": 1 if whole else recipe.shards or -1,
-        "fsdp_reshard_after_forward": "always" if recipe.sharded is Sharded.PARAMETERS else "never",
+        "data_parallel_replicate_degree": recipe.ranks or 1 if is_ddp else recipe.replicas,
+        "data_parallel_shard_degree": 1 if is_ddp else recipe.shards or -1,
+        "fsdp_reshard_after_forward": "always"
+        if recipe.sharded_states is ShardedStates.PARAMETERS
+        else "never",
         "tensor_parallel_degree": recipe.tensor,
         "pipeline_parallel_degree": recipe.pipeline,
         "pipeline_parallel_schedule": _SCHEDULES[recipe.pipeline_schedule],
@@ -102,14 +129,24 @@ def _parallelism(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def write(recipe: Recipe) -> Written:
-    """Both forms, and what they cannot say."""
-    text = "".join(f"[{table}]\n{_lines(values)}\n" for table, values in settings(recipe).items())
-    files = (
-        File(NAME, text.rstrip("\n") + "\n", "for torchtitan up to 0.2.2: CONFIG_FILE=torchtitan.toml ./run_train.sh"),
-        File(FLAGS, _flags(recipe), "for torchtitan since 2026-02-23, which reads no TOML; in its folder"),
+def write_torchtitan(recipe: Recipe) -> WrittenConfig:
+    """Write both forms, and list what they cannot express."""
+    text = "".join(
+        f"[{table}]\n{_lines(values)}\n" for table, values in torchtitan_settings(recipe).items()
     )
-    return Written(files, _losses(recipe), _warnings(recipe))
+    files = (
+        ConfigFile(
+            NAME,
+            text.rstrip("\n") + "\n",
+            "for torchtitan up to 0.2.2: CONFIG_FILE=torchtitan.toml ./run_train.sh",
+        ),
+        ConfigFile(
+            FLAGS,
+            _flags(recipe),
+            "for torchtitan since 2026-02-23, without TOML; run in its directory",
+        ),
+    )
+    return WrittenConfig(files, _unmapped_settings(recipe), _warnings(recipe))
 
 
 def _lines(values: dict[str, Any]) -> str:
@@ -123,7 +160,7 @@ def _toml(value: Any) -> str:
 
 
 def _flags(recipe: Recipe) -> str:
-    """A command: tyro writes a switch that is off as --no-name."""
+    """Return a command; tyro writes disabled switches as --no-name."""
     name, flavor = _MODELS.get(recipe.model, ("llama3", "debugmodel"))
     tokens = (recipe.micro_batch or 1) * (recipe.sequence or 2048)
     training = {
@@ -132,9 +169,14 @@ def _flags(recipe: Recipe) -> str:
     }
     if recipe.ranks:
         training["num_tokens_per_train_step"] = recipe.ranks * tokens * recipe.accumulation
-    parallelism = _parallelism(recipe) | {"num_pp_microbatches": _in_a_pipeline(recipe)}
-    sections = {"training": training | _training(recipe), "parallelism": parallelism,
-                "compile": {"enable": recipe.compiled}}  # fmt: skip
+    parallelism = _parallelism_settings(recipe) | {
+        "num_pp_microbatches": _micro_batches_per_call(recipe)
+    }
+    sections = {
+        "training": training | _training_settings(recipe),
+        "parallelism": parallelism,
+        "compile": {"enable": recipe.compiled},
+    }
     lines = [f"MODULE={name} CONFIG={name}_{flavor.lower()} ./run_train.sh"]
     for section, values in sections.items():
         for key, value in values.items():
@@ -145,40 +187,73 @@ def _flags(recipe: Recipe) -> str:
     return " \\\n    ".join(lines) + "\n"
 
 
-def _losses(recipe: Recipe) -> tuple[Loss, ...]:
-    losses = []
+def _unmapped_settings(recipe: Recipe) -> tuple[UnmappedSetting, ...]:
+    unmapped = []
     if recipe.model not in _MODELS:
-        losses.append(Loss(f"the model {recipe.model[:50] or '(none is named)'}",
-                           "torchtitan has its own models: write name and flavor of yours into [model]"))  # fmt: skip
-    if recipe.half is Half.FP16:
-        losses.append(
-            Loss("fp16", "torchtitan computes in bfloat16 or float32 alone, and scales no loss: bfloat16 stands there")
+        unmapped.append(
+            UnmappedSetting(
+                f"the model {recipe.model[:50] or '(unnamed)'}",
+                "torchtitan has its own models: set name and flavor in [model]",
+            )
         )
-    if recipe.half is not Half.FP32 and recipe.reduced is not Half.FP32:
-        losses.append(Loss(f"gradients reduced in {recipe.reduced}", "torchtitan reduces in float32 alone"))
-    made = recipe.descent
-    if made is not None and made.name not in ("AdamW", "Adam"):
-        losses.append(Loss(f"the optimizer {made.name[:50]}", "torchtitan's file knows Adam and AdamW"))
-    if recipe.kept_among:
-        losses.append(Loss(f"weights kept in groups of {recipe.kept_among}",
-                           "torchtitan's fsdp_reshard_after_forward is always or never"))  # fmt: skip
-    if Place.NVME in (recipe.optimizer_on.device, recipe.parameters_on.device):
-        losses.append(Loss("NVMe", "FSDP2 offloads to the host's memory alone: it goes there"))
-    return tuple(losses)
+    if recipe.compute_dtype is ComputeDtype.FP16:
+        unmapped.append(
+            UnmappedSetting(
+                "fp16",
+                "torchtitan supports only bfloat16 and float32, without loss scaling: bfloat16 "
+                "is written",
+            )
+        )
+    if (
+        recipe.compute_dtype is not ComputeDtype.FP32
+        and recipe.reduce_dtype is not ComputeDtype.FP32
+    ):
+        unmapped.append(
+            UnmappedSetting(
+                f"gradients reduced in {recipe.reduce_dtype}", "torchtitan reduces only in float32"
+            )
+        )
+    optimizer = recipe.optimizer
+    if optimizer is not None and optimizer.name not in ("AdamW", "Adam"):
+        unmapped.append(
+            UnmappedSetting(
+                f"the optimizer {optimizer.name[:50]}", "torchtitan supports only Adam and AdamW"
+            )
+        )
+    if recipe.gather_group:
+        unmapped.append(
+            UnmappedSetting(
+                f"weights gathered in groups of {recipe.gather_group}",
+                "torchtitan's fsdp_reshard_after_forward is always or never",
+            )
+        )
+    if StateDevice.NVME in (recipe.optimizer_placement.device, recipe.parameter_placement.device):
+        unmapped.append(
+            UnmappedSetting("NVMe", "FSDP2 offloads only to host memory, which is used instead")
+        )
+    return tuple(unmapped)
 
 
 def _warnings(recipe: Recipe) -> tuple[str, ...]:
-    said = []
-    if _counts_otherwise(recipe):
-        said.append("torchtitan warms up linearly and decays over all steps after it: look at the first and last rates")
-    if recipe.descent is not None:
-        said.append(f"{FLAGS} does not say the optimizer's values: they stand in the configuration's function")
-    if recipe.recompute is not Recompute.NONE:
-        said.append(
-            f"{FLAGS} does not say what is recomputed: activation_checkpoint is a class there (FullAC, SelectiveAC)"
+    warnings = []
+    if _has_other_schedule(recipe):
+        warnings.append(
+            "torchtitan warms up linearly and decays over all later steps: check the first and "
+            "last rates"
         )
-    return tuple(said)
+    if recipe.optimizer is not None:
+        warnings.append(
+            f"{FLAGS} lacks the optimizer's values: set them in the configuration function"
+        )
+    if recipe.recompute is not ActivationCheckpointing.NONE:
+        warnings.append(
+            f"{FLAGS} lacks activation checkpointing: set its class (FullAC, SelectiveAC) in "
+            "the configuration function"
+        )
+    return tuple(warnings)
 
 
-def _counts_otherwise(recipe: Recipe) -> bool:
-    return recipe.schedule.curve is not Curve.NONE and (recipe.schedule.rise is Rise.LOG or bool(recipe.schedule.start))
+def _has_other_schedule(recipe: Recipe) -> bool:
+    return recipe.schedule.decay is not LrDecay.NONE and (
+        recipe.schedule.warmup is LrWarmup.LOG or bool(recipe.schedule.start)
+    )

@@ -19,24 +19,24 @@
     });
     command.append(button);
   }
-  const picture = document.querySelector("svg");
+  const chart = document.querySelector("svg");
   const readout = document.querySelector(".readout");
-  if (picture && readout) {
+  if (chart && readout) {
     let lit = [];
-    picture.addEventListener("pointerover", (event) => {
+    chart.addEventListener("pointerover", (event) => {
       for (const bar of lit) bar.classList.remove("lit");
       const bar = event.target.closest("[data-k]");
       const shown = bar || event.target.closest(".gap, .lane");
-      lit = bar ? [...picture.querySelectorAll(`[data-k="${bar.dataset.k}"]`)] : [];
-      picture.classList.toggle("hunting", lit.length > 0);
+      lit = bar ? [...chart.querySelectorAll(`[data-k="${bar.dataset.k}"]`)] : [];
+      chart.classList.toggle("highlighting", lit.length > 0);
       for (const other of lit) other.classList.add("lit");
       const lane = event.target.closest(".lane");
       const parts = [lane, shown === lane ? null : shown].filter(Boolean);
       readout.textContent = parts.map((part) => part.querySelector("title").textContent).join(" — ") || "\u00a0";
     });
-    picture.addEventListener("pointerleave", () => {
+    chart.addEventListener("pointerleave", () => {
       for (const bar of lit) bar.classList.remove("lit");
-      picture.classList.remove("hunting");
+      chart.classList.remove("highlighting");
       readout.textContent = "\u00a0";
     });
   }

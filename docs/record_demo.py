@@ -1,0 +1,73 @@
+"""Record ``make demo``: its output in README.md, and as a picture in docs/images/hang.svg.
+
+``python docs/record_demo.py``, after a change of messages. Takes a minute on an idle machine.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from io import StringIO
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+ROOT = Path(__file__).parents[1]
+WIDTH = 100
+_BEGIN = "<!-- real output of `make demo`: begin -->\n"
+_END = "<!-- real output of `make demo`: end -->\n"
+_FONTS = re.compile(r"\s*@font-face \{.*?\}\n", re.DOTALL)
+
+
+def run_demo() -> str:
+    """Return the output of ``make demo`` on a terminal of 100 columns, with its escape codes."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, WIDTH, 0, 0))
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": str(WIDTH)}
+    process = subprocess.Popen(
+        ["make", "--silent", "demo"], cwd=ROOT, env=environment, stdout=follower, stderr=follower
+    )
+    os.close(follower)
+    blocks = []
+    while block := _read(leader):
+        blocks.append(block)
+    os.close(leader)
+    if status := process.wait():
+        sys.exit(f"make demo failed with exit status {status}:\n{b''.join(blocks).decode()}")
+    return b"".join(blocks).decode().replace("\r\n", "\n")
+
+
+def _read(leader: int) -> bytes:
+    try:
+        return os.read(leader, 65_536)
+    except OSError:  # EIO: the demo has closed the terminal
+        return b""
+
+
+def write_picture(output: str, path: Path) -> None:
+    """Write the output as SVG that loads nothing from other sites."""
+    console = Console(record=True, width=WIDTH, file=StringIO())
+    console.print(Text("make demo", style="bold"))
+    console.print(Text.from_ansi(output.rstrip()))
+    path.write_text(_FONTS.sub("\n", console.export_svg(title="", unique_id="demo")))
+
+
+def write_readme(output: str, path: Path) -> None:
+    """Replace the output between the two markers of the README."""
+    plain = "\n".join(line.rstrip() for line in Text.from_ansi(output).plain.strip().split("\n"))
+    before, _, rest = path.read_text().partition(_BEGIN)
+    after = rest.partition(_END)[2]
+    path.write_text(f"{before}{_BEGIN}```text\n{plain}\n```\n{_END}{after}")
+
+
+if __name__ == "__main__":
+    recorded = run_demo()
+    write_picture(recorded, ROOT / "docs" / "images" / "hang.svg")
+    write_readme(recorded, ROOT / "README.md")

@@ -1,0 +1,66 @@
+"""CKPT002 checkpoint-corrupt."""
+
+from __future__ import annotations
+
+from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.core.log_signals import LogSignal, Tier
+from holdfast.core.treatments import Treatment
+
+CHECKPOINT_CORRUPT = Cause(
+    code="CKPT002",
+    name="checkpoint-corrupt",
+    summary="A checkpoint is damaged: bytes changed, or a file is truncated or missing.",
+    what_happens="A disk, a copy or a process that died while writing damages the file. Every "
+    "loader rejects a missing or truncated file; torch.load, safetensors, DCP and DeepSpeed all "
+    "accept a flipped bit silently (measured, six of six), because none of them verifies the "
+    "payload.",
+    shows_before="Checkpoints written in place, without a checksum, and no second one to fall "
+    "back to.",
+    shows_during="Nothing hangs: ranks raise while loading, or training continues with wrong "
+    "numbers.",
+    shows_after="`PytorchStreamReader failed`, `invalid header`, `EOFError`, on the ranks that "
+    "read the damaged shard; or a loss after resuming that differs from the one before.",
+    known_misses="Without checksums from saving time, damaged numbers cannot be distinguished "
+    "from trained ones.",
+    signals=(
+        LogSignal(
+            name="checkpoint-broken",
+            tier=Tier.DEVICE,
+            confidence=0.7,
+            sentence="a checkpoint cannot be read",
+            patterns=(
+                "PytorchStreamReader failed|failed finding central directory|UnpicklingError",
+                (
+                    "MetadataIncompleteBuffer|SafetensorError|HeaderTooLarge"
+                    "|InvalidHeaderDeserialization"
+                ),
+            ),
+            examples=(
+                (
+                    "safetensors_rust.SafetensorError: Error while deserializing header: "
+                    "incomplete metadata, file not fully covered"
+                ),
+            ),
+        ),
+    ),
+    alternatives=(
+        "checkpoint-io-slow-timeout",
+        "python-exception-on-one-rank",
+    ),
+    treatment=Treatment.CHECKPOINT,
+    remedies=(
+        Remedy(
+            text="Go back to the previous checkpoint, and move the bad one away instead of "
+            "deleting it.",
+            safety=Safety.DISRUPTIVE,
+        ),
+        Remedy(
+            text="Write each file to a temporary path, fsync, checksum, and rename; keep at least "
+            "two: `os.replace(temporary, final)`."
+        ),
+    ),
+    sources=(
+        "torch 2.13.0, safetensors 0.8, deepspeed 0.19.8, measured",
+        "NVIDIA/nvidia-resiliency-ext#349",
+    ),
+)

@@ -1,0 +1,32 @@
+"""CKPT005 checkpoint-unfinished."""
+
+from __future__ import annotations
+
+from holdfast.core.findings import Cause, Remedy, Safety
+
+CHECKPOINT_UNFINISHED = Cause(
+    code="CKPT005",
+    name="checkpoint-unfinished",
+    summary="A folder that was to become a checkpoint was never completed and is not a checkpoint.",
+    what_happens="The job died or was stopped while it saved, or the disk was full. holdfast "
+    "writes into a folder named `.staging-…`, and renames it to that of a checkpoint after all "
+    "bytes were synced, so its leftovers are never mistaken for one. Other tools write in place "
+    "and leave a folder that looks complete.",
+    shows_before="Nothing. Space for fewer than two checkpoints makes it likely.",
+    shows_during="A folder `.staging-…` next to the checkpoints; if a save is running, it is "
+    "being written.",
+    shows_after="A `.staging-…` folder without a writer, or a `step-…` folder without a manifest.",
+    known_misses="From outside, the staging folder of a job that still runs looks the same.",
+    remedies=(
+        Remedy(
+            text="Nothing: the next save of a job with this folder removes it, and loading "
+            "ignores it.",
+            safety=Safety.AUTOMATIC,
+        ),
+        Remedy(
+            text="If it takes space and no job writes here, remove it.",
+            command="rm -r CHECKPOINTS/.staging-*",
+        ),
+    ),
+    sources=("holdfast.core.checkpoint_manifest", "rename(2), fsync(2)"),
+)

@@ -1,0 +1,1 @@
+"""ENV: Environment and versions."""

@@ -1,0 +1,34 @@
+"""ENV015 clock-unsynchronized."""
+
+from __future__ import annotations
+
+from holdfast.core.findings import Cause, Remedy, Safety
+
+CLOCK_UNSYNCHRONIZED = Cause(
+    code="ENV015",
+    name="clock-unsynchronized",
+    summary="The clock of a host is wrong, or is not synchronized.",
+    what_happens="Without NTP a clock drifts by seconds per week. Training does not need the "
+    "time, but it orders the logs, traces and dumps of several hosts, validates certificates and "
+    "cloud tokens, and is compared by file servers and `make`-like caches.",
+    shows_before="`timedatectl` prints `System clock synchronized: no`; `chronyc tracking` prints "
+    "`Not synchronised` or a large offset.",
+    shows_during="Messages of one host seem earlier than their causes on another.",
+    shows_after="Sorting logs by time blames the wrong rank; downloads fail with certificates "
+    "`not yet valid` or `RequestTimeTooSkewed`.",
+    known_misses="chrony without `rtcsync` synchronizes the clock without informing the kernel; "
+    "the clock of a virtual machine may be set by its host. The offset between hosts is known "
+    "only after comparing them.",
+    remedies=(
+        Remedy(
+            text="Show which service synchronizes the clock, and how well.",
+            command="timedatectl; chronyc tracking",
+            safety=Safety.AUTOMATIC,
+        ),
+        Remedy(
+            text="Run chrony or systemd-timesyncd on every host.",
+            command="systemctl enable --now chronyd",
+        ),
+    ),
+    sources=("adjtimex(2)", "chrony: chronyc(1), tracking"),
+)

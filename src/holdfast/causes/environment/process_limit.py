@@ -1,0 +1,42 @@
+"""ENV014 process-limit."""
+
+from __future__ import annotations
+
+from holdfast.core.findings import Cause, Remedy, Safety
+
+PROCESS_LIMIT = Cause(
+    code="ENV014",
+    name="process-limit",
+    summary="The job cannot start more processes or threads: a limit of the user, the cgroup or "
+    "the kernel is reached.",
+    what_happens="Ranks, loader workers and the threads of OpenMP, NCCL and the autograd engine "
+    "all count against RLIMIT_NPROC, the cgroup's pids controller and kernel.threads-max. At the "
+    "limit fork and pthread_create fail with EAGAIN wherever they are called.",
+    shows_before="A small pids.max (Kubernetes sets one for every pod, docker with --pids-limit), "
+    "`ulimit -u` of a few thousand on a login host, a small stack limit.",
+    shows_during="Some ranks never start, or a loader starts fewer workers; pids.current is near "
+    "pids.max.",
+    shows_after="`Resource temporarily unavailable`, `can't start new thread`, `OpenBLAS "
+    "blas_thread_init: pthread_create failed`, or libgomp's `Thread creation failed`, on the rank "
+    "that reached the limit.",
+    known_misses="The number of threads that a job will have is an estimate. RLIMIT_NPROC does "
+    "not apply to root, and limits of another user namespace are not visible.",
+    remedies=(
+        Remedy(
+            text="Show the limit and the usage of the cgroup.",
+            command="cat /sys/fs/cgroup/pids.max /sys/fs/cgroup/pids.current; ulimit -u",
+            safety=Safety.AUTOMATIC,
+        ),
+        Remedy(
+            text="Start the container with a higher limit.",
+            command="docker run --pids-limit=-1 IMAGE",
+            safety=Safety.DISRUPTIVE,
+        ),
+        Remedy(
+            text="Use fewer threads per rank.",
+            command="export OMP_NUM_THREADS=4",
+            safety=Safety.DISRUPTIVE,
+        ),
+    ),
+    sources=("Linux: Documentation/admin-guide/cgroup-v2.rst, PID", "setrlimit(2)"),
+)

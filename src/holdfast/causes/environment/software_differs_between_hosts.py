@@ -1,0 +1,38 @@
+"""ENV018 software-differs-between-hosts."""
+
+from __future__ import annotations
+
+from holdfast.core.findings import Cause, Remedy, Safety
+
+SOFTWARE_DIFFERS_BETWEEN_HOSTS = Cause(
+    code="ENV018",
+    name="software-differs-between-hosts",
+    summary="Hosts of one job have different versions of Python, torch, NCCL, the driver or other "
+    "packages.",
+    what_happens="One host was built from another image, missed an upgrade, or has a package in a "
+    "home folder that comes first on the path. Ranks whose torch or NCCL differ may order or "
+    "split collectives differently and wait for each other, reject each other's handshake, or "
+    "fail to unpickle an unknown type. With other packages the results drift apart, or one rank "
+    "alone raises an error.",
+    shows_before="`holdfast check` over the hosts compares a fingerprint of all packages and "
+    "names those that differ. Neither torch nor torchrun compares them.",
+    shows_during="A hang in the first collective, or an error on the ranks of one host only.",
+    shows_after="NCCL's `Mismatched NCCL version detected`, an AttributeError or a failed "
+    "unpickling on one host, or only results that differ.",
+    known_misses="Packages with the same version number and different contents (local builds, "
+    "patched files) look identical. Of the libraries outside Python (CUDA, OFED, libfabric) only "
+    "the driver is compared.",
+    remedies=(
+        Remedy(text="Start all hosts from one image, or one lock file."),
+        Remedy(
+            text="Compare the packages host by host.",
+            command="srun --ntasks-per-node=1 sh -c 'hostname; python -m pip list --format=freeze "
+            "| sha256sum'",
+            safety=Safety.AUTOMATIC,
+        ),
+    ),
+    sources=(
+        "pytorch/pytorch#108212",
+        "NVIDIA/nccl: src/bootstrap.cc, src/init.cc, ncclVersion of the peers",
+    ),
+)

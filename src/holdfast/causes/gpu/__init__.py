@@ -1,0 +1,1 @@
+"""GPU: Devices, drivers, links."""

@@ -1,0 +1,93 @@
+"""GPU004 cuda-driver-mismatch."""
+
+from __future__ import annotations
+
+from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.core.log_signals import LogSignal, Tier
+
+CUDA_DRIVER_MISMATCH = Cause(
+    code="GPU004",
+    name="cuda-driver-mismatch",
+    summary="The driver is too old for the CUDA build, its parts do not match, or a driver "
+    "service is not ready.",
+    what_happens="A CUDA runtime needs a minimum driver version. The user-space library and the "
+    "kernel module must have the same version: after an unattended upgrade they do not, until a "
+    "reboot. On NVSwitch machines CUDA waits for the Fabric Manager, which must match the driver "
+    "too.",
+    shows_before="`nvidia-smi` fails or shows a lower CUDA version than torch was built for; "
+    "/proc/driver/nvidia/version differs from the library; nvidia-fabricmanager is not active on "
+    "an HGX host.",
+    shows_during="Nothing hangs: the first CUDA call of every rank on that host fails.",
+    shows_after="`The NVIDIA driver on your system is too old`, `Driver/library version "
+    "mismatch`, `Error 802: system not yet initialized`, or torch.cuda.is_available() returns "
+    "False and the program continues on the CPU.",
+    known_misses="A job that falls back to the CPU only becomes slow. Error 802 right after boot "
+    "disappears when the Fabric Manager has finished.",
+    signals=(
+        LogSignal(
+            name="driver-mismatch",
+            tier=Tier.NAMED,
+            confidence=0.85,
+            sentence="the driver does not match the CUDA build",
+            patterns=(
+                "driver version is insufficient|NVIDIA driver on your system is too old",
+                "unsupported display driver|CUDA driver initialization failed",
+                "system not yet initialized|Driver/library version mismatch",
+                "forward compatibility was attempted",
+                "no kernel image is available|unsupported toolchain|driver/runtime version",
+                "nv-fabricmanager",
+                (
+                    r"CUDA unknown error - this may be due to|cudaGetDeviceCount\(\)|[Ff]abric "
+                    r"?[Mm]anager"
+                ),
+            ),
+            examples=(
+                (
+                    "RuntimeError: The NVIDIA driver on your system is too old (found version "
+                    "11040)."
+                ),
+                (
+                    "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: "
+                    "system not yet initialized"
+                ),
+                ("RuntimeError: CUDA driver initialization failed, you might not have a CUDA gpu."),
+            ),
+        ),
+        LogSignal(
+            name="nccl-cuda-error",
+            tier=Tier.NETWORK,
+            confidence=0.3,
+            sentence="a CUDA call of NCCL failed",
+            patterns=("unhandled cuda error|ncclUnhandledCudaError|NCCL WARN Cuda failure",),
+            examples=(
+                (
+                    "torch.distributed.DistBackendError: NCCL error in: "
+                    "ProcessGroupNCCL.cpp:1970, unhandled cuda error, NCCL version 2.18.1"
+                ),
+            ),
+            weighed=True,
+        ),
+    ),
+    remedies=(
+        Remedy(
+            text="Compare kernel module, library and service.",
+            command="cat /proc/driver/nvidia/version; nvidia-smi; systemctl status "
+            "nvidia-fabricmanager",
+            safety=Safety.AUTOMATIC,
+        ),
+        Remedy(
+            text="Reboot after a driver upgrade, and start the Fabric Manager of the same version.",
+            command="systemctl enable --now nvidia-fabricmanager",
+            safety=Safety.DISRUPTIVE,
+        ),
+        Remedy(
+            text="Use a torch build for the CUDA version that the driver supports, or upgrade the "
+            "driver."
+        ),
+    ),
+    sources=(
+        "pytorch/pytorch#35710",
+        "NVIDIA: CUDA compatibility",
+        "NVIDIA: Fabric Manager user guide",
+    ),
+)

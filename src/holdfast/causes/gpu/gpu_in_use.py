@@ -1,0 +1,34 @@
+"""GPU011 gpu-in-use."""
+
+from __future__ import annotations
+
+from holdfast.core.findings import Cause, Remedy, Safety
+
+GPU_IN_USE = Cause(
+    code="GPU011",
+    name="gpu-in-use",
+    summary="Another process computes on a GPU that the job is to use, or holds its memory.",
+    what_happens="A process of an earlier job that was not ended, another user's process, or a "
+    "notebook holds memory and computes. The new job runs out of memory on that device, or is "
+    "slow on it, without a visible reason.",
+    shows_before="Processes in `nvidia-smi`, or memory in use without any: a process of another "
+    "container, or one that died and whose context the driver still holds.",
+    shows_during="Out of memory on one rank at a size that fits on the others, or one rank that "
+    "is always last.",
+    shows_after="`torch.OutOfMemoryError ... GPU 3 has a total capacity of ... of which ... is "
+    "free`, with a process in the message that is not yours.",
+    known_misses="Inside a container only its own processes can be named. A GPU that is shared on "
+    "purpose (MPS, a display) is reported too.",
+    remedies=(
+        Remedy(
+            text="List the processes that use the GPU.",
+            command="nvidia-smi pmon -c 1; fuser -v /dev/nvidia*",
+            safety=Safety.AUTOMATIC,
+        ),
+        Remedy(
+            text="End leftover processes of an earlier job by pid; a zombie disappears when its "
+            "parent ends."
+        ),
+    ),
+    sources=("pytorch/pytorch#127123", "NVIDIA NVML: nvmlDeviceGetComputeRunningProcesses"),
+)

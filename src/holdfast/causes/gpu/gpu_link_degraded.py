@@ -1,0 +1,43 @@
+"""GPU010 gpu-link-degraded."""
+
+from __future__ import annotations
+
+from holdfast.causes.remedies import DRAIN
+from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.core.treatments import Treatment
+
+GPU_LINK_DEGRADED = Cause(
+    code="GPU010",
+    name="gpu-link-degraded",
+    summary="A GPU lost PCIe lanes, NVLinks or direct access to its neighbors: it works, but "
+    "transfers are slow.",
+    what_happens="A link runs with fewer lanes after a bad contact or riser, an NVLink stays "
+    "down, or peer access is denied for some pairs. NCCL builds its rings from the available "
+    "links, so the whole ring has the speed of its worst link.",
+    shows_before="Current width below the maximum in `nvidia-smi -q` (the link speed drops when "
+    "idle and is then no evidence), inactive links in `nvidia-smi nvlink -s`, pairs that differ "
+    "in `nvidia-smi topo -p2p r`.",
+    shows_during="Every collective of the host is slow; `holdfast bench` is below its baseline on "
+    "groups with this GPU. NCCL_DEBUG=INFO shows rings over SHM or PHB that are P2P on other "
+    "hosts.",
+    shows_after="Nothing but the throughput.",
+    known_misses="A slot with fewer lanes by design looks the same: on some boards, not on all, "
+    "the maximum is then lower too. Virtual machines hide the bridges.",
+    treatment=Treatment.SUSPECT,
+    remedies=(
+        Remedy(
+            text="Compare the links of all GPUs.",
+            command="nvidia-smi topo -m; nvidia-smi nvlink -s",
+            safety=Safety.AUTOMATIC,
+        ),
+        Remedy(
+            text="Reseat the board or replace the riser; for NVLinks reset all GPUs of the host "
+            "together."
+        ),
+        DRAIN,
+    ),
+    sources=(
+        "NVIDIA NCCL user guide: Troubleshooting",
+        "stas00/ml-engineering: compute/accelerator/nvidia",
+    ),
+)

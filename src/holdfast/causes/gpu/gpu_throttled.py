@@ -1,0 +1,39 @@
+"""GPU008 gpu-throttled."""
+
+from __future__ import annotations
+
+from holdfast.causes.remedies import DRAIN
+from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.core.treatments import Treatment
+
+GPU_THROTTLED = Cause(
+    code="GPU008",
+    name="gpu-throttled",
+    summary="A GPU lowers its clocks because it is too hot or its power supply is insufficient.",
+    what_happens="The device protects itself: above its slowdown temperature, or when the board's "
+    "power brake is active, the clocks drop, sometimes to a fraction. Every rank waits for this "
+    "one in the next collective, so one hot GPU determines the speed of the whole job.",
+    shows_before="Active clock event reasons (hw_thermal_slowdown, sw_thermal_slowdown, "
+    "hw_power_brake_slowdown) or a temperature near the slowdown threshold on an idle host; a "
+    "failed fan or pump.",
+    shows_during="One rank is last in every step (straggler), always on the same host; its GPU "
+    "draws less power than the others at full utilization. The watcher reports it while the job "
+    "runs.",
+    shows_after="Nothing in logs: the job was slow, or the slow rank's peers timed out.",
+    known_misses="sw_power_cap alone is normal under load and is not reported. A GPU that "
+    "throttles only under load looks healthy before the job.",
+    treatment=Treatment.SLOW_HOST,
+    remedies=(
+        Remedy(
+            text="Show the reason, and since when the clocks are lowered.",
+            command="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",
+            safety=Safety.AUTOMATIC,
+        ),
+        Remedy(text="Check the fans, air or water cooling and the power supplies of this host."),
+        DRAIN,
+    ),
+    sources=(
+        "NVIDIA NVML: nvmlClocksEventReasons",
+        "leptonai/gpud: components/accelerator/nvidia/hw-slowdown",
+    ),
+)

@@ -1,0 +1,54 @@
+"""GPU007 invalid-device-ordinal."""
+
+from __future__ import annotations
+
+from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.core.log_signals import LogSignal, Tier
+from holdfast.core.treatments import Treatment
+
+INVALID_DEVICE_ORDINAL = Cause(
+    code="GPU007",
+    name="invalid-device-ordinal",
+    summary="A rank requested a GPU index that its host or allocation does not have.",
+    what_happens="More processes were started on the host than devices are visible, the global "
+    "rank is used as an index on the second host, or the scheduler's CUDA_VISIBLE_DEVICES hides "
+    "devices that the program expects.",
+    shows_before="nproc-per-node is greater than the number of visible devices; RANK is used "
+    "instead of LOCAL_RANK.",
+    shows_during="The ranks with the high indices die in the first second; the others wait in the "
+    "store or in the first collective.",
+    shows_after="`CUDA error: invalid device ordinal` on those ranks only, with an ordinary "
+    "traceback; the survivors report a closed connection or a timeout.",
+    known_misses="A device lost since boot (gpu-fell-off-bus-xid-ecc) causes the same error on "
+    "the rank with the last index.",
+    signals=(
+        LogSignal(
+            name="invalid-ordinal",
+            tier=Tier.NAMED,
+            confidence=0.9,
+            sentence="a rank requests a GPU that does not exist",
+            patterns=(
+                "invalid device ordinal|No CUDA GPUs are available",
+                (
+                    r"no CUDA-capable device is detected|Invalid device id\b|GPU device may be "
+                    r"out of range"
+                ),
+            ),
+            examples=("[rank3]: RuntimeError: CUDA error: invalid device ordinal",),
+        ),
+    ),
+    alternatives=("duplicate-gpu",),
+    treatment=Treatment.CODE,
+    remedies=(
+        Remedy(
+            text="Show the devices that the job's processes can see.",
+            command='echo "$CUDA_VISIBLE_DEVICES"; nvidia-smi -L',
+            safety=Safety.AUTOMATIC,
+        ),
+        Remedy(
+            text="Request as many devices as processes, and use LOCAL_RANK as the index: "
+            "`torch.cuda.set_device(int(os.environ['LOCAL_RANK']))`."
+        ),
+    ),
+    sources=("speechbrain/speechbrain#2506", "openai/gpt-oss#267"),
+)

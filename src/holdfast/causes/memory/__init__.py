@@ -1,0 +1,1 @@
+"""MEM: Host and device memory."""

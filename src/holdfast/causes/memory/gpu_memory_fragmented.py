@@ -1,0 +1,45 @@
+"""MEM008 gpu-memory-fragmented."""
+
+from __future__ import annotations
+
+from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.core.treatments import Treatment
+
+GPU_MEMORY_FRAGMENTED = Cause(
+    code="MEM008",
+    name="gpu-memory-fragmented",
+    summary="torch had enough free GPU memory in total, but no contiguous block was large enough.",
+    what_happens="torch's allocator takes segments from the driver and splits them. Tensors of "
+    "many sizes leave gaps between those still in use; a request that exceeds the largest gap "
+    "fails, although the gaps together would hold it. Before it fails the allocator returns "
+    "completely empty segments, so the memory that is still reserved and unallocated lies between "
+    "live tensors, or waits for another stream.",
+    shows_before="Sequence lengths or image sizes that change from batch to batch, evaluation "
+    "between training steps, an allocator without expandable segments.",
+    shows_during="`torch.cuda.memory_reserved()` stays far above `memory_allocated()`; "
+    "`torch.cuda.memory_stats()['num_alloc_retries']` rises, and steps with a retry take longer.",
+    shows_after="`CUDA out of memory` where `reserved by PyTorch but unallocated` plus the "
+    "driver's free memory exceed the request. In a memory snapshot: no idle block as large as the "
+    "request.",
+    known_misses="The message does not contain the largest block: memory in pools of CUDA graphs "
+    "or of other streams counts as unallocated, too, and expandable segments do not merge it. A "
+    "snapshot decides.",
+    alternatives=("gpu-oom-all-ranks",),
+    treatment=Treatment.MEMORY,
+    remedies=(
+        Remedy(
+            text="Use expandable segments, which merge gaps (torch 2.1 and later).",
+            command="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            safety=Safety.DISRUPTIVE,
+        ),
+        Remedy(text="Use few batch sizes: pad to multiples, or sort by length into buckets."),
+        Remedy(
+            text="Empty the cache where the workload changes (after evaluation): "
+            "torch.cuda.empty_cache()."
+        ),
+    ),
+    sources=(
+        "torch: c10/cuda/CUDACachingAllocator.cpp, release_cached_blocks",
+        "torch: CUDA semantics, optimizing memory usage with PYTORCH_CUDA_ALLOC_CONF",
+    ),
+)

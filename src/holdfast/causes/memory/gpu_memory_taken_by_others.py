@@ -1,0 +1,42 @@
+"""MEM009 gpu-memory-taken-by-others."""
+
+from __future__ import annotations
+
+from holdfast.core.findings import Cause, Remedy, Safety
+
+GPU_MEMORY_TAKEN_BY_OTHERS = Cause(
+    code="MEM009",
+    name="gpu-memory-taken-by-others",
+    summary="Other processes hold GPU memory that the job needs.",
+    what_happens="The GPU has memory for one of them only. The other may be a rank of an earlier "
+    "run that did not end, another user's job, an inference server, or other ranks of the job "
+    "itself, each of which has a context (about 0.5 GiB) or a copy of the checkpoint on GPU 0 "
+    "because its device was set too late.",
+    shows_before="nvidia-smi lists processes on the GPU before the job starts; `torch.load` "
+    "without map_location, no torch.cuda.set_device(LOCAL_RANK).",
+    shows_during="nvidia-smi shows more memory in use than torch has reserved; several processes "
+    "of the job are on GPU 0.",
+    shows_after="`CUDA out of memory` with `Process N has ... memory in use` for other processes, "
+    "and little `allocated by PyTorch`.",
+    known_misses="In a container the driver hides processes outside of it, and pids are those of "
+    "the host: torch then lists this very process among the others. Memory reserved by MIG or MPS "
+    "is not listed.",
+    alternatives=(
+        "gpu-oom-all-ranks",
+        "duplicate-gpu",
+    ),
+    remedies=(
+        Remedy(
+            text="Find the process that holds it; end leftovers of an earlier run.",
+            command="nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory "
+            "--format=csv",
+            safety=Safety.AUTOMATIC,
+        ),
+        Remedy(
+            text="If they are ranks of this job: set the device of each rank before the first use "
+            'of CUDA, and load checkpoints with map_location="cpu".'
+        ),
+        Remedy(text="Request whole GPUs from the scheduler, or start the job on a free one."),
+    ),
+    sources=("torch: c10/cuda/CUDACachingAllocator.cpp, reportProcessMemoryInfo",),
+)

@@ -1,0 +1,34 @@
+"""MEM006 host-swapping."""
+
+from __future__ import annotations
+
+from holdfast.core.findings import Cause, Remedy, Safety
+
+HOST_SWAPPING = Cause(
+    code="MEM006",
+    name="host-swapping",
+    summary="The host swaps memory to disk, or processes wait for memory.",
+    what_happens="Reading a swapped page from disk is about a thousand times slower than memory. "
+    "A rank that touches one is late, and every other rank waits for it in the next collective.",
+    shows_before="Much of SwapTotal in use, or `some` in /proc/pressure/memory above a few "
+    "percent.",
+    shows_during="Step times with a long tail on one host; its ranks in state D; `si` and `so` of "
+    "vmstat not 0.",
+    shows_after="A straggler, or a watchdog timeout of the others, with nothing in the log of the "
+    "late rank.",
+    known_misses="Old pages in swap that are never touched again do no harm: only the pressure "
+    "shows that processes wait, and kernels before 4.20 do not measure it.",
+    remedies=(
+        Remedy(
+            text="Check whether pages are being moved now.",
+            command="vmstat 1 5; cat /proc/pressure/memory",
+            safety=Safety.AUTOMATIC,
+        ),
+        Remedy(text="End what fills the memory, or train with fewer loader workers."),
+        Remedy(
+            text="Move everything back into memory, if it fits.",
+            command="swapoff -a && swapon -a",
+        ),
+    ),
+    sources=("Linux: Documentation/accounting/psi.rst", "proc(5), /proc/swaps"),
+)

@@ -1,0 +1,71 @@
+"""MEM005 memlock-limit."""
+
+from __future__ import annotations
+
+from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.core.log_signals import LogSignal, Tier
+
+MEMLOCK_LIMIT = Cause(
+    code="MEM005",
+    name="memlock-limit",
+    summary="RLIMIT_MEMLOCK is too low to register memory for RDMA.",
+    what_happens="InfiniBand and RoCE adapters need pinned memory. If the limit on locked memory "
+    "is small, registering the buffers fails with `Cannot allocate memory`, although plenty is "
+    "free.",
+    shows_before="`ulimit -l` inside the job is a number of kilobytes and not unlimited: "
+    "services, ssh and the scheduler's daemon each have separate limits.",
+    shows_during="Nothing hangs for long: the first collective over the adapter fails.",
+    shows_after="`Call to ibv_reg_mr failed with error Cannot allocate memory`, or the same for "
+    "ibv_create_cq, and `unhandled system error`, on all ranks of the hosts with the low limit.",
+    known_misses="A real memory shortage gives the same errno; `ulimit -l` inside the job decides.",
+    signals=(
+        LogSignal(
+            name="memlock",
+            tier=Tier.NAMED,
+            confidence=0.9,
+            sentence="memory could not be locked for RDMA",
+            patterns=(
+                (
+                    r"RLIMIT_MEMLOCK is|ibv_reg_mr\w* failed|max locked "
+                    r"memory.{0,40}(?:exceeded|too)"
+                ),
+                "memlock.{0,40}(?:too (?:low|small)|exceeded|is not unlimited)",
+                r"ibv_create_(?:cq|qp)\w*(?:\(\))? failed.{0,40}Cannot allocate",
+            ),
+            examples=(
+                (
+                    "n1:5:9 [0] NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate "
+                    "memory"
+                ),
+                (
+                    "libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes. This will severely "
+                    "limit memory registrations."
+                ),
+                "[n2:88] UCX ERROR ibv_create_qp() failed: Cannot allocate memory",
+            ),
+            counter_examples=(
+                "limit memlock: 8388608",
+                "max locked memory       (kbytes, -l) unlimited",
+            ),
+            precedence=-2,
+        ),
+    ),
+    remedies=(
+        Remedy(
+            text="Raise the limit where the job starts.",
+            command="ulimit -l unlimited",
+            safety=Safety.DISRUPTIVE,
+        ),
+        Remedy(
+            text="Make it permanent: limits.conf, LimitMEMLOCK=infinity of the scheduler's "
+            "daemon, --ulimit of docker.",
+            command="docker run --ulimit memlock=-1 IMAGE",
+            safety=Safety.BY_HAND,
+        ),
+    ),
+    sources=(
+        "NVIDIA/nccl-tests#206",
+        "openucx/ucx#8229",
+        "NVIDIA NCCL user guide: Troubleshooting, InfiniBand",
+    ),
+)

@@ -1,0 +1,61 @@
+"""NET003 firewall-blocked-ports."""
+
+from __future__ import annotations
+
+from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.core.log_signals import LogSignal, Tier
+
+FIREWALL_BLOCKED_PORTS = Cause(
+    code="NET003",
+    name="firewall-blocked-ports",
+    summary="A firewall, security group or network policy blocks the ports between the peers.",
+    what_happens="The rendezvous needs one port on the first host; after it gloo and NCCL open "
+    "connections on ephemeral ports in both directions, between all hosts. If only the first port "
+    "is open, the ranks find each other and then cannot communicate. Dropped packets cause "
+    "silence, rejected ones an immediate error.",
+    shows_before="Rules that open the master port only, or one direction only. Ranges that were "
+    "narrowed with NCCL_SOCKET_PORT or net.ipv4.ip_local_port_range but not opened accordingly.",
+    shows_during="Master port closed: ranks wait in init_process_group. Only data ports closed: "
+    "the ranks join the store, and all wait in gloo's full-mesh connect or in NCCL's first "
+    "collective. `ss -tnp state syn-sent` on a waiting host shows unanswered connections.",
+    shows_after="`n/m clients joined` after the timeout, `Connection timed out` to a port above "
+    "32768, or a RendezvousTimeoutError without text. gloo's connect waits five times the group's "
+    "timeout. No message names the missing rank.",
+    known_misses="From outside, a port that rejects looks like a host without a listener, and a "
+    "firewall that drops packets looks like a host that is down.",
+    signals=(
+        LogSignal(
+            name="connect-timed-out",
+            tier=Tier.NETWORK,
+            confidence=0.5,
+            sentence="a connection between ranks timed out",
+            patterns=(
+                r"[Cc]onnect to \S+ (?:failed|returned).{0,20}(?:Connection )?timed out",
+                "connect.{0,40}ETIMEDOUT|Connection timed out",
+            ),
+            examples=(
+                (
+                    "n1:5:9 [0] NCCL WARN socketPollConnect: Connect to 10.0.0.2<4711> "
+                    "returned 110(Connection timed out)"
+                ),
+            ),
+            weighed=True,
+        ),
+    ),
+    alternatives=(
+        "master-unreachable",
+        "network-fabric-fault",
+    ),
+    remedies=(
+        Remedy(
+            text="From each other host, try the master port, and a high port that has a listener.",
+            command="nc -vz MASTER_HOST 29500",
+            safety=Safety.AUTOMATIC,
+        ),
+        Remedy(
+            text="Open all TCP ports between the hosts of the job, in both directions, for this "
+            "network only."
+        ),
+    ),
+    sources=("pytorch/pytorch#107021", "pytorch/pytorch#105782"),
+)

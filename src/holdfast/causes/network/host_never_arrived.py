@@ -1,0 +1,36 @@
+"""NET009 host-never-arrived."""
+
+from __future__ import annotations
+
+from holdfast.core.findings import Cause, Remedy, Safety
+
+HOST_NEVER_ARRIVED = Cause(
+    code="NET009",
+    name="host-never-arrived",
+    summary="A host of the job never reached the rendezvous, or none of its packets did.",
+    what_happens="The rendezvous waits until the configured number of nodes has joined. A node "
+    "that was never started, ended at once, hangs before its launcher runs, or cannot reach the "
+    "endpoint blocks all others, which do not report the missing node.",
+    shows_before="`holdfast check --nnodes N --rdzv-endpoint HOST:PORT`, started on every host "
+    "like the job, names the node ranks that do not join within --wait.",
+    shows_during="The store's host waits in init_process_group or in the launcher's rendezvous; "
+    "so do the others.",
+    shows_after="`n/m clients joined` after up to 30 minutes, or a RendezvousTimeoutError without "
+    "text. Neither names the missing node.",
+    known_misses="For the waiting host, a node that was not started looks like one whose packets "
+    "are all dropped; the output of the missing host decides.",
+    remedies=(
+        Remedy(text="Read the output of the missing host: run the same command there."),
+        Remedy(
+            text="Check that the scheduler started one task on every host.",
+            command="srun --nodes N --ntasks-per-node 1 hostname",
+            safety=Safety.AUTOMATIC,
+        ),
+        Remedy(
+            text="From the missing host, try the endpoint.",
+            command='nc -vz "$MASTER_ADDR" "$MASTER_PORT"',
+            safety=Safety.AUTOMATIC,
+        ),
+    ),
+    sources=("pytorch/pytorch#107021", "torch: torch/csrc/distributed/c10d/TCPStore.cpp"),
+)

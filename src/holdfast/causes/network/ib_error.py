@@ -1,0 +1,96 @@
+"""NET007 ib-error."""
+
+from __future__ import annotations
+
+from holdfast.causes.remedies import DRAIN
+from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.core.log_signals import LogSignal, Tier
+from holdfast.core.treatments import Treatment
+
+IB_ERROR = Cause(
+    code="NET007",
+    name="ib-error",
+    summary="An InfiniBand or RoCE operation failed: retries exceeded, wrong GID index, or no "
+    "queue-pair connection.",
+    what_happens="NCCL sets up its connections over TCP, then moves the data by RDMA. If the "
+    "adapters cannot reach each other (wrong GID index or VLAN on RoCE, another partition, "
+    "unconnected rails), connecting the queue pair fails; on a bad link, work requests exhaust "
+    "their retries (completion error 12) and the communicator is lost.",
+    shows_before="Ports not ACTIVE or at a lower rate in `ibstat`; NCCL_IB_GID_INDEX set by hand "
+    "(since NCCL 2.21 it is detected); growing symbol_error and link_downed counters; "
+    "NCCL_IB_RETRY_CNT above its maximum of 7.",
+    shows_during="All ranks are inside the same first large collective. The TCP part works, so "
+    "`NET/IB : Using ...` lines prove nothing.",
+    shows_after="`NET/IB : Got completion from peer ... with error 12` (timeout) or `Call to "
+    "ibv_modify_qp failed`, with the peer's address: check that pair of ports. Other ranks only "
+    "report the remote error.",
+    known_misses="`ibv_set_ece failed` and `Failed to open libibverbs` are harmless on many "
+    "systems. One message does not show which of the two ports is bad.",
+    signals=(
+        LogSignal(
+            name="ib-completion",
+            tier=Tier.NETWORK,
+            confidence=0.9,
+            sentence="an InfiniBand operation failed",
+            patterns=(
+                r"Got completion .{0,80}(?:with (?:error|status)[ =]|status=)(?P<status>\w+)",
+                r"mlx\d: .{0,80}got completion with (?P<status>error)",
+            ),
+            examples=(
+                (
+                    "n2:7:9 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.3<4711> "
+                    "with error 12, opcode 0"
+                ),
+                "mlx5: n4: got completion with error: 00000000 00000000",
+            ),
+            weighed=True,
+        ),
+        LogSignal(
+            name="ib-verb",
+            tier=Tier.NETWORK,
+            confidence=0.85,
+            sentence="an InfiniBand call failed",
+            patterns=(
+                r"ibv_(?:modify_qp|create_qp|post_send|post_recv|poll_cq)\w* .{0,20}fail",
+                r"ibv_(?:query_gid|open_device|query_port|alloc_pd|create_cq)\w* .{0,20}fail",
+                (
+                    r"IBV_WC_\w*ERR|transport retry (?:counter|count) exceeded|local work queue"
+                    r"|vendor err \d+"
+                ),
+                "wrong GID|GID (?:index|table)",
+            ),
+            examples=(
+                (
+                    "n1:5:9 [3] misc/ibvwrap.cc:284 NCCL WARN Call to ibv_modify_qp failed "
+                    "with error Network is unreachable"
+                ),
+            ),
+            weighed=True,
+        ),
+    ),
+    alternatives=(
+        "network-fabric-fault",
+        "comm-config-bad",
+    ),
+    treatment=Treatment.SUSPECT,
+    remedies=(
+        Remedy(
+            text="List the state and the error counters of the ports on both hosts.",
+            command="ibstat; perfquery -x",
+            safety=Safety.AUTOMATIC,
+        ),
+        Remedy(
+            text="Test the pair without NCCL.",
+            command="ib_write_bw -d IB_DEVICE OTHER_HOST",
+            safety=Safety.DISRUPTIVE,
+        ),
+        Remedy(
+            text="On RoCE select the index of the RoCE v2 address (see show_gids); on "
+            "rail-optimized networks disable crossing.",
+            command="export NCCL_IB_GID_INDEX=3 NCCL_CROSS_NIC=0",
+            safety=Safety.DISRUPTIVE,
+        ),
+        DRAIN,
+    ),
+    sources=("NVIDIA/nccl#426", "NVIDIA/nccl#769", "NVIDIA/nccl#2013"),
+)

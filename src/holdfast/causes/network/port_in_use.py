@@ -1,0 +1,61 @@
+"""NET005 port-in-use."""
+
+from __future__ import annotations
+
+from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.core.log_signals import LogSignal, Tier
+
+PORT_IN_USE = Cause(
+    code="NET005",
+    name="port-in-use",
+    summary="The rendezvous or master port is already in use on the first host.",
+    what_happens="Only one process can listen on a port. A leftover job, a second job of the same "
+    "user with the default 29500, or a rank started twice makes the store's server fail. The "
+    "other ranks may then connect to the other job's store, or wait for a store that never "
+    "starts.",
+    shows_before="`ss -ltnp` shows a listener on the port. A job script with a fixed port may run "
+    "twice on one host.",
+    shows_during="Rank 0 or the agent of the first host ends within a second; ranks on other "
+    "hosts wait in the store.",
+    shows_after="`EADDRINUSE` or `Address already in use` on the first host only, with the port "
+    "number. The others end with a timeout half an hour later, and their messages are longer.",
+    known_misses="If the other job's store answers, there is no error: ranks of two jobs join it, "
+    "and the world size or the keys do not match.",
+    signals=(
+        LogSignal(
+            name="port-in-use",
+            tier=Tier.NAMED,
+            confidence=0.95,
+            sentence="the rendezvous port is already in use",
+            patterns=("EADDRINUSE|[Aa]ddress already in use|another process is utilizing it",),
+            examples=(
+                (
+                    "RuntimeError: The server socket has failed to listen. port: 29400, code: "
+                    "-98, name: EADDRINUSE"
+                ),
+                (
+                    "ConnectionError: Tried to launch distributed communication on port "
+                    "`29511`, but another process is utilizing it."
+                ),
+            ),
+        ),
+    ),
+    remedies=(
+        Remedy(
+            text="Find the process that listens on the port.",
+            command="ss -ltnp 'sport = :29500'",
+            safety=Safety.AUTOMATIC,
+        ),
+        Remedy(
+            text="On one host let the launcher choose a free port; on several give each job a "
+            "different port.",
+            command="holdfast run --standalone SCRIPT",
+            safety=Safety.DISRUPTIVE,
+        ),
+        Remedy(
+            text="End the leftover process by its pid, after checking that it is yours and not "
+            "needed."
+        ),
+    ),
+    sources=("torch: torch/csrc/distributed/c10d/socket.cpp",),
+)

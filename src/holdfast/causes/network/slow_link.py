@@ -1,0 +1,36 @@
+"""NET011 slow-link."""
+
+from __future__ import annotations
+
+from holdfast.causes.remedies import DRAIN
+from holdfast.core.findings import Cause, Remedy, Safety
+
+SLOW_LINK = Cause(
+    code="NET011",
+    name="slow-link",
+    summary="One host, or one pair of hosts, has far less bandwidth than the others.",
+    what_happens="A collective is as slow as its slowest link, and a ring over n hosts passes "
+    "through each of them. A port that came up at a lower rate, a bad cable, a duplex mismatch, a "
+    "busy neighbor or a longer path slows down all ranks.",
+    shows_before="`holdfast check` with several hosts measures every pair, one pair per host at a "
+    "time, and compares them with the median.",
+    shows_during="All ranks wait a little in every collective, and no rank stands out.",
+    shows_after="Nothing but the step time.",
+    known_misses="The measurement uses one TCP connection from Python: above about 10 Gbit/s that "
+    "is the limit, and faster links look the same. Another job on the network looks like a slow "
+    "link. InfiniBand is not measured this way.",
+    remedies=(
+        Remedy(
+            text="Compare the port's link rate and errors with those of another host.",
+            command="ethtool INTERFACE | grep -i speed; ip -s link show INTERFACE",
+            safety=Safety.AUTOMATIC,
+        ),
+        Remedy(
+            text="Measure the pair with several connections.",
+            command="iperf3 -c OTHER_HOST -P 8",
+            safety=Safety.DISRUPTIVE,
+        ),
+        DRAIN,
+    ),
+    sources=("deepspeedai/DeepSpeed#1617", "NVIDIA/nccl#349"),
+)

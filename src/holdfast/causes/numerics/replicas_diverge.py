@@ -1,0 +1,38 @@
+"""NUM003 replicas-diverge."""
+
+from __future__ import annotations
+
+from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.core.treatments import Treatment
+
+REPLICAS_DIVERGE = Cause(
+    code="NUM003",
+    name="replicas-diverge",
+    summary="Ranks that should have equal state (parameters, scale, step count, learning rate) no "
+    "longer do.",
+    what_happens="State is updated from local data: a scaler that finds overflow on one rank, a "
+    "schedule driven by the local loader, buffers that are not broadcast, a random generator used "
+    "for the model, a damaged value from one device. No collective fails; each rank trains a "
+    "slightly different model.",
+    shows_before="Decisions from local values that are not reduced; gradients unscaled or checked "
+    "before they are averaged; parameters changed outside the wrapper.",
+    shows_during="Nothing, until a decision based on that state makes ranks diverge: then one of "
+    "the SYNC causes is named, with this one behind it.",
+    shows_after="Checkpoints of two ranks that differ; an evaluation that depends on the rank; a "
+    "jump of the loss on resume.",
+    known_misses="holdfast does not compare values; only the program, or a comparison of two "
+    "checkpoints, can.",
+    treatment=Treatment.NUMERICS,
+    remedies=(
+        Remedy(
+            text="Compare a checksum of the state over the ranks every few steps: "
+            "`dist.all_gather_object(sums, [float(p.sum()) for p in model.parameters()])`."
+        ),
+        Remedy(
+            text="After fixing the reason, set all ranks to one state again: `for p in "
+            "model.parameters(): dist.broadcast(p.data, src=0)`.",
+            safety=Safety.DISRUPTIVE,
+        ),
+    ),
+    sources=("pytorch/pytorch#136009", "karpathy/nanochat#857", "dylanyunlon/Neuron_SP#2"),
+)

@@ -1,0 +1,1 @@
+"""PERF: Slow but alive."""

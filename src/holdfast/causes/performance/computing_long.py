@@ -1,0 +1,36 @@
+"""PERF002 computing-long."""
+
+from __future__ import annotations
+
+from holdfast.core.findings import Cause, Remedy, Safety
+
+COMPUTING_LONG = Cause(
+    code="PERF002",
+    name="computing-long",
+    summary="A rank computes outside of collectives for a long time, while the others wait.",
+    what_happens="The rank uses CPU: it tokenizes, sorts, compiles, builds an index, or runs an "
+    "endless loop. The others are in the next collective. If the work ends, the job continues; "
+    "whether it will end cannot be known.",
+    shows_before="Heavy work on one rank between two collectives; the first step with "
+    "torch.compile; datasets that are prepared on first use.",
+    shows_during="The process uses a core or more, its stack changes between samples, or stays "
+    "inside one native call that uses CPU. holdfast prints a line and keeps waiting; it does not "
+    "report a hang.",
+    shows_after="Nothing, if it ended in time. Otherwise a timeout on the others, without the "
+    "reason.",
+    known_misses="A busy-wait or an endless loop computes too, and is never reported as a hang: "
+    "the process group's timeout ends it.",
+    remedies=(
+        Remedy(
+            text="Show what it computes.",
+            command="py-spy dump --nonblocking --pid PID",
+            safety=Safety.AUTOMATIC,
+        ),
+        Remedy(
+            text="If it is expected to take long, declare a budget: `with holdfast.phase('index', "
+            "budget='1h'): ...`."
+        ),
+        Remedy(text="Do the work before the job, or divide it between all ranks."),
+    ),
+    sources=("pytorch/pytorch#46076", "intelligent-machine-learning/dlrover#1727"),
+)

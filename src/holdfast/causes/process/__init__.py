@@ -1,0 +1,1 @@
+"""PROC: Processes that died or stopped."""

@@ -1,0 +1,37 @@
+"""PROC009 exit-nonzero."""
+
+from __future__ import annotations
+
+from holdfast.causes.remedies import RESTART, WATCH
+from holdfast.core.findings import Cause, Remedy, Safety
+
+EXIT_NONZERO = Cause(
+    code="PROC009",
+    name="exit-nonzero",
+    summary="A rank ended with a nonzero status that neither an exception nor a signal explains.",
+    what_happens="sys.exit(3), os._exit(1), or a library that calls exit() after an internal "
+    "error. The reason, if any, is in its earlier output.",
+    shows_before="Calls of sys.exit or os._exit with a number, in code that one rank can run "
+    "alone.",
+    shows_during="The process has ended with that status; the trace file ends without an "
+    "exception, with the line of sys.exit if it was called.",
+    shows_after="torchrun: `failed (exitcode: N)` for that rank, no traceback. Survivors report a "
+    "lost connection. 137 and 143 from a wrapper script mean signals 9 and 15.",
+    known_misses="os._exit leaves no line. If the script runs in a shell wrapper, the status is "
+    "the wrapper's.",
+    alternatives=(
+        "python-exception-on-one-rank",
+        "peer-lost",
+    ),
+    may_be_consequence=True,
+    remedies=(
+        Remedy(text="Read the end of that rank's own log file in the run folder, stderr first."),
+        Remedy(
+            text="Raise an exception instead of calling exit, so that the reason is recorded.",
+            safety=Safety.BY_HAND,
+        ),
+        WATCH,
+        RESTART,
+    ),
+    sources=("Python: sys.exit, os._exit",),
+)

@@ -1,0 +1,115 @@
+"""PROC005 peer-lost."""
+
+from __future__ import annotations
+
+from holdfast.causes.remedies import DRAIN, RESTART
+from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.core.log_signals import LogSignal, Tier
+
+PEER_LOST = Cause(
+    code="PROC005",
+    name="peer-lost",
+    summary="A peer process, pod or host is gone; only the survivors' messages about it are known.",
+    what_happens="A rank on another host stops responding: its process was killed, its pod "
+    "evicted, its host rebooted or disconnected. The survivors report a closed or reset "
+    "connection, a remote error, or a timeout, and each blames another rank.",
+    shows_before="Nothing: the host is affected, not the job. Spot and preemptible machines "
+    "notify that host only.",
+    shows_during="The summaries and the trace file of the lost rank are missing, or no longer "
+    "change; the others are in one collective in which only this rank is missing.",
+    shows_after="`Connection reset by peer`, `Connection closed by peer`, NCCL's `remote process "
+    "exited or there was a network error`, `socketProgress: Connection closed by remote peer "
+    "HOST`: check the host in these lines. The lost rank's log simply ends.",
+    known_misses="Once the exit status of the lost rank is known, its own cause is named instead "
+    "(rank-killed, host-oom-killed, segfault-in-worker, ...), and the survivors' messages become "
+    "consequences. From one side a broken network looks like a dead host.",
+    signals=(
+        LogSignal(
+            name="store-lost",
+            tier=Tier.LOST,
+            confidence=0.35,
+            sentence="the connection to the rendezvous store was lost",
+            patterns=(
+                (
+                    "failed to recv, got 0 bytes|recvValue failed|sendBytes failed|store "
+                    ".{0,40}Broken pipe"
+                ),
+                "TCPStore.{0,60}Connection (?:reset|closed)",
+            ),
+            examples=("[rank1]: torch.distributed.DistNetworkError: failed to recv, got 0 bytes",),
+            weighed=True,
+        ),
+        LogSignal(
+            name="peer-closed",
+            tier=Tier.LOST,
+            confidence=0.5,
+            sentence="a peer closed its connection",
+            patterns=(
+                (
+                    "Connection closed by remote peer|Connection reset by peer|Connection "
+                    "closed by peer"
+                ),
+                "closed by remote peer",
+                "remote process exited or there was a network error|ncclRemoteError|Broken pipe",
+            ),
+            examples=(
+                (
+                    "[rank1]: RuntimeError: "
+                    "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by "
+                    "peer [10.0.0.2]:4711"
+                ),
+            ),
+            counter_examples=(
+                "n1:5:9 [0] NCCL INFO [Service thread] Connection closed by localRank 0",
+            ),
+            weighed=True,
+        ),
+        LogSignal(
+            name="node-failure",
+            tier=Tier.OUTSIDE,
+            confidence=0.85,
+            sentence="a node or a process of the job was lost",
+            patterns=(
+                "NODE FAILURE|NODE_FAIL|[Nn]ode failure|NodeNotReady|NodeLost",
+                "node .{0,60}(?:marked dead|has died|unexpectedly|was terminated)",
+                (
+                    "missed too many heartbeats|kubelet stopped posting|ActorDiedError"
+                    "|WorkerCrashedError"
+                ),
+                (
+                    "RayActorError: The actor died|worker process has died|worker died or was "
+                    "killed while"
+                ),
+                "lost (?:contact|connection) (?:with|to) (?:node|worker|agent)",
+            ),
+            examples=(
+                (
+                    "slurmstepd: error: *** JOB 811 ON n1 CANCELLED AT 2026-02-03T04:05:06 DUE "
+                    "TO NODE FAILURE ***"
+                ),
+                (
+                    "The actor is dead because its worker process has died. There are some "
+                    "potential root causes. (1) SIGKILL by OOM killer (3) SIGSEGV"
+                ),
+            ),
+            weighed=True,
+        ),
+    ),
+    alternatives=(
+        "network-fabric-fault",
+        "host-oom-killed",
+    ),
+    may_be_consequence=True,
+    echo_in_logs=True,
+    may_recover=True,
+    remedies=(
+        Remedy(
+            text="Check what happened to the host: scheduler or cluster records.",
+            command="sacct -j JOB --format=JobID,State,ExitCode,NodeList; kubectl describe pod POD",
+            safety=Safety.AUTOMATIC,
+        ),
+        DRAIN,
+        RESTART,
+    ),
+    sources=("pytorch/pytorch#111646", "torch: gloo and NCCL remote errors"),
+)

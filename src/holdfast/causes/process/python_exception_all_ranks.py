@@ -1,0 +1,39 @@
+"""PROC002 python-exception-all-ranks."""
+
+from __future__ import annotations
+
+from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.core.treatments import Treatment
+
+PYTHON_EXCEPTION_ALL_RANKS = Cause(
+    code="PROC002",
+    name="python-exception-all-ranks",
+    summary="The same ordinary exception on every rank: a bad path, option or command, or a bug.",
+    what_happens="All ranks run the same wrong line: a file that does not exist, a missing "
+    "module, a shape error in the model, a renamed argument. They fail within moments of each "
+    "other; the first one is listed.",
+    shows_before="Often visible with one process: the same command with --nproc-per-node 1.",
+    shows_during="No hang. Every trace file ends with an exception of the same type at the same "
+    "line.",
+    shows_after="The same traceback from several ranks, interleaved by line or by character; "
+    "torchrun's table then names one rank as the `Root Cause (first observed failure)`, although "
+    "it is not special.",
+    known_misses="If the launcher ended the slower ranks before they raised, only some show it: "
+    "then one of them is named, as python-exception-on-one-rank, with the same advice.",
+    alternatives=(
+        "python-exception-on-one-rank",
+        "comm-config-bad",
+    ),
+    may_be_consequence=True,
+    may_start_failure=True,
+    treatment=Treatment.CODE,
+    remedies=(
+        Remedy(
+            text="Reproduce it with one process, where the traceback is not interleaved.",
+            command="holdfast run --standalone --nproc-per-node 1 SCRIPT",
+            safety=Safety.DISRUPTIVE,
+        ),
+        Remedy(text="Restarting will fail again; fix this line first.", safety=Safety.BY_HAND),
+    ),
+    sources=("torch: torch/distributed/elastic/multiprocessing/errors/__init__.py",),
+)

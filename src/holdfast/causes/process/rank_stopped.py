@@ -1,0 +1,36 @@
+"""PROC007 rank-stopped."""
+
+from __future__ import annotations
+
+from holdfast.causes.remedies import RESTART
+from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.core.treatments import Treatment
+
+RANK_STOPPED = Cause(
+    code="PROC007",
+    name="rank-stopped",
+    summary="A rank is stopped: SIGSTOP, a debugger, or a frozen cgroup.",
+    what_happens="The process exists and does not run. Its connections stay open, so the others "
+    "get no error and wait until the timeout. Reasons: a tracer that was killed, Ctrl-Z, a paused "
+    "container or a frozen cgroup.",
+    shows_before="Nothing.",
+    shows_during="State T or t in /proc/<pid>/stat (or cgroup.freeze 1 with state S or D and no "
+    "CPU time); none of its threads advances, so its stack can only be read from outside.",
+    shows_after="Timeouts on all the others, `Timed out waiting ...ms for recv operation`, "
+    "without its rank. The stopped rank does not react to SIGTERM: torchrun waits 30 s for it "
+    "before SIGKILL, holdfast does not.",
+    known_misses="Not every kernel shows a frozen cgroup in the state letter. py-spy itself can "
+    "leave a process stopped; holdfast sends SIGCONT after each sample. A paused virtual machine "
+    "looks like a lost host.",
+    treatment=Treatment.SUSPECT,
+    remedies=(
+        Remedy(text="Resume the process.", command="kill -CONT PID", safety=Safety.BY_HAND),
+        Remedy(
+            text="Check whether a tracer is attached.",
+            command="grep TracerPid /proc/PID/status",
+            safety=Safety.AUTOMATIC,
+        ),
+        RESTART,
+    ),
+    sources=("benfred/py-spy#390", "man 5 proc", "Linux: cgroup-v2.rst, cgroup.freeze"),
+)

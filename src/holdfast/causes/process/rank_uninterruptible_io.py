@@ -1,0 +1,42 @@
+"""PROC008 rank-uninterruptible-io."""
+
+from __future__ import annotations
+
+from holdfast.causes.remedies import DRAIN
+from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.core.treatments import Treatment
+
+RANK_UNINTERRUPTIBLE_IO = Cause(
+    code="PROC008",
+    name="rank-uninterruptible-io",
+    summary="A rank is in uninterruptible sleep: the kernel waits for a device or a network file "
+    "system.",
+    what_happens="A read, write, stat or page fault on storage that does not respond (NFS, "
+    "Lustre, a failing disk), or a call into a GPU driver that waits for dead firmware, keeps the "
+    "process in state D. Signals are deferred, including SIGKILL.",
+    shows_before="A network mount with the option hard and a slow server; `nfs: server ... not "
+    "responding` in the kernel log.",
+    shows_during="State D in two samples; /proc/<pid>/wchan and, as root, /proc/<pid>/stack name "
+    "the kernel function. The Python line is the one that accesses the file.",
+    shows_after="The others time out. The process remains after SIGKILL until the device "
+    "responds; a restart on the same host may use the same mount. `task blocked for more than 120 "
+    "seconds` in the kernel log.",
+    known_misses="A short state D is normal in every read; the rank is named only if both samples "
+    "show it. A sandbox or container runtime may show S instead, and then file-io-blocked or "
+    "rank-missing-collective is named.",
+    may_recover=True,
+    treatment=Treatment.SUSPECT,
+    remedies=(
+        Remedy(
+            text="Show what the kernel waits for.",
+            command="cat /proc/PID/wchan; cat /proc/PID/stack; mount | grep -E 'nfs|lustre'",
+            safety=Safety.AUTOMATIC,
+        ),
+        Remedy(
+            text="Repair or remount the file system; copy frequently read data to local storage "
+            "first."
+        ),
+        DRAIN,
+    ),
+    sources=("man 5 proc, state D", "NVIDIA/nvidia-resiliency-ext#373"),
+)

@@ -1,0 +1,43 @@
+"""PROC011 stale-build-lock."""
+
+from __future__ import annotations
+
+from holdfast.causes.remedies import WATCH
+from holdfast.core.findings import Cause, Remedy, Safety
+
+STALE_BUILD_LOCK = Cause(
+    code="PROC011",
+    name="stale-build-lock",
+    summary="Ranks wait for the build lock of an extension, and the process that held it is gone.",
+    what_happens="torch builds C++ and CUDA extensions when they are first loaded (DeepSpeed's "
+    "operators, load_inline, many custom kernels). One process builds, the others wait until the "
+    "file `lock` in the build folder is removed. It is a plain file: a job that was killed during "
+    "the build leaves it behind, and all ranks of every later job wait for it, without a message "
+    "and without a timeout.",
+    shows_before="A file `lock` in a folder of ~/.cache/torch_extensions (or "
+    "TORCH_EXTENSIONS_DIR), older than the job.",
+    shows_during="Every rank that loads the extension is in FileBaton.wait "
+    "(torch/utils/file_baton.py), uses no CPU, and no process compiles.",
+    shows_after="The other ranks, if any, time out in their next collective.",
+    known_misses="Another job that shares the folder, on this host or over a network file system, "
+    "may be building right now; only the ranks of this job are checked.",
+    may_recover=True,
+    remedies=(
+        Remedy(
+            text="Check that no process builds there, and remove the lock.",
+            command="find ${TORCH_EXTENSIONS_DIR:-~/.cache/torch_extensions} -name lock -mmin +10 "
+            "-delete",
+            safety=Safety.BY_HAND,
+        ),
+        Remedy(
+            text="Build before training, in one process (DeepSpeed: DS_BUILD_OPS=1 at its "
+            "installation), or give each job a separate folder with TORCH_EXTENSIONS_DIR.",
+            safety=Safety.BY_HAND,
+        ),
+        WATCH,
+    ),
+    sources=(
+        "torch: torch/utils/file_baton.py",
+        "torch: torch/utils/cpp_extension.py, _jit_compile",
+    ),
+)

@@ -1,0 +1,1 @@
+"""SYNC: Ranks out of step."""

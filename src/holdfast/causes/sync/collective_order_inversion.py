@@ -1,0 +1,43 @@
+"""SYNC006 collective-order-inversion."""
+
+from __future__ import annotations
+
+from holdfast.causes.remedies import RESTART
+from holdfast.core.findings import Cause, Remedy
+from holdfast.core.treatments import Treatment
+
+COLLECTIVE_ORDER_INVERSION = Cause(
+    code="SYNC006",
+    name="collective-order-inversion",
+    summary="Ranks entered collectives of two groups in opposite order and wait for each other in "
+    "a cycle.",
+    what_happens="Rank a is in a collective of group A and waits for member b, which is in a "
+    "collective of group B and waits for a. No rank is slow, dead or missing, and none can "
+    "continue: a deadlock. Reasons: dictionaries and sets iterated in different order, "
+    "collectives issued by several threads or autograd hooks, pipelines that mix groups.",
+    shows_before="Two groups with common members, and loops over a set, a dict filled in "
+    "different order, or os.listdir; collectives from a background thread.",
+    shows_during="The wait-for graph has a cycle: each of its ranks is inside a collective, and "
+    "other ranks wait for it in another one. The verdict lists the cycle with both lines.",
+    shows_after="Timeouts in two or more groups at once, each naming members that were busy in "
+    "the other. torch's analyzer prints one `missing ranks` block for each group and does not "
+    "report the cycle.",
+    known_misses="Two NCCL communicators can also block each other on the device although all "
+    "ranks call them in the same order; then the graph has no cycle and network-fabric-fault is "
+    "named. A cycle through a lock or a queue in Python is only partly visible.",
+    treatment=Treatment.CODE,
+    remedies=(
+        Remedy(
+            text="Enter the groups in the same order on all ranks: iterate over sorted keys, "
+            "never over a set."
+        ),
+        Remedy(text="Issue all collectives from one thread."),
+        RESTART,
+    ),
+    sources=(
+        "meta-pytorch/torchrec#4149",
+        "NVIDIA/nccl#195",
+        "NVIDIA/nccl#574",
+        "NVIDIA/nvalchemi-toolkit#143",
+    ),
+)

@@ -1,0 +1,37 @@
+"""SYNC012 rank-exits-early."""
+
+from __future__ import annotations
+
+from holdfast.causes.remedies import RESTART
+from holdfast.core.findings import Cause, Remedy
+from holdfast.core.treatments import Treatment
+
+RANK_EXITS_EARLY = Cause(
+    code="SYNC012",
+    name="rank-exits-early",
+    summary="A rank left the program with status 0 while the others continued.",
+    what_happens="sys.exit(0), os._exit(0) or a return from main on one rank: early stopping, an "
+    "expired time budget, or finished work. To the launcher this is success. The others wait for "
+    "it, or lose the connection to it.",
+    shows_before="exit() or return under a condition that each rank evaluates separately: early "
+    "stopping on a local loss, a wall-clock limit, a signal flag.",
+    shows_during="The process has ended with status 0, its trace file ends with `sys.exit` and "
+    "the line; the others are inside the next collective.",
+    shows_after="gloo's survivors fail within a second with `Connection closed by peer`; NCCL's "
+    "may wait for the whole timeout. torchrun lists the survivors as failed and does not mention "
+    "the rank that left.",
+    known_misses="os._exit leaves no time to record the line; the last collective's line is "
+    "reported instead. A rank that reaches the end of its script is reported as uneven-inputs, "
+    "which is mostly the reason.",
+    may_be_consequence=True,
+    treatment=Treatment.CODE,
+    remedies=(
+        Remedy(
+            text="Decide on all ranks: reduce the stop flag, and leave in the same step: "
+            "`dist.all_reduce(stop, op=dist.ReduceOp.MAX)`."
+        ),
+        Remedy(text="Let rank 0 measure the time budget and broadcast the decision."),
+        RESTART,
+    ),
+    sources=("isi-nlp/rtg#11", "pytorch/pytorch#83289"),
+)

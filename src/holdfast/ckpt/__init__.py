@@ -1,0 +1,1 @@
+"""Foreign checkpoint formats: inspect, verify, convert, diff."""

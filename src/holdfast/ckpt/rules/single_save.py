@@ -1,0 +1,107 @@
+"""Judges whether all files of a checkpoint belong to one save.
+
+Where no file is damaged, modification times and optimizer steps are the only evidence. A save over
+an older one that was interrupted leaves new shards among old ones. DCP writes its index last, so an
+index older than the pause proves that the later save never finished. Other formats have no such
+file; there the pause alone is a warning. Copying a folder creates pauses too, as long as copying
+one file takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.causes.checkpoint.checkpoint_half_written import CHECKPOINT_HALF_WRITTEN
+from holdfast.ckpt.contents import CheckpointFormat
+from holdfast.ckpt.rules.completeness import list_names
+from holdfast.ckpt.verify.mixed_saves import WriteTimes
+from holdfast.ckpt.verify.survey import CheckpointSurvey
+from holdfast.core.findings import Fact, Finding, Level, Subject, Unknown, make_finding
+from holdfast.core.text import format_duration
+
+#: Formats whose files all ranks write at once; other formats may write hours apart.
+_PARALLEL_WRITES = frozenset(
+    {
+        CheckpointFormat.DCP,
+        CheckpointFormat.MEGATRON,
+        CheckpointFormat.FSDP1_LOCAL,
+        CheckpointFormat.FSDP1_SHARDED,
+        CheckpointFormat.ZERO1,
+        CheckpointFormat.ZERO2,
+        CheckpointFormat.ZERO3,
+        CheckpointFormat.ACCELERATE,
+        CheckpointFormat.FSDP2_SHARDED,
+    }
+)
+#: A pause counts if it exceeds this, _TIMES the rest, and a slow disk's write time.
+_PAUSE_S, _PAUSE_WITH_INDEX_S, _TIMES, _SLOW_BYTES_PER_S = 5.0, 0.5, 5.0, 20e6
+
+
+def judge_single_save(survey: CheckpointSurvey) -> Iterator[Finding]:
+    """Yield findings that the checkpoint mixes several saves."""
+    if isinstance(survey.times, Unknown) or survey.contents.format not in _PARALLEL_WRITES:
+        return
+    pause = survey.times.pause_s
+    min_pause_s = _PAUSE_WITH_INDEX_S if survey.times.old_index else _PAUSE_S
+    significant = pause > max(
+        min_pause_s, _TIMES * survey.times.lasted_s, survey.times.next_size / _SLOW_BYTES_PER_S
+    )
+    mixed_steps = len(survey.steps) > 1
+    if significant:
+        confidence = 0.95 if mixed_steps else 0.85 if survey.times.old_index else 0.6
+        yield _mixed_saves_finding(
+            survey,
+            survey.times,
+            confidence,
+            Level.ERROR if mixed_steps or survey.times.old_index else Level.WARNING,
+        )
+    elif (
+        mixed_steps
+        and isinstance(survey.contents.step, int)
+        and max(survey.steps) != survey.contents.step
+    ):
+        steps = ", ".join(
+            f"{step:,} ({list_names(names)})" for step, names in sorted(survey.steps.items())
+        )
+        root = survey.contents.root
+        message = f"the optimizer state in {root} has parameters at different steps: {steps}"
+        yield _finding(survey, message, (_fact(survey, message),), 0.5, Level.WARNING)
+
+
+def _mixed_saves_finding(
+    survey: CheckpointSurvey, times: WriteTimes, confidence: float, level: Level
+) -> Finding:
+    verb = "was" if len(times.after) == 1 else "were"
+    message = f"{list_names(times.after)} of {survey.contents.root} {verb} written "
+    message += f"{format_duration(times.pause_s)} after {list_names(times.before)}: "
+    message += "files of two saves, the later one unfinished"
+    facts = [
+        _fact(survey, f"last written at {times.began:.1f} (Unix time)", times.before[-1]),
+        _fact(survey, f"written from {times.resumed:.1f} on", times.after[0]),
+    ]
+    if times.old_index:
+        facts.append(
+            _fact(survey, "written last in this format, but older than those files", times.index)
+        )
+    if len(survey.steps) > 1:
+        facts.append(_fact(survey, f"optimizer steps {', '.join(map(str, sorted(survey.steps)))}"))
+    return _finding(survey, message, tuple(facts), confidence, level)
+
+
+def _fact(survey: CheckpointSurvey, text: str, file: str = "") -> Fact:
+    return Fact(
+        text=text, origin=f"{survey.contents.root}/{file}" if file else survey.contents.root
+    )
+
+
+def _finding(
+    survey: CheckpointSurvey, message: str, facts: tuple[Fact, ...], confidence: float, level: Level
+) -> Finding:
+    return make_finding(
+        CHECKPOINT_HALF_WRITTEN,
+        message,
+        level=level,
+        subject=Subject(file=survey.contents.root),
+        evidence=facts,
+        confidence=confidence,
+    )

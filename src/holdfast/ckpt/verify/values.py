@@ -1,0 +1,134 @@
+"""Counts NaN, infinities and non-zero values in a run of numbers at memory speed.
+
+Without the sign bit, float bit patterns sort by magnitude, and NaN and infinities sort above all
+finite values (IEEE 754). So the maximum of a block tells whether it is finite, whatever the dtype;
+only other blocks are counted element by element.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from holdfast.ckpt.contents import ITEMSIZE
+
+#: Elements per chunk: a chunk and its copy fit into the CPU cache.
+_CHUNK = 1 << 16
+Bits = np.ndarray[Any, np.dtype[Any]]
+
+
+class _FloatBits(msgspec.Struct, frozen=True):
+    """Bit pattern of infinity without the sign; above it is NaN.
+
+    ``finite``: the pattern itself is a finite value.
+    """
+
+    unsigned: str
+    infinity: int
+    finite: bool = False
+
+
+_FLOAT_BITS = {
+    "float64": _FloatBits("u8", 0x7FF0000000000000),
+    "float32": _FloatBits("u4", 0x7F800000),
+    "float16": _FloatBits("u2", 0x7C00),
+    "bfloat16": _FloatBits("u2", 0x7F80),
+    "complex64": _FloatBits("u4", 0x7F800000),
+    "complex128": _FloatBits("u8", 0x7FF0000000000000),
+    "float8_e5m2": _FloatBits("u1", 0x7C),
+    "float8_e4m3fn": _FloatBits("u1", 0x7E, finite=True),
+}
+#: Dtypes with exactly one NaN pattern and no infinity.
+_ONE_NAN = {"float8_e4m3fnuz": 0x80, "float8_e5m2fnuz": 0x80, "float8_e8m0fnu": 0xFF}
+
+
+class ValueCounts(msgspec.Struct):
+    """Counts over ``elements`` values. ``other``: at least one is finite and not zero."""
+
+    elements: int = 0
+    nan: int = 0
+    inf: int = 0
+    other: bool = False
+
+    @property
+    def all_zero(self) -> bool:
+        """Return whether there are elements and all are zero."""
+        return bool(self.elements) and not (self.other or self.nan or self.inf)
+
+    def add(self, more: ValueCounts) -> None:
+        """Add the counts of another part of the same tensor."""
+        self.elements += more.elements
+        self.nan += more.nan
+        self.inf += more.inf
+        self.other = self.other or more.other
+
+
+_thread_local = threading.local()
+
+
+def _scratch_buffer(dtype: np.dtype[Any]) -> Bits:
+    """Return this thread's buffer; one per counter would be costly for 100,000 tensors."""
+    buffers: dict[str, Bits] = _thread_local.__dict__.setdefault("buffers", {})
+    if dtype.str not in buffers:
+        buffers[dtype.str] = np.empty(_CHUNK, dtype)
+    return buffers[dtype.str]
+
+
+class ValueCounter:
+    """Counts a run of values whose bytes arrive in chunks of any size."""
+
+    def __init__(self, dtype: str) -> None:
+        self.counts = ValueCounts()
+        self._dtype = dtype
+        self._form = _FLOAT_BITS.get(dtype)
+        itemsize = np.dtype(self._form.unsigned).itemsize if self._form else ITEMSIZE.get(dtype, 1)
+        self._unsigned = np.dtype(f"u{itemsize}")
+        self._magnitude = self._unsigned.type((1 << 8 * itemsize - 1) - 1)
+        self._rest = b""
+
+    def update(self, data: memoryview) -> None:
+        """Consume the next bytes; a chunk may end within an element."""
+        size = self._unsigned.itemsize
+        if self._rest:
+            needed = min(size - len(self._rest), len(data))
+            self._rest += bytes(data[:needed])
+            data = data[needed:]
+            if len(self._rest) == size:
+                self._count(np.frombuffer(self._rest, self._unsigned))
+                self._rest = b""
+        complete = len(data) // size * size
+        self._rest += bytes(data[complete:])
+        if complete:
+            self._count(np.frombuffer(data[:complete], self._unsigned))
+
+    def _count(self, bits: Bits) -> None:
+        per_element = 2 if self._dtype.startswith("complex") else 1
+        self.counts.elements += len(bits) // per_element
+        for at in range(0, len(bits), _CHUNK):
+            block = bits[at : at + _CHUNK]
+            if self._form is not None:
+                self._count_floats(block, self._form)
+            else:
+                nan = (
+                    int(np.count_nonzero(block == _ONE_NAN[self._dtype]))
+                    if self._dtype in _ONE_NAN
+                    else 0
+                )
+                self.counts.nan += nan
+                self.counts.other = self.counts.other or nan < int(np.count_nonzero(block))
+
+    def _count_floats(self, block: Bits, form: _FloatBits) -> None:
+        unsigned = np.bitwise_and(
+            block, self._magnitude, out=_scratch_buffer(self._unsigned)[: len(block)]
+        )
+        peak = int(unsigned.max())
+        if peak < form.infinity or (peak == form.infinity and form.finite):
+            self.counts.other = self.counts.other or peak > 0
+            return
+        self.counts.nan += int(np.count_nonzero(unsigned > form.infinity))
+        self.counts.inf += 0 if form.finite else int(np.count_nonzero(unsigned == form.infinity))
+        finite = unsigned[unsigned <= form.infinity if form.finite else unsigned < form.infinity]
+        self.counts.other = self.counts.other or bool(finite.any())

@@ -1,0 +1,40 @@
+"""Click groups that list commands from a table and import a command's module when it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+from holdfast.core.errors import InternalError, UnknownName
+
+#: Command -> the module with ``command``, and its line in the group's help.
+Table = Mapping[str, tuple[str, str]]
+
+
+class TableGroup(click.Group):
+    """A group whose ``--help`` imports no command."""
+
+    def __init__(self, *, table: Table, **options: Any) -> None:
+        super().__init__(**options)
+        self.table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the names in the order of the table."""
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:  # noqa: ARG002 - click's signature
+        """Return the command. Raises UnknownName."""
+        if cmd_name not in self.table:
+            raise UnknownName("command", cmd_name, self.table)
+        command = import_module(self.table[cmd_name][0]).command
+        if not isinstance(command, click.Command):
+            raise InternalError(f"{self.table[cmd_name][0]}.command is not a click command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
+        """Write the lines of the table."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in self.table.items()])

@@ -1,0 +1,1 @@
+"""Shared types and formats: findings, errors, settings, versioned documents, trace files."""

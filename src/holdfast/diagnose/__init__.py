@@ -1,0 +1,1 @@
+"""Offline and attached diagnosis: evidence, logs, dumps, stacks, redaction, bundles."""

@@ -1,0 +1,1 @@
+"""Inspect a running job that was started without holdfast (``holdfast attach``)."""

@@ -1,0 +1,1 @@
+"""Create a debug bundle with secrets redacted (``holdfast report``)."""

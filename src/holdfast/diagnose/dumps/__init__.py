@@ -1,0 +1,1 @@
+"""Flight-recorder dumps of many ranks: reduce, match calls across ranks, judge."""

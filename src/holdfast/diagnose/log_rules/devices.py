@@ -1,0 +1,155 @@
+"""GPU memory, Xids, storage and NaN: lines whose cause depends on other lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from holdfast.causes.checkpoint.checkpoint_io_slow_timeout import CHECKPOINT_IO_SLOW_TIMEOUT
+from holdfast.causes.gpu.cuda_kernel_fault import CUDA_KERNEL_FAULT
+from holdfast.causes.gpu.gpu_fell_off_bus_xid_ecc import GPU_FELL_OFF_BUS_XID_ECC
+from holdfast.causes.memory.oom_on_one_rank_then_timeout import OOM_ON_ONE_RANK_THEN_TIMEOUT
+from holdfast.core.findings import Fact
+from holdfast.core.rank_table import SourceLine
+from holdfast.core.text import pluralize
+from holdfast.diagnose.log_rules.candidates import CauseCandidate, candidate_of, lines_of
+from holdfast.diagnose.log_rules.log_index import FAILURES, LogIndex
+from holdfast.diagnose.log_rules.rank_inference import find_rank
+from holdfast.diagnose.log_rules.signal_causes import SIGNAL_CAUSES, Tier
+from holdfast.diagnose.logs import LoggedSignal, LogLine
+from holdfast.host.allocation_purpose import AllocationPurpose, purpose_of
+from holdfast.host.gpus.xids import XIDS_OF_PROGRAMS, XIDS_THAT_FOLLOW
+from holdfast.report.evidence_summary import size_text
+from holdfast.watcher import oom_messages
+from holdfast.watcher.rules.gpu_memory import TOO_LARGE, OomReason, explain_oom
+
+#: Reports that a rank waited too long for another.
+_TIMEOUTS = (
+    "gloo-timeout",
+    "socket-timeout",
+    "store-key-timeout",
+    "watchdog-stuck",
+    "barrier-missing",
+    "time-limit",
+)
+_OOM = "cuda-out-of-memory"
+
+
+def find_oom(index: LogIndex) -> Iterable[CauseCandidate]:
+    """Yield GPU memory exhaustion: on one rank while others waited for it, or on all; and why."""
+    signals = index.unrecovered(_OOM)
+    if not signals:
+        return
+    ranks = index.ranks(_OOM)
+    waiting = index.ranks("watchdog-timeout", "gloo-timeout", "peer-closed", "dump-signal") - ranks
+    lines = tuple(dict.fromkeys(lines_of(signals)))
+    rank = _find_oom_rank(index, signals)
+    error = _explain_error(index, lines, rank)
+    clause = f": {error.why.clause}" if error.why.clause else ""
+    remedies = error.why.remedies
+    if len(ranks) == 1 and waiting and index.failed_ranks <= ranks:
+        cause, confidence = OOM_ON_ONE_RANK_THEN_TIMEOUT.name, 0.85
+        verb = "was" if len(waiting) == 1 else "were"
+        message = (
+            f"only rank {rank} ran out of GPU memory; {pluralize(len(waiting), 'other rank')} "
+            f"{verb} waiting for it{clause}"
+        )
+        if remedies:
+            remedies = (*OOM_ON_ONE_RANK_THEN_TIMEOUT.remedies[:1], *remedies)
+    else:
+        cause, confidence = error.why.cause, error.why.confidence
+        first = f" (rank {rank} first)" if rank is not None else ""
+        message = f"GPU memory ran out{first}{clause}"
+        rank = rank or 0  # without a rank in any line, the first stands for all
+    yield CauseCandidate(
+        cause,
+        Tier.DEVICE,
+        confidence,
+        message,
+        lines,
+        rank,
+        place=error.place,
+        facts=error.facts,
+        remedies=remedies,
+    )
+
+
+def _find_oom_rank(index: LogIndex, signals: list[LoggedSignal]) -> int | None:
+    rank = find_rank(index, signals)
+    if rank is None and len(index.facts.hosts) <= 1:  # on one node, local rank = GPU index
+        gpus = (int(signal.fields["gpu"]) for signal in signals if "gpu" in signal.fields)
+        return next(gpus, None)
+    return rank
+
+
+class _OomError(NamedTuple):
+    """An out-of-memory error: its reason, its numbers, and the user's line that allocated."""
+
+    why: OomReason
+    facts: tuple[Fact, ...] = ()
+    place: SourceLine | None = None
+
+
+def _explain_error(index: LogIndex, lines: tuple[LogLine, ...], rank: int | None) -> _OomError:
+    """Explain the most detailed error, preferably of ``rank``."""
+    parsed = ((line, oom_messages.parse_oom_message(line.text)) for line in lines)
+    errors = [(line, error) for line, error in parsed if error is not None]
+    errors.sort(
+        key=lambda one: (one[1].allocated is None, one[1].requested is None, one[0].rank != rank)
+    )
+    if not errors or errors[0][1].requested is None:
+        return _OomError(OomReason(cause=TOO_LARGE, confidence=0.85, clause=""))
+    line, error = errors[0]
+    trace = next((each for each in index.facts.tracebacks if each.line == line), None)
+    purpose = purpose_of(trace.frames) if trace is not None else AllocationPurpose.UNKNOWN
+    why = explain_oom(error, purpose)
+    parts = ", ".join(f"{size_text(nbytes)} {name}" for name, nbytes in why.parts)
+    total = f"of {size_text(error.capacity)}: " if error.capacity is not None else ""
+    fact = Fact(text=f"{total}{parts}", origin=line.origin, rank=line.rank, time=line.time)
+    return _OomError(why, (fact,) if parts else (), trace.place if trace is not None else None)
+
+
+def find_xids(index: LogIndex) -> Iterable[CauseCandidate]:
+    """Yield Xids of the NVIDIA driver: most are faults of the GPU, some of the program."""
+    for signal in index.all("xid"):
+        number, host = int(signal.fields["xid"]), signal.line.host
+        if number in XIDS_THAT_FOLLOW:
+            continue
+        cause, confidence = GPU_FELL_OFF_BUS_XID_ECC.name, 0.95
+        if number in XIDS_OF_PROGRAMS:
+            cause, confidence = CUDA_KERNEL_FAULT.name, 0.7
+        where = f"GPU {signal.fields['pci']}" + (f" of {host}" if host else "")
+        message = f"the driver reports Xid {number} for {where}"
+        yield CauseCandidate(cause, Tier.MACHINE, confidence, message, (signal.line,), host=host)
+
+
+def find_storage_faults(index: LogIndex) -> Iterable[CauseCandidate]:
+    """Yield a full or slow disk for checkpoints; full shared memory has a rule of its own."""
+    for name in ("no-space", "checkpoint-slow", "checkpoint-long"):
+        if name == "checkpoint-long" and not index.has_any(*FAILURES, *_TIMEOUTS):
+            continue  # slow, but without effect
+        for signal in index.unrecovered(name):
+            text = signal.line.text
+            if "shm" in text or "torch_" in text or "shm-full" in index:
+                continue
+            is_full = name == "no-space"
+            message = (
+                "the disk that checkpoints are written to is full"
+                if is_full
+                else SIGNAL_CAUSES["checkpoint-slow"].sentence
+            )
+            yield CauseCandidate(
+                CHECKPOINT_IO_SLOW_TIMEOUT.name,
+                Tier.DEVICE,
+                0.9 if is_full and "checkpoint-word" in index else 0.6,
+                message,
+                (signal.line,),
+                signal.line.rank,
+            )
+            return
+
+
+def find_nan(index: LogIndex) -> Iterable[CauseCandidate]:
+    """Yield NaN in the loss, unless training continued."""
+    if signals := index.unrecovered("nan"):
+        yield candidate_of(index, SIGNAL_CAUSES["nan"], signals)

@@ -1,0 +1,180 @@
+"""Python exceptions: which are a rank's own, and which echo another rank's failure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from holdfast.causes.process.python_exception_all_ranks import PYTHON_EXCEPTION_ALL_RANKS
+from holdfast.causes.process.python_exception_on_one_rank import PYTHON_EXCEPTION_ON_ONE_RANK
+from holdfast.diagnose.log_rules.candidates import CauseCandidate
+from holdfast.diagnose.log_rules.log_index import (
+    FAILURES,
+    MIN_STEPS_AFTER,
+    LogIndex,
+    is_later,
+    position,
+)
+from holdfast.diagnose.log_rules.rank_inference import first_reporting_rank, rank_from_launchers
+from holdfast.diagnose.log_rules.signal_causes import SIGNAL_CAUSES, Tier
+from holdfast.diagnose.logs import LoggedTraceback, LogLine
+from holdfast.host.processes.user_code import is_user_file
+
+#: Raised by launchers about the processes that they started.
+_LAUNCHER_TYPES = re.compile(
+    r"(?:ChildFailedError|CalledProcessError|SignalException|ProcessRaisedException"
+    r"|ProcessExitedException|SystemExit|KeyboardInterrupt|RendezvousGracefulExitError"
+    r"|RayTaskError|ActorDiedError|WorkerCrashedError)$"
+)
+#: Raised by a rank because another is gone, or because a collective did not complete.
+_ECHO_TEXTS = re.compile(
+    r"NCCL|ncclComm|ProcessGroup|[Gg]loo|Watchdog"
+    r"|[Cc]onnection (?:reset|closed|refused|aborted)|Broken pipe|Socket [Tt]imeout"
+    r"|monitoredBarrier|Application timeout|TCPStore|[Tt]imed out|remote (?:peer|process)|EOFError"
+    r"|Store.{0,20}(?:timeout|wait)"
+)
+_ECHO_TYPES = re.compile(
+    r"(?:Dist\w*Error|BrokenPipeError|ConnectionError|ConnectionResetError|TimeoutError|EOFError)$"
+)
+#: Caused by a person or a scheduler; other rules handle their signals.
+_TERMINATION_TYPES = re.compile(
+    r"(?:SignalException|KeyboardInterrupt|RendezvousGracefulExitError)$"
+)
+#: The form of an exception's name.
+_EXCEPTION_NAME = re.compile(r"(?:Error|Exception|Interrupt|Failure)(?:_\w+)?$|\.")
+#: This notice means that a thread ended; any other notice means that nothing ended.
+_THREAD_NOTICE = "Exception in thread"
+#: A logger's record, or a mention of a retry, is this near above a traceback that was caught.
+_NEAR_LINES = 2
+_WRAPPED = re.compile(r"Caught \w+ in (?:DataLoader worker process|replica|pin memory thread)")
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
+_MAX_EXCEPTION_TEXT = 160
+
+
+def find_exceptions(index: LogIndex) -> Iterable[CauseCandidate]:
+    """Yield an exception that is not an echo, of one rank or of all."""
+    claimed = {
+        position(signal)
+        for signal in index.facts.signals
+        if signal.name in SIGNAL_CAUSES or signal.name in ("xid", "cuda-out-of-memory", "no-space")
+    }
+    own = [
+        one
+        for one in index.facts.tracebacks
+        if is_own_failure(one) and (one.line.source, one.line.number) not in claimed
+    ]
+    own = _without_recovered(index, own)
+    if own:
+        yield _candidate(index, own, Tier.EXCEPTION, (0.8, 0.85))
+
+
+def find_unclaimed_exceptions(index: LogIndex) -> Iterable[CauseCandidate]:
+    """Yield an exception that looks like an echo, for logs without another root cause.
+
+    The last exception of a chain counts, as it ended the process; launchers' exceptions count only
+    if no rank raised one.
+    """
+    left = [
+        one
+        for one in _without_recovered(index, index.facts.tracebacks)
+        if not _TERMINATION_TYPES.search(one.type)
+    ]
+    of_ranks = [
+        one
+        for one in left
+        if one.header and (not _LAUNCHER_TYPES.search(one.type) or _is_users_command(one))
+    ]
+    uncaught = of_ranks or [one for one in left if _LAUNCHER_TYPES.search(one.type)]
+    last = {(one.line.source, one.line.rank): one for one in uncaught}
+    if last:
+        first, *others = last.values()
+        earlier = [one for one in uncaught if one not in last.values()]
+        confidence = 0.55 if of_ranks else 0.3
+        yield _candidate(index, [first, *others, *earlier], Tier.SILENCE, (confidence, confidence))
+
+
+def _candidate(
+    index: LogIndex,
+    tracebacks: Sequence[LoggedTraceback],
+    tier: Tier,
+    confidences: tuple[float, float],
+) -> CauseCandidate:
+    """Return the first traceback and those like it; ``confidences``: for one and for all ranks."""
+    first = tracebacks[0]
+    same = [one for one in tracebacks if _signature(one) == _signature(first)]
+    place = first.place or next(iter(first.frames), None)
+    lines = tuple(one.line for one in same)
+    ranks = {line.rank for line in lines if line.rank is not None} or {
+        int(rank) for signal in index.all("worker-failed") for rank in signal.fields.values()
+    }
+    rank = _first_rank(index, ranks, lines)
+    on_several = len(ranks) > 1 or (not ranks and (len(same) > 1 or len(index.failed_ranks) > 1))
+    text = f"{first.type}: {first.text}"[:_MAX_EXCEPTION_TEXT].rstrip(": ")
+    text = text or "an exception whose last line is missing"
+    where = f" at {place.file.rsplit('/', 1)[-1]}:{place.line}" if place else ""
+    if on_several:
+        cause, confidence = PYTHON_EXCEPTION_ALL_RANKS, confidences[1]
+        who = f"{len(ranks) or 'several'} ranks"
+        rank = rank or 0  # the first stands for all
+    else:
+        cause, confidence = PYTHON_EXCEPTION_ON_ONE_RANK, confidences[0]
+        who = f"rank {rank}" if rank is not None else "one process"
+    message = f"{who} raised {text}{where}"
+    return CauseCandidate(cause.name, tier, confidence, message, lines, rank, place=place)
+
+
+def _first_rank(index: LogIndex, ranks: set[int], lines: Sequence[LogLine]) -> int | None:
+    failed = index.first_failed_of(ranks)
+    if failed is not None and (not ranks or failed in ranks):
+        return failed
+    reporting = first_reporting_rank(lines)
+    return reporting if reporting is not None else rank_from_launchers(index)
+
+
+def _without_recovered(
+    index: LogIndex, tracebacks: Iterable[LoggedTraceback]
+) -> list[LoggedTraceback]:
+    """Return the tracebacks without those that a later end or later progress shows were caught.
+
+    If a failure was logged from which the job did not recover, later steps show nothing.
+    """
+    failed = [name for name in FAILURES if index.unrecovered(name)]
+    certain = bool(index.failed_ranks) or "exit-code" in failed
+    reported = {position(signal) for signal in index.all("retried", "logged-error")}
+    ends = [end.line for end in index.finishes]
+
+    def is_recovered(one: LoggedTraceback) -> bool:
+        if one.notice and (
+            not one.notice.startswith(_THREAD_NOTICE)
+            or any(is_later(one.line, end) for end in ends)
+        ):
+            return True
+        if certain or (failed and not any(is_later(end, one.line) for end in ends)):
+            return False
+        near = (*range(one.header - _NEAR_LINES, one.header), one.line.number + 1)
+        is_reported = any((one.line.source, number) in reported for number in near)
+        if is_reported and any(is_later(end, one.line) is None for end in ends):
+            return True  # the end is in another log: stdout, or another rank's
+        return index.continues_after(one.line, steps=1 if is_reported else MIN_STEPS_AFTER)
+
+    return [one for one in tracebacks if not is_recovered(one)]
+
+
+def _is_users_command(one: LoggedTraceback) -> bool:
+    """Return whether a command failed that the user's own code ran."""
+    is_command = one.type.endswith("CalledProcessError")
+    return is_command and one.place is not None and is_user_file(one.place.file)
+
+
+def is_own_failure(one: LoggedTraceback) -> bool:
+    """Return whether the exception is the rank's own: not a launcher's, and not an echo."""
+    if one.type.endswith("Warning") or _LAUNCHER_TYPES.search(one.type):
+        return False
+    if _WRAPPED.match(one.text) or not _EXCEPTION_NAME.search(one.type):
+        return False  # the wrapped exception follows in the log; or the name is only a guess
+    return not (_ECHO_TYPES.search(one.type) or _ECHO_TEXTS.search(one.text))
+
+
+def _signature(one: LoggedTraceback) -> tuple[str, str]:
+    """Return type and text without numbers, which differ between ranks."""
+    return one.type.rsplit(".", 1)[-1], _NUMBERS.sub("0", one.text)[:80]

@@ -1,0 +1,231 @@
+"""The facts of logs, indexed for the rules, and the order of lines across logs."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Collection, Iterator
+from functools import cached_property, lru_cache
+
+from holdfast.diagnose.logs import LogFacts, LoggedSignal, LogLine
+
+#: Signals of a harmless line; the line's other signals are ignored.
+NOISE_PREFIX = "noise-"
+#: Steps after a line from which on the line was no failure.
+MIN_STEPS_AFTER = 3
+#: Ignored in a line where Ray lists possible reasons of a worker's death.
+GUESSED = frozenset({"oom-killer", "killed", "segfault"})
+#: Reports that a job failed.
+FAILURES = ("exit-code", "failed-code", "watchdog-timeout", "segfault", "killed", "terminated")
+#: The process is gone, or its allocation failed: only later lines about the same rank, or about a
+#: new attempt, show a recovery.
+FATAL = frozenset(
+    {
+        "exit-code",
+        "failed-code",
+        "process-ended",
+        "mpi-signal",
+        "slurm-task",
+        "segfault",
+        "bus-error",
+        "crashed",
+        "killed",
+        "aborted",
+        "terminated",
+        "cuda-out-of-memory",
+    }
+)
+#: Exit codes that are no failure of the rank: none, success, and SIGTERM by the launcher.
+_HARMLESS_EXIT_CODES = (None, 0, -15)
+#: torchrun's folder of an attempt, in the name of a log.
+_ATTEMPT = re.compile(r"(?:^|/)attempt_(\d{1,6})/")
+
+
+class LogIndex:
+    """The signals of a set of logs, by name."""
+
+    def __init__(self, facts: LogFacts) -> None:
+        self.facts = facts
+        noise = {
+            position(signal) for signal in facts.signals if signal.name.startswith(NOISE_PREFIX)
+        }
+        guesses = {position(signal) for signal in facts.signals if signal.name == "guesses"}
+        self._by_name: dict[str, list[LoggedSignal]] = {}
+        self._cache: dict[tuple[str, ...], list[LoggedSignal]] = {}
+        for signal in facts.signals:
+            is_guess = signal.name in GUESSED and position(signal) in guesses
+            if position(signal) not in noise and not is_guess:
+                self._by_name.setdefault(signal.name, []).append(signal)
+
+    def all(self, *names: str) -> list[LoggedSignal]:
+        """Return the signals with one of these names, in reading order."""
+        if names not in self._cache:
+            found = [signal for name in names for signal in self._by_name.get(name, ())]
+            self._cache[names] = sorted(found, key=lambda signal: signal.order)
+        return self._cache[names]
+
+    def first(self, *names: str) -> LoggedSignal | None:
+        """Return the first signal with one of these names."""
+        return next(iter(self.all(*names)), None)
+
+    def has_any(self, *names: str) -> bool:
+        """Return whether there is a signal with one of these names."""
+        return any(name in self._by_name for name in names)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def after(self, signal: LoggedSignal, *names: str) -> list[LoggedSignal]:
+        """Return the signals with one of these names that were read after ``signal``."""
+        return [one for one in self.all(*names) if one.order > signal.order]
+
+    def unrecovered(self, *names: str) -> list[LoggedSignal]:
+        """Return the signals with one of these names from which the job did not recover."""
+        return [signal for signal in self.all(*names) if not self.is_recovered(signal)]
+
+    # ---- ranks
+
+    def ranks(self, *names: str) -> set[int]:
+        """Return the ranks whose lines have one of these signals."""
+        return {signal.line.rank for signal in self.all(*names) if signal.line.rank is not None}
+
+    @property
+    def world_size(self) -> int | None:
+        """The largest number of ranks that NCCL or a launcher states; groups state smaller ones."""
+        sizes = [int(size) for signal in self.all("world-size") for size in signal.fields.values()]
+        return max([self.facts.world_size or 0, *sizes]) or None
+
+    @property
+    def first_failed(self) -> int | None:
+        """The rank that torchrun lists as the first failure, the earliest over all nodes."""
+        candidates = []
+        for marker in self.all("root-marker"):
+            ranks, times = self.after(marker, "failed-rank"), self.after(marker, "failed-time")
+            if ranks:
+                time = str(times[0].fields["time"]) if times else ""
+                candidates.append((time, ranks[0].order, int(ranks[0].fields["rank"])))
+        return min(candidates)[2] if candidates else None
+
+    @property
+    def failed_local_rank(self) -> int | None:
+        """The local rank that torchrun saw fail; None if there are several, or none."""
+        local = {int(signal.fields["local_rank"]) for signal in self.all("exit-code")}
+        return local.pop() if len(local) == 1 else None
+
+    def first_failed_of(self, ranks: Collection[int | None]) -> int | None:
+        """Return the rank that torchrun reports first; on one node its local rank in ``ranks``."""
+        if self.first_failed is not None:
+            return self.first_failed
+        local = self.failed_local_rank if len(self.facts.hosts) <= 1 else None
+        return local if local in ranks else None
+
+    @property
+    def failed_ranks(self) -> set[int]:
+        """The ranks that a launcher reports as failed, except those that it terminated."""
+        return {
+            rank.rank
+            for rank in self.facts.ranks.values()
+            if rank.exit_code not in _HARMLESS_EXIT_CODES
+        }
+
+    # ---- recovery
+
+    @cached_property
+    def finishes(self) -> list[LoggedSignal]:
+        """The lines that report the end of training, not only of a communicator or a job script."""
+        return [one for one in self.all("finished") if "vague" not in one.fields]
+
+    @cached_property
+    def is_restarted(self) -> bool:
+        """An agent saw a process fail and did not give up: it printed no failure table."""
+        gave_up = any(one.type.endswith("ChildFailedError") for one in self.facts.tracebacks)
+        return "exit-code" in self and "failed-code" not in self and not gave_up
+
+    def is_recovered(self, signal: LoggedSignal) -> bool:
+        """Return whether the job progressed or finished after ``signal``, without a later failure.
+
+        If a launcher restarted the ranks, its report of the failure comes first, and the new
+        attempt counts.
+        """
+        ends = (end.line for end in self.finishes)
+        if self.is_restarted and any(is_later(end, signal.line) is None for end in ends):
+            return True
+        restarts = reversed(self.after(signal, "exit-code"))
+        begin = next((one for one in restarts if self._progresses_after(one)), signal)
+        if any(position(one) != position(begin) for one in self.after(begin, *FAILURES)):
+            return False
+        return self._progresses_after(begin) or (
+            signal.name not in FATAL and bool(self.after(begin, "finished"))
+        )
+
+    def _progresses_after(self, signal: LoggedSignal) -> bool:
+        if signal.name in FATAL:
+            return self.continues_after(signal.line, steps=MIN_STEPS_AFTER)
+        return len(self.after(signal, "pace", "progress")) >= MIN_STEPS_AFTER
+
+    def continues_after(self, line: LogLine, *, steps: int) -> bool:
+        """Return whether the rank of ``line`` finished, or logged ``steps`` steps, after it.
+
+        A line without a rank stands for every rank. Other ranks alone must both finish and step.
+        """
+        all_steps = own_steps = 0
+        finished = False
+        for one in self._progress_after(line):
+            ranks = {one.line.rank, line.rank}
+            is_own = None in ranks or len(ranks) == 1 or are_different_attempts(one.line, line)
+            if one.name == "finished":
+                finished = True
+                if is_own:
+                    return True
+            else:
+                all_steps += 1
+                own_steps += is_own
+            if own_steps >= steps or (finished and all_steps >= MIN_STEPS_AFTER):
+                return True
+        return False
+
+    def _progress_after(self, line: LogLine) -> Iterator[LoggedSignal]:
+        for source, signals in self._progress_by_log.items():
+            if source == line.source:
+                begin = bisect_right(signals, line.number, key=lambda one: one.line.number)
+                yield from signals[begin:]
+            elif line.time is not None or are_different_attempts(signals[0].line, line):
+                yield from (one for one in signals if is_later(one.line, line))
+
+    @cached_property
+    def _progress_by_log(self) -> dict[str, list[LoggedSignal]]:
+        """Steps and ends of the training in each log, by line."""
+        found: dict[str, list[LoggedSignal]] = {}
+        for one in (*self.finishes, *self.all("progress", "pace")):
+            found.setdefault(one.line.source, []).append(one)
+        for signals in found.values():
+            signals.sort(key=lambda one: one.line.number)
+        return found
+
+
+def is_later(line: LogLine, earlier: LogLine) -> bool | None:
+    """Return whether ``line`` was written after ``earlier``; None if that is unknown."""
+    if line.source == earlier.source:
+        return line.number > earlier.number
+    if are_different_attempts(line, earlier):
+        return (_attempt(line.source) or 0) > (_attempt(earlier.source) or 0)
+    if line.time is not None and earlier.time is not None:
+        return line.time > earlier.time
+    return None
+
+
+def are_different_attempts(one: LogLine, other: LogLine) -> bool:
+    """Return whether the logs' names show that the lines are of two attempts of torchrun."""
+    attempts = {_attempt(one.source), _attempt(other.source)}
+    return len(attempts) == 2 and None not in attempts
+
+
+@lru_cache(maxsize=1024)
+def _attempt(source: str) -> int | None:
+    found = _ATTEMPT.search(source)
+    return int(found[1]) if found else None
+
+
+def position(signal: LoggedSignal) -> tuple[str, int]:
+    """Return source and number of the signal's line."""
+    return signal.line.source, signal.line.number

@@ -1,0 +1,135 @@
+"""Rendezvous and connections between ranks: which endpoint could not be reached."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from holdfast.causes.network.firewall_blocked_ports import FIREWALL_BLOCKED_PORTS
+from holdfast.causes.network.master_unreachable import MASTER_UNREACHABLE
+from holdfast.causes.network.stale_rendezvous_store import STALE_RENDEZVOUS_STORE
+from holdfast.causes.sync.store_wait import STORE_WAIT
+from holdfast.diagnose.log_rules.candidates import CauseCandidate, candidate_of
+from holdfast.diagnose.log_rules.log_index import LogIndex, position
+from holdfast.diagnose.log_rules.rank_inference import find_absent_rank
+from holdfast.diagnose.log_rules.signal_causes import SIGNAL_CAUSES, Tier
+from holdfast.diagnose.logs import LoggedSignal
+
+_LOOPBACK = re.compile(r"\(?(?:localhost|127\.\d+\.\d+\.\d+|::1)\b")
+_CONNECT_ERROR = re.compile(r"refused|[Tt]imed? ?out|Timeout|reset by peer|[Ff]ailed to connect")
+_LAUNCHER_FILE = re.compile(r"distributed/(?:launcher/api|rendezvous|elastic/rendezvous/\w+)\.py$")
+_RENDEZVOUS_SIGNALS = (
+    "store-unreachable",
+    "clients-joined",
+    "rendezvous-timeout",
+    "store-key-timeout",
+)
+_PEER_SIGNALS = (
+    "ib-completion",
+    "ib-verb",
+    "ib-event",
+    "no-interface",
+    "docker-interface",
+    "no-route",
+    "connect-timed-out",
+    "connect-refused",
+    "gloo-connect",
+    "nccl-system-error",
+    "nccl-cuda-error",
+    "nccl-internal-error",
+    "store-lost",
+    "peer-closed",
+)
+#: Without one of these, the name of an interface is no fault.
+_CONNECTION_FAILURES = (
+    "nccl-system-error",
+    "connect-timed-out",
+    "connect-refused",
+    "no-route",
+    "watchdog-timeout",
+    "gloo-connect",
+)
+
+
+def find_rendezvous_faults(index: LogIndex) -> Iterable[CauseCandidate]:
+    """Yield faults of the store: connections to it are dropped, or it is not running."""
+    joined, lost = index.first("clients-joined"), index.first("store-unreachable")
+    if (
+        joined is not None
+        and lost is not None
+        and "port" in lost.fields
+        and not _LOOPBACK.search(lost.line.text)
+    ):
+        message = (
+            f"the master is running ({joined.fields['joined']} of {joined.fields['wanted']} ranks "
+            f"joined), but connections to its port {lost.fields['port']} time out instead of being "
+            "refused: packets are being dropped, probably by a firewall"
+        )
+        cause, lines = FIREWALL_BLOCKED_PORTS.name, (lost.line, joined.line)
+        yield CauseCandidate(cause, Tier.NETWORK, 0.85, message, lines)
+    yield from _find_missing_client(index)
+    # A rank, not the store, is missing where the unique ID is requested.
+    requests = {position(signal) for signal in index.all("unique-id")}
+    for name in _RENDEZVOUS_SIGNALS:
+        signals = [one for one in index.unrecovered(name) if position(one) not in requests]
+        if signals:
+            yield candidate_of(index, SIGNAL_CAUSES[name], signals)
+
+
+def _find_missing_client(index: LogIndex) -> Iterable[CauseCandidate]:
+    """Yield the rank that did not join a store that is running."""
+    joined, waits = index.first("clients-joined"), index.first("store-key-timeout")
+    if joined is None or waits is None or "store-unreachable" in index:
+        return
+    absent = find_absent_rank(index, index.facts.ranks.keys())
+    missing = f"rank {absent}" if absent is not None else "the others"
+    message = (
+        f"{joined.fields['joined']} of {joined.fields['wanted']} ranks joined the store and timed "
+        f"out waiting for {missing}"
+    )
+    lines = (joined.line, waits.line)
+    yield CauseCandidate(STORE_WAIT.name, Tier.NETWORK, 0.7, message, lines, absent)
+
+
+def find_unreachable_store(index: LogIndex) -> Iterable[CauseCandidate]:
+    """Yield a store that a launcher, or a rank creating its first process group, cannot reach."""
+    for one in index.facts.tracebacks:
+        in_launcher = any(_LAUNCHER_FILE.search(frame.file) for frame in one.frames)
+        if in_launcher and _CONNECT_ERROR.search(one.text):
+            message = "the rendezvous store did not respond"
+            cause, rank = MASTER_UNREACHABLE.name, one.line.rank
+            yield CauseCandidate(cause, Tier.NETWORK, 0.6, message, (one.line,), rank)
+            return
+
+
+def find_peer_faults(index: LogIndex) -> Iterable[CauseCandidate]:
+    """Yield failed connections between ranks."""
+    for name in _PEER_SIGNALS:
+        signals = index.unrecovered(name)
+        if not signals:
+            continue
+        if name == "gloo-connect" and (stale := _find_stale_addresses(index, signals[0])):
+            yield stale
+        if name == "peer-closed" and closed_after_timeout(index):
+            continue
+        if name != "docker-interface" or index.has_any(*_CONNECTION_FAILURES):
+            yield candidate_of(index, SIGNAL_CAUSES[name], signals)
+
+
+def _find_stale_addresses(index: LogIndex, signal: LoggedSignal) -> CauseCandidate | None:
+    """Return stale addresses in the store, which ranks of the previous attempt left there."""
+    failed = [one for one in index.all("exit-code") if one.order < signal.order]
+    if not failed or "refused" not in signal.line.text:
+        return None
+    message = (
+        "after a restart, connections between ranks were refused: the store may still contain the "
+        "addresses of the previous attempt"
+    )
+    lines = (failed[0].line, signal.line)
+    return CauseCandidate(STALE_RENDEZVOUS_STORE.name, Tier.NETWORK, 0.6, message, lines)
+
+
+def closed_after_timeout(index: LogIndex) -> bool:
+    """Return whether ranks closed their connections because they timed out; none was killed."""
+    killed = index.has_any("killed", "segfault", "oom-killer", "aborted")
+    return "gloo-timeout" in index and not killed

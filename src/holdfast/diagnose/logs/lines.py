@@ -1,0 +1,150 @@
+"""Split a raw log line into its prefix (rank, host, time) and its message.
+
+kubectl, srun, torchrun and torch's logging each add a prefix of their own. Each pattern of
+``_PREFIXES`` matches one of them; up to ``MAX_PREFIXES`` are stripped. Terminal colors, carriage
+returns and progress bars are removed.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.diagnose.logs import LogLine
+
+MAX_PREFIXES = 6
+#: Longer lines are cut, which bounds the time that patterns take.
+MAX_CHARACTERS = 8192
+#: Year of times without one; only their order matters.
+NO_YEAR = 1970
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-_])")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+#: A tqdm bar, with or without a title: ``12%|███ | 3/25 [00:08<01:00,  2.1it/s, loss=1]``.
+_BAR = re.compile(
+    r"(?:[\w .:/-]{0,60}: )?\s{0,3}\d{1,3}%\|[^|]{0,200}\| *[\d.kMG]+/[\d.kMG?]+ \[[^\]]{0,120}\]"
+)
+
+#: A rank after the prefix of an unknown writer.
+_RANK_IN_TEXT = re.compile(r"\[rank[ :=]{0,2}(\d{1,6})\]", re.IGNORECASE)
+
+_MONTHS = {name: number for number, name in enumerate(calendar.month_abbr) if name}
+_DATE = r"(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)"
+_NAMED_DAY = r"(?P<name>[A-Z][a-z]{2}) +(?P<day>\d{1,2})"
+_CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?P<fraction>[.,]\d{1,9})?"
+_ZONE = r"(?: ?(?P<zone>Z|[+-]\d\d:?\d\d))?"
+#: Shards that inference engines print after the time.
+_SHARD = r"(?: (?:DP\d{1,4} )?TP(?P<rank>\d{1,4})(?: EP\d{1,4})?)?"
+
+#: Each matches one prefix. Groups: rank, host, task (``srun -l``), and those of a time.
+_PREFIXES = tuple(
+    re.compile(expression)
+    for expression in (
+        r"\s{0,8}\[rank[ :]{0,2}(?P<rank>\d{1,6})\]:? ?",
+        r"\s{0,8}\[[Rr]ank (?P<rank>\d{1,6})\]:? ?",
+        r"(?:\[RANK |RANK=?|rank=?|Rank )(?P<rank>\d{1,6})(?:\]|:|\|) ?",
+        r"\[1,(?P<rank>\d{1,6})\]<std(?:out|err)>: ?",
+        r"\[[\w./-]{1,200}\.(?:py|cc|cpp|cu|h|hpp|rs):\d{1,6}\] ?",
+        r"\[(?P<host>[A-Za-z][\w.-]{0,120}):(?P<rank>\d{1,6})\] ?",
+        r"\[(?:default|trainer|worker|main|default_role)_?(?P<rank>\d{1,6})\]: ?",
+        r"\[pod/(?P<host>[\w.-]{1,253})/[\w.-]{1,253}\] ?",
+        r"\((?:Vllm)?Worker(?:Process)?(?: rank=|_TP)(?P<rank>\d{1,6})\b[^)]{0,40} pid=\d+\) ?",
+        r"\((?P<actor>[A-Za-z_][\w.:]{0,80}) pid=\d+(?:, ip=(?P<host>[\w.:]{1,60}))?\) ?",
+        r"(?P<host>[A-Za-z][A-Za-z0-9_.-]{0,60}-?\d[\w.-]{0,60}): (?=\S)",
+        r" {0,4}(?P<task>\d{1,5}): (?=[^\d\s]| {2})",
+        r"\s{0,4}\| ",
+        r"\[\d{1,9}\] (?=\[)",
+        r"\d{1,9}:(?=\[(?:rank|default)\d)",
+        r"std(?:out|err): ",
+        r"[\w.-]{1,60} - (?:DEBUG|INFO|WARNING|ERROR|CRITICAL) - ",
+        r"(?P<host>[\w.-]{1,120}):\d{1,8}:\d{1,8} \[(?P<device>\d{1,3})\] ",
+        rf"\[?{_DATE}[T_ ]{_CLOCK}{_ZONE}{_SHARD}\]?(?: - |[,:]? ?)",
+        rf"\[?(?:[A-Z][a-z]{{2}} )?{_NAMED_DAY} {_CLOCK}(?: (?P<year>\d{{4}}))?\]? ",
+        rf"\[?[WEIF](?P<month>\d\d?)(?P<day>\d\d) {_CLOCK} (?:\d+ )?[\w./-]{{1,300}}:\d+\]:? ?",
+        rf"(?:INFO|WARNING|ERROR|DEBUG|CRITICAL) (?P<month>\d\d)-(?P<day>\d\d) {_CLOCK} ",
+        r"\[(?P<uptime>\s{0,6}\d{1,9}\.\d{6})\] ",
+        r"\[PG (?:ID )?\w+ (?:PG )?GUID [^\]]{0,80}?Rank (?P<rank>\d{1,6})\] {0,2}",
+    )
+)
+
+
+@dataclass(frozen=True)
+class LinePrefix:
+    """The prefixes of a line, and the ``text`` after them."""
+
+    text: str
+    rank: int | None = None
+    host: str = ""
+    time: float | None = None
+
+
+def clean_line(raw: bytes) -> str:
+    """Decode the line; remove colors, progress bars and text overwritten by a carriage return."""
+    data = raw.lstrip(b"\0")[: 4 * MAX_CHARACTERS]
+    text = _ESCAPES.sub("", data.decode("utf-8", errors="replace"))
+    if "\r" in text:
+        parts = [part for part in text.split("\r") if part.strip()]
+        text = next(
+            (part for part in reversed(parts) if not _BAR.fullmatch(part.strip())),
+            parts[-1] if parts else "",
+        )
+    if "%|" in text:
+        text = _BAR.sub("", text)
+    return _CONTROL.sub("", text.rstrip("\n"))[:MAX_CHARACTERS]
+
+
+def parse_line(raw: bytes, source: str, number: int, *, rank: int | None = None) -> LogLine:
+    """Return line ``number`` of ``source``; ``rank`` is used if the line itself names none."""
+    prefix = strip_prefixes(clean_line(raw))
+    rank = prefix.rank if prefix.rank is not None else rank
+    return LogLine(prefix.text, source, number, rank=rank, host=prefix.host, time=prefix.time)
+
+
+def strip_prefixes(text: str) -> LinePrefix:
+    """Strip the prefixes; the innermost rank and the outermost time and host count.
+
+    The number that ``srun -l`` prints is the rank if nothing else names one.
+    """
+    rank: int | None = None
+    task: int | None = None
+    host, time = "", None
+    for _ in range(MAX_PREFIXES):
+        found = next((match for prefix in _PREFIXES if (match := prefix.match(text))), None)
+        if found is None:
+            break
+        groups = found.groupdict()
+        rank = int(groups["rank"]) if groups.get("rank") else rank
+        task = int(groups["task"]) if groups.get("task") else task
+        host = host or groups.get("host") or ""
+        time = time if time is not None else _parse_time(groups)
+        text = text[found.end() :]
+    if rank is None:
+        named = _RANK_IN_TEXT.search(text, 0, 200)
+        rank = int(named[1]) if named else task
+    return LinePrefix(text, rank, host, time)
+
+
+def _parse_time(groups: dict[str, Any]) -> float | None:
+    """Return Unix seconds, assuming UTC without a zone."""
+    if groups.get("uptime"):
+        return float(groups["uptime"])
+    if not groups.get("hour"):
+        return None
+    month = _MONTHS.get(groups.get("name") or "", int(groups.get("month") or 0))
+    day, hour, minute, second = (int(groups[name]) for name in ("day", "hour", "minute", "second"))
+    year = int(groups.get("year") or NO_YEAR)
+    is_date = year >= 1 and 1 <= month <= 12 and 1 <= day <= 31
+    if not (is_date and hour < 24 and minute < 60 and second <= 60):
+        return None
+    seconds = calendar.timegm((year, month, day, hour, minute, second))
+    fraction = float("0" + (groups.get("fraction") or ".0").replace(",", "."))
+    return seconds + fraction - _zone_offset(groups.get("zone"))
+
+
+def _zone_offset(zone: str | None) -> float:
+    if not zone or zone == "Z":
+        return 0.0
+    digits = zone[1:].replace(":", "")
+    return (1 if zone[0] == "+" else -1) * (int(digits[:2]) * 3600 + int(digits[2:]) * 60)

@@ -1,0 +1,323 @@
+"""Read logs: signals and tracebacks in order, and the progress of each rank.
+
+One pass over every file finds the matching lines (``scan.py``); only those are parsed, and the last
+line of each file, which is often all that a rank logs about a failure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from holdfast.core.rank_table import SourceLine, ThreadStack
+from holdfast.diagnose.evidence import EvidenceFile
+from holdfast.diagnose.evidence.streams import ReadableStream
+from holdfast.diagnose.logs import LogFacts, LoggedRank, LoggedSignal, LoggedTraceback, LogLine
+from holdfast.diagnose.logs.bounded_signals import MAX_TRACEBACKS, BoundedSignals, first_and_last
+from holdfast.diagnose.logs.lines import parse_line
+from holdfast.diagnose.logs.rank_attribution import (
+    NCCL_PROCESS,
+    parse_actor_pid,
+    rank_of_actor,
+    record_actor_rank,
+)
+from holdfast.diagnose.logs.scan import ScanHit, Scanner
+from holdfast.diagnose.logs.signals import ROWS, ScanRow, extract_fields
+from holdfast.host.processes.user_code import innermost_user_frame
+
+MAX_FRAMES = 64
+
+Fields = dict[str, str | int | float]
+
+#: Signals of nearly every line of a healthy log: sampled in the middle of a long log.
+SPARSE_SIGNALS = frozenset(
+    {
+        "progress",
+        "pace",
+        "evaluation",
+        "checkpoint-word",
+        "preparing",
+        "rank-elements",
+        "process-rank",
+        "actor-failed",
+    }
+)
+
+#: Ranks in file names: torchrun's folders, and common conventions within one part of a path.
+_TORCHRUN_LOG = re.compile(r"attempt_\d+/(?P<rank>\d{1,6})/std(?:out|err)\.log$")
+_PATH_SEPARATORS = re.compile(r"[/!]")
+_RANK_IN_PATH = (
+    re.compile(r"(?:^|[_.-])rank[_-]?(?P<rank>\d{1,6})(?:[_.-]|$)", re.IGNORECASE),
+    re.compile(r"(?:^|[_.-])(?:task|worker|proc)[_-](?P<rank>\d{1,6})\.(?:log|out|err|txt)$"),
+)
+_TRACEBACK_SIGNALS = frozenset({"notice", "traceback", "frame", "exception"})
+#: The last line of a traceback whose exception has an unusual name: it is not indented.
+_LAST_LINE = re.compile(
+    r"(?P<type>(?:(?:\w+|<locals>)\.)+[A-Za-z_]\w*|[A-Z]\w*)(?:: (?P<text>.*))?$"
+)
+#: A notice is at most this many lines above its traceback.
+_NOTICE_LINES = 3
+#: Watchdog lines are about one process group, which the line's prefix names.
+_GROUP_SIGNALS = frozenset({"work-status", "watchdog-timeout"})
+_GROUP = re.compile(rb"\[PG (?:ID \w+ PG GUID |ID )?(\w+)")
+
+
+def rank_in_name(name: str) -> int | None:
+    """Return the rank in a file's name, or in the innermost folder that has one; None if none."""
+    found = _TORCHRUN_LOG.search(name)
+    if found is not None:
+        return int(found["rank"])
+    for part in reversed(_PATH_SEPARATORS.split(name)):
+        for expression in _RANK_IN_PATH:
+            if (found := expression.search(part)) is not None:
+                return int(found["rank"])
+    return None
+
+
+def read_logs(files: Iterable[EvidenceFile]) -> LogFacts:
+    """Return all facts in ``files``. Raises OSError if a file cannot be read to its end."""
+    reader = LogReader()
+    for file in files:
+        with file.open() as stream:
+            reader.add(file.name, stream)
+    return reader.facts()
+
+
+def create_scanner() -> Scanner:
+    """Return a scanner for all signals."""
+    patterns = [(row.name, row.find or row.expression, row.ignore_case) for row in ROWS]
+    return Scanner(patterns, sparse=SPARSE_SIGNALS, followed={"frame"})
+
+
+@dataclass
+class _OpenTraceback:
+    """A traceback whose exception line was not read yet; ``guess`` is the likely exception."""
+
+    begin: LogLine
+    header: int = 0
+    notice: str = ""
+    frames: list[SourceLine] = field(default_factory=list)
+    guess: LoggedTraceback | None = None
+
+    def close(self, kind: str, text: str, line: LogLine) -> LoggedTraceback:
+        """Return the traceback of an exception of type ``kind`` on ``line``."""
+        frames = tuple(reversed(self.frames))
+        place = innermost_user_frame(ThreadStack(frames)) if frames else None
+        return LoggedTraceback(kind, text, line, frames, place, self.header, self.notice)
+
+
+class _TracebackCollector:
+    """The tracebacks of several files; ranks may interleave theirs in one file."""
+
+    def __init__(self) -> None:
+        self._source = ""
+        self._open: dict[int | None, _OpenTraceback] = {}
+        self._notices: dict[int | None, LogLine] = {}
+        self._complete: list[LoggedTraceback] = []
+
+    def begin_file(self, name: str) -> None:
+        """Close the tracebacks of the previous file."""
+        self._complete = list(self.all())
+        self._source = name
+        self._open.clear()
+        self._notices.clear()
+
+    def add_signal(self, name: str, line: LogLine, fields: Fields) -> None:
+        """Add a line of a traceback; ``name`` is one of _TRACEBACK_SIGNALS."""
+        if name == "notice":
+            self._notices[line.rank] = line
+        elif name == "traceback":
+            before = self._open.pop(line.rank, None)
+            if before is not None and before.guess is not None:
+                self._add(before.guess)
+            notice = self._notices.pop(line.rank, None)
+            near = notice is not None and line.number - notice.number <= _NOTICE_LINES
+            self._open[line.rank] = _OpenTraceback(
+                line, line.number, notice.text if notice and near else ""
+            )
+        elif name == "frame":
+            trace = self._open.setdefault(line.rank, _OpenTraceback(line))
+            if len(trace.frames) < MAX_FRAMES:
+                function = str(fields.get("function", ""))
+                trace.frames.append(SourceLine(str(fields["file"]), int(fields["line"]), function))
+        else:
+            trace = self._open.pop(line.rank, _OpenTraceback(line))
+            self._add(trace.close(str(fields["type"]), str(fields.get("text", "")), line))
+
+    def guess_exception(self, line: LogLine) -> None:
+        """Keep the first line after the frames of an open traceback that may be its last line."""
+        trace = self._open.get(line.rank)
+        if trace is None or not trace.header or not trace.frames or trace.guess is not None:
+            return
+        found = _LAST_LINE.match(line.text.strip())
+        if found is not None and _indent(line.text) <= _indent(trace.begin.text):
+            trace.guess = trace.close(found["type"], found["text"] or "", line)
+
+    def _add(self, traceback: LoggedTraceback) -> None:
+        self._complete.append(traceback)
+        if len(self._complete) > MAX_TRACEBACKS:
+            self._complete = list(first_and_last(self._complete))
+
+    def all(self) -> tuple[LoggedTraceback, ...]:
+        """Return the complete tracebacks, and the open ones of this file by guess or cut off."""
+        cut = [trace for trace in self._open.values() if trace.header and trace.frames]
+        ends = [trace.guess or trace.close("", "", trace.begin) for trace in cut]
+        earlier = [one for one in self._complete if one.line.source != self._source]
+        current = [one for one in self._complete if one.line.source == self._source]
+        current = sorted((*current, *ends), key=lambda one: one.line.number)
+        return first_and_last((*earlier, *current))
+
+
+class LogReader:
+    """Reads several logs one after the other, or one log that grows.
+
+    Readers of the logs of one job may share a ``scanner``, and ``rank_by_process``, which maps
+    processes of NCCL and Ray to ranks.
+    """
+
+    def __init__(
+        self, scanner: Scanner | None = None, rank_by_process: dict[str, int] | None = None
+    ) -> None:
+        self._scanner = scanner or create_scanner()
+        self._following = 0
+        self._source = ""
+        self._file_rank: int | None = None
+        self._signals = BoundedSignals()
+        self._tracebacks = _TracebackCollector()
+        self._ranks: dict[int, LoggedRank] = {}
+        self._rank_by_process = {} if rank_by_process is None else rank_by_process
+        self._hosts: set[str] = set()
+        self._world_size: int | None = None
+        self._last: LogLine | None = None
+        self._lines = self._bytes = 0
+        self._failed_rank: int | None = None
+        self._failed_host = ""
+
+    def add(self, name: str, stream: ReadableStream, *, after_lines: int = 0) -> int:
+        """Read ``stream`` to its end; return its number of lines.
+
+        With ``after_lines`` the stream continues the previous log after that many lines.
+        """
+        if not after_lines:
+            self._tracebacks.begin_file(name)
+            self._source, self._file_rank = name, rank_in_name(name)
+            self._failed_rank, self._failed_host = None, ""
+            self._following = 0
+        scanner = self._scanner
+        for hit in scanner.scan(stream, following=self._following):
+            self._add_hit(hit, after_lines)
+        self._following = scanner.following
+        self._lines += scanner.lines
+        self._bytes += scanner.bytes
+        if scanner.last is not None:
+            number, raw = scanner.last
+            self._last = self._parse_line(raw, number + after_lines)
+            self._count_line(self._last)
+        return scanner.lines
+
+    def _parse_line(self, raw: bytes, number: int) -> LogLine:
+        return parse_line(raw, self._source, number, rank=self._file_rank)
+
+    def _add_hit(self, hit: ScanHit, after_lines: int) -> None:
+        """Add a matching line; ``after_lines`` precede the stream that is being read."""
+        line = self._parse_line(hit.line, hit.number + after_lines)
+        process = NCCL_PROCESS.match(hit.line)
+        if process is not None:
+            self._hosts.add(process[2].decode())
+            if line.rank is None:
+                line = replace(line, rank=self._rank_by_process.get(process[1].decode()))
+        line, actor = self._attribute_to_actor(line, hit.line)
+        if hit.rows:
+            self._count_line(line)
+        for index in hit.rows:
+            row, owner = ROWS[index], line
+            fields = extract_fields(row, line.text)
+            if fields is None:  # the match is in a prefix or progress bar, maybe another rank's
+                fields = extract_fields(row, hit.line.decode("utf-8", errors="replace"))
+                owner = replace(line, rank=None)
+            if fields is None:
+                continue
+            if process is not None:
+                fields["device"] = int(process[3])
+            if row.name in _GROUP_SIGNALS and (group := _GROUP.search(hit.line)) is not None:
+                fields["group"] = group[1].decode()
+            if row.name == "process-rank" and (pid := fields.get("pid", actor)) is not None:
+                record_actor_rank(self._rank_by_process, int(pid), int(fields["rank"]))
+            self._add_signal(row, owner, fields, process[1].decode() if process else "")
+        self._tracebacks.guess_exception(line)
+
+    def _attribute_to_actor(self, line: LogLine, raw: bytes) -> tuple[LogLine, int | None]:
+        """Return the line with its actor's rank, and the actor's pid."""
+        actor = parse_actor_pid(raw) if self._file_rank is None else None
+        if actor is None:
+            return line, None
+        if line.rank is None:
+            return replace(line, rank=rank_of_actor(self._rank_by_process, actor)), actor
+        record_actor_rank(self._rank_by_process, actor, line.rank)
+        return line, actor
+
+    def _count_line(self, line: LogLine) -> None:
+        if line.rank is not None:
+            known = self._ranks.get(line.rank) or LoggedRank(rank=line.rank)
+            self._ranks[line.rank] = replace(
+                known, host=line.host or known.host, lines=known.lines + 1, last=line
+            )
+
+    def _add_signal(self, row: ScanRow, line: LogLine, fields: Fields, process: str) -> None:
+        if row.name in _TRACEBACK_SIGNALS:
+            self._tracebacks.add_signal(row.name, line, fields)
+            return
+        if row.name == "nccl-rank":
+            self._rank_by_process[process] = int(fields["rank"])
+            self._world_size = max(self._world_size or 0, int(fields["world"]))
+        elif row.name == "work-status" and line.rank is not None:
+            self._set_progress(line.rank, fields)
+        elif row.name in ("failed-rank", "failed-code", "failed-host"):
+            self._add_failure_table_row(row.name, fields)
+        elif row.name == "actor-failed":
+            rank = rank_of_actor(self._rank_by_process, int(fields["pid"]))
+            if rank is not None:
+                self._signals.add(LoggedSignal("worker-failed", line, {"rank": rank}))
+        self._signals.add(LoggedSignal(row.name, line, fields))
+
+    def _set_progress(self, rank: int, fields: Fields) -> None:
+        known, group = self._ranks[rank], str(fields.get("group", "0"))
+        self._ranks[rank] = replace(
+            known,
+            enqueued={**known.enqueued, group: int(fields["enqueued"])},
+            completed={**known.completed, group: int(fields["completed"])},
+        )
+
+    def _add_failure_table_row(self, name: str, fields: Fields) -> None:
+        """Add a line of torchrun's failure table, which has one line per value."""
+        if name == "failed-host":
+            self._failed_host = str(fields["host"])
+        elif name == "failed-rank":
+            self._failed_rank = int(fields["rank"])
+        elif self._failed_rank is not None:
+            known = self._ranks.get(self._failed_rank) or LoggedRank(rank=self._failed_rank)
+            host = known.host or self._failed_host
+            self._ranks[self._failed_rank] = replace(
+                known, exit_code=int(fields["code"]), host=host
+            )
+            self._failed_rank = None
+
+    def facts(self) -> LogFacts:
+        """Return the facts read so far."""
+        return LogFacts(
+            signals=self._signals.all(),
+            tracebacks=self._tracebacks.all(),
+            ranks=dict(self._ranks),
+            world_size=self._world_size,
+            hosts=frozenset(self._hosts),
+            last=self._last,
+            lines=self._lines,
+            bytes=self._bytes,
+        )
+
+
+def _indent(text: str) -> int:
+    return len(text) - len(text.lstrip())

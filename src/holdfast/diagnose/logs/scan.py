@@ -1,0 +1,249 @@
+"""Find the lines of a log that match a table of patterns: one pass, constant memory.
+
+A stream is read in blocks of whole lines, which ``search_engines.py`` searches. To bound memory,
+lines longer than ``MAX_LINE_BYTES`` are cut into pieces that are searched separately; each hit has
+the line's number and the piece's offset. Cuts are made after a carriage return if there is one
+(updates of a progress bar are one line), and after a run of NUL bytes (a truncated log begins with
+one).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from holdfast.diagnose.evidence.streams import ReadableStream
+from holdfast.diagnose.logs.search_engines import (
+    BlockSearch,
+    SearchPattern,
+    compile_with_hyperscan,
+    compile_with_re,
+)
+
+CHUNK_BYTES = 1 << 18
+#: Longer lines are cut.
+MAX_LINE_BYTES = 1 << 16
+#: Bytes searched with ``re`` before the table is compiled for Hyperscan, which takes as long.
+SMALL_BYTES = 1 << 17
+
+#: Sparse rows are searched in this much of a stream's start and end, and between them in one block
+#: of about SAMPLE_BYTES every SAMPLE_EVERY_BYTES.
+FIRST_BYTES = 1 << 18
+LAST_BYTES = 2 << 20
+SAMPLE_BYTES = 1 << 14
+SAMPLE_EVERY_BYTES = 8 << 20
+#: After each HALVED_EVERY lines with sparse rows only, FIRST_BYTES and LAST_BYTES are halved for
+#: the following streams, down to LEAST_BYTES: a folder may have 100,000 logs.
+HALVED_EVERY = 5_000
+LEAST_BYTES = 1 << 6
+
+#: Lines after a followed row that are hits: enough for a traceback interleaved with other ranks'.
+MAX_FOLLOWING = 64
+
+
+@dataclass(frozen=True)
+class ScanHit:
+    """A matching line: its number from 1, its offset in bytes, and the matching rows."""
+
+    number: int
+    offset: int
+    line: bytes
+    rows: tuple[int, ...]
+
+
+class Scanner:
+    """Searches streams, one at a time, for ``patterns``.
+
+    ``sparse`` names rows that match nearly every line of a healthy log, such as step numbers. They
+    are searched in the first FIRST_BYTES and the last LAST_BYTES of a stream, and between them only
+    in SAMPLE_BYTES every SAMPLE_EVERY_BYTES, all rounded up to whole lines. Other rows are searched
+    everywhere; a hit for one of them may lack its sparse rows.
+
+    ``followed`` names rows after which the next ``MAX_FOLLOWING`` lines are hits too, even without
+    rows.
+    """
+
+    def __init__(
+        self,
+        patterns: Sequence[SearchPattern],
+        *,
+        sparse: Collection[str] = (),
+        followed: Collection[str] = (),
+    ) -> None:
+        full = [row for row, (name, *_) in enumerate(patterns) if name not in sparse]
+        self._sparse = frozenset(range(len(patterns))) - frozenset(full)
+        self._followed = frozenset(
+            row for row, (name, *_) in enumerate(patterns) if name in followed
+        )
+        self.following = 0
+        self._sparse_hits = 0
+        self._all = _PatternTable(patterns, range(len(patterns)))
+        self._without_sparse = (
+            _PatternTable([patterns[row] for row in full], full) if self._sparse else None
+        )
+        self._searched_bytes = 0
+        self.lines = self.bytes = 0
+        self.last: tuple[int, bytes] | None = None
+
+    def scan(self, stream: ReadableStream, *, following: int = 0) -> Iterator[ScanHit]:
+        """Yield the hits in ``stream`` in order.
+
+        ``following`` is the number of first lines that are hits because of lines scanned before;
+        the attribute ``following`` is that number for the lines after this stream. ``lines``,
+        ``bytes`` and ``last`` (number and bytes of the last line, or piece, that is not blank)
+        describe this stream once it is exhausted.
+        """
+        self.lines = self.bytes = 0
+        self.last, self.following = None, following
+        newlines, final, block = 0, (0, b""), b"\n"
+        for block, table in self._plan(_blocks(stream)):
+            yield from self._search(table, block, newlines)
+            if not block.isspace():
+                final = (newlines, block)
+            newlines += block.count(b"\n")
+            self.bytes += len(block)
+        self.lines = newlines + (not block.endswith(b"\n"))
+        self.last = _last_line(*final)
+
+    def _search(self, table: _PatternTable, block: bytes, newlines: int) -> Iterator[ScanHit]:
+        self._searched_bytes += len(block)
+        at = 0
+        search = table.fast_search if self._searched_bytes > SMALL_BYTES else table.slow_search
+        for begin, end, rows in search(block):
+            if self.following:
+                yield from self._followers(block, at, begin, newlines)
+            newlines += block.count(b"\n", at, begin)
+            found = tuple(table.rows[row] for row in rows)
+            self._sparse_hits += self._sparse.issuperset(found)
+            self.following = (
+                max(self.following - 1, 0) if self._followed.isdisjoint(found) else MAX_FOLLOWING
+            )
+            yield ScanHit(newlines + 1, self.bytes + begin, block[begin:end], found)
+            newlines += block.count(b"\n", begin, end)
+            at = end
+        yield from self._followers(block, at, len(block), newlines)
+
+    def _followers(self, block: bytes, begin: int, end: int, newlines: int) -> Iterator[ScanHit]:
+        """Yield the lines without rows in [begin, end) that follow a followed row."""
+        while self.following and begin < end:
+            until = block.find(b"\n", begin, end) + 1 or end
+            newlines += 1
+            self.following -= 1
+            yield ScanHit(newlines, self.bytes + begin, block[begin:until], ())
+            begin = until
+
+    def _plan(self, blocks: Iterator[bytes]) -> Iterator[tuple[bytes, _PatternTable]]:
+        """Yield each block with its table; blocks are held back to recognize the stream's end."""
+        if self._without_sparse is None:
+            yield from ((block, self._all) for block in blocks)
+            return
+        halved = min(self._sparse_hits // HALVED_EVERY, LAST_BYTES.bit_length())
+        first, last = FIRST_BYTES >> halved, max(LAST_BYTES >> halved, min(LAST_BYTES, LEAST_BYTES))
+        held: deque[bytes] = deque()
+        held_bytes = at = sampled = 0
+        for one in blocks:
+            held.append(one)
+            held_bytes += len(one)
+            while held_bytes - len(held[0]) >= last:
+                block = held.popleft()
+                head = first - at
+                if at - sampled >= SAMPLE_EVERY_BYTES:
+                    sampled, head = at, SAMPLE_BYTES
+                yield from self._split(block, head, 0)
+                held_bytes -= len(block)
+                at += len(block)
+        for block in held:
+            yield from self._split(block, first - at, last - held_bytes + len(block))
+            held_bytes -= len(block)
+            at += len(block)
+
+    def _split(self, block: bytes, head: int, tail: int) -> Iterator[tuple[bytes, _PatternTable]]:
+        """Yield parts; the first ``head`` and last ``tail`` bytes, in whole lines, get all rows."""
+        assert self._without_sparse is not None  # noqa: S101 - checked by the only caller
+        until = (block.find(b"\n", head - 1) + 1 or len(block)) if head > 0 else 0
+        begin = block.rfind(b"\n", 0, max(len(block) - tail, 0)) + 1 if tail > 0 else len(block)
+        if until >= begin:
+            yield block, self._all
+            return
+        if until:
+            yield block[:until], self._all
+        yield block[until:begin], self._without_sparse
+        if begin < len(block):
+            yield block[begin:], self._all
+
+
+@dataclass
+class _PatternTable:
+    """Patterns, and their row numbers in the scanner's table."""
+
+    patterns: Sequence[SearchPattern]
+    rows: Sequence[int]
+
+    @cached_property
+    def slow_search(self) -> BlockSearch:
+        """The search that compiles quickly."""
+        return compile_with_re(self.patterns)
+
+    @cached_property
+    def fast_search(self) -> BlockSearch:
+        """The fastest search available."""
+        return compile_with_hyperscan(self.patterns) or self.slow_search
+
+
+def _last_line(newlines: int, block: bytes) -> tuple[int, bytes] | None:
+    """Return number and bytes of the last non-blank line; ``newlines`` precede the block."""
+    text = block.rstrip()
+    if not text:
+        return None
+    begin = text.rfind(b"\n") + 1
+    end = block.find(b"\n", len(text)) + 1 or len(block)
+    return newlines + block.count(b"\n", 0, begin) + 1, block[begin:end]
+
+
+def _blocks(stream: ReadableStream) -> Iterator[bytes]:
+    """Yield whole lines, or pieces of long lines; the cuts do not depend on the chunks."""
+    rest = b""
+    while chunk := _read_chunk(stream):
+        data = rest + chunk
+        begin = 0
+        for end in _block_ends(data):
+            yield data[begin:end]
+            begin = end
+        rest = data[begin:]
+    if rest:
+        yield rest
+
+
+def _block_ends(data: bytes) -> Iterator[int]:
+    """Yield where blocks end in ``data``; the bytes after the last end are incomplete."""
+    begin = at = 0
+    whole = data.rfind(b"\n") + 1
+    while len(data) - at > MAX_LINE_BYTES:
+        newline = data.rfind(b"\n", at, at + MAX_LINE_BYTES)
+        if newline >= 0:
+            at = newline + 1
+            continue
+        if begin < at:
+            yield at
+        begin = at = _cut_line(data, at)
+        yield at
+    if begin < whole:
+        yield whole
+
+
+def _cut_line(data: bytes, begin: int) -> int:
+    """Return where to cut the too long line that begins at ``begin``."""
+    window = data[begin : begin + MAX_LINE_BYTES]
+    nuls = len(window) - len(window.lstrip(b"\0"))
+    return begin + (nuls or window.rfind(b"\r") + 1 or len(window))
+
+
+def _read_chunk(stream: ReadableStream) -> bytes:
+    """Return CHUNK_BYTES, fewer only at the end: pipes and archives return short reads."""
+    parts, size = [], 0
+    while size < CHUNK_BYTES and (part := stream.read(CHUNK_BYTES - size)):
+        parts.append(part)
+        size += len(part)
+    return b"".join(parts)

@@ -1,0 +1,118 @@
+r"""Find the lines of a block that match a table of patterns, with Hyperscan or ``re``.
+
+Hyperscan, if installed, searches for all patterns at once and reports every match's end, which
+yields candidate lines; ``re`` confirms each pattern on its line, so that both engines return the
+same. No candidate is missed, because Hyperscan reports all matches; one that spans a line feed is
+only rejected by ``re``. If a pattern is unsupported by Hyperscan (look-around, back-references) or
+matches the empty string, the whole table is searched with ``re``. Patterns must not use ``\A`` or
+``\Z``: blocks are searched, not lines.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+#: Name, expression, and whether case is ignored.
+SearchPattern = tuple[str, str, bool]
+#: Begin and end of a line in its block, and the matching rows of the table in order.
+LineMatch = tuple[int, int, tuple[int, ...]]
+#: Searches a block of whole lines.
+BlockSearch = Callable[[bytes], Iterator[LineMatch]]
+
+#: A group's name, which Hyperscan does not support.
+_GROUP_NAME = re.compile(r"(?<!\\)\(\?P<\w+>")
+
+
+def compile_with_re(patterns: Sequence[SearchPattern]) -> BlockSearch:
+    """Return the reference search: line by line, about 1 MB/s for 200 patterns."""
+    compiled = tuple(enumerate(_compile_all(tuple(patterns))))
+
+    def search(block: bytes) -> Iterator[LineMatch]:
+        begin = 0
+        while begin < len(block):
+            end = block.find(b"\n", begin) + 1 or len(block)
+            line = block[begin:end]
+            rows = tuple(row for row, pattern in compiled if pattern.search(line))
+            if rows:
+                yield begin, end, rows
+            begin = end
+
+    return search
+
+
+def compile_with_hyperscan(patterns: Sequence[SearchPattern]) -> BlockSearch | None:
+    """Return a search for all patterns at once; None if Hyperscan is missing or rejects one."""
+    database = _compile_database(tuple(patterns))
+    if database is None:
+        return None
+    scratch = importlib.import_module("hyperscan").Scratch(database)
+    compiled = _compile_all(tuple(patterns))
+
+    def search(block: bytes) -> Iterator[LineMatch]:
+        candidates = _CandidateLines(block, len(compiled))
+        database.scan(block, match_event_handler=candidates.add, scratch=scratch)
+        for begin in sorted(candidates.rows):
+            end = candidates.ends[begin]
+            line = block[begin:end]
+            rows = tuple(
+                row for row in sorted(candidates.rows[begin]) if compiled[row].search(line)
+            )
+            if rows:
+                yield begin, end, rows
+
+    return search
+
+
+class _CandidateLines:
+    """Lines with the rows that may match them; ``add`` is Hyperscan's callback."""
+
+    def __init__(self, block: bytes, rows: int) -> None:
+        self._block = block
+        self._begin, self._end = [0] * rows, [0] * rows
+        self.rows: dict[int, set[int]] = {}
+        self.ends: dict[int, int] = {}
+
+    def add(self, row: int, _begin: int, end: int, _flags: int, _context: object) -> None:
+        """Add a match of ``row`` that ends at ``end``; ``a+`` has one for every letter."""
+        if self._begin[row] < end <= self._end[row]:
+            return
+        begin = self._begin[row] = self._block.rfind(b"\n", 0, end - 1) + 1
+        self._end[row] = self.ends[begin] = self._block.find(b"\n", end - 1) + 1 or len(self._block)
+        self.rows.setdefault(begin, set()).add(row)
+
+
+@lru_cache(maxsize=8)
+def _compile_all(patterns: tuple[SearchPattern, ...]) -> tuple[re.Pattern[bytes], ...]:
+    return tuple(
+        re.compile(expression.encode(), re.IGNORECASE if ignore else 0)
+        for _, expression, ignore in patterns
+    )
+
+
+@lru_cache(maxsize=8)
+def _compile_database(patterns: tuple[SearchPattern, ...]) -> Any:
+    """Compile a Hyperscan database, which takes 0.2 s for 200 patterns."""
+    try:
+        hyperscan = importlib.import_module("hyperscan")
+    except ImportError:
+        return None
+    database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+    try:
+        database.compile(
+            expressions=[
+                _GROUP_NAME.sub("(?:", expression).encode() for _, expression, _ in patterns
+            ],
+            ids=list(range(len(patterns))),
+            elements=len(patterns),
+            flags=[
+                hyperscan.HS_FLAG_MULTILINE | (hyperscan.HS_FLAG_CASELESS if ignore else 0)
+                for *_, ignore in patterns
+            ],
+        )
+    except hyperscan.HyperscanError:  # unsupported processor or pattern
+        return None
+    return database

@@ -1,0 +1,260 @@
+"""Signals of no single cause: progress, ranks, tables of launchers, tracebacks, noise.
+
+What such a line means depends on other lines; rules in ``diagnose/log_rules`` weigh them. Rules
+ignore a line with a signal whose name begins with ``noise-``.
+"""
+
+from __future__ import annotations
+
+from holdfast.diagnose.logs.signals.row import ScanRow, rows
+
+DEVICES_AND_NETWORK = rows(
+    ("xid", r"Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<xid>\d+)"),
+    (
+        "cuda-out-of-memory",
+        (
+            r"(?:CUDA|HIP) out of memory\.?(?: Tried to allocate "
+            r"(?P<wanted>[\d.]+ [KMG]iB)(?:\.? \(?GPU (?P<gpu>\d+))?)?"
+        ),
+    ),
+    ("cuda-out-of-memory", r"(?:NPU|XPU|MUSA|MLU) out of memory"),
+    ("cuda-out-of-memory", r"OutOfMemoryError"),
+    (
+        "cuda-out-of-memory",
+        r"CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation",
+    ),
+    ("cuda-out-of-memory", r"Cuda failure '?(?:\d+ '?)?out of memory"),
+    ("iommu-warned", r"Missing .iommu=pt. from kernel command line"),
+    ("loopback-used", r"NET/Socket : Using \[0\]lo:127|Bootstrap : Using lo:127"),
+    ("loopback-used", r"connect to (?:address )?\[?127\.\d+\.\d+\.\d+"),
+)
+
+COLLECTIVES = rows(
+    ("nccl-p2p", r"via P2P/(?:IPC|direct pointer|CUMEM|read)|\[send\] via P2P"),
+    (
+        "nccl-made",
+        r"NCCL INFO .{0,200}(?:Init COMPLETE|Connected all (?:rings|trees)|opCount [0-9a-f]{1,2} )",
+    ),
+    ("nccl-rank", r"comm 0x[0-9a-f]+ rank (?P<rank>\d{1,6}) nranks (?P<world>\d{1,6})\b"),
+    (
+        "watchdog-timeout",
+        (
+            r"collective operation timeout:(?: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType="
+            r"(?P<op>\w+))?"
+        ),
+    ),
+    (
+        "watchdog-size",
+        r"WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+), NumelIn=(?P<numel>\d+)",
+    ),
+    ("watchdog-timeout", r"failure detected by watchdog at work sequence id: (?P<seq>\d+)"),
+    ("watchdog-timeout", r"(?:Timeout at NCCL work|detected by watchdog at work): (?P<seq>\d+)"),
+    (
+        "work-status",
+        (
+            r"[Ll]ast enqueued(?: NCCL)? work: (?P<enqueued>-?\d+), last completed(?: NCCL)? work: "
+            r"(?P<completed>-?\d+)"
+        ),
+    ),
+    (
+        "dump-signal",
+        r"Received a dump signal due to a collective timeout from .{0,20}rank (?P<origin>\d+)",
+    ),
+    ("unique-id", r"retr(?:ei|ie)ving ncclUniqueId from \[(?P<origin>\d+)\]"),
+    ("watchdog-stuck", r"watchdog got stuck for|ProcessGroupNCCL watchdog hang"),
+    ("watchdog-stuck", r"Could not acquire GIL|heartbeat monitor.{0,40}(?:timed out|timeout)"),
+    (
+        "socket-timeout",
+        r"waitForInput: .{0,200}timed out after|Socket Timeout",
+        r"socketPoll.{0,80}timed out",
+    ),
+    ("socket-timeout", r"Timed out receiving the shared seed"),
+    ("gloo-timeout", r"Timed out waiting (?P<ms>\d+)ms for (?P<what>recv|send) operation"),
+    (
+        "barrier-reached",
+        r"successfully reached monitoredBarrier(?:.{0,80} from rank (?P<origin>\d+))?",
+    ),
+    ("gloo-timeout", r"Application timeout caused pair closure"),
+    (
+        "fingerprint",
+        r"ranks\. Rank (?P<rank>\d+) is running (?:inconsistent )?collective: (?P<kind>.{0,200})",
+    ),
+    ("fingerprint", r"but Rank (?P<rank>\d+) is running collective: (?P<kind>.{0,200})"),
+    (
+        "desync-report",
+        r"(?:Ranks? )?\[(?P<ranks>[\d, ]+)\] (?:haven't|finished|joined) .{0,60}(?:collective|but)",
+    ),
+)
+
+TRAINING = rows(
+    (
+        "progress",
+        (
+            r"(?:[Ii]ter(?:ation)?|[Ss]tep|[Ee]poch)\s*[:=\[]?\s*\[?(?P<step>\d+)\]?\s*(?:/"
+            r"|of|,|\||:|loss|\s)"
+        ),
+    ),
+    ("pace", r"elapsed time per iteration \((?P<unit>m?s)\): (?P<seconds>[\d.]+)"),
+    (
+        "rank-elements",
+        (
+            r"[Rr]ank[ =:]*(?P<rank>\d+)\b.{0,60}?\b(?:of|numel|size|elements)[ =:]*"
+            r"(?P<elements>\d{2,})"
+        ),
+    ),
+    ("scheduler-status", r"is running for \d|is waiting to be scheduled|\bJOBID\b"),
+    (
+        "preparing",
+        r"[Tt]okeniz(?:ing|er on)|\bMap(?: \(num_proc=\d+\))?:|[Pp]reprocessing",
+        r"Generating \w+ split",
+    ),
+    ("preparing", r"\d examples/s|prepare_data"),
+    ("reading-bar", r"%\|.{0,400}\[\d+:\d\d(?::\d\d)?<.{0,40}[kMG]?B/s"),
+    (
+        "preparing",
+        r"[Gg]rouping texts|[Pp]acking (?:dataset|sequences)",
+        r"[Bb]uilding (?:the )?(?:dataset|index|vocab)",
+    ),
+    ("evaluation", r"valid(?:ation)? loss|[Ee]valuat(?:ing|ion)|eval_loss"),
+    ("finished", r"[Tt]raining (?:is )?(?:complete|finished|done|over)|[Tt]rain(?:ing)? completed"),
+    ("finished", r"train_runtime|训练完成|[Ff]inished (?:training|successfully)"),
+    (
+        "finished",
+        r"(?P<vague>Abort COMPLETE|Destroy COMPLETE|Total time|\bDONE\b|[Aa]ll done|job completed)",
+    ),
+    ("no-space", r"basic_ios::clear: iostream error|inline_container\.cc:\d+\] \. unexpected pos"),
+    ("no-space", r"PytorchStreamWriter failed writing"),
+    ("no-space", r"No space left on device|Disk quota exceeded|ENOSPC|\[Errno 28\]|\[Errno 122\]"),
+    ("checkpoint-word", r"[Cc]heckpoint|ckpt|\.pt\b|\.safetensors"),
+    ("checkpoint-long", r"(?:[Cc]heckpoint|sav(?:e|ing)).{0,80}(?:stuck|slow|hang|took \d{3,})"),
+)
+
+PROCESSES = rows(
+    (
+        "exit-code",
+        (
+            r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local_rank>\d+) \(pid: "
+            r"(?P<pid>\d+)\)"
+        ),
+    ),
+    ("root-marker", r"Root Cause \(first observed failure\)"),
+    ("no-other-failures", r"<NO_OTHER_FAILURES>"),
+    ("process-ended", r"(?:return|[Ee]xit) ?[Cc]ode(?: =|:)? {0,8}(?P<code>-?\d{1,3})\b"),
+    (
+        "process-ended",
+        r"exit status (?P<code>-?\d{1,3})\b",
+        r"(?:terminated|exited) with code (?P<ended>-?\d{1,3})\b",
+    ),
+    (
+        "process-ended",
+        (
+            r"[Pp]rocess (?P<rank>\d+) (?:terminated with exit|failed with return) code "
+            r"(?P<code>-?\d+)"
+        ),
+    ),
+    ("worker-failed", r"Worker (?P<rank>\d+) has failed|Rank (?P<snippet>\d+) Error Snippet"),
+    (
+        "worker-failed",
+        r"[Pp]rocess (?P<rank>\d+) terminated with (?:the following error|signal|exit code)",
+    ),
+    ("process-rank", r"\[rank=(?P<rank>\d{1,6}), world_size=\d+\]"),
+    ("process-rank", r"pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d{1,6})\b"),
+    ("actor-failed", r"RayTaskError\(\w+\).{0,120}\(pid=(?P<pid>\d+)"),
+    (
+        "world-size",
+        r"(?:world[_ ]size|WORLD_SIZE)\W{0,3}(?P<world>\d{1,6})\b",
+        r"MEMBER: \d+/(?P<members>\d{1,6})",
+    ),
+    ("world-size", r"rank=\d+, size=(?P<world>\d{1,6})\b"),
+    ("guesses", r"potential root causes|Some common causes include"),
+    ("mpi-process", r"Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]"),
+    ("mpi-signal", r"(?:process rank (?P<rank>\d+).{0,60})?exited on signal (?P<signal>\d+)"),
+    ("mpi-signal", r"noticed that process rank (?P<rank>\d+) with PID"),
+    ("slurm-task", r"srun: error: (?P<host>\S+?): tasks? (?P<tasks>[\d,\-\[\]]+): (?P<what>.+)"),
+    (
+        "notice",
+        r"Exception ignored (?:in|on|while)\b|Exception in (?:thread|callback) ",
+        r"--- Logging error ---",
+    ),
+    ("notice", r"exception was never retrieved"),
+    ("retried", r"\b[Rr]e-?try(?:ing)?\b|[Tt]r(?:ying|y) again|\b[Rr]etries (?:left|remaining)"),
+    (
+        "logged-error",
+        r"^(?:ERROR|WARNING|CRITICAL):[\w.]{1,80}:",
+        r"(?: - |\[|\| {0,4})ERROR(?: - |\]| {0,4}\|)",
+    ),
+    ("traceback", r"Traceback \(most recent call last\)"),
+    ("frame", r'File "(?P<file>[^"\n]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?'),
+)
+
+ANCHORED = (
+    ScanRow(
+        "exception",
+        r"^[\s^~|]*(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt"
+        r"|Failure)(?:_\w+)?)(?:\s*:\s*(?P<text>.*))?$",
+        find=r"(?:Error|Exception|Interrupt|Failure)(?:_\w+)?\b",
+    ),
+    ScanRow(
+        "failed-rank",
+        r"^\s*rank\s*: (?P<rank>\d{1,6}) \(local_rank: (?P<local_rank>\d+)\)",
+        find=r"rank\s*: \d+ \(local_rank",
+    ),
+    ScanRow(
+        "failed-code",
+        r"^\s*exitcode\s*: (?P<code>-?\d+) \(pid: (?P<pid>\d+)\)",
+        find=r"exitcode\s*: -?\d+ \(pid",
+    ),
+    ScanRow(
+        "failed-time", r"^\s*time\s*: (?P<time>\d{4}-\d\d-\d\d_[\d:]{8})", find=r"time\s+: \d{4}-"
+    ),
+    ScanRow("failed-host", r"^\s*host\s*: (?P<host>\S+)", find=r"host\s+: "),
+    ScanRow(
+        "process-rank",
+        r"^[Rr]ank[ =:]{0,2}(?P<rank>\d{1,6})(?: of |/)\d+",
+        find=r"[Rr]ank[ =:]{0,2}\d+(?: of |/)\d",
+    ),
+    ScanRow("actor-failed", r"^\s*pid: (?P<pid>\d+)$", find=r"\bpid: \d+"),
+    ScanRow("failed-rank-json", r'^\s*"(?P<rank>\d+)": \{', find=r'"\d+": \{'),
+)
+
+NOISE = rows(
+    ("noise-address-family", r"errno: 97|address family not supported by protocol"),
+    ("noise-omp", r"Setting OMP_NUM_THREADS"),
+    ("noise-verbs", r"failed to open libibverbs|libibverbs.{0,40}(?:not found|cannot open)"),
+    ("noise-plugin", r"no plugin found|net/ib : no device found|using internal implementation"),
+    (
+        "noise-plugin",
+        r"failed to find nccl\w*plugin\w*|plugin load .{0,40}returned",
+        r"plugin: (?:failed to find|could not find)",
+    ),
+    ("noise-plugin", r"libfabric:.{0,200}<(?:warn|info)>"),
+    ("noise-ece", r"ibv_set_ece failed|ibv_query_ece"),
+    (
+        "noise-destroy",
+        r"destroy_process_group\(\) was not called|process group has not been destroyed",
+    ),
+    ("noise-device-id", r"no device id is provided|using gpu \d+ (?:to perform barrier|as device)"),
+    (
+        "noise-proxy",
+        r"connection closed by localrank|\[service thread\]|proxy service",
+        r"could not receive type from localrank",
+    ),
+    ("noise-not-saved", r"did not save the model"),
+    (
+        "noise-launcher",
+        r"forcefully exiting via signals\.|closing signal sig",
+        r"failed to send message_task_exit",
+    ),
+    ("noise-flight-recorder", r"stack trace of the failed collective not found"),
+    ("noise-deprecated", r"futurewarning|deprecationwarning|userwarning"),
+    ignore_case=True,
+)
+
+ROWS: tuple[ScanRow, ...] = (
+    *DEVICES_AND_NETWORK,
+    *COLLECTIVES,
+    *TRAINING,
+    *PROCESSES,
+    *ANCHORED,
+    *NOISE,
+)

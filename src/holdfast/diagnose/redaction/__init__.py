@@ -1,0 +1,1 @@
+"""Detect and remove secrets, e-mail addresses and names of people."""

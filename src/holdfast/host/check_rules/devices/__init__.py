@@ -1,0 +1,1 @@
+"""Rules for the checks of GPUs, PCIe, NUMA and InfiniBand; pure."""

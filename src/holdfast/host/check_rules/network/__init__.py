@@ -1,0 +1,1 @@
+"""Rules for the checks of interfaces, routes, names, ports and firewall; pure."""

@@ -1,0 +1,1 @@
+"""Rules for the checks of memory, limits, disks, clock and software; pure."""

@@ -1,0 +1,1 @@
+"""Checks of GPUs, PCIe, NUMA and InfiniBand."""

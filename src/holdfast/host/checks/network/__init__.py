@@ -1,0 +1,1 @@
+"""Checks of interfaces, routes, names, ports and firewall."""

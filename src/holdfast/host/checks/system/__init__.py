@@ -1,0 +1,1 @@
+"""Checks of memory, limits, disks, clock and software."""

@@ -1,0 +1,1 @@
+"""Processes of one host: what /proc, py-spy and the kernel report about them."""

@@ -1,0 +1,1 @@
+"""Launch a job: elastic agent, recovery policy, standby workers, in-process restart, alerts."""

@@ -1,0 +1,1 @@
+"""The elastic agent on top of torch's: rendezvous, workers, standby workers, termination."""

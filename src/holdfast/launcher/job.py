@@ -1,0 +1,201 @@
+"""Run ``holdfast run`` on this node: from the request to the exit status."""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from holdfast.core import settings
+from holdfast.core.errors import HoldfastError, InvalidValue, MissingFile, UnknownName
+from holdfast.core.findings import Level
+from holdfast.host.checks import CheckContext
+from holdfast.host.variable_audit import audit_environment
+from holdfast.launcher import past_runs
+from holdfast.launcher.agent import NodeAgent
+from holdfast.launcher.alerts import Alerts
+from holdfast.launcher.elastic import command_line
+from holdfast.launcher.elastic.run_job import FAILED, launch
+from holdfast.launcher.host_gate import HostGate
+from holdfast.launcher.messages import LaunchPlan, print_message
+from holdfast.launcher.policy import OnHang, RecoveryOptions
+from holdfast.launcher.recovery import Recovery
+from holdfast.launcher.watcher_channel import WatcherChannel
+from holdfast.recorder import build, faults, parse_duration
+from holdfast.training import packing_extension
+from holdfast.watcher.run_folder import RunFolder
+
+#: --max-restarts if only --max-failures is set.
+UNLIMITED_RESTARTS = 10_000
+
+
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The options besides torchrun's arguments; None selects the default."""
+
+    preset: str | None = None
+    on_hang: str = OnHang.RESTART
+    act_after: str | None = None
+    inject: tuple[str, ...] = ()
+    json_report: Path | None = None
+    run_dir: str | None = None
+    recorder: str | None = None
+    group_timeout: str | None = None
+    max_failures: str | None = None
+    window: str = "1h"
+    max_idle: str = "3"
+    backoff: str = "1s"
+    exclude_stragglers: bool = False
+    no_gate: bool = False
+    alert: tuple[str, ...] = ()
+    history: str | None = None
+    skip_batches: bool = False
+
+
+def run_job(options: argparse.Namespace, request: RunRequest) -> int:
+    """Run the job and return its exit status, which is torchrun's.
+
+    Raises:
+        UsageError: an invalid option; nothing was started.
+        WorldError: the rendezvous failed.
+    """
+    command_line.check_options(options)
+    plan, recovery_options = _plan(options, request), _recovery_options(options, request)
+    run_dir = settings.read_setting("HOLDFAST_RUN_DIR", flag=request.run_dir).value
+    base = Path(str(run_dir)).expanduser()
+    folder = RunFolder(base, workers=plan.workers, records=settings.read_count("HOLDFAST_RING"))
+    atexit.register(folder.close)
+    for finding in audit_environment().findings:
+        if finding.level is not Level.NOTE:
+            print_message(finding.message)
+    if folder.trouble and plan.recorder != "off":
+        print_message(
+            f"trace files are written to {folder.traces}, which is slower: {folder.trouble}"
+        )
+    alerts = Alerts(
+        request.alert or (settings.read_text("HOLDFAST_ALERTS") or "").split(),
+        folder.name,
+        print_message,
+    )
+    watcher = WatcherChannel(plan.environment, folder.path / "watcher.log")
+    gate = None
+    if not request.no_gate:
+        gate = HostGate(CheckContext(environ=dict(plan.environment), workers=plan.workers))
+    history, requeued = _history(request, base)
+    recovery = Recovery(folder, recovery_options, print_message, gate, history)
+    command = shlex.join([options.training_script, *options.training_script_args])
+    recovery.begin(command, same=requeued)
+    node = NodeAgent(folder, plan, recovery, watcher, alerts)
+    status = FAILED
+    try:
+        status = launch(options, node, logs=folder.logs, quiet="LOGLEVEL" not in plan.environment)
+    except HoldfastError as error:
+        status = error.exit_status
+        raise
+    finally:
+        status = recovery.status(status)
+        node.close(status)
+    return status
+
+
+def _history(request: RunRequest, base: Path) -> tuple[Path | None, bool]:
+    """Return the history folder, and whether it is implied: a Slurm job has one by default."""
+    if request.history is not None:
+        return past_runs.create_history(Path(request.history).expanduser()), False
+    history = past_runs.slurm_history(settings.current_environment(), base)
+    return (None, False) if history is None else (past_runs.create_history(history), True)
+
+
+def _plan(options: argparse.Namespace, request: RunRequest) -> LaunchPlan:
+    workers = command_line.local_world_size(options)
+    own = environment = settings.current_environment()
+    if request.preset:
+        environment = settings.worker_environment(request.preset, workers=workers)
+    recorder = str(settings.read_setting("HOLDFAST_RECORDER", flag=request.recorder).value)
+    if options.no_python:
+        recorder = "off"
+    inject = ";".join(request.inject) or settings.read_text("HOLDFAST_INJECT") or ""
+    _check_request(request, environment, recorder, inject)
+    gaps = {name: value for name, value in environment.items() if own.get(name) != value}
+    if request.act_after is not None:  # only the watcher reads it
+        act_after_s = _parse_time("--act-after", request.act_after)
+        environment = {**environment, "HOLDFAST_ACT_AFTER": f"{act_after_s:g}"}
+    library = build.ensure_built(print_message) if recorder in ("auto", "native") else None
+    if library is not None:
+        packing_extension.ensure_built(print_message)
+    script = options.training_script
+    if not (options.no_python or options.module):
+        script = Path(script).resolve()
+    return LaunchPlan(
+        workers=workers,
+        recorder=recorder,
+        native=str(library or ""),
+        inject=inject,
+        preset=request.preset,
+        environment=environment,
+        json_report=request.json_report,
+        script=str(script),
+        group_timeout_s=_group_timeout(request.group_timeout),
+        gaps=gaps,
+    )
+
+
+def _check_request(
+    request: RunRequest, environment: Mapping[str, str], recorder: str, inject: str
+) -> None:
+    """Report invalid options and variables before anything starts."""
+    for name in settings.SETTINGS:
+        if name.startswith("HOLDFAST_"):
+            settings.read_setting(name, environ=environment)
+    if faults.parse_fault(inject) and recorder == "off":
+        why = "the recorder injects faults, and it is off"
+        raise InvalidValue("--inject", why=why, next_step="remove --recorder off and --no-python")
+    if request.on_hang not in set(OnHang):
+        raise UnknownName("value of --on-hang", request.on_hang, OnHang)
+    if request.json_report is not None and not request.json_report.absolute().parent.is_dir():
+        raise MissingFile(request.json_report, why="its folder does not exist")
+
+
+def _recovery_options(options: argparse.Namespace, request: RunRequest) -> RecoveryOptions:
+    """Build the policy's options; with --max-failures alone, restarts are unlimited."""
+    failures = None
+    if request.max_failures is not None:
+        failures = _parse_count("--max-failures", request.max_failures)
+        options.max_restarts = options.max_restarts or UNLIMITED_RESTARTS
+    return RecoveryOptions(
+        on_hang=OnHang(request.on_hang),
+        max_restarts=int(options.max_restarts),
+        max_failures=failures,
+        window_s=_parse_time("--window", request.window),
+        max_idle=_parse_count("--max-idle", request.max_idle),
+        backoff_s=_parse_time("--backoff", request.backoff),
+        exclude_stragglers=request.exclude_stragglers,
+        skip_batches=request.skip_batches,
+        min_nodes=command_line.min_nodes(options),
+    )
+
+
+def _parse_time(option: str, text: str) -> float:
+    try:
+        return parse_duration(text)
+    except InvalidValue as error:
+        raise InvalidValue(option, why=error.why, next_step=error.next_step) from error
+
+
+def _parse_count(option: str, text: str) -> int:
+    if not text.isdecimal() or len(text) > 6:
+        raise InvalidValue(
+            option, why=f"{text!r} is not a whole number", next_step="use a number such as 3"
+        )
+    return int(text)
+
+
+def _group_timeout(flag: str | None) -> float | None:
+    """Return the process-group timeout in seconds for scripts that set none; None keeps torch's."""
+    if flag is not None:
+        return _parse_time("--group-timeout", flag)
+    value = settings.read_setting("HOLDFAST_GROUP_TIMEOUT_S").value
+    return float(value) if isinstance(value, int | float) else None

@@ -1,0 +1,266 @@
+"""Apply all rules to a program: component by component, in parallel, with cached results."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.core.findings import Finding
+from holdfast.core.gc_pause import gc_paused
+from holdfast.lint import cache as lint_cache
+from holdfast.lint.rules.edits import Edit
+from holdfast.lint.sources import files as sources_files
+from holdfast.lint.sources import notebooks
+from holdfast.lint.sources.components import mentions_collectives, split_components
+from holdfast.lint.sources.files import ParsedSources, SkippedSource, SourceFile
+from holdfast.report import source_findings as report
+
+# the interpreter and the rules are imported in functions: a cached result needs neither (0.2 s)
+if TYPE_CHECKING:
+    from holdfast.lint.divergence.records import Divergence
+
+#: Codes or rule names, separated by commas; a reason may follow.
+_SUPPRESSION = re.compile(
+    r"#\s*noqa(?P<codes>:\s*[a-z][a-z0-9-]*(?:\s*,\s*[a-z][a-z0-9-]*)*)?", re.IGNORECASE
+)
+#: Bytes of files without collectives in one task; total cost from which to use several processes;
+#: cost of a task from which to cache its result.
+_CHUNK_BYTES, _MIN_PARALLEL_COST, _MIN_CACHED_COST = 1 << 20, 1 << 21, 1 << 17
+_MAX_PROCESSES = 16
+#: Maximum number of characters kept of a cited source line.
+_MAX_SOURCE_LINE = 200
+
+
+class RuleFinding(msgspec.Struct, frozen=True):
+    """A finding with its rule's name, the fix it offers, and the cited source lines by location."""
+
+    rule: str
+    finding: Finding
+    edit: Edit | None = None
+    source: dict[str, str] = {}
+
+
+class AnalysisResult(msgspec.Struct, frozen=True):
+    """The findings of all rules for a program, each with whether a comment suppresses it."""
+
+    findings: tuple[tuple[RuleFinding, bool], ...]
+    files: int
+    lines: int
+    skipped: tuple[SkippedSource, ...]
+
+
+class _Task(msgspec.Struct, frozen=True):
+    """Files to analyze together; of ``quiet`` ones (no collectives) only the syntax is checked."""
+
+    files: tuple[SourceFile, ...]
+    quiet: bool
+    strict: bool
+
+    @property
+    def cost(self) -> int:
+        """The cost in bytes: analyzing a byte costs about ten times as much as parsing it."""
+        return sum(len(file.content) for file in self.files) * (1 if self.quiet else 10)
+
+
+def analyze_files(
+    files: Sequence[SourceFile], cache: Path | None = None, *, strict: bool = False
+) -> AnalysisResult:
+    """Return the findings of all rules for the program of these files.
+
+    The folder ``cache`` holds the result for the whole program and for each large component.
+    """
+    if cache is None:
+        return _merge_results(files, _run_tasks(_split_tasks(files, strict=strict)))
+    name = lint_cache.cache_key(files, strict=strict)
+    result = lint_cache.load_entry(cache, name, AnalysisResult)
+    if result is None:
+        result = _merge_results(files, _run_or_load(_split_tasks(files, strict=strict), cache))
+        lint_cache.save_entry(cache, name, result)
+    return result
+
+
+def _split_tasks(files: Sequence[SourceFile], *, strict: bool) -> list[_Task]:
+    """Split files into components with collectives and chunks of others; costliest first."""
+    tasks = []
+    piece: list[SourceFile] = []
+    size = 0
+    for part in split_components(files):
+        if mentions_collectives(part):
+            tasks.append(_Task(tuple(part), quiet=False, strict=strict))
+            continue
+        for file in part:
+            piece.append(file)
+            size += len(file.content)
+            if size > _CHUNK_BYTES:
+                tasks.append(_Task(tuple(piece), quiet=True, strict=strict))
+                piece, size = [], 0
+    if piece:
+        tasks.append(_Task(tuple(piece), quiet=True, strict=strict))
+    return sorted(tasks, key=lambda task: -task.cost)
+
+
+def _run_or_load(work: Sequence[_Task], cache: Path) -> list[AnalysisResult]:
+    """Run the tasks whose results are not in the cache."""
+    names = [
+        lint_cache.cache_key(task.files, strict=task.strict) if task.cost > _MIN_CACHED_COST else ""
+        for task in work
+    ]
+    cached_results = [
+        lint_cache.load_entry(cache, name, AnalysisResult) if name else None for name in names
+    ]
+    new_results = iter(
+        _run_tasks(
+            [
+                pending
+                for pending, cached in zip(work, cached_results, strict=True)
+                if cached is None
+            ]
+        )
+    )
+    results = []
+    for name, cached in zip(names, cached_results, strict=True):
+        result = cached if cached is not None else next(new_results)
+        if cached is None and name and len(work) > 1:
+            lint_cache.save_entry(cache, name, result)
+        results.append(result)
+    return results
+
+
+def _run_tasks(work: Sequence[_Task]) -> list[AnalysisResult]:
+    """Run the tasks, in several processes if there is enough work."""
+    count = (
+        min(len(os.sched_getaffinity(0)), len(work), _MAX_PROCESSES)
+        if sys.platform == "linux"
+        else 1
+    )
+    if (
+        count > 1
+        and sum(task.cost for task in work) > _MIN_PARALLEL_COST
+        and threading.active_count() == 1
+    ):
+        return _run_parallel(work, count)
+    return [_run_task(task) for task in work]
+
+
+def _run_parallel(work: Sequence[_Task], count: int) -> list[AnalysisResult]:
+    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415 - 30 modules
+    from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415
+    from multiprocessing import get_context  # noqa: PLC0415
+
+    try:
+        with ProcessPoolExecutor(count, get_context("fork")) as pool:
+            return list(pool.map(_run_task, work))
+    except BrokenProcessPool:  # a worker was killed, probably for its memory use: run one by one
+        return [_run_task(task) for task in work]
+
+
+def _run_task(work: _Task) -> AnalysisResult:
+    with gc_paused():
+        if work.quiet:
+            checked = sources_files.check_syntax(work.files)
+            return AnalysisResult((), checked.files, checked.lines, checked.skipped)
+        return _analyze_component(work)
+
+
+def _analyze_component(work: _Task) -> AnalysisResult:
+    # not at the top: cached results need no interpreter
+    from holdfast.lint.interpreter.programs import Program  # noqa: PLC0415
+
+    sources = sources_files.parse_files(work.files)
+    divergences = Program(sources.modules, strict=work.strict).analyze()
+    findings = _make_findings(sources, divergences) if divergences else ()
+    done = AnalysisResult(findings, len(sources.modules), sources.lines, sources.skipped)
+    sources.release()
+    return done
+
+
+def _make_findings(
+    sources: ParsedSources, divergences: Iterable[Divergence]
+) -> tuple[tuple[RuleFinding, bool], ...]:
+    # not at the top: cached results need no rules
+    from holdfast.lint.rules.catalogue import judge_divergences  # noqa: PLC0415
+    from holdfast.lint.sources import notebook_cells  # noqa: PLC0415
+
+    texts = {module.file: module.lines for module in sources.modules.values()}
+    books = {
+        module.file: module.notebook
+        for module in sources.modules.values()
+        if module.notebook is not None
+    }
+    if books:
+        divergences = [
+            notebook_cells.with_cell_locations(located, books) for located in divergences
+        ]
+        for file, book in books.items():
+            texts |= notebooks.iter_cell_lines(file, book)
+    findings = [
+        RuleFinding(
+            rule.name,
+            finding,
+            rule.fix(divergence, texts.get(divergence.location.file, ())),
+            _cited_lines(texts, finding),
+        )
+        for rule, divergence, finding in judge_divergences(divergences)
+    ]
+    return tuple((finding, _is_suppressed(texts, finding)) for finding in findings)
+
+
+def _merge_results(files: Sequence[SourceFile], parts: Iterable[AnalysisResult]) -> AnalysisResult:
+    """Merge results, sorted by file and line; on one line the most severe finding comes first."""
+    parts = list(parts)
+    order = {str(file.path): at for at, file in enumerate(files)}
+
+    def sort_key(finding: tuple[RuleFinding, bool]) -> tuple[str, int, int]:
+        subject = finding[0].finding.subject
+        return report.location_sort_key(subject.file or "", subject.line)
+
+    return AnalysisResult(
+        tuple(sorted(chain.from_iterable(part.findings for part in parts), key=sort_key)),
+        sum(part.files for part in parts),
+        sum(part.lines for part in parts),
+        tuple(
+            sorted(
+                chain.from_iterable(part.skipped for part in parts),
+                key=lambda skipped_file: order.get(skipped_file.file, 0),
+            )
+        ),
+    )
+
+
+def _cited_lines(texts: Mapping[str, Sequence[str]], finding: Finding) -> dict[str, str]:
+    """Return the source lines that a finding cites."""
+    finding_origin = report.format_location(finding.subject.file or "", finding.subject.line)
+    cited = {}
+    for origin in (finding_origin, *(fact.origin for fact in finding.evidence)):
+        file, line = report.parse_location(origin)
+        lines = texts.get(file, ())
+        if 0 < line <= len(lines):
+            cited[origin] = lines[line - 1].strip()[:_MAX_SOURCE_LINE]
+    return cited
+
+
+def _is_suppressed(texts: Mapping[str, Sequence[str]], finding: RuleFinding) -> bool:
+    """Return True if the line has ``# noqa`` or ``# noqa: SYNC004`` (code or rule name)."""
+    subject = finding.finding.subject
+    lines = texts.get(subject.file or "", ())
+    if not subject.line or subject.line > len(lines):
+        return False
+    comment = _SUPPRESSION.search(lines[subject.line - 1])
+    if comment is None:
+        return False
+    codes = {
+        word.strip().lower()
+        for word in (comment["codes"] or "").lstrip(": ").split(",")
+        if word.strip()
+    }
+    return not codes or bool(
+        codes & {finding.rule, finding.finding.cause, finding.finding.code.lower()}
+    )

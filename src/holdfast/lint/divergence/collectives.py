@@ -1,0 +1,205 @@
+"""Model a call of a collective: record the operation and mark its result as agreed by all ranks."""
+
+from __future__ import annotations
+
+import ast
+
+from msgspec.structs import replace
+
+from holdfast.lint import library
+from holdfast.lint.divergence.device_selection import group_device
+from holdfast.lint.divergence.group_members import literal_ranks
+from holdfast.lint.interpreter.abstract_objects import (
+    BATCH,
+    COUNT,
+    LibraryInstance,
+    LibraryMethod,
+    LibraryName,
+    ProcessGroup,
+)
+from holdfast.lint.interpreter.arguments import Arguments, LibraryCall
+from holdfast.lint.interpreter.effects import GroupScope, Marker, Operation
+from holdfast.lint.interpreter.frames import Frame
+from holdfast.lint.interpreter.mutations import store_mutation
+from holdfast.lint.interpreter.state import InterpreterState
+from holdfast.lint.interpreter.values import (
+    NO_CONSTANT,
+    RANK_KINDS,
+    UNIFORM,
+    TaintKind,
+    Value,
+    is_rank_only,
+    taint_kinds,
+    without_kinds,
+)
+from holdfast.lint.library import CollectiveCall
+
+#: The result of ``get_world_size()``, and of ``range`` over it.
+WORLD_SIZE, ALL_RANKS = LibraryName("#world_size"), LibraryName("#all_ranks")
+
+
+def enter_collective(
+    state: InterpreterState, call: LibraryCall, collective: CollectiveCall
+) -> Value:
+    """Record a collective and return its result."""
+    arguments = call.arguments
+    if arguments.is_constant("use_local_synchronization", answer=True):
+        return Value(objects=(ProcessGroup(world=False),))
+    group_argument = _collective_argument(arguments, collective, "group") or arguments.named.get(
+        "process_group"
+    )
+    group = group_scope(group_argument)
+    if collective.kind in ("send", "recv"):
+        return _record_message(state, call, collective, group)
+    _record_differing_arguments(call, collective, group)
+    if collective.kind == "init":
+        limit = arguments.get(2, "timeout")
+        has_limit = limit is not None and limit.const is not None
+        state.group_timeouts.add("own" if has_limit or arguments.starred is not None else "default")
+        call.frame.add_effect(Marker("init", call.location, group_device(arguments)))
+        return UNIFORM
+    first = arguments.node(0, collective.parameters[0]) if collective.parameters else None
+    reduced_or_members = "grad" if isinstance(first, ast.Attribute) and first.attr == "grad" else ""
+    if collective.name == "new_group":
+        reduced_or_members = _new_group_members(state, call)
+    groups = group_argument.objects_of(ProcessGroup) if group_argument is not None else []
+    members = groups[0].members if len(groups) == 1 else ()
+    is_lazy = (
+        collective.kind == "creation"
+        and call.frame.lazily_created
+        and not call.frame.write_control("")
+    )
+    if not is_lazy:  # otherwise all ranks have usually created it long ago
+        names_group = group_argument is not None and group_argument.const is not None
+        op = Operation(
+            collective.name,
+            call.location,
+            group,
+            collective.kind,
+            peer=reduced_or_members,
+            own_group=bool(groups),
+            members=members,
+            names_group=names_group,
+        )
+        call.frame.add_effect(op)
+    return _collective_result(state, call, collective)
+
+
+def _record_message(
+    state: InterpreterState, call: LibraryCall, collective: CollectiveCall, group: GroupScope
+) -> Value:
+    """Record a message to or from another rank."""
+    name = "dst" if collective.kind == "send" else "src"
+    node, peer = call.arguments.node(1, name), call.arguments.get(1, name)
+    text = state.unparse(node) if node is not None else ""
+    varies = peer is not None and bool(taint_kinds(peer.content) & RANK_KINDS)
+    kind = collective.kind
+    call.frame.add_effect(
+        Operation(collective.name, call.location, group, kind, peer=text, peer_varies=varies)
+    )
+    return UNIFORM
+
+
+def _collective_result(
+    state: InterpreterState, call: LibraryCall, collective: CollectiveCall
+) -> Value:
+    if collective.kind == "creation":
+        ranks = call.arguments.get(0, "ranks")
+        world = ranks is None or ranks.const is None or ALL_RANKS in ranks.objects
+        members = (
+            literal_ranks(call.arguments.node(0, "ranks")) if collective.name == "new_group" else ()
+        )
+        return Value(objects=(ProcessGroup(world=world, members=members),))
+    if collective.agrees == "return":
+        return Value(agreed=True)
+    if collective.agrees:
+        _mark_agreed(
+            state,
+            call.frame,
+            call.arguments.node(collective.parameters.index(collective.agrees), collective.agrees),
+        )
+    if call.arguments.is_constant("async_op", answer=True):
+        return Value(objects=(LibraryInstance("work"),))
+    return UNIFORM
+
+
+def _only_some_ranks(frame: Frame) -> bool:
+    """Return True if only some ranks get here, selected by their rank."""
+    return bool(frame.control) and is_rank_only(frame.control)
+
+
+def _collective_argument(
+    arguments: Arguments, collective: CollectiveCall, name: str
+) -> Value | None:
+    return arguments.get(
+        collective.parameters.index(name) if name in collective.parameters else -1, name
+    )
+
+
+def _new_group_members(state: InterpreterState, call: LibraryCall) -> str:
+    """Return the members of a new group as text; record a marker if they depend on the rank."""
+    node, ranks = call.arguments.node(0, "ranks"), call.arguments.get(0, "ranks")
+    if node is None or ranks is None or ranks.const is None:
+        return ""
+    # a group of one rank needs no others: torch counts calls, not members
+    is_single = ranks.items is not None and len(ranks.items) == 1
+    if ranks.content and taint_kinds(ranks.content) <= RANK_KINDS and not is_single:
+        call.frame.add_effect(Marker("ranks", call.location, state.unparse(node), ranks.content))
+    return ", ".join(f"{cls.name}.{name}" for cls, name in ranks.stored_in[:1]) or state.unparse(
+        node
+    )
+
+
+def _record_differing_arguments(
+    call: LibraryCall, collective: CollectiveCall, group: GroupScope
+) -> None:
+    """Record arguments that must be equal on all ranks and are not."""
+    if collective.root and group is GroupScope.WORLD:  # each sub-group may have its own root
+        root = _collective_argument(call.arguments, collective, collective.root)
+        if root is not None and root.content and not _only_some_ranks(call.frame):
+            call.frame.add_effect(
+                Marker(
+                    "root", call.location, f"{collective.name}'s {collective.root}", root.content
+                )
+            )
+    if collective.shaped:
+        value = _collective_argument(call.arguments, collective, collective.shaped)
+        length = without_kinds(value.length, {TaintKind.NAMED}) if value is not None else ()
+        if length and (group is GroupScope.WORLD or not is_rank_only(length)):
+            call.frame.add_effect(Marker("shape", call.location, collective.name, length))
+
+
+def group_scope(value: Value | None) -> GroupScope:
+    """Return which ranks a ``group`` argument includes."""
+    if value is None or value.const is None:
+        return GroupScope.WORLD
+    worlds = {candidate.world for candidate in value.objects if isinstance(candidate, ProcessGroup)}
+    if worlds:
+        return GroupScope.WORLD if worlds == {True} else GroupScope.SUB
+    for obj in value.objects:
+        name = obj.name if isinstance(obj, (LibraryName, LibraryMethod)) else ""
+        if name.endswith("WORLD"):
+            return GroupScope.WORLD
+        if name.endswith(library.SUB_GROUPS):
+            return GroupScope.SUB
+    return GroupScope.UNKNOWN
+
+
+def _mark_agreed(state: InterpreterState, frame: Frame, node: ast.expr | None) -> None:
+    """Mark what ``node`` names as uniform from here on."""
+    while isinstance(node, ast.Subscript) or (
+        isinstance(node, ast.Attribute) and node.attr in ("data", "grad")
+    ):
+        node = node.value
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        old = state.evaluate(frame, node)
+        objects = tuple(obj for obj in old.objects if obj not in (BATCH, COUNT))
+        alike = replace(
+            old, content=(), length=(), order=(), element_length=(), absent=(), objects=objects
+        )
+        store_mutation(
+            state,
+            frame,
+            node,
+            replace(alike, agreed=True, known=True, items=None, const=NO_CONSTANT),
+        )

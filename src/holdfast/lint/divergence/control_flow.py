@@ -1,0 +1,482 @@
+"""Find branches, loops, handlers and early exits whose paths enter different collectives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.rank_table import SourceLine
+from holdfast.lint.divergence.group_members import (
+    find_differing_groups,
+    find_excluded_members,
+    is_leaders_collective,
+)
+from holdfast.lint.divergence.rank_turns import drop_exclusive_branches, find_paired_branches
+from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.interpreter.effects import (
+    YIELD_MARKER,
+    Branch,
+    Effect,
+    EffectPath,
+    ExitEffect,
+    FunctionCall,
+    GroupScope,
+    LoopEffect,
+    Marker,
+    Operation,
+    Try,
+    collective_sequence,
+    final_exit,
+    iter_operations,
+    unfold_early_exits,
+)
+from holdfast.lint.interpreter.exceptions import catches, iter_raises
+from holdfast.lint.interpreter.values import Taint, TaintKind, is_rank_only, taint_kinds
+
+#: Maximum number of operations of a path to compare one by one.
+_MAX_OPERATIONS = 2000
+_BARRIERS = frozenset({"barrier", "monitored_barrier", "wait_for_everyone"})
+
+
+#: A test of an exception's text, and words of exceptions that a single rank can have.
+_EXCEPTION_TEXT_TEST = re.compile(r"\bin str\(|\bre\.search\(.*str\(|\bin \w+\.args\b")
+_LOCAL_FAULT_WORDS = re.compile(
+    r"memory|cuda|nccl|timed? ?out|nan\b|inf\b|connection|disk|space", re.IGNORECASE
+)
+#: Exceptions that only signal the end of an iteration.
+_END_OF_ITERATION = frozenset({"StopIteration", "StopAsyncIteration"})
+#: Exceptions that usually end all ranks at once.
+_RAISED_BY_ALL = frozenset({"KeyboardInterrupt", "SystemExit"})
+#: A membership test such as ``if rank in ranks``.
+_MEMBERSHIP_TEST = re.compile(r"rank\w*(?:\(\w*\))? (?:not )?in [a-z_]", re.IGNORECASE)
+
+
+def find_divergences(
+    path: Sequence[Effect], *, in_loop: bool = False, paired: frozenset[int] = frozenset()
+) -> Iterator[Divergence]:
+    """Yield the divergences in a function's own code, without those in the functions it calls.
+
+    ``paired`` are the ids of branches where ranks take turns.
+    """
+    unfolded = unfold_early_exits(path)
+    paired |= find_paired_branches(unfolded)
+    for at, effect in enumerate(unfolded):
+        match effect:
+            case Branch() if id(effect) in paired:
+                pass
+            case Branch():
+                follows = any(
+                    op.name in _BARRIERS
+                    for op, _ in islice(iter_operations(unfolded[at + 1 :]), _MAX_OPERATIONS)
+                )
+                for divergence in _branch_divergences(effect, in_loop=in_loop, barrier=follows):
+                    leaders = divergence.kind == "branch" and is_leaders_collective(
+                        divergence.op, divergence.sources, unfolded[:at]
+                    )
+                    yield (
+                        msgspec.structs.replace(divergence, kind="leaders")
+                        if leaders
+                        else divergence
+                    )
+                yield from _excluded_members(effect)
+                yield from _nested_exits(effect, unfolded[at + 1 :])
+                yield from find_divergences(effect.yes, in_loop=in_loop, paired=paired)
+                yield from find_divergences(effect.no, in_loop=in_loop, paired=paired)
+            case LoopEffect():
+                yield from _loop_divergences(effect)
+                yield from find_divergences(
+                    effect.body, in_loop=bool(collective_sequence(effect.body))
+                )
+                yield from find_divergences(effect.orelse)
+            case Try():
+                yield from _handler_divergences(effect, unfolded[at + 1 :], in_loop=in_loop)
+                yield from _finally_divergences(effect)
+                yield from find_divergences(effect.body, in_loop=in_loop, paired=paired)
+                for _, _, handled in effect.handlers:
+                    yield from find_divergences(handled, in_loop=in_loop)
+                yield from find_divergences(effect.final_body, in_loop=in_loop, paired=paired)
+            case Marker(name="root" | "shape" | "ranks" | "state", control=control):
+                yield Divergence(
+                    effect.name, effect.location, effect.location, effect.detail, control
+                )
+            case _:
+                pass
+
+
+# ---- branches
+
+
+def _divergence_at(
+    kind: str,
+    location: SourceLine,
+    branch: Branch,
+    operation: tuple[Operation | None, tuple[SourceLine, ...]] = (None, ()),
+    *,
+    text: str = "",
+    detail: str = "",
+    barrier: bool = False,
+) -> Divergence:
+    text = text or branch.text
+    op, chain = operation
+    return Divergence(
+        kind, location, branch.location, text, branch.taint, op, chain, detail, barrier
+    )
+
+
+def _branch_divergences(branch: Branch, *, in_loop: bool, barrier: bool) -> Iterator[Divergence]:
+    if not branch.taint or _selects_file_format(branch):
+        return
+    branch = drop_exclusive_branches(branch)
+    rank_only = is_rank_only(branch.taint)
+    yes_exit = final_exit(branch.branch_body(branch.yes))
+    no_exit = final_exit(branch.branch_body(branch.no))
+    if collective_sequence(branch.yes, rank_only=rank_only) == collective_sequence(
+        branch.no, rank_only=rank_only
+    ):
+        only_exit = yes_exit or no_exit
+        if (
+            in_loop
+            and only_exit is not None
+            and only_exit.keyword in ("break", "return")
+            and (yes_exit is None) != (no_exit is None)
+        ):
+            yield _divergence_at("left", only_exit.location, branch, detail=only_exit.keyword)
+        group_creation = find_differing_groups(branch) if rank_only else None
+        if group_creation is not None:
+            op, chain = group_creation
+            yield _divergence_at("ranks", _reported_line(chain, branch.yes), branch, (op, chain))
+        return
+    yield from _unmatched_side(branch, barrier=barrier, rank_only=rank_only)
+
+
+def _selects_file_format(branch: Branch) -> bool:
+    """Return True for a test that selects a file format: usually all ranks see the same file."""
+    if taint_kinds(branch.taint) != {TaintKind.FILES}:
+        return False
+    sides = [branch.branch_body(side) or side for side in (branch.yes, branch.no)]
+    exits = [final_exit(side) for side in sides]
+    refused = [end is not None and end.keyword == "raise" for end in exits]
+    return all(
+        refuses or next(_relevant_operations(side, rank_only=False), None) is not None
+        for side, refuses in zip(sides, refused, strict=True)
+    )
+
+
+def _unmatched_side(branch: Branch, *, barrier: bool, rank_only: bool) -> Iterator[Divergence]:
+    """Yield the divergence of a branch where one side enters a collective that the other lacks."""
+    yes_exit = final_exit(branch.branch_body(branch.yes))
+    no_exit = final_exit(branch.branch_body(branch.no))
+    for side, other_side, opposite_exit in (
+        (branch.yes, branch.no, no_exit),
+        (branch.no, branch.yes, yes_exit),
+    ):
+        extra = _first_unmatched(side, other_side, rank_only=rank_only)
+        if extra is None:
+            continue
+        op, chain = extra
+        if op.kind == "sharded" and taint_kinds(branch.taint) == {TaintKind.FILES}:
+            continue  # sharded I/O uses storage that all ranks see
+        if (
+            op.names_group
+            and rank_only
+            and branch.rank_test is None
+            and _MEMBERSHIP_TEST.search(branch.text)
+        ):
+            continue  # usually exactly the members of a group that was passed in
+        inside = any(
+            nested_op is op
+            for nested_op, _ in islice(iter_operations(branch.branch_body(side)), _MAX_OPERATIONS)
+        )
+        if inside or opposite_exit is None:
+            yield _divergence_at(
+                "branch", _reported_line(chain, side), branch, (op, chain), barrier=barrier
+            )
+        elif opposite_exit.keyword == "return" and _is_wrapper_call(chain, side):
+            text = (
+                f"if not ({branch.text.removeprefix('if ')})" if side is branch.no else branch.text
+            )
+            yield _divergence_at(
+                "branch",
+                _reported_line(chain, side),
+                branch,
+                (op, chain),
+                barrier=barrier,
+                text=text,
+            )
+        # a rank that raises exits, and the launcher stops the others
+        elif opposite_exit.keyword != "raise":
+            yield _divergence_at(
+                "exit", opposite_exit.location, branch, (op, chain), detail=opposite_exit.keyword
+            )
+        return
+
+
+def _nested_exits(branch: Branch, rest: Sequence[Effect]) -> Iterator[Divergence]:
+    """Yield exits of a test nested in one side that skip the collectives after the branch."""
+    rank_only = is_rank_only(branch.taint)
+    follows = collective_sequence(rest, rank_only=rank_only) if branch.taint else ()
+    if not follows:
+        return
+    for side, opposite in ((branch.yes, branch.no), (branch.no, branch.yes)):
+        if next(_nested_branch_exits(opposite), None) is not None:
+            continue
+        for nested_exit, path in _nested_branch_exits(side):
+            op, chain = next(_relevant_operations(rest, rank_only=rank_only), (None, ()))
+            if (
+                op is not None
+                and nested_exit.keyword != "raise"
+                and collective_sequence(path, rank_only=rank_only) != follows
+            ):
+                yield _divergence_at(
+                    "exit", nested_exit.location, branch, (op, chain), detail=nested_exit.keyword
+                )
+                return
+
+
+def _nested_branch_exits(path: Sequence[Effect]) -> Iterator[tuple[ExitEffect, EffectPath]]:
+    """Yield the exits of nested branches, each with the side that leaves."""
+    for effect in path:
+        if isinstance(effect, Branch):
+            for side in (effect.yes, effect.no):
+                end = final_exit(side)
+                if end is not None:
+                    yield end, side
+                else:
+                    yield from _nested_branch_exits(side)
+
+
+def _excluded_members(branch: Branch) -> Iterator[Divergence]:
+    """Yield the divergence of a rank test that excludes members of a group from its collective."""
+    collective = find_excluded_members(branch)
+    if collective is not None:
+        op, chain = collective
+        ranks = ", ".join(map(str, op.members[:8]))
+        yield _divergence_at("members", chain[0], branch, (op, chain), detail=ranks)
+
+
+def _first_unmatched(
+    side: EffectPath, other_side: EffectPath, *, rank_only: bool
+) -> tuple[Operation, tuple[SourceLine, ...]] | None:
+    """Return the first operation of one side that the other lacks; None if there is none."""
+    have = [_operation_key(op) for op, _ in _relevant_operations(other_side, rank_only=rank_only)]
+    for op, chain in _relevant_operations(side, rank_only=rank_only):
+        if _operation_key(op) in have:
+            have.remove(_operation_key(op))
+        else:
+            return op, chain
+    if not have and collective_sequence(side, rank_only=rank_only) != collective_sequence(
+        other_side, rank_only=rank_only
+    ):
+        return next(_relevant_operations(side, rank_only=rank_only), None)
+    return None
+
+
+def _relevant_operations(
+    path: Sequence[Effect], *, rank_only: bool
+) -> Iterator[tuple[Operation, tuple[SourceLine, ...]]]:
+    for op, chain in islice(iter_operations(path), _MAX_OPERATIONS):
+        if op.kind not in ("send", "recv") and not (rank_only and op.group is not GroupScope.WORLD):
+            yield op, chain
+
+
+def _operation_key(op: Operation) -> tuple[str, str]:
+    return op.name, op.group.value
+
+
+def _reported_line(chain: tuple[SourceLine, ...], path: EffectPath) -> SourceLine:
+    """Return the line to report: the call in the branch, or the line in a wrapper."""
+    at = 0
+    while at < len(chain) - 1:
+        called = _calls_by_line(path).get(chain[at])
+        if called is None or not called.forwards:
+            break
+        path, at = called.callee.path, at + 1
+    return chain[at]
+
+
+def _calls_by_line(path: Sequence[Effect]) -> dict[SourceLine, FunctionCall]:
+    """Return the calls of a path that enter a collective, by line."""
+    calls: dict[SourceLine, FunctionCall] = {}
+    for effect in islice(path, _MAX_OPERATIONS):
+        if isinstance(effect, FunctionCall):
+            if effect.callee.sequence:
+                calls.setdefault(effect.location, effect)
+        elif isinstance(effect, (Branch, LoopEffect)):
+            sides = (
+                (effect.yes, effect.no)
+                if isinstance(effect, Branch)
+                else (effect.body, effect.orelse)
+            )
+            calls = _calls_by_line(sides[1]) | _calls_by_line(sides[0]) | calls
+    return calls
+
+
+def _is_wrapper_call(chain: tuple[SourceLine, ...], path: Sequence[Effect]) -> bool:
+    """Return True if a wrapper calls the skipped function, whose test is then the guard."""
+    called = _calls_by_line(path).get(chain[0])
+    return called is not None and called.forwards
+
+
+def find_undecided(path: Sequence[Effect]) -> Iterator[Divergence]:
+    """Yield branches and loops with collectives for which uniformity is unknown."""
+    for effect in unfold_early_exits(path):
+        match effect:
+            case Branch(taint=test, known=known, yes=yes, no=no):
+                if not test and not known and collective_sequence(yes) != collective_sequence(no):
+                    for divergence in _unmatched_side(effect, barrier=False, rank_only=False):
+                        yield replace(divergence, kind="undecided")
+                yield from find_undecided(yes)
+                yield from find_undecided(no)
+            case LoopEffect(
+                count_taint=count, order_taint=order, known=known, body=body, orelse=after
+            ):
+                operation = (
+                    None
+                    if known or count or order
+                    else next(_relevant_operations(body, rank_only=False), None)
+                )
+                if operation is not None:
+                    yield Divergence(
+                        "undecided", effect.location, effect.location, effect.text, (), *operation
+                    )
+                yield from find_undecided(body)
+                yield from find_undecided(after)
+            case Try(body=body, handlers=handlers, final_body=last):
+                for block in (body, *(handled for _, _, handled in handlers), last):
+                    yield from find_undecided(block)
+            case _:
+                pass
+
+
+def checks_shared_storage(divergence: Divergence) -> bool:
+    """Return True for a file test in another file of the program: usually on shared storage."""
+    elsewhere = bool(divergence.sources) and all(
+        source.file != divergence.guard.file for source in divergence.sources
+    )
+    return (
+        elsewhere
+        and divergence.kind in ("branch", "exit", "loop")
+        and taint_kinds(divergence.sources) == {TaintKind.FILES}
+    )
+
+
+# ---- loops
+
+
+def _loop_divergences(loop: LoopEffect) -> Iterator[Divergence]:
+    if not (loop.count_taint or loop.order_taint):
+        return
+    rank_only = bool(loop.count_taint) and is_rank_only(loop.count_taint)
+    counted = _relevant_operations(loop.body, rank_only=rank_only)
+    ddp = ("forward", "backward") if loop.joined else ()
+    first = next((operation for operation in counted if operation[0].kind not in ddp), None)
+    if first is None:
+        return
+    op, chain = first
+    if loop.count_taint:
+        yield Divergence(
+            "loop", loop.location, loop.location, loop.text, loop.count_taint, op, chain
+        )
+    else:
+        yield Divergence(
+            "order", loop.location, loop.location, loop.text, loop.order_taint, op, chain
+        )
+
+
+# ---- exceptions
+
+
+def _handler_divergences(
+    block: Try, tail: Sequence[Effect], *, in_loop: bool
+) -> Iterator[Divergence]:
+    if block.imports_only:
+        return  # installed packages are the same on all ranks
+    rest = collective_sequence(tail)
+    for location, exception, handled in block.handlers:
+        end, handler_op = final_exit(handled), next(iter_operations(handled), None)
+        raised_on = end is not None and end.keyword == "raise"
+        if raised_on and (handler_op is None or exception in _RAISED_BY_ALL):
+            continue
+        fault: Taint = ()
+        if handler_op is not None:
+            op, chain = handler_op
+            if _selects_by_exception_text(handled):
+                continue
+            yield Divergence(
+                "except",
+                _reported_line(chain, handled),
+                location,
+                f"except {exception}".strip(),
+                fault,
+                op,
+                chain,
+            )
+            continue
+        for raised, chain, skipped in iter_raises(block.body, in_loop=in_loop):
+            if not catches(exception, raised.exception) or raised.exception in _END_OF_ITERATION:
+                continue
+            if skipped is not None:
+                op, level = skipped
+                yield Divergence(
+                    "swallowed",
+                    chain[min(level, len(chain) - 1)],
+                    location,
+                    f"except {exception}".strip(),
+                    fault,
+                    op,
+                    chain,
+                )
+                break
+            if end is not None and rest:
+                first, _ = next(iter_operations(tail), (None, ()))
+                yield Divergence(
+                    "exit",
+                    end.location,
+                    location,
+                    f"except {exception}".strip(),
+                    fault,
+                    first,
+                    chain,
+                    end.keyword,
+                )
+                break
+
+
+def _finally_divergences(block: Try) -> Iterator[Divergence]:
+    """Yield a collective in ``finally``: a rank that raised enters it ahead of the others."""
+    waits = any(True for _ in islice(iter_operations(block.body), 1))
+    if not waits and not any(
+        isinstance(statement, Marker) and statement.name == YIELD_MARKER for statement in block.body
+    ):
+        return
+    for op, chain in islice(iter_operations(block.final_body), _MAX_OPERATIONS):
+        # a barrier there is usually part of the teardown
+        if op.kind not in ("send", "recv") and op.name not in _BARRIERS:
+            yield Divergence(
+                "except",
+                _reported_line(chain, block.final_body),
+                block.location,
+                "finally",
+                (),
+                op,
+                chain,
+            )
+            return
+
+
+def _selects_by_exception_text(handled: Sequence[Effect]) -> bool:
+    """Return True if a handler selects by text, reraises others, and all ranks get this one."""
+    effects = [effect for effect in handled if not isinstance(effect, Marker)]
+    branch = effects[0] if effects else None
+    if (
+        not isinstance(branch, Branch)
+        or not _EXCEPTION_TEXT_TEST.search(branch.text)
+        or _LOCAL_FAULT_WORDS.search(branch.text)
+    ):
+        return False
+    end = final_exit((*branch.branch_body(branch.no), *effects[1:]))
+    return end is not None and end.keyword == "raise"

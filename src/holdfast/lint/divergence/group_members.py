@@ -1,0 +1,88 @@
+"""Compare the literal members of a group with tests of the rank."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from itertools import islice
+
+from holdfast.core.rank_table import SourceLine
+from holdfast.lint.interpreter.effects import Branch, Effect, GroupScope, Operation, iter_operations
+from holdfast.lint.interpreter.values import Taint, TaintKind, taint_kinds
+
+#: Maximum number of group members, and of operations on a path, to check.
+_MAX_MEMBERS, _MAX_OPERATIONS = 4096, 2000
+
+
+def literal_ranks(node: ast.expr | None) -> tuple[int, ...]:
+    """Return the ranks in ``[0, 1]``, ``range(4)`` or ``list(range(4))``; empty otherwise."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
+        if node.func.id in ("list", "tuple") and len(node.args) == 1:
+            return literal_ranks(node.args[0])
+        bounds = [
+            arg.value
+            for arg in node.args
+            if isinstance(arg, ast.Constant) and isinstance(arg.value, int)
+        ]
+        if node.func.id == "range" and 0 < len(bounds) == len(node.args) <= 2:
+            literal_range = range(*bounds)
+            return tuple(literal_range) if len(literal_range) <= _MAX_MEMBERS else ()
+    if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+        ranks = [
+            element.value
+            for element in node.elts
+            if isinstance(element, ast.Constant) and isinstance(element.value, int)
+        ]
+        return tuple(ranks) if len(ranks) == len(node.elts) else ()
+    return ()
+
+
+def find_excluded_members(branch: Branch) -> tuple[Operation, tuple[SourceLine, ...]] | None:
+    """Return the first collective that only some of its members reach, with its call chain."""
+    if branch.rank_test is None:
+        return None
+    for side, other_side, answer in ((branch.yes, branch.no, True), (branch.no, branch.yes, False)):
+        elsewhere = {
+            (op.name, op.members) for op, _ in islice(iter_operations(other_side), _MAX_OPERATIONS)
+        }
+        for op, chain in islice(iter_operations(side), _MAX_OPERATIONS):
+            entering = [rank for rank in op.members if branch.rank_test.passes(rank) is answer]
+            if (
+                entering
+                and len(entering) < len(op.members)
+                and (op.name, op.members) not in elsewhere
+            ):
+                return op, chain
+    return None
+
+
+def find_differing_groups(branch: Branch) -> tuple[Operation, tuple[SourceLine, ...]] | None:
+    """Return the first group that both sides of a branch create with different members."""
+    sides = [
+        [
+            (op, chain)
+            for op, chain in islice(iter_operations(branch.branch_body(side)), _MAX_OPERATIONS)
+            if op.name == "new_group" and op.peer
+        ]
+        for side in (branch.yes, branch.no)
+    ]
+    for (yes_op, chain), (no_op, _) in zip(*sides, strict=False):
+        if yes_op.peer != no_op.peer or yes_op.members != no_op.members:
+            return yes_op, chain
+    return None
+
+
+def is_leaders_collective(op: Operation | None, sources: Taint, before: Sequence[Effect]) -> bool:
+    """Return True if only node leaders enter a world collective, after one on a sub-group."""
+    if (
+        op is None
+        or op.kind != "collective"
+        or op.group is not GroupScope.WORLD
+        or taint_kinds(sources) != {TaintKind.LOCAL_RANK}
+    ):
+        return False
+    return any(
+        earlier.own_group or earlier.group is GroupScope.SUB
+        for earlier, _ in islice(iter_operations(before), _MAX_OPERATIONS)
+        if earlier.kind == "collective"
+    )

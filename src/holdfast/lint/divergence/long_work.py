@@ -1,0 +1,239 @@
+"""Find long work on one rank that the others wait for: downloads, subprocesses, preprocessing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+
+from holdfast.core.rank_table import SourceLine
+from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.interpreter.arguments import LibraryCall
+from holdfast.lint.interpreter.effects import (
+    Branch,
+    Effect,
+    FunctionCall,
+    GroupScope,
+    LoopEffect,
+    Marker,
+    Operation,
+    Try,
+    final_exit,
+    iter_operations,
+    summarize_path,
+)
+from holdfast.lint.interpreter.exceptions import catches
+from holdfast.lint.interpreter.frames import Frame
+from holdfast.lint.interpreter.values import is_rank_only
+from holdfast.lint.sources.modules import Function
+
+#: Library calls that take as long as a network transfer, a disk or another program.
+_LONG_CALLS = frozenset({
+    "subprocess.run", "subprocess.call", "subprocess.check_call", "os.system",
+    "urllib.request.urlretrieve", "wget.download", "gdown.download", "nltk.download",
+    "datasets.load_dataset", "huggingface_hub.snapshot_download", "huggingface_hub.hf_hub_download",
+    "torch.hub.download_url_to_file", "torch.hub.load_state_dict_from_url", "shutil.copytree",
+    "shutil.unpack_archive", "shutil.make_archive",
+    "torchvision.datasets.utils.download_and_extract_archive",
+})  # fmt: skip
+#: Shortest sleep in seconds that counts as work: half of the shortest default timeout.
+_SLEEP_S = 300
+#: Functions of the program with these names process all data if they contain a loop.
+_LONG_FUNCTION_NAMES = re.compile(
+    r"_?(?:(?:download|pre_?process|tokeni[sz]e)(?:_\w+)?"
+    r"|(?:run_|do_)?(?:evaluate|validate|evaluation|validation)"
+    r"|(?:prepare|build|make|create)_(?:data|datasets?|corpus|index|indices|cache|vocab))",
+    re.IGNORECASE,
+)
+_LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.DictComp)
+#: Words in tests that select one rank; other rank-dependent tests are ignored here.
+_ONE_RANK_TEST = re.compile(r"rank|main|master|zero|first|chief|primary|leader", re.IGNORECASE)
+#: Arguments of a subprocess whose output is read, which is usually short.
+_OUTPUT_ARGUMENTS = frozenset({"capture_output", "stdout", "timeout"})
+#: Markers, in addition to work, that may fail on the rank that executes them.
+MAY_FAIL = frozenset({"work", "read", "write"})
+
+
+def record_work(call: LibraryCall) -> None:
+    """Record a library call that takes long and has no timeout of its own."""
+    arguments = call.arguments
+    seconds = arguments.get(0, "secs") if call.name == "time.sleep" else None
+    slept = (
+        seconds is not None
+        and isinstance(seconds.const, (int, float))
+        and seconds.const >= _SLEEP_S
+    )
+    mapped = call.name == "map" and bool({"num_proc", "batched"} & arguments.named.keys())
+    if (
+        slept
+        or mapped
+        or (call.name in _LONG_CALLS and not _OUTPUT_ARGUMENTS & arguments.named.keys())
+    ):
+        call.frame.add_effect(
+            Marker("work", call.location, "time.sleep()" if slept else f"{call.name}()")
+        )
+
+
+def record_function_work(frame: Frame, node: ast.expr, function: Function) -> None:
+    """Record a call on one rank of a function that takes long, judged by its name and loops."""
+    is_long_on_one_rank = (
+        frame.control
+        and is_rank_only(frame.control)
+        and _LONG_FUNCTION_NAMES.fullmatch(function.name)
+    )
+    if is_long_on_one_rank and any(isinstance(child, _LOOPS) for child in ast.walk(function.node)):
+        frame.add_effect(Marker("work", frame.location(node), f"{function.name}()"))
+
+
+def find_awaited_work(path: Sequence[Effect]) -> Iterator[Divergence]:
+    """Yield work on one rank that is followed by a collective of all ranks."""
+    walker = _WorkWalker()
+    walker.walk(path, None)
+    yield from walker.divergences
+
+
+def _selects_one_rank(branch: Branch) -> bool:
+    return (
+        bool(branch.taint)
+        and is_rank_only(branch.taint)
+        and bool(_ONE_RANK_TEST.search(branch.text))
+    )
+
+
+class _WorkWalker:
+    """Walk a path and remember the work of one rank until the next collective."""
+
+    def __init__(self) -> None:
+        self.divergences: list[Divergence] = []
+        self.work: tuple[SourceLine, Branch, str] | None = None
+
+    def walk(
+        self,
+        path: Sequence[Effect],
+        one_rank_branch: Branch | None,
+        outer_call: SourceLine | None = None,
+    ) -> None:
+        """Walk a path inside or outside of a branch for one rank, entered by ``outer_call``."""
+        for effect in path:
+            match effect:
+                case Marker(name="work", location=location, detail=description):
+                    if one_rank_branch is not None and self.work is None:
+                        self.work = (outer_call or location, one_rank_branch, description)
+                case Operation():
+                    if one_rank_branch is None:
+                        self._record_collective(effect)
+                case FunctionCall(callee=body, location=location):
+                    if "work" in body.tags or (self.work is not None and body.sequence):
+                        self.walk(
+                            body.path,
+                            one_rank_branch,
+                            outer_call or (location if one_rank_branch is not None else None),
+                        )
+                case Branch():
+                    self._walk_branch(effect, one_rank_branch, outer_call)
+                case _:
+                    self._walk_block(effect, one_rank_branch, outer_call)
+
+    def _walk_branch(
+        self, branch: Branch, one_rank_branch: Branch | None, outer_call: SourceLine | None
+    ) -> None:
+        sides = (branch.yes, branch.no)
+        if one_rank_branch is None and _selects_one_rank(branch):
+            works = ["work" in summarize_path(side).tags for side in sides]
+            if works[0] != works[1]:
+                one_rank_branch = branch
+        for side in sides:
+            self.walk(side, one_rank_branch, outer_call)
+
+    def _walk_block(
+        self, effect: Effect, one_rank_branch: Branch | None, outer_call: SourceLine | None
+    ) -> None:
+        match effect:
+            case LoopEffect(body=body, orelse=after):
+                self.walk(body, one_rank_branch, outer_call)
+                self.walk(after, one_rank_branch, outer_call)
+            case Try(body=body, final_body=last):
+                self.walk(body, one_rank_branch, outer_call)
+                self.walk(last, one_rank_branch, outer_call)
+            case _:
+                pass
+
+    def _record_collective(self, op: Operation) -> None:
+        if self.work is not None and op.kind == "collective" and op.group is GroupScope.WORLD:
+            location, branch, description = self.work
+            if op.name != "monitored_barrier":
+                self.divergences.append(
+                    Divergence(
+                        "long",
+                        location,
+                        branch.location,
+                        branch.text,
+                        branch.taint,
+                        op,
+                        (location, op.location),
+                        description,
+                    )
+                )
+        self.work = None
+
+
+def find_swallowed_failures(path: Sequence[Effect]) -> Iterator[Divergence]:
+    """Yield work of one rank that may fail in a ``try`` block before a collective of all ranks.
+
+    The rank on which it fails continues in the handler and skips the collective.
+    """
+    for effect in path:
+        match effect:
+            case Try(body=body, final_body=last):
+                yield from _swallowed_in_block(effect)
+                yield from find_swallowed_failures((*body, *last))
+            case Branch(yes=first, no=second) | LoopEffect(body=first, orelse=second):
+                yield from find_swallowed_failures((*first, *second))
+            case _:
+                pass
+
+
+def _swallowed_in_block(block: Try) -> Iterator[Divergence]:
+    for _, exception, handled in block.handlers:
+        end = final_exit(handled)
+        if (
+            (end is not None and end.keyword == "raise")
+            or not catches(exception, "Exception")
+            or next(iter_operations(handled), None) is not None
+        ):
+            continue
+        for at, effect in enumerate(block.body):
+            side = _failing_side(effect) if isinstance(effect, Branch) else None
+            operation = (
+                next(iter_operations(block.body[at + 1 :]), None) if side is not None else None
+            )
+            if side is not None and operation is not None:
+                op, chain = operation
+                location = next(
+                    (
+                        effect_in_side.location
+                        for effect_in_side in side
+                        if isinstance(effect_in_side, (Marker, FunctionCall))
+                    ),
+                    effect.location,
+                )
+                yield Divergence(
+                    "swallowed",
+                    location,
+                    effect.location,
+                    f"except {exception}".strip(),
+                    (),
+                    op,
+                    (location, *chain),
+                )
+                return
+
+
+def _failing_side(branch: Branch) -> Sequence[Effect] | None:
+    """Return the side of a rank test where work may fail, if the other side does nothing."""
+    sides = [side for side in (branch.yes, branch.no) if summarize_path(side).tags & MAY_FAIL]
+    if not _selects_one_rank(branch) or len(sides) != 1:
+        return None
+    if final_exit(sides[0]) is None and next(iter_operations(sides[0]), None) is None:
+        return sides[0]
+    return None

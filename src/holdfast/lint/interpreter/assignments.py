@@ -1,0 +1,285 @@
+"""Assign to variables, attributes and elements."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.lint.interpreter.abstract_objects import (
+    LAUNCHER_RANK,
+    SIZED_TENSOR,
+    ClassObject,
+    Instance,
+    dict_entries,
+    element_of,
+    is_callable,
+)
+from holdfast.lint.interpreter.effects import Marker
+from holdfast.lint.interpreter.frames import Frame
+from holdfast.lint.interpreter.function_summaries import ITEMS
+from holdfast.lint.interpreter.mutations import mutate
+from holdfast.lint.interpreter.state import InterpreterState
+from holdfast.lint.interpreter.values import (
+    NO_CONSTANT,
+    UNIFORM,
+    DictEntries,
+    Value,
+    combine_values,
+    merge_taint,
+    persistent_taint,
+    taint_value,
+)
+from holdfast.lint.sources.modules import Function, dotted_name
+
+_SIMPLE_NODES = (
+    ast.Constant, ast.Name, ast.Attribute, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare,
+    ast.IfExp,
+)  # fmt: skip
+_SCALAR_FUNCTIONS = frozenset(
+    {"int", "float", "bool", "str", "len", "min", "max", "sum", "abs", "round", "any", "all"}
+)
+
+
+def assign(state: InterpreterState, frame: Frame, target: ast.expr, value: Value) -> None:
+    """Assign a value to a target; under a tainted condition, the value is tainted."""
+    match target:
+        case ast.Name(id=name):
+            if name in frame.globals:
+                state.write_variable(
+                    frame.scope.module, name, taint_value(value, frame.write_control(name))
+                )
+            else:
+                frame.scope.names[name] = value
+        case ast.Tuple(elts=targets) | ast.List(elts=targets):
+            items = (
+                value.items
+                if value.items is not None and len(value.items) == len(targets)
+                else None
+            )
+            for at, item_target in enumerate(targets):
+                inner = items[at] if items is not None else element_of(value)
+                assign(
+                    state,
+                    frame,
+                    item_target.value if isinstance(item_target, ast.Starred) else item_target,
+                    inner,
+                )
+        case ast.Attribute():
+            _assign_attribute(state, frame, target, value)
+        case ast.Subscript(value=owner, slice=index):
+            key = state.evaluate(frame, index)
+            if isinstance(key.const, str) and dotted_name(owner).endswith("environ"):
+                frame.add_effect(
+                    Marker("variable", frame.location(target), key.const, frame.control)
+                )
+            held = combine_values(value, Value(content=key.content))
+            # an element of a tensor
+            grows = not isinstance(key.const, int) and not isinstance(index, (ast.Tuple, ast.Slice))
+            if grows and state.evaluate(frame, owner).objects == (SIZED_TENSOR,):
+                grows = False
+            objects = _container_objects(state, frame, owner, key, value)
+            mutate(state, frame, target, held, grows=grows, objects=objects)
+        case _:
+            pass
+
+
+def assign_round(
+    state: InterpreterState, frame: Frame, target: ast.expr, node: ast.expr, over: Value
+) -> None:
+    """Assign one iteration's value; the index of ``enumerate`` is uniform."""
+    value = element_of(over)
+    if isinstance(target, ast.Tuple) and len(target.elts) == 2 and isinstance(node, ast.Call):
+        called = node.func
+        if isinstance(called, ast.Name) and called.id == "enumerate":
+            assign(state, frame, target.elts[0], UNIFORM)
+            assign(state, frame, target.elts[1], value)
+            return
+    assign(state, frame, target, value)
+
+
+def _container_objects(
+    state: InterpreterState, frame: Frame, owner: ast.expr, key: Value, value: Value
+) -> tuple[Any, ...]:
+    """Return the objects of a container after an assignment to one of its keys."""
+    container = state.evaluate(frame, owner)
+    named = dict_entries(container) if isinstance(key.const, str) else None
+    if isinstance(key.const, str) and any(is_callable(obj) for obj in value.objects):
+        for cls in (obj.cls for obj in container.objects_of(Instance)):
+            state.write_attribute(cls, ITEMS, Value(objects=(DictEntries({key.const: value}),)))
+    if named is None:
+        return value.objects
+    return (DictEntries(named | {key.const: taint_value(value, frame.control)}), *value.objects)
+
+
+def _assign_attribute(
+    state: InterpreterState, frame: Frame, target: ast.Attribute, value: Value
+) -> None:
+    owner = state.evaluate(frame, target.value)
+    control = frame.write_control(dotted_name(target))
+    arguments = taint_value(value, control)
+    frame.scope.names[dotted_name(target)] = arguments
+    if (
+        control
+        and frame.function is not None
+        and _is_reassigned_later(state, frame.function, target)
+    ):
+        return
+    if control and not frame.assigns_simple:  # otherwise only its presence differs
+        stored = replace(
+            value,
+            absent=merge_taint(value.absent, persistent_taint(control)),
+            agreed=False,
+            stored_in=(),
+        )
+    else:
+        stored = replace(arguments, const=value.const, stored_in=())
+    for candidate in owner.objects:
+        if isinstance(candidate, (Instance, ClassObject)):
+            state.write_attribute(candidate.cls, target.attr, stored)
+    if (
+        value.content
+        and LAUNCHER_RANK in value.objects
+        and not any(isinstance(obj, (Instance, ClassObject)) for obj in owner.objects)
+    ):
+        key = (dotted_name(target.value).rpartition(".")[2], target.attr)
+        if key[0] and key not in state.untyped_attributes and state.is_small and not state.in_tests:
+            state.untyped_attributes[key] = replace(value, stored_in=(), const=NO_CONSTANT)
+            state.summaries.record_write(*key)
+    if target.attr in ("data", "grad"):
+        mutate(state, frame, target.value, arguments, grows=False)
+
+
+def mark_agreed_attribute(
+    state: InterpreterState, frame: Frame, target: ast.Attribute, arguments: ast.expr
+) -> None:
+    """Mark an attribute as agreed if its old value is an input of the agreement."""
+    name = dotted_name(target)
+    if not any(
+        isinstance(node, ast.Attribute) and dotted_name(node) == name
+        for node in ast.walk(arguments)
+    ):
+        return
+    for obj in state.evaluate(frame, target.value).objects:
+        if isinstance(obj, Instance) and target.attr not in obj.cls.agreed_attributes:
+            obj.cls.agreed_attributes.add(target.attr)
+            state.summaries.record_write(obj.cls, target.attr)
+
+
+def _is_reassigned_later(
+    state: InterpreterState, function: Function, target: ast.Attribute
+) -> bool:
+    """Return True if every path from here sets the attribute again in this function."""
+    reassigned = state.reassigned_attributes.get(id(function.node))
+    if reassigned is None:
+        reassigned = state.reassigned_attributes[id(function.node)] = set()
+        if not isinstance(function.node, ast.Lambda):
+            _collect_reassigned(function.node.body, reassigned)
+    return id(target) in reassigned
+
+
+def _collect_reassigned(body: Sequence[ast.stmt], reassigned: set[int]) -> None:
+    """Collect ids of attribute nodes that a later statement of an enclosing block sets again."""
+    later: set[str] = set()
+    for statement in reversed(body):
+        targets = [
+            attribute
+            for attribute in getattr(statement, "targets", ())
+            if isinstance(attribute, ast.Attribute)
+        ]
+        leaves = isinstance(statement, ast.If) and any(
+            isinstance(node, ast.Return) for node in ast.walk(statement)
+        )
+        if isinstance(statement, ast.If) and later and not leaves:
+            reassigned.update(
+                id(node)
+                for node in ast.walk(statement)
+                if isinstance(node, ast.Attribute)
+                and isinstance(node.ctx, ast.Store)
+                and dotted_name(node) in later
+            )
+        later.update(dotted_name(target) for target in targets)
+        for name in ("body", "orelse"):
+            inner = getattr(statement, name, None)
+            if isinstance(inner, list) and not isinstance(
+                statement, (ast.FunctionDef, ast.ClassDef)
+            ):
+                _collect_reassigned(inner, reassigned)
+
+
+def tested_as_missing(test: ast.expr) -> tuple[str, ...]:
+    """Return the names that a test finds missing: ``self.group is None``, ``key not in cache``."""
+    match test:
+        case ast.Compare(left=tested, ops=[ast.Is()], comparators=[ast.Constant(value=None)]):
+            return (dotted_name(tested),)
+        case ast.UnaryOp(
+            op=ast.Not(),
+            operand=ast.Call(
+                func=ast.Name(id="hasattr"), args=[owner, ast.Constant(value=str(name))]
+            ),
+        ):
+            return (f"{dotted_name(owner)}.{name}",)
+        case ast.Compare(ops=[ast.NotIn()], comparators=[container]):
+            if (
+                isinstance(container, ast.Call)
+                and isinstance(container.func, ast.Attribute)
+                and container.func.attr == "keys"
+            ):
+                container = container.func.value
+            return (f"{dotted_name(container)}[]",)
+        case ast.BoolOp(op=op, values=values):
+            missing_names = [tested_as_missing(value) for value in values]
+            if isinstance(op, ast.Or) or all(missing_names):
+                return tuple(name for item in missing_names for name in item)
+            return ()
+        case _:
+            return ()
+
+
+def clear_absence(
+    names: dict[str, Value],
+    absent: tuple[str, ...],
+    before: Mapping[str, Value],
+    created: Mapping[str, Value],
+) -> None:
+    """Clear the absence taint after ``if store is None: store = Store()``."""
+    for name in absent:
+        value, old = created.get(name), before.get(name)
+        if value is not None and old is not None and value is not old and names[name].absent:
+            names[name] = replace(names[name], absent=(), content=value.content)
+
+
+def fills_cache(node: ast.If, absent: tuple[str, ...]) -> bool:
+    """Return True for ``if key not in groups: groups[key] = dist.new_group(ranks)``."""
+    containers = {name.removesuffix("[]") for name in absent if name.endswith("[]")}
+    return bool(containers) and any(
+        isinstance(child, ast.Subscript)
+        and isinstance(child.ctx, ast.Store)
+        and dotted_name(child.value) in containers
+        for statement in node.body
+        for child in ast.walk(statement)
+    )
+
+
+def returns_cached(node: ast.If) -> bool:
+    """Return True for ``if key in groups: return groups[key]``."""
+    last = node.body[-1]
+    if not isinstance(last, ast.Return) or not isinstance(last.value, ast.Subscript):
+        return False
+    tests = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
+    container, key = ast.unparse(last.value.value), ast.unparse(last.value.slice)
+    return any(
+        isinstance(test, ast.Compare)
+        and isinstance(test.ops[0], ast.In)
+        and (ast.unparse(test.left), ast.unparse(test.comparators[0])) == (key, container)
+        for test in tests
+    )
+
+
+def is_simple_expression(node: ast.expr) -> bool:
+    """Return True for a flag, number or name rather than a newly created object."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id in _SCALAR_FUNCTIONS
+    return isinstance(node, _SIMPLE_NODES)

@@ -1,0 +1,61 @@
+"""Signatures that distinguish the calling contexts of a function."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from holdfast.lint.interpreter.abstract_objects import (
+    FunctionObject,
+    GuardedCallable,
+    LibraryInstance,
+    LibraryMethod,
+    TupleElements,
+)
+from holdfast.lint.interpreter.values import NO_CONSTANT, DictEntries, Value, taint_kinds
+
+
+def value_signature(value: Value) -> tuple[Any, ...]:
+    """Return all of a value that can change what a function does with it."""
+    const = value.const if isinstance(value.const, (bool, int, str, type(None))) else NO_CONSTANT
+    return (
+        taint_kinds(value.content),
+        taint_kinds(value.length),
+        taint_kinds(value.order),
+        taint_kinds(value.element_length),
+        taint_kinds(value.absent),
+        value.known,
+        value.agreed,
+        const,
+        type(const),
+        tuple(_object_signature(obj) for obj in value.objects),
+        tuple(value_signature(item) for item in value.items) if value.items is not None else None,
+    )
+
+
+def _object_signature(obj: Any) -> Hashable:
+    match obj:
+        case FunctionObject(function=function, scope=scope, bound=bound, guard=guard):
+            return (
+                id(function),
+                scope,
+                value_signature(bound) if bound is not None else None,
+                bool(guard),
+            )
+        case GuardedCallable(target=inner, positional=positional, named=arguments, guard=guard):
+            keywords = tuple((name, value_signature(value)) for name, value in arguments)
+            return (
+                _object_signature(inner),
+                tuple(map(value_signature, positional)),
+                keywords,
+                bool(guard),
+            )
+        case DictEntries() | TupleElements():
+            entries = obj.entries.items() if isinstance(obj, DictEntries) else enumerate(obj.items)
+            return tuple((name, value_signature(value)) for name, value in entries)
+        case LibraryInstance(name=name, wrapped=wrapped):
+            return (name, value_signature(wrapped) if wrapped is not None else None)
+        case LibraryMethod(owner=owner, name=name):
+            return (name, _object_signature(owner) if owner is not None else None)
+        case _:
+            return obj  # type: ignore[no-any-return]

@@ -1,0 +1,384 @@
+"""Evaluate expressions for all ranks together; effects are added to the frame."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.lint.divergence.collectives import ALL_RANKS
+from holdfast.lint.divergence.single_process import as_uniform, checks_multiple_processes
+from holdfast.lint.interpreter.abstract_objects import (
+    BATCH,
+    COUNT,
+    LAUNCHER_RANK,
+    MASK,
+    PADDING,
+    RANK_COMPARISONS,
+    RANK_TEXT,
+    FunctionObject,
+    LibraryInstance,
+    LibraryMethod,
+    RankTest,
+    TupleElements,
+    as_text,
+    dict_entries,
+)
+from holdfast.lint.interpreter.effects import YIELD_MARKER, Branch, Marker
+from holdfast.lint.interpreter.frames import Frame
+from holdfast.lint.interpreter.iteration import iterated_value
+from holdfast.lint.interpreter.narrowing import apply_narrowing, narrow
+from holdfast.lint.interpreter.state import InterpreterState
+from holdfast.lint.interpreter.values import (
+    NO_CONSTANT,
+    NONE_OBJECT,
+    RANK_OR_SELECTED,
+    UNIFORM,
+    UNKNOWN,
+    Taint,
+    TaintKind,
+    Value,
+    as_test,
+    combine_values,
+    constant_value,
+    is_none,
+    join_values,
+    merge_content,
+    merge_taint,
+    persistent_taint,
+    truth_value,
+    without_kinds,
+)
+from holdfast.lint.sources.modules import dotted_name
+
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], object]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not,
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+}  # fmt: skip
+#: Queries of the global rank, not of the local rank or a rank within a group.
+_RANK_QUERY = re.compile(r"(?:^|\.)get_rank\(\)$|['\"]RANK['\"]")
+#: Names of statistics of a rank's own batch.
+_LOCAL_COUNT_NAMES = re.compile(r"(?:^|[._])(?:kls?|pos|npos|positives|num_fg|valid)$")
+_ORDER_COMPARISONS = (ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq, ast.NotEq)
+_SELECTED_KINDS = frozenset({TaintKind.OWN})
+_PRESERVED = (BATCH, RANK_TEXT)
+_PROGRESS_BARS = frozenset({"tqdm", "trange", "track", "progress_bar"})
+
+
+class ExpressionEvaluator:
+    """Evaluates operators, conditions and other expressions."""
+
+    def __init__(self, state: InterpreterState) -> None:
+        self.state = state
+
+    def _constant(self, _: Frame, node: ast.Constant) -> Value:
+        return constant_value(node.value)
+
+    def _wrapped_expression(
+        self, frame: Frame, node: ast.Starred | ast.Await | ast.FormattedValue
+    ) -> Value:
+        return self.state.evaluate(frame, node.value)
+
+    def _named_expression(self, frame: Frame, node: ast.NamedExpr) -> Value:
+        value = self.state.evaluate(frame, node.value)
+        frame.scope.names[node.target.id] = value
+        return value
+
+    def _lambda(self, frame: Frame, node: ast.Lambda) -> Value:
+        return Value(
+            objects=(
+                FunctionObject(self.state.nested_function(frame, node, "<lambda>"), frame.scope),
+            )
+        )
+
+    def _yield(self, frame: Frame, node: ast.Yield | ast.YieldFrom) -> Value:
+        if frame.function is not None and frame.function.decorated_by("contextmanager"):
+            frame.add_effect(Marker(YIELD_MARKER, frame.location(node)))
+        value = self.state.evaluate(frame, node.value)
+        control = persistent_taint(frame.own_control)
+        if isinstance(node, ast.YieldFrom):
+            over = iterated_value(self.state, frame, node.value, value)
+            frame.yields.append(replace(over, items=None, length=merge_taint(over.length, control)))
+        else:
+            objects = tuple(obj for obj in value.objects if not isinstance(obj, TupleElements))
+            frame.yields.append(replace(value, length=control, objects=objects))
+        return UNKNOWN
+
+    # ---- operators
+
+    def _binary(self, frame: Frame, node: ast.BinOp) -> Value:
+        left, right = self.state.evaluate(frame, node.left), self.state.evaluate(frame, node.right)
+        objects = (*left.objects, *right.objects)
+        outputs = tuple(
+            obj
+            for obj in objects
+            if isinstance(obj, LibraryInstance)
+            and (obj.name.startswith("output:") or obj in _PRESERVED)
+        )
+        if isinstance(node.op, ast.Sub) and left.agreed and not right.agreed and right.content:
+            return replace(combine_values(left, right), agreed=True, objects=(PADDING,))
+        masks = (MASK,) if MASK in objects else ()
+        value = replace(
+            combine_values(left, right),
+            agreed=left.agreed or right.agreed,
+            objects=(*outputs[:1], *masks),
+        )
+        # a name that contains the rank
+        if isinstance(left.const, str) or isinstance(right.const, str):
+            return as_text(value, value.objects)
+        return value
+
+    def _unary(self, frame: Frame, node: ast.UnaryOp) -> Value:
+        if isinstance(node.op, ast.Not):
+            answer = self.state.evaluate_test(frame, node.operand)
+            known = truth_value(answer)
+            if known is not None:
+                return constant_value(not known)
+            return Value(answer.content, known=answer.known, agreed=answer.agreed)
+        value = self.state.evaluate(frame, node.operand)
+        if isinstance(node.op, ast.USub) and isinstance(value.const, (int, float)):
+            return constant_value(-value.const)
+        return replace(combine_values(value), objects=value.objects)
+
+    def _boolean(self, frame: Frame, node: ast.BoolOp) -> Value:
+        values: list[Value] = []
+        control: Taint = ()
+        for at, operand in enumerate(node.values):
+            if at == 0:
+                value = self.state.evaluate(frame, operand)
+            else:
+                with frame.collect_effects(control) as inner:
+                    value = self.state.evaluate(frame, operand)
+                if inner:
+                    test, text = combine_values(*map(as_test, values)), self.state.unparse(node)
+                    frame.add_effect(
+                        Branch(
+                            frame.location(operand),
+                            text,
+                            test.content,
+                            test.known,
+                            tuple(inner),
+                            (),
+                        )
+                    )
+            values.append(value)
+            control = merge_taint(control, as_test(value).content)
+            truth = truth_value(value)
+            if truth is not None and truth is isinstance(node.op, ast.Or):
+                return value if at == 0 else constant_value(truth)
+        open_ones = [value for value in values if truth_value(value) is None]
+        if not open_ones:
+            return values[-1]
+        value = replace(
+            combine_values(*map(as_test, open_ones)), objects=join_values(values).objects
+        )
+        if isinstance(node.op, ast.Or) and values[-1].const is None:  # ``list(waiting) or None``
+            return replace(
+                value,
+                absent=merge_taint(value.absent, *(as_test(item).content for item in values[:-1])),
+            )
+        return value
+
+    def _compare(self, frame: Frame, node: ast.Compare) -> Value:
+        values = [
+            self.state.evaluate(frame, comparator) for comparator in (node.left, *node.comparators)
+        ]
+        operator_node = node.ops[0]
+        known = _known_answer(values[0], operator_node, values[1]) if len(values) == 2 else None
+        if known is not None:
+            return known
+        if isinstance(operator_node, (ast.In, ast.NotIn)):
+            return _membership(operator_node, *values[:2])
+        content = merge_content(values)
+        if content and len(values) == 2 and isinstance(values[1].const, str):
+            # tests part of the value
+            tests_affix = not values[1].const or bool(values[0].objects_of(LibraryMethod))
+            dropped_kinds = (
+                RANK_OR_SELECTED
+                if RANK_TEXT in values[0].objects
+                else _SELECTED_KINDS
+                if tests_affix
+                else ()
+            )
+            content = without_kinds(content, dropped_kinds)
+        clock = tuple(
+            replace(source, kind=TaintKind.CLOCK)
+            for source in content
+            if source.kind is TaintKind.TIME
+        )
+        objects = _mask_objects(operator_node, values[0], content) or (
+            _rank_tests(operator_node, *values) if len(values) == 2 else ()
+        )
+        if not content and _is_local_count(node, values[0]):
+            content = self.state.taint_source(frame, TaintKind.NAMED, node)
+        if COUNT in values[0].objects and _compares_with_empty(operator_node, values[1].const):
+            content = merge_taint(content, self.state.taint_source(frame, TaintKind.DATA, node))
+        # the clock decides, whatever the limit
+        agreed = any(value.agreed for value in values) and all(
+            value.agreed or value.const is not NO_CONSTANT for value in values
+        )
+        return Value(
+            clock or content,
+            known=all(value.known for value in values),
+            objects=objects,
+            agreed=agreed,
+        )
+
+    def _conditional(self, frame: Frame, node: ast.IfExp) -> Value:
+        test = self.state.evaluate_test(frame, node.test)
+        known = truth_value(test)
+        if known is not None:
+            return self.state.evaluate(frame, node.body if known else node.orelse)
+        narrowing = narrow(self.state, frame, node.test)
+        with (
+            frame.collect_effects(test.content) as yes,
+            apply_narrowing(frame, narrowing, passed=True),
+        ):
+            yes_value = self.state.evaluate(frame, node.body)
+        with (
+            frame.collect_effects(test.content) as no,
+            apply_narrowing(frame, narrowing, passed=False),
+        ):
+            no_value = self.state.evaluate(frame, node.orelse)
+        if yes or no:
+            frame.add_effect(
+                Branch(
+                    frame.location(node),
+                    self.state.unparse(node.test),
+                    test.content,
+                    test.known,
+                    tuple(yes),
+                    tuple(no),
+                )
+            )
+        if test.content and self._differs_by_progress_bar(node.body, node.orelse):
+            return no_value
+        multiple = None if test.content else checks_multiple_processes(node.test)
+        if multiple is not None:
+            yes_value, no_value = (
+                (yes_value, as_uniform(no_value, yes_value))
+                if multiple
+                else (as_uniform(yes_value, no_value), no_value)
+            )
+        return join_values((yes_value, no_value), test.content)
+
+    def _differs_by_progress_bar(self, wrapped: ast.expr, plain: ast.expr) -> bool:
+        """Return True for ``tqdm(loader) if main else loader``: both sides iterate the same."""
+        if not (
+            isinstance(wrapped, ast.Call)
+            and wrapped.args
+            and dotted_name(wrapped.func).rpartition(".")[2] in _PROGRESS_BARS
+        ):
+            return False
+        return self.state.unparse(wrapped.args[0]) == self.state.unparse(plain)
+
+    @property
+    def evaluators(self) -> dict[type[ast.expr], Callable[..., Value]]:
+        """Return the method for each kind of expression."""
+        return {
+            ast.Constant: self._constant,
+            ast.Starred: self._wrapped_expression,
+            ast.Await: self._wrapped_expression,
+            ast.FormattedValue: self._wrapped_expression,
+            ast.NamedExpr: self._named_expression,
+            ast.Lambda: self._lambda,
+            ast.Yield: self._yield,
+            ast.YieldFrom: self._yield,
+            ast.BinOp: self._binary,
+            ast.UnaryOp: self._unary,
+            ast.BoolOp: self._boolean,
+            ast.Compare: self._compare,
+            ast.IfExp: self._conditional,
+        }
+
+
+def _known_answer(value: Value, operator_node: ast.cmpop, other: Value) -> Value | None:
+    """Return the result of a comparison with None, of constants, or for a launcher, if known."""
+    if other.const is None and isinstance(operator_node, (ast.Is, ast.IsNot)):
+        none = is_none(value)
+        if none is not None:
+            return constant_value(none is isinstance(operator_node, ast.Is))
+        if LAUNCHER_RANK not in value.objects:
+            return Value(value.absent, known=value.known)
+    compare = _COMPARE.get(type(operator_node))
+    if compare is not None and value.const is not NO_CONSTANT and other.const is not NO_CONSTANT:
+        try:
+            return constant_value(bool(compare(value.const, other.const)))
+        except TypeError:
+            return UNKNOWN
+    return UNIFORM if _tests_launcher(value, operator_node, other.const) else None
+
+
+def _membership(operator_node: ast.In | ast.NotIn, element: Value, container: Value) -> Value:
+    """Return the value of a membership test."""
+    if ALL_RANKS in container.objects and LAUNCHER_RANK in element.objects:
+        return constant_value(isinstance(operator_node, ast.In))
+    named = dict_entries(container)
+    if named is not None and isinstance(element.const, str):  # the test is about keys, not values
+        value = named.get(element.const)
+        return Value(
+            value.absent if value is not None and NONE_OBJECT in value.objects else (),
+            known=container.known,
+        )
+    content = merge_taint(element.content, container.content, container.length)
+    return Value(
+        content,
+        known=element.known and container.known,
+        objects=_rank_tests(operator_node, element, container),
+    )
+
+
+def _rank_tests(operator_node: ast.cmpop, value: Value, other: Value) -> tuple[RankTest, ...]:
+    """Return the ranks that pass a comparison of the rank with numbers."""
+    name = type(operator_node).__name__
+    if (
+        name not in RANK_COMPARISONS
+        or value.objects != (LAUNCHER_RANK,)
+        or not all(_RANK_QUERY.search(source.text) for source in value.content)
+    ):
+        return ()
+    is_membership = name in ("In", "NotIn")
+    if is_membership != (other.items is not None):
+        return ()
+    numbers = tuple(item.const for item in other.items or (other,))
+    if all(type(number) is int for number in numbers):
+        return (RankTest(name, numbers if is_membership else numbers[0]),)
+    return ()
+
+
+def _mask_objects(operator_node: ast.cmpop, value: Value, content: Taint) -> tuple[Any, ...]:
+    """Return mask objects for an elementwise comparison of data."""
+    if isinstance(operator_node, (ast.In, ast.NotIn, ast.Is, ast.IsNot)):
+        return ()
+    if BATCH in value.objects:
+        return (BATCH, MASK)
+    return (MASK,) if any(source.kind is TaintKind.DATA for source in content) else ()
+
+
+def _is_local_count(node: ast.Compare, left: Value) -> bool:
+    """Return True for a statistic of a rank's own batch, by its name: ``approx_kl > limit``."""
+    if left.known or left.agreed or not isinstance(node.left, (ast.Name, ast.Attribute)):
+        return False
+    return isinstance(node.ops[0], _ORDER_COMPARISONS) and bool(
+        _LOCAL_COUNT_NAMES.search(dotted_name(node.left))
+    )
+
+
+def _compares_with_empty(operator_node: ast.cmpop, other: object) -> bool:
+    """Return True for a comparison that asks whether a part of the batch is empty."""
+    if other == 1:
+        return isinstance(operator_node, (ast.Lt, ast.GtE))
+    return other == 0 and isinstance(operator_node, (ast.Eq, ast.NotEq, ast.Gt, ast.LtE))
+
+
+def _tests_launcher(value: Value, operator_node: ast.cmpop, other: object) -> bool:
+    """Return True for a test whether a launcher started the program: uniform over ranks."""
+    if LAUNCHER_RANK not in value.objects:
+        return False
+    if other is None or (isinstance(other, int) and other < 0) or other in ("", "-1"):
+        return True
+    return other == 0 and isinstance(operator_node, (ast.GtE, ast.Lt))

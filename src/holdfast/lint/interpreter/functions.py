@@ -1,0 +1,349 @@
+"""Functions of the program: executed once per calling context, and decorated."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Hashable
+
+from msgspec.structs import replace
+
+from holdfast.lint import library
+from holdfast.lint.divergence.long_work import record_function_work
+from holdfast.lint.interpreter.abstract_objects import (
+    BATCH,
+    FunctionObject,
+    TupleElements,
+    VariableScope,
+    bind_method,
+    mark_contained,
+)
+from holdfast.lint.interpreter.arguments import Arguments, positional_arguments
+from holdfast.lint.interpreter.call_contexts import value_signature
+from holdfast.lint.interpreter.divergence_recorder import DivergenceRecorder
+from holdfast.lint.interpreter.effects import EMPTY_SUMMARY, Branch, FunctionCall, summarize_path
+from holdfast.lint.interpreter.frames import Frame, FunctionSummary, module_frame
+from holdfast.lint.interpreter.mutations import store_mutation
+from holdfast.lint.interpreter.state import InterpreterState
+from holdfast.lint.interpreter.values import (
+    NO_CONSTANT,
+    UNIFORM,
+    UNKNOWN,
+    DictEntries,
+    Taint,
+    TaintKind,
+    TaintSource,
+    Value,
+    as_selection,
+    combine_values,
+    join_values,
+    merge_taint,
+    persistent_taint,
+    taint_kinds,
+    without_kinds,
+)
+from holdfast.lint.sources.modules import Function, dotted_name, is_class_name
+
+#: Maximum call depth, recursion depth, and number of separate contexts of a function.
+_MAX_DEPTH, _MAX_RECURSION, _MAX_CONTEXTS = 40, 2, 8
+#: Maximum number of contexts for a function that calls methods by name (``getattr``).
+_MAX_DISPATCH_CONTEXTS = 32
+
+
+class FunctionRunner:
+    """Runs functions of the program, once per calling context."""
+
+    def __init__(self, state: InterpreterState, recorder: DivergenceRecorder) -> None:
+        self.state = state
+        self.recorder = recorder
+        self._active_calls: dict[Function, int] = {}
+        self._depth = 0
+        self._decorated: dict[Function, Value] = {}
+        self._dispatchers: dict[Function, bool] = {}
+
+    def start_round(self) -> None:
+        """Apply decorators again."""
+        self._decorated.clear()
+
+    def invoke(
+        self, frame: Frame, node: ast.expr, obj: FunctionObject, arguments: Arguments
+    ) -> Value:
+        """Run a function with these arguments and record its effects."""
+        if obj.bound is not None:
+            arguments = replace(
+                arguments,
+                positional=[obj.bound, *arguments.positional],
+                nodes=[None, *arguments.nodes],
+            )
+        function = obj.function
+        record_function_work(frame, node, function)
+        if id(
+            function.node
+        ) not in self.state.nested_functions and not self.state.relevance.is_relevant(function):
+            return unknown_result(function.name, *arguments.all_values)
+        summary = self.summarize(
+            function, self._bind_arguments(function, arguments), obj.scope, frame
+        )
+        control = merge_taint(obj.guard, self._cache_taint(frame, node, function, arguments))
+        if summary.effects.is_relevant:
+            body = summary.effects
+            if control:
+                branch = Branch(
+                    frame.location(node), control[0].text, control, known=True, yes=body.path, no=()
+                )
+                body = summarize_path((branch,))
+                self.recorder.record_path_divergences((branch,))
+            through = _is_forwarded(frame, node, dispatches=self._dispatches(function))
+            frame.add_effect(FunctionCall(function.name, frame.location(node), body, through))
+        self._apply_mutations(frame, function, arguments, summary)
+        return summary.value if not control else join_values((summary.value, UNIFORM), control)
+
+    def _cache_taint(
+        self, frame: Frame, node: ast.expr, function: Function, arguments: Arguments
+    ) -> Taint:
+        """Return why some ranks skip a cached function: rank-local arguments may be cached."""
+        if not function.decorated_by("lru_cache", "cache"):
+            return ()
+        rank_local = any(
+            BATCH in value.objects or TaintKind.DATA in taint_kinds(value.content)
+            for value in arguments.all_values
+        )
+        if rank_local:
+            return (TaintSource(TaintKind.DATA, frame.file, node.lineno, ast.unparse(node)),)
+        return ()
+
+    def _apply_mutations(
+        self, frame: Frame, function: Function, arguments: Arguments, summary: FunctionSummary
+    ) -> None:
+        """Apply a function's in-place changes of its arguments to the caller's variables."""
+        if not summary.mutated:
+            return
+        for at, name in enumerate(function.parameters):
+            argument = arguments.node(at, name) if name in summary.mutated else None
+            while isinstance(argument, ast.Subscript):
+                argument = argument.value
+            if isinstance(argument, (ast.Name, ast.Attribute)):
+                store_mutation(self.state, frame, argument, summary.mutated[name])
+
+    def _bind_arguments(self, function: Function, arguments: Arguments) -> dict[str, Value]:
+        signature = function.node.args
+        names: dict[str, Value] = {}
+        parameters = function.parameters
+        first_default = len(parameters) - len(signature.defaults)
+        scope = module_frame(function.module)
+        for at, name in enumerate(parameters):
+            value = arguments.get(at, name)
+            if value is None and at >= first_default:
+                value = self.state.evaluate(scope, signature.defaults[at - first_default])
+                if arguments.starred is not None:
+                    content = merge_taint(value.content, arguments.starred.content)
+                    value = Value(content=content, absent=arguments.starred.length, known=False)
+            if value is None:
+                value = arguments.starred if arguments.starred is not None else UNKNOWN
+            names[name] = value
+        for parameter, default in zip(signature.kwonlyargs, signature.kw_defaults, strict=True):
+            value = arguments.named.get(parameter.arg)
+            if value is None:
+                value = self.state.evaluate(scope, default) if default is not None else UNKNOWN
+            names[parameter.arg] = value
+        if signature.vararg is not None:
+            extra = arguments.positional[len(parameters) :]
+            names[signature.vararg.arg] = (
+                Value(items=tuple(extra))
+                if arguments.starred is None
+                else _varargs_value([*extra, arguments.starred])
+            )
+        if signature.kwarg is not None:
+            unbound = {name: value for name, value in arguments.named.items() if name not in names}
+            content = merge_taint(*(item.content for item in unbound.values()))
+            names[signature.kwarg.arg] = Value(content, objects=(DictEntries(unbound),))
+        return names
+
+    def summarize(
+        self,
+        function: Function,
+        names: dict[str, Value],
+        outer: VariableScope | None,
+        caller: Frame,
+    ) -> FunctionSummary:
+        """Return the summary of a function for these arguments, cached by context."""
+        context: tuple[Hashable, ...] = (
+            id(function.node),
+            outer,
+            taint_kinds(caller.control),
+            taint_kinds(caller.own_control),
+            caller.join_depth > 0,
+            caller.lazily_created,
+        )
+        key: Hashable = (*context, tuple(value_signature(value) for value in names.values()))
+        cached = self.state.summaries.lookup(key)
+        if cached is not None:
+            return cached
+        depth = self._active_calls.get(function, 0)
+        if depth >= _MAX_RECURSION or self._depth >= _MAX_DEPTH:
+            return FunctionSummary(UNKNOWN, EMPTY_SUMMARY, {})
+        if function.run_count > (
+            _MAX_DISPATCH_CONTEXTS if self._dispatches(function) else _MAX_CONTEXTS
+        ):
+            # too many contexts: constants are no longer distinguished
+            names = {name: _widen(value) for name, value in names.items()}
+            key = (
+                *context,
+                tuple((taint_kinds(value.content), value.const) for value in names.values()),
+            )
+            cached = self.state.summaries.lookup(key)
+            if cached is not None:
+                return cached
+        self._active_calls[function] = depth + 1
+        self._depth += 1
+        try:
+            with self.state.summaries.run(key, function) as run:
+                run.summary = summary = self._run_function(function, names, outer, caller)
+        finally:
+            self._active_calls[function] = depth
+            self._depth -= 1
+        return summary
+
+    def _run_function(
+        self,
+        function: Function,
+        names: dict[str, Value],
+        outer: VariableScope | None,
+        caller: Frame,
+    ) -> FunctionSummary:
+        scope = VariableScope(dict(names), function.module, outer)
+        frame = Frame(function, scope, caller.control, caller.control, caller.own_control)
+        frame.lazily_created, frame.join_depth = caller.lazily_created, caller.join_depth
+        if isinstance(function.node, ast.Lambda):
+            value = self.state.evaluate(frame, function.node.body)
+            return FunctionSummary(value, summarize_path(frame.effects), {})
+        self.state.run_block(frame, function.node.body)
+        body = summarize_path(frame.effects)
+        self.recorder.record_divergences(frame, body)
+        if frame.yields:
+            value = join_values(frame.yields)
+            objects = (TupleElements(value.items), *value.objects) if value.items else value.objects
+            value = Value(
+                value.content,
+                () if frame.pads_rounds else value.length,
+                known=value.known,
+                objects=objects,
+            )
+        else:
+            value = _return_value(frame)
+        mutated = {name: frame.mutated[name] for name in names if name in frame.mutated}
+        return FunctionSummary(value, body, mutated)
+
+    def _dispatches(self, function: Function) -> bool:
+        """Return True if the function calls methods by name with ``getattr``."""
+        answer = self._dispatchers.get(function)
+        if answer is None:
+            answer = self._dispatchers[function] = any(
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Call)
+                and dotted_name(node.func.func) == "getattr"
+                for node in ast.walk(function.node)
+            )
+        return answer
+
+    # ---- decorators
+
+    def decorated_value(self, function: Function, bound: Value | None) -> Value:
+        """Return a function with its decorators applied, bound to an instance."""
+        value = self._decorated.get(function)
+        if value is None:
+            # in case a decorator refers to it
+            self._decorated[function] = Value(objects=(FunctionObject(function),))
+            frame = module_frame(function.module)
+            value = self._decorated[function] = self.apply_decorators(
+                frame, FunctionObject(function)
+            )
+        if bound is None:
+            return value
+        return replace(value, objects=tuple(bind_method(obj, bound) for obj in value.objects))
+
+    def apply_decorators(self, frame: Frame, obj: FunctionObject) -> Value:
+        """Apply the decorators, innermost first."""
+        value = Value(objects=(obj,))
+        for decorator in reversed(obj.function.decorators):
+            value = self._apply_decorator(frame, decorator, value)
+        return value
+
+    def _apply_decorator(self, frame: Frame, decorator: ast.expr, value: Value) -> Value:
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        decorator_value = self.state.evaluate(frame, called)
+        if decorator_value.objects_of(FunctionObject):
+            if isinstance(decorator, ast.Call):
+                decorator_value = self.state.evaluate(frame, decorator)
+            result = self.state.call(frame, decorator, decorator_value, positional_arguments(value))
+            return result if result.objects_of(FunctionObject) else value
+        kind = library.GUARDS.get(dotted_name(called).rpartition(".")[2])
+        if kind is None:
+            return value
+        guard = (
+            TaintSource(kind, frame.file, decorator.lineno, f"@{self.state.unparse(decorator)}"),
+        )
+        objects = (
+            replace(obj, guard=guard) if isinstance(obj, FunctionObject) else obj
+            for obj in value.objects
+        )
+        return replace(value, objects=tuple(objects))
+
+
+def _return_value(frame: Frame) -> Value:
+    """Return the result; uniform if every exit returns the same object."""
+    if not frame.returns:
+        return UNIFORM
+    first = frame.returned_values[0]
+    if (
+        frame.ended
+        and len(frame.returned_values) > 1
+        and first.objects
+        and all(candidate is first for candidate in frame.returned_values)
+    ):
+        return first
+    value = join_values(frame.returns)
+    if not frame.ended and frame.own_control:
+        return join_values((value, UNIFORM), frame.own_control)
+    return value
+
+
+def _varargs_value(values: list[Value]) -> Value:
+    """Return the value of ``*args`` of unknown length."""
+    value = join_values(values)
+    return replace(value, objects=mark_contained(value.objects))
+
+
+def _widen(value: Value) -> Value:
+    """Drop what distinguishes too many contexts, but keep booleans and None."""
+    const = value.const if value.const is None or isinstance(value.const, bool) else NO_CONSTANT
+    objects = tuple(obj for obj in value.objects if not isinstance(obj, DictEntries))
+    return replace(value, const=const, items=None, objects=objects)
+
+
+def unknown_result(name: str, *values: Value) -> Value:
+    """Return the result of unknown code: tainted like its inputs, except for class instances."""
+    value = combine_values(*values)
+    content = () if is_class_name(name) else as_selection(persistent_taint(value.content))
+    # rank-local data do not change its type
+    absent = without_kinds(content, {TaintKind.DATA})
+    return replace(
+        value, known=False, content=content, length=persistent_taint(value.length), absent=absent
+    )
+
+
+def _is_forwarded(frame: Frame, node: ast.expr, *, dispatches: bool) -> bool:
+    """Return True for a call of a wrapped function, a method by name, or an overridden method."""
+    called = node.func if isinstance(node, ast.Call) else None
+    function = frame.function
+    if function is None or called is None:
+        return False
+    match called:
+        case ast.Name(id=name):
+            captured = name not in frame.scope.names and frame.scope.outer is not None
+            return captured or name in function.parameters or name in frame.loop_variables
+        case ast.Call(func=ast.Name(id="getattr")):
+            return True
+        case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
+            return name == function.name and dispatches
+        case _:
+            return False

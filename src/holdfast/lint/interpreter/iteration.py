@@ -1,0 +1,85 @@
+"""Iterate over instances of program classes, and find why their lengths may differ."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from msgspec.structs import replace
+
+from holdfast.lint.interpreter.abstract_objects import CONTAINED, Instance, bound_method
+from holdfast.lint.interpreter.arguments import Arguments
+from holdfast.lint.interpreter.frames import Frame
+from holdfast.lint.interpreter.state import InterpreterState
+from holdfast.lint.interpreter.values import MAX_OBJECTS, Taint, Value, join_values, merge_taint
+from holdfast.lint.sources.modules import Class
+
+#: Library classes whose instances are iterable.
+_ITERABLE_BASE = re.compile(
+    r"dataset|sampler|loader|datapipe|iterator|iterable|sequence|collection|list$|dict$|tuple$",
+    re.IGNORECASE,
+)
+
+
+def length_taint(state: InterpreterState, cls: Class, arguments: Arguments) -> Taint:
+    """Return why instances may differ in length: they are sized, and their arguments differ."""
+    bases = [base for base in state.symbols.bases(cls) if isinstance(base, str)]
+    if not any(_ITERABLE_BASE.search(base) for base in bases) and not _is_sized(state, cls):
+        return ()
+    return merge_taint(
+        *(value.length for value in arguments.all_values),
+        *(value.content for value in arguments.all_values),
+    )
+
+
+def own_length_taint(
+    state: InterpreterState, frame: Frame, node: ast.expr, cls: Class, otherwise: Taint
+) -> Taint:
+    """Return the length taint that ``__len__`` or ``__iter__`` of the class itself gives."""
+    counted = state.symbols.find_method(cls, "__len__")
+    if counted is not None:
+        return state.invoke(frame, node, bound_method(counted, cls), Arguments()).content
+    with frame.collect_effects():  # effects occur where the instance is iterated
+        arguments = _iteration_value(state, frame, node, cls)
+    return otherwise if arguments is None else arguments.length
+
+
+def iterated_value(state: InterpreterState, frame: Frame, node: ast.expr, over: Value) -> Value:
+    """Return what is iterated; for an instance of a program class, its ``__iter__`` result."""
+    objects = [] if CONTAINED in over.objects else over.objects_of(Instance)
+    arguments = {
+        candidate: _iteration_value(state, frame, node, candidate.cls) for candidate in objects
+    }
+    known = {candidate: value for candidate, value in arguments.items() if value is not None}
+    if not known:
+        return over
+    value = join_values(known.values())
+    sized = any(
+        state.symbols.find_method(candidate.cls, "__len__") is not None for candidate in known
+    )
+    return replace(
+        over,
+        content=merge_taint(over.content, value.content),
+        length=over.length if sized else merge_taint(over.length, value.length),
+        known=over.known and value.known,
+        objects=(*(obj for obj in over.objects if obj not in known), *value.objects)[:MAX_OBJECTS],
+    )
+
+
+def _iteration_value(
+    state: InterpreterState, frame: Frame, node: ast.expr, cls: Class
+) -> Value | None:
+    """Return the result of ``__iter__``; None if the class is its own iterator."""
+    method = state.symbols.find_method(cls, "__iter__")
+    if method is None or not state.relevance.is_relevant(method):
+        return None
+    value = state.invoke(frame, node, bound_method(method, cls), Arguments())
+    return None if Instance(cls) in value.objects else value
+
+
+def _is_sized(state: InterpreterState, cls: Class) -> bool:
+    """Return True if instances have a length or are iterable."""
+    return any(
+        state.symbols.find_method(cls, name) is not None
+        for name in ("__len__", "__iter__", "__getitem__")
+    )

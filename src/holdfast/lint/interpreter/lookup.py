@@ -1,0 +1,455 @@
+"""Look up names, attributes and elements."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from holdfast.lint import library
+from holdfast.lint.divergence.single_process import as_uniform
+from holdfast.lint.interpreter.abstract_objects import (
+    BATCH,
+    CONTAINED,
+    COUNT,
+    LAUNCHER_RANK,
+    MASK,
+    SIZED_TENSOR,
+    TRIMMED,
+    ClassObject,
+    FunctionObject,
+    GuardedCallable,
+    Instance,
+    LibraryInstance,
+    LibraryMethod,
+    LibraryName,
+    ModuleObject,
+    VariableScope,
+    dict_entries,
+    instance_of,
+    is_callable,
+    join_rows,
+)
+from holdfast.lint.interpreter.arguments import Arguments
+from holdfast.lint.interpreter.frames import Frame
+from holdfast.lint.interpreter.function_summaries import ITEMS
+from holdfast.lint.interpreter.functions import FunctionRunner
+from holdfast.lint.interpreter.state import InterpreterState
+from holdfast.lint.interpreter.values import (
+    NO_CONSTANT,
+    UNKNOWN,
+    UNKNOWN_OBJECT,
+    TaintKind,
+    Value,
+    as_selection,
+    constant_value,
+    join_values,
+    merge_taint,
+)
+from holdfast.lint.library.classes import library_base
+from holdfast.lint.sources.modules import Class, Function, Module, canonical_name, last_name
+from holdfast.lint.sources.relevance import COLLECTIVE_WORDS, COMMON_NAMES
+
+_SIZE_ATTRIBUTES = frozenset({"shape", "ndim", "numel", "size", "dim", "__len__", "nelement"})
+_BUILTINS = frozenset({
+    "slice", "len", "range", "sorted", "set", "frozenset", "list", "tuple", "dict", "enumerate",
+    "zip", "iter", "next", "int", "float", "bool", "str", "min", "max", "sum", "any", "all",
+    "print", "open", "super", "isinstance", "getattr", "setattr", "hasattr", "reversed", "map",
+    "filter", "abs", "round", "type", "id", "repr", "divmod", "input", "Exception", "ValueError",
+    "RuntimeError",
+})  # fmt: skip
+#: Method names that library objects have too.
+_LIBRARY_METHOD_NAMES = (
+    COMMON_NAMES
+    | COLLECTIVE_WORDS
+    | frozenset(name for methods in library.METHODS.values() for name in methods)
+)
+#: Maximum number of attributes remembered that hold a value.
+_MAX_STORED_IN = 3
+_MAX_TEXT = 80
+_NAME_ATTRIBUTES = frozenset({"__name__", "__qualname__"})
+
+
+class NameEvaluator:
+    """Evaluates names, attributes and elements."""
+
+    def __init__(self, state: InterpreterState, runner: FunctionRunner) -> None:
+        self.state = state
+        self.runner = runner
+
+    def variable_value(self, scope: VariableScope, name: str) -> Value:
+        """Return the value of a variable."""
+        at: VariableScope | None = scope
+        while at is not None:
+            if name in at.names:
+                if at.names is at.module.variables:
+                    self.state.summaries.record_read(at.module, name)
+                return at.names[name]
+            at = at.outer
+        if name == "__name__":
+            return constant_value("__main__")
+        module = scope.module
+        if module.names.get(name) is not None:
+            return self.definition_value(self.state.symbols.resolve_member(module, name))
+        self.state.summaries.record_read(module, name)
+        if name in module.variables:
+            return module.variables[name]
+        for starred in module.star_imports:
+            home = self.state.symbols.resolve(starred)
+            if isinstance(home, Module) and (name in home.names or name in home.variables):
+                return self.variable_value(VariableScope({}, home), name)
+        return Value(objects=(LibraryName(name),)) if name in _BUILTINS else UNKNOWN
+
+    def definition_value(self, definition: Function | Class | Module | str) -> Value:
+        """Return the value of a program definition or library name."""
+        match definition:
+            case Function():
+                name = canonical_name(f"{definition.module.name}.{definition.name}")
+                if name in library.CALLS:
+                    return Value(objects=(LibraryName(name),))
+                return self.runner.decorated_value(definition, None)
+            case Class():
+                # for a library that is itself linted, the tables are more precise
+                name = f"{definition.module.name}.{definition.name}"
+                return Value(
+                    objects=(
+                        LibraryName(name) if name in library.CLASSES else ClassObject(definition),
+                    )
+                )
+            case Module():
+                return Value(objects=(ModuleObject(definition),))
+            case str():
+                home, _, last = definition.rpartition(".")
+                owner = self.state.symbols.modules.get(home)
+                if owner is not None:
+                    self.state.summaries.record_read(owner, last)
+                    if last in owner.variables:
+                        return owner.variables[last]
+                return Value(objects=(LibraryName(definition),))
+
+    def _name(self, frame: Frame, node: ast.Name) -> Value:
+        return self.variable_value(frame.scope, node.id)
+
+    # ---- attributes
+
+    def _attribute(self, frame: Frame, node: ast.Attribute) -> Value:
+        written = self.state.dotted_name(node)
+        if written in frame.scope.names:
+            return frame.scope.names[written]
+        if isinstance(node.value, ast.Call) and last_name(node.value.func) == "super":
+            inherited = self._super_attribute(frame, node.attr)
+            if inherited is not None:
+                return inherited
+        return self.evaluate_attribute(
+            frame, self.state.evaluate(frame, node.value), node.attr, node
+        )
+
+    def _super_attribute(self, frame: Frame, name: str) -> Value | None:
+        """Look up ``super().name`` in the bases of the own class, then of the instance's class."""
+        function = frame.function
+        if function is None or function.owner is None or not function.parameters:
+            return None
+        own_class, instance = (
+            function.owner,
+            self.variable_value(frame.scope, function.parameters[0]),
+        )
+        for cls in (
+            own_class,
+            *(obj.cls for obj in instance.objects if isinstance(obj, (Instance, ClassObject))),
+        ):
+            for base in self.state.symbols.bases(cls):
+                if isinstance(base, Class) and base is not own_class and name in base.methods:
+                    if base.methods[name].decorated_by(
+                        "property", "cached_property"
+                    ) or own_class in self.state.symbols.bases(base):
+                        continue
+                    return self.runner.decorated_value(base.methods[name], instance)
+        known = library_base(self.state.symbols, own_class)
+        if name in library.METHODS.get(known, {}):
+            return Value(objects=(LibraryMethod(LibraryInstance(known), name, instance),))
+        return None
+
+    def evaluate_attribute(self, frame: Frame, base: Value, name: str, node: ast.expr) -> Value:
+        """Return the value of an attribute."""
+        instances = base.objects_of(Instance)
+        values = [
+            value
+            for obj in instances
+            if (value := self._object_attribute(frame, obj, base, name, node)) is not None
+        ]
+        values += self._guarded_methods(frame, base, name, node)
+        if not values:
+            others = [obj for obj in base.objects if not isinstance(obj, Instance)]
+            values = [
+                value
+                for obj in others
+                if (value := self._object_attribute(frame, obj, base, name, node)) is not None
+            ]
+        if values:
+            return join_values(values)
+        enumerated = name == "value" and isinstance(base.const, (str, int)) and not base.objects
+        if enumerated or name in _SIZE_ATTRIBUTES:
+            return base if enumerated else Value(content=base.length, known=base.known)
+        kind = library.VARYING_NAMES.get(name)
+        if (
+            kind is not None
+            and not base.agreed
+            and (not instances or self._has_unknown_bases(instances))
+        ):
+            return Value(self.state.taint_source(frame, kind, node), objects=(LAUNCHER_RANK,))
+        owner = last_name(node.value) if isinstance(node, ast.Attribute) else ""
+        self.state.summaries.record_read(owner, name)
+        if (owner, name) in self.state.untyped_attributes and not base.agreed:
+            return self.state.untyped_attributes[owner, name]
+        known = library.RECEIVER_NAMES.get(owner)
+        method = LibraryMethod(
+            LibraryInstance(known) if known and name in library.METHODS[known] else None, name, base
+        )
+        only = self._unique_owner_attribute(frame, base, name, node)
+        unknown = Value(
+            base.content,
+            base.length,
+            base.order,
+            known=False,
+            agreed=base.agreed,
+            objects=(method,),
+        )
+        return only if only is not None else unknown
+
+    def _guarded_methods(self, frame: Frame, base: Value, name: str, node: ast.expr) -> list[Value]:
+        """Return methods of objects that only some ranks have."""
+        methods_found = []
+        for candidate in base.objects:
+            if isinstance(candidate, GuardedCallable) and isinstance(candidate.target, Instance):
+                with frame.collect_effects(candidate.guard):  # effects of a property are ignored
+                    value = self._object_attribute(frame, candidate.target, base, name, node)
+                if value is not None:
+                    methods = (
+                        GuardedCallable(obj, guard=candidate.guard)
+                        for obj in value.objects
+                        if is_callable(obj)
+                    )
+                    methods_found.append(replace(value, objects=tuple(methods)))
+        return methods_found
+
+    def _unique_owner_attribute(
+        self, frame: Frame, base: Value, name: str, node: ast.expr
+    ) -> Value | None:
+        """In a small program, resolve a method of an unknown parameter by its only class."""
+        receiver = node.value if isinstance(node, ast.Attribute) else None
+        function = frame.function
+        if (
+            not self.state.is_small
+            or base.objects
+            or base.content
+            or function is None
+            or self.state.in_tests
+        ):
+            return None
+        if not isinstance(receiver, ast.Name) or receiver.id not in function.parameters:
+            return None
+        cls = self.state.symbols.only_owner(name) if name not in _LIBRARY_METHOD_NAMES else None
+        if cls is not None:
+            return self._instance_attribute(frame, cls, name, instance_of(cls), node)
+        return None
+
+    def _has_unknown_bases(self, objects: list[Instance]) -> bool:
+        """Return True if a class has bases outside of the program, which may define attributes."""
+        return any(
+            isinstance(base, str) for obj in objects for base in self.state.symbols.bases(obj.cls)
+        )
+
+    def _object_attribute(
+        self, frame: Frame, obj: object, base: Value, name: str, node: ast.expr
+    ) -> Value | None:
+        match obj:
+            case ModuleObject(module=module):
+                return self._module_attribute(module, name)
+            case LibraryName(name=owner):
+                return Value(objects=(LibraryName(canonical_name(f"{owner}.{name}")),))
+            case Instance(cls=cls):
+                return self._instance_attribute(frame, cls, name, base, node)
+            case ClassObject() | FunctionObject():
+                return self._definition_attribute(obj, name)
+            case LibraryInstance():
+                return self._library_attribute(frame, obj, base, name, node)
+            case _:
+                return None
+
+    def _module_attribute(self, module: Module, name: str) -> Value:
+        self.state.summaries.record_read(module, name)
+        value = module.variables.get(name)
+        if value is not None:
+            return value
+        return self.definition_value(self.state.symbols.resolve_member(module, name))
+
+    def _definition_attribute(self, obj: ClassObject | FunctionObject, name: str) -> Value | None:
+        if name in _NAME_ATTRIBUTES:
+            return constant_value(
+                obj.cls.name if isinstance(obj, ClassObject) else obj.function.name
+            )
+        return self._class_attribute(obj.cls, name) if isinstance(obj, ClassObject) else None
+
+    def _class_attribute(self, cls: Class, name: str) -> Value | None:
+        method = self.state.symbols.find_method(cls, name)
+        if method is None:
+            if name == "apply" and library_base(self.state.symbols, cls) == "autograd":
+                return Value(
+                    objects=(
+                        LibraryMethod(
+                            LibraryInstance("autograd"), name, Value(objects=(ClassObject(cls),))
+                        ),
+                    )
+                )
+            self.state.summaries.record_read(cls, name)
+            return cls.attributes.get(name)
+        return self.runner.decorated_value(
+            method,
+            Value(objects=(ClassObject(cls),)) if method.decorated_by("classmethod") else None,
+        )
+
+    def _library_attribute(
+        self, frame: Frame, instance: LibraryInstance, base: Value, name: str, node: ast.expr
+    ) -> Value:
+        owner, wrapped = instance.name, instance.wrapped
+        if instance == SIZED_TENSOR and name in _SIZE_ATTRIBUTES:
+            return Value(content=base.length, known=base.known)
+        if instance == BATCH and name == "shape":
+            return Value(content=base.length, known=False, objects=(COUNT,))
+        if name == "module" and owner.startswith("wrapped:"):
+            inner = (
+                tuple(obj for obj in wrapped.objects if obj is not UNKNOWN_OBJECT)
+                if wrapped is not None
+                else ()
+            )
+            return Value(objects=inner or (LibraryInstance("module"),), known=False)
+        kind = library.VARYING_NAMES.get(name)
+        knows = (
+            owner.startswith(("wrapped:", "accelerate", "lightning", "deepspeed"))
+            or owner in library.METHODS
+        )
+        if kind is not None and knows:
+            return Value(self.state.taint_source(frame, kind, node), objects=(LAUNCHER_RANK,))
+        return Value(
+            base.content, base.length, known=False, objects=(LibraryMethod(instance, name, base),)
+        )
+
+    def _instance_attribute(
+        self, frame: Frame, cls: Class, name: str, base: Value, node: ast.expr
+    ) -> Value | None:
+        """Return an attribute, property or method of an instance."""
+        owners = [
+            cls,
+            *(parent for parent in self.state.symbols.bases(cls) if isinstance(parent, Class)),
+        ]
+        for attribute in owners:
+            self.state.summaries.record_read(attribute, name)
+        values = [owner.attributes[name] for owner in owners if name in owner.attributes]
+        if values:
+            value = join_values(values)
+            if any(name in owner.agreed_attributes for owner in owners):
+                value = as_uniform(value)
+            return replace(value, stored_in=((cls, name), *value.stored_in)[:_MAX_STORED_IN])
+        method = self.state.symbols.find_method(cls, name)
+        if method is None:
+            known = library_base(self.state.symbols, cls)
+            inherited = name in library.METHODS.get(known, {})
+            if inherited:
+                return Value(objects=(LibraryMethod(LibraryInstance(known), name, base),))
+            return None
+        instance = Value(objects=(Instance(cls),), content=base.content)
+        if method.decorated_by("property", "cached_property"):
+            return self.state.invoke(
+                frame, node, FunctionObject(method, None, instance), Arguments()
+            )
+        return self.runner.decorated_value(
+            method, None if method.decorated_by("staticmethod") else instance
+        )
+
+    # ---- elements
+
+    def _subscript(self, frame: Frame, node: ast.Subscript) -> Value:
+        base, index = self.state.evaluate(frame, node.value), self.state.evaluate(frame, node.slice)
+        at = index.const
+        if isinstance(at, str) and any(
+            isinstance(obj, LibraryName) and obj.name == "os.environ" for obj in base.objects
+        ):
+            return self.state.environment_variable(frame, at, node)
+        if isinstance(at, str) and at in (
+            named := dict_entries(base) or self._registry_entries(base)
+        ):
+            return named[at]
+        if (
+            base.items is not None
+            and isinstance(at, int)
+            and -len(base.items) <= at < len(base.items)
+        ):
+            return base.items[at]
+        if isinstance(node.slice, ast.Slice):
+            return self._slice_value(frame, base, node.slice)
+        first = (
+            node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else None
+        )
+        rows = (
+            base.length if isinstance(first, ast.Slice) and not (first.lower or first.upper) else ()
+        )
+        inner = join_values(base.items) if base.items else join_rows(base)
+        pieces = LibraryInstance("pieces") in base.objects
+        piece = index.content if pieces else ()
+        masked = (
+            index.content or self.state.taint_source(frame, TaintKind.DATA, node)
+            if MASK in index.objects
+            else ()
+        )
+        why = index.content if base.known or pieces or base.content else as_selection(index.content)
+        return Value(
+            content=merge_taint(base.content, why),
+            length=merge_taint(
+                inner.length if inner is not None else base.element_length, piece, masked, rows
+            ),
+            absent=why,
+            known=base.known and index.known,
+            objects=inner.objects
+            if inner is not None
+            else tuple(obj for obj in base.objects if obj != CONTAINED),
+            agreed=base.agreed,
+            stored_in=base.stored_in,
+        )
+
+    def _registry_entries(self, base: Value) -> dict[str, Value]:
+        """Return the entries of a registry class without ``__getitem__``."""
+        for cls in (obj.cls for obj in base.objects_of(Instance)):
+            self.state.summaries.record_read(cls, ITEMS)
+            held = cls.attributes.get(ITEMS)
+            if held is not None and self.state.symbols.find_method(cls, "__getitem__") is None:
+                return dict_entries(held) or {}
+        return {}
+
+    def _slice_value(self, frame: Frame, base: Value, cut: ast.Slice) -> Value:
+        bounds = [
+            self.state.evaluate(frame, node)
+            for node in (cut.lower, cut.upper, cut.step)
+            if node is not None
+        ]
+        varying = [bound.content for bound in bounds if bound.content]
+        # two varying bounds: slices of equal length
+        moved = varying[0] if len(varying) == 1 else ()
+        if cut.lower is None and cut.step is None and not moved:
+            trimmed = (TRIMMED,) if cut.upper is not None and bounds[0].const is NO_CONSTANT else ()
+            # at most a constant number
+            return Value(base.content, known=False, agreed=base.agreed, objects=trimmed)
+        if TRIMMED in base.objects and cut.step is not None:  # equal for all ranks
+            return Value(merge_taint(base.content, moved), base.length, known=False)
+        return Value(
+            merge_taint(base.content, moved), merge_taint(base.length, moved), known=base.known
+        )
+
+    @property
+    def evaluators(self) -> dict[type[ast.expr], Callable[..., Value]]:
+        """Return the method for each kind of expression."""
+        return {
+            ast.Name: self._name,
+            ast.Attribute: self._attribute,
+            ast.Subscript: self._subscript,
+        }

@@ -1,0 +1,176 @@
+"""Analyze a whole program: execute all modules repeatedly until a fixpoint."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+
+from holdfast.core.rank_table import SourceLine
+from holdfast.lint.divergence.environment_variables import find_set_variables
+from holdfast.lint.divergence.ordering import find_in_program
+from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.interpreter.abstract_objects import (
+    LAUNCHER_RANK,
+    FunctionObject,
+    Instance,
+    instance_of,
+)
+from holdfast.lint.interpreter.arguments import positional_arguments
+from holdfast.lint.interpreter.calls import CallEvaluator
+from holdfast.lint.interpreter.definitions import DefinitionExecutor
+from holdfast.lint.interpreter.divergence_recorder import DivergenceRecorder
+from holdfast.lint.interpreter.effects import EffectSummary, summarize_path
+from holdfast.lint.interpreter.expressions import ExpressionEvaluator
+from holdfast.lint.interpreter.frames import module_frame
+from holdfast.lint.interpreter.functions import FunctionRunner
+from holdfast.lint.interpreter.literals import LiteralEvaluator
+from holdfast.lint.interpreter.lookup import NameEvaluator
+from holdfast.lint.interpreter.state import InterpreterState
+from holdfast.lint.interpreter.statements import StatementExecutor
+from holdfast.lint.interpreter.values import UNKNOWN, UNKNOWN_OBJECT, TaintKind, TaintSource, Value
+from holdfast.lint.library import RANK_PARAMETERS
+from holdfast.lint.patterns import find_patterns
+from holdfast.lint.patterns.averages import find_means_of_means
+from holdfast.lint.patterns.failed_scores import find_failed_scores
+from holdfast.lint.sources.modules import Function, Module
+
+#: Maximum number of rounds; from the second on, only what may have changed runs again.
+_MAX_ROUNDS = 4
+_RECURSION_LIMIT = 8000
+
+
+class Program:
+    """A program, and the parts of the interpreter that executes it.
+
+    ``strict``: also record undecided divergences.
+    """
+
+    def __init__(self, modules: Mapping[str, Module], *, strict: bool = False) -> None:
+        self._state = state = InterpreterState(modules)
+        self._recorder = DivergenceRecorder(state, strict=strict)
+        self._runner = FunctionRunner(state, self._recorder)
+        self._module_effects: list[EffectSummary] = []
+        calls, lookup = CallEvaluator(state), NameEvaluator(state, self._runner)
+        state.call, state.invoke = calls.call, self._runner.invoke
+        state.evaluate_attribute = lookup.evaluate_attribute
+        state.evaluators = {
+            **lookup.evaluators,
+            **calls.evaluators,
+            **LiteralEvaluator(state).evaluators,
+            **ExpressionEvaluator(state).evaluators,
+        }
+        state.executors = {
+            **DefinitionExecutor(state, self._runner, lookup).executors,
+            **StatementExecutor(state, self._recorder).executors,
+        }
+
+    def analyze(self) -> Sequence[Divergence]:
+        """Return all divergences of the program; call it once."""
+        state = self._state
+        with _deep_stack():
+            for _ in range(_MAX_ROUNDS):
+                state.summaries.start_round()
+                self._run_round()
+                if not state.summaries.is_stale:
+                    break
+            divergences = self._collect_divergences()
+        state.release()
+        modules = state.modules.values()
+        patterns = (
+            find_patterns(modules, state.symbols),
+            find_failed_scores(modules),
+            find_means_of_means(modules, state.symbols),
+        )
+        for divergence in chain.from_iterable(patterns):
+            divergences.setdefault((divergence.kind, divergence.location), divergence)
+        for divergence in find_set_variables(modules):
+            divergences.setdefault((f"set {divergence.text}", divergence.location), divergence)
+        unlimited = state.group_timeouts == {"default"}
+        return [item for item in divergences.values() if item.kind != "long" or unlimited]
+
+    def _collect_divergences(self) -> dict[tuple[str, SourceLine], Divergence]:
+        """Return the divergences of the last round and those of program order."""
+        runs = list(self._state.summaries.current_runs)
+        divergences: dict[tuple[str, SourceLine], Divergence] = {}
+        for run in runs:
+            for key, divergence in run.divergences.items():
+                divergences.setdefault(key, divergence)
+        threads = [thread for run in runs for thread in run.threads]
+        for body in self._module_effects:
+            for divergence in find_in_program(body, threads):
+                divergences.setdefault((divergence.kind, divergence.location), divergence)
+        return divergences
+
+    def _run_round(self) -> None:
+        state = self._state
+        functions = chain.from_iterable(module.functions() for module in state.modules.values())
+        for function in (*functions, *state.nested_functions.values()):
+            function.run_count = 0
+        self._runner.start_round()
+        self._module_effects = []
+        for module in self._modules_in_order():
+            frame = module_frame(module)
+            state.run_block(frame, module.tree.body)
+            body = summarize_path(frame.effects)
+            self._recorder.record_divergences(frame, body)
+            self._module_effects.append(body)
+        for module in self._modules_in_order():
+            for function in list(module.functions()):
+                entering = (
+                    state.relevance.covers_all or function in state.relevance.entering_functions
+                )
+                if entering and not function.run_count:
+                    self._run_uncalled(function)
+
+    def _modules_in_order(self) -> Iterator[Module]:
+        """Yield the program's modules first, then its test modules."""
+        state = self._state
+        for state.in_tests in (False, True):
+            yield from (item for item in state.modules.values() if item.is_test is state.in_tests)
+        state.in_tests = False
+
+    def _run_uncalled(self, function: Function) -> None:
+        """Run a function that nothing in the program calls, with unknown arguments."""
+        names = {name: self._parameter(function, name) for name in function.parameters}
+        arguments = function.node.args
+        extra = (*arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
+        names |= {parameter.arg: UNKNOWN for parameter in extra if parameter is not None}
+        if function.owner is not None and function.parameters:
+            names[function.parameters[0]] = instance_of(function.owner)
+        caller = module_frame(function.module)
+        self._runner.summarize(function, names, None, caller)
+        decorated = self._runner.decorated_value(function, None)
+        # run what its decorators return
+        if function.decorators and decorated.objects != (FunctionObject(function),):
+            self._state.call(
+                caller,
+                function.decorators[0],
+                decorated,
+                positional_arguments(*(names[parameter] for parameter in function.parameters)),
+            )
+            self._recorder.record_path_divergences(tuple(caller.effects))
+
+    def _parameter(self, function: Function, name: str) -> Value:
+        if name in RANK_PARAMETERS and "world_size" in function.parameters:
+            line = function.node.lineno
+            source = TaintSource(
+                TaintKind.RANK, function.module.file, line, f"the parameter {name}"
+            )
+            return Value((source,), objects=(LAUNCHER_RANK,))
+        cls = self._state.symbols.annotated_class(function, name) if self._state.is_small else None
+        if cls is None:
+            return UNKNOWN
+        return Value(known=False, objects=(Instance(cls), UNKNOWN_OBJECT))
+
+
+@contextmanager
+def _deep_stack() -> Iterator[None]:
+    """Raise the recursion limit: each call of the program takes about a dozen frames."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _RECURSION_LIMIT))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)

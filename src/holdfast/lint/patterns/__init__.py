@@ -1,0 +1,58 @@
+"""Syntactic patterns that need no execution: files, loops, groups, handles, seeds, averages.
+
+Only functions whose text contains certain words are walked, once; any other module costs only a
+text search.
+
+  scopes, call_graph     functions as written; callees and callers
+  files, paths           loading and saving of checkpoints
+  loops                  synchronization in training loops
+  process_groups         creation and teardown of groups
+  handles                async collectives that are never awaited
+  seeds                  random seeds over ranks
+  averages               means of per-rank means
+  shards                 sharding by local rank
+  failed_scores          failed evaluations that count as 0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+
+from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.patterns.files import find_file_patterns
+from holdfast.lint.patterns.handles import HandleAnalysis
+from holdfast.lint.patterns.loops import find_loop_patterns
+from holdfast.lint.patterns.process_groups import find_group_patterns
+from holdfast.lint.patterns.scopes import Words, iter_scopes
+from holdfast.lint.patterns.seeds import find_seed_patterns
+from holdfast.lint.patterns.shards import find_shard_patterns
+from holdfast.lint.sources.modules import Module, SymbolTable
+
+_ASYNC_WORDS = Words(("async_op", "isend(", "irecv("))
+_WORDS = Words(("weights_only", "save(", ".backward(", "init_process_group(", *_ASYNC_WORDS.parts))
+#: Words to search in modules that set a seed.
+_SEED_WORDS = Words((*_WORDS.parts, "manual_seed", "gather"))
+
+
+def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[Divergence]:
+    """Yield the patterns in each module that mentions torch, and handles lost across functions."""
+    async_scopes = []
+    for module in modules:
+        text = module.text
+        words = _SEED_WORDS if "manual_seed" in text else _WORDS
+        if "torch" in text and words.occur_in(text):
+            scopes = list(iter_scopes(module, names, words))
+            for find in (
+                find_file_patterns,
+                find_loop_patterns,
+                find_group_patterns,
+                find_seed_patterns,
+            ):
+                with suppress(RecursionError):  # an expression of thousands of terms
+                    yield from find(scopes)
+            if _ASYNC_WORDS.occur_in(text):
+                async_scopes.append(scopes)
+    with suppress(RecursionError):
+        yield from HandleAnalysis(async_scopes, modules).find_lost(modules)
+        yield from find_shard_patterns(modules, names)

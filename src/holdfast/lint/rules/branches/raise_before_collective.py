@@ -1,0 +1,68 @@
+"""An exception that is caught after it skipped a collective."""
+
+from __future__ import annotations
+
+from holdfast.causes.sync.rank_skips_collective import RANK_SKIPS_COLLECTIVE
+from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.rules.rule import Rule, RuleTier, describe_operation
+
+
+def _message(divergence: Divergence) -> str:
+    return (
+        f"this call may raise on one rank; `{divergence.text}` catches the exception, and "
+        f"that rank skips {describe_operation(divergence)}"
+    )
+
+
+RULE = Rule(
+    name="raise-before-collective",
+    cause=RANK_SKIPS_COLLECTIVE,
+    tier=RuleTier.FAULT,
+    what_it_does=(
+        "Finds exceptions that the program raises and catches itself, with a collective in between "
+        "that the rank then skips. Also finds file access, downloads and subprocesses on one rank "
+        "that may fail in a block whose handler continues, before a collective of all ranks in "
+        "that block."
+    ),
+    known_misses="Other exceptions of libraries are not followed, as any call may raise.",
+    bad="""\
+def check(loss):
+    if torch.isnan(loss):
+        raise ValueError("the loss is no number")
+
+
+def step(loss):
+    check(loss)  # found
+    dist.all_reduce(loss)
+
+
+def train(losses):
+    for loss in losses:
+        try:
+            step(loss)
+        except ValueError:
+            print("left out")
+""",
+    good="""\
+def check(loss):
+    bad = torch.isnan(loss).float()
+    dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+    if bad.item():
+        raise ValueError("the loss is no number on some rank")
+
+
+def step(loss):
+    check(loss)
+    dist.all_reduce(loss)
+
+
+def train(losses):
+    for loss in losses:
+        try:
+            step(loss)
+        except ValueError:
+            print("left out")
+""",
+    kinds=("swallowed",),
+    message=_message,
+)

@@ -1,0 +1,44 @@
+"""A rank-local change to state that must be equal on all ranks."""
+
+from __future__ import annotations
+
+from holdfast.causes.numerics.replicas_diverge import REPLICAS_DIVERGE
+from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.rules.rule import Rule, RuleTier
+
+
+def _message(divergence: Divergence) -> str:
+    return (
+        f"`{divergence.text}`: state that must be equal on all ranks is changed by a rank-local "
+        "value"
+    )
+
+
+RULE = Rule(
+    name="rank-local-state",
+    cause=REPLICAS_DIVERGE,
+    tier=RuleTier.DRIFT,
+    what_it_does=(
+        "Finds weights updated with agreed gradients times a rank-local factor, a GradScaler that "
+        "checks for Inf before gradients are averaged, and ReduceLROnPlateau with a rank-local "
+        "loss."
+    ),
+    known_misses="Other rank-local learning rates passed to an optimizer.",
+    bad="""\
+def train(batches):
+    weights = torch.zeros(2)
+    factor = dist.get_rank()
+    for gradient in batches:
+        dist.all_reduce(gradient)
+        weights -= 0.1 * factor * gradient  # found
+""",
+    good="""\
+def train(batches):
+    weights = torch.zeros(2)
+    for gradient in batches:
+        dist.all_reduce(gradient)
+        weights -= 0.1 * gradient
+""",
+    kinds=("state", "scaler"),
+    message=_message,
+)

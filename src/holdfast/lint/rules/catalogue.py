@@ -1,0 +1,123 @@
+"""All rules, and their application to the divergences of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from holdfast.core.findings import Finding
+from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.rules.branches import (
+    collective_in_except,
+    local_data_branch,
+    local_early_exit,
+    long_rank0_work,
+    order_divergence,
+    raise_before_collective,
+    rank_early_exit,
+    rank_guarded_collective,
+    rank_guarded_sharded_io,
+    rank_guarded_wrapped_forward,
+    rank_local_state,
+    undecided,
+    uneven_loop,
+)
+from holdfast.lint.rules.files import (
+    fs_race,
+    init_order,
+    nonatomic_save,
+    unread_variable,
+    unsafe_load,
+    written_by_all_ranks,
+)
+from holdfast.lint.rules.groups import (
+    group_create_divergence,
+    group_left_at_exit,
+    group_members_left_out,
+    ignored_timeout,
+    leaders_on_default_group,
+    mismatched_args,
+    mismatched_root,
+    missing_wait,
+    no_sync_throughout,
+    p2p_deadlock,
+    signal_alarm_collective,
+    thread_collective,
+)
+from holdfast.lint.rules.rule import Rule
+from holdfast.lint.rules.training import (
+    device_not_set,
+    equal_seeds,
+    failed_evaluation_as_zero,
+    hot_loop_sync,
+    local_rank_as_global,
+    mean_of_local_means,
+    missing_sampler,
+    missing_set_epoch,
+    weights_of_rank_seed,
+)
+from holdfast.report.source_findings import location_sort_key
+
+#: In order of severity, most severe first; the first rule that matches applies.
+RULES: tuple[Rule, ...] = tuple(
+    module.RULE
+    for module in (
+        rank_guarded_collective,
+        leaders_on_default_group,
+        group_members_left_out,
+        rank_guarded_sharded_io,
+        rank_guarded_wrapped_forward,
+        group_create_divergence,
+        rank_early_exit,
+        local_early_exit,
+        local_data_branch,
+        uneven_loop,
+        order_divergence,
+        collective_in_except,
+        raise_before_collective,
+        signal_alarm_collective,
+        mismatched_args,
+        mismatched_root,
+        rank_local_state,
+        missing_wait,
+        no_sync_throughout,
+        weights_of_rank_seed,
+        p2p_deadlock,
+        thread_collective,
+        long_rank0_work,
+        init_order,
+        ignored_timeout,
+        unread_variable,
+        missing_set_epoch,
+        missing_sampler,
+        fs_race,
+        written_by_all_ranks,
+        failed_evaluation_as_zero,
+        mean_of_local_means,
+        local_rank_as_global,
+        unsafe_load,
+        nonatomic_save,
+        hot_loop_sync,
+        device_not_set,
+        group_left_at_exit,
+        equal_seeds,
+        undecided,
+    )
+)
+
+
+def judge_divergences(
+    divergences: Iterable[Divergence],
+) -> Iterator[tuple[Rule, Divergence, Finding]]:
+    """Yield findings with their rules, by file and line; on one line the most severe first."""
+    chosen: dict[tuple[str, int, int], tuple[Rule, Divergence]] = {}
+    for divergence in divergences:
+        for position, rule in enumerate(RULES):
+            if divergence.kind in rule.kinds and rule.matches(divergence):
+                chosen.setdefault(
+                    (divergence.location.file, divergence.location.line, position),
+                    (rule, divergence),
+                )
+                break
+    for key in sorted(chosen, key=lambda key: (*location_sort_key(*key[:2]), key[2])):
+        rule, divergence = chosen[key]
+        yield rule, divergence, rule.finding(divergence)

@@ -1,0 +1,1 @@
+"""Rules for files and environment variables."""

@@ -1,0 +1,55 @@
+"""A file that one rank writes while others read it."""
+
+from __future__ import annotations
+
+from holdfast.causes.data.model_download_race import MODEL_DOWNLOAD_RACE
+from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.rules.rule import Rule, RuleTier, short_location
+
+
+def _message(divergence: Divergence) -> str:
+    return (
+        f"{divergence.text} by one rank at {short_location(divergence.guard)} and read here by "
+        "all, without synchronization in between"
+    )
+
+
+RULE = Rule(
+    name="fs-race",
+    cause=MODEL_DOWNLOAD_RACE,
+    tier=RuleTier.ADVICE,
+    what_it_does=(
+        "Finds files that one rank writes and all ranks read, without a barrier or another "
+        "collective in between."
+    ),
+    known_misses="Paths are compared by name: two spellings of one path are not recognized.",
+    bad="""\
+import json
+import pathlib
+
+
+def statistics(path: pathlib.Path):
+    if dist.get_rank() == 0:
+        path.write_text(json.dumps({"mean": 0.5}))
+    return json.loads(path.read_text())  # found
+
+
+statistics(pathlib.Path("statistics.json"))
+""",
+    good="""\
+import json
+import pathlib
+
+
+def statistics(path: pathlib.Path):
+    if dist.get_rank() == 0:
+        path.write_text(json.dumps({"mean": 0.5}))
+    dist.barrier()
+    return json.loads(path.read_text())
+
+
+statistics(pathlib.Path("statistics.json"))
+""",
+    kinds=("file",),
+    message=_message,
+)

@@ -1,0 +1,1 @@
+"""Rules for process groups, point-to-point calls and asynchronous handles."""

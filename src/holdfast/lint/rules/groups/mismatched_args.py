@@ -1,0 +1,39 @@
+"""Tensor shapes that differ between ranks."""
+
+from __future__ import annotations
+
+from holdfast.causes.sync.mismatched_shape import MISMATCHED_SHAPE
+from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.rules.rule import Rule, RuleTier, describe_cause
+
+
+def _message(divergence: Divergence) -> str:
+    return (
+        f"the tensor passed to {divergence.text} may have a different shape on each rank: "
+        f"{describe_cause(divergence.sources)}"
+    )
+
+
+RULE = Rule(
+    name="mismatched-args",
+    cause=MISMATCHED_SHAPE,
+    tier=RuleTier.DATA,
+    what_it_does="Finds collectives whose tensor has a shape that differs between ranks.",
+    known_misses="Shapes returned by libraries.",
+    bad="""\
+def collect(predictions):
+    local = torch.zeros(dist.get_rank() + 1)
+    parts = [torch.empty_like(local) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, local)  # found
+    return parts
+""",
+    good="""\
+def collect(predictions):
+    local = torch.zeros(8)
+    parts = [torch.empty_like(local) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, local)
+    return parts
+""",
+    kinds=("shape",),
+    message=_message,
+)

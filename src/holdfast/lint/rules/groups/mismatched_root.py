@@ -1,0 +1,35 @@
+"""A root that differs between ranks."""
+
+from __future__ import annotations
+
+from holdfast.causes.sync.collective_mismatch import COLLECTIVE_MISMATCH
+from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.rules.rule import Rule, RuleTier, describe_cause
+
+
+def _message(divergence: Divergence) -> str:
+    return (
+        f"{divergence.text} must be equal on all ranks and is not: "
+        f"{describe_cause(divergence.sources)}"
+    )
+
+
+RULE = Rule(
+    name="mismatched-root",
+    cause=COLLECTIVE_MISMATCH,
+    tier=RuleTier.SURE,
+    what_it_does=(
+        "Finds broadcasts, reductions and scatters whose src or dst differs between ranks."
+    ),
+    known_misses="Roots of sub-groups, which correctly differ from group to group.",
+    bad="""\
+def share(tensor):
+    dist.broadcast(tensor, src=dist.get_rank())  # found
+""",
+    good="""\
+def share(tensor):
+    dist.broadcast(tensor, src=0)
+""",
+    kinds=("root",),
+    message=_message,
+)

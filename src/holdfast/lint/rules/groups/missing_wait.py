@@ -1,0 +1,51 @@
+"""An async handle that is never awaited."""
+
+from __future__ import annotations
+
+from holdfast.causes.sync.result_used_too_early import RESULT_USED_TOO_EARLY
+from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.rules.rule import Rule, RuleTier
+
+
+def _message(divergence: Divergence) -> str:
+    buffer = f"`{divergence.detail}`" if len(divergence.detail) <= 60 else "its buffer"
+    return (
+        f"the {divergence.text} started here is never awaited, and {buffer} is used while it may "
+        "still run"
+    )
+
+
+RULE = Rule(
+    name="missing-wait",
+    cause=RESULT_USED_TOO_EARLY,
+    tier=RuleTier.DRIFT,
+    what_it_does=(
+        "Finds collectives with `async_op=True`, isend and irecv whose handle is dropped or never "
+        "read, although the buffer is used afterwards. Callers of functions that return a handle, "
+        "always or depending on an option, are checked too."
+    ),
+    known_misses=(
+        "Handles in a list that is never iterated, or that are awaited on some paths only. A "
+        "function that synchronizes with the device or a barrier afterwards is not reported."
+    ),
+    bad="""\
+def start(gradients):
+    return dist.all_reduce(gradients, async_op=True)
+
+
+def average(gradients):
+    start(gradients)  # found
+    return gradients / dist.get_world_size()
+""",
+    good="""\
+def start(gradients):
+    return dist.all_reduce(gradients, async_op=True)
+
+
+def average(gradients):
+    start(gradients).wait()
+    return gradients / dist.get_world_size()
+""",
+    kinds=("handle",),
+    message=_message,
+)

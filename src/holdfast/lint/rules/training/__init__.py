@@ -1,0 +1,1 @@
+"""Rules for data loading, metrics, seeds and devices."""

@@ -1,0 +1,48 @@
+"""A mean of per-rank means with different counts."""
+
+from __future__ import annotations
+
+from holdfast.causes.numerics.mean_of_local_means import MEAN_OF_LOCAL_MEANS
+from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.rules.rule import Rule, RuleTier, short_location
+
+
+def _message(divergence: Divergence) -> str:
+    return (
+        f"`{divergence.text}` was divided by this rank's own count at "
+        f"{short_location(divergence.guard)}, and its sum over ranks is divided by their number: "
+        "ranks with few samples get the same weight"
+    )
+
+
+RULE = Rule(
+    name="mean-of-local-means",
+    cause=MEAN_OF_LOCAL_MEANS,
+    tier=RuleTier.ADVICE,
+    what_it_does=(
+        "Finds metrics that each rank divides by its own count (of elements that pass a comparison "
+        "or mask), which are then all-reduced and divided by the number of ranks: in one function, "
+        "in a function that receives the mean, or with a mean that another function or method "
+        "returns."
+    ),
+    known_misses=(
+        "Through more than two functions. Counts of whole batches are equal on all ranks with a "
+        "DistributedSampler, and are not reported."
+    ),
+    bad="""\
+def accuracy(hits, labels):
+    counted = (labels != -100).sum()
+    mean = hits.sum() / counted
+    dist.all_reduce(mean)  # found
+    return mean / dist.get_world_size()
+""",
+    good="""\
+def accuracy(hits, labels):
+    counted = (labels != -100).sum()
+    pair = torch.stack([hits.sum(), counted])
+    dist.all_reduce(pair)
+    return pair[0] / pair[1]
+""",
+    kinds=("mean",),
+    message=_message,
+)

@@ -1,0 +1,1 @@
+"""Source files of a program: find, read, parse, and resolve imports between them."""

@@ -1,0 +1,124 @@
+"""Split files into programs: components of files that import each other.
+
+Imports are found in the text, without parsing. A superfluous link costs only time and a missing one
+loses findings, so a name links all files that it may mean. A component that mentions no collective
+is not analyzed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from holdfast.lint import library
+from holdfast.lint.sources.files import SourceFile
+from holdfast.lint.sources.imports import iter_imports
+from holdfast.lint.sources.modules import LIBRARIES
+from holdfast.lint.sources.variable_names import unknown_variables
+
+_VARIABLE_FAMILIES = re.compile(
+    rb"""["'](?:TORCH|N[CL]|GLOO|PET_)[A-Z0-9_]{3,}["']|update\([A-Z]"""
+)
+#: Words that any finding requires: libraries, and methods unique to them.
+_COLLECTIVE_WORDS = (
+    b"torch", b"deepspeed", b"megatron", b"lightning", b"transformers", b"accelerate.",
+    b"import accelerate", b"from accelerate", b"gather_for_metrics", b"wait_for_everyone",
+    b"pad_across_processes", b"reduce_boolean_decision", b"save_16bit_model", b"save_fp16_model",
+    b"full_tensor",
+)  # fmt: skip
+_FRAMEWORK_CALL = re.compile(rf"\b(?:{'|'.join(library.RECEIVER_NAMES)})\.\w+\(".encode())
+
+
+def split_components(files: Sequence[SourceFile]) -> list[list[SourceFile]]:
+    """Return the connected components of the import graph, in the order of their first files."""
+    leader = list(range(len(files)))
+
+    def find(at: int) -> int:
+        while leader[at] != at:
+            leader[at] = leader[leader[at]]
+            at = leader[at]
+        return at
+
+    for first, second in _links(files):
+        a, b = sorted((find(first), find(second)))
+        leader[b] = a
+    parts: dict[int, list[SourceFile]] = defaultdict(list)
+    for at, file in enumerate(files):
+        parts[find(at)].append(file)
+    return list(parts.values())
+
+
+def mentions_collectives(files: Iterable[SourceFile]) -> bool:
+    """Return True if these files mention anything a finding can start from."""
+    files = list(files)
+    if any(word in file.content for file in files for word in _COLLECTIVE_WORDS):
+        return True
+    return any(_FRAMEWORK_CALL.search(file.content) or _unknown_variables(file) for file in files)
+
+
+def _links(files: Sequence[SourceFile]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of files that import each other or use the same unknown variable."""
+    index = _FileIndex(files)
+    first_mention: dict[str, int] = {}
+    for at, file in enumerate(files):
+        for target in set(_imported_names(file)):
+            yield from ((at, other) for other in index.lookup(target, file))
+        for name in _unknown_variables(file):
+            yield at, first_mention.setdefault(name, at)
+
+
+def _unknown_variables(file: SourceFile) -> set[str]:
+    if _VARIABLE_FAMILIES.search(file.content):
+        return unknown_variables(file.content.decode(errors="replace"))
+    return set()
+
+
+class _FileIndex:
+    """Find files by dotted name: by the whole name, else by a suffix."""
+
+    def __init__(self, files: Sequence[SourceFile]) -> None:
+        self._by_name: Mapping[str, list[int]] = defaultdict(list)
+        self._by_root: dict[tuple[str, str], int] = {}
+        self._by_suffix: Mapping[str, list[int]] = defaultdict(list)
+        for at, file in enumerate(files):
+            self._by_name[file.name].append(at)
+            self._by_root[str(file.root), file.name] = at
+            parts = file.name.split(".")
+            for start in range(1, len(parts)):
+                self._by_suffix[".".join(parts[start:])].append(at)
+
+    def lookup(self, target: str, asking: SourceFile) -> Sequence[int]:
+        """Return the files that a name may mean in the asking file."""
+        name, root = target, str(asking.root)
+        while name:
+            sibling = self._by_root.get((root, name))
+            if sibling is not None:
+                return (sibling,)
+            if name in self._by_name:
+                return self._by_name[name]
+            if name in self._by_suffix and name not in LIBRARIES:
+                return self._by_suffix[name]
+            name = name.rpartition(".")[0]
+        return ()
+
+
+def _imported_names(file: SourceFile) -> Iterator[str]:
+    """Yield the absolute names that a file imports: modules, and names that may be modules."""
+    package = file.name if file.path.stem == "__init__" else file.name.rpartition(".")[0]
+    for home, names in iter_imports(file.content):
+        base = _absolute_name(home, package)
+        if base is not None:
+            yield base
+            yield from (f"{base}.{name}".lstrip(".") for name in names)
+
+
+def _absolute_name(home: str, package: str) -> str | None:
+    name = home.lstrip(".")
+    level = len(home) - len(name)
+    if not level:
+        return name
+    parts = package.split(".") if package else []
+    if level - 1 > len(parts):
+        return None
+    return ".".join([*parts[: len(parts) - (level - 1)], *([name] if name else [])])

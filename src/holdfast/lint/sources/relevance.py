@@ -1,0 +1,236 @@
+"""Select the functions that matter: those that reach a collective or may return varying values.
+
+Decided by the names in a function's text, at a small part of the cost of executing it: a function
+matters if its text contains a word of :mod:`holdfast.lint.library` or a name that resolves to a
+function that matters. Names are resolved through modules and classes; a method of an unknown
+receiver is one of the few of that name, or ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from holdfast.lint import library
+from holdfast.lint.sources.modules import Class, Function, Module, SymbolTable, canonical_name
+
+#: Programs with at most this many functions are analyzed completely.
+_SMALL_PROGRAM = 1000
+#: A dotted name; with a leading dot, of an unnamed expression.
+_CHAIN = re.compile(r"\.?[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+#: Names too common to conclude anything from, as is a name in more than ``_MAX_OWNERS`` classes.
+COMMON_NAMES = frozenset({
+    "forward", "__call__", "__init__", "get", "run", "main", "update", "append", "load", "add",
+    "close", "reset", "items", "keys", "values", "__getitem__", "__len__", "__iter__", "to", "copy",
+    "format", "join", "build", "parse", "read", "write", "apply", "call", "state_dict",
+    "load_state_dict", "__enter__", "__exit__", "setup", "start", "stop", "name", "type", "size",
+})  # fmt: skip
+_MAX_OWNERS = 4
+#: Methods that ``apply`` of an autograd function runs.
+_AUTOGRAD = ("apply", "forward", "backward")
+#: Other words of functions that may enter a collective.
+_ENTERING_WORDS = {
+    "backward", "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "DDP", "FSDP",
+    "prepare", "Thread", "DistributedSampler", "set_epoch", "GradScaler", "unscale_", "alarm",
+    "setitimer",
+}  # fmt: skip
+#: Names of collectives that usually mean something else, and of clocks that are too common.
+_AMBIGUOUS_COLLECTIVES = {
+    "step", "save", "load", "gather", "reduce", "broadcast", "scatter", "send", "recv", "test",
+    "fit", "train", "predict", "log", "sync", "state_dict", "evaluate", "validate", "compute",
+    "split_group",
+}  # fmt: skip
+_COMMON_QUERIES = {
+    "time", "now", "monotonic", "perf_counter", "glob", "is_main", "time_ns", "monotonic_ns",
+    "perf_counter_ns", "utcnow", "default_timer",
+}  # fmt: skip
+#: Words of functions that may enter a collective.
+COLLECTIVE_WORDS = (
+    frozenset(
+        {name.rpartition(".")[2] for name in library.CALLS}
+        | {name for methods in library.METHODS.values() for name in methods}
+        | _ENTERING_WORDS
+    )
+    - _AMBIGUOUS_COLLECTIVES
+)
+#: Words of functions whose result may depend on the rank.
+VARYING_WORDS = (
+    frozenset(
+        {name.rpartition(".")[2] for name in library.VARYING}
+        | {*library.VARYING_NAMES, *library.VARYING_VARIABLES, *library.FILE_TESTS, *library.GUARDS}
+        | {"rank", "environ"}
+    )
+    - _COMMON_QUERIES
+)
+
+
+class Relevance:
+    """The functions that may reach a collective, and those whose result may depend on the rank."""
+
+    def __init__(self, names: SymbolTable) -> None:
+        functions = [
+            function for module in names.modules.values() for function in module.functions()
+        ]
+        self.covers_all = len(functions) <= _SMALL_PROGRAM
+        self.entering_functions: set[Function] = set()
+        self.varying_functions: set[Function] = set()
+        self.classes: set[Class] = set()
+        if self.covers_all:
+            return
+        callers = _CallerGraph(names, functions)
+        self.entering_functions = callers.entering()
+        self.varying_functions = callers.varying()
+        self.classes = {
+            member.owner
+            for member in self.entering_functions | self.varying_functions
+            if member.owner is not None
+        }
+
+    def is_relevant(self, function: Function) -> bool:
+        """Return True if the function must be executed."""
+        if (
+            self.covers_all
+            or function in self.entering_functions
+            or function in self.varying_functions
+        ):
+            return True
+        if function.owner is not None:
+            return function.name == "__init__" and function.owner in self.classes
+        return False
+
+
+def _function_text(function: Function) -> str:
+    """Return the source lines of a function with its decorators."""
+    first = min([function.node.lineno, *(decorator.lineno for decorator in function.decorators)])
+    return "\n".join(function.module.lines[first - 1 : function.node.end_lineno])
+
+
+class _CallerGraph:
+    """Reverse call graph: from a function to those whose text may refer to it."""
+
+    def __init__(self, names: SymbolTable, functions: Iterable[Function]) -> None:
+        self._symbols = names
+        self._methods: dict[str, list[Function]] = defaultdict(list)
+        self._overriding: dict[Class, list[Class]] = defaultdict(list)
+        owners: dict[Class, None] = {}
+        for function in functions:
+            if function.owner is not None:
+                self._methods[function.name].append(function)
+                owners[function.owner] = None
+        for owner in owners:
+            for base in names.bases(owner):
+                if isinstance(base, Class):
+                    self._overriding[base].append(owner)
+        self._callers: dict[Function, list[Function]] = defaultdict(list)
+        #: Resolved names: per module, and per class for those that begin with self.
+        self._resolved_chains: dict[object, dict[str, tuple[Function, ...]]] = defaultdict(dict)
+        self._collectives: set[tuple[Module, str]] = set()
+        self._entering: list[Function] = []
+        self._varying: list[Function] = []
+        self._words: dict[str, tuple[bool, bool]] = {}
+        for function in functions:
+            self._add_function(function)
+
+    def entering(self) -> set[Function]:
+        """Return functions with a word that may enter a collective, and all their callers."""
+        return self._with_callers(self._entering)
+
+    def varying(self) -> set[Function]:
+        """Return functions with a word that may depend on the rank, and all their callers."""
+        return self._with_callers(self._varying)
+
+    def _with_callers(self, functions: Iterable[Function]) -> set[Function]:
+        functions = list(functions)
+        reached: set[Function] = set()
+        while functions:
+            function = functions.pop()
+            if function not in reached:
+                reached.add(function)
+                functions.extend(self._callers.get(function, ()))
+        return reached
+
+    def _add_function(self, function: Function) -> None:
+        """Add a function to the graph; resolved names are cached, as they recur."""
+        module, owner = function.module, function.owner
+        known = self._resolved_chains[module]
+        class_chains = self._resolved_chains[owner] if owner is not None else known
+        enters = varies = False
+        for chain in set(_CHAIN.findall(_function_text(function))):
+            words = self._words.get(chain)
+            if words is None:
+                parts = chain.split(".")
+                words = self._words[chain] = (
+                    not COLLECTIVE_WORDS.isdisjoint(parts),
+                    not VARYING_WORDS.isdisjoint(parts),
+                )
+            enters, varies = enters or words[0], varies or words[1]
+            if "." not in chain and chain not in module.names:
+                continue
+            of_class = owner if chain.startswith(("self.", "cls.", "super")) else None
+            table = known if of_class is None else class_chains
+            callees = table.get(chain)
+            if callees is None:
+                callees = table[chain] = tuple(
+                    dict.fromkeys(self._resolve_chain(module, of_class, chain))
+                )
+            for callee in callees:
+                self._callers[callee].append(function)
+            enters = enters or (module, chain) in self._collectives
+        if enters:
+            self._entering.append(function)
+        if varies:
+            self._varying.append(function)
+
+    def _resolve_chain(self, module: Module, cls: Class | None, chain: str) -> Iterator[Function]:
+        first, *rest = chain.split(".")
+        if cls is not None:
+            methods = self._methods_of(cls, rest[0]) if rest else []
+            yield from methods or self._methods_named(rest)
+            yield from self._methods_named(rest[1:])
+            return
+        definition = module.names.get(first) if first else None
+        if definition is None:
+            yield from self._methods_named(rest)
+            return
+        target = self._symbols.resolve_member(module, first)
+        while isinstance(target, Module) and rest:
+            target = self._symbols.resolve_member(target, rest.pop(0))
+        match target:
+            case Function():
+                yield target
+                yield from self._methods_named(rest)
+            case Class():
+                method = self._symbols.find_method(target, "__init__")
+                if method is not None:
+                    yield method
+                if rest:
+                    yield from self._methods_of(target, rest[0])
+                    yield from self._methods_named(rest[1:])
+            case str():
+                if canonical_name(".".join((target, *rest))) in library.CALLS:
+                    self._collectives.add((module, chain))
+            case _:
+                pass
+
+    def _methods_of(self, owner: Class, name: str) -> list[Function]:
+        """Return a method of a class and those that override it."""
+        if name == "apply":
+            return [
+                subclass
+                for called in _AUTOGRAD
+                if (subclass := self._symbols.find_method(owner, called)) is not None
+            ]
+        inherited = self._symbols.find_method(owner, name)
+        below = (
+            subclass.methods[name]
+            for subclass in self._overriding.get(owner, ())
+            if name in subclass.methods
+        )
+        return [*([inherited] if inherited is not None else []), *below]
+
+    def _methods_named(self, names: Iterable[str]) -> Iterator[Function]:
+        for name in names:
+            methods = self._methods.get(name, ())
+            if len(methods) <= _MAX_OWNERS and name not in COMMON_NAMES:
+                yield from methods

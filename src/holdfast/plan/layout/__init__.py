@@ -1,0 +1,1 @@
+"""Parallel layouts: search, explanations and process groups."""

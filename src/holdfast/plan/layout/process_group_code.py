@@ -1,0 +1,120 @@
+"""Render process groups as a torch program: with a DeviceMesh or with ``new_group`` calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.plan.layout.process_groups import ProcessGroups
+
+_HEADER = '''"""Process groups of a job of {world} ranks: {axes}, the innermost last.
+
+Call make_groups() after torch.distributed.init_process_group.
+"""
+
+import torch
+import torch.distributed as dist
+'''
+_MAIN = """
+
+if __name__ == "__main__":
+    dist.init_process_group()
+    for kind, group in make_groups().items():
+        print(f"rank {dist.get_rank()}: {kind} {dist.get_process_group_ranks(group)}")
+    dist.destroy_process_group()
+"""
+
+
+def render_mesh_code(groups: ProcessGroups, device: str = "cuda") -> str:
+    """Render a program that creates the groups from a DeviceMesh.
+
+    Kinds of several axes are created from lists that are equal on every rank.
+    """
+    axes = [
+        kind for kind in groups.kinds if groups.kinds[kind] == (kind,) and kind in groups.mesh.names
+    ]
+    imports = "init_device_mesh" if groups.expert_mesh is None else "DeviceMesh, init_device_mesh"
+    lines = [
+        _render_header(groups) + f"from torch.distributed.device_mesh import {imports}",
+        "",
+        "",
+        f'def make_groups(device: str = "{device}") -> dict[str, dist.ProcessGroup]:',
+        '    """Create all groups in the same order on all ranks; return this rank\'s groups."""',
+        (
+            f"    mesh = init_device_mesh(device, {groups.mesh.shape}, "
+            f"mesh_dim_names={_render_names(groups.mesh.names)})"
+        ),
+        f"    groups = {{name: mesh.get_group(name) for name in {_render_names(axes)}}}",
+    ]
+    combined = [kind for kind in groups.kinds if len(groups.kinds[kind]) > 1]
+    if combined:
+        lines.append(f"    ranks = torch.arange({groups.world_size}).view{groups.mesh.shape}")
+        lines += [
+            f'    groups["{kind}"], _ = '
+            f"dist.new_subgroups_by_enumeration({_render_lists(groups, kind, 'ranks')})"
+            for kind in combined
+        ]
+    if groups.expert_mesh is not None:
+        shape, names = groups.expert_mesh.shape, groups.expert_mesh.names
+        lines.append(f"    ranks = torch.arange({groups.world_size}).view{shape}")
+        lines.append(
+            f"    experts = DeviceMesh(device, ranks, mesh_dim_names={_render_names(names)})"
+        )
+        expert_kinds = [kind for kind in groups.kinds if kind in ("ep", "edp")]
+        lines += [f'    groups["{kind}"] = experts.get_group("{kind}")' for kind in expert_kinds]
+    return "\n".join([*lines, "    return groups", _MAIN])
+
+
+def render_new_group_code(groups: ProcessGroups) -> str:
+    """Render a program whose ``make_groups`` calls ``new_group`` for every group on every rank."""
+    lines = [
+        _render_header(groups),
+        "",
+        "def make_groups() -> dict[str, dist.ProcessGroup]:",
+        '    """Create all groups in the same order on all ranks; return this rank\'s groups."""',
+        "    rank, groups = dist.get_rank(), {}",
+        "    for kind, lists in all_groups().items():",
+        "        for ranks in lists:",
+        "            group = dist.new_group(ranks)  # all ranks must call this, members or not",
+        "            if rank in ranks:",
+        "                groups[kind] = group",
+        "    return groups",
+        "",
+        "",
+        "def all_groups() -> dict[str, list[list[int]]]:",
+        '    """Return all groups; equal on every rank."""',
+        f"    mesh = torch.arange({groups.world_size}).view{groups.mesh.shape}",
+    ]
+    if groups.expert_mesh is not None:
+        lines.append(
+            f"    experts = torch.arange({groups.world_size}).view{groups.expert_mesh.shape}"
+        )
+    return "\n".join([*lines, "    return {", *_render_kinds(groups), "    }", _MAIN])
+
+
+def _render_header(groups: ProcessGroups) -> str:
+    axes = ", ".join(
+        f"{name} {size}" for name, size in zip(groups.mesh.names, groups.mesh.shape, strict=True)
+    )
+    return _HEADER.format(world=groups.world_size, axes=axes)
+
+
+def _render_kinds(groups: ProcessGroups) -> Iterator[str]:
+    for kind in groups.kinds:
+        name = "mesh" if groups.mesh_of(kind) is groups.mesh else "experts"
+        yield f'        "{kind}": {_render_lists(groups, kind, name)},'
+
+
+def _render_lists(groups: ProcessGroups, kind: str, name: str) -> str:
+    """Render the groups of a kind, from the tensor ``name`` of all ranks in the mesh's shape."""
+    mesh = groups.mesh_of(kind)
+    positions = [mesh.names.index(axis) for axis in groups.kinds[kind]]
+    ends = list(range(-len(positions), 0))
+    return (
+        f"{name}.movedim({positions}, {ends}).reshape(-1, {groups.ranks(kind).shape[1]}).tolist()"
+    )
+
+
+def _render_names(names: list[str] | tuple[str, ...]) -> str:
+    """Render a Python tuple."""
+    quoted = [f'"{name}"' for name in names]
+    return f"({', '.join(quoted)}{',' if len(quoted) == 1 else ''})"

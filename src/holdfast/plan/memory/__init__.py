@@ -1,0 +1,1 @@
+"""Memory model: parameters, gradients, optimizer states, activations and temporary peaks."""

@@ -1,0 +1,1 @@
+"""Terminal output and HTML page of ``holdfast plan``."""

@@ -1,0 +1,1 @@
+"""Step-time model: compute, communication, pipeline."""

@@ -1,0 +1,1 @@
+"""Before a job: host checks, rendezvous checks, environment audit, benchmarks of collectives."""

@@ -1,0 +1,1 @@
+"""Audit of environment variables (``holdfast env``)."""

@@ -1,0 +1,1 @@
+"""The public API inside training code: collectives, evaluation, checkpoints, loop, sinks."""

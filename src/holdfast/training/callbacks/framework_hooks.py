@@ -1,0 +1,64 @@
+"""Hooks for a framework's loop, where the framework counts steps and writes the checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from holdfast import recorder
+from holdfast.training.checkpoint import emergency
+from holdfast.training.loop.hooks import DEFAULT_SPIKE, Hooks
+
+
+class FrameworkHooks(Hooks):
+    """Calls ``save`` on all ranks when due, and ``leave`` after the save on preemption.
+
+    ``every`` is a duration, ``every_steps`` a number of steps; None disables each.
+    """
+
+    def __init__(
+        self,
+        save: Callable[[], None],
+        exit_process: Callable[[], None] = emergency.exit_rank,
+        *,
+        every: str | float | None = None,
+        every_steps: int | None = None,
+        spike: float | None = DEFAULT_SPIKE,
+    ) -> None:
+        super().__init__(None, spike=spike)
+        self._do_save, self._do_exit = save, exit_process
+        self._every_s = None if every is None else recorder.parse_duration(every)
+        self._every_steps = every_steps
+        self._handles_preemption = True
+        emergency.start_listening()
+
+    def start(self, step: int) -> None:
+        """Start or resume training after ``step`` steps."""
+        self.step = step
+        self.resume()
+
+    def save(self, *, wait: bool = False) -> None:  # noqa: ARG002 - frameworks save synchronously
+        """Make the framework save."""
+        if self._saved != self.step:
+            self._do_save()
+            self.mark_saved()
+
+    def mark_saved(self) -> None:
+        """Record that a checkpoint of this step was written."""
+        self._saved, self._saved_at = self.step, time.monotonic()
+
+    def check_loss(self, loss: float) -> None:
+        """Check a loss of this step that is the same on all ranks, without a sync.
+
+        Raises:
+            LossNotFinite, LossSpike: it is anomalous.
+        """
+        self._check_loss(self.step, loss, loss)
+
+    def _exit(self) -> None:
+        self._do_exit()
+
+    def finish(self) -> None:
+        """End training."""
+        self._sync_ranks(waits=True)
+        emergency.stop_listening()

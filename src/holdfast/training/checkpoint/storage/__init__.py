@@ -1,0 +1,1 @@
+"""Checkpoint storage: shard files, storage backends, peer memory, replication."""

@@ -1,0 +1,1 @@
+"""Algorithms of an all-reduce: one call, chunks, exchange, shared memory."""

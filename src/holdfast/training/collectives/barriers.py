@@ -1,0 +1,82 @@
+"""Synchronize ranks without moving data: a barrier in the job's store, and a joint decision."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+
+from holdfast.core.errors import InvalidValue
+from holdfast.training.collectives import timeouts
+from holdfast.training.collectives.arrivals import arrival_timeout, ranks_without_key
+from holdfast.training.collectives.backend_calls import start_all_reduce
+from holdfast.training.collectives.bounded_wait import begin_call, wait_for_works
+from holdfast.training.collectives.group_info import state_of
+from holdfast.training.store_wait import wait_until
+
+#: Longest pause between two polls of the store, in seconds.
+_MAX_PAUSE_S = 0.25
+
+_REDUCTIONS = {
+    "any": dist.ReduceOp.MAX,
+    "all": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+    "min": dist.ReduceOp.MIN,
+}
+#: Completed barriers of each epoch and name.
+_counts: dict[tuple[int, str], int] = {}
+
+
+def barrier(name: str, timeout: float | str | None = None) -> None:
+    """Wait until every rank of the job has reached the barrier ``name``, through the store alone.
+
+    Uses no communicator, and works where one is broken. A name may be used repeatedly.
+
+    Raises:
+        InvalidValue: ``timeout`` is not a duration.
+        CollectiveTimeout: ranks did not arrive in time; names them.
+    """
+    state = state_of(None, broken_too=True)
+    rank = dist.get_rank()
+    count = _counts[state.epoch, name] = _counts.get((state.epoch, name), 0) + 1
+    store = PrefixStore(f"barrier/{name}/{count}", state.store)
+    store.set(str(rank), "")
+    missing = tuple(other for other in state.ranks if other != rank)
+    limit_s = timeouts.choose_limit(state, 0, timeout=timeout)
+
+    def all_arrived() -> bool:
+        nonlocal missing
+        missing = ranks_without_key(store, missing)
+        return not missing
+
+    if not wait_until(all_arrived, limit_s, max_pause_s=_MAX_PAUSE_S):
+        raise arrival_timeout(f"barrier {name!r}", tuple(sorted(missing)), limit_s)
+
+
+def agree(
+    value: float,
+    reduce: Literal["any", "all", "min", "max"] = "any",
+    group: dist.ProcessGroup | None = None,
+    *,
+    timeout: float | str | None = None,
+) -> float:
+    """Return the joint decision of the group: the same value on every rank.
+
+    ``any`` and ``all`` are for truth values (``agree(out_of_memory)``), ``min`` and ``max`` for
+    numbers.
+
+    Raises:
+        InvalidValue, CollectiveTimeout, CollectiveFailed, GroupBroken: as
+            :func:`holdfast.comm.all_reduce`.
+    """
+    if reduce not in _REDUCTIONS:
+        raise InvalidValue(f"reduce: {reduce!r}", why="choose from any, all, min and max")
+    state = state_of(group)
+    call = begin_call(state, f"agree ({reduce})", timeout)
+    is_boolean = reduce in ("any", "all")
+    own_value = float(bool(value)) if is_boolean else float(value)
+    shared = torch.tensor([own_value], dtype=torch.float64, device=state.device)
+    wait_for_works([start_all_reduce(shared, _REDUCTIONS[reduce], state)], call)
+    return bool(shared.item()) if is_boolean else shared.item()

@@ -1,0 +1,1 @@
+"""Collectives between ranks of one host through shared memory."""

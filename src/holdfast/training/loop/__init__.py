@@ -1,0 +1,1 @@
+"""The training loop: resumes, saves, and applies the recovery policy after a failure."""

@@ -1,0 +1,1 @@
+"""The watcher: stall detection, wait-for graph, root-cause analysis, stragglers and incidents."""

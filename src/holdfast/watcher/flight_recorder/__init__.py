@@ -1,0 +1,1 @@
+"""Read the dumps of torch's flight recorder."""

@@ -1,0 +1,419 @@
+"""Observes the ranks of one node from outside: cheaply all the time, closely while they are silent.
+
+Each node reports a :class:`JobSummary` of its ranks; the leader combines them into one table.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from holdfast.core import trace_file
+from holdfast.core.errors import TraceUnreadable
+from holdfast.core.findings import Fact, Finding, Unknown
+from holdfast.core.rank_table import ProcessGroupInfo, ProcessState, RankState, ThreadStack
+from holdfast.host.memory_kills import read_kill_counters, was_oom_killed
+from holdfast.host.processes import inspection, python_stacks
+from holdfast.host.processes.child_processes import ChildrenWatch
+from holdfast.host.processes.inspection import ProcessSample
+from holdfast.watcher.flight_recorder import completion
+from holdfast.watcher.flight_recorder.dump_requests import DumpLocation, DumpRequests
+from holdfast.watcher.trace_reader import TraceReading, step_seconds
+from holdfast.watcher.wait_times import WaitTimes
+
+#: Recent calls per rank in a close observation, and in all ranks together: it bounds the leader's
+#: table.
+RECENT_CALLS = 256
+RECENT_CALLS_OF_ALL = 1 << 16
+STACK_LIMIT_S = 1.5
+#: The outermost frames of a worker: the script starts above them.
+BOOTSTRAP = "/holdfast/recorder/bootstrap.py"
+STEPS_EVERY_S = 5.0
+CHILDREN_EVERY_S = 1.0
+#: A child that exited earlier before the silence than this belongs to another epoch.
+CHILD_MARGIN_S = 5.0
+#: A rank that advanced within this time is running; /proc is not read.
+TRUSTED_S = 2.0
+
+
+@dataclass(frozen=True)
+class WorkerProcess:
+    """A local rank: its process, its trace file, and where its flight recorder dumps to."""
+
+    rank: int
+    pid: int
+    trace: Path
+    dumps: DumpLocation | None = None
+
+
+class JobSummary(msgspec.Struct, frozen=True):
+    """State of some ranks at one moment.
+
+    ``silent_since`` is when any of them last advanced, in Unix seconds. ``health`` holds findings
+    about the hosts (in a summary of the whole job: of the other nodes). ``agent`` identifies the
+    agent of this node, also among hosts that share a name.
+    """
+
+    ranks: tuple[RankState, ...]
+    groups: dict[str, ProcessGroupInfo]
+    world_size: int
+    silent_since: float
+    time: float
+    facts: tuple[Fact, ...] = ()
+    health: tuple[Finding, ...] = ()
+    agent: str = ""
+
+
+def encode_summary(summary: JobSummary) -> str:
+    """Return the summary as text, for the store of the job."""
+    return base64.b85encode(msgspec.msgpack.encode(summary)).decode()
+
+
+def decode_summary(text: str) -> JobSummary:
+    """Decode :func:`encode_summary`. Raises ValueError or msgspec.DecodeError."""
+    return msgspec.msgpack.decode(base64.b85decode(text), type=JobSummary)
+
+
+class NodeSensor:
+    """Observes the local ranks of one generation.
+
+    ``window_s``: seconds over which the time in collectives is measured; 0 disables it.
+    """
+
+    def __init__(
+        self, workers: Sequence[WorkerProcess], world_size: int, window_s: float = 0.0
+    ) -> None:
+        self._wait_times = WaitTimes(window_s)
+        self._ranks = {worker.rank: _RankSensor(worker) for worker in workers}
+        self._world_size = world_size
+        self._recent = max(4, min(RECENT_CALLS, RECENT_CALLS_OF_ALL // max(world_size, 1)))
+
+    def set_exit_codes(self, codes: Mapping[int, int]) -> None:
+        """Store the exit codes that the agent collected; negative: ended by that signal."""
+        for rank, code in codes.items():
+            if rank in self._ranks:
+                self._ranks[rank].exit_code = code
+
+    def new_warnings(self) -> list[tuple[int, str, str]]:
+        """Return the warnings of ranks since the last call: rank, topic, sentence."""
+        return [
+            (number, *warning)
+            for number, rank in self._ranks.items()
+            for warning in rank.new_warnings()
+        ]
+
+    def observe(self) -> JobSummary:
+        """Read trace files and process states, without stacks."""
+        traces = {
+            number: rank.trace for number, rank in self._ranks.items() if rank.trace is not None
+        }
+        self._wait_times.measure(traces, time.time())
+        states = [rank.state() for rank in self._ranks.values()]
+        return self._summary(
+            [replace(state, waits=self._wait_times.slices(state.rank)) for state in states]
+        )
+
+    def observe_closely(self, *, stacks: bool = True) -> JobSummary:
+        """Add recent calls and, with ``stacks``, one stack sample per rank, within a time limit.
+
+        With the stacks, ranks whose backend does not report completion get a request for a
+        flight-recorder dump; a later observation reads it.
+        """
+        self._sample(stacks=stacks)
+        return self._summary([rank.detailed_state(self._recent) for rank in self._ranks.values()])
+
+    def _sample(self, *, stacks: bool) -> None:
+        living = [rank for rank in self._ranks.values() if rank.exit_code is None]
+        for rank in living:
+            rank.processes.append(inspection.sample_process(rank.worker.pid))
+        if stacks:
+            self.request_dumps()
+            stack_files = {rank.worker.pid: Path(f"{rank.worker.trace}.stacks") for rank in living}
+            samples = _sample_stacks(stack_files)
+            for rank in living:
+                rank.stacks.append(samples[rank.worker.pid])
+
+    def request_dumps(self) -> None:
+        """Request dumps from living ranks where they help; a later observation reads them."""
+        for rank in self._ranks.values():
+            if rank.exit_code is None:
+                rank.request_dump()
+
+    def _summary(self, states: list[RankState]) -> JobSummary:
+        groups, states = agree_on_groups(
+            [(state, self._ranks[state.rank].groups()) for state in states]
+        )
+        facts = next((rank.facts() for rank in self._ranks.values() if rank.trace is not None), ())
+        newest = max((state.progress for state in states), default=time.time())
+        return JobSummary(tuple(states), groups, self._world_size, newest, time.time(), facts)
+
+
+def _sample_stacks(stack_files: Mapping[int, Path]) -> Mapping[int, ThreadStack | Unknown]:
+    samples = python_stacks.sample_many_stacks(
+        stack_files, timeout_s=STACK_LIMIT_S, fallback_signal=trace_file.STACK_SIGNAL
+    )
+    return {
+        pid: threads
+        if isinstance(threads, Unknown)
+        else _without_launcher(python_stacks.main_thread(threads))
+        for pid, threads in samples.items()
+    }
+
+
+def _without_launcher(stack: ThreadStack | Unknown) -> ThreadStack | Unknown:
+    """Cut off the outermost frames, those of the bootstrap."""
+    if isinstance(stack, Unknown):
+        return stack
+    cut = next(
+        (at for at, frame in enumerate(stack.frames) if frame.file.endswith(BOOTSTRAP)),
+        len(stack.frames),
+    )
+    return replace(stack, frames=stack.frames[:cut] or stack.frames)
+
+
+class _RankSensor:
+    """Observations of one local rank so far."""
+
+    def __init__(self, worker: WorkerProcess) -> None:
+        self.worker = worker
+        self.exit_code: int | None = None
+        self.trace: TraceReading | None = None
+        self.processes: deque[ProcessSample | Unknown] = deque(maxlen=2)
+        self.stacks: deque[ThreadStack | Unknown] = deque(maxlen=2)
+        self._trace_error = "its trace file does not exist yet"
+        self._children = ChildrenWatch(worker.pid)
+        self._children_at = 0.0
+        self._started = time.time()
+        self._memory = read_kill_counters(worker.pid)
+        self._steps_at = 0.0
+        self._p99: float | None = None
+        self._dumps = DumpRequests(worker.pid, worker.dumps) if worker.dumps is not None else None
+        self._begun_calls = 0
+        self._warnings_returned = 0
+
+    def _open(self) -> TraceReading | None:
+        if self.trace is None and self.worker.trace.exists():
+            try:
+                self.trace = TraceReading(self.worker.trace)
+            except TraceUnreadable as error:
+                self._trace_error = str(error)
+        return self.trace
+
+    def groups(self) -> dict[str, ProcessGroupInfo]:
+        """Return the process groups of this rank."""
+        return self.trace.read_notes().groups() if self.trace is not None else {}
+
+    def facts(self) -> tuple[Fact, ...]:
+        """Return the facts in the trace file."""
+        facts = self.trace.read_notes().facts if self.trace is not None else []
+        return tuple(msgspec.convert(fact, Fact, strict=False) for fact in facts)
+
+    def new_warnings(self) -> list[tuple[str, str]]:
+        """Return the warnings since the last call."""
+        if self.trace is None:
+            return []
+        warnings = self.trace.read_notes().warnings[self._warnings_returned :]
+        self._warnings_returned += len(warnings)
+        return warnings
+
+    def state(self) -> RankState:
+        """Return the state without stacks."""
+        trace = self._open()
+        self._remember_children()
+        if trace is None:
+            return RankState(
+                rank=self.worker.rank,
+                pid=self.worker.pid,
+                life=self._process_state(0.0),
+                exit_code=self.exit_code,
+                started=self._started,
+                progress=self._started,
+                unseen=(self._trace_error,),
+            )
+        notes, step = trace.read_notes(), trace.step()
+        progress = max(
+            trace.last_change(),
+            step.since if step.counted else 0.0,
+            notes.ended.time if notes.ended else 0.0,
+            self._last_completion(trace),
+        )
+        return RankState(
+            rank=self.worker.rank,
+            host=trace.header.host,
+            pid=self.worker.pid,
+            life=self._process_state(progress),
+            exit_code=self.exit_code,
+            started=trace.header.started,
+            progress=progress,
+            step=step.number if step.counted else None,
+            counted=step.counted,
+            saved=notes.saved,
+            loaded=notes.loaded,
+            preempted=notes.preempted,
+            trouble=notes.troubles[-1] if notes.troubles else None,
+            phase=step.phase or None,
+            phase_budget_s=step.budget_s if step.phase else None,
+            phase_since=step.phase_since if step.phase else 0.0,
+            step_p99_s=self._step_p99(trace),
+            groups=trace.progress(),
+            pending=tuple(trace.pending()),
+            raised=notes.raised,
+            ended=notes.ended,
+        )
+
+    def detailed_state(self, calls: int) -> RankState:
+        """Return the state with the newest ``calls``, the stacks and the last two samples."""
+        if self._dumps is not None:
+            self._dumps.read()
+        state = self._with_completion(self.state())
+        stacks = [stack for stack in self.stacks if isinstance(stack, ThreadStack)]
+        unseen = [stack.why for stack in list(self.stacks)[-1:] if isinstance(stack, Unknown)]
+        samples = [sample for sample in self.processes if isinstance(sample, ProcessSample)]
+        activity = inspection.compare_samples(*samples) if len(samples) == 2 else None
+        return replace(
+            state,
+            recent=tuple(self.trace.recent(calls)) if self.trace is not None else (),
+            stacks=tuple(stacks),
+            unseen=(*state.unseen, *unseen),
+            children=self._children.sample(since=state.progress - CHILD_MARGIN_S),
+            cpu_share=activity.cpu_share if activity else None,
+            io_bytes=activity.io_bytes if activity else None,
+            blocked_on=samples[-1].blocked_on if samples else None,
+            out_of_memory=self._is_out_of_memory(),
+        )
+
+    def request_dump(self) -> None:
+        """Request a dump if the trace file holds collectives of unknown completion."""
+        trace = self._open()
+        if (
+            self._dumps is not None
+            and trace is not None
+            and any(call.is_doubtful for call in trace.pending())
+        ):
+            self._discard_old_dumps(trace, self._dumps)
+            self._dumps.request()
+
+    def _with_completion(self, state: RankState) -> RankState:
+        """Add what the flight recorder reports of collectives of unknown completion."""
+        if self.trace is None or not any(call.is_doubtful for call in state.pending):
+            return state
+        if self._dumps is not None and self._dumps.dump is not None:
+            return completion.mark_completed(state, self._dumps.dump, self.trace.collective)
+        error = "no dump was requested" if self._dumps is None else self._dumps.error
+        if not error or len(self.stacks) < 2:  # the first observation has only sent the request
+            return state
+        return replace(state, unseen=(*state.unseen, f"completion on NCCL: {error}"))
+
+    def _last_completion(self, trace: TraceReading) -> float:
+        """Return when the device last completed a call, according to a dump that is up to date."""
+        if self._dumps is None:
+            return 0.0
+        self._discard_old_dumps(trace, self._dumps)
+        dump = self._dumps.dump
+        return completion.last_completion(dump, time.time()) if dump is not None else 0.0
+
+    def _discard_old_dumps(self, trace: TraceReading, dumps: DumpRequests) -> None:
+        """Discard dumps and requests from before the newest call."""
+        if trace.begun != self._begun_calls:
+            self._begun_calls = trace.begun
+            dumps.discard()
+
+    def _remember_children(self) -> None:
+        """List the children periodically, so that an exited data-loader worker is known."""
+        if self.exit_code is None and time.monotonic() - self._children_at > CHILDREN_EVERY_S:
+            self._children_at = time.monotonic()
+            self._children.sample()
+
+    def _process_state(self, advanced: float) -> ProcessState:
+        if self.exit_code is not None:
+            return ProcessState.DEAD
+        if time.time() - advanced < TRUSTED_S:
+            return ProcessState.RUNNING
+        sample = inspection.sample_process(self.worker.pid)
+        return sample.life if isinstance(sample, ProcessSample) else ProcessState.UNKNOWN
+
+    def _is_out_of_memory(self) -> bool:
+        return self.exit_code == -9 and was_oom_killed(self.worker.pid, self._memory) is True
+
+    def _step_p99(self, trace: TraceReading) -> float | None:
+        if time.monotonic() - self._steps_at > STEPS_EVERY_S:
+            self._steps_at = time.monotonic()
+            durations = step_seconds(trace.table())
+            self._p99 = float(np.percentile(durations, 99)) if len(durations) else None
+        return self._p99
+
+
+def agree_on_groups(
+    observed: Sequence[tuple[RankState, Mapping[str, ProcessGroupInfo]]],
+) -> tuple[dict[str, ProcessGroupInfo], list[RankState]]:
+    """Merge the process groups of all ranks into one table.
+
+    A name that ranks use for different members gets the members appended: after some ranks alone
+    called ``new_group``, the counters in the names differ.
+    """
+    members: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+    for _, groups in observed:
+        for name, group in groups.items():
+            if group.ranks is not None:
+                members[name].add(group.ranks)
+    ambiguous = {name for name, sets in members.items() if len(sets) > 1}
+    table: dict[str, ProcessGroupInfo] = {}
+    states = []
+    for state, groups in observed:
+        renamed = {name: f"{name} of {groups[name].ranks}" for name in ambiguous if name in groups}
+        for name, group in groups.items():
+            key = renamed.get(name, name)
+            if key not in table or table[key].ranks is None:
+                table[key] = replace(group, name=key)
+        states.append(_rename_groups(state, renamed) if renamed else state)
+    return table, states
+
+
+def _rename_groups(state: RankState, names: Mapping[str, str]) -> RankState:
+    return replace(
+        state,
+        groups={names.get(name, name): progress for name, progress in state.groups.items()},
+        pending=tuple(
+            replace(call, group=names.get(call.group, call.group)) for call in state.pending
+        ),
+        recent=tuple(
+            replace(call, group=names.get(call.group, call.group)) for call in state.recent
+        ),
+    )
+
+
+def _mark_outdated(state: RankState, age_s: float) -> RankState:
+    """Mark a rank of an unreachable node: its process state is unknown unless it had ended."""
+    life = ProcessState.UNKNOWN if state.life == ProcessState.RUNNING else state.life
+    return replace(
+        state, life=life, unseen=(*state.unseen, f"its node last reported {age_s:.0f} s ago")
+    )
+
+
+def combine_summaries(summaries: Sequence[JobSummary], now: float, max_age_s: float) -> JobSummary:
+    """Combine the summaries of all nodes; mark the ranks of nodes that stopped reporting."""
+    states: list[RankState] = []
+    groups: dict[str, ProcessGroupInfo] = {}
+    for summary in summaries:
+        age_s = now - summary.time
+        states += [
+            _mark_outdated(state, age_s) if age_s > max_age_s else state for state in summary.ranks
+        ]
+        groups |= {
+            name: group
+            for name, group in summary.groups.items()
+            if name not in groups or groups[name].ranks is None
+        }
+    first = summaries[0]
+    newest = max(summary.silent_since for summary in summaries)
+    states.sort(key=lambda state: state.rank)
+    health = tuple(finding for summary in summaries for finding in summary.health)
+    return JobSummary(tuple(states), groups, first.world_size, newest, now, first.facts, health)

@@ -1,0 +1,315 @@
+"""The watcher process: runs beside the agent of each node, observes its ranks and judges stalls.
+
+``python -m holdfast.watcher.process`` reads requests from the agent on stdin and writes replies to
+stdout (:mod:`holdfast.watcher.agent_messages`). It reads the trace files twice a second, which
+costs the job nothing, and samples stacks only while the whole job is silent. The leader's watcher
+(on the node of the rendezvous) receives the summaries of the others, judges and writes the
+incident.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from msgspec import DecodeError
+from msgspec.structs import replace
+
+from holdfast.core import settings
+from holdfast.core.findings import Verdict
+from holdfast.core.rank_table import ProcessState
+from holdfast.host.checks import CheckContext
+from holdfast.watcher import agent_messages, incidents
+from holdfast.watcher.agent_messages import (
+    HangSuspected,
+    JudgeNow,
+    NodeSummary,
+    PeerSummaries,
+    ProgressNote,
+    RankWarning,
+    Reply,
+    Request,
+    StartWatching,
+    StopWatching,
+    SuspicionWithdrawn,
+    UndecodableMessage,
+    VerdictReport,
+    WorkerExits,
+)
+from holdfast.watcher.host_health import HostHealthMonitor
+from holdfast.watcher.job_state import build_job_state
+from holdfast.watcher.limit_learning import LimitLearner
+from holdfast.watcher.node import (
+    JobSummary,
+    NodeSensor,
+    WorkerProcess,
+    combine_summaries,
+    decode_summary,
+    encode_summary,
+)
+from holdfast.watcher.orphans import WorkerTree, end_orphans
+from holdfast.watcher.rules.placeholders import fill_verdict
+from holdfast.watcher.rules.stall import StallLimits
+from holdfast.watcher.stall_detector import DetectorOutcome, StallDetector
+from holdfast.watcher.straggler_watch import StragglerWatch
+
+TICK_S = 0.5
+#: Tick between the two close observations of a silent job.
+SUSPICION_TICK_S = 0.1
+#: A node whose summary is older counts as unreachable.
+MAX_SUMMARY_AGE_S = 5.0
+#: The same after ranks died: the newest summaries, sent every 0.5 s, precede JudgeNow.
+MAX_SUMMARY_AGE_AFTER_EXIT_S = 2.0
+
+
+class NodeWatcher:
+    """State of one watcher: its node, the summaries of the other nodes, and the stall detector."""
+
+    def __init__(self, learner: LimitLearner, health: HostHealthMonitor, window_s: float) -> None:
+        self._learner = learner
+        self._window_s = window_s
+        self._stragglers = StragglerWatch(0.0, warns=False)
+        self._health = health
+        self._job: StartWatching | None = None
+        self._node: NodeSensor | None = None
+        self._workers = WorkerTree(())
+        self._peers: dict[int, JobSummary] = {}
+        self._reported_at: dict[int, float] = {}  # by the clock of the other node
+        self._detector = StallDetector(learner.limits)
+        self._finish_incident: Callable[[], None] | None = None
+
+    @property
+    def is_suspecting(self) -> bool:
+        """Return whether a silent job is being examined."""
+        return self._detector.is_suspecting
+
+    def handle(self, request: Request) -> Iterator[Reply]:
+        """Carry out a request of the agent and yield the replies."""
+        match request:
+            case StartWatching():
+                self._start(request)
+            case WorkerExits(codes=codes) if self._node is not None:
+                self._node.set_exit_codes(codes)
+            case PeerSummaries(summaries=summaries):
+                for node, encoded in summaries.items():
+                    self._add_peer(node, encoded)
+            case StopWatching():
+                self._node = None
+                self._learner.save()
+            case JudgeNow():
+                yield self._judge_now()
+                self._write_rest_of_incident()
+
+    def _add_peer(self, node: int, encoded: str) -> None:
+        """Store the summary of another node, dated by this host's clock: the other may be wrong."""
+        try:
+            summary = decode_summary(encoded)
+        except (ValueError, DecodeError) as error:
+            sys.stderr.write(f"holdfast watcher: ignored the summary of node {node}: {error}\n")
+            return
+        if self._reported_at.get(node) != summary.time:
+            self._reported_at[node] = summary.time
+            self._peers[node] = replace(summary, time=time.time())
+
+    def tick(self) -> Iterator[Reply]:
+        """Observe the node once and yield the replies: warnings, a summary, a verdict."""
+        node, job = self._node, self._job
+        if node is None or job is None:
+            return
+        self._workers.remember_children()
+        for sentence in self._health.new_sentences():
+            yield ProgressNote(text=sentence)
+        summary = node.observe()
+        for rank, about, text in node.new_warnings():
+            yield RankWarning(rank=rank, about=about, text=text)
+        if job.nodes > 1:
+            if time.time() - summary.silent_since > self._learner.limits.stall_s:
+                summary = node.observe_closely()
+            summary = replace(summary, health=self._health.findings, agent=job.agent)
+            yield NodeSummary(summary=encode_summary(summary))
+        if job.leader:
+            yield from self._judge(node, job, summary)
+
+    def _judge(self, node: NodeSensor, job: StartWatching, summary: JobSummary) -> Iterator[Reply]:
+        self._detector.limits = self._learner.limits
+        outcome = self._detector.update(
+            self._whole_job(summary), node.observe_closely, self._whole_job
+        )
+        self._learner.observe(outcome.table)
+        yield from _messages(outcome)
+        if outcome.verdict is not None:
+            yield self._report(
+                job, outcome.verdict, outcome.table, hang=True, silent_s=outcome.silent_s
+            )
+            self._write_rest_of_incident()
+        slow = self._stragglers.judge(outcome.table)
+        if slow is not None:
+            table = self._whole_job(node.observe_closely(stacks=False))
+            yield self._report(job, slow, table, hang=False, silent_s=0.0)
+            self._write_rest_of_incident()
+
+    def _start(self, job: StartWatching) -> None:
+        self._job = job
+        self._peers, self._reported_at = {}, {}
+        self._detector = StallDetector(self._learner.limits)
+        if job.limits_file:
+            self._learner.start(Path(job.limits_file), job.job)
+        workers = [
+            WorkerProcess(worker.rank, worker.pid, Path(worker.trace), worker.dumps)
+            for worker in job.workers
+        ]
+        self._node = NodeSensor(workers, job.world_size, self._window_s)
+        self._stragglers = StragglerWatch(self._window_s, warns=job.exclude_stragglers)
+        self._workers = WorkerTree([worker.pid for worker in workers])
+        self._health.start()
+
+    def end_orphans(self) -> None:
+        """End the workers of an agent that died before it sent StopWatching."""
+        job = self._job
+        if self._node is not None and job is not None:
+            sys.stderr.write("holdfast watcher: the agent died; ending its workers\n")
+            traces = Path(job.workers[0].trace).parent
+            end_orphans(self._workers, traces, Path(job.run_dir), (job.address, job.port))
+
+    def _whole_job(self, own: JobSummary, max_age_s: float = MAX_SUMMARY_AGE_S) -> JobSummary:
+        return combine_summaries([own, *self._peers.values()], time.time(), max_age_s)
+
+    def _judge_now(self) -> Reply:
+        if self._node is None or self._job is None:
+            return ProgressNote(text="no verdict: no worker has been started")
+        table = self._whole_job(
+            self._node.observe_closely(stacks=False), MAX_SUMMARY_AGE_AFTER_EXIT_S
+        )
+        silent_s = time.time() - table.silent_since
+        verdict = self._detector.final_verdict(table)
+        return self._report(self._job, verdict, table, hang=False, silent_s=silent_s)
+
+    def _write_rest_of_incident(self) -> None:
+        """Write what the agent does not wait for, such as the page, after the verdict was sent."""
+        finish, self._finish_incident = self._finish_incident, None
+        if finish is not None:
+            finish()
+
+    def _report(
+        self,
+        job: StartWatching,
+        verdict: Verdict,
+        table: JobSummary,
+        *,
+        hang: bool,
+        silent_s: float,
+    ) -> VerdictReport:
+        verdict = self._health.add_to(verdict, table.health)
+        verdict = fill_verdict(verdict, {"SCRIPT": job.script})
+        folder, page, self._finish_incident = incidents.create_incident(
+            Path(job.run_dir) / "incidents", verdict, table, job
+        )
+        agents = {node: peer.agent for node, peer in self._peers.items()} | {job.node: job.agent}
+        return VerdictReport(
+            generation=job.generation,
+            hang=hang,
+            verdict=verdict,
+            stuck=incidents.stuck_ranks(verdict, table),
+            stopped=tuple(
+                state.rank for state in table.ranks if state.life is ProcessState.STOPPED
+            ),
+            html=str(page),
+            folder=str(folder),
+            detected_s=round(silent_s, 3),
+            job=build_job_state(table, self._node_of_rank(job, table), agents),
+        )
+
+    def _node_of_rank(self, job: StartWatching, table: JobSummary) -> dict[int, int]:
+        peers = {state.rank: node for node, peer in self._peers.items() for state in peer.ranks}
+        return {state.rank: peers.get(state.rank, job.node) for state in table.ranks}
+
+
+def _messages(outcome: DetectorOutcome) -> Iterator[Reply]:
+    if outcome.note:
+        yield ProgressNote(text=outcome.note)
+    if outcome.suspicion:
+        yield HangSuspected(text=outcome.suspicion)
+    if outcome.withdrawal:
+        yield SuspicionWithdrawn(text=outcome.withdrawal)
+
+
+def read_requests() -> queue.Queue[Request | None]:
+    """Read requests from stdin in a thread; None follows the last one when the agent has exited."""
+    requests: queue.Queue[Request | None] = queue.Queue()
+
+    def read() -> None:
+        for line in sys.stdin.buffer:
+            try:
+                requests.put(agent_messages.decode_request(line))
+            except UndecodableMessage as error:
+                sys.stderr.write(f"holdfast watcher: {error}\n")
+        requests.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    return requests
+
+
+def send(reply: Reply) -> None:
+    """Write a reply to stdout."""
+    sys.stdout.buffer.write(agent_messages.encode_message(reply))
+    sys.stdout.buffer.flush()
+
+
+def configured_limits() -> StallLimits:
+    """Return the time limits set in the environment, or the defaults."""
+    return StallLimits(
+        stall_s=settings.read_seconds("HOLDFAST_STALL_S"),
+        first_step_s=settings.read_seconds("HOLDFAST_FIRST_STEP_S"),
+        compile_s=settings.read_seconds("HOLDFAST_COMPILE_S"),
+        checkpoint_s=settings.read_seconds("HOLDFAST_CHECKPOINT_S"),
+        evaluation_s=settings.read_seconds("HOLDFAST_EVALUATION_S"),
+        alone_s=settings.read_seconds("HOLDFAST_ALONE_S"),
+        grace_s=settings.read_seconds("HOLDFAST_GRACE_S"),
+        act_after_s=settings.read_seconds("HOLDFAST_ACT_AFTER"),
+    )
+
+
+def fixed_limits() -> tuple[str, ...]:
+    """Return the names of limits set by the user or a preset, which are not learned."""
+    environ, names = settings.current_environment(), StallLimits.__dataclass_fields__
+    return tuple(name for name in names if environ.get(f"HOLDFAST_{name.upper()}"))
+
+
+def main() -> None:
+    """Watch until the agent closes the pipe or dies; then end the workers that it left."""
+    # Ctrl-C reaches the whole foreground group; the agent sends a request instead.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(5)  # the job has priority
+    health = HostHealthMonitor(
+        CheckContext(environ=settings.current_environment()),
+        settings.read_seconds("HOLDFAST_HEALTH_S"),
+    )
+    learner = LimitLearner(configured_limits(), fixed_limits())
+    watcher = NodeWatcher(learner, health, settings.read_seconds("HOLDFAST_STRAGGLER_S"))
+    requests = read_requests()
+    due = time.monotonic()
+    while True:
+        try:
+            request = requests.get(timeout=max(due - time.monotonic(), 0))
+        except queue.Empty:
+            due = time.monotonic() + (SUSPICION_TICK_S if watcher.is_suspecting else TICK_S)
+            replies = watcher.tick()
+        else:
+            if request is None:
+                watcher.end_orphans()
+                break
+            replies = watcher.handle(request)
+        for reply in replies:
+            send(reply)
+    if not health.close():
+        os._exit(0)  # a normal exit would wait for a check that blocks
+
+
+if __name__ == "__main__":
+    main()

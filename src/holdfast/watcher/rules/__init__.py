@@ -1,0 +1,1 @@
+"""Pure rules: from the rank table to a verdict."""

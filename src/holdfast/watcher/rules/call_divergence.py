@@ -1,0 +1,192 @@
+"""Finds where the ranks of one group diverged: the first collective at which their calls differ.
+
+Ranks of a group must issue the same collectives in the same order. The rule compares operation,
+dtype and, where it must agree, size. It names the minority; a tie is reported as a tie, and the
+first rank has no special role.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from holdfast.core.rank_table import RankState, RecordedCall
+
+#: Operations whose sizes may differ between ranks, or be unknown on some.
+UNEVEN = frozenset(
+    {
+        "all_gather",
+        "gather",
+        "scatter",
+        "all_to_all",
+        "all_to_all_single",
+        "reduce_scatter",
+        "barrier",
+    }
+)
+#: Operations with a root, which must agree on all ranks (stored in ``tag``).
+ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+
+#: Returns what of a call must agree, for one kind of divergence.
+Signature = Callable[[RecordedCall, str], Hashable]
+
+_Row = Mapping[int, RecordedCall]
+_Table = Mapping[int, _Row]
+
+
+@dataclass(frozen=True)
+class CallDivergence:
+    """The ranks of ``group`` disagree at ``sequence``.
+
+    ``kind`` is what differs first: ``operation``, ``dtype``, ``shape``, ``arguments`` (the
+    reduction, the root) or ``line``. ``minority`` are the ranks that differ from most (on a tie,
+    from the lowest rank); ``usual`` and ``odd`` are one call of either side. ``skipped`` is the
+    call that the minority skipped, if its own call always followed that one.
+    """
+
+    group: str
+    sequence: int
+    kind: str
+    minority: tuple[int, ...]
+    tie: bool
+    usual: RecordedCall
+    odd: RecordedCall
+    skipped: RecordedCall | None = None
+
+
+def find_divergence(ranks: Sequence[RankState]) -> CallDivergence | None:
+    """Return the earliest divergence in the recorded calls of groups in which a rank waits."""
+    return _earliest(ranks, ("operation", "dtype", "shape", "arguments"))
+
+
+def find_line_divergence(ranks: Sequence[RankState]) -> CallDivergence | None:
+    """Return the first call that some ranks made from another line than usual for all ranks.
+
+    That alone is no fault: two branches may contain the same collective. It explains a later
+    mismatch or missing call: one collective too many or too few.
+    """
+    return _earliest(ranks, ("line",))
+
+
+def _earliest(ranks: Sequence[RankState], kinds: Sequence[str]) -> CallDivergence | None:
+    waited = {call.group for state in ranks for call in state.pending if call.certain}
+    found = [
+        divergence_in_group(group, calls, kinds)
+        for group, calls in _calls(ranks).items()
+        if group in waited
+    ]
+    return min(
+        (item for item in found if item is not None),
+        key=lambda item: item.usual.entered,
+        default=None,
+    )
+
+
+def _calls(ranks: Sequence[RankState]) -> dict[str, dict[int, dict[int, RecordedCall]]]:
+    """Group -> rank -> sequence -> call, of collectives."""
+    table: dict[str, dict[int, dict[int, RecordedCall]]] = defaultdict(lambda: defaultdict(dict))
+    for state in ranks:
+        for call in (*state.recent, *state.pending):
+            if not call.is_point_to_point:
+                table[call.group][state.rank][call.sequence] = call
+    return table
+
+
+def _signature(call: RecordedCall, kind: str) -> Hashable:
+    if kind == "line":
+        return _key(call)
+    if kind == "operation":
+        return call.name
+    if kind == "dtype":
+        return call.dtype
+    if kind == "arguments":
+        return call.reduce, call.tag if call.name in ROOTED else None
+    return () if call.name in UNEVEN else (call.elements, call.tensors)
+
+
+def divergence_in_group(
+    group: str, calls: _Table, kinds: Sequence[str], sign: Signature = _signature
+) -> CallDivergence | None:
+    """Return the first divergence in one group (rank -> sequence -> call); None if ranks agree."""
+    for sequence in sorted({number for own in calls.values() for number in own}):
+        here = {rank: own[sequence] for rank, own in calls.items() if sequence in own}
+        if len(here) < 2:
+            continue
+        for kind in kinds:
+            votes = Counter(sign(call, kind) for call in here.values())
+            if len(votes) > 1:
+                found = _Vote(group, sequence, kind, sign).divergence(here, votes, calls)
+                if kind != "line":
+                    return found
+                for side in (found, _other_side(found, here)) if found.tie else (found,):
+                    if _is_known_call(side, calls):
+                        return replace(side, tie=False)
+    return None
+
+
+def _is_known_call(found: CallDivergence, calls: _Table) -> bool:
+    """Return whether the odd rank makes the usual call too, at another time."""
+    own = calls[found.minority[0]].values()
+    return any(_key(call) == _key(found.usual) for call in own)
+
+
+def _other_side(found: CallDivergence, here: _Row) -> CallDivergence:
+    """Return the same divergence with the sides exchanged."""
+    others = tuple(rank for rank in sorted(here) if rank not in found.minority)
+    return replace(found, minority=others, usual=found.odd, odd=found.usual, skipped=None)
+
+
+@dataclass(frozen=True)
+class _Vote:
+    """The call at which ranks disagree, and what is compared."""
+
+    group: str
+    sequence: int
+    kind: str
+    sign: Signature
+
+    def divergence(self, here: _Row, votes: Counter[Hashable], calls: _Table) -> CallDivergence:
+        (most, count), *rest = votes.most_common()
+        order = _CallOrder(calls, self.sequence)
+        tie = rest[0][1] == count
+        if tie:  # a side that continues its previous order is the usual one, unless both do
+            usual_order = [
+                call for rank, call in sorted(here.items()) if order.is_usual(calls[rank], call)
+            ]
+            tie = len({self.sign(call, self.kind) for call in usual_order}) != 1
+            most = self.sign(usual_order[0] if usual_order else here[min(here)], self.kind)
+        odd_ranks = tuple(
+            rank for rank, call in sorted(here.items()) if self.sign(call, self.kind) != most
+        )
+        usual = next(call for call in here.values() if self.sign(call, self.kind) == most)
+        odd = here[odd_ranks[0]]
+        skipped = usual if order.is_successor(odd, usual) else None
+        return CallDivergence(
+            self.group, self.sequence, self.kind, odd_ranks, tie, usual, odd, skipped
+        )
+
+
+class _CallOrder:
+    """Which call followed which on any rank before the divergence."""
+
+    def __init__(self, calls: _Table, sequence: int) -> None:
+        self._next: dict[Hashable, Counter[Hashable]] = defaultdict(Counter)
+        for own in calls.values():
+            for number, call in own.items():
+                if number < sequence and number - 1 in own:
+                    self._next[_key(own[number - 1])][_key(call)] += 1
+
+    def is_usual(self, own: _Row, call: RecordedCall) -> bool:
+        """Return whether ``call`` has followed its predecessor before."""
+        before = own.get(call.sequence - 1)
+        return before is not None and _key(call) in self._next[_key(before)]
+
+    def is_successor(self, odd: RecordedCall, usual: RecordedCall) -> bool:
+        """Return whether ``odd`` usually follows ``usual``: its rank has then skipped ``usual``."""
+        followers = self._next[_key(usual)]
+        return bool(followers) and followers.most_common(1)[0][0] == _key(odd) != _key(usual)
+
+
+def _key(call: RecordedCall) -> Hashable:
+    return call.name, call.site, call.caller

@@ -1,0 +1,83 @@
+"""What the source around calls shows: a rank-dependent guard, a loop, a swallowed exception.
+
+The line of a call comes first, then the line that called its function (as recorded, else any call
+of it in the same file), then the callers of that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from holdfast.core.rank_table import RecordedCall, SourceLine
+from holdfast.watcher.source_context import Guard, SourceContext
+
+#: The source around every line that a rule may need.
+SourceContexts = Mapping[SourceLine, SourceContext]
+MAX_CALLER_LEVELS = 2
+
+
+def iterate_callers(
+    call: RecordedCall, source: SourceContexts
+) -> Iterator[tuple[int, SourceLine, SourceContext]]:
+    """Yield the line of the call and its callers, nearest first, with level and context."""
+    lines = [call.site] if call.site is not None else []
+    for level in range(MAX_CALLER_LEVELS + 1):
+        known = [(line, source[line]) for line in lines if line in source]
+        for line, context in known:
+            yield level, line, context
+        recorded = [call.caller] if level == 0 and call.caller is not None else []
+        lines = recorded or [caller for _, context in known for caller in context.callers]
+
+
+def own_guard(line: SourceLine | None, source: SourceContexts) -> Guard | None:
+    """Return the nearest rank-dependent guard of the line within its own function."""
+    context = source.get(line) if line is not None else None
+    guards = context.guards if context else ()
+    return next((guard for guard in reversed(guards) if guard.rank_dependent), None)
+
+
+def rank_guard(
+    call: RecordedCall, other: RecordedCall | None, source: SourceContexts
+) -> tuple[Guard, SourceLine] | None:
+    """Return the nearest rank-dependent guard of the call, and the line that it guards.
+
+    A guard that also lets the ``other`` call through does not distinguish them and is skipped.
+    """
+    around_other = iterate_callers(other, source) if other else ()
+    shared = {(line.file, guard) for _, line, context in around_other for guard in context.guards}
+    for _, line, _ in iterate_callers(call, source):
+        guard = own_guard(line, source)
+        if guard is not None and (line.file, guard) not in shared:
+            return guard, line
+    return None
+
+
+def is_after_loop_of(odd: RecordedCall, usual: RecordedCall, source: SourceContexts) -> bool:
+    """Return whether ``odd`` follows a loop around ``usual``, in a function that leads to both.
+
+    The loop may be in that function, or in a function between it and ``usual``.
+    """
+    loop_levels: set[int] = set()  # caller levels of ``usual`` that are inside a loop
+    for level, line, around_usual in iterate_callers(usual, source):
+        is_loop_below = any(inner < level for inner in loop_levels)
+        if around_usual.loops:
+            loop_levels.add(level)
+        for _, odd_line, around_odd in iterate_callers(odd, source):
+            if line.file != odd_line.file or around_usual.begin != around_odd.begin:
+                continue
+            if any(loop.last < odd_line.line for loop in around_usual.loops) or (
+                is_loop_below and line.line < odd_line.line
+            ):
+                return True
+    return False
+
+
+def exception_swallowed_in_loop(
+    call: RecordedCall | None, source: SourceContexts
+) -> SourceLine | None:
+    """Return the line that swallows exceptions in a loop around the call; None without one."""
+    for _, line, context in iterate_callers(call, source) if call is not None else ():
+        for loop in reversed(context.loops):
+            if loop.swallows is not None:
+                return SourceLine(line.file, loop.swallows, context.function)
+    return None

@@ -1,0 +1,249 @@
+"""Explains why ranks of one group made different calls, from the source around the two calls.
+
+``if rank == 0:`` around the odd call, a loop that the odd rank has left, an exception swallowed
+inside that loop: the communicator sees the same disagreement, but each is another bug with another
+remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from holdfast.causes.sync.collective_mismatch import COLLECTIVE_MISMATCH
+from holdfast.causes.sync.mismatched_dtype import MISMATCHED_DTYPE
+from holdfast.causes.sync.mismatched_operation import MISMATCHED_OPERATION
+from holdfast.causes.sync.mismatched_shape import MISMATCHED_SHAPE
+from holdfast.causes.sync.new_group_by_some_ranks import NEW_GROUP_BY_SOME_RANKS
+from holdfast.causes.sync.rank_guarded_collective import RANK_GUARDED_COLLECTIVE
+from holdfast.causes.sync.rank_skips_collective import RANK_SKIPS_COLLECTIVE
+from holdfast.causes.sync.uneven_inputs import UNEVEN_INPUTS
+from holdfast.core.findings import Cause, Fact, Finding, Subject, make_finding
+from holdfast.core.rank_sets import describe_ranks
+from holdfast.core.rank_table import RankState, RecordedCall, SourceLine
+from holdfast.watcher.rules.call_divergence import ROOTED, CallDivergence
+from holdfast.watcher.rules.call_sites import (
+    SourceContexts,
+    exception_swallowed_in_loop,
+    is_after_loop_of,
+    rank_guard,
+)
+from holdfast.watcher.rules.gpu_memory import add_oom_details
+from holdfast.watcher.rules.roots import cause_of_common_exception
+from holdfast.watcher.rules.subjects import rank_subject
+from holdfast.watcher.rules.wait_for_graph import WaitEdges
+
+_CAUSE_OF_KIND = {
+    "operation": MISMATCHED_OPERATION,
+    "dtype": MISMATCHED_DTYPE,
+    "shape": MISMATCHED_SHAPE,
+    "arguments": COLLECTIVE_MISMATCH,
+    "line": COLLECTIVE_MISMATCH,
+}
+
+
+class _Sides(NamedTuple):
+    """The ranks that made the odd call, and one call of either side."""
+
+    ranks: tuple[int, ...]
+    odd: RecordedCall
+    usual: RecordedCall
+
+    @property
+    def who(self) -> str:
+        return describe_ranks(self.ranks)
+
+
+class _Explanation(NamedTuple):
+    cause: Cause
+    line: SourceLine | None
+    message: str
+    confidence: float
+
+
+def explain_mismatch(
+    divergence: CallDivergence, ranks: Mapping[int, RankState], source: SourceContexts
+) -> Finding:
+    """Return the finding about ranks whose calls diverged."""
+    sides = _sides(divergence, ranks, source)
+    cause, line, message, confidence = _explain(divergence, sides, source)
+    if divergence.tie and confidence < 0.8:
+        message += " (a tie: both calls were made by equally many ranks)"
+    return make_finding(
+        cause,
+        message,
+        subject=_subject(sides.ranks[0], ranks, line),
+        evidence=_evidence(divergence, sides),
+        confidence=confidence,
+    )
+
+
+def _subject(rank: int, ranks: Mapping[int, RankState], line: SourceLine | None) -> Subject:
+    return rank_subject(rank, ranks[rank].host if rank in ranks else None, line)
+
+
+def explain_line_divergence(
+    divergence: CallDivergence, ranks: Mapping[int, RankState], source: SourceContexts
+) -> Finding | None:
+    """Explain ranks that made one collective from different lines, if the source shows why."""
+    sides = _sides(divergence, ranks, source)
+    is_explained = (
+        divergence.skipped is not None or rank_guard(sides.odd, sides.usual, source) is not None
+    )
+    if not is_explained or (divergence.tie and len(sides.ranks) > 1):
+        return None
+    return explain_mismatch(divergence, ranks, source)
+
+
+def _sides(
+    divergence: CallDivergence, ranks: Mapping[int, RankState], source: SourceContexts
+) -> _Sides:
+    """Return the odd side.
+
+    On a tie it is the side whose call has a rank-dependent guard or follows the loop of the other.
+    """
+    odd, usual = divergence.odd, divergence.usual
+    if (
+        not divergence.tie
+        or _is_explained_by_source(odd, usual, source)
+        or not _is_explained_by_source(usual, odd, source)
+    ):
+        return _Sides(divergence.minority, odd, usual)
+    others = tuple(
+        rank
+        for rank, state in sorted(ranks.items())
+        if rank not in divergence.minority
+        and any(call.group == divergence.group for call in (*state.recent, *state.pending))
+    )
+    return _Sides(others, usual, odd)
+
+
+def _is_explained_by_source(odd: RecordedCall, usual: RecordedCall, source: SourceContexts) -> bool:
+    return rank_guard(odd, usual, source) is not None or is_after_loop_of(odd, usual, source)
+
+
+def _explain(divergence: CallDivergence, sides: _Sides, source: SourceContexts) -> _Explanation:
+    odd, usual, who = sides.odd, sides.usual, sides.who
+    guarded = rank_guard(odd, usual, source)
+    if guarded is not None:
+        guard, line = guarded
+        through = f", called at {line.short}," if line != odd.site else ""
+        text = (
+            f"only {who} enters {_describe(odd)}{through} under {guard.text!r}; the others are in "
+            f"{_describe(usual)}"
+        )
+        return _Explanation(RANK_GUARDED_COLLECTIVE, line, text, 0.95)
+    if divergence.skipped is not None:
+        skipped = divergence.skipped
+        text = f"{who} skipped {_describe(skipped)} and is one call behind since then"
+        return _Explanation(RANK_SKIPS_COLLECTIVE, skipped.site, text, 0.85)
+    if is_after_loop_of(odd, usual, source):
+        handler = exception_swallowed_in_loop(usual, source)
+        if handler is not None:
+            text = (
+                f"{who} made fewer calls than the others: an exception is swallowed at "
+                f"{handler.short}"
+            )
+            return _Explanation(RANK_SKIPS_COLLECTIVE, handler, text, 0.8)
+        text = (
+            f"{who} left the loop first and is in {_describe(odd)}; the others are still in "
+            f"{_describe(usual)}"
+        )
+        return _Explanation(UNEVEN_INPUTS, odd.site, text, 0.9)
+    text = f"{who} makes {_describe(odd)}: {_difference(divergence.kind, odd, usual)}"
+    confidence = 0.6 if divergence.tie else 0.9
+    return _Explanation(_CAUSE_OF_KIND[divergence.kind], odd.site, text, confidence)
+
+
+def _difference(kind: str, odd: RecordedCall, usual: RecordedCall) -> str:
+    if kind == "arguments":
+        return f"{_arguments(odd)} where the others pass {_arguments(usual)}"
+    if kind == "dtype":
+        return f"{odd.dtype} where the others send {usual.dtype}"
+    if kind == "shape":
+        return f"{_size(odd)} where the others send {_size(usual)}"
+    return f"the others make {_describe(usual)}"
+
+
+def _arguments(call: RecordedCall) -> str:
+    root = f"root {call.tag}" if call.name in ROOTED else ""
+    return ", ".join(part for part in (call.reduce, root) if part) or "nothing more"
+
+
+def _evidence(divergence: CallDivergence, sides: _Sides) -> tuple[Fact, ...]:
+    which = f"call #{divergence.sequence} of group {divergence.group!r}"
+    odd, usual, rank = sides.odd, sides.usual, sides.ranks[0]
+    return (
+        Fact(
+            text=f"{which}: {_describe(odd)}, {odd.dtype} {list(odd.shape)}",
+            origin=f"trace of rank {rank}",
+            rank=rank,
+            time=odd.entered,
+        ),
+        Fact(
+            text=f"{which}: {_describe(usual)}, {usual.dtype} {list(usual.shape)}",
+            origin="traces of the other ranks",
+            time=usual.entered,
+        ),
+    )
+
+
+def explain_new_group(
+    wait: WaitEdges, ranks: Mapping[int, RankState], source: SourceContexts
+) -> Finding:
+    """Return the finding about a ``new_group`` that some ranks never call."""
+    call, first = wait.operation, wait.waiters[0]
+    guarded = rank_guard(call, None, source)
+    under = f", under {guarded[0].text!r}" if guarded else ""
+    calls = "calls" if len(wait.waiters) == 1 else "call"
+    does = "does" if len(wait.awaited) == 1 else "do"
+    message = (
+        f"{describe_ranks(wait.waiters)} {calls} new_group{_at(call.site)}{under}; "
+        f"{describe_ranks(wait.awaited)} never {does}"
+    )
+    fact = Fact(
+        text=f"inside new_group{_at(call.site)}, waiting in the store",
+        origin=f"trace of rank {first}",
+        rank=first,
+        time=call.entered,
+    )
+    minority = first if len(wait.waiters) <= len(wait.awaited) else wait.awaited[0]
+    return make_finding(
+        NEW_GROUP_BY_SOME_RANKS,
+        message,
+        subject=_subject(minority, ranks, call.site),
+        evidence=(fact,),
+        confidence=0.95,
+    )
+
+
+def explain_common_exception(dead: Sequence[RankState]) -> Finding:
+    """Return the finding about one exception that every rank raised."""
+    raised = dead[0].raised
+    line = raised.place if raised else None
+    summary = "an exception"
+    if raised:
+        summary = f"{raised.type}: {raised.text.splitlines()[0][:160] if raised.text else ''}"
+    finding = make_finding(
+        cause_of_common_exception(raised),
+        f"all ranks raised {summary}{_at(line)}",
+        subject=rank_subject(dead[0].rank, None, line),
+        evidence=tuple(
+            Fact(text=summary, origin=f"trace of rank {state.rank}", rank=state.rank)
+            for state in dead[:4]
+        ),
+        confidence=0.95,
+    )
+    return add_oom_details(finding, raised.text) if raised else finding
+
+
+def _describe(call: RecordedCall) -> str:
+    return f"{call.name}{_at(call.site)}"
+
+
+def _at(line: SourceLine | None) -> str:
+    return f" at {line.short}" if line else ""
+
+
+def _size(call: RecordedCall) -> str:
+    return f"{call.elements} elements {list(call.shape)}"

@@ -1,0 +1,430 @@
+"""Reads trace files: of a living rank (cheaply, twice a second) or of a dead one, from any host.
+
+A trace file is untrusted input: every offset is checked against the size of the file, every record
+against its checksum, and every line of notes separately. What does not match is dropped and
+counted.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from holdfast.core import trace_file
+from holdfast.core.errors import TraceCorrupt, TraceTruncated, TraceUnreadable, TraceVersion
+from holdfast.core.rank_table import (
+    GroupProgress,
+    ProcessGroupInfo,
+    RaisedException,
+    RecordedCall,
+    ScriptEnd,
+    SourceLine,
+    StepProblem,
+)
+from holdfast.core.trace_file import HEADER, RECORD_BYTES, STEP_SLOT, TraceNote
+
+RECORD_DTYPE = np.dtype(
+    [
+        ("number", "<u8"),
+        ("entered", "<u8"),
+        ("completed", "<u8"),
+        ("sequence", "<u8"),
+        ("elements", "<u8"),
+        ("group", "<u4"),
+        ("site", "<u4"),
+        ("operation", "<u2"),
+        ("dtype", "<u2"),
+        ("peer", "<i4"),
+        ("tag", "<i4"),
+        ("flags", "<u4"),
+        ("tensors", "<u4"),
+        ("caller", "<u4"),
+        ("shape", "<u4", (8,)),
+        ("reduction", "<u2"),
+        ("ndim", "<u2"),
+        ("outcome", "<u4"),
+        ("thread", "<u8"),
+        ("check", "<u8"),
+    ]
+)
+GROUP_DTYPE = np.dtype(
+    [
+        (name, "<u8")
+        for name in (
+            "entered",
+            "completed",
+            "entered_ns",
+            "completed_ns",
+            "peer_entered",
+            "peer_completed",
+        )
+    ]
+    + [("spare", "<u8", (2,))]
+)
+MAX_RECORDS = 1 << 22
+MAX_NOTES_BYTES = 64 << 20
+#: Newest calls of unknown completion that may be pending.
+MAX_UNCERTAIN = 32
+#: Calls from which the step time is inferred.
+_STEP_CALLS = 1024
+
+
+@dataclass(frozen=True)
+class TraceHeader:
+    """The writer of the trace file.
+
+    ``offset_ns`` plus the time of a record is Unix time in nanoseconds; ``started`` is in Unix
+    seconds.
+    """
+
+    host: str
+    rank: int
+    world_size: int
+    local_rank: int
+    generation: int
+    pid: int
+    start_ticks: int
+    started: float
+    offset_ns: int
+
+
+@dataclass(frozen=True)
+class StepSlot:
+    """The step slot: current step, number of steps done, phase and its time limit.
+
+    ``since`` and ``phase_since`` are Unix seconds.
+    """
+
+    number: int
+    since: float
+    counted: int
+    phase: str
+    budget_s: float
+    phase_since: float
+
+
+@dataclass
+class TraceNotes:
+    """The parsed notes.
+
+    ``names`` maps the index of a group to its name. A warning is a topic and a sentence.
+    ``dropped`` counts malformed lines.
+    """
+
+    sites: dict[int, SourceLine] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+    backends: dict[str, str] = field(default_factory=dict)
+    members: dict[str, ProcessGroupInfo] = field(default_factory=dict)
+    facts: list[dict[str, Any]] = field(default_factory=list)
+    raised: RaisedException | None = None
+    ended: ScriptEnd | None = None
+    words: list[str] = field(default_factory=list)
+    warnings: list[tuple[str, str]] = field(default_factory=list)
+    saved: int | None = None
+    loaded: int | None = None
+    preempted: int | None = None
+    troubles: list[StepProblem] = field(default_factory=list)
+    dropped: int = 0
+
+    def groups(self) -> dict[str, ProcessGroupInfo]:
+        """Return every group that the rank created or used, by name; members may be unknown."""
+        used = {
+            name: ProcessGroupInfo(name, None, "", self.backends.get(name, ""))
+            for name in self.names.values()
+        }
+        return used | {
+            name: msgspec.structs.replace(group, backend=self.backends.get(name, ""))
+            for name, group in self.members.items()
+        }
+
+
+class TraceReading:
+    """One trace file, memory-mapped.
+
+    Raises (on opening):
+        TraceTruncated, TraceVersion, TraceCorrupt: the file is truncated, of another version, or
+            not a trace file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError as error:  # an empty file cannot be mapped
+            raise TraceTruncated(path, why="it is empty") from error
+        except OSError as error:
+            raise TraceUnreadable(path, why=error.strerror or str(error)) from error
+        self.header, areas = self._read_header()
+        groups_at, groups, notes_at, notes_size, ring_at, records = areas
+        self._notes_at, self._notes_size, self._notes_read = notes_at, notes_size, 0
+        self.notes = TraceNotes()
+        self._groups = np.frombuffer(self._map, GROUP_DTYPE, groups, groups_at)
+        self._ring = np.frombuffer(self._map, RECORD_DTYPE, records, ring_at)
+
+    def _read_header(self) -> tuple[TraceHeader, tuple[int, ...]]:
+        size = len(self._map)
+        if size < trace_file.HEADER_BYTES:
+            raise TraceTruncated(self.path, why=f"it has {size} bytes, less than a header")
+        magic, version, _, *numbers, host = HEADER.unpack_from(self._map, 0)
+        if magic != trace_file.MAGIC:
+            raise TraceCorrupt(self.path)
+        if version != trace_file.VERSION:
+            raise TraceVersion(
+                self.path,
+                why=f"its layout is version {version}, this holdfast reads {trace_file.VERSION}",
+            )
+        identity, areas = numbers[:8], numbers[8:]
+        groups_at, groups, notes_at, notes_size, ring_at, records = areas
+        if (
+            not 0 < records <= MAX_RECORDS
+            or not 0 < groups <= MAX_RECORDS
+            or notes_size > MAX_NOTES_BYTES
+        ):
+            raise TraceCorrupt(self.path, why="the sizes in its header are impossible")
+        end = max(
+            groups_at + groups * trace_file.GROUP_BYTES,
+            notes_at + notes_size,
+            ring_at + records * RECORD_BYTES,
+        )
+        if end > size:
+            raise TraceTruncated(
+                self.path, why=f"it has {size} bytes where its header requires {end}"
+            )
+        name = host.split(b"\0")[0].decode(errors="replace")
+        return TraceHeader(name, *identity), tuple(areas)
+
+    def unix(self, nanoseconds: int) -> float:
+        """Convert a recorded time to Unix seconds."""
+        return (int(nanoseconds) + self.header.offset_ns) / 1e9
+
+    @property
+    def begun(self) -> int:
+        """The number of calls begun since the rank started."""
+        (head,) = trace_file.HEADS.unpack_from(self._map, trace_file.RECORDS_HEAD)
+        return int(head)
+
+    @property
+    def records(self) -> int:
+        """The capacity of the ring in calls; if more were begun, the oldest are lost."""
+        return len(self._ring)
+
+    def step(self) -> StepSlot:
+        """Return the step slot; retry a few times while it is being written."""
+        for _ in range(8):
+            lock, number, since, counted, budget, phase_since, phase = STEP_SLOT.unpack_from(
+                self._map, trace_file.STEP
+            )
+            if lock % 2 == 0:
+                break
+        name = phase.split(b"\0")[0].decode(errors="replace")
+        return StepSlot(number, self.unix(since), counted, name, budget, self.unix(phase_since))
+
+    def table(self) -> np.ndarray[Any, Any]:
+        """Return all intact records, oldest first, with the columns of RECORD_DTYPE."""
+        return self._records(self._ring["number"] > 0)
+
+    def _records(self, selected: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        rows = self._ring[selected]
+        return np.sort(rows[_is_intact(rows)], order="number")
+
+    def pending(self) -> list[RecordedCall]:
+        """Return the calls entered and not completed, oldest first.
+
+        They include the newest calls of backends that do not report completion (``certain`` is
+        False), which may be in flight.
+        """
+        rows = self._records((self._ring["completed"] == 0) & (self._ring["number"] > 0))
+        uncertain = (rows["flags"] & trace_file.FLAG_NO_COMPLETION) != 0
+        kept = np.concatenate([rows[~uncertain], rows[uncertain][-MAX_UNCERTAIN:]])
+        self.read_notes()
+        return [self.operation(row) for row in np.sort(kept, order="number")]
+
+    def collective(self, group: str, sequence: int) -> RecordedCall | None:
+        """Return the collective of that number in a group; None if the ring has lost it."""
+        rows = self._records((self._ring["sequence"] == sequence) & (self._ring["number"] > 0))
+        self.read_notes()
+        calls = [self.operation(row) for row in rows]
+        return next(
+            (call for call in calls if call.group == group and not call.is_point_to_point), None
+        )
+
+    def recent(self, count: int) -> list[RecordedCall]:
+        """Return the newest ``count`` calls, oldest first."""
+        self.read_notes()
+        return [self.operation(row) for row in self.table()[-count:]]
+
+    def progress(self) -> dict[str, GroupProgress]:
+        """Return the last sequence number entered and the last completed, by group."""
+        self.read_notes()
+        used = self._groups[: len(self.notes.names)].copy()
+        return {
+            self.notes.names[index]: GroupProgress(int(row["entered"]), int(row["completed"]))
+            for index, row in enumerate(used)
+            if index in self.notes.names
+        }
+
+    def last_change(self) -> float:
+        """Return the Unix time of the last begin or end of a call, else of the process start."""
+        times = self._groups[["entered_ns", "completed_ns"]]
+        newest = max(int(times["entered_ns"].max()), int(times["completed_ns"].max()))
+        return self.unix(newest) if newest else self.header.started
+
+    def operation(self, row: np.void) -> RecordedCall:
+        """Convert a row of the table."""
+        name = self.notes.names.get(int(row["group"]), f"#{int(row['group'])}")
+        group = self.notes.members.get(name)
+        peer = int(row["peer"])
+        if peer >= 0 and group is not None and group.ranks is not None and peer < len(group.ranks):
+            peer = group.ranks[peer]
+        completed = int(row["completed"])
+        return RecordedCall(
+            group=name,
+            sequence=int(row["sequence"]),
+            name=_name_of(trace_file.OPERATIONS, row["operation"]),
+            dtype=_name_of(trace_file.DTYPES, row["dtype"]) if row["tensors"] else "",
+            elements=int(row["elements"]),
+            shape=tuple(int(size) for size in row["shape"][: min(int(row["ndim"]), 8)]),
+            peer=peer if peer >= 0 else None,
+            tag=int(row["tag"]),
+            site=self.notes.sites.get(int(row["site"])),
+            entered=self.unix(row["entered"]),
+            completed=self.unix(completed) if completed else None,
+            failed=bool(row["outcome"] & trace_file.FAILED),
+            reduce=_name_of(trace_file.REDUCTIONS, row["reduction"]),
+            tensors=int(row["tensors"]),
+            caller=self.notes.sites.get(int(row["caller"])),
+            certain=not row["flags"] & trace_file.FLAG_NO_COMPLETION,
+        )
+
+    def read_notes(self) -> TraceNotes:
+        """Parse the lines appended since the last call; a line being written is read next time."""
+        (head,) = trace_file.HEADS.unpack_from(self._map, trace_file.NOTES_HEAD)
+        end = min(int(head), self._notes_size)
+        data = self._map[self._notes_at + self._notes_read : self._notes_at + end]
+        whole = data.rfind(b"\n") + 1
+        torn = data.find(b"\0")
+        if 0 <= torn < whole and len(data) < 1 << 16:
+            whole = data.rfind(b"\n", 0, torn) + 1  # reserved, not yet written
+        for line in data[:whole].splitlines():
+            try:
+                _parse_note(self.notes, line.strip(b"\0").decode(errors="replace").split("\t"))
+            except (
+                ValueError,
+                IndexError,
+                KeyError,
+                TypeError,
+                AttributeError,
+                msgspec.DecodeError,
+            ):
+                self.notes.dropped += 1
+        self._notes_read += whole
+        return self.notes
+
+
+def _name_of(names: tuple[str, ...], number: Any) -> str:
+    return names[int(number)] if int(number) < len(names) else f"#{int(number)}"
+
+
+def _is_intact(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Compare the checksums, as trace_file.record_checksum does, on columns of 64-bit integers."""
+    u64 = np.uint64
+    place = rows["group"].astype(u64) << u64(32) | rows["site"].astype(u64)
+    kind = rows["operation"].astype(u64) | rows["dtype"].astype(u64) << u64(16)
+    kind |= rows["peer"].astype(np.uint32).astype(u64) << u64(32)
+    mixed = (
+        rows["number"]
+        ^ rows["entered"] * u64(3)
+        ^ rows["sequence"] * u64(5)
+        ^ rows["elements"] * u64(7)
+    )
+    mixed = mixed ^ place * u64(11) ^ kind * u64(13)
+    intact: np.ndarray[Any, np.dtype[np.bool_]] = ~mixed == rows["check"]
+    return intact
+
+
+_JSON_NOTES = frozenset(
+    {
+        TraceNote.MEMBERS,
+        TraceNote.FACTS,
+        TraceNote.RAISED,
+        TraceNote.ENDED,
+        TraceNote.TROUBLE,
+        TraceNote.WARNED,
+        TraceNote.SAVED,
+        TraceNote.PREEMPTED,
+    }
+)
+
+
+def _parse_note(notes: TraceNotes, fields: list[str]) -> None:
+    kind = fields[0]
+    if kind == TraceNote.SITE:
+        notes.sites[int(fields[1])] = SourceLine(fields[4], int(fields[2]), fields[3])
+    elif kind == TraceNote.GROUP:
+        notes.names[int(fields[1])] = fields[3]
+        notes.backends[fields[3]] = fields[2]
+    elif kind == TraceNote.WORD:
+        notes.words.append(fields[1])
+    elif kind in _JSON_NOTES:
+        _store(notes, kind, msgspec.json.decode(fields[1]))
+    else:
+        notes.dropped += 1
+
+
+def _store(notes: TraceNotes, kind: str, data: Any) -> None:
+    """Store the content of a note in JSON."""
+    match kind:
+        case TraceNote.MEMBERS:
+            name, ranks = str(data["name"]), tuple(int(rank) for rank in data["ranks"])
+            notes.members[name] = ProcessGroupInfo(name, ranks, str(data["description"]))
+        case TraceNote.FACTS:
+            notes.facts.extend(fact for fact in data if isinstance(fact, dict))
+        case TraceNote.RAISED:
+            line = _source_line(data)
+            notes.raised = RaisedException(str(data["type"]), str(data["text"]), line)
+        case TraceNote.ENDED:
+            notes.ended = ScriptEnd(str(data["how"]), _source_line(data), float(data["time"]))
+        case TraceNote.TROUBLE:
+            notes.troubles.append(msgspec.convert(data, StepProblem))
+        case TraceNote.WARNED:
+            notes.warnings.append((str(data["about"]), str(data["text"])))
+        case TraceNote.SAVED if data.get("loaded"):
+            notes.loaded = int(data["step"])
+        case TraceNote.SAVED:
+            notes.saved = int(data["step"])
+        case TraceNote.PREEMPTED:
+            notes.preempted = int(data["status"])
+
+
+def _source_line(value: Mapping[str, Any]) -> SourceLine | None:
+    if "file" not in value:
+        return None
+    return SourceLine(str(value["file"]), int(value["line"]), str(value["function"]))
+
+
+def step_seconds(table: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the durations of steps in seconds, inferred from a repeating pattern of calls.
+
+    The length of the pattern is the shortest shift under which at least 95% of the last 1,024 calls
+    match in operation, group, size and call site. Empty without a pattern.
+    """
+    rows = table[-_STEP_CALLS:]
+    count = len(rows)
+    kinds = rows["operation"].astype(np.uint64) * np.uint64(1_000_003) ^ rows["group"].astype(
+        np.uint64
+    ) << np.uint64(20)
+    kinds = (
+        kinds ^ rows["elements"] * np.uint64(31) ^ rows["site"].astype(np.uint64) << np.uint64(40)
+    )
+    for shift in range(1, count // 3 + 1):
+        if np.mean(kinds[shift:] == kinds[:-shift]) >= 0.95:
+            begins = rows["entered"][count % shift :: shift].astype(np.float64)
+            return np.diff(begins) / 1e9
+    return np.empty(0)

@@ -1,0 +1,102 @@
+"""Measures the time that each rank waits in collectives, to find the rank that they wait for.
+
+In a collective in which all ranks wait for the last, the last waits least. Only durations on each
+rank's own clock count, so clock offsets between hosts and overlapping collectives do not matter.
+Time is divided into slices, to distinguish one long stall from a rank that is late repeatedly.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from holdfast.core import trace_file
+from holdfast.core.rank_table import WaitSlice
+from holdfast.watcher.trace_reader import TraceReading
+
+#: Slices per window.
+SLICES = 12
+#: Operations that complete on no rank before all ranks have entered.
+_SYNCHRONIZING = np.array(
+    [
+        number
+        for number, name in enumerate(trace_file.OPERATIONS)
+        if name.startswith(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"))
+    ]
+)
+
+
+class WaitTimes:
+    """Wait times of the local ranks of one generation, over ``window_s`` seconds; 0 disables it."""
+
+    def __init__(self, window_s: float) -> None:
+        self._slice_s = window_s / SLICES
+        self._measured: int | None = None
+        self._slices: dict[int, deque[WaitSlice]] = {}
+
+    def measure(self, traces: Mapping[int, TraceReading], now: float) -> None:
+        """Measure the slices that ended since the last call. ``now`` is in Unix seconds."""
+        if self._slice_s <= 0:
+            return
+        ended = int(now / self._slice_s) - 1
+        if self._measured is None:  # the current slice began before this generation
+            self._measured = ended
+        if ended <= self._measured:
+            return
+        numbers = range(max(self._measured + 1, ended - SLICES + 1), ended + 1)
+        self._measured = ended
+        for rank, trace in traces.items():
+            slices = self._slices.setdefault(rank, deque(maxlen=SLICES))
+            slices.extend(measure_slices(trace, numbers, self._slice_s, now))
+
+    def slices(self, rank: int) -> tuple[WaitSlice, ...]:
+        """Return the newest slices of ``rank``, oldest first."""
+        return tuple(self._slices.get(rank, ()))
+
+
+def measure_slices(
+    trace: TraceReading, numbers: range, slice_s: float, now: float
+) -> list[WaitSlice]:
+    """Return the slices of one rank, without those that its ring lost or that lie in a phase."""
+    rows, step = trace.table(), trace.step()
+    if not len(rows):
+        return []
+    begins = (rows["entered"].astype(np.float64) + trace.header.offset_ns) / 1e9
+    oldest = begins[0] if trace.begun > trace.records else trace.header.started
+    ends = np.where(
+        rows["completed"] > 0,
+        (rows["completed"].astype(np.float64) + trace.header.offset_ns) / 1e9,
+        now,
+    )
+    synchronizing = np.isin(rows["operation"], _SYNCHRONIZING)
+    uncertain = (rows["flags"] & trace_file.FLAG_NO_COMPLETION) != 0
+    point_to_point = np.isin(rows["operation"], trace_file.POINT_TO_POINT)
+    slices = []
+    for number in numbers:
+        first, last = number * slice_s, (number + 1) * slice_s
+        if oldest > first or (step.phase and step.phase_since < last):
+            continue
+        within = (begins >= first) & (begins < last)
+        # Pipeline stages are late by design, and NCCL does not report completion.
+        if np.any(within & (point_to_point | (uncertain & synchronizing))):
+            continue
+        spans = synchronizing & (begins < last) & (ends > first)
+        waited_s = union_length(
+            np.clip(begins[spans], first, last), np.clip(ends[spans], first, last)
+        )
+        calls = int(np.count_nonzero(within & synchronizing))
+        slices.append(WaitSlice(number, round(waited_s / slice_s, 4), calls))
+    return slices
+
+
+def union_length(begins: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> float:
+    """Return the length of the union of intervals."""
+    if not len(begins):
+        return 0.0
+    order = np.argsort(begins)
+    begins, reached = begins[order], np.maximum.accumulate(ends[order])
+    starts = np.maximum(begins[1:], reached[:-1])
+    return float(reached[0] - begins[0] + np.clip(reached[1:] - starts, 0.0, None).sum())

@@ -1,0 +1,65 @@
+"""Faults x moments x modes: every job recovers with bit-identical results and correct verdicts.
+
+A sample runs with the tests, all scenarios with `make chaos`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.chaos import assessment
+from holdfast.chaos.environment import unsupported_reason
+from holdfast.chaos.runner import run_scenario
+from holdfast.chaos.scenarios import SCENARIOS
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+SAMPLE = {
+    "sigkill-middle",
+    "sigstop-evaluation",
+    "flip-checkpoint",
+    "preemption",
+    "loader-killed",
+    "kill-agent-middle",
+    "fsdp2-sigkill-middle",
+    "two-hosts-cut-one-way",
+}
+
+
+@pytest.fixture(scope="session")
+def undisturbed_runs(tmp_path_factory):
+    """Return the undisturbed run of a mode, executed once per session."""
+    observed = {}
+
+    def run_of(undisturbed):
+        if undisturbed not in observed:
+            observed[undisturbed] = run_scenario(undisturbed, tmp_path_factory.mktemp("peace"))
+            assert (
+                assessment.find_violations(
+                    undisturbed, observed[undisturbed], observed[undisturbed]
+                )
+                == []
+            ), observed[undisturbed].output
+        return observed[undisturbed]
+
+    return run_of
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(
+            each,
+            id=name,
+            marks=[
+                pytest.mark.skipif(bool(unsupported_reason(each)), reason=unsupported_reason(each)),
+                *(() if name in SAMPLE else (pytest.mark.matrix,)),
+            ],
+        )
+        for name, each in SCENARIOS.items()
+    ],
+)
+def test_job_recovers(scenario, undisturbed_runs, tmp_path):
+    undisturbed = undisturbed_runs(scenario.undisturbed)
+    observed = run_scenario(scenario, tmp_path)
+    assert assessment.find_violations(scenario, observed, undisturbed) == [], observed.output

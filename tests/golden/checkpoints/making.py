@@ -1,0 +1,135 @@
+"""Provides checkpoints of real frameworks: stored ones, or written now by a generator."""
+
+import fcntl
+import os
+import sys
+import tarfile
+import tempfile
+import time
+from hashlib import sha256
+from pathlib import Path
+
+from tests.fork_server import fork_server
+from tests.ports import free_port
+
+ROOT = Path(__file__).parents[3]
+FOLDER = Path(__file__).parent
+#: Programs that import more than torch, and what their server imports once for all ranks.
+_IMPORTS = {"deepspeed_zero": ("deepspeed",)}
+
+
+def leave():
+    """Exit immediately after writing: destructors of torch 2.13 can deadlock.
+
+    A DDP's Reducer that holds the last reference to a gloo group joins that group's thread with the
+    GIL held, and the thread waits for the GIL to drop its last tensor (seen with py-spy --native);
+    DeepSpeed's aborts there, too.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def launched(*command, ranks=1, limit_s=110, environment=None, imports=()):
+    """Return what ``ranks`` ranks of ``-m MODULE …`` or ``SCRIPT …`` print.
+
+    The ranks are forked from a server that has imported torch and ``imports``; they have the
+    environment that torchrun would give them.
+
+    Raises:
+        AssertionError: a rank failed or timed out; then all ranks are killed.
+    """
+    rendezvous = {
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+    }
+    deadline = time.monotonic() + limit_s
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        job = [
+            fork_server(*imports).start_program(
+                *command,
+                environment={
+                    **(environment or os.environ),
+                    **rendezvous,
+                    "RANK": str(rank),
+                    "LOCAL_RANK": str(rank),
+                },
+                folder=ROOT,
+                stdout=output,
+                stderr=errors,
+            )
+            for rank in range(ranks)
+        ]
+        try:
+            statuses = [rank.wait(deadline - time.monotonic()) for rank in job]
+        except TimeoutError:
+            statuses = f"not done after {limit_s} s"
+        finally:
+            for rank in job:
+                rank.kill()
+        errors.seek(0)
+        assert statuses == [0] * ranks, f"{statuses}: {errors.read()[-4000:]}"
+        output.seek(0)
+        return output.read()
+
+
+def name_of(program, arguments, ranks):
+    """Return the name of what a generator writes with these arguments."""
+    return "-".join([program, *arguments, str(ranks)]).replace("--", "")
+
+
+def made(store, program, *arguments, ranks=1):
+    """Return the folder of a checkpoint: extracted from its archive, or else generated, once.
+
+    ``store`` is a folder that all workers of one test run share.
+    """
+    folder = store / name_of(program, arguments, ranks)
+    with (store / f"{program}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        archive, extracted = archive_of(program), store / f"{program}.extracted"
+        if archive.exists() and not extracted.exists():
+            with tarfile.open(archive) as stored:
+                stored.extractall(store, filter="data")
+            extracted.touch()
+        if not folder.exists():
+            generate(folder, program, *arguments, ranks=ranks)
+    return folder
+
+
+def generate(folder, program, *arguments, ranks=1):
+    """Run a generator of this package; ``folder`` exists only if it has succeeded."""
+    unfinished = folder.with_name(f"{folder.name}.unfinished")
+    unfinished.mkdir(exist_ok=True)
+    launched(
+        "-m",
+        f"tests.golden.checkpoints.{program}",
+        unfinished,
+        *arguments,
+        ranks=ranks,
+        limit_s=240,
+        imports=_IMPORTS.get(program, ()),
+    )
+    unfinished.rename(folder)
+
+
+def archive_of(program):
+    """Return the path of the archive with the stored checkpoints of a generator."""
+    return FOLDER / "stored" / f"{program}.tar.xz"
+
+
+def source_hash(program):
+    """Return the hash of the sources that decide what a generator writes."""
+    return sha256(
+        b"".join((FOLDER / f"{name}.py").read_bytes() for name in (program, "model"))
+    ).hexdigest()
+
+
+def shared_store(tmp_path_factory):
+    """Return a folder shared by all workers of this test run."""
+    base = tmp_path_factory.getbasetemp()
+    store = (base.parent if base.name.startswith("popen-gw") else base) / "saved"
+    Path(store).mkdir(exist_ok=True)
+    return store

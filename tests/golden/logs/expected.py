@@ -1,0 +1,8 @@
+"""What each case of the corpus is: its cause in the catalogue, others that are right as well, and the rank."""
+
+from __future__ import annotations
+
+from tests.golden.logs.framework_cases import OF_FRAMEWORKS
+from tests.golden.logs.torch_cases import OF_TORCH
+
+EXPECTED = OF_TORCH | OF_FRAMEWORKS

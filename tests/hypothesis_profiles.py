@@ -1,0 +1,37 @@
+"""Profiles of hypothesis, chosen by ``HYPOTHESIS_PROFILE``; ``ci`` is the default where ``CI`` is set.
+
+A property with an explicit number of examples passes ``max_examples=examples(N)``, because an
+explicit number overrides the one of the profile.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
+#: Examples per property where the test sets none, and the factor for explicit numbers.
+EXAMPLES = {"default": (100, 1.0), "ci": (50, 0.5), "thorough": (2000, 20.0)}
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default")
+
+
+def load() -> None:
+    """Register all profiles and load the chosen one; an unknown name raises InvalidArgument.
+
+    No profile has a deadline: on a loaded machine it would fail correct code.
+    """
+    for name, (count, _) in EXAMPLES.items():
+        settings.register_profile(
+            name, max_examples=count, deadline=None, derandomize=name == "ci", print_blob=True
+        )
+    settings.load_profile(PROFILE)
+
+
+def examples(count: int) -> int:
+    """Return ``count``, the number of examples in the default profile, scaled to this one."""
+    return max(int(count * EXAMPLES[PROFILE][1]), 1)
+
+
+def describe() -> str:
+    """Return the line for pytest's header."""
+    return f"hypothesis profile: {PROFILE} ({EXAMPLES[PROFILE][0]} examples)"

@@ -1,0 +1,105 @@
+"""Start `holdfast run` as a user does; inspect its output, processes and files."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+LIMIT_S = 90
+
+
+class Launched:
+    """One `holdfast run` in ``folder``; its output is written to a file."""
+
+    def __init__(self, folder, *arguments, **variables):
+        environment = {
+            name: text
+            for name, text in os.environ.items()
+            if not name.startswith(("HOLDFAST_", "PET_"))
+        }
+        environment |= {"OMP_NUM_THREADS": "1", "COLUMNS": "120", **variables}
+        self.folder = Path(folder)
+        self.folder.mkdir(exist_ok=True)
+        self._file = self.folder / "output.txt"
+        command = [
+            sys.executable,
+            "-m",
+            "holdfast",
+            "run",
+            "--run-dir",
+            "runs",
+            *map(str, arguments),
+        ]
+        with self._file.open("wb") as file:
+            self.process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environment,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+            )
+
+    @property
+    def output(self):
+        return self._file.read_text(errors="replace")
+
+    @property
+    def run(self):
+        """Return the run folder."""
+        (found,) = (
+            path for path in (self.folder / "runs").iterdir() if (path / "run.json").exists()
+        )
+        return found
+
+    def boxes(self):
+        """Return this run's files in shared memory."""
+        return list(Path("/dev/shm").glob(f"holdfast-{self.run.name}*"))
+
+    def wait_for(self, text, times=1):
+        until = time.monotonic() + LIMIT_S
+        while len(re.findall(text, self.output)) < times:
+            assert time.monotonic() < until, f"no {text!r} in:\n{self.output}"
+            assert self.process.poll() is None or len(re.findall(text, self.output)) >= times, (
+                self.output
+            )
+            time.sleep(0.05)
+        return self
+
+    def family(self):
+        """Return all descendants of this process."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def send(self, number):
+        self.process.send_signal(number)
+        return self
+
+    def end(self, limit_s=LIMIT_S):
+        """Wait for the end; return the exit status."""
+        try:
+            return self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"did not end:\n{self.output}") from None
+
+    def kill(self):
+        if self.process.poll() is None:
+            family = self.family()
+            self.process.send_signal(signal.SIGKILL)
+            for each in family:
+                each.kill()
+
+    def json(self, name):
+        return json.loads((self.folder / name).read_text())
+
+
+def wait_gone(processes, limit_s=5.0):
+    """Return those of ``processes`` that still run after at most ``limit_s`` seconds."""
+    _, left = psutil.wait_procs(processes, timeout=limit_s)
+    return [each for each in left if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]

@@ -1,0 +1,49 @@
+"""Ranks that the script starts itself, in the way given first: ``torch.multiprocessing.spawn``, or a fork of this one.
+
+Nothing in their environment says which rank they are. Rank 1 does not come; rank 0 has a data-loader worker, which is
+spawned too. With ``workers`` there are such workers alone, and no job.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import multiprocessing
+from torch.utils.data import DataLoader
+
+WORLD_SIZE = 3
+
+
+def rank(index: int, port: str) -> None:
+    os.environ.update(RANK=str(index), WORLD_SIZE=str(WORLD_SIZE))
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=index, world_size=WORLD_SIZE
+    )
+    if index == 0:
+        loader = DataLoader(
+            range(9), num_workers=1, persistent_workers=True, multiprocessing_context="spawn"
+        )
+        next(iter(loader))
+    dist.barrier()
+    os.write(1, b"ready\n")
+    if index == 1:
+        time.sleep(3600)  # GUILTY
+    dist.all_reduce(torch.ones(2))
+
+
+if __name__ == "__main__":
+    how, at_port = sys.argv[1:]
+    if how == "workers":
+        batches = iter(
+            DataLoader(
+                range(9), num_workers=2, persistent_workers=True, multiprocessing_context="spawn"
+            )
+        )
+        next(batches)
+        os.write(1, b"ready\n")
+        time.sleep(3600)
+    multiprocessing.start_processes(rank, args=(at_port,), nprocs=WORLD_SIZE, start_method=how)

@@ -1,0 +1,94 @@
+"""`holdfast attach` on ranks that a script spawned itself, without a launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.ports import free_port
+
+pytestmark = pytest.mark.slow
+LIMIT_S = 90
+PROGRAM = Path(__file__).with_name("spawns.py")
+(LINE,) = (
+    at for at, text in enumerate(PROGRAM.read_text().splitlines(), 1) if text.endswith("# GUILTY")
+)
+
+
+@contextmanager
+def started(folder, how, ready, **variables):
+    """Start the program and wait for ``ready`` processes; yield its pid and rendezvous port."""
+    port = free_port()
+    named = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}
+    environment = {name: text for name, text in os.environ.items() if name not in named} | {
+        "OMP_NUM_THREADS": "1"
+    }
+    output = folder / "output"
+    with output.open("wb") as file:
+        script = subprocess.Popen(
+            [sys.executable, PROGRAM, how, str(port)], env=environment | variables, stdout=file
+        )
+    try:
+        until = time.monotonic() + LIMIT_S
+        while output.read_text().count("ready") < ready:
+            assert time.monotonic() < until
+            assert script.poll() is None
+            time.sleep(0.1)
+        time.sleep(1)  # the other ranks reach the collective
+        yield script.pid, port
+    finally:
+        for each in [*psutil.Process(script.pid).children(recursive=True), script]:
+            each.kill()
+        script.wait()
+
+
+def attach(*arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "attach", "--json", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
+    )
+    return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["spawn", *(pytest.param(how, marks=pytest.mark.matrix) for how in ("forkserver", "fork"))],
+)
+def test_spawned_ranks_are_numbered_in_start_order(how, tmp_path):
+    with started(tmp_path, how, 3) as (pid, port):
+        status, said, errors = attach(*(("--pid", pid) if how == "spawn" else ("--port", port)))
+    assert errors == ""
+    root = said["verdict"]["root"]
+    assert (status, root["cause"]) == (1, "rank-missing-collective")
+    assert (root["subject"]["rank"], root["subject"]["line"]) == (1, LINE), said["verdict"][
+        "unseen"
+    ]
+    assert len(said["samples"]["ranks"]) == said["samples"]["world_size"] == 3
+    assert (said["job"]["script"], said["job"]["launcher_pid"]) == ("spawns.py", pid)
+    assert any("numbered in the order in which" in text for text in said["verdict"]["unseen"])
+
+
+def test_node_number_is_the_offset_of_spawned_ranks(tmp_path):
+    with started(tmp_path, "fork", 3, SLURM_PROCID="1", SLURM_NTASKS="2") as (pid, _):
+        status, said, _ = attach("--pid", pid)
+    assert (status, said["verdict"]["root"]["subject"]["rank"]) == (1, 4)
+    assert [state["rank"] for state in said["samples"]["ranks"]] == [3, 4, 5]
+    assert "ranks 0-2: not on the inspected hosts" in said["verdict"]["unseen"]
+
+
+def test_spawned_workers_are_not_ranks(tmp_path):
+    with started(tmp_path, "workers", 1) as (_, port):
+        status, said, errors = attach("--port", port)
+    assert (status, said) == (2, None)
+    assert "no training job found" in errors

@@ -1,0 +1,106 @@
+"""In-process restart: survivors of a dead rank keep their processes. Real processes, gloo."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.process.test_standby_workers import wait_for_standby_workers
+
+HERE = Path(__file__).parent
+RANKS = (0, 1, 2)
+#: Three starts of three ranks without standby workers, on a busy machine.
+LONG_S = 240
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+def read_events(folder, event):
+    facts = (json.loads(line) for line in (folder / "events").read_text().splitlines())
+    return [fact for fact in facts if fact["event"] == event]
+
+
+def pids(folder):
+    """Return the processes that completed a step, by generation and rank."""
+    return {(fact["generation"], fact["rank"]): fact["pid"] for fact in read_events(folder, "step")}
+
+
+@pytest.mark.parametrize("recorder", ["auto", pytest.param("python", marks=pytest.mark.matrix)])
+def test_survivors_keep_their_processes_and_load_from_memory(launch, tmp_path, recorder):
+    job = launch(
+        "--nproc-per-node",
+        3,
+        "--max-restarts",
+        2,
+        "--recorder",
+        recorder,
+        "--json-report",
+        "report.json",
+        HERE / "in_process_trainer.py",
+        tmp_path,
+    )
+    wait_for_standby_workers(job, 3)
+    (tmp_path / "go").touch()
+    assert job.end(LONG_S) == 0, job.output
+    found = pids(tmp_path)
+    assert set(found) == {(generation, rank) for generation in (0, 1) for rank in RANKS}, job.output
+    assert (found[0, 0], found[0, 2]) == (found[1, 0], found[1, 2])
+    assert found[0, 1] != found[1, 1]
+    calls = {
+        each["rank"]: each["calls"]
+        for each in read_events(tmp_path, "step")
+        if each["generation"] == 1
+    }
+    assert calls == {0: [0, 1], 1: [1], 2: [0, 1]}
+    begun = [each for each in read_events(tmp_path, "begun") if each["generation"] == 1]
+    assert [each["step"] for each in begun] == [3, 3, 3]
+    assert all(each["folder"].startswith("/dev/shm/holdfast-") for each in begun), (
+        begun
+    )  # the only copy
+    report = job.json("report.json")
+    assert [incident["decision"] for incident in report["incidents"]] == ["replace"], job.output
+    assert report["verdict"]["root"]["subject"]["rank"] == 1
+    assert job.boxes() == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "decisions", "printed"),
+    [
+        (
+            "deaf",
+            ["replace", "restart"],
+            "rank 2 did not restart in process within 5 s; killing it",
+        ),
+        pytest.param("twice", ["replace", "restart"], "", marks=pytest.mark.matrix),
+        pytest.param("raises", ["restart"], "of my own", marks=pytest.mark.matrix),
+        pytest.param("alone", ["restart"], "this is not about NCCL", marks=pytest.mark.matrix),
+    ],
+)
+def test_an_unexpected_state_restarts_all_processes(launch, tmp_path, fault, decisions, printed):
+    (tmp_path / "go").touch()
+    job = launch(
+        "--nproc-per-node",
+        3,
+        "--max-restarts",
+        3,
+        "--spares",
+        "off",
+        "--json-report",
+        "report.json",
+        HERE / "in_process_trainer.py",
+        tmp_path,
+        fault,
+    )
+    assert job.end(LONG_S) == 0, job.output
+    last, found = len(decisions), pids(tmp_path)
+    assert {rank for generation, rank in found if generation == last} == set(RANKS), job.output
+    assert not {found[0, rank] for rank in RANKS} & {found[last, rank] for rank in RANKS}
+    assert [each["decision"] for each in job.json("report.json")["incidents"]] == decisions, (
+        job.output
+    )
+    assert printed in job.output
+    if fault == "alone":  # the others exit later, or are terminated
+        assert (
+            read_events(tmp_path, "failed")[0]["time"] - read_events(tmp_path, "fault")[0]["time"]
+            < 12
+        ), job.output

@@ -1,0 +1,24 @@
+"""On programs written without knowledge of the linter it finds as many as docs/lint.md says."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import lint_cases
+
+CASES = Path(lint_cases.OWN)
+
+
+@pytest.mark.parametrize(
+    ("folder", "exact", "flagged", "innocent"), [("unseen", 32, 0, 2), ("second", 23, 0, 0)]
+)
+def test_recall_is_as_documented(folder, exact, flagged, innocent, capsys):
+    assert lint_cases.main([str(CASES / folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    found = {
+        line.partition(":")[0]: line.partition(": ")[2].split() for line in lines if ": " in line
+    }
+    overall = next(line.split() for line in lines if line.startswith("all "))
+    assert int(overall[2]) >= exact, lines
+    assert int(found["fixed versions flagged"][0]) <= flagged, lines
+    assert int(found["negatives flagged"][0]) <= innocent, lines

@@ -1,0 +1,54 @@
+"""Stored checkpoints are those of today's generators, and the frameworks still write what is read."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import tarfile
+
+import pytest
+
+from holdfast.ckpt.formats import registry
+from tests.golden.checkpoints import matrix
+from tests.golden.checkpoints.making import archive_of, generate, name_of, source_hash
+from tests.golden.make_checkpoints import STORED
+from tests.unit.ckpt.formats.truth import truth_of
+
+PROGRAMS = sorted({program for program, _, _ in STORED})
+#: One checkpoint of each framework that is written anew in every run: arguments, ranks, and its
+#: place in the generator's folder.
+LIVE = {
+    "torch_distributed": ("torch", "dcp", 2, "saved"),
+    "deepspeed_zero": ("deepspeed", "--stage 3", 2, "checkpoint"),
+    "accelerate_folder": ("accelerate", "ddp --bin", 2, "saved"),
+    "lightning_file": ("lightning", "file", 1, "saved.ckpt"),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_archives_are_of_todays_generators(program):
+    with tarfile.open(archive_of(program)) as archive:
+        about = json.load(archive.extractfile(f"{program}.json"))
+        names = {name for name in archive.getnames() if "/" not in name}
+    assert about["sources"] == source_hash(program), f'run: make golden ARGS="{program}"'
+    assert names == {f"{program}.json"} | {
+        name_of(program, arguments.split(), ranks)
+        for each, arguments, ranks in STORED
+        if each == program
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("program", LIVE)
+def test_checkpoint_written_now_is_bit_identical(tmp_path, program):
+    framework, arguments, ranks, place = LIVE[program]
+    if importlib.util.find_spec(framework) is None:
+        pytest.skip(f"{framework} is not installed")
+    generate(tmp_path / "made", program, *arguments.split(), ranks=ranks)
+    contents = registry.read_checkpoint(tmp_path / "made" / place)
+    assert contents.problems == ()
+    truth = truth_of(tmp_path / "made")
+    if framework == "lightning":
+        assert next(iter(truth["model"])).startswith("net.")
+    assert matrix.arrived(contents, truth) == "all"

@@ -1,0 +1,121 @@
+"""The command line of `holdfast run`: what it refuses, what it explains, and that it asks torch's parser."""
+
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.cli import main
+from holdfast.cli.run import OPTIONS
+from holdfast.core import settings
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path, capsys):
+    """`holdfast run` in this process; gives the exit status and what it printed on stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as stop:
+            main(["run", *arguments])
+        return stop.value.code, *capsys.readouterr()
+
+    return call
+
+
+REFUSED = {
+    ("missing.py",): ("missing.py", "no such file"),
+    ("--no-python", "no-such-program"): ("no-such-program", "no such program"),
+    ("--preset", "basci", "train.py"): ("preset 'basci'", "did you mean basic?"),
+    ("--inject", "hung@rank=2,step=3", "train.py"): ("fault 'hung'", "did you mean hang?"),
+    ("--inject", "hang@rank=2", "train.py"): ("hang@rank=2", "step"),
+    ("--on-hang", "restrat", "train.py"): ("restrat", "did you mean restart"),
+    ("--recorder", "natvie", "train.py"): ("natvie", "native"),
+    ("--recorder", "off", "--inject", "hang@rank=1,step=1", "train.py"): ("--inject", "off"),
+    ("--json-report", "no/folder.json", "train.py"): ("no/folder.json", "folder does not exist"),
+    ("--run-dir", "train.py", "--recorder", "python", "train.py"): ("--run-dir", "train.py"),
+    ("--nproc-per-node", "zero", "train.py"): ("--nproc-per-node", "zero"),
+    ("--nproc-per-node", "0", "train.py"): ("--nproc-per-node", "0 is less than 1"),
+    ("--nnodes", "3:1", "train.py"): ("--nnodes", "3:1"),
+    ("--max-restarts", "-1", "train.py"): ("--max-restarts", "-1"),
+    ("--local-ranks-filter", "one", "--recorder", "python", "train.py"): (
+        "--local-ranks-filter",
+        "one",
+    ),
+    ("--max-failures", "-1", "train.py"): ("--max-failures", "'-1' is not a whole number"),
+    ("--max-idle", "some", "train.py"): ("--max-idle", "'some' is not a whole number"),
+    ("--window", "soon", "train.py"): ("--window", "'soon' is not a duration"),
+    ("--act-after", "soon", "train.py"): ("--act-after", "'soon' is not a duration"),
+    ("--backoff=-1s", "train.py"): ("--backoff", "'-1s' is not a duration"),
+    ("--max-restart-count", "1", "train.py"): (
+        "unknown option --max-restart-count",
+        "did you mean --max-restarts",
+    ),
+    ("--nproc-per-node", "2"): ("training_script",),
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"), REFUSED.items(), ids=[" ".join(each) for each in REFUSED]
+)
+def test_invalid_requests_are_refused_in_one_sentence(run, tmp_path, arguments, words):
+    status, out, err = run(*arguments)
+    assert (status, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("holdfast: ")
+    assert all(word in line for word in words), line
+    assert list(tmp_path.glob("**/rank*")) == []
+
+
+def test_a_variable_that_cannot_be_read_is_refused_too(run, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_STALL_S", "soon")
+    status, _, err = run("train.py")
+    assert status == 2
+    assert "HOLDFAST_STALL_S" in err
+    assert "'soon'" in err
+
+
+def test_help_lists_our_options_and_says_that_torchruns_are_accepted(run):
+    status, out, _ = run("--help")
+    assert status == 0
+    assert "Accepts every torchrun argument" in " ".join(out.split())
+    assert [flag for flag in OPTIONS if flag not in out] == []
+
+
+def test_help_of_the_script_is_the_scripts(run):
+    assert "missing.py" in run("missing.py", "--help")[2]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--preset", "help"],
+        ["--preset=help"],
+        ["--nnodes", "1", "--preset", "help"],
+        ["--preset", "help", "train.py"],
+    ],
+)
+def test_presets_are_explained(run, arguments, monkeypatch):
+    for row in (settings.SETTINGS[name] for values in settings.PRESETS.values() for name in values):
+        for name in (row.name, *row.aliases):
+            monkeypatch.delenv(
+                name, raising=False
+            )  # what is set is shown with its own value, without the reason
+    status, out, _ = run(*arguments)
+    assert status == 0
+    for preset, values in settings.PRESETS.items():
+        assert preset in out
+        assert all(given.why in out for given in values.values())
+
+
+def test_help_and_presets_need_no_torch():
+    forbid = (
+        "import sys; sys.modules['torch'] = None; from holdfast.cli import main; main(sys.argv[1:])"
+    )
+    for arguments in (["run", "--help"], ["run", "--preset", "help"]):
+        subprocess.run([sys.executable, "-c", forbid, *arguments], check=True, capture_output=True)
+
+
+def test_a_missing_script_is_wrong_usage(run):
+    assert run()[0] == 2

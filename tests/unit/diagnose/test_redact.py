@@ -1,0 +1,347 @@
+"""Secrets are removed in every form and at every block boundary; ordinary log lines are unchanged."""
+
+from __future__ import annotations
+
+import io
+import pickle
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.core.errors import DumpUnreadable, TraceCorrupt, TraceTruncated
+from holdfast.core.trace_file import TraceNote, TraceWriter
+from holdfast.diagnose.redaction.redact import Redactor
+from holdfast.diagnose.redaction.redact_records import (
+    redact_data,
+    redact_document,
+    redact_dump,
+    redact_trace,
+)
+from holdfast.diagnose.redaction.text_blocks import BLOCK_BYTES, MAX_LINE_BYTES
+from holdfast.watcher.flight_recorder import dump_reader
+from holdfast.watcher.trace_reader import TraceReading
+from tests.unit.diagnose import dump_factory
+from tests.unit.diagnose.fake_secrets import LINES, PEM, random_text
+
+#: Lines of training logs that redaction must not change.
+ORDINARY = """\
+[rank0]: step 1200 loss 2.3456 lr 3.00e-04 tokens/s: 123456.7 tokens=1,048,576 mfu 41.2% grad_norm=0.93
+[default3]:2026-01-01 10:00:00,123 - INFO - num_tokens=8192, max_tokens: 2048, eos_token_id=128001 pad_token='</s>'
+node1:123:456 [0] NCCL INFO comm 0x55d0c0ffee rank 3 nranks 8 cudaDev 3 busId 1b000 commId 0x9f8e7d6c5b4a3210 - Init
+node1:123:456 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.1.2.3<0>
+[rank3]:[E1121 13:40:11.123 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: \
+WorkNCCL(SeqNum=4021, OpType=ALLREDUCE, NumelIn=1048576, NumelOut=1048576, Timeout(ms)=600000) ran for 600044 ms.
+  File "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py", line 1751, in _wrapped_call_impl
+RuntimeError: Error(s) in loading state_dict: Missing key(s) in state_dict: "model.layers.12.attn.q_proj.weight".
+KeyError: 'model.layers.0.self_attn.rotary_emb.inv_freq'
+torch 2.13.0 commit cf30153c4c131c8164ee7798e5022d810682e2cb, tree 0123456789abcdef0123456789abcdef01234567
+GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-5f3c8e1a-9b7d-4c2e-8f60-1a2b3c4d5e6f)
+NVRM: Xid (PCI:0000:1b:00): 79, pid=1234, name=python, GPU has fallen off the bus.
+TOKENIZERS_PARALLELISM=false MASTER_ADDR=10.0.0.1 MASTER_PORT=29500 NCCL_DEBUG=INFO SLURM_JOB_ID=123456
+store based barrier key: store_based_barrier_key:1, tcp://10.0.0.1:29500, key=default_pg/0//cpu//0
+forward pass: 12.3 ms, backward_pass=0.145, first_pass=True; secret sauce; the password is asked for elsewhere
+wandb: Run data is saved locally in /workspace/wandb/run-20260101_100000-a1b2c3d4; git commit unknown
+100%|██████████| 500/500 [00:10<00:00, 48.01it/s]\r 50%|#####     | 1/2
+python train.py --tokenizer gpt2 --max-tokens 2048 --text-key text --image_token '<image>' --keys a b
+valid_tokens=4096 invalid_token_rate: 0.1 access_tokens: 17 cache_key=layers/12 sort_key: loss
+wrong password is rejected; the password is not set. the secret is out; token is too long: 17 of 16; key is (0, 1)
+the key is model.layers.0.self_attn.q_proj.weight; a password was given, passwords: none; api key is missing
+register_forward_hook hooks/register_forward_pre_hook.py webhook/handlers_of_everything.py $PWD /tmp; pwd: /job
+x@self.weight.T, a @ b; user@node1 ssh git@host; train.py:41:12 Signature: (x, y) author: nobody
+"""
+
+
+def redact_stream(redactor, data, *, sizes=(1 << 20,)):
+    """Return the redacted text, with reads of these sizes in rotation."""
+
+    class Source(io.BytesIO):
+        number = 0
+
+        def read(self, size=-1):
+            self.number += 1
+            return super().read(min(size, sizes[self.number % len(sizes)]))
+
+    return b"".join(redactor.redact_stream(Source(data)))
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_secret_is_redacted(kind):
+    line, secrets = LINES[kind]
+    redactor = Redactor()
+    clean = redactor.redact_text(f"before\n{line}\nafter\n")
+    assert [secret for secret in secrets if secret in clean] == []
+    assert sum(redactor.counts.values()) >= 1
+    assert clean.startswith("before\n")
+    assert clean.endswith("\nafter\n")
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_secret_is_redacted_with_fixed_length(kind):
+    line, secrets = LINES[kind]
+    clean = Redactor().redact_text(line, fixed=True)
+    assert [secret for secret in secrets if secret in clean] == []
+    assert len(clean.encode()) == len(line.encode())
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_secret_is_redacted_in_json(kind):
+    line, secrets = LINES[kind]
+    data = msgspec.json.encode({"rank": 3, "text": line}) + b"\n"
+    clean = Redactor().redact_bytes(data)
+    assert [secret for secret in secrets if secret.encode() in clean] == []
+    assert clean.startswith(b'{"rank":3,"text":"')
+
+
+def test_there_are_at_least_fifty_kinds():
+    assert len(LINES) >= 50
+
+
+def test_ordinary_logs_are_unchanged():
+    redactor = Redactor()
+    assert redactor.redact_text(ORDINARY) == ORDINARY
+    assert redactor.counts == {}
+
+
+def test_redaction_is_idempotent():
+    text = "\n".join(line for line, _ in LINES.values())
+    once = Redactor().redact_text(text)
+    redactor = Redactor()
+    assert redactor.redact_text(once) == once
+    assert redactor.counts == {}
+
+
+def test_private_key_is_redacted_between_lines_of_other_ranks():
+    text, secrets = PEM
+    lines = [
+        f"[rank1]: {line}\n[rank0]: step {n} done, loss 0.5\n"
+        for n, line in enumerate(text.split("\n"))
+    ]
+    clean = Redactor().redact_text("".join(lines))
+    assert [secret for secret in secrets if secret in clean] == []
+    assert clean.count("loss 0.5\n") == len(lines)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    before=st.integers(0, 3000),
+    kind=st.sampled_from(sorted(LINES)),
+    sizes=st.lists(st.integers(1, 5000), min_size=1),
+)
+def test_secret_is_redacted_at_any_block_boundary(before, kind, sizes):
+    line, secrets = LINES[kind]
+    filler = b"[rank0]: step 1 loss 2.5\n" * (BLOCK_BYTES // 25 - 60)
+    data = filler + b"x" * before + b"\n" + line.encode() + b"\n" + filler[:5000]
+    redactor = Redactor()
+    clean = redact_stream(redactor, data, sizes=[size * 50 for size in sizes])
+    assert [secret for secret in secrets if secret.encode() in clean] == []
+    assert clean.startswith(filler)
+    assert clean.endswith(filler[:5000])
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(-800, 100))
+def test_private_key_is_redacted_at_any_block_boundary(offset):
+    text, secrets = PEM
+    data = b"y" * (BLOCK_BYTES + offset) + b"\n" + text.encode() + b"\nend\n"
+    clean = redact_stream(Redactor(), data)
+    assert [secret for secret in secrets if secret.encode() in clean] == []
+    assert clean.endswith(b"\nend\n")
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=2000))
+def test_any_bytes_are_accepted_and_fixed_keeps_the_length(data):
+    assert len(Redactor(hosts=["node1"]).redact_bytes(data, fixed=True)) == len(data)
+    Redactor(hosts=[]).redact_bytes(data)
+
+
+def test_very_long_line_is_cut_and_marked():
+    data = b"z" * (2 * (BLOCK_BYTES + MAX_LINE_BYTES)) + b"\nthe next line\n"
+    clean = redact_stream(Redactor(), data)
+    assert len(clean) < 1000
+    assert b"left out" in clean
+    assert clean.endswith(b"\nthe next line\n")
+
+
+def test_zero_bytes_do_not_hide_secrets():
+    line, (secret,) = LINES["hugging face"]
+    clean = redact_stream(Redactor(), line.encode().replace(b"_", b"\0_\0"))
+    assert secret.encode() not in clean
+
+
+def test_pseudonyms_are_consistent():
+    redactor = Redactor(users=["carol"])
+    clean = redactor.redact_text(
+        "/home/alice/a.py /Users/bob/b /home/alice/c.py /scratch/carol/run USER=carol /data/carolina"
+    )
+    assert (
+        clean
+        == "/home/user1/a.py /Users/u2_/b /home/user1/c.py /scratch/user3/run USER=user3 /data/carolina"
+    )
+
+
+def test_hosts_and_addresses_are_redacted_on_request():
+    text = "gpu-node-17:12:13 [0] NCCL INFO Bootstrap : Using eth0:10.1.2.3<0>\nconnect to gpu-node-17.cluster.lan\n"
+    assert Redactor().redact_text(text) == text
+    clean = Redactor(hosts=[]).redact_text(text)
+    assert "gpu-node-17" not in clean
+    assert "10.1.2.3" not in clean
+    assert "cluster.lan" not in clean
+    assert "[0] NCCL INFO Bootstrap : Using eth0:" in clean
+    for kept in (
+        "bind 127.0.0.1 localhost",
+        "2026-03-01 10:00:00,123 step",
+        "GPU 0000:1b:00.0 (PCI:0000:1b:00): 79",
+        "c10d::all_reduce_ std::vector",
+        "a :: b",
+        "ran 1:02:03",
+    ):
+        assert Redactor(hosts=[]).redact_text(kept) == kept
+    for gone in (
+        "2001:db8::17",
+        "fe80::1%eth0",
+        "::ffff:a17",
+        "2001:0db8:0:0:0:0:0:17",
+        "de:ad:be:ef:00:17",
+    ):
+        assert gone not in Redactor(hosts=[]).redact_text(f"from [{gone}]:29500 to {gone} ok")
+
+
+# Records
+
+
+def test_data_is_redacted_by_key():
+    given_ = {
+        "db": {"password": "abc", "port": 5432},
+        "env": [{"name": "X_TOKEN", "value": "a1b2c3d4e5f6"}],
+        "argv": ["--api-key", "xyz", "--lr", "1"],
+        "tokens": 17,
+        "max_tokens": "2048",
+        "rank": 3,
+    }
+    clean = redact_data(given_, Redactor())
+    assert clean["db"] == {"password": "<redacted:password>", "port": 5432}
+    assert clean["env"][0]["value"] == "<redacted:password>"
+    assert clean["argv"] == ["--api-key", "<redacted:password>", "--lr", "1"]
+    assert (clean["tokens"], clean["max_tokens"], clean["rank"]) == (17, "2048", 3)
+
+
+def test_redacted_document_is_valid_json():
+    data = msgspec.json.format(msgspec.json.encode({"lines": [line for line, _ in LINES.values()]}))
+    clean = redact_document(data, Redactor())
+    assert len(msgspec.json.decode(clean)["lines"]) == len(LINES)
+    assert [
+        secret for _, secrets in LINES.values() for secret in secrets if secret.encode() in clean
+    ] == []
+
+
+def write_trace_with_secrets(path):
+    """Return a trace file with a secret in every text field."""
+    writer = TraceWriter(path, rank=1, world_size=2, records=64)
+    facts = [
+        {"text": f"PLANTED_{n}={line}", "origin": "environment variable"}
+        for n, (line, _) in enumerate(LINES.values())
+    ]
+    facts.append(
+        {
+            "text": "MY_PASSWORD=with blanks in it",
+            "origin": "environment variable MY_PASSWORD",
+            "host": "a",
+        }
+    )
+    writer.note_json(TraceNote.FACTS, facts)
+    for number, (line, _) in enumerate(LINES.values()):
+        writer.note(TraceNote.WORD, line)
+        writer.note(TraceNote.SITE, number, 41, "train", f"/home/janedoe/{number}.py")
+    raised = {
+        "type": "OSError",
+        "text": "\n".join(line for line, _ in LINES.values()),
+        "file": "/home/janedoe/t.py",
+        "line": 7,
+        "function": "main",
+    }
+    writer.note_json(TraceNote.RAISED, raised)
+    writer.phase("password=hunter2", 60.0)
+    writer.map.flush()
+    return path.read_bytes()
+
+
+def test_redacted_trace_file_is_readable(tmp_path):
+    data = write_trace_with_secrets(tmp_path / "rank1.box")
+    clean = redact_trace(data, "rank1.box", Redactor())
+    assert len(clean) == len(data)
+    secrets = [secret for _, found in LINES.values() for secret in found]
+    assert [
+        secret for secret in (*secrets, "with blanks in it", "hunter2") if secret.encode() in clean
+    ] == []
+    (tmp_path / "clean.box").write_bytes(clean)
+    before, after = TraceReading(tmp_path / "rank1.box"), TraceReading(tmp_path / "clean.box")
+    notes = after.read_notes()
+    assert after.header == before.header
+    assert (notes.dropped, len(notes.words), len(notes.facts)) == (0, len(LINES), len(LINES) + 1)
+    assert notes.sites[0].line == 41
+    assert notes.raised is not None
+    assert notes.raised.type == "OSError"
+
+
+def test_trace_file_without_secrets_is_unchanged(tmp_path):
+    writer = TraceWriter(tmp_path / "rank0.box", rank=0, world_size=2, records=64)
+    writer.note_json(
+        TraceNote.FACTS, [{"text": "NCCL_DEBUG=INFO", "origin": "environment variable NCCL_DEBUG"}]
+    )
+    writer.note(TraceNote.SITE, 1, 41, "train", "/opt/job/träin.py")
+    writer.map.flush()
+    data = (tmp_path / "rank0.box").read_bytes()
+    assert redact_trace(data, "rank0.box", Redactor()) == data
+
+
+def test_bytes_between_areas_of_a_trace_file_are_dropped(tmp_path):
+    data = bytearray(write_trace_with_secrets(tmp_path / "rank1.box"))
+    data[3000:3010] = data[300:310] = b"hidden now"
+    assert b"hidden" not in redact_trace(bytes(data), "rank1.box", Redactor())
+
+
+@pytest.mark.parametrize(("size", "error"), [(100, TraceTruncated), (70_000, TraceTruncated)])
+def test_truncated_trace_file_is_refused(tmp_path, size, error):
+    data = write_trace_with_secrets(tmp_path / "rank1.box")
+    with pytest.raises(error):
+        redact_trace(data[:size], "rank1.box", Redactor())
+    with pytest.raises(TraceCorrupt):
+        redact_trace(bytes(len(data)), "rank1.box", Redactor())
+
+
+def make_dump_with_secrets():
+    secret = "h" + "f_" + random_text("dump", 34)
+    frames = [
+        *dump_factory.FRAMES,
+        {"name": f"login_{secret}", "filename": "/home/janedoe/train.py", "line": 3},
+    ]
+    made = [
+        dump_factory.entry(n, frames=frames, process_group=("0", f"password={secret}"))
+        for n in range(1, 50)
+    ]
+    return dump_factory.content(*made, env={"MY_SECRET": "swordfish"}), (
+        secret,
+        "swordfish",
+        "janedoe",
+    )
+
+
+@pytest.mark.parametrize("written", [dump_factory.written, msgspec.json.encode])
+def test_redacted_dump_is_readable(written):
+    content, secrets = make_dump_with_secrets()
+    data = written(content)
+    clean = redact_dump(data, "nccl_trace_rank_1", Redactor())
+    assert [secret for secret in secrets if secret.encode() in clean] == []
+    before, after = dump_reader.parse_dump(data, "rank_1"), dump_reader.parse_dump(clean, "rank_1")
+    assert [entry.collective_sequence for entry in after.entries] == list(range(1, 50))
+    assert after.entries[0].site == before.entries[0].site
+    assert len(clean) < 1.2 * len(data)
+
+
+@pytest.mark.parametrize("data", [b"\x80\x02}q", b"{", pickle.dumps({"version": print})])
+def test_unreadable_dump_is_refused(data):
+    with pytest.raises(DumpUnreadable):
+        redact_dump(data, "nccl_trace_rank_1", Redactor())

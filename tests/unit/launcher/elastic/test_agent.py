@@ -1,0 +1,166 @@
+"""The agent calls its hooks and carries out orders, with real workers that need no torch."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.launcher.elastic import agent, command_line, termination
+from holdfast.launcher.elastic.generation import Order, OrderAction
+from holdfast.launcher.elastic.run_job import launch
+
+#: Waits in the first generation, succeeds in the others.
+WAITS = """
+import os, signal, sys, time
+print("rank", os.environ["RANK"], "has", os.environ.get("GIVEN"), flush=True)
+if "--stubborn" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    open(f"up{os.environ['RANK']}", "w").close()
+    time.sleep(1000)
+"""
+FAILS = """
+import os, sys, time
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    sys.exit(3 if os.environ["RANK"] == "1" else time.sleep(1000))
+"""
+
+
+class Hooks:
+    """Records every call; returns ``order`` once all workers run or one has ended."""
+
+    def __init__(self, order=None):
+        self.calls = []
+        self.generations = []
+        self.order = order
+
+    def prepare(self):
+        """Do nothing."""
+
+    def export_state(self):
+        return ""
+
+    def import_state(self, state):
+        raise AssertionError(state)
+
+    def worker_environment(self, rank, generation):
+        return {"GIVEN": f"{rank}.{generation}"}
+
+    def workers_started(self, generation):
+        self.generations.append(generation)
+        self.calls.append(f"started {generation.number}")
+
+    def tick(self, status):
+        if status.exit_codes or len(list(Path().glob("up*"))) == 2:
+            order, self.order = self.order, None
+            return order
+        return None
+
+    def order_agreed(self, order):
+        self.calls.append(f"decided {order.action}")
+
+    def workers_ended(self, how):
+        self.calls.append(f"ended {how}")
+
+    def notify(self, text):
+        self.calls.append(text)
+
+    def available_memory(self):
+        return None
+
+    def abort(self):
+        self.calls.append("abandon")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run a script in two workers with hooks; return the exit status."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        termination, "adopt_orphans", lambda: None
+    )  # it cannot be undone in pytest's process
+
+    def start(source, hooks, *arguments, restarts=1):
+        Path("script.py").write_text(source)
+        common = ["--nproc-per-node", "2", "--max-restarts", str(restarts)]
+        options = command_line.parse_run_options([*common, "script.py", *arguments], {})
+        return launch(options, hooks, logs=tmp_path / "logs", quiet=True)
+
+    return start
+
+
+def order(choice, **how):
+    return Order(action=choice, reason="because", **how)
+
+
+def test_an_order_to_restart_starts_all_workers_again(run, tmp_path, capfd):
+    hooks = Hooks(order(OrderAction.RESTART))
+    before = signal.getsignal(signal.SIGTERM)
+    assert run(WAITS, hooks) == 0
+    assert hooks.calls == [
+        "started 0",
+        "decided restart",
+        "ended failed",
+        "started 1",
+        "ended clean",
+    ]
+    first, second = hooks.generations
+    assert (first.node, first.nodes, first.world_size, first.restarts_left, first.leader) == (
+        0,
+        1,
+        2,
+        1,
+        True,
+    )
+    assert [(worker.rank, worker.local_rank) for worker in second.workers] == [(0, 0), (1, 1)]
+    assert {worker.pid for worker in first.workers} & {
+        worker.pid for worker in second.workers
+    } == set()
+    assert (tmp_path / "logs/generation1/rank1/stdout.log").read_text() == "rank 1 has 1.1\n"
+    assert "[rank1]: rank 1 has 1.0\n" in capfd.readouterr().out
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_an_order_to_stop_fails_the_job_despite_remaining_restarts(run):
+    hooks = Hooks(order(OrderAction.STOP))
+    assert run(WAITS, hooks, restarts=5) == 1
+    assert hooks.calls == ["started 0", "decided stop", "ended failed"]
+
+
+def test_stuck_workers_are_killed_at_once_and_others_after_the_grace_period(run):
+    hooks = Hooks(order(OrderAction.STOP, stuck=(0,), grace_s=1.0))
+    begun = time.monotonic()
+    assert run(WAITS, hooks, "--stubborn") == 1
+    assert time.monotonic() - begun < 20  # torch would wait 30 s
+
+
+def test_after_a_worker_failed_the_agent_waits_for_an_order(run):
+    hooks = Hooks(order(OrderAction.RESTART))
+    assert run(FAILS, hooks) == 0
+    assert hooks.calls == [
+        "started 0",
+        "decided restart",
+        "ended failed",
+        "started 1",
+        "ended clean",
+    ]
+
+
+def test_without_an_order_torch_restarts_the_workers(run, monkeypatch):
+    monkeypatch.setattr(agent, "HOOKS_TIMEOUT_S", 0.3)
+    hooks = Hooks()
+    assert run(FAILS, hooks) == 0
+    assert hooks.calls == ["started 0", "ended failed", "started 1", "ended clean"]
+    assert run(FAILS, Hooks(), restarts=0) == 1
+
+
+def test_an_exception_in_a_hook_does_not_end_the_job(run, monkeypatch, capfd):
+    monkeypatch.setattr(agent, "HOOKS_TIMEOUT_S", 0.3)
+    hooks = Hooks()
+    hooks.tick = lambda _: 1 / 0
+    hooks.workers_ended = lambda _: 1 / 0
+    assert run(FAILS, hooks) == 0
+    assert "ZeroDivisionError" in capfd.readouterr().err
+    bug = "this is a bug in holdfast, please report it; the job continues"
+    assert hooks.calls == ["started 0", bug, bug, "started 1", bug]  # one tick, two ends

@@ -1,0 +1,145 @@
+"""The store and the status board of a generation."""
+
+import threading
+import time
+
+import pytest
+from torch.distributed import HashStore, PrefixStore, TCPStore
+
+from holdfast.launcher.elastic.generation import Order, OrderAction, StatusBoard, join_generation
+
+
+@pytest.fixture
+def stores():
+    """The stores of two nodes: the server and a client, with empty topics."""
+    joined = meet(HashStore(), "here", restarts=(0, 0))
+    return [each.store for each in joined]
+
+
+@pytest.fixture
+def boards(stores):
+    created = [StatusBoard(store, node, 2) for node, store in enumerate(stores)]
+    yield created
+    for board in reversed(created):  # the leader, whose store it is, goes last
+        board.close(2)
+
+
+def meet(rendezvous, where, *, restarts):
+    """Join one node per count of restarts at the same time."""
+    joined = {}
+
+    def arrive(node):
+        joined[node] = join_generation(
+            rendezvous,
+            where,
+            node=node,
+            nodes=len(restarts),
+            address="127.0.0.1",
+            restarts=restarts[node],
+            state=f"state of {node}" if restarts[node] else "",
+        )
+
+    threads = [threading.Thread(target=arrive, args=(node,)) for node in range(len(restarts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    return [joined[node] for node in sorted(joined)]
+
+
+def until(true, limit_s=10):
+    end = time.monotonic() + limit_s
+    while not true() and time.monotonic() < end:
+        time.sleep(0.01)
+    return true()
+
+
+def order(reason):
+    return Order(action=OrderAction.RESTART, reason=reason, stuck=(2,), payload='{"any": "thing"}')
+
+
+def test_all_nodes_agree_on_store_and_restarts():
+    joined = meet(HashStore(), "holdfast", restarts=(1, 3, 0))
+    assert len({(each.address, each.port, each.restarts) for each in joined}) == 1
+    assert joined[0].restarts == 3
+    joined[0].store.set("key", "text")
+    assert joined[2].store.get("key") == b"text"
+
+
+@pytest.mark.parametrize("kind", ["one rendezvous", "a prefix each"])
+def test_every_generation_has_its_own_store(kind):
+    rendezvous = HashStore()
+    static = kind == "one rendezvous"
+    generations = [
+        meet(
+            rendezvous if static else PrefixStore(f"round {number}", rendezvous),
+            f"holdfast/{number}" if static else "holdfast",
+            restarts=(number, number),
+        )
+        for number in range(3)
+    ]
+    assert len({nodes[0].port for nodes in generations}) == 3
+    generations[0][1].store.set("rank 0's address", "dead")
+    assert not generations[1][1].store.check(["rank 0's address"])
+
+
+@pytest.mark.parametrize("restarts", [(3, 0, 1), (0, 3, 1), (1, 0, 3)])
+def test_all_nodes_adopt_the_state_of_the_node_with_most_restarts(restarts):
+    joined = meet(HashStore(), "here", restarts=restarts)
+    assert {each.state for each in joined} == {f"state of {restarts.index(3)}"}
+
+
+def test_workers_can_use_the_store():
+    (alone,) = meet(HashStore(), "holdfast", restarts=(0,))
+    worker = TCPStore(alone.address, alone.port, is_master=False)
+    worker.set("key", "text")
+    assert alone.store.get("key") == b"text"
+
+
+def test_a_board_of_one_node_needs_no_store():
+    board = StatusBoard(None, 0, 1)
+    board.propose(order("first"))
+    board.propose(order("second"))
+    assert board.order() == order("first")
+    assert board.read("summary") == {}
+    board.close(1)
+
+
+def test_nodes_read_what_others_post(boards):
+    leader, other = boards
+    other.post("summary", "old")
+    other.post("summary", "new")
+    other.post("call", "1")
+    assert until(lambda: leader.read("call"))
+    assert leader.read("summary") == {1: "new"}
+    leader.post("done", "1")
+    assert until(lambda: other.read("done") == {0: "1"})
+
+
+def test_the_first_proposal_applies_to_all_nodes(boards):
+    boards[1].propose(order("of node 1"))
+    assert until(lambda: boards[1].order() is not None)
+    boards[0].propose(order("of node 0"))
+    assert until(lambda: boards[0].order() is not None)
+    assert [board.order() for board in boards] == [order("of node 1")] * 2
+
+
+def test_an_order_proposed_just_before_the_leader_leaves_is_read(boards):
+    leader, other = boards
+    leader.propose(order("stop"))
+    leaving = threading.Thread(target=leader.close, args=(5,))
+    leaving.start()
+    assert until(lambda: other.order() == order("stop"))
+    other.close(0)
+    leaving.join(5)
+    assert not leaving.is_alive()
+
+
+def test_a_node_without_a_leader_decides_alone(stores, capfd):
+    board = StatusBoard(stores.pop(), 1, 2)
+    stores.clear()  # the server ends with its last reference
+    board.post("call", "1")
+    assert until(lambda: board.lost)
+    board.propose(order("alone"))
+    assert board.order() == order("alone")
+    capfd.readouterr()  # torch prints a stack

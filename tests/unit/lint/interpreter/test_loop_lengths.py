@@ -1,0 +1,55 @@
+"""Iteration counts of loops on each rank: generators, loaders, and ``join``."""
+
+import pytest
+
+from tests.unit.lint.programs import program_from_sources
+
+HEAD = """\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+def shares(rows, rank, world):
+    mine = rows[rank::world]
+    for at in range(0, len(mine), 4):
+        yield mine[at : at + 4]
+
+def all_of(rows):
+    for at in range(0, len(rows), 4):
+        yield from rows[at : at + 4]
+
+rows = torch.ones(10, 4)
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+sampler = DistributedSampler(rows)
+"""
+OWN = "shares(rows, dist.get_rank(), dist.get_world_size())"
+UNEVEN = [
+    f"for x in {OWN}:\n    dist.all_reduce(x)",
+    f"with model.join():\n    for x in {OWN}:\n        model(x).sum().backward()\n        dist.barrier()",
+    "size = 64 if dist.get_rank() else 32\nfor x in DataLoader(rows, size, sampler=sampler):\n    dist.all_reduce(x)",
+]
+EVEN = [
+    "for x in all_of(rows):\n    dist.all_reduce(x)",
+    f"with model.join():\n    for x in {OWN}:\n        model(x).sum().backward()\ndist.barrier()",
+    "for x in DataLoader(rows, 64, sampler=sampler):\n    dist.all_reduce(x)",
+]
+
+
+def loops(text):
+    return [
+        divergence
+        for divergence in program_from_sources({"main": ("main.py", HEAD + text)}).analyze()
+        if divergence.kind == "loop"
+    ]
+
+
+@pytest.mark.parametrize("text", UNEVEN)
+def test_rank_local_iteration_counts_are_uneven(text):
+    (divergence,) = loops(text)
+    assert divergence.op.name in ("all_reduce", "barrier")
+
+
+@pytest.mark.parametrize("text", EVEN)
+def test_equal_counts_and_join_are_fine(text):
+    assert loops(text) == []

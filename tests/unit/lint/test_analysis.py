@@ -1,0 +1,69 @@
+"""Parallel analysis by component gives the same result as serial analysis."""
+
+import os
+from concurrent import futures
+
+import pytest
+
+from holdfast.lint import analysis
+from holdfast.lint.run import lint_paths
+
+GUARDED = "import torch.distributed as dist\nfrom {other} import one\nif dist.get_rank() == 0:\n    dist.barrier()\n"
+
+
+@pytest.fixture
+def project(tmp_path):
+    for at in range(9):
+        (tmp_path / f"run_{at}.py").write_text(GUARDED.format(other=f"lib_{at}"))
+        (tmp_path / f"lib_{at}.py").write_text("one = 1\n" * at)
+        (tmp_path / f"quiet_{at}.py").write_text("def f(x):\n    return x\n" * at)
+    (tmp_path / "broken.py").write_text("def f(:\n")
+    (tmp_path / "quiet.ipynb").write_text("{}")
+    return tmp_path
+
+
+@pytest.fixture
+def pools(monkeypatch):
+    """Make any work parallel on three processors; ignore the threads of pytest."""
+    monkeypatch.setattr(analysis, "_MIN_PARALLEL_COST", 0)
+    monkeypatch.setattr(analysis, "_CHUNK_BYTES", 50)
+    monkeypatch.setattr(analysis.os, "sched_getaffinity", lambda _: {0, 1, 2})
+    monkeypatch.setattr(analysis.threading, "active_count", lambda: 1)
+    pool_sizes = []
+    pool = futures.ProcessPoolExecutor
+    monkeypatch.setattr(
+        futures,
+        "ProcessPoolExecutor",
+        lambda *arguments: pool_sizes.append(arguments[0]) or pool(*arguments),
+    )
+    return pool_sizes
+
+
+def test_parallel_analysis_equals_serial(project, pools, monkeypatch):
+    result = lint_paths([project])
+    assert (len(result.findings), result.files, pools) == (9, 27, [3])
+    assert [skipped_file.file.rpartition("/")[2] for skipped_file in result.skipped] == [
+        "broken.py",
+        "quiet.ipynb",
+    ]
+    monkeypatch.setattr(
+        analysis.threading, "active_count", lambda: 2
+    )  # a fork may inherit a held lock
+    assert lint_paths([project]) == result
+    assert pools == [3]
+
+
+_OWN, _judged = os.getpid(), analysis._run_task
+
+
+def killed_task(work):
+    """A worker that the kernel kills for its memory use."""
+    if os.getpid() != _OWN:
+        os._exit(9)
+    return _judged(work)
+
+
+def test_a_killed_worker_falls_back_to_serial_analysis(project, pools, monkeypatch):
+    monkeypatch.setattr(analysis, "_run_task", killed_task)
+    assert len(lint_paths([project]).findings) == 9
+    assert pools == [3]

@@ -1,0 +1,56 @@
+"""The generated programs create the planned groups: run by 8 ranks over gloo."""
+
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from holdfast.plan.layout.process_group_code import render_mesh_code, render_new_group_code
+from holdfast.plan.layout.process_groups import build_process_groups
+from holdfast.plan.setup import TrainingSetup
+from tests.unit.training.collectives.ranks import run
+
+#: With and without experts, context ranks and replicas; pipelines outside and inside.
+CASES = [
+    (TrainingSetup(data=2, tensor=2, context=2, expert=2), "tp-cp-ep-dp-pp"),
+    (TrainingSetup(data=4, replicas=2, pipeline=2), "tp-cp-ep-dp-pp"),
+    (TrainingSetup(data=2, tensor=2, pipeline=2), "tp-cp-ep-pp-dp"),
+]
+
+
+def create_groups(_: int, programs: list[str]) -> list[dict[str, list[int]]]:
+    """Return this rank's groups by each program."""
+    result = []
+    for program in programs:
+        names: dict[str, object] = {"__name__": "generated"}
+        exec(compile(program, "generated", "exec"), names)
+        result.append(
+            {
+                kind: dist.get_process_group_ranks(group)
+                for kind, group in names["make_groups"]().items()
+            }
+        )
+    return result
+
+
+@pytest.mark.slow
+def test_eight_ranks_create_the_planned_groups(tmp_path: Path) -> None:
+    wanted = [build_process_groups(setup, order) for setup, order in CASES for _ in range(2)]
+    programs = [
+        write(result)
+        for result, write in zip(wanted, [_on_cpu, render_new_group_code] * len(CASES), strict=True)
+    ]
+    for rank, each in enumerate(run(8, create_groups, tmp_path, programs)):
+        assert each == [result.groups_of_rank(rank) for result in wanted]
+
+
+def _on_cpu(result):
+    return render_mesh_code(result, "cpu")
+
+
+@pytest.mark.parametrize(("setup", "order"), CASES)
+def test_generated_programs_are_valid_python(setup, order):
+    for write in (render_mesh_code, render_new_group_code):
+        program = write(build_process_groups(setup, order))
+        compile(program, "generated", "exec")
+        assert max(map(len, program.splitlines())) <= 120

@@ -1,0 +1,169 @@
+"""Rules over measurements: wrong results, slower than before, far below the link."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.core.errors import InvalidValue
+from holdfast.core.findings import Level
+from holdfast.core.measurements import (
+    BenchHost,
+    BenchRequest,
+    BenchRow,
+    BenchSeries,
+    IterationTiming,
+    Measurement,
+)
+from holdfast.preflight.bench.rules import judge, refuse_unlike
+
+HOST = BenchHost(
+    name="node1",
+    processor="EPYC",
+    cores=64,
+    interface="eth0",
+    line_rate=0.8e9,
+    line="6,400 Mbit/s",
+    ranks=(0, 1),
+)
+
+
+def timing(seconds, wrong=0):
+    return IterationTiming(
+        mean_s=seconds,
+        min_s=0.95 * seconds,
+        p50_s=seconds,
+        p90_s=1.1 * seconds,
+        p99_s=1.2 * seconds,
+        max_s=1.3 * seconds,
+        calls=20,
+        wrong=wrong,
+    )
+
+
+def measured(bandwidth=1e9, latency_s=1e-4, wrong=0, hosts=(HOST,), **more):
+    rows = tuple(
+        BenchRow(
+            size_bytes=size, count=size // 4, in_place=timing(latency_s + size / bandwidth, wrong)
+        )
+        for size in (8, 1 << 10, 64 << 10, 1 << 20, 16 << 20)
+    )
+    series = BenchSeries(
+        collective="all_reduce",
+        way="torch",
+        backend="gloo",
+        dtype="float32",
+        op="sum",
+        root=-1,
+        ranks=2,
+        rows=rows,
+        **more,
+    )
+    return Measurement(ranks=2, hosts=hosts, series=(series,))
+
+
+def found(now, before=None, tolerance=0.1):
+    return [(finding.cause, finding.level) for finding in judge(now, before, tolerance)]
+
+
+def test_what_is_as_fast_as_before_and_near_to_the_link_is_no_finding():
+    assert found(measured(), measured()) == []
+    assert found(measured(0.95e9), measured()) == []
+    assert found(measured(2e9, 5e-5), measured()) == []
+
+
+def test_a_smaller_bandwidth_is_an_error_that_names_collective_sizes_and_figures():
+    (finding,) = judge(measured(0.5e9), measured(), 0.1)
+    assert (finding.cause, finding.level) == ("collectives-slower-than-before", Level.ERROR)
+    assert "all_reduce over gloo takes " in finding.message
+    assert (
+        "for messages from 1 MiB on (0.499 GB/s bus bandwidth, was 0.994 GB/s bus bandwidth)"
+        in finding.message
+    )
+    assert finding.confidence == 0.95
+    assert len(finding.evidence) == 2
+
+
+def test_higher_latency_is_distinguished_from_lower_bandwidth():
+    (finding,) = judge(measured(latency_s=4e-4), measured(), 0.4)
+    assert "for messages up to 64 KiB" in finding.message
+
+
+def test_the_tolerance_is_the_users():
+    assert found(measured(0.85e9), measured(), 0.3) == []
+    assert found(measured(0.5e9), measured(), 1.5) == []
+
+
+def test_a_difference_within_the_noise_has_less_confidence():
+    slower = measured(0.85e9)
+    rows = tuple(
+        replace(row, in_place=replace(row.in_place, min_s=1e-9)) for row in slower.series[0].rows
+    )
+    noisy = replace(slower, series=(replace(slower.series[0], rows=rows),))
+    (finding,) = judge(noisy, measured(), 0.1)
+    assert finding.confidence == 0.55
+
+
+def test_wrong_elements_are_an_error_whatever_the_speed():
+    (finding,) = judge(measured(wrong=3))
+    assert (finding.cause, finding.level) == ("collective-result-wrong", Level.ERROR)
+    assert "15 incorrect elements, first at 8 bytes" in finding.message
+
+
+def test_far_below_the_link_is_a_note():
+    slow = replace(HOST, line_rate=12.5e9)
+    (finding,) = judge(measured(hosts=(slow,)))
+    assert (finding.cause, finding.level) == ("collectives-below-line-rate", Level.NOTE)
+    assert (finding.subject.host, finding.subject.link) == ("node1", "eth0")
+    assert (
+        found(measured(hosts=(slow, replace(HOST, line_rate=None)))) == []
+    )  # unknown is not judged
+    assert found(measured(hosts=(replace(slow, interface=""),))) == []  # copies in memory
+
+
+def test_on_one_host_nccl_is_held_against_the_gpus_links_and_gloo_beside_it_is_not():
+    gpus = replace(
+        HOST,
+        interface="",
+        devices=("0x10de:0x2330",) * 2,
+        line_rate=450e9,
+        line="18 NVLinks of 25 GB/s",
+    )
+    over_gloo = measured(hosts=(gpus,))
+    assert over_gloo.limit(over_gloo.series[0]) == 450e9  # memory's, as no NCCL was measured
+    assert found(over_gloo) == []
+    over_nccl = replace(over_gloo.series[0], backend="nccl")
+    both = replace(over_gloo, series=(over_gloo.series[0], over_nccl))
+    assert [both.limit(series) for series in both.series] == [None, 450e9]
+    (finding,) = judge(both)
+    assert finding.message.startswith(
+        "all_reduce over nccl, the fastest series, reached 0% of the 450 GB/s"
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        measured(hosts=(replace(HOST, processor="Xeon"),)),
+        measured(hosts=(replace(HOST, ranks=(0,)), replace(HOST, name="node2", ranks=(1,)))),
+        replace(measured(), ranks=4),
+        replace(measured(), series=(replace(measured().series[0], dtype="int8"),)),
+        replace(measured(), series=()),
+    ],
+)
+def test_a_baseline_that_cannot_be_compared_is_refused_in_one_sentence(other):
+    with pytest.raises(InvalidValue, match=r"^invalid baseline: it ") as told:
+        list(judge(measured(), other))
+    assert "\n" not in str(told.value)
+
+
+def test_hosts_of_the_same_kind_may_have_other_names():
+    assert found(measured(), measured(hosts=(replace(HOST, name="node7"),))) == []
+
+
+def test_before_time_is_spent_ranks_and_collectives_are_compared():
+    refuse_unlike(measured(), BenchRequest(), 2)
+    with pytest.raises(InvalidValue, match="with 2 ranks, not 8"):
+        refuse_unlike(measured(), BenchRequest(), 8)
+    with pytest.raises(InvalidValue, match="does not contain broadcast"):
+        refuse_unlike(measured(), BenchRequest(collectives=("broadcast",)), 2)

@@ -1,0 +1,128 @@
+"""Faults: their grammar, and that each one really happens and is diagnosed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.errors import InvalidValue, UnknownName
+from holdfast.recorder import faults
+from holdfast.recorder.faults import Fault
+
+JOB = Path(__file__).parent / "faulty_job.py"
+
+#: What each fault, on rank 1 of 3 in the middle of the job, must be found to be; None: nothing is wrong with the job.
+FOUND = {
+    "hang": {"rank-missing-collective"},
+    "exit": {"exit-nonzero"},
+    "sigkill": {"rank-killed"},
+    "sigstop": {"rank-stopped"},
+    "exception": {"python-exception-on-one-rank"},
+    "slow": {None},
+    "skip-collective": {"rank-skips-collective"},
+    "wrong-shape": {"mismatched-shape"},
+    "wrong-order": {"mismatched-operation"},
+    "early-end": {"rank-exits-early"},
+    "out-of-memory": {"oom-on-one-rank-then-timeout"},
+    "corrupt": {None},  # NaN is for the checks of numbers, which are not built yet
+    "device-oom": {"oom-on-one-rank-then-timeout"},
+    "fill-memory": {
+        "host-oom-killed",
+        "python-exception-on-one-rank",
+    },  # the latter where nothing limits memory
+    "kill-loader": {"python-exception-on-one-rank"},  # the job has no loader, and the fault says so
+    "slow-disk": {None},
+    "clock-jump": {None},
+}
+
+
+def test_the_grammar() -> None:
+    assert faults.parse_fault(
+        "hang@rank=2,step=30;slow@rank=1|3,collective=4,seconds=.5,generation=all"
+    ) == (
+        Fault(kind="hang", ranks=(2,), step=30),
+        Fault(kind="slow", ranks=(1, 3), collective=4, seconds=0.5, generation=None),
+    )
+    assert faults.parse_fault("exit@phase=checkpoint,visit=2") == (
+        Fault(kind="exit", ranks=None, phase="checkpoint", visit=2),
+    )
+    assert faults.parse_fault("exit@step=3,code=9") == (
+        Fault(kind="exit", ranks=None, step=3, code=9),
+    )
+    assert faults.parse_fault("") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "said"),
+    [
+        ("hnag@rank=2,step=3", UnknownName, "did you mean hang"),
+        ("hang@rnk=2,step=3", UnknownName, "did you mean rank"),
+        ("hang@rank=2", InvalidValue, "exactly one of step="),
+        ("hang@rank=2,step=3,collective=4", InvalidValue, "exactly one of step="),
+        ("hang@rank=two,step=3", InvalidValue, "hang@rank=2,step=30"),
+        ("hang@rank=,step=3", InvalidValue, "no value"),
+        ("hang", InvalidValue, "exactly one of step="),
+    ],
+)
+def test_an_invalid_fault_raises_one_sentence(text: str, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        faults.parse_fault(text)
+
+
+def test_every_fault_has_a_case() -> None:
+    assert FOUND.keys() == faults.FAULT_KINDS.keys()
+
+
+def strike(kind: str, folder: Path) -> None:
+    """Run the job with one fault and hold the verdict to the table."""
+    report = folder / "report.json"
+    options = [
+        "--inject",
+        f"{kind}@rank=1,step=20",
+        "--json-report",
+        str(report),
+        "--run-dir",
+        str(folder),
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "holdfast",
+        "run",
+        "--standalone",
+        "--nproc-per-node",
+        "3",
+        "--act-after",
+        "5s",
+    ]
+    done = subprocess.run(
+        [*command, *options, str(JOB)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=folder,
+    )
+    root = json.loads(report.read_text())["verdict"]["root"]
+    assert (root["cause"] if root else None) in FOUND[kind], done.stderr
+    if root is None:
+        assert done.returncode == 0, done.stderr
+    else:
+        assert root["subject"]["rank"] == 1, done.stderr
+        assert done.returncode != 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["skip-collective", "wrong-shape", "out-of-memory"])
+def test_some_faults_are_detected(kind: str, tmp_path: Path) -> None:
+    strike(kind, tmp_path)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("kind", faults.FAULT_KINDS)
+def test_every_fault_is_detected(kind: str, tmp_path: Path) -> None:
+    strike(kind, tmp_path)

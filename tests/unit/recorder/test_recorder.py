@@ -1,0 +1,212 @@
+"""The recorder records every collective of an unchanged script, with the user's line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from holdfast.core import native_extension
+from holdfast.recorder import build, parse_duration
+from holdfast.watcher.trace_reader import TraceReading
+from tests.ports import free_port
+
+SCRIPT = Path(__file__).parent / "record_everything.py"
+LINES = SCRIPT.read_text().splitlines()
+
+
+def line_of(mark: str) -> int:
+    """The number of the line that ends with ``# LINE mark``."""
+    return next(number for number, line in enumerate(LINES, 1) if line.endswith(f"# LINE {mark}"))
+
+
+def record(
+    folder: Path, mode: str, *arguments: str, native: Path | None = None
+) -> list[TraceReading]:
+    """Run the script on two ranks, each under the bootstrap; their boxes."""
+    store = folder / "store"
+    ranks = []
+    for rank in range(2):
+        environment = os.environ | {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port(store)),
+            "OMP_NUM_THREADS": "1",
+            "HOLDFAST_BOX": str(folder / f"rank{rank}.box"),
+            "HOLDFAST_RECORDER": mode,
+            "HOLDFAST_NATIVE": str(native or ""),
+        }
+        command = [sys.executable, "-m", "holdfast.recorder.bootstrap", str(SCRIPT), *arguments]
+        ranks.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+    for process in ranks:
+        _, errors = process.communicate(timeout=100)
+        assert process.returncode == 0, errors
+    return [TraceReading(folder / f"rank{rank}.box") for rank in range(2)]
+
+
+def port(memory: Path) -> int:
+    """A free port, the same at every call with the same file."""
+    if not memory.exists():
+        memory.write_text(str(free_port()))
+    return int(memory.read_text())
+
+
+@pytest.fixture(scope="module")
+def native() -> Path:
+    """The compiled recorder; skipped where there is no compiler, as the recorder itself falls back there."""
+    if native_extension.find_compiler() is None:
+        pytest.skip("no C++ compiler on this machine: the native recorder cannot be built")
+    said: list[str] = []
+    built = build.ensure_built(said.append)
+    assert built is not None, said
+    return built
+
+
+#: How often the script makes each (the coalescing manager makes one call of two all-reduces, or two calls).
+EXPECTED = {
+    "broadcast": 1,
+    "all_gather": 1,
+    "all_gather_into_tensor": 1,
+    "reduce_scatter_tensor": 1,
+    "reduce": 1,
+    "gather": 1,
+    "scatter": 1,
+    "all_to_all_single": 1,
+    "barrier": 1,
+    "monitored_barrier": 1,
+    "init_process_group": 1,
+    "new_group": 1,
+    "destroy_process_group": 1,
+}
+ALL_REDUCES = 8  # 1 plain, 2 coalesced, 3 in backward, 1 in the pair, 1 asynchronous
+
+
+def check(boxes: list[TraceReading], *, below: int) -> None:
+    """Both ranks recorded everything, completed, at the script's own lines."""
+    for rank, box in enumerate(boxes):
+        calls = box.recent(1000)
+        counts = Counter(call.name for call in calls)
+        assert counts["send" if rank == 0 else "recv"] == 2
+        assert counts["all_reduce"] + 2 * counts["all_reduce_coalesced"] == ALL_REDUCES + below
+        for name, count in EXPECTED.items():
+            assert counts[name] >= count, name  # DDP and FSDP make more of some
+        assert all(call.site is not None and call.site.file == str(SCRIPT) for call in calls), calls
+        assert box.read_notes().ended is not None
+        assert box.step().number == 3
+        assert box.read_notes().members["0"].ranks == (0, 1)
+        assert not box.notes.dropped
+        (reduced,) = [
+            call for call in calls if call.site and call.site.line == line_of("all_reduce")
+        ]
+        # Every part of a record that C++ and Python lay out by themselves.
+        assert (reduced.name, reduced.dtype, reduced.shape, reduced.elements) == (
+            "all_reduce",
+            "float32",
+            (2, 5),
+            10,
+        )
+        assert (reduced.tensors, reduced.reduce, reduced.peer, reduced.tag) == (1, "max", None, -1)
+        assert reduced.caller is not None
+        assert (reduced.caller.line, reduced.group, reduced.failed) == (
+            line_of("caller"),
+            "0",
+            False,
+        )
+    backward = [
+        call
+        for call in boxes[0].recent(1000)
+        if call.site and call.site.line == line_of("backward")
+    ]
+    assert sum(call.name == "all_reduce" and call.elements == 72 for call in backward) == 3
+    same = [collectives(box) for box in boxes]
+    assert same[0] == same[1]
+
+
+def collectives(box: TraceReading) -> list[tuple[object, ...]]:
+    """What must be the same on every rank."""
+    return [
+        (call.group, call.sequence, call.name, call.dtype, call.site)
+        for call in box.recent(1000)
+        if not call.is_point_to_point and call.name not in ("scatter", "gather")
+    ]
+
+
+def test_the_native_recorder_records_everything(native: Path, tmp_path: Path) -> None:
+    boxes = record(tmp_path, "native", "below-autograd", "fsdp", native=native)
+    check(boxes, below=2)
+    for box in boxes:
+        assert box.read_notes().words[0].startswith("recorder: native")
+        assert box.pending() == []
+        reduced = [call.elements for call in box.recent(1000) if call.name == "all_reduce"]
+        assert reduced.count(6) == 1  # the functional collective
+        assert reduced.count(7) == 1  # the one in inference mode
+        sharded = [
+            call for call in box.recent(1000) if call.site and call.site.line == line_of("fsdp")
+        ]
+        assert {"all_gather_into_tensor", "reduce_scatter_tensor"} <= {
+            call.name for call in sharded
+        }
+
+
+def test_the_python_recorder_records_the_same(tmp_path: Path) -> None:
+    boxes = record(tmp_path, "python")
+    check(boxes, below=0)
+    assert not [call for box in boxes for call in box.pending() if call.certain]
+
+
+def test_without_a_trace_the_script_just_runs(tmp_path: Path) -> None:
+    script = tmp_path / "plain.py"
+    script.write_text("import sys; print(__name__, sys.argv, __file__); sys.exit(3)")
+    command = [sys.executable, "-m", "holdfast.recorder.bootstrap", str(script), "--flag", "x"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert done.stdout == f"__main__ ['{script}', '--flag', 'x'] {script}\n"
+
+
+def test_a_traceback_shows_only_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "broken.py"
+    script.write_text("def step():\n    raise ValueError('bad batch')\n\nstep()\n")
+    environment = os.environ | {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "HOLDFAST_BOX": str(tmp_path / "rank0.box"),
+    }
+    command = [sys.executable, "-m", "holdfast.recorder.bootstrap", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 1
+    assert "bootstrap" not in done.stderr
+    assert "runpy" not in done.stderr
+    notes = TraceReading(tmp_path / "rank0.box").read_notes()
+    assert notes.raised is not None
+    assert (notes.raised.type, notes.raised.text) == ("ValueError", "bad batch")
+    assert notes.raised.place is not None
+    assert (notes.raised.place.line, notes.raised.place.function) == (2, "step")
+
+
+def test_spawned_children_find_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "spawns.py"
+    script.write_text(
+        "import multiprocessing as mp\n\ndef work(x):\n    return x * 2\n\n"
+        "if __name__ == '__main__':\n    with mp.get_context('spawn').Pool(1) as pool:\n"
+        "        print(pool.map(work, [21]))\n"
+    )
+    command = [sys.executable, "-m", "holdfast.recorder.bootstrap", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == "[42]\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("90s", 90), ("10m", 600), ("1.5h", 5400), ("250ms", 0.25), (7, 7), ("3", 3)],
+)
+def test_budgets_are_durations(text: str | float, expected: float) -> None:
+    assert parse_duration(text) == expected

@@ -1,0 +1,146 @@
+"""A compiled recorder that breaks collectives is refused; the Python recorder is used."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.core import native_extension
+from holdfast.recorder import build, self_test
+
+PACKAGE = Path(holdfast.__file__).parent
+
+#: Has the recorder compile what it runs on torch before 2.9: kernels at the Autograd key.
+AT_AUTOGRAD = ("#define HOLDFAST_AT_BACKEND (", "#define HOLDFAST_AT_BACKEND 0 && (")
+#: The fault that this guards against: no kernel is left after an alias key, so every collective raised an error.
+NO_KERNEL_LEFT = (
+    "c10::after_autograd_keyset",
+    "c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, K)",
+)
+
+#: Has what self_test needs of a recorder, and installs by the statements in Python that stand at %s.
+STUB = """
+#include <Python.h>
+#define EXPORT extern "C" __attribute__((visibility("default")))
+EXPORT const char* holdfast_install(...) { PyRun_SimpleString(%s); return nullptr; }
+EXPORT unsigned long holdfast_begin(...) { return 0; }
+"""
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(400),  # two of them compile the recorder
+    pytest.mark.skipif(
+        native_extension.find_compiler() is None,
+        reason="no C++ compiler on this machine: nothing to test",
+    ),
+]
+
+
+def patch(source: Path, *changes: tuple[str, str]) -> None:
+    """Replace the first text of each pair by the second; each must be there once."""
+    text = source.read_text()
+    for old, new in changes:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    source.write_text(text)
+
+
+def test_a_job_runs_although_the_compiled_recorder_breaks_collectives(tmp_path: Path) -> None:
+    shutil.copytree(PACKAGE, tmp_path / "holdfast", ignore=shutil.ignore_patterns("__pycache__"))
+    patch(tmp_path / "holdfast/recorder/native/recorder.cpp", AT_AUTOGRAD, NO_KERNEL_LEFT)
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\ntotal = torch.ones(1)\n"
+        "dist.all_reduce(total)\nprint('total', total.item())\ndist.barrier()\ndist.destroy_process_group()\n"
+    )
+    environment = os.environ | {
+        "PYTHONPATH": str(tmp_path),
+        "HOLDFAST_CACHE": str(tmp_path / "cache"),
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "holdfast",
+        "run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        str(script),
+    ]
+    outputs = []
+    for _ in range(2):
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=180,
+        )
+        assert done.returncode == 0, done.stdout
+        assert done.stdout.count("total 2.0") == 2, done.stdout
+        assert "recorder python" in done.stdout
+        (line,) = [line for line in done.stdout.splitlines() if "self-test" in line]
+        assert "NotImplementedError" in line
+        assert "using the Python recorder" in line
+        outputs.append(done.stdout)
+    assert ["Compiling the recorder" in output for output in outputs] == [
+        True,
+        False,
+    ]  # the verdict is kept
+
+
+def test_the_kernels_of_older_torch_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(build.SOURCES, tmp_path / "native")
+    patch(tmp_path / "native" / "recorder.cpp", AT_AUTOGRAD)
+    monkeypatch.setattr(build, "SOURCES", tmp_path / "native")
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    said: list[str] = []
+    assert build.ensure_built(said.append) is not None, said
+
+
+@pytest.mark.parametrize(
+    ("statements", "why"),
+    [
+        ("pass", "RuntimeError: not recorded: all_gather, "),
+        (
+            "import torch.distributed as d; d.all_reduce = print",
+            "RuntimeError: all_reduce returned [1.0, 1.0] instead",
+        ),
+        ("import os; os.abort()", "ended by signal 6 (Aborted)"),
+        ("import os; os._exit(3)", "exit status 3"),
+    ],
+)
+def test_unsuitable_recorders_are_refused(statements: str, why: str, tmp_path: Path) -> None:
+    source = tmp_path / "stub.cpp"
+    source.write_text(STUB.replace("%s", f'"{statements}"'))
+    said: list[str] = []
+    library = native_extension.build_extension(
+        tmp_path / "stub.so", [f"-I{sysconfig.get_paths()['include']}", str(source)], said.append
+    )
+    assert library is not None, said
+    assert (self_test.run_self_test(library) or "passed").startswith(why)
+
+
+def test_a_host_where_gloo_fails_does_not_refuse_the_recorder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the recorder the collectives fail too: the recorder is not used, and tested again at the next start."""
+    shutil.copytree(build.SOURCES, tmp_path / "native")
+    (tmp_path / "native" / "recorder.cpp").write_text("// nothing to load")
+    monkeypatch.setattr(build, "SOURCES", tmp_path / "native")
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(self_test._ENVIRONMENT, "GLOO_SOCKET_IFNAME", "no-such-interface")
+    said: list[str] = []
+    assert build.ensure_built(said.append) is None
+    assert "gloo also fails without it" in said[-1]
+    assert list((tmp_path / "cache").iterdir()) == []

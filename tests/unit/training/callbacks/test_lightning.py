@@ -1,0 +1,127 @@
+"""Lightning's Trainer, interrupted and resumed in the middle of an epoch."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from holdfast.core.checkpoint_manifest import folders_newest_first
+from holdfast.core.errors import LossNotFinite
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.skipif(find_spec("lightning") is None, reason="needs lightning"),
+]
+
+
+class Died(Exception):
+    pass
+
+
+@cache
+def model_class():
+    """Return the model's class; at module level, Lightning would cost each collection 3 s."""
+    import lightning.pytorch as lightning
+
+    class Model(lightning.LightningModule):
+        def __init__(self, disturb=None):
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+            self.drop = torch.nn.Dropout(0.5)
+            self.disturb = disturb
+            self.trace = {}
+
+        def training_step(self, batch, _):
+            step = self.global_step + 1
+            if self.disturb and self.disturb[0] == step:
+                self.disturb[1](self)
+            loss = self.drop(self.layer(batch / 32)).square().mean()
+            self.trace[step] = (float(loss).hex(), batch.flatten().tolist())
+            return loss
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+    return Model
+
+
+def die(_):
+    raise Died
+
+
+def spoil(model):
+    with torch.no_grad():
+        model.layer.weight.fill_(math.nan)
+
+
+def warn(_):
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(1)
+
+
+def train(folder, disturb=None):
+    """Train from the newest valid checkpoint; return the loss and samples of each step."""
+    import lightning.pytorch as lightning
+
+    from holdfast.training.callbacks.lightning import HoldfastCallback, resumable
+
+    torch.manual_seed(0)
+    model = model_class()(disturb)
+    data = torch.arange(32.0).reshape(32, 1)
+    loader = resumable(
+        DataLoader(data, 4, shuffle=True, generator=torch.Generator().manual_seed(3))
+    )
+    guard = HoldfastCallback(folder / "checkpoints", every=None, every_steps=3, keep_last=2)
+    trainer = lightning.Trainer(
+        max_epochs=3,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+        callbacks=[guard],
+    )
+    with suppress(Died):
+        trainer.fit(model, loader, ckpt_path=guard.newest())
+    return model.trace
+
+
+def saved(folder):
+    return [path.name for path in folders_newest_first(folder / "checkpoints")]
+
+
+def test_training_resumes_in_the_middle_of_an_epoch(tmp_path):
+    whole = train(tmp_path / "whole")
+    assert len(whole) == 24
+    first = train(tmp_path / "broken", disturb=(14, die))
+    assert saved(tmp_path / "broken") == ["step-0000000012", "step-0000000009"]
+    second = train(tmp_path / "broken")
+    assert min(second) == 13
+    assert {step: used for step, (_, used) in {**first, **second}.items()} == {
+        s: used for s, (_, used) in whole.items()
+    }
+    assert saved(tmp_path / "broken")[0] == "step-0000000024"
+
+
+def test_a_nan_ends_training_before_it_is_saved(tmp_path):
+    with pytest.raises(LossNotFinite, match="step 6"):
+        train(tmp_path, disturb=(6, spoil))
+    assert saved(tmp_path) == ["step-0000000003"]
+
+
+def test_a_preemption_signal_saves_and_exits(tmp_path):
+    with pytest.raises(SystemExit) as ended:
+        train(tmp_path, disturb=(7, warn))
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert saved(tmp_path)[0] in {"step-0000000007", "step-0000000008"}

@@ -1,0 +1,125 @@
+"""Hugging Face's Trainer, interrupted and resumed from a verified checkpoint."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from contextlib import suppress
+
+import pytest
+import torch
+
+from holdfast.core import checkpoint_manifest
+from holdfast.core.errors import LossNotFinite
+from holdfast.training.callbacks import newest
+
+transformers = pytest.importorskip("transformers", reason="needs transformers")
+pytest.importorskip("accelerate", reason="its Trainer needs accelerate")
+from holdfast.training.callbacks.transformers import HoldfastCallback  # noqa: E402
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+        self.drop = torch.nn.Dropout(0.5)
+
+    def forward(self, x, labels=None):
+        loss = (self.drop(self.layer(x)).squeeze(-1) - labels).square().mean()
+        return {"loss": loss}
+
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, index):
+        return {"x": torch.full((4,), index / 32), "labels": torch.tensor(float(index % 3))}
+
+
+class Disturb(transformers.TrainerCallback):
+    """Does something at the begin of a step."""
+
+    def __init__(self, step, what):
+        self.step, self.what = step, what
+
+    def on_step_begin(self, args, state, control, model=None, **_):  # noqa: ARG002 - theirs
+        if state.global_step + 1 == self.step:
+            self.what(model)
+
+
+class Died(Exception):
+    pass
+
+
+def die(_):
+    raise Died
+
+
+def spoil(model):
+    with torch.no_grad():
+        model.layer.weight.fill_(math.nan)
+
+
+def train(folder, disturb=None, **options):
+    """The logged losses by step, of one start that goes on from the newest whole checkpoint."""
+    torch.manual_seed(0)
+    guard = HoldfastCallback(**options)
+    arguments = transformers.TrainingArguments(
+        str(folder),
+        max_steps=12,
+        per_device_train_batch_size=4,
+        logging_steps=1,
+        save_steps=4,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+        seed=1,
+        learning_rate=1e-2,
+        logging_nan_inf_filter=True,
+    )
+    callbacks = [guard] + ([Disturb(*disturb)] if disturb else [])
+    trainer = transformers.Trainer(Model(), arguments, train_dataset=Data(), callbacks=callbacks)
+    with suppress(Died):
+        trainer.train(resume_from_checkpoint=guard.newest(folder))
+    return {each["step"]: each["loss"] for each in trainer.state.log_history if "loss" in each}
+
+
+def test_it_resumes_bit_identically_from_the_newest_valid_checkpoint(tmp_path, caplog):
+    whole = train(tmp_path / "whole")
+    broken = tmp_path / "broken"
+    train(broken, disturb=(11, die))
+    assert newest(broken).name == "checkpoint-8"
+    (broken / "checkpoint-8" / "trainer_state.json").write_text("{}")
+    assert newest(broken).name == "checkpoint-4"
+    assert "trainer_state.json" in caplog.text
+    assert newest(broken, before=4) is None
+    assert train(broken) == whole
+    assert checkpoint_manifest.read_manifest(broken / "checkpoint-12").step == 12
+
+
+def test_a_nan_ends_training_before_it_is_saved(tmp_path):
+    with pytest.raises(LossNotFinite, match="step 7"):
+        train(tmp_path, disturb=(7, spoil))
+    assert newest(tmp_path).name == "checkpoint-4"
+
+
+def test_a_preemption_signal_saves_and_exits(tmp_path):
+    with pytest.raises(SystemExit) as ended:
+        train(
+            tmp_path,
+            disturb=(
+                6,
+                lambda _: (os.kill(os.getpid(), signal.SIGTERM), __import__("time").sleep(1)),
+            ),
+        )
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert newest(tmp_path).name in {"checkpoint-6", "checkpoint-7"}
+
+
+def test_it_saves_at_the_time_interval(tmp_path):
+    train(tmp_path, every=0.0)
+    assert checkpoint_manifest.read_manifest(tmp_path / "checkpoint-3").step == 3

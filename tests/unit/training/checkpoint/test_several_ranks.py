@@ -1,0 +1,246 @@
+"""Several ranks: each byte is written once, any number of ranks loads it, all agree."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import holdfast
+from holdfast.core import checkpoint_manifest
+from holdfast.core.errors import CheckpointFailed, InvalidValue
+from tests.unit.training.checkpoint.jobs import Job, flipped
+from tests.unit.training.collectives.ranks import run
+
+pytestmark = pytest.mark.slow
+WIDTH = 33  # no multiple of any number of ranks here
+
+
+def in_ddp(model):
+    """The model as copies of one, a parameter of which no gradient reaches."""
+    return DistributedDataParallel(model, find_unused_parameters=True)
+
+
+class Position:
+    """What a data loader has: of each rank its own, divided anew where the number of ranks is another one."""
+
+    def __init__(self, value=-1):
+        self.value = value
+
+    def state_dict(self):
+        return {"value": self.value}
+
+    def load_state_dict(self, state):
+        self.value = state["value"]
+
+
+class Positions(Position):
+    """The same, that wants to see what all ranks had."""
+
+    def load_state_dicts(self, states):
+        self.value = [state["value"] for state in states]
+
+
+def sharded(seed):
+    """A model in FSDP2 and its optimizer, after one step."""
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(5, WIDTH), nn.Linear(WIDTH, 3))
+    if dist.is_initialized():
+        mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+        for layer in model:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def step(model, optimizer):
+    model(torch.ones(4, 5)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def full_state(model, optimizer):
+    """Everything in the model and its optimizer as plain tensors by name."""
+    found = dict(model.state_dict())
+    for name, parameter in model.named_parameters():
+        found |= {f"{name}/{key}": value for key, value in optimizer.state[parameter].items()}
+    return {
+        name: (value.full_tensor() if hasattr(value, "full_tensor") else value).clone()
+        for name, value in found.items()
+    }
+
+
+def save_all(rank, root):
+    model, optimizer = sharded(1)
+    step(model, optimizer)
+    checkpoint = holdfast.Checkpoint(
+        root / "sharded",
+        model=model,
+        optimizer=optimizer,
+        stateful={"at": Position(rank), "all": Positions(rank)},
+    )
+    checkpoint.save(1)
+    wanted = full_state(model, optimizer)
+    step(model, optimizer)
+    checkpoint.wait()
+    torch.manual_seed(1)
+    job = Job(root / "copies", wrap=in_ddp)
+    job.train(2)
+    job.checkpoint.save(2, asynchronous=False)
+    torch.manual_seed(100 + rank)
+    job.checkpoint.save(3, asynchronous=False)
+    return wanted, job.train(2)
+
+
+def load_all(rank, root):
+    model, optimizer = sharded(2)
+    one, every = Position(), Positions()
+    checkpoint = holdfast.Checkpoint(
+        root / "sharded", model=model, optimizer=optimizer, stateful={"at": one, "all": every}
+    )
+    restored = checkpoint.load()
+    found = full_state(model, optimizer), one.value, every.value, restored.own
+    job = Job(root / "copies", seed=5, wrap=in_ddp)
+    job.checkpoint.load()
+    drawn = torch.rand(1).item()
+    job.checkpoint.load()
+    return *found, drawn, job.train(2) if rank < 2 and dist.get_world_size() == 2 else None
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.timeout(600)
+def test_any_number_of_ranks_loads_a_checkpoint_of_two(tmp_path):
+    wanted, losses = zip(
+        *run(2, save_all, folder(tmp_path, "save"), tmp_path, limit_s=200), strict=True
+    )
+    assert losses[0] != losses[1]  # random states are each rank's own
+    for size in (2, 3):
+        loaded = run(size, load_all, folder(tmp_path, f"load{size}"), tmp_path, limit_s=200)
+        for rank, (found, one, every, own, _, after) in enumerate(loaded):
+            assert same(found, wanted[0])
+            assert (one, every, own) == (rank if rank < 2 else 0, [0, 1], size == 2)
+            assert after == (losses[rank] if size == 2 else None)
+        assert len({each[4] for each in loaded}) == size  # a rank more draws numbers of its own
+    model, optimizer = sharded(3)
+    holdfast.Checkpoint(tmp_path / "sharded", model=model, optimizer=optimizer).load()
+    assert same(full_state(model, optimizer), wanted[0])
+    # each tensor stands in one rank's file alone
+    found = checkpoint_manifest.read_manifest(
+        tmp_path / "copies" / checkpoint_manifest.folder_name(2)
+    )
+    sizes = {entry.path: entry.size for entry in found.files if entry.path.endswith("distcp")}
+    alone = Job(tmp_path / "alone")
+    alone.train(2)
+    alone.checkpoint.save(2, asynchronous=False)
+    (single,) = [
+        entry.size
+        for entry in alone.checkpoint.last.manifest.files
+        if entry.path.endswith("distcp")
+    ]
+    assert len(sizes) == 2
+    assert sum(sizes.values()) == pytest.approx(single, rel=0.02)
+
+
+def folder(tmp_path, name):
+    made = tmp_path / name
+    made.mkdir()
+    return made
+
+
+# ---- failures on one rank
+
+
+def failures_on_rank_1(rank, root):
+    """What each kind of trouble on rank 1 alone gives on every rank, and how long it took."""
+    job = Job(root, wrap=in_ddp)
+    outcomes = []
+
+    def failing(act):
+        began = time.monotonic()
+        try:
+            act()
+        except CheckpointFailed as error:
+            outcomes.append((error.why, time.monotonic() - began))
+        else:
+            outcomes.append(("nothing", 0.0))
+
+    job.checkpoint.save(1, asynchronous=False)
+    # an object that cannot be saved
+    job.checkpoint.state.stateful["odd"] = Position(Position() if rank == 1 else 0)
+    failing(lambda: job.checkpoint.save(2, asynchronous=False))
+    del job.checkpoint.state.stateful["odd"]
+    job.checkpoint.save(2, asynchronous=False)
+    # a state that only one rank has in another form
+    job.model.module.more = nn.Linear(1, 1) if rank == 1 else None
+    failing(lambda: job.checkpoint.save(3, asynchronous=False))
+    job.model.module.more = None
+    # a file in the way, in the background
+    job.checkpoint.save(4)
+    failing(job.checkpoint.wait)
+    # a rank that does not come
+    os.environ["HOLDFAST_CHECKPOINT_S"] = "3"
+    if rank == 0:
+        failing(lambda: job.checkpoint.save(5, asynchronous=False))
+    else:
+        time.sleep(4)
+        outcomes.append(("late", 0.0))
+    return outcomes
+
+
+def test_a_failure_on_one_rank_fails_on_all(tmp_path):
+    root = tmp_path / "checkpoints"
+    zero, one = run(2, failures_on_rank_1, tmp_path, root)
+    assert "rank 1: the state of 'odd' is not only plain values and tensors" in zero[0][0]
+    assert "rank 1: in phase 'plan', while rank 0 is in 'begin'" in zero[1][0]
+    assert [why for why, _ in zero[:3]] == [why for why, _ in one[:3]]
+    assert zero[2][0] == "nothing"
+    assert "no response from rank 1 within 3" in zero[3][0]
+    assert zero[3][1] < 20
+    assert sorted(path.name for path in root.iterdir()) == [
+        *map(checkpoint_manifest.folder_name, (1, 2, 4))
+    ]
+
+
+def load_damaged(_, root):
+    job = Job(root, seed=4, wrap=in_ddp)
+    return job.checkpoint.load().step
+
+
+def save_three(_, root):
+    job = Job(root, wrap=in_ddp)
+    for number in (1, 2, 3):
+        job.checkpoint.save(number, asynchronous=False)
+
+
+def test_all_ranks_load_the_same_one_if_the_newest_are_damaged(tmp_path):
+    root = tmp_path / "checkpoints"
+    run(2, save_three, folder(tmp_path, "save"), root)
+    flipped(root / checkpoint_manifest.folder_name(3) / "__1_0.distcp")
+    Path(root / checkpoint_manifest.folder_name(2) / "rank-00001.state").unlink()
+    assert run(2, load_damaged, folder(tmp_path, "load"), root) == [1, 1]
+
+
+def rejected(_):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    inner = FullyShardedDataParallel(nn.Linear(5, 3), device_id=torch.device("cpu"))
+    with pytest.raises(InvalidValue, match="FSDP1") as outcomes:
+        holdfast.Checkpoint("nowhere", model={"net": nn.Sequential(inner)})
+    return str(outcomes.value)
+
+
+def test_fsdp1_is_rejected_with_an_alternative(tmp_path):
+    for said in run(2, rejected, tmp_path):
+        assert "'net'" in said
+        assert "fully_shard" in said

@@ -1,0 +1,71 @@
+"""Gradients reduced by groups equal a plain all-reduce, without deadlocks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import holdfast
+from holdfast.core.errors import InvalidValue
+from holdfast.training.heterogeneous.gpu_kinds import RankSpeed, RankSpeeds
+from tests.unit.training.collectives.ranks import run
+
+pytestmark = pytest.mark.slow
+#: Two fast ranks and three slow ones, not side by side.
+SPEEDS = RankSpeeds(
+    tuple(RankSpeed(rank, "", (1,), (1.0 if rank in (0, 3) else 3.0,)) for rank in range(5))
+)
+
+
+def network() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(64, 300), torch.nn.ReLU(), torch.nn.Linear(300, 8))
+
+
+def averaged(rank: int) -> tuple[float, tuple[tuple[int, ...], ...], bool]:
+    """How far the gradients are from DDP's own, relative to the largest; over three steps, in several buckets."""
+    plain = DistributedDataParallel(network(), bucket_cap_mb=0.02)
+    hooked = DistributedDataParallel(network(), bucket_cap_mb=0.02)
+    hierarchy = holdfast.reduce_by_groups(hooked, SPEEDS, timeout=30)
+    inputs = torch.randn(8, 64, generator=torch.Generator().manual_seed(rank))
+    off = 0.0
+    for _ in range(3):
+        for model in (plain, hooked):
+            model.zero_grad()
+            model(inputs).square().mean().backward()
+        pairs = [
+            (a.grad, b.grad) for a, b in zip(plain.parameters(), hooked.parameters(), strict=True)
+        ]
+        off = max(off, *((a - b).abs().max().item() / a.abs().max().item() for a, b in pairs))
+    mine = torch.cat([each.grad.flatten() for each in hooked.parameters()])
+    everyone = [torch.empty_like(mine) for _ in range(5)]
+    dist.all_gather(everyone, mine)
+    return off, hierarchy.nodes, all(torch.equal(each, mine) for each in everyone)
+
+
+def test_gradients_of_ddp_equal_those_of_a_plain_all_reduce(tmp_path: Path) -> None:
+    for off, nodes, same in run(5, averaged, tmp_path):
+        assert nodes == ((0, 3), (1, 2, 4))
+        assert off < 1e-6
+        assert same
+
+
+def refused(_: int) -> list[str]:
+    model = DistributedDataParallel(network())
+    found = []
+    for what, groups in ((network(), None), (model, [[0], [0]])):
+        try:
+            holdfast.reduce_by_groups(what, groups)
+        except InvalidValue as error:
+            found.append(str(error))
+    return found
+
+
+def test_models_that_cannot_be_reduced_by_groups_are_rejected(tmp_path: Path) -> None:
+    for bare, twice in run(2, refused, tmp_path):
+        assert "is not wrapped by DistributedDataParallel" in bare
+        assert "are not the ranks (0, 1), each once" in twice

@@ -1,0 +1,259 @@
+"""The real clients: read back what they wrote; disk errors do not affect training."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.errors import MissingExtra
+from holdfast.training import sinks
+
+ROWS = [(1, {"loss": 2.5, "eval/accuracy": 0.5}), (5, {"loss": math.nan}), (3, {"late": math.inf})]
+
+
+@pytest.fixture
+def quiet(tmp_path, monkeypatch):
+    """Folders of their own for all clients, and none of them reaches for the network."""
+    for name, value in environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return {
+        "WANDB_MODE": "offline",
+        "WANDB_DIR": str(folder),
+        "WANDB_SILENT": "true",
+        "WANDB_CONSOLE": "off",
+        "WANDB_CACHE_DIR": str(folder / "cache"),
+        "WANDB_CONFIG_DIR": str(folder / "config"),
+        "WANDB_ERROR_REPORTING": "false",
+        "MLFLOW_ALLOW_FILE_STORE": "true",
+        "MLFLOW_TRACKING_URI": f"file://{folder}/mlruns",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "DO_NOT_TRACK": "true",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def write_all(sink):
+    for step, metrics in ROWS:
+        sink.write(step, metrics)
+    sink.close()
+
+
+def same(values, others):
+    return [(step, str(value)) for step, value in values] == [
+        (step, str(value)) for step, value in others
+    ]
+
+
+@pytest.mark.slow
+def test_tensorboard(quiet):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    write_all(sinks.TensorBoard(quiet / "runs"))
+    read = EventAccumulator(str(quiet / "runs"))
+    read.Reload()
+    assert set(read.Tags()["scalars"]) == {"loss", "eval/accuracy", "late"}
+    assert same(
+        [(event.step, event.value) for event in read.Scalars("loss")], [(1, 2.5), (5, math.nan)]
+    )
+    assert same([(event.step, event.value) for event in read.Scalars("late")], [(3, math.inf)])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_mlflow(quiet):
+    pytest.importorskip("mlflow")
+    from mlflow.tracking import MlflowClient
+
+    write_all(sinks.MLflow(experiment="digits", run_name="one"))
+    client = MlflowClient(f"file://{quiet}/mlruns")
+    (run,) = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
+    assert (run.info.run_name, run.info.status) == ("one", "FINISHED")
+    again = sinks.MLflow(experiment="digits", run_id=run.info.run_id)
+    again.write(
+        9, {"loss": 1.0, "lösung [%]": 2.0, **{f"m{number}": 1.0 for number in range(2100)}}
+    )
+    again.close()
+    history = [
+        (metric.step, metric.value) for metric in client.get_metric_history(run.info.run_id, "loss")
+    ]
+    assert same(history, [(1, 2.5), (5, math.nan), (9, 1.0)])
+    assert [metric.value for metric in client.get_metric_history(run.info.run_id, "late")] == [
+        math.inf
+    ]
+    assert len(client.get_run(run.info.run_id).data.metrics) == 3 + 1 + 2100
+
+
+LOGS_TO_WANDB = """
+import math, time
+from holdfast import sinks
+guard = sinks.guarded([sinks.WandB(project="digits", dir=".")])
+guard.write(1, {"loss": 2.5})
+while not guard._workers[0]._written:  # the client is open, and will close itself when Python ends
+    time.sleep(0.01)
+for step in range(400):
+    guard.write(5, {"loss": math.nan})
+guard.write(3, {"late": math.inf, "none": None})
+"""
+
+
+@pytest.mark.slow
+def test_wandb_gets_all_writes_before_exit_without_close(quiet):
+    wandb = pytest.importorskip("wandb")
+    ended = subprocess.run(
+        [sys.executable, "-c", LOGS_TO_WANDB],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "lost" not in ended.stderr
+    (file,) = quiet.glob("wandb/offline-run-*/*.wandb")
+    rows = read_wandb(file)
+    assert [{name: row[name] for name in row if not name.startswith("_")} for row in rows] == [
+        {"loss": 2.5, "step": 1},
+        *[{"loss": "NaN", "step": 5}] * 400,
+        {"late": "Infinity", "step": 3},
+    ]
+    assert wandb.__version__
+
+
+def read_wandb(file):
+    """The rows of history in W&B's own file of records."""
+    from wandb.proto import wandb_internal_pb2
+
+    rows = []
+    for data in leveldb_log(file.read_bytes()):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        if record.WhichOneof("record_type") == "history":
+            items = {
+                item.key or ".".join(item.nested_key): item.value_json
+                for item in record.history.item
+            }
+            rows.append({name: _known(value) for name, value in items.items()})
+    return rows
+
+
+def _known(text):
+    value = json.loads(text)  # Python's takes NaN and Infinity
+    return (
+        value
+        if isinstance(value, int | str) or math.isfinite(value)
+        else {"nan": "NaN"}.get(str(value), "Infinity")
+    )
+
+
+def leveldb_log(data):
+    """The records of a log in LevelDB's format (doc/log_format.md there), behind W&B's header of 7 bytes."""
+    assert data.startswith(b":W&B")
+    place, whole = 7, b""
+    while place + 7 <= len(data):
+        if 32768 - place % 32768 < 7:  # the rest of a block is too small for a record's header
+            place += 32768 - place % 32768
+            continue
+        size, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+        whole += data[place + 7 : place + 7 + size]
+        place += 7 + size
+        if kind in (1, 4):  # full, last
+            yield whole
+            whole = b""
+
+
+@pytest.mark.parametrize(
+    ("name", "client", "arguments"),
+    [
+        ("WandB", "wandb", []),
+        ("TensorBoard", "torch.utils.tensorboard", ["x"]),
+        ("MLflow", "mlflow.entities", []),
+    ],
+)
+def test_a_missing_client_raises_one_sentence(monkeypatch, name, client, arguments):
+    sink = getattr(sinks, name)
+    monkeypatch.setitem(sys.modules, client, None)
+    with pytest.raises(MissingExtra) as caught:
+        sink(*arguments)
+    assert str(caught.value).endswith(f"install it with: pip install 'holdfast[{name.lower()}]'")
+    assert name.lower() in importlib.import_module(sink.__module__).__doc__.lower().replace(
+        "weights & biases", "wandb"
+    )
+
+
+TRAINS = """
+import json, logging, resource, sys, time
+logging.basicConfig(format="%(message)s")
+import holdfast
+from holdfast import sinks
+place, limit = sys.argv[1], int(sys.argv[2])
+made = [
+    sinks.JsonLines(f"{place}/metrics.jsonl"),
+    sinks.TensorBoard(f"{place}/runs"),
+    sinks.MLflow(f"file://{place}/mlruns"),
+    sinks.WandB(project="digits", dir=place),
+]
+guard = sinks.guarded(made, most_failures=3)
+if limit:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+guard.write(0, {"loss": 1.0})
+time.sleep(float(sys.argv[3]))
+longest = 0.0
+for step in range(1, 300):
+    begun = time.perf_counter()
+    guard.write(step, {f"metric {number}": 1.0 for number in range(20)})
+    longest = max(longest, time.perf_counter() - begun)
+    time.sleep(0.002)
+guard.close(20)
+print(json.dumps({"longest": longest, "lost": guard.lost}))
+"""
+
+
+def trains(folder: Path, place: str, limit: int = 0) -> tuple[dict[str, float], str]:
+    ended = subprocess.run(
+        [sys.executable, "-c", TRAINS, place, str(limit), "2"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        env={**os.environ, **environment(folder)},
+        cwd=folder,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout.splitlines()[-1]), ended.stderr
+
+
+@pytest.mark.slow
+def test_a_full_disk_does_not_affect_training(tmp_path):
+    for extra in ("wandb", "tensorboard", "mlflow"):
+        pytest.importorskip(extra)
+    told, said = trains(tmp_path, str(tmp_path), limit=20_000)
+    assert said.count("JsonLines failed; training continues: OSError") == 1
+    assert said.count("JsonLines failed 3 times in a row; it is disabled") == 1
+    assert "TensorBoard f" in said
+    assert told["lost"] > 300
+    assert told["longest"] < 0.25
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines[:10]] == list(range(10))
+
+
+@pytest.mark.slow
+def test_an_unwritable_folder_does_not_affect_training(tmp_path):
+    for extra in ("wandb", "tensorboard", "mlflow"):
+        pytest.importorskip(extra)
+    told, said = trains(tmp_path, "/proc/holdfast")
+    for name in ("JsonLines", "TensorBoard", "MLflow"):
+        assert said.count(f"{name} failed; training continues") == 1
+        assert said.count(f"{name} lost 300 of 300 writes") == 1
+    assert told["longest"] < 0.25

@@ -1,0 +1,110 @@
+"""Which errors count as another rank's death, and how a survivor waits for its order."""
+
+import json
+import threading
+import time
+
+import pytest
+import torch.distributed as dist
+
+from holdfast.core.errors import CheckpointFailed
+from holdfast.launcher.elastic import worker_replacement
+from holdfast.training import in_process_restart
+
+
+@pytest.mark.parametrize(
+    ("error", "of_a_peer"),
+    [
+        (
+            RuntimeError(
+                "[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:3921"
+            ),
+            True,
+        ),
+        (dist.DistBackendError("NCCL communicator was aborted"), True),
+        (CheckpointFailed("saving step 3", why=in_process_restart.PEER_DIED), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ValueError("gloo"), False),
+        (KeyError("NCCL"), False),
+    ],
+)
+def test_errors_that_another_ranks_death_may_cause(error, of_a_peer):
+    assert in_process_restart._is_peer_failure(error) is of_a_peer
+    raised_from, raised_beside, hidden = TypeError(), TypeError(), TypeError()
+    raised_from.__cause__ = raised_beside.__context__ = hidden.__context__ = error
+    hidden.__suppress_context__ = True  # raise … from None
+    assert [
+        in_process_restart._is_peer_failure(each) for each in (raised_from, raised_beside, hidden)
+    ] == [
+        of_a_peer,
+        of_a_peer,
+        False,
+    ]
+
+
+@pytest.fixture
+def box(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_BOX", str(tmp_path / "rank0.box"))
+    return tmp_path / "rank0.box"
+
+
+def answered(box, answer):
+    """Return the calls that :func:`in_place` made after a peer error, for this agent answer."""
+    calls = []
+
+    def train():
+        calls.append((box.parent / "rank0.box.in-place").exists())
+        raise RuntimeError("Connection closed by peer")
+
+    def agent():
+        while not (box.parent / "rank0.box.waits").exists():
+            time.sleep(0.001)
+        (box.parent / "new").write_text(json.dumps(answer))
+        (box.parent / "new").rename(box.parent / "rank0.box.again")
+
+    thread = threading.Thread(target=agent)
+    thread.start()
+    with pytest.raises(RuntimeError, match="Connection closed by peer"):
+        in_process_restart.in_place(train)
+    thread.join()
+    return calls
+
+
+def test_if_no_rank_died_the_error_is_raised_and_no_files_remain(box):
+    assert answered(box, {}) == [True]
+    assert list(box.parent.iterdir()) == []
+
+
+def test_an_unrelated_error_is_raised_immediately(box):
+    def train():
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        in_process_restart.in_place(train)
+    assert list(box.parent.iterdir()) == []
+
+
+def test_waiting_ranks_are_released_if_none_died_and_a_silent_one_is_logged_once(box, monkeypatch):
+    monkeypatch.setattr(worker_replacement, "NO_DEATH_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(worker_replacement, "ACCEPT_TIMEOUT_S", 0.05)
+    environments = {
+        0: {"HOLDFAST_BOX": str(box)},
+        1: {"HOLDFAST_BOX": str(box.with_name("rank1.box"))},
+    }
+    survivors = worker_replacement.SurvivingRanks()
+    survivors.release_waiting(environments)
+    assert survivors.take_unresponsive() == []
+    box.with_name("rank0.box.waits").touch()
+    survivors.release_waiting(environments)
+    assert not box.with_name("rank0.box.again").exists()
+    time.sleep(0.1)
+    survivors.release_waiting(environments)
+    assert json.loads(box.with_name("rank0.box.again").read_text()) == {}
+    assert in_process_restart.has_restart_order()
+
+    survivors.notify(environments, {0, 1})
+    box.with_name("rank1.box.again").unlink()  # it accepted the restart
+    time.sleep(0.1)
+    assert survivors.take_unresponsive() == [0]
+    assert survivors.take_unresponsive() == []
+    assert not in_process_restart.has_restart_order()

@@ -1,0 +1,103 @@
+"""Messages between agent and watcher: every kind survives a round trip, others are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.findings import Verdict
+from holdfast.core.rank_table import StepProblem
+from holdfast.watcher.agent_messages import (
+    HangSuspected,
+    JudgeNow,
+    NodeSummary,
+    PeerSummaries,
+    ProgressNote,
+    RankWarning,
+    StartWatching,
+    StopWatching,
+    SuspicionWithdrawn,
+    UndecodableMessage,
+    VerdictReport,
+    WatchedWorker,
+    WorkerExits,
+    decode_reply,
+    decode_request,
+    encode_message,
+)
+from holdfast.watcher.flight_recorder.dump_requests import DumpLocation
+from holdfast.watcher.job_state import JobState
+
+START = StartWatching(
+    generation=2,
+    run_dir="/runs/1",
+    node=0,
+    nodes=2,
+    leader=True,
+    world_size=4,
+    workers=(
+        WatchedWorker(0, 100, "/dev/shm/x/rank0.box", DumpLocation("/a", "/b")),
+        WatchedWorker(1, 101, "/dev/shm/x/rank1.box"),
+    ),
+)
+REQUESTS = (
+    START,
+    WorkerExits(codes={0: -9, 1: 3}),
+    PeerSummaries(summaries={1: "text"}),
+    StopWatching(),
+    JudgeNow(),
+)
+REPORT = VerdictReport(
+    generation=2,
+    hang=True,
+    verdict=Verdict(question="Why did the job hang?"),
+    stuck=(1,),
+    detected_s=6.5,
+    job=JobState(
+        step=9,
+        hosts={0: "a"},
+        nodes={0: 0},
+        trouble=StepProblem(what="nan", step=9, first=9, last=9),
+    ),
+)
+REPLIES = (
+    ProgressNote(text="a"),
+    HangSuspected(text="b"),
+    SuspicionWithdrawn(text="c"),
+    RankWarning(rank=1, about="loss", text="d"),
+    NodeSummary(summary="e"),
+    REPORT,
+)
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda message: type(message).__name__)
+def test_requests_survive_a_round_trip(request_) -> None:
+    line = encode_message(request_)
+    assert line.endswith(b"}\n")
+    assert decode_request(line) == request_
+
+
+@pytest.mark.parametrize("reply", REPLIES, ids=lambda message: type(message).__name__)
+def test_replies_survive_a_round_trip(reply) -> None:
+    assert decode_reply(encode_message(reply)) == reply
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"no JSON\n",
+        b"\xff\n",
+        b"[]\n",
+        b"{}\n",
+        b'{"kind": "note", "text": "a reply"}\n',
+        b'{"kind": "exits"}\n',
+        b'{"kind": "exits", "codes": {"0": "nine"}}\n',
+        b"[" * 100_000,
+    ],
+)
+def test_other_lines_are_refused(line) -> None:
+    with pytest.raises(UndecodableMessage, match="ignored a message"):
+        decode_request(line)
+
+
+def test_unknown_fields_of_a_newer_version_are_ignored() -> None:
+    assert decode_request(b'{"kind": "judge", "urgency": 3}') == JudgeNow()

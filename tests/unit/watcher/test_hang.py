@@ -1,0 +1,393 @@
+"""The verdict: every kind of root, consequences, ruled-out causes and missing data."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.findings import Verdict
+from holdfast.core.rank_table import (
+    ChildProcess,
+    ProcessGroupInfo,
+    ProcessState,
+    RaisedException,
+    RankState,
+    RecordedCall,
+    ScriptEnd,
+    SourceLine,
+    ThreadStack,
+)
+from holdfast.watcher.rules import hang
+from holdfast.watcher.source_context import EnclosingLoop, Guard, SourceContext
+from tests.unit.watcher.rank_tables import EVAL, LOADER, TRAIN, call, history, row, world
+
+
+def judge(ranks: list[RankState], **more: object) -> Verdict:
+    """Return the verdict for these ranks."""
+    size = max(state.rank for state in ranks) + 1
+    return hang.judge_hang(ranks, more.pop("groups", world(size)), world_size=size, **more)  # type: ignore[arg-type]
+
+
+def waiting(*ranks: int) -> list[RankState]:
+    """Return ranks in all_reduce #31."""
+    return [row(rank, *history(30), call(31)) for rank in ranks]
+
+
+def root_of(verdict: Verdict) -> tuple[str, int | None, int | None]:
+    """Return cause, rank and line of the root."""
+    assert verdict.root is not None
+    return verdict.root.cause, verdict.root.subject.rank, verdict.root.subject.line
+
+
+def test_a_job_without_waiting_ranks_has_no_root() -> None:
+    verdict = judge([row(rank, *history(30)) for rank in range(4)])
+    assert verdict.root is None
+    assert verdict.consequences == ()
+
+
+def test_the_sleeping_rank_is_named_with_its_line_and_the_waiting_ranks() -> None:
+    verdict = judge([*waiting(0, 1, 3), row(2, *history(30), at=LOADER)])
+    assert root_of(verdict) == ("rank-missing-collective", 2, 12)
+    said = [item.message for item in verdict.consequences]
+    assert said == ["ranks 0-1,3 wait in all_reduce #31 at train.py:41 for rank 2"]
+    ruled_out = {item.cause for item in verdict.ruled_out}
+    assert ruled_out >= {"rank-killed", "rank-stopped", "collective-mismatch", "straggler"}
+    assert verdict.root is not None
+    assert any("load" in fact.text for fact in verdict.root.evidence)
+
+
+@pytest.mark.parametrize(
+    ("state", "cause"),
+    [
+        (row(2, *history(30), at=TRAIN, life=ProcessState.STOPPED), "rank-stopped"),
+        (row(2, *history(30), at=TRAIN, life=ProcessState.DISK), "rank-uninterruptible-io"),
+        (row(2, *history(30), at=LOADER, blocked_on="FIFO /data/samples"), "file-io-blocked"),
+        (row(2, *history(30), life=ProcessState.DEAD, exit_code=-9), "rank-killed"),
+        (
+            row(2, *history(30), life=ProcessState.DEAD, exit_code=-9, out_of_memory=True),
+            "host-oom-killed",
+        ),
+        (row(2, *history(30), life=ProcessState.DEAD, exit_code=-11), "segfault-in-worker"),
+        (row(2, *history(30), life=ProcessState.DEAD, exit_code=-15), "signal-sigterm-preempted"),
+        (row(2, *history(30), life=ProcessState.DEAD, exit_code=3), "exit-nonzero"),
+        (row(2, *history(30), life=ProcessState.DEAD, exit_code=0), "rank-exits-early"),
+        (
+            row(
+                2,
+                *history(30),
+                life=ProcessState.DEAD,
+                exit_code=0,
+                ended=ScriptEnd("sys.exit", EVAL),
+            ),
+            "rank-exits-early",
+        ),
+        (
+            row(
+                2,
+                *history(30),
+                life=ProcessState.DEAD,
+                exit_code=-6,
+                ended=ScriptEnd("sys.exit", EVAL),
+            ),
+            "rank-exits-early",
+        ),
+        (
+            row(
+                2,
+                *history(30),
+                life=ProcessState.DEAD,
+                exit_code=0,
+                ended=ScriptEnd("end of script"),
+            ),
+            "uneven-inputs",
+        ),
+        (
+            row(
+                2,
+                *history(30),
+                exit_code=1,
+                life=ProcessState.DEAD,
+                raised=RaisedException("ValueError", "bad", EVAL),
+            ),
+            "python-exception-on-one-rank",
+        ),
+        (
+            row(
+                2,
+                *history(30),
+                exit_code=1,
+                life=ProcessState.DEAD,
+                raised=RaisedException("RuntimeError", "CUDA out of memory.", EVAL),
+            ),
+            "oom-on-one-rank-then-timeout",
+        ),
+        (
+            row(
+                2,
+                *history(30),
+                exit_code=1,
+                life=ProcessState.DEAD,
+                raised=RaisedException(
+                    "RuntimeError", "DataLoader worker (pid(s) 77) exited unexpectedly", EVAL
+                ),
+            ),
+            "dataloader-worker-died",
+        ),
+    ],
+)
+def test_the_process_state_determines_the_cause(state: RankState, cause: str) -> None:
+    assert root_of(judge([*waiting(0, 1, 3), state]))[:2] == (cause, 2)
+
+
+def asleep(at: SourceLine, held: tuple[bool, ...], **more: object) -> RankState:
+    """Return rank 2 in two samples, with or without the GIL."""
+    stacks = tuple(
+        ThreadStack((at,), time=100.0 + number, holds_lock=each) for number, each in enumerate(held)
+    )
+    return row(2, *history(30), at=at, **{"stacks": stacks, **more})
+
+
+def test_a_rank_asleep_with_the_gil_held_is_named() -> None:
+    verdict = judge([*waiting(0, 1, 3), asleep(TRAIN, (True, True))])
+    assert root_of(verdict) == ("python-lock-held", 2, TRAIN.line)
+    assert verdict.root is not None
+    assert any("holds the GIL and does not run" in fact.text for fact in verdict.root.evidence)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        asleep(TRAIN, (True, False)),
+        asleep(TRAIN, (False, True)),
+        asleep(TRAIN, (True, True), cpu_share=0.4),
+    ],
+)
+def test_a_rank_that_held_the_gil_briefly_or_works_is_not_named_for_it(state: RankState) -> None:
+    assert root_of(judge([*waiting(0, 1, 3), state]))[:2] == ("rank-missing-collective", 2)
+
+
+@pytest.mark.parametrize("others", [call(31), call(32)], ids=["still inside", "in the next one"])
+def test_a_rank_stopped_inside_a_collective_is_named_instead_of_the_network(
+    others: RecordedCall,
+) -> None:
+    waits = [row(rank, *history(others.sequence - 1), others) for rank in (0, 1, 3)]
+    verdict = judge([*waits, row(2, *history(30), call(31), life=ProcessState.STOPPED)])
+    assert root_of(verdict)[:2] == ("rank-stopped", 2)
+    assert verdict.root is not None
+    assert "all_reduce #31" in verdict.root.message
+
+
+def test_a_stopped_rank_that_waits_for_missing_ranks_is_no_root() -> None:
+    stopped = row(2, *history(30), call(31), life=ProcessState.STOPPED)
+    assert root_of(judge([*waiting(0, 1), stopped, row(3, *history(30), at=LOADER)])) == (
+        "rank-missing-collective",
+        3,
+        12,
+    )
+
+
+def test_a_crash_after_the_script_end_is_attributed_to_the_open_group() -> None:
+    done = [
+        row(
+            rank,
+            *history(30),
+            life=ProcessState.DEAD,
+            exit_code=0,
+            ended=ScriptEnd("end of script"),
+        )
+        for rank in (0, 1, 3)
+    ]
+    crashed = row(
+        2, *history(30), life=ProcessState.DEAD, exit_code=-6, ended=ScriptEnd("end of script")
+    )
+    assert root_of(judge([*done, crashed]))[:2] == ("group-left-at-exit", 2)
+
+
+def test_a_dead_loader_worker_is_distinguished_from_a_slow_one() -> None:
+    stack = (
+        ThreadStack(
+            (SourceLine("/env/torch/utils/data/dataloader.py", 1, "_try_get_data"), LOADER)
+        ),
+    ) * 2
+    dead = row(
+        2, *history(30), stacks=stack, children=(ChildProcess(77, "pt_data_worker", alive=False),)
+    )
+    assert root_of(judge([*waiting(0, 1, 3), dead]))[0] == "dataloader-worker-died"
+
+
+def test_survivors_that_lost_their_peer_are_not_the_root() -> None:
+    lost = RaisedException(
+        "RuntimeError", "[gloo] Connection closed by peer [127.0.0.1]:1234", TRAIN
+    )
+    dead = [
+        row(rank, *history(30), life=ProcessState.DEAD, exit_code=1, raised=lost) for rank in (0, 1)
+    ]
+    verdict = judge([*dead, row(2, *history(30), life=ProcessState.DEAD, exit_code=-9)])
+    assert root_of(verdict)[:2] == ("rank-killed", 2)
+    quiet = judge(
+        [
+            *dead,
+            row(
+                2,
+                *history(30),
+                life=ProcessState.DEAD,
+                exit_code=0,
+                ended=ScriptEnd("sys.exit", EVAL),
+            ),
+        ]
+    )
+    assert root_of(quiet)[:2] == ("rank-exits-early", 2)
+
+
+def test_the_same_exception_everywhere_is_one_cause() -> None:
+    raised = RaisedException("FileNotFoundError", "config.yaml", EVAL)
+    dead = [row(rank, life=ProcessState.DEAD, exit_code=1, raised=raised) for rank in range(4)]
+    assert root_of(judge(dead))[0] == "python-exception-all-ranks"
+
+
+def guarded(place: SourceLine) -> dict[SourceLine, SourceContext]:
+    """Return source in which the line has a rank guard."""
+    return {
+        place: SourceContext(
+            "evaluate", 70, "", (Guard(75, "if rank == 0", "body", rank_dependent=True),)
+        )
+    }
+
+
+def test_a_rank_guarded_collective_is_named() -> None:
+    odd = row(0, *history(30), call(31, "broadcast", site=EVAL))
+    verdict = judge([odd, *waiting(1, 2, 3)], source=guarded(EVAL))
+    assert root_of(verdict) == ("rank-guarded-collective", 0, EVAL.line)
+    assert verdict.root is not None
+    assert "if rank == 0" in verdict.root.message
+
+
+def test_a_tie_goes_to_the_side_with_a_rank_guard() -> None:
+    for odd in (0, 1):
+        ranks = [
+            row(rank, call(1, "broadcast", site=EVAL) if rank == odd else call(1))
+            for rank in (0, 1)
+        ]
+        assert root_of(judge(ranks, source=guarded(EVAL)))[:2] == ("rank-guarded-collective", odd)
+
+
+def test_an_unexplained_tie_is_reported_as_a_tie() -> None:
+    verdict = judge([row(0, call(1, elements=4)), row(1, call(1, elements=5))])
+    assert verdict.root is not None
+    assert "a tie" in verdict.root.message
+
+
+def test_a_rank_that_left_a_loop_early_is_named() -> None:
+    source = {
+        TRAIN: SourceContext(
+            "main", 30, "", (), (EnclosingLoop(38, 50, "for batch in loader:", None),)
+        ),
+        EVAL: SourceContext("main", 30, ""),
+    }
+    odd = row(3, *history(30), call(31, "barrier", site=EVAL))
+    assert root_of(judge([*waiting(0, 1, 2), odd], source=source))[:2] == ("uneven-inputs", 3)
+
+
+def test_a_mismatch_explains_the_deaths_after_it() -> None:
+    """gloo aborts every rank when the dtypes of an all-reduce differ."""
+    states = [
+        row(
+            rank,
+            *history(30),
+            call(31, dtype="float16" if rank == 1 else "float32"),
+            life=ProcessState.DEAD,
+            exit_code=-6,
+        )
+        for rank in range(4)
+    ]
+    assert root_of(judge(states))[:2] == ("mismatched-dtype", 1)
+
+
+def test_a_wait_cycle_is_named_with_both_calls() -> None:
+    groups = world(4) | {
+        "a": ProcessGroupInfo("a", (0, 1, 2, 3)),
+        "b": ProcessGroupInfo("b", (0, 1, 2, 3)),
+    }
+    turned = row(1, call(9, group="b", site=EVAL))
+    ranks = [
+        turned if rank == 1 else row(rank, call(9, group="a", site=TRAIN)) for rank in range(4)
+    ]
+    verdict = judge(ranks, groups=groups)
+    assert root_of(verdict) == ("collective-order-inversion", 1, EVAL.line)
+
+
+def test_a_send_without_a_receive_is_named() -> None:
+    ranks = [row(0, *history(30), call(1, "send", peer=1, site=EVAL)), *waiting(1, 2)]
+    assert root_of(judge(ranks)) == ("p2p-without-partner", 0, EVAL.line)
+
+
+def test_new_group_called_by_some_ranks_is_named() -> None:
+    ranks = [
+        row(0, *history(30), call(1, "new_group", group="new_group", site=EVAL)),
+        *waiting(1, 2, 3),
+    ]
+    assert root_of(judge(ranks)) == ("new-group-by-some-ranks", 0, EVAL.line)
+
+
+def test_a_rank_missing_at_the_rendezvous_is_named() -> None:
+    entered = [
+        row(rank, call(1, "init_process_group", group="init_process_group")) for rank in (0, 1)
+    ]
+    assert root_of(judge([*entered, row(2, at=LOADER)]))[:2] == ("store-wait", 2)
+
+
+def test_a_call_that_all_ranks_entered_points_to_the_network() -> None:
+    assert root_of(judge(waiting(0, 1, 2, 3)))[0] == "network-fabric-fault"
+
+
+def test_ranks_still_inside_a_completed_call_point_to_the_network() -> None:
+    rows = [*waiting(0, 2), row(1, *history(31)), row(3, *history(31))]
+    root = judge(rows).root
+    assert root is not None
+    assert root.cause == "network-fabric-fault"
+    assert "ranks 0,2 are still in all_reduce #31" in root.message
+
+
+def test_a_blocked_rank_that_no_rank_waits_for_is_named() -> None:
+    gone = [row(rank, *history(9), life=ProcessState.DEAD, exit_code=0) for rank in (0, 2)]
+    root = judge([*gone, row(1, *history(9), at=LOADER)]).root
+    assert root is not None
+    assert (root.cause, root.subject.rank, root.subject.line) == (
+        "stalled-outside-collectives",
+        1,
+        LOADER.line,
+    )
+    assert "ranks 0,2 have ended" in root.message
+
+
+def test_a_process_that_outlives_its_script_is_named() -> None:
+    state = row(1, *history(9), at=LOADER, ended=ScriptEnd("end of script", time=50.0))
+    root = judge([row(0, *history(9), life=ProcessState.DEAD, exit_code=0), state]).root
+    assert root is not None
+    assert root.message.startswith("the script of rank 1 ended but its process still runs")
+
+
+def test_ranks_that_ended_during_the_observation_are_not_named() -> None:
+    end = ScriptEnd("end of script", time=50.0)
+    gone = [
+        row(rank, *history(9), life=ProcessState.DEAD, exit_code=code, at=LOADER, ended=end)
+        for rank, code in ((0, 0), (1, None))
+    ]
+    assert judge(gone).root is None
+
+
+def test_missing_observations_are_listed() -> None:
+    verdict = hang.judge_hang(
+        [*waiting(0, 1), row(2, *history(30), unseen=("ptrace was refused",))],
+        world(5),
+        world_size=5,
+    )
+    assert any("ptrace was refused" in text and "2" in text for text in verdict.unseen)
+    assert any("3-4" in text for text in verdict.unseen)
+    assert not any(item.cause == "rank-killed" for item in verdict.ruled_out)
+
+
+def test_an_unobserved_rank_is_named() -> None:
+    verdict = hang.judge_hang(waiting(0, 1, 3), world(4), world_size=4)
+    assert verdict.root is not None
+    assert verdict.root.subject.rank == 2
+    assert verdict.root.confidence <= 0.5

@@ -1,0 +1,30 @@
+"""Combining the summaries of nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.rank_table import ProcessState, RankState
+from holdfast.watcher.node import JobSummary, combine_summaries
+
+
+@pytest.mark.parametrize(
+    ("life", "known"),
+    [
+        (ProcessState.RUNNING, ProcessState.UNKNOWN),
+        (ProcessState.DEAD, ProcessState.DEAD),
+        (ProcessState.STOPPED, ProcessState.STOPPED),
+    ],
+)
+def test_ranks_of_an_unreachable_node_have_an_unknown_state(life, known):
+    here = JobSummary((RankState(rank=0, life=ProcessState.RUNNING),), {}, 2, 1.0, 20.0)
+    there = JobSummary((RankState(rank=1, life=life),), {}, 2, 1.0, 11.0)
+    states = combine_summaries([there, here], 20.0, 5.0).ranks
+    assert [(state.rank, state.life, state.unseen) for state in states] == [
+        (0, ProcessState.RUNNING, ()),
+        (1, known, ("its node last reported 9 s ago",)),
+    ]
+    assert [state.life for state in combine_summaries([here, there], 14.0, 5.0).ranks] == [
+        ProcessState.RUNNING,
+        life,
+    ]

@@ -1,0 +1,198 @@
+"""From a close observation to a verdict."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.core.rank_table import ProcessState, RaisedException
+from holdfast.watcher import stall_detector as module
+from holdfast.watcher.node import JobSummary
+from holdfast.watcher.rules.stall import StallLimits
+from holdfast.watcher.stall_detector import StallDetector
+from tests.unit.watcher.rank_tables import LOADER, call, history, row, world
+
+LIMITS = StallLimits()
+
+
+def judged_after(silent_s, **late):
+    """Return the outcome if rank 1 waits in init_process_group for rank 0, which made no call."""
+    early = row(
+        1, call(1, "init_process_group", group="init_process_group"), step=None, step_p99_s=None
+    )
+    ranks = (row(0, at=LOADER, step=None, step_p99_s=None, **late), early)
+    return StallDetector(LIMITS).judge_silence(
+        JobSummary(ranks, {}, 2, silent_since=0.0, time=silent_s), silent_s
+    )
+
+
+@pytest.mark.parametrize("busy", [{"cpu_share": 0.9}, {"io_bytes": 10_000_000}])
+def test_a_rank_that_still_imports_gets_more_time(busy):
+    assert judged_after(6.0, **busy).verdict is None
+    assert "rank 0 has not reached init_process_group" in judged_after(300.0, **busy).note
+
+
+def test_a_rank_that_sleeps_before_joining_gets_the_first_step_limit():
+    assert judged_after(LIMITS.first_step_s - 1).verdict is None
+    root = judged_after(LIMITS.first_step_s + 1).verdict.root
+    assert (root.cause, root.subject.rank) == ("store-wait", 0)
+
+
+class Lint:
+    """A fake linter."""
+
+    def __init__(self, is_running):
+        self.is_running = is_running
+
+    def start(self, ranks):
+        pass
+
+    def hints(self, _wait_s):
+        return ()
+
+
+def diverged():
+    """Return two ranks in different collectives of the same number."""
+    ranks = (row(0, call(1, "barrier"), at=LOADER), row(1, call(1, "all_reduce"), at=LOADER))
+    return JobSummary(ranks, {}, 2, silent_since=time.time() - 60, time=time.time())
+
+
+def test_a_verdict_waits_for_the_linter(monkeypatch):
+    detector, table = StallDetector(StallLimits(stall_s=1.0, first_step_s=1.0)), diverged()
+    lint = Lint(is_running=True)
+    monkeypatch.setattr(detector, "_lint", lint)
+    monkeypatch.setattr("holdfast.watcher.stall_detector.BETWEEN_SAMPLES_S", 0.0)
+    for _ in range(3):
+        assert detector.update(table, lambda: table, lambda own: own).verdict is None
+    lint.is_running = False
+    outcome = detector.update(table, lambda: table, lambda own: own)
+    assert outcome.verdict.root.cause == "mismatched-operation"
+    assert outcome.silent_s > 59
+    assert (
+        detector.update(table, lambda: table, lambda own: own).verdict is None
+    )  # it is returned once
+
+
+def test_a_job_that_advances_during_linting_is_no_hang(monkeypatch):
+    detector, table = StallDetector(StallLimits(stall_s=1.0, first_step_s=1.0)), diverged()
+    lint = Lint(is_running=True)
+    monkeypatch.setattr(detector, "_lint", lint)
+    monkeypatch.setattr("holdfast.watcher.stall_detector.BETWEEN_SAMPLES_S", 0.0)
+    for _ in range(3):
+        detector.update(table, lambda: table, lambda own: own)
+    lint.is_running = False
+    later = replace(table, silent_since=time.time())
+    assert detector.update(later, lambda: later, lambda own: own).verdict is None
+
+
+# A suspicion is reported before it is acted on
+
+
+class Job:
+    """A job on a fake clock: rank 0 sleeps from second 1000, rank 1 waits for it."""
+
+    def __init__(self, monkeypatch, limits=LIMITS):
+        self.now = 1000.0
+        self.progress = {0: 1000.0, 1: 1000.0}
+        self.sleeper = {}
+        self.waiter = {}
+        self.detector = StallDetector(limits)
+        monkeypatch.setattr(module.time, "time", lambda: self.now)
+        monkeypatch.setattr(self.detector, "_lint", Lint(is_running=False))
+
+    def table(self):
+        calls = (*history(30), call(31))
+        sleeper = row(0, *calls[:-1], at=LOADER, progress=self.progress[0], **self.sleeper)
+        waiter = row(1, *calls, at=LOADER, progress=self.progress[1], **self.waiter)
+        return JobSummary((sleeper, waiter), world(2), 2, max(self.progress.values()), self.now)
+
+    def outcomes_until(self, second):
+        """Return all non-empty outcomes of ticks, two per second."""
+        found = []
+        while self.now < second:
+            self.now += 0.5
+            outcome = self.detector.update(self.table(), self.table, lambda own: own)
+            if outcome.verdict or outcome.suspicion or outcome.withdrawal:
+                found.append((self.now - 1000, outcome))
+        return found
+
+
+@pytest.fixture
+def job(monkeypatch):
+    return Job(monkeypatch)
+
+
+def test_a_rank_that_may_recover_is_suspected_first_and_acted_on_after_a_minute(job):
+    (early, suspicion), (late, acted) = job.outcomes_until(1200)
+    assert (early < 8, suspicion.verdict, suspicion.withdrawal) == (True, None, None)
+    assert "suspected hang" in suspicion.suspicion
+    assert "rank 0 never entered all_reduce #31; it is blocked at data.py:12" in suspicion.suspicion
+    assert "SYNC002 rank-missing-collective" in suspicion.suspicion
+    assert "60 s" in suspicion.suspicion
+    assert 60 <= late < 64
+    assert (acted.verdict.root.cause, acted.verdict.root.subject.rank) == (
+        "rank-missing-collective",
+        0,
+    )
+    assert acted.silent_s >= 60
+    assert acted.suspicion is None
+
+
+def test_the_suspicion_is_withdrawn_once_when_the_rank_advances(job):
+    job.outcomes_until(1010)
+    job.progress = {0: 1010.2, 1: 1010.2}
+    ((_, outcome),) = job.outcomes_until(1012)
+    assert "suspicion withdrawn: the job advanced after 10.2 s" in outcome.withdrawal
+    assert "rank 0 never entered all_reduce #31" in outcome.withdrawal
+    assert (outcome.verdict, outcome.suspicion) == (None, None)
+    ((_, again), _) = job.outcomes_until(1100)
+    assert "suspected hang" in again.suspicion  # it sleeps again
+
+
+def test_a_suspected_rank_that_is_then_stopped_is_acted_on_at_once(job):
+    job.outcomes_until(1020)
+    job.sleeper = {"life": ProcessState.STOPPED}
+    ((late, outcome),) = job.outcomes_until(1050)
+    assert late < 24
+    assert outcome.verdict.root.cause == "rank-stopped"
+
+
+def test_a_stopped_rank_is_acted_on_without_a_suspicion(job):
+    job.sleeper = {"life": ProcessState.STOPPED}
+    ((early, outcome),) = job.outcomes_until(1100)
+    assert early < 8
+    assert outcome.verdict.root.cause == "rank-stopped"
+
+
+def test_the_user_can_shorten_the_delay(monkeypatch):
+    ((early, outcome),) = Job(monkeypatch, StallLimits(act_after_s=5.0)).outcomes_until(1100)
+    assert early < 8
+    assert outcome.verdict.root.cause == "rank-missing-collective"
+
+
+def test_timed_out_ranks_do_not_withdraw_the_suspicion_or_change_the_root(job):
+    job.outcomes_until(1015)
+    job.progress[1] = 1015.1  # its call failed
+    assert job.outcomes_until(1016) == []
+    raised = RaisedException(
+        "RuntimeError", "Timed out waiting 15000ms for recv operation to complete", None
+    )
+    job.waiter = {"raised": raised, "exit_code": 1, "life": ProcessState.DEAD}
+    verdict = job.detector.final_verdict(job.table())
+    assert (verdict.root.cause, verdict.root.subject.rank) == ("rank-missing-collective", 0)
+    assert "rank 1 waits in all_reduce #31" in verdict.consequences[0].message
+    assert "rank 1 then failed: RuntimeError: Timed out" in verdict.consequences[-1].message
+    assert "rank-killed" not in {each.cause for each in verdict.ruled_out}
+
+
+def test_a_rank_that_dies_of_its_own_error_is_the_root(job):
+    job.outcomes_until(1015)
+    job.waiter = {
+        "raised": RaisedException("ValueError", "bad sample", None),
+        "exit_code": 1,
+        "life": ProcessState.DEAD,
+    }
+    root = job.detector.final_verdict(job.table()).root
+    assert (root.cause, root.subject.rank) == ("python-exception-on-one-rank", 1)
