@@ -94,12 +94,12 @@ def train():
             break
         time.sleep(0.02)
     dist.barrier()
-    dist.destroy_process_group()
     return generation
 
 
 try:
     print("ended in generation", holdfast.in_place(train))  # noqa: T201
+    dist.destroy_process_group()  # after train freed the model: see python-lock-held
 except RuntimeError:
     record_event(event="failed")
     raise

@@ -106,7 +106,7 @@ def test_low_memory_is_reported(small_memory, tmp_path):
     try:
         job.wait_for("ready")
         (tmp_path / "go").write_text("")
-        job.wait_for(r"health of \S+: 0\.[01] of 1\.5 GiB of the control group's limit are left")
+        job.wait_for(r"health of \S+: 0\.[01] of 1\.5 GiB of the cgroup limit are left")
         job.end()
     finally:
         job.kill()

@@ -160,10 +160,11 @@ def main() -> None:
         holdfast.in_place(train, options)
     else:
         train(options)
+    dist.destroy_process_group()  # only now: the model of `train` must be freed before its group
 
 
 def train(options: argparse.Namespace) -> None:
-    """Train from the creation of the process group to its end."""
+    """Train from the creation of the process group to the last step."""
     dist.init_process_group("gloo")
     trace = Trace(
         dist.get_rank(), options.submission, settings.read_count("TORCHELASTIC_RESTART_COUNT")
@@ -202,7 +203,6 @@ def train(options: argparse.Namespace) -> None:
     if not started:
         trace.record("resumed", loop.step, pid=os.getpid())
     trace.record("done", loop.step, weights=hash_weights(model))
-    dist.destroy_process_group()
 
 
 def step(

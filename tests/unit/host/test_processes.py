@@ -244,13 +244,13 @@ def test_children(start):
     watch = ChildrenWatch(child.pid)
     begun = time.time()
     found = by_name(
-        until(watch.look, lambda found: {"pt_grandchild", "pt_killed"} <= by_name(found).keys())
+        until(watch.sample, lambda found: {"pt_grandchild", "pt_killed"} <= by_name(found).keys())
     )
     assert found["pt_sleeper"] == ChildProcess(sleeping, "pt_sleeper", alive=True)
     assert found["pt_parent"].pid == parent
 
     os.kill(killed, signal.SIGKILL)
-    found = by_name(until(watch.look, lambda found: not by_name(found)["pt_killed"].alive))
+    found = by_name(until(watch.sample, lambda found: not by_name(found)["pt_killed"].alive))
     assert found["pt_killed"] == ChildProcess(killed, "pt_killed", alive=False, exit_code=-9)
     assert (
         until(lambda: by_name(watch.sample())["pt_status"], lambda seen: not seen.alive).exit_code

@@ -239,7 +239,7 @@ PR_CAPBSET_DROP, CAP_SYS_PTRACE = 24, 19
 ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_SYS_PTRACE, 0, 0, 0)
 from pathlib import Path
 from holdfast.host.processes import python_stacks as stacks
-taken = stacks.sample(int(sys.argv[1]), 10.0, Path(sys.argv[2]) if sys.argv[2] else None, int(sys.argv[3]))
+taken = stacks.sample_stacks(int(sys.argv[1]), 10.0, Path(sys.argv[2]) if sys.argv[2] else None, int(sys.argv[3]))
 print(taken[0].origin, taken[0].frames[0].function) if isinstance(taken, tuple) else print(taken.why)
 """
 

@@ -347,7 +347,7 @@ from pathlib import Path
 from holdfast.ckpt.convert import journal, layout
 layout.SEGMENT_BYTES = journal.SYNC_BYTES = 4 << 20
 from holdfast.ckpt.convert.pipeline import ConversionRequest, convert_checkpoint
-from holdfast.ckpt.contents import Format
+from holdfast.ckpt.contents import CheckpointFormat
 layout.build_layout.__defaults__ = (layout.SEGMENT_BYTES,)
 
 def on_progress(what, done, total):
@@ -358,7 +358,7 @@ def on_progress(what, done, total):
         os.kill(os.getpid(), 9)
 
 source, target = Path(sys.argv[1]), Path(sys.argv[2])
-request = ConversionRequest(source=source, target=target, to=Format(sys.argv[4]))
+request = ConversionRequest(source=source, target=target, to=CheckpointFormat(sys.argv[4]))
 print(convert_checkpoint(request, on_progress).resumed)
 """
 

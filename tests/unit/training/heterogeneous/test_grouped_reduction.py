@@ -68,4 +68,4 @@ def refused(_: int) -> list[str]:
 def test_models_that_cannot_be_reduced_by_groups_are_rejected(tmp_path: Path) -> None:
     for bare, twice in run(2, refused, tmp_path):
         assert "is not wrapped by DistributedDataParallel" in bare
-        assert "are not the ranks (0, 1), each once" in twice
+        assert "must contain each of the ranks (0, 1) once" in twice
