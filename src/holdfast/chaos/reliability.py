@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from holdfast.core.atomic_files import write_atomic
 from holdfast.core.documents import decode_document, read_bounded
 from holdfast.core.errors import InvalidValue, MissingFile
+from holdfast.core.text import os_error_reason
 
 SCHEMA = "holdfast/chaos/1"
 MAX_BYTES = 16 << 20
@@ -116,7 +117,7 @@ def read_outcomes(path: Path) -> Results:
     except FileNotFoundError:
         return Results()
     except OSError as error:
-        raise MissingFile(path, why=(error.strerror or str(error)).lower()) from error
+        raise MissingFile(path, why=os_error_reason(error)) from error
     return decode_document(data, Results, schema=SCHEMA, max_bytes=MAX_BYTES, error=invalid)
 
 
@@ -141,7 +142,7 @@ def _locked_folder(folder: Path) -> Iterator[None]:
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise MissingFile(folder, why=(error.strerror or str(error)).lower()) from error
+        raise MissingFile(folder, why=os_error_reason(error)) from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -20,10 +20,10 @@ import msgspec
 import numpy as np
 
 from holdfast.ckpt.contents import ITEMSIZE, Tensor, TensorShard
-from holdfast.ckpt.files.os_errors import os_error_reason
 from holdfast.ckpt.files.torch_files import TorchFile, is_dense, read_embedded_file
 from holdfast.ckpt.files.torch_pickle import TensorRef
 from holdfast.core.errors import CheckpointUnreadable
+from holdfast.core.text import os_error_reason
 
 #: Bytes read at once.
 BLOCK_BYTES = 8 << 20

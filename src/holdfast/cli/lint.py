@@ -199,7 +199,7 @@ def _show(result: LintResult, form: str, *, explain: bool, statistics: bool) -> 
             rows = report.finding_lines(findings, explain=explain, source=result.source)
             report.write_lines(report.count_lines(findings) if statistics else rows, sys.stdout)
     for skipped in result.skipped:
-        click.echo(one_line(f"{skipped.file}: skipped: {skipped.why}"), err=True)
+        click.echo(one_line(str(skipped)), err=True)
     counts = {"files": result.files, "lines": result.lines, "fixable": result.fixable}
     click.echo(
         report.summarize(findings=len(findings), suppressed=result.suppressed, **counts), err=True

@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.core.documents import decode_document, read_bounded
 from holdfast.core.errors import InvalidValue
+from holdfast.core.text import os_error_reason
 
 SCHEMA = "holdfast/adjustments/1"
 MAX_BYTES = 1 << 20
@@ -80,5 +81,5 @@ def read_adjustments(path: Path | None) -> Adjustments:
     except FileNotFoundError:
         return NO_ADJUSTMENTS
     except OSError as error:
-        raise invalid(f"cannot be read: {(error.strerror or str(error)).lower()}") from error
+        raise invalid(f"cannot be read: {os_error_reason(error)}") from error
     return decode_document(data, Adjustments, schema=SCHEMA, max_bytes=MAX_BYTES, error=invalid)

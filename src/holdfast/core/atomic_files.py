@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 from holdfast.core.errors import MissingFile
+from holdfast.core.text import os_error_reason
 
 
 def write_atomic(path: str | os.PathLike[str], content: bytes) -> None:
@@ -27,11 +28,7 @@ def write_atomic(path: str | os.PathLike[str], content: bytes) -> None:
         else:
             _replace(target, content)
     except OSError as error:
-        why = (
-            "its folder does not exist"
-            if not target.parent.is_dir()
-            else (error.strerror or str(error)).lower()
-        )
+        why = "its folder does not exist" if not target.parent.is_dir() else os_error_reason(error)
         raise MissingFile(path, why=why, next_step="choose a path in a writable folder") from error
 
 

@@ -25,6 +25,7 @@ import xxhash
 from holdfast.core.atomic_files import write_atomic
 from holdfast.core.documents import decode_document, read_bounded
 from holdfast.core.errors import CheckpointUnreadable, CheckpointVersion
+from holdfast.core.text import os_error_reason
 
 SCHEMA = "holdfast/checkpoint/1"
 FILE = "manifest.json"
@@ -155,9 +156,7 @@ def read_manifest(folder: Path) -> Manifest:
             folder, why="it has no manifest: the save did not finish"
         ) from error
     except OSError as error:
-        raise CheckpointUnreadable(
-            folder, why=f"its manifest: {(error.strerror or str(error)).lower()}"
-        ) from error
+        raise CheckpointUnreadable(folder, why=f"its manifest: {os_error_reason(error)}") from error
     return parse_manifest(data, folder)
 
 
@@ -189,7 +188,7 @@ def find_damage(
         except FileNotFoundError:
             yield Damage(entry.path, "missing", "no such file")
         except OSError as error:
-            yield Damage(entry.path, "unreadable", (error.strerror or str(error)).lower())
+            yield Damage(entry.path, "unreadable", os_error_reason(error))
 
 
 def folders_newest_first(root: Path) -> list[Path]:

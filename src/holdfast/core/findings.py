@@ -37,6 +37,18 @@ class Safety(StrEnum):
     DISRUPTIVE = "disruptive"
     BY_HAND = "by hand"
 
+    @property
+    def risk(self) -> str:
+        """What applying the remedy risks, in the words of reports and pages."""
+        return _RISKS[self]
+
+
+_RISKS = {
+    Safety.AUTOMATIC: "safe",
+    Safety.DISRUPTIVE: "restarts the job",
+    Safety.BY_HAND: "manual",
+}
+
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """What a finding is about; fields that do not apply are None. ``rank`` is the global rank."""

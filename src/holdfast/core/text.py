@@ -45,6 +45,11 @@ MINUTE_S = 60
 HOUR_S = 3600
 
 
+def os_error_reason(error: OSError) -> str:
+    """Return why an operation failed, in lower case: ``no such file or directory``."""
+    return (error.strerror or str(error)).lower()
+
+
 def escape_invisible(text: str) -> str:
     r"""Return ``text`` with unprintable characters escaped (``\x1b``).
 

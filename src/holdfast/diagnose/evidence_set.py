@@ -12,6 +12,7 @@ import msgspec
 from holdfast.core.errors import DumpUnreadable, SnapshotUnreadable
 from holdfast.core.findings import Fact, Verdict
 from holdfast.core.rank_table import ProcessGroupInfo
+from holdfast.core.text import os_error_reason
 from holdfast.diagnose import history_files, memory_snapshots, trace_files
 from holdfast.diagnose.dumps import dump_set
 from holdfast.diagnose.dumps.dump_set import DumpTable
@@ -85,7 +86,7 @@ class EvidenceSet:
             try:
                 inner = file.open()
             except OSError as error:
-                file.read_errors.append((error.strerror or str(error)).lower())
+                file.read_errors.append(os_error_reason(error))
                 return io.BytesIO()
             count[0] = 0
             return buffered(CountingStream(inner, add), file.size)

@@ -20,6 +20,7 @@ from holdfast.core import trace_file
 from holdfast.core.errors import TraceUnreadable
 from holdfast.core.findings import Fact
 from holdfast.core.rank_table import ProcessGroupInfo, ProcessState, RankState
+from holdfast.core.text import os_error_reason
 from holdfast.diagnose.evidence import EvidenceFile, SkippedEvidence
 from holdfast.host.processes import inspection
 from holdfast.host.processes.inspection import ProcessSample
@@ -70,7 +71,7 @@ def read_trace_files(files: Iterable[EvidenceFile]) -> TraceTable:
             why = f"its content contradicts itself ({type(error).__name__})"
             skipped.append(SkippedEvidence(file.name, why, lost=True))
         except OSError as error:
-            why = (error.strerror or str(error)).lower()
+            why = os_error_reason(error)
             skipped.append(SkippedEvidence(file.name, why, lost=True))
     if not traces:
         return TraceTable(None, tuple(skipped))

@@ -11,6 +11,7 @@ from holdfast.core import checkpoint_manifest
 from holdfast.core.checkpoint_manifest import Damage, Manifest
 from holdfast.core.errors import CheckpointUnreadable, CheckpointVersion
 from holdfast.core.findings import Unknown
+from holdfast.core.text import os_error_reason
 
 #: Name prefixes of staged folders, and of folders that are being removed.
 _TEMPORARY = (checkpoint_manifest.STAGING, ".removing-")
@@ -58,9 +59,7 @@ def inspect_folder(root: Path, *, contents: bool = True) -> CheckpointFolder:
     try:
         temporary = [path for path in root.iterdir() if path.name.startswith(_TEMPORARY)]
     except OSError as error:
-        return CheckpointFolder(
-            str(root), unobserved=f"{root}: {(error.strerror or str(error)).lower()}"
-        )
+        return CheckpointFolder(str(root), unobserved=f"{root}: {os_error_reason(error)}")
     checkpoints = tuple(
         inspect_checkpoint(folder, contents=contents)
         for folder in checkpoint_manifest.folders_newest_first(root)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from holdfast.causes.checkpoint.checkpoint_corrupt import CHECKPOINT_CORRUPT
 from holdfast.causes.checkpoint.checkpoint_folder_unusable import CHECKPOINT_FOLDER_UNUSABLE
-from holdfast.causes.checkpoint.checkpoint_of_another_model import CHECKPOINT_OF_ANOTHER_MODEL
 from holdfast.causes.checkpoint.checkpoint_of_newer_version import CHECKPOINT_OF_NEWER_VERSION
 from holdfast.causes.checkpoint.checkpoint_unfinished import CHECKPOINT_UNFINISHED
 from holdfast.core.findings import Cause, Fact, Finding, Level, Subject, Unknown, make_finding
@@ -91,29 +90,6 @@ def _unfinished_finding(leftover: UnfinishedFolder) -> Finding:
         subject=Subject(file=leftover.path),
         evidence=(evidence,),
         confidence=0.8,
-    )
-
-
-def another_model(folder: str, differences: Mapping[str, Mapping[str, str]]) -> Finding:
-    """Return the finding about a checkpoint that does not match a model.
-
-    ``differences`` maps each kind (``missing from the checkpoint``) to names with details.
-    """
-    parts = []
-    for kind, names in differences.items():
-        shown = ", ".join(list(names)[:_MAX_NAMES]) + (", …" if len(names) > _MAX_NAMES else "")
-        parts.append(f"{len(names):,} {kind} ({shown})")
-    evidence = tuple(
-        _fact(folder, f"{kind}: {name}{detail}")
-        for kind, names in differences.items()
-        for name, detail in names.items()
-    )
-    message = f"{folder} is of another model: {'; '.join(parts)}"
-    return make_finding(
-        CHECKPOINT_OF_ANOTHER_MODEL,
-        message,
-        subject=Subject(file=folder),
-        evidence=evidence,
     )
 
 

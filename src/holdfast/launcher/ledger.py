@@ -20,6 +20,7 @@ from holdfast.core.adjustments import Adjustments
 from holdfast.core.documents import decode_document, read_bounded
 from holdfast.core.errors import InvalidValue, MissingFile
 from holdfast.core.findings import Finding
+from holdfast.core.text import os_error_reason
 from holdfast.launcher.policy import JobFailure, PastFailure, RecoveryDecision
 
 SCHEMA = "holdfast/ledger/1"
@@ -87,7 +88,7 @@ class Ledger:
                     file.flush()
                     os.fsync(file.fileno())
             except OSError as error:
-                self.write_error = f"{path}: {(error.strerror or str(error)).lower()}"
+                self.write_error = f"{path}: {os_error_reason(error)}"
 
 
 def _line_break(file: BinaryIO) -> bytes:
@@ -128,7 +129,7 @@ def _read_file(file: Path) -> tuple[LedgerRecord, ...]:
     try:
         data = read_bounded(file, MAX_BYTES)
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
+        why = os_error_reason(error)
         raise MissingFile(
             file, why=why, next_step="pass the run folder that `holdfast run` printed"
         ) from error

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from holdfast.core.adjustments import NO_ADJUSTMENTS, Adjustments
 from holdfast.core.errors import InvalidValue, MissingFile
+from holdfast.core.text import os_error_reason
 from holdfast.launcher import ledger
 from holdfast.launcher.ledger import LedgerEvent, LedgerRecord
 from holdfast.launcher.policy import PastFailure, RecoveryAction, remedies
@@ -37,7 +38,7 @@ def create_history(path: Path) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        why = f"{path}: {(error.strerror or str(error)).lower()}"
+        why = f"{path}: {os_error_reason(error)}"
         raise InvalidValue("--history", why=why, next_step="pass a writable folder") from error
     return path
 

@@ -72,10 +72,6 @@ def _judge_memory(plan: PlanFacts) -> Iterator[Finding]:
     )
 
 
-def _with_article(moment: str) -> str:
-    return moment if moment.startswith(("the ", "at ")) else f"the {moment}"
-
-
 def _judge_precision(plan: PlanFacts) -> Iterator[Finding]:
     """Yield a warning if a GPU lacks hardware for the precision: emulation is much slower."""
     dtype = {"bf16": "bf16", "bf16-pure": "bf16", "fp8": "fp8"}.get(plan.precision, "")

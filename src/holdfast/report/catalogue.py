@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TextIO
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.core.findings import Cause, Remedy
 from holdfast.report.document import ReportDocument, ReportRow, ReportSection
 from holdfast.report.sheet import draw_document
 
@@ -24,12 +24,6 @@ HEADINGS: Mapping[str, str] = {
 }
 #: The same for the narrow label column of a terminal.
 _LABELS = ("what happens", "warnings", "symptoms", "in the logs", "blind spots")
-#: Safety of a remedy -> what applying it risks, on the pages.
-RISKS: Mapping[Safety, str] = {
-    Safety.AUTOMATIC: "safe",
-    Safety.DISRUPTIVE: "restarts the job",
-    Safety.BY_HAND: "manual",
-}
 _MOST_EXAMPLES = 3
 _ISSUE = re.compile(r"^([\w.-]+/[\w.-]+)#(\d+)$")
 _CODE_SPAN = re.compile(r"(`[^`]*`)")
@@ -98,7 +92,7 @@ def _sections(cause: Cause) -> Iterable[ReportSection]:
 
 
 def _rows(number: int, remedy: Remedy) -> Iterable[ReportRow]:
-    yield ReportRow(remedy.text, mark=f"{number}.", aside=RISKS[remedy.safety])
+    yield ReportRow(remedy.text, mark=f"{number}.", aside=remedy.safety.risk)
     if remedy.command:
         yield ReportRow(remedy.command, style="command")
 
@@ -175,7 +169,7 @@ def _remedy(number: int, remedy: Remedy, names: frozenset[str]) -> str:
     text = f"{number}. {_prose(remedy.text, names)}\n\n"
     if remedy.command:
         text += f"    ```sh\n    {remedy.command}\n    ```\n\n"
-    return text + f"    Risk: **{RISKS[remedy.safety]}**\n"
+    return text + f"    Risk: **{remedy.safety.risk}**\n"
 
 
 def _source(source: str) -> str:

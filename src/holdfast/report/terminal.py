@@ -176,7 +176,7 @@ def _remedies(remedies: Sequence[Remedy]) -> list[ReportRow]:
     rows: list[ReportRow] = []
     for number, remedy in enumerate(remedies[:MAX_REMEDIES], 1):
         mark = f"{number}." if len(remedies) > 1 else ""
-        rows.append(ReportRow(remedy.text, mark=mark, aside=str(remedy.safety)))
+        rows.append(ReportRow(remedy.text, mark=mark, aside=remedy.safety.risk))
         rows += [
             ReportRow(line, style="command")
             for line in (remedy.command or "").splitlines()

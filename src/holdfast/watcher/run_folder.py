@@ -21,6 +21,7 @@ import msgspec
 from holdfast.core import trace_file
 from holdfast.core.atomic_files import write_atomic
 from holdfast.core.errors import InvalidValue
+from holdfast.core.text import os_error_reason
 from holdfast.watcher.shared_memory_cleanup import SHM
 
 #: Free shared memory required, as a multiple of the trace files: the rest is for data loaders.
@@ -177,7 +178,7 @@ def _lack_of_space(shm: Path, required_bytes: float) -> str:
 
 
 def _describe(path: Path, error: OSError) -> str:
-    return f"{path}: {(error.strerror or str(error)).lower()}"
+    return f"{path}: {os_error_reason(error)}"
 
 
 def _pid_namespace() -> str:

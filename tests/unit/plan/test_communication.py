@@ -18,7 +18,6 @@ from holdfast.plan.step_time.communication import (
     bus_factor,
     calibrate_links,
     collective_time,
-    hierarchical_all_reduce_time,
     place_group,
 )
 from holdfast.plan.step_time.traffic import TrafficKind, bytes_sent_by_kind, list_calls
@@ -89,17 +88,6 @@ def test_measured_fit_overrides_the_table():
     links = msgspec.structs.replace(A100.links, measured=(fit,))
     assert collective_time(CollectiveKind.ALL_REDUCE, 1e9, PlacedGroup(8, 8), links) == 2.0
     assert collective_time(CollectiveKind.ALL_REDUCE, 1e9, PlacedGroup(4, 4), links) < 1.0
-
-
-def test_hierarchical_is_faster_where_the_network_is_slow():
-    slow = LinkRates(intra_node=300e9, inter_node=1.5e9)
-    group = PlacedGroup(32, 8)
-    assert hierarchical_all_reduce_time(1e9, group, slow) == pytest.approx(
-        collective_time(CollectiveKind.ALL_REDUCE, 1e9, group, slow), rel=0.5
-    )
-    assert hierarchical_all_reduce_time(1e9, PlacedGroup(8, 8), slow) == collective_time(
-        CollectiveKind.ALL_REDUCE, 1e9, PlacedGroup(8, 8), slow
-    )
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from holdfast.plan.layout.process_group_code import render_mesh_code, render_new_group_code
+from holdfast.plan.layout.process_group_code import render_mesh_code
 from holdfast.plan.layout.process_groups import build_process_groups
 from holdfast.plan.setup import TrainingSetup
 from tests.unit.training.collectives.ranks import run
@@ -35,22 +35,14 @@ def create_groups(_: int, programs: list[str]) -> list[dict[str, list[int]]]:
 
 @pytest.mark.slow
 def test_eight_ranks_create_the_planned_groups(tmp_path: Path) -> None:
-    wanted = [build_process_groups(setup, order) for setup, order in CASES for _ in range(2)]
-    programs = [
-        write(result)
-        for result, write in zip(wanted, [_on_cpu, render_new_group_code] * len(CASES), strict=True)
-    ]
+    wanted = [build_process_groups(setup, order) for setup, order in CASES]
+    programs = [render_mesh_code(result, "cpu") for result in wanted]
     for rank, each in enumerate(run(8, create_groups, tmp_path, programs)):
         assert each == [result.groups_of_rank(rank) for result in wanted]
 
 
-def _on_cpu(result):
-    return render_mesh_code(result, "cpu")
-
-
 @pytest.mark.parametrize(("setup", "order"), CASES)
 def test_generated_programs_are_valid_python(setup, order):
-    for write in (render_mesh_code, render_new_group_code):
-        program = write(build_process_groups(setup, order))
-        compile(program, "generated", "exec")
-        assert max(map(len, program.splitlines())) <= 120
+    program = render_mesh_code(build_process_groups(setup, order))
+    compile(program, "generated", "exec")
+    assert max(map(len, program.splitlines())) <= 120

@@ -18,8 +18,8 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.ckpt.contents import CheckpointContents, OptimizerState, ParamGroup, Tensor
-from holdfast.ckpt.files.os_errors import os_error_reason
 from holdfast.core.errors import InvalidValue, MissingFile
+from holdfast.core.text import os_error_reason
 
 #: Components added by wrappers (torch: nn/parallel, distributed/fsdp, _dynamo/eval_frame.py).
 WRAPPERS = frozenset(

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from holdfast.ckpt.convert.journal import Journal, sync_path
-from holdfast.ckpt.files.os_errors import os_error_reason
 from holdfast.core.errors import CheckpointFailed, InvalidValue, MissingFile, StorageUnusable
+from holdfast.core.text import os_error_reason
 from holdfast.report.evidence_summary import size_text
 
 PREFIX, REMOVING = ".converting-", ".removing-"

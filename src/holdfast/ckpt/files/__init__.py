@@ -7,6 +7,5 @@ pickle_names       which names such a pickle may reference
 expansion_limit    how large a pickled value becomes when traversed
 safetensors_files  a JSON header, then tensor data
 weight_files       the weight files of one model in a folder
-os_errors          text of operating-system errors
 unreadable_files   problems reported for files that cannot be read
 """

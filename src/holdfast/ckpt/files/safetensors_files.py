@@ -22,11 +22,10 @@ from holdfast.ckpt.contents import (
     Tensor,
     TensorShard,
 )
-from holdfast.ckpt.files.os_errors import os_error_reason
 from holdfast.ckpt.files.torch_files import open_binary
 from holdfast.core.errors import CheckpointUnreadable
 from holdfast.core.findings import Unknown
-from holdfast.core.text import pluralize
+from holdfast.core.text import os_error_reason, pluralize
 
 #: torch dtype names by safetensors dtype names.
 DTYPES: Mapping[str, str] = {

@@ -18,7 +18,6 @@ from typing import Any, BinaryIO
 import msgspec
 
 from holdfast.ckpt.contents import ITEMSIZE, Tensor, TensorShard
-from holdfast.ckpt.files.os_errors import os_error_reason
 from holdfast.ckpt.files.torch_pickle import (
     MAX_BYTES,
     GlobalRefused,
@@ -28,6 +27,7 @@ from holdfast.ckpt.files.torch_pickle import (
     loads,
 )
 from holdfast.core.errors import CheckpointUnreadable
+from holdfast.core.text import os_error_reason
 
 _LOCAL = struct.Struct("<4s5H3I2H")
 _LOCAL_MAGIC = b"PK\x03\x04"

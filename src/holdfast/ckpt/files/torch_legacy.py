@@ -16,7 +16,6 @@ from typing import Any, BinaryIO
 
 from holdfast.ckpt.contents import ITEMSIZE
 from holdfast.ckpt.files import torch_files, torch_pickle
-from holdfast.ckpt.files.os_errors import os_error_reason
 from holdfast.ckpt.files.torch_files import RecordPosition, TorchFile
 from holdfast.ckpt.files.torch_pickle import (
     MAX_BYTES,
@@ -27,6 +26,7 @@ from holdfast.ckpt.files.torch_pickle import (
     TensorRef,
 )
 from holdfast.core.errors import CheckpointUnreadable
+from holdfast.core.text import os_error_reason
 
 #: ``pickle.dumps(0x1950a86a20f9469cfc6c)``: protocol 2 and a ten-byte long.
 MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."

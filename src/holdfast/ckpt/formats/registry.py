@@ -20,7 +20,6 @@ import msgspec
 
 from holdfast.ckpt.contents import CheckpointContents, CheckpointFormat
 from holdfast.ckpt.files import safetensors_files
-from holdfast.ckpt.files.os_errors import os_error_reason
 from holdfast.ckpt.formats.deepspeed import universal as deepspeed_universal
 from holdfast.ckpt.formats.deepspeed import zero as deepspeed
 from holdfast.ckpt.formats.distributed import dcp, hf_shards, megatron, rank_files
@@ -29,6 +28,7 @@ from holdfast.ckpt.formats.frameworks import accelerate, huggingface, lightning,
 from holdfast.ckpt.state_dicts.optimizer_params import MappingHints
 from holdfast.core.errors import CheckpointUnreadable, MissingFile
 from holdfast.core.gc_pause import gc_paused
+from holdfast.core.text import os_error_reason
 
 #: All readers; if two detect the same format, the first one reads it.
 READERS: tuple[ModuleType, ...] = (

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from holdfast.ckpt.files.os_errors import os_error_reason
 from holdfast.ckpt.verify.values import ValueCounter
+from holdfast.core.text import os_error_reason
 
 _BLOCK = 4 << 20
 #: Minimum size of the range that one thread reads.

@@ -13,7 +13,6 @@ import msgspec
 
 from holdfast.ckpt.contents import ITEMSIZE, CheckpointContents, Tensor, TensorShard
 from holdfast.ckpt.files import torch_files
-from holdfast.ckpt.files.os_errors import os_error_reason
 from holdfast.ckpt.formats import registry
 from holdfast.ckpt.tensor_blocks import TensorReader
 from holdfast.ckpt.verify import mixed_saves
@@ -23,6 +22,7 @@ from holdfast.ckpt.verify.replicas import ReplicaPair, compare_replicas
 from holdfast.ckpt.verify.values import ValueCounter, ValueCounts
 from holdfast.core.errors import CheckpointUnreadable
 from holdfast.core.findings import Unknown
+from holdfast.core.text import os_error_reason
 
 #: Section and name of a tensor: ("model", "w"), ("half", "w"), ("exp_avg", "w").
 Key = tuple[str, str]

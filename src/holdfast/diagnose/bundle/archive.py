@@ -32,6 +32,7 @@ import msgspec
 import holdfast
 from holdfast.core.errors import DumpUnreadable, MissingFile, TraceUnreadable
 from holdfast.core.findings import SCHEMA, Unknown
+from holdfast.core.text import os_error_reason
 from holdfast.diagnose.bundle.evidence_files import (
     BundleSource,
     Excerpt,
@@ -124,7 +125,7 @@ def create_bundle(
             writer.add_machine(environ, earliest_evidence_time(sources))
             return writer.write(output)
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
+        why = os_error_reason(error)
         raise MissingFile(
             output,
             why=why if parent.is_dir() else "its folder does not exist",
@@ -177,7 +178,7 @@ class _BundleWriter:
         except (TraceUnreadable, DumpUnreadable) as error:
             self._omit(source.name, f"{error.why or error}; it cannot be scanned for secrets")
         except OSError as error:
-            self._omit(source.name, (error.strerror or str(error)).lower())
+            self._omit(source.name, os_error_reason(error))
 
     def add_machine(self, environ: Mapping[str, str], since: float | None) -> None:
         """Add the facts about this machine and its kernel messages ``since`` the evidence began.

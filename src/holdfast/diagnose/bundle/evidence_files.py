@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.core.errors import DumpCorrupt, TraceCorrupt
 from holdfast.core.findings import Verdict
+from holdfast.core.text import os_error_reason
 from holdfast.diagnose.evidence import EvidenceKind, SkippedEvidence, file_types
 from holdfast.diagnose.evidence.gather import gather
 from holdfast.diagnose.evidence.streams import FileSlice, Utf8Stream, buffered
@@ -178,7 +179,7 @@ def _classify(path: Path, name: str) -> Iterator[BundleSource | OmittedFile]:
         with path.open("rb") as file:
             head = file.read(file_types.HEAD_BYTES)
     except OSError as error:
-        yield OmittedFile(name, (error.strerror or str(error)).lower())
+        yield OmittedFile(name, os_error_reason(error))
         return
     if file_types.detect_container(head) is None:
         yield _classify_content(BundleSource(path, name, EvidenceKind.UNKNOWN, None), head)

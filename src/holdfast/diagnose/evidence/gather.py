@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import BinaryIO, cast
 
+from holdfast.core.text import os_error_reason
 from holdfast.diagnose.evidence import EvidenceFile, EvidenceKind, SkippedEvidence
 from holdfast.diagnose.evidence.archives import EvidenceLocation, FoundEvidence, iter_evidence
 from holdfast.diagnose.evidence.file_types import (
@@ -148,7 +149,7 @@ def _walk(folder: str) -> Iterator[tuple[str, os.stat_result | SkippedEvidence]]
 
 
 def _describe_os_error(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
+    return os_error_reason(error)
 
 
 def _skip_entry(entry: os.DirEntry[str], status: os.stat_result) -> SkippedEvidence | None:

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import BinaryIO, Protocol, Self, cast
 
+from holdfast.core.text import os_error_reason
+
 CHUNK_BYTES = 1 << 20
 
 #: Exceptions raised while reading damaged or hostile streams.
@@ -69,7 +71,7 @@ def describe_read_error(error: BaseException) -> str:
     if isinstance(error, EOFError):
         return "truncated"
     if isinstance(error, OSError) and error.errno is not None:
-        return (error.strerror or str(error)).lower()
+        return os_error_reason(error)
     return f"damaged ({str(error)[:80] or type(error).__name__})"
 
 

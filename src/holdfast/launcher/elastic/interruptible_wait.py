@@ -18,6 +18,7 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous import utils
 
 from holdfast.core.errors import InvalidValue, RendezvousUnreachable, UsageError
+from holdfast.core.text import os_error_reason
 
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 #: A scheduler's warning before preemption (Slurm's ``--signal``); it is forwarded to the workers.
@@ -190,5 +191,5 @@ def _connection_error(host: str, port: int) -> str | None:
     try:
         socket.create_connection((host, port), timeout=3).close()
     except OSError as error:
-        return (error.strerror or str(error)).lower()
+        return os_error_reason(error)
     return None

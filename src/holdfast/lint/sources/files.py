@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
+from holdfast.core.text import os_error_reason
 from holdfast.lint.sources import notebooks
 from holdfast.lint.sources.modules import Module
 
@@ -28,11 +29,16 @@ _SKIPPED_FOLDERS = frozenset({
 })  # fmt: skip
 
 
-class SkippedSource(msgspec.Struct, frozen=True):
-    """A file that was not linted, and the reason."""
+class SkippedSource(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file that was not linted, the reason, and the line (from 1) of a syntax error."""
 
     file: str
     why: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{place}: skipped: {self.why}"
 
 
 class ParsedSources(msgspec.Struct, frozen=True):
@@ -106,7 +112,7 @@ def gather_files(
             content = unsaved.get(path)
             content = _check_size(path, _read_content(path) if content is None else content)
         except OSError as error:
-            skipped.append(SkippedSource(str(path), (error.strerror or str(error)).lower()))
+            skipped.append(SkippedSource(str(path), os_error_reason(error)))
         except ValueError as error:
             skipped.append(SkippedSource(str(path), str(error)))
         else:
@@ -167,7 +173,7 @@ def _iter_files(
             skipped.append(SkippedSource(str(path), "no such file"))
             continue
         except OSError as error:  # an inaccessible parent folder, or a link to itself
-            skipped.append(SkippedSource(str(path), (error.strerror or str(error)).lower()))
+            skipped.append(SkippedSource(str(path), os_error_reason(error)))
             continue
         for candidate in _files_in_folder(path, is_excluded, skipped) if folder else (path,):
             real = os.path.realpath(candidate)  # unlike Path.resolve, handles link cycles
@@ -182,7 +188,7 @@ def _files_in_folder(
     """Yield Python files below a folder; folder links may be cyclic and are not followed."""
 
     def closed(error: OSError) -> None:
-        skipped.append(SkippedSource(str(error.filename), (error.strerror or str(error)).lower()))
+        skipped.append(SkippedSource(str(error.filename), os_error_reason(error)))
 
     for at, folders, names in os.walk(folder, onerror=closed):
         folders[:] = sorted(
@@ -233,12 +239,7 @@ def _parse_file(
         with warnings.catch_warnings(action="ignore"):  # of the user's invalid escapes
             result = parser(text)
     except SyntaxError as error:
-        skipped.append(
-            SkippedSource(
-                str(path),
-                f"{f'line {error.lineno}: ' if error.lineno else ''}SyntaxError: {error.msg}",
-            )
-        )
+        skipped.append(SkippedSource(str(path), f"SyntaxError: {error.msg}", error.lineno or None))
     except (ValueError, LookupError) as error:
         skipped.append(SkippedSource(str(path), str(error)))
     except (RecursionError, MemoryError):

@@ -9,7 +9,7 @@ ranks (torch/distributed/distributed_c10d.py).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations, zip_longest
+from itertools import combinations
 from math import prod
 
 import msgspec
@@ -200,40 +200,6 @@ def _check_node_crossing(kind: str, lists: GroupLists, per_node: int) -> Iterato
             f"{text}, as {_format_ranks(group)} in nodes {_format_numbers(group_nodes)}",
             tuple(int(rank) for rank in group),
         )
-
-
-def verify_creation_order(
-    created: Mapping[int, Sequence[Sequence[int]]], world_size: int
-) -> list[GroupProblem]:
-    """Check that all ranks create the same groups in the same order; ``created``: groups by rank.
-
-    Raises:
-        InvalidValue: an invalid world size.
-    """
-    if not 1 <= world_size <= _MAX_RANKS:
-        raise InvalidValue(f"a world size of {world_size}", why=f"must be from 1 to {_MAX_RANKS}")
-    missing = [rank for rank in range(world_size) if rank not in created]
-    problems: list[GroupProblem] = []
-    if missing:
-        text = f"{_format_ranks(missing)} {'create' if len(missing) > 1 else 'creates'} no group"
-        problems.append(GroupProblem("order", text, tuple(missing)))
-    if not created:
-        return problems
-    first = min(created)
-    for rank in sorted(created):
-        for index, (expected, actual) in enumerate(zip_longest(created[first], created[rank])):
-            if expected is None or actual is None or list(expected) != list(actual):
-                text = (
-                    f"group {index}: rank {first} creates {_format_group(expected)}, rank "
-                    f"{rank} creates {_format_group(actual)}"
-                )
-                problems.append(GroupProblem("order", text, (first, rank)))
-                break
-    return problems
-
-
-def _format_group(group: Sequence[int] | None) -> str:
-    return "none" if group is None else f"[{_format_numbers(list(group))}]"
 
 
 def _format_ranks(ranks: Sequence[int]) -> str:

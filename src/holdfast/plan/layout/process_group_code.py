@@ -1,8 +1,6 @@
-"""Render process groups as a torch program: with a DeviceMesh or with ``new_group`` calls."""
+"""Render process groups as a torch program that creates them from a DeviceMesh."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 from holdfast.plan.layout.process_groups import ProcessGroups
 
@@ -64,44 +62,11 @@ def render_mesh_code(groups: ProcessGroups, device: str = "cuda") -> str:
     return "\n".join([*lines, "    return groups", _MAIN])
 
 
-def render_new_group_code(groups: ProcessGroups) -> str:
-    """Render a program whose ``make_groups`` calls ``new_group`` for every group on every rank."""
-    lines = [
-        _render_header(groups),
-        "",
-        "def make_groups() -> dict[str, dist.ProcessGroup]:",
-        '    """Create all groups in the same order on all ranks; return this rank\'s groups."""',
-        "    rank, groups = dist.get_rank(), {}",
-        "    for kind, lists in all_groups().items():",
-        "        for ranks in lists:",
-        "            group = dist.new_group(ranks)  # all ranks must call this, members or not",
-        "            if rank in ranks:",
-        "                groups[kind] = group",
-        "    return groups",
-        "",
-        "",
-        "def all_groups() -> dict[str, list[list[int]]]:",
-        '    """Return all groups; equal on every rank."""',
-        f"    mesh = torch.arange({groups.world_size}).view{groups.mesh.shape}",
-    ]
-    if groups.expert_mesh is not None:
-        lines.append(
-            f"    experts = torch.arange({groups.world_size}).view{groups.expert_mesh.shape}"
-        )
-    return "\n".join([*lines, "    return {", *_render_kinds(groups), "    }", _MAIN])
-
-
 def _render_header(groups: ProcessGroups) -> str:
     axes = ", ".join(
         f"{name} {size}" for name, size in zip(groups.mesh.names, groups.mesh.shape, strict=True)
     )
     return _HEADER.format(world=groups.world_size, axes=axes)
-
-
-def _render_kinds(groups: ProcessGroups) -> Iterator[str]:
-    for kind in groups.kinds:
-        name = "mesh" if groups.mesh_of(kind) is groups.mesh else "experts"
-        yield f'        "{kind}": {_render_lists(groups, kind, name)},'
 
 
 def _render_lists(groups: ProcessGroups, kind: str, name: str) -> str:

@@ -235,8 +235,3 @@ def _build_expert_mesh(setup: TrainingSetup, axes: Sequence[str]) -> RankMesh:
 
 def _sort_axes(mesh: RankMesh, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in mesh.names if name in names)
-
-
-def group_sizes(groups: ProcessGroups) -> dict[str, int]:
-    """Return the ranks per group by kind."""
-    return {kind: groups.ranks(kind).shape[1] for kind in groups.kinds}

@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.core.atomic_files import write_atomic
 from holdfast.core.errors import InvalidValue, MissingFile
+from holdfast.core.text import os_error_reason
 from holdfast.plan.generate.fields import parse_config
 from holdfast.plan.generate.files import generate_configs
 from holdfast.plan.generate.generated import ConfigFile
@@ -105,7 +106,7 @@ def save_files(files: Iterable[ConfigFile], directory: Path) -> tuple[WrittenFil
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise MissingFile(
-            directory, why=(error.strerror or str(error)).lower(), next_step="use another directory"
+            directory, why=os_error_reason(error), next_step="use another directory"
         ) from None
     for file in file_list:
         if (directory / file.name).exists():
@@ -140,7 +141,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise MissingFile(
             path,
-            why=(error.strerror or str(error)).lower(),
+            why=os_error_reason(error),
             next_step="pass a DeepSpeed JSON, an fsdp2.json or an Accelerate YAML",
         ) from None
     if len(content) > _MAX_BYTES:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.errors import InvalidValue, MissingFile, UnknownName
+from holdfast.core.text import os_error_reason
 from holdfast.plan.models import KNOWN_MODELS, Transformer
 from holdfast.plan.request.module import model_from_module
 from holdfast.plan.request.plan_model import PlanModel
@@ -94,7 +95,7 @@ def _model_from_file(text: str, path: Path) -> PlanModel:
         with file.open("rb") as stream:
             content = stream.read(_MAX_BYTES + 1)
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
+        why = os_error_reason(error)
         raise MissingFile(
             file, why=why, next_step="pass a config.json, its directory, or a known model name"
         ) from None

@@ -132,26 +132,6 @@ def collective_latency(collective: CollectiveKind, group: PlacedGroup, links: Li
     )
 
 
-def hierarchical_all_reduce_time(nbytes: float, group: PlacedGroup, links: LinkRates) -> float:
-    """Return the seconds of a hierarchical all-reduce.
-
-    Its steps are a reduce-scatter in the node, an all-reduce of each part across nodes, and an
-    all-gather in the node.
-    """
-    if group.nodes == 1 or group.per_node == 1:
-        return collective_time(CollectiveKind.ALL_REDUCE, nbytes, group, links)
-    node_group, cross_group = (
-        PlacedGroup(group.per_node, group.per_node),
-        PlacedGroup(group.nodes, 1),
-    )
-    in_node = collective_time(
-        CollectiveKind.REDUCE_SCATTER, nbytes, node_group, links
-    ) + collective_time(CollectiveKind.ALL_GATHER, nbytes, node_group, links)
-    return in_node + collective_time(
-        CollectiveKind.ALL_REDUCE, nbytes / group.per_node, cross_group, links
-    )
-
-
 def calibrate_links(links: LinkRates, fits: Sequence[AlphaBetaFit]) -> LinkRates:
     """Return the links as ``holdfast bench`` measured them, by the fits of torch's collectives.
 

@@ -35,6 +35,7 @@ from holdfast.core.measurements import (
     WorkerReply,
     parse_measurement,
 )
+from holdfast.core.text import os_error_reason
 from holdfast.host import cgroups
 from holdfast.host.processes import proc
 from holdfast.host.processes.proc import PROC
@@ -61,7 +62,7 @@ def read_measurement(path: Path) -> Measurement:
         with path.open("rb") as stream:
             return parse_measurement(stream.read(MAX_BYTES + 1), str(path))
     except OSError as error:
-        raise MissingFile(path, why=(error.strerror or str(error)).lower()) from error
+        raise MissingFile(path, why=os_error_reason(error)) from error
 
 
 def check_memory(request: BenchRequest, local_ranks: int, proc_root: Path = PROC) -> None:

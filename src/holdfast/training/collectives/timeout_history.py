@@ -28,7 +28,7 @@ from holdfast.core import collective_history, settings
 from holdfast.core.atomic_files import write_atomic
 from holdfast.core.collective_history import CollectiveAdvice, CollectiveHistory, CollectiveProblem
 from holdfast.core.errors import InvalidValue, MissingFile
-from holdfast.core.text import format_duration
+from holdfast.core.text import format_duration, os_error_reason
 from holdfast.core.trace_file import process_start_ticks
 from holdfast.training.collectives import rank_hosts
 from holdfast.training.collectives.arrivals import BoundedCall, arrival_timeout, find_call_site
@@ -274,7 +274,7 @@ def _read(path: Path) -> CollectiveHistory:
     except InvalidValue as error:
         _log.warning("%s", error)
     except OSError as error:
-        _log.warning("ignored history %s: %s", path, (error.strerror or str(error)).lower())
+        _log.warning("ignored history %s: %s", path, os_error_reason(error))
     return CollectiveHistory()
 
 

@@ -24,6 +24,7 @@ from holdfast import recorder
 from holdfast.core import link_measurements, settings
 from holdfast.core.errors import HoldfastError, InvalidValue, MissingFile, UnknownName
 from holdfast.core.measurements.fit import AlphaBetaFit
+from holdfast.core.text import os_error_reason
 from holdfast.training.collectives import timeout_history
 from holdfast.training.collectives.arrivals import BoundedCall, find_call_site
 from holdfast.training.collectives.group_info import GroupState
@@ -237,7 +238,7 @@ def read_policy_file(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise MissingFile(
             path,
-            why=(error.strerror or str(error)).lower(),
+            why=os_error_reason(error),
             next_step="correct HOLDFAST_TIMEOUTS, or unset it",
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

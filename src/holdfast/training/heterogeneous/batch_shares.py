@@ -121,21 +121,6 @@ def shares_of(source: BatchShares | BatchAllocation | Sequence[Sequence[int]]) -
     return BatchShares(sizes, SyncPoint.MICRO_BATCH if equal else SyncPoint.STEP)
 
 
-def equal_shares(world: int, batch: int, micro_batches: int = 1) -> BatchShares:
-    """Divide a batch equally (or one sample more), in ``micro_batches`` each, as without planning.
-
-    Raises:
-        InvalidValue: there are too few samples.
-    """
-    parts = [_split_evenly(rank_sizes, micro_batches) for rank_sizes in _split_evenly(batch, world)]
-    return BatchShares(tuple(map(tuple, parts)))
-
-
-def _split_evenly(samples: int, count: int) -> list[int]:
-    each, more = divmod(samples, count)
-    return [each + (at < more) for at in range(count)]
-
-
 def _shrink(sizes: list[list[int]], samples: int) -> list[list[int]]:
     """Remove samples from each micro-batch in proportion (largest remainders), leaving one."""
     positions = [

@@ -26,6 +26,7 @@ import msgspec
 
 from holdfast.core import plain_pickle
 from holdfast.core.errors import DumpCorrupt, DumpTruncated, DumpUnreadable, DumpVersion
+from holdfast.core.text import os_error_reason
 from holdfast.watcher.flight_recorder import entries as flight_recorder_entries
 from holdfast.watcher.flight_recorder.entries import DumpEntry, convert_or_none, number, text
 
@@ -80,7 +81,7 @@ def read(path: Path) -> FlightRecorderDump:
     try:
         data = _content(path)
     except OSError as error:
-        raise DumpUnreadable(path, why=(error.strerror or str(error)).lower()) from error
+        raise DumpUnreadable(path, why=os_error_reason(error)) from error
     if data is None:
         raise DumpCorrupt(path, why="it is not a regular file")
     return parse_dump(data, path)

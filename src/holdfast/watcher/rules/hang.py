@@ -397,10 +397,10 @@ def _waiting(case: HangCase, cause: Cause, wait: WaitEdges, root: Finding) -> Fi
     waiters = [rank for rank in wait.waiters if rank != root.subject.rank]
     if not waiters:
         return None
-    verb = "waits" if len(waiters) == 1 else "wait"
-    target = f" for {describe_ranks(wait.awaited)}" if wait.awaited else ""
+    verb = "is" if len(waiters) == 1 else "are"
+    target = f", waiting for {describe_ranks(wait.awaited)}" if wait.awaited else ""
     where = f"{call_text(wait.operation, case.groups)}{line_text(wait.operation)}"
-    text = f"{describe_ranks(waiters)} {verb} in {where}{target}"
+    text = f"{describe_ranks(waiters)} {verb} blocked in {where}{target}"
     subject = subject_of(case, waiters[0], wait.operation)
     facts = (_call_fact(case, waiters[0], wait.operation),)
     return make_finding(

@@ -11,7 +11,7 @@ from holdfast.core import checkpoint_manifest
 from holdfast.core.checkpoint_manifest import Manifest, ManifestEntry
 from holdfast.core.findings import Level
 from holdfast.host.checkpoint_folder import UnfinishedFolder, inspect_folder
-from holdfast.host.checkpoint_folder_rules import another_model, judge_checkpoint_folder
+from holdfast.host.checkpoint_folder_rules import judge_checkpoint_folder
 
 
 def made(root, step, content=b"tensors"):
@@ -113,18 +113,3 @@ def test_unreadable_folder(tmp_path):
     (finding,) = judge_checkpoint_folder(inspect_folder(tmp_path / "none"))
     assert finding.level == Level.UNKNOWN
     assert "no such file" in finding.message
-
-
-def test_other_model_lists_differences():
-    names = {
-        "missing from the checkpoint": {f"layer{n}": "" for n in range(9)},
-        "of another shape": {"a": " (2, not 3)"},
-    }
-    finding = another_model("/c/step-0000000010", names)
-    assert finding.cause == "checkpoint-of-another-model"
-    assert (
-        "9 missing from the checkpoint (layer0, layer1, layer2, layer3, layer4, …)"
-        in finding.message
-    )
-    assert len(finding.evidence) == 10
-    assert finding.evidence[-1].text == "of another shape: a (2, not 3)"

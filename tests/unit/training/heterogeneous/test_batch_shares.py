@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.errors import InvalidValue
 from holdfast.training.heterogeneous.batch_allocation import GpuKind, SyncPoint, allocate_batch
-from holdfast.training.heterogeneous.batch_shares import BatchShares, equal_shares, shares_of
+from holdfast.training.heterogeneous.batch_shares import BatchShares, shares_of
 from tests.hypothesis_profiles import examples
 
 
@@ -97,10 +97,8 @@ def test_shares_that_would_deadlock_are_rejected(sizes, why):
         BatchShares(sizes)
 
 
-def test_equal_shares():
-    assert equal_shares(3, 10).sizes == ((4,), (3,), (3,))
-    assert equal_shares(2, 10, 2).sizes == ((3, 2), (3, 2))
+def test_every_rank_needs_a_sample():
     with pytest.raises(InvalidValue, match="rank 2 has"):
-        equal_shares(3, 2)
+        BatchShares(((1,), (1,), (0,)))
     with pytest.raises(InvalidValue, match="each of 2 ranks needs a sample"):
-        equal_shares(2, 10).of(1)
+        BatchShares(((5,), (5,))).of(1)

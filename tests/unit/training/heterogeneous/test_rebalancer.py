@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 import holdfast
 from holdfast.core.errors import InvalidValue, RanksOutOfSync
 from holdfast.training.heterogeneous import rebalancer
-from holdfast.training.heterogeneous.batch_shares import equal_shares
+from holdfast.training.heterogeneous.batch_shares import shares_of
 from holdfast.training.heterogeneous.gpu_kinds import RankSpeed, RankSpeeds
 from tests.unit.training.collectives.ranks import run
 
@@ -33,7 +33,9 @@ class Clock:
 def trains(rank: int, slow: dict[int, float], last: str = "deal") -> dict[str, Any]:
     """50 steps; ``slow[step]`` is how many times as long rank 1 takes from that step on. No time is really spent."""
     clock = rebalancer.time = Clock()
-    sampler = holdfast.HeterogeneousSampler(SAMPLES, equal_shares(3, BATCH), rank=rank, last=last)
+    sampler = holdfast.HeterogeneousSampler(
+        SAMPLES, shares_of([[BATCH // 3]] * 3), rank=rank, last=last
+    )
     balance = holdfast.Rebalancer(sampler, SPEEDS, every=4, warm_up=2, device="cpu")
     loader = DataLoader(range(SAMPLES), batch_sampler=sampler, collate_fn=list)
     factor, changes, seen = 1.0, [], []
@@ -97,7 +99,7 @@ def test_a_rank_with_other_shares_is_named_on_every_rank(tmp_path: Path):
 
 
 def test_invalid_arguments_are_rejected():
-    sampler = holdfast.HeterogeneousSampler(SAMPLES, equal_shares(2, BATCH), rank=0)
+    sampler = holdfast.HeterogeneousSampler(SAMPLES, shares_of([[BATCH // 2]] * 2), rank=0)
     with pytest.raises(InvalidValue, match="speeds of 3 ranks, but shares of 2"):
         holdfast.Rebalancer(sampler, SPEEDS)
     large = holdfast.HeterogeneousSampler(SAMPLES, [[1], [25], [1]], rank=0)

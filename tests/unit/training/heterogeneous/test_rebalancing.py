@@ -3,13 +3,13 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.training.heterogeneous.batch_shares import BatchShares, equal_shares, shares_of
+from holdfast.training.heterogeneous.batch_shares import BatchShares, shares_of
 from holdfast.training.heterogeneous.gpu_kinds import RankSpeed, RankSpeeds
 from holdfast.training.heterogeneous.rebalancing import find_better_shares
 from tests.hypothesis_profiles import examples
 
 SPEEDS = RankSpeeds(tuple(RankSpeed(rank, "", (1, 64), (0.01, 0.64)) for rank in range(4)))
-EQUAL = equal_shares(4, 64)
+EQUAL = shares_of([[16]] * 4)
 
 
 def test_a_slow_rank_gets_less_and_later_its_share_back():

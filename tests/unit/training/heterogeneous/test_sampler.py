@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 import holdfast
 from holdfast.core.errors import CheckpointMismatch, InvalidValue
 from holdfast.training.heterogeneous.batch_allocation import SyncPoint
-from holdfast.training.heterogeneous.batch_shares import BatchShares, equal_shares
+from holdfast.training.heterogeneous.batch_shares import BatchShares
 from holdfast.training.heterogeneous.gpu_kinds import RankSpeed, RankSpeeds
 from tests.hypothesis_profiles import examples
 
@@ -254,7 +254,7 @@ def test_a_loader_of_another_sampler_is_rejected():
 
 
 def test_equal_shares_match_torchs_samples_in_another_rank_order():
-    ranks = samplers(32, equal_shares(2, 8))
+    ranks = samplers(32, BatchShares(((4,), (4,))))
     assert [len(batch) for each in ranks for batch in each] == [4] * 8
 
 

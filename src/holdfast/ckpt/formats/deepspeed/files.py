@@ -22,10 +22,10 @@ import msgspec
 
 from holdfast.ckpt.contents import FileProblem
 from holdfast.ckpt.files import torch_files
-from holdfast.ckpt.files.os_errors import os_error_reason
 from holdfast.ckpt.files.torch_files import TorchFile
 from holdfast.ckpt.files.unreadable_files import problem_of
 from holdfast.core.errors import CheckpointUnreadable
+from holdfast.core.text import os_error_reason
 
 #: More ranks than any job has; a file that claims more is ignored.
 MAX_RANKS = 1 << 17

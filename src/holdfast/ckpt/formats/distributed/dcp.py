@@ -21,7 +21,6 @@ from holdfast.ckpt.contents import (
     Tensor,
     TensorShard,
 )
-from holdfast.ckpt.files.os_errors import os_error_reason
 from holdfast.ckpt.formats.distributed import index as dcp_index
 from holdfast.ckpt.formats.distributed.blobs import EmbeddedValues
 from holdfast.ckpt.formats.distributed.index import IndexChunk, IndexEntry
@@ -31,6 +30,7 @@ from holdfast.ckpt.state_dicts.sections import KeyPath as Keys
 from holdfast.ckpt.state_dicts.sections import Sections
 from holdfast.core.errors import CheckpointUnreadable
 from holdfast.core.findings import Unknown
+from holdfast.core.text import os_error_reason
 
 _SHARD = re.compile(r"__(\d+)_\d+\.distcp\Z")
 _STATE = re.compile(r"rank-(\d+)\.state\Z")

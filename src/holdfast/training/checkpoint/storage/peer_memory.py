@@ -24,6 +24,7 @@ import xxhash
 from holdfast.core import checkpoint_manifest, settings
 from holdfast.core.checkpoint_manifest import Manifest, ManifestEntry
 from holdfast.core.errors import CheckpointUnreadable, StorageUnusable
+from holdfast.core.text import os_error_reason
 from holdfast.training.checkpoint.storage.backends import FolderBackend, storage_errors
 
 #: The full manifest.
@@ -91,7 +92,7 @@ def read_full_manifest(folder: Path) -> Manifest:
         return checkpoint_manifest.read_manifest(folder)
     except OSError as error:
         raise CheckpointUnreadable(
-            folder, why=f"{FULL_MANIFEST}: {(error.strerror or str(error)).lower()}"
+            folder, why=f"{FULL_MANIFEST}: {os_error_reason(error)}"
         ) from error
 
 
@@ -149,7 +150,7 @@ def fetch_file(addresses: Collection[str], secret: str, entry: ManifestEntry, ta
                 return
             why = f"{address}: content does not match the manifest"
         except OSError as error:
-            why = f"{address}: {(error.strerror or str(error)).lower()}"
+            why = f"{address}: {os_error_reason(error)}"
     raise StorageUnusable("memory", why=f"{entry.path}: {why}")
 
 
