@@ -143,10 +143,10 @@ def _zip(members: dict[str, bytes]) -> bytes:
     return made.getvalue()
 
 
-def box() -> bytes:
+def trace_file() -> bytes:
     """A box with notes of all kinds."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "rank1.box"
+        path = Path(folder) / "rank1.trace"
         writer = TraceWriter(path, rank=1, world_size=2, records=64)
         writer.note_json(
             TraceNote.FACTS,

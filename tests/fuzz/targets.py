@@ -41,7 +41,7 @@ _FAST._searched_bytes = scan.SMALL_BYTES  # it goes on to Hyperscan at once, whe
 LIMITS = IntakeLimits(files=1000, free_bytes=4 << 20, ratio=10, spool_bytes=1 << 20)
 #: A file without a folder, which goes with the process: atheris ends it without a chance to clean up.
 _FILE = Path(f"/proc/self/fd/{os.memfd_create('evidence')}")
-_BOX = seeds.box()
+_TRACE = seeds.trace_file()
 
 
 def log_line(data: bytes) -> None:
@@ -148,9 +148,9 @@ def stacks(data: bytes) -> None:
     stack_dumps.parse_processes(data, "fuzz")
 
 
-def boxes(data: bytes) -> None:
-    """A box that was overwritten here and there: each piece of ``data`` is an offset and what is written there."""
-    whole = bytearray(_BOX)
+def traces(data: bytes) -> None:
+    """Read a trace file with damage: each 12 bytes of ``data`` are an offset and what is written there."""
+    whole = bytearray(_TRACE)
     for at in range(0, len(data) - 4, 12):
         (offset,) = struct.unpack_from("<H", data, at)
         area = (0, trace_file.HEADER_BYTES + trace_file.GROUPS * trace_file.GROUP_BYTES)[
@@ -161,10 +161,10 @@ def boxes(data: bytes) -> None:
         whole[begin : begin + len(value)] = value
     made = bytes(whole)
     trace_files.read_trace_files(
-        [EvidenceFile("rank1.box", EvidenceKind.TRACE, len(made), lambda: io.BytesIO(made))]
+        [EvidenceFile("rank1.trace", EvidenceKind.TRACE, len(made), lambda: io.BytesIO(made))]
     )
     with contextlib.suppress(TraceUnreadable):
-        assert len(redact_trace(made, "rank1.box", Redactor())) == len(made)
+        assert len(redact_trace(made, "rank1.trace", Redactor())) == len(made)
 
 
 def everything(data: bytes) -> None:
@@ -223,7 +223,7 @@ TARGETS = {
     ),
     "stacks": (stacks, [PY_SPY, PY_SPY_JSON, FAULTHANDLER]),
     "box": (
-        boxes,
+        traces,
         [b"", bytes(range(96)), b"\x08\0\0\7" + b"\xff" * 8, b"\0\0\1\7" + b"raised\t{"],
     ),
     "everything": (

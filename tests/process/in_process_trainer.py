@@ -19,7 +19,7 @@ import holdfast
 FOLDER = Path(sys.argv[1])
 FAULT, VICTIM = sys.argv[2] if sys.argv[2:] else "killed", int(sys.argv[3]) if sys.argv[3:] else 1
 SAVED = 3
-MEMORY = Path(os.environ["HOLDFAST_BOX"]).parent / "checkpoints"
+MEMORY = Path(os.environ["HOLDFAST_TRACE"]).parent / "checkpoints"
 CALLS = []
 
 

@@ -58,7 +58,7 @@ class Launched:
         )
         return found
 
-    def boxes(self):
+    def trace_files(self):
         """Return this run's files in shared memory."""
         return list(Path("/dev/shm").glob(f"holdfast-{self.run.name}*"))
 

@@ -60,7 +60,7 @@ def test_survivors_keep_their_processes_and_load_from_memory(launch, tmp_path, r
     report = job.json("report.json")
     assert [incident["decision"] for incident in report["incidents"]] == ["replace"], job.output
     assert report["verdict"]["root"]["subject"]["rank"] == 1
-    assert job.boxes() == []
+    assert job.trace_files() == []
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_a_fault_that_recurs_at_the_same_step_skips_the_batch(launch):
     assert "step 13, saved step 10" in printed
     assert "resume from a checkpoint before step 10, and skip that batch" in printed
     assert "run ended with status 0" in printed
-    assert job.boxes() == []
+    assert job.trace_files() == []
 
 
 def test_a_resubmitted_job_uses_its_history(launch, tmp_path):

@@ -92,8 +92,8 @@ def test_a_failed_job_has_the_status_of_torchrun_and_a_verdict(launch, tmp_path)
     (incident,) = report["incidents"]
     assert (incident["decision"], incident["generation"]) == ("stop", 0)
     assert Path(incident["html"]).is_file()
-    assert (Path(incident["folder"]) / "boxes/rank0.box").is_file()
-    assert job.boxes() == []
+    assert (Path(incident["folder"]) / "traces/rank0.trace").is_file()
+    assert job.trace_files() == []
 
 
 def test_a_successful_job_keeps_logs_and_no_trace_files(launch, tmp_path):
@@ -117,7 +117,7 @@ def test_a_successful_job_keeps_logs_and_no_trace_files(launch, tmp_path):
     )
     assert "/torch/" not in job.output
     assert job.json("report.json")["verdict"]["root"] is None
-    assert (job.boxes(), list((job.run / "incidents").iterdir())) == ([], [])
+    assert (job.trace_files(), list((job.run / "incidents").iterdir())) == ([], [])
 
 
 def test_log_options_of_the_user_apply(launch, tmp_path):
@@ -386,7 +386,7 @@ def test_a_signal_ends_all_processes_and_removes_trace_files(launch, signal_numb
     family = job.family()
     assert len(family) >= 9  # two workers with three children each, the watcher
     assert job.send(signal_number).end() == 1
-    assert (wait_gone(family), job.boxes()) == ([], [])
+    assert (wait_gone(family), job.trace_files()) == ([], [])
     assert "Traceback" not in "".join(
         line for line in job.output.splitlines() if not line.startswith("[rank")
     )
@@ -402,8 +402,8 @@ def test_all_processes_end_after_the_agent_is_killed(launch, how):
     time.sleep(orphans.CHILDREN_EVERY_S + 1)
     family = job.family()
     assert job.send(signal.SIGKILL).end() == -signal.SIGKILL
-    assert (wait_gone(family, limit_s=orphans.GRACE_S + 10), job.boxes()) == ([], [])
-    assert len(list((job.run / "orphaned").glob("rank*.box"))) == 2
+    assert (wait_gone(family, limit_s=orphans.GRACE_S + 10), job.trace_files()) == ([], [])
+    assert len(list((job.run / "orphaned").glob("rank*.trace"))) == 2
 
 
 def test_the_second_signal_kills_all_processes(launch):
@@ -415,7 +415,7 @@ def test_the_second_signal_kills_all_processes(launch):
     begun = time.monotonic()
     assert job.send(signal.SIGINT).end() == 130
     assert time.monotonic() - begun < 5
-    assert (wait_gone(family), job.boxes()) == ([], [])
+    assert (wait_gone(family), job.trace_files()) == ([], [])
 
 
 def test_a_signal_is_handled_during_the_rendezvous(launch, free_port):
@@ -432,7 +432,7 @@ def test_a_signal_is_handled_during_the_rendezvous(launch, free_port):
     begun = time.monotonic()
     assert job.send(signal.SIGTERM).end() == 1
     assert time.monotonic() - begun < 5
-    assert job.boxes() == []
+    assert job.trace_files() == []
 
 
 # Invalid input: one sentence, no traceback; see also tests/unit/cli/test_run.py
@@ -475,7 +475,7 @@ def test_an_unreachable_rendezvous_is_reported(launch, free_port, where):
     assert job.end() == 2, job.output
     (line,) = job.output.splitlines()
     assert line.startswith(f"holdfast: cannot reach the rendezvous at 127.0.0.1:{free_port}: ")
-    assert job.boxes() == []
+    assert job.trace_files() == []
 
 
 def test_an_ineffective_variable_is_reported(launch, tmp_path):

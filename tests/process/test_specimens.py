@@ -87,7 +87,7 @@ def check(name: str, folder: Path) -> None:
         for box in Path("/dev/shm").glob("holdfast-*")
         if box.name.endswith(Path(report["run_dir"]).name)
     ]
-    assert left == [], "boxes stayed behind"
+    assert left == [], "trace files stayed behind"
 
 
 @pytest.mark.parametrize("name", SAMPLE)

@@ -70,7 +70,7 @@ def test_a_restart_uses_standby_workers_in_the_same_state_as_new_processes(launc
         logs = job.run / f"logs/generation1/rank{rank}"
         assert "stepped as" in (logs / "stdout.log").read_text()
         assert "complained" in (logs / "stderr.log").read_text()
-    assert job.boxes() == []
+    assert job.trace_files() == []
 
 
 def test_standby_workers_die_with_a_killed_agent(launch, tmp_path):

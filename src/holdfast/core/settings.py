@@ -236,7 +236,7 @@ _ROWS = (
     ),
     _make_row(
         _SET_BY_RUN,
-        "HOLDFAST_BOX",
+        "HOLDFAST_TRACE",
         "Trace file of this rank; if unset, nothing is recorded.",
         kind=SettingKind.PATH,
     ),

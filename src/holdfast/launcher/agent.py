@@ -140,7 +140,7 @@ class NodeAgent:
             "inject": self._plan.inject,
             "preset": preset,
             "settings": readings,
-            "boxes": str(self._folder.traces),
+            "traces": str(self._folder.traces),
             "watcher": self._watcher.pid,
         }
         seen = (*installed_versions(), *host_facts(), *environment_facts(self._plan.environment))
@@ -156,7 +156,7 @@ class NodeAgent:
         return {
             **dumps,
             **self._plan.gaps,
-            "HOLDFAST_BOX": str(self._folder.trace_file(rank)),
+            "HOLDFAST_TRACE": str(self._folder.trace_file(rank)),
             "HOLDFAST_RECORDER": self._plan.recorder,
             "HOLDFAST_NATIVE": self._plan.native,
             "HOLDFAST_INJECT": self._plan.inject,
@@ -240,7 +240,7 @@ class NodeAgent:
             print_message("suspicion withdrawn: the job ended with status 0")
         if how is GenerationEnd.FAILED:
             folder = self._state.folder or self._folder.new_incident()
-            error = self._folder.keep_traces(folder / "boxes")
+            error = self._folder.keep_traces(folder / "traces")
         elif how is GenerationEnd.INTERRUPTED:
             error = self._folder.keep_traces(self._folder.path / "interrupted")
         else:

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def _open_trace() -> TraceWriter | None:
     try:
-        path = settings.read_path("HOLDFAST_BOX")
+        path = settings.read_path("HOLDFAST_TRACE")
         if path is None or settings.read_text("HOLDFAST_RECORDER") == "off":
             return None
         return TraceWriter(

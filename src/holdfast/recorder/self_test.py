@@ -90,7 +90,7 @@ def _failure_reason(status: int, reason_file: Path) -> str | None:
 
 def _run_rank(folder: Path, rank: int, library: str) -> None:
     """Run the collectives as one of the two ranks. Raises any failure."""
-    trace = TraceWriter(folder / f"rank{rank}.box", rank=rank, world_size=RANKS)
+    trace = TraceWriter(folder / f"rank{rank}.trace", rank=rank, world_size=RANKS)
     if library:
         NativeRecorder(Path(library), trace, str(Path(torch.__file__).parent))
     limit = timedelta(seconds=COLLECTIVE_TIMEOUT_S)

@@ -60,7 +60,7 @@ def in_place(train: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     checkpoint in memory is the fastest). All ranks must call this. Outside `holdfast run` it only
     calls ``train``.
     """
-    trace = settings.read_path("HOLDFAST_BOX")
+    trace = settings.read_path("HOLDFAST_TRACE")
     if trace is None:
         return train(*args, **kwargs)
     while True:
@@ -80,7 +80,7 @@ def in_place(train: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 def has_restart_order() -> bool:
     """Return whether a restart order exists: what this rank waits for will never arrive."""
-    trace = settings.read_path("HOLDFAST_BOX")
+    trace = settings.read_path("HOLDFAST_TRACE")
     return trace is not None and Path(f"{trace}{RESTART_SUFFIX}").exists()
 
 

@@ -33,7 +33,7 @@ def create_incident(
     """
     folder = create_numbered_folder(parent)
     page = folder / "report.html"
-    _copy_traces(folder / "boxes", job)
+    _copy_traces(folder / "traces", job)
     return folder, page, lambda: _write_rest(folder, page, verdict, table, job)
 
 
@@ -64,7 +64,7 @@ def _copy_traces(folder: Path, job: StartWatching) -> None:
     folder.mkdir()
     for worker in job.workers:
         if Path(worker.trace).exists():
-            shutil.copyfile(worker.trace, folder / f"rank{worker.rank}.box")
+            shutil.copyfile(worker.trace, folder / f"rank{worker.rank}.trace")
 
 
 def _keep_history(folder: Path, runs: Path) -> tuple[Fact, ...]:

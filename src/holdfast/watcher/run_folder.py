@@ -1,7 +1,7 @@
 """The files of a run: logs, incidents and, while it runs, one trace file per rank in shared memory.
 
     holdfast-runs/20260107-141530-3fa2/     run.json, logs/, incidents/<n>/, watcher.log
-    /dev/shm/holdfast-20260107-141530-3fa2/ rank<k>.box, agent (the owner of the folder)
+    /dev/shm/holdfast-20260107-141530-3fa2/ rank<k>.trace, agent (the owner of the folder)
 
 Trace files of a successful run are deleted, those of a failed run are moved to its incident; none
 remain in shared memory.
@@ -70,7 +70,7 @@ class RunFolder:
         remove_stale_folders(shm)
         #: Why the trace files are not in shared memory; empty if they are.
         self.trouble = _lack_of_space(shm, workers * trace_bytes(records) * FREE_SPACE_FACTOR)
-        self.traces = self.path / "boxes"
+        self.traces = self.path / "traces"
         if not self.trouble:
             self._use_shared_memory(shm / f"holdfast-{self.name}")
 
@@ -85,7 +85,7 @@ class RunFolder:
 
     def trace_file(self, rank: int) -> Path:
         """Return the path of the trace file of ``rank`` while the rank runs."""
-        return (self.traces / f"rank{rank}.box").absolute()
+        return (self.traces / f"rank{rank}.trace").absolute()
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file of the run atomically."""
@@ -132,7 +132,7 @@ def keep_traces(traces: Path, into: Path) -> str:
     Return why a file could not be moved, else an empty text.
     """
     error_text = ""
-    for trace in sorted(traces.glob("rank*.box")):
+    for trace in sorted(traces.glob("rank*.trace")):
         kept = into / trace.name
         try:
             into.mkdir(parents=True, exist_ok=True)

@@ -298,7 +298,7 @@ def test_traces_of_a_finished_job_yield_the_watchers_verdict(tmp_path):
         job.end()
         (incident,) = job.run.glob("incidents/*")
         recorded = json.loads((incident / "verdict.json").read_text())["root"]
-        status, content = as_json(incident / "boxes")
+        status, content = as_json(incident / "traces")
         root = content["verdict"]["root"]
         assert (status, root["subject"]["rank"], recorded["subject"]["rank"]) == (1, 2, 2)
         assert {item["kind"] for item in content["read"]} == {"holdfast trace"}
@@ -324,7 +324,7 @@ def test_traces_name_a_rank_that_died_without_an_exception(tmp_path, program, ca
     try:
         assert job.end() != 0
         (incident,) = job.run.glob("incidents/*")
-        status, content = as_json(incident / "boxes")
+        status, content = as_json(incident / "traces")
         root = content["verdict"]["root"]
         assert (status, root["cause"], root["subject"]["rank"]) == (1, "peer-lost", 1)
         assert "all_reduce #31" in root["message"]
@@ -333,7 +333,7 @@ def test_traces_name_a_rank_that_died_without_an_exception(tmp_path, program, ca
         (tmp_path / "torchrun.log").write_text(
             f"  rank      : 1 (local_rank: 1)\n  exitcode  : {code} (pid: {pid})\n"
         )
-        status, content = as_json(incident / "boxes", tmp_path / "torchrun.log")
+        status, content = as_json(incident / "traces", tmp_path / "torchrun.log")
         root = content["verdict"]["root"]
         assert (status, root["cause"], root["subject"]["rank"]) == (1, cause, 1)
     finally:

@@ -116,7 +116,7 @@ def test_bundle_of_a_failed_run_has_no_secrets(failed_run, tmp_path):
     assert page.count("<") == (
         failed_run.run / "incidents" / "0" / "report.html"
     ).read_text().count("<")
-    assert {"incidents/0/boxes/rank0.box", "incidents/0/boxes/rank1.box"} <= evidence
+    assert {"incidents/0/traces/rank0.trace", "incidents/0/traces/rank1.trace"} <= evidence
     logs = [data for name, data in members.items() if name.endswith(("stderr.log", "stdout.log"))]
     assert b"ValueError: cannot log in with <redacted:hugging-face-token>" in b"".join(logs)
     (verdict,) = [data for name, data in members.items() if name.endswith("verdict.json")]
@@ -127,9 +127,9 @@ def test_bundle_of_a_failed_run_has_no_secrets(failed_run, tmp_path):
 def test_trace_files_in_the_bundle_are_readable(failed_run, tmp_path):
     report(failed_run.folder, failed_run.run, "-o", tmp_path / "r.tar.gz")
     for name, data in read_members(tmp_path / "r.tar.gz").items():
-        if name.endswith(".box"):
-            (tmp_path / "a.box").write_bytes(data)
-            box = TraceReading(tmp_path / "a.box")
+        if name.endswith(".trace"):
+            (tmp_path / "a.trace").write_bytes(data)
+            box = TraceReading(tmp_path / "a.trace")
             notes = box.read_notes()
             assert (notes.dropped, box.header.world_size) == (0, 2)
             assert notes.facts
@@ -172,12 +172,12 @@ def evidence_folder(tmp_path):
     (folder / "logs" / "rank0.log").write_text(text)
     (folder / "logs" / "windows.log").write_text(text, "utf-16")
     (folder / "facts.json").write_bytes(msgspec.json.encode({"lines": text.split("\n")}))
-    write_trace_with_secrets(folder / "rank1.box")
+    write_trace_with_secrets(folder / "rank1.trace")
     (folder / "nccl_trace_rank_1").write_bytes(dump_factory.written(make_dump_with_secrets()[0]))
     (folder / "link.log").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere").write_text("outside")
     (folder / "weights.bin").write_bytes(bytes(range(256)) * 64)
-    (folder / "cut.box").write_bytes((folder / "rank1.box").read_bytes()[:5000])
+    (folder / "cut.trace").write_bytes((folder / "rank1.trace").read_bytes()[:5000])
     (folder / "bad_trace_2").write_bytes(b"\x80\x02}q")
     page = "".join(
         f"<p title='{n}'>{html.escape(line)}</p>\n" for n, line in enumerate(text.split("\n"))
@@ -208,7 +208,7 @@ def test_no_member_contains_a_secret(evidence_folder, tmp_path):
     out_of_it = {each["name"]: each["why"] for each in json.loads(out)["report"]["left_out"]}
     assert "links are not followed" in out_of_it["evidence_folder/link.log"]
     assert "binary" in out_of_it["evidence_folder/weights.bin"]
-    assert "truncated" in out_of_it["evidence_folder/cut.box"]
+    assert "truncated" in out_of_it["evidence_folder/cut.trace"]
     assert "evidence_folder/bad_trace_2" in out_of_it
     assert b"outside" not in b"".join(members.values())
 

@@ -165,9 +165,9 @@ def ending(monkeypatch, capsys):
 
 
 def test_an_error_of_ours_is_its_sentence_and_status(ending):
-    status, out, err = ending(raising(TraceCorrupt("a.box")))
+    status, out, err = ending(raising(TraceCorrupt("a.trace")))
     assert (status, out) == (2, "")
-    assert err == f"holdfast: {TraceCorrupt('a.box')}\n"
+    assert err == f"holdfast: {TraceCorrupt('a.trace')}\n"
 
 
 @pytest.mark.parametrize("bug", [InternalError("two roots"), ZeroDivisionError("division by zero")])

@@ -31,7 +31,7 @@ def make_error(kind):
     return (
         kind("preset", "basci", ["basic", "prefetch"])
         if kind is UnknownName
-        else kind("/dev/shm/rank0.box")
+        else kind("/dev/shm/rank0.trace")
     )
 
 
@@ -74,10 +74,10 @@ def test_every_error_can_be_pickled(kind):
 
 def test_texts_passed_to_the_constructor_win():
     error = TraceTruncated(
-        "a.box", why="it ends after 100 of 4096 bytes", next_step="copy it again"
+        "a.trace", why="it ends after 100 of 4096 bytes", next_step="copy it again"
     )
     assert str(error) == (
-        "cannot read the trace file a.box: it ends after 100 of 4096 bytes; copy it again"
+        "cannot read the trace file a.trace: it ends after 100 of 4096 bytes; copy it again"
     )
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 

@@ -80,7 +80,7 @@ def test_a_flag_beats_the_environment_beats_the_preset_beats_the_default():
 
 def test_an_empty_variable_counts_as_unset():
     assert settings.read_seconds("HOLDFAST_STALL_S", {"HOLDFAST_STALL_S": ""}) == 5.0
-    assert settings.read_path("HOLDFAST_BOX", {"HOLDFAST_BOX": ""}) is None
+    assert settings.read_path("HOLDFAST_TRACE", {"HOLDFAST_TRACE": ""}) is None
 
 
 def test_the_process_environment_is_read_where_none_is_given(monkeypatch):

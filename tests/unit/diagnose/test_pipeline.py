@@ -35,7 +35,7 @@ OOM_KILL = (
 def write_trace(folder, rank, calls, *, stuck, world=3, generation=0, started=None):
     """Write the trace of a dead rank after ``calls`` all-reduces, ``stuck`` in one more or not."""
     folder.mkdir(exist_ok=True)
-    path = folder / f"rank{rank}.box"
+    path = folder / f"rank{rank}.trace"
     writer = TraceWriter(path, rank=rank, world_size=world, generation=generation, records=64)
     writer.note_json(
         TraceNote.MEMBERS, {"name": "0", "ranks": list(range(world)), "description": "default_pg"}
@@ -66,7 +66,7 @@ def root_of(found):
 
 
 def test_traces_of_dead_processes_name_the_missing_rank(tmp_path):
-    found = diagnose([str(write_hang(tmp_path / "boxes"))])
+    found = diagnose([str(write_hang(tmp_path / "traces"))])
     assert (root_of(found), found.exit_status) == (("rank-missing-collective", 1), 1)
     assert {item.kind for item in found.read} == {EvidenceKind.TRACE}
     assert not {out.cause for out in found.verdict.ruled_out} & {
@@ -78,28 +78,28 @@ def test_traces_of_dead_processes_name_the_missing_rank(tmp_path):
 
 
 def test_traces_in_an_archive_are_read(tmp_path):
-    write_hang(tmp_path / "boxes")
+    write_hang(tmp_path / "traces")
     with tarfile.open(tmp_path / "x.tgz", "w:gz") as archive:
-        archive.add(tmp_path / "boxes", "boxes")
+        archive.add(tmp_path / "traces", "traces")
     assert root_of(diagnose([str(tmp_path / "x.tgz")])) == ("rank-missing-collective", 1)
 
 
 def test_traces_of_an_earlier_generation_are_ignored(tmp_path):
     write_trace(tmp_path / "old", 1, 50, stuck=True, generation=0, started=1_000.0)
-    write_hang(tmp_path / "boxes")
+    write_hang(tmp_path / "traces")
     write_trace(tmp_path / "copy", 0, 3, stuck=False)
-    shutil.copy2(tmp_path / "boxes" / "rank0.box", tmp_path / "copy" / "rank0.box")
+    shutil.copy2(tmp_path / "traces" / "rank0.trace", tmp_path / "copy" / "rank0.trace")
     found = diagnose([str(tmp_path)])
     assert root_of(found) == ("rank-missing-collective", 1)
     why = {item.name.removeprefix(f"{tmp_path}/"): item.why for item in found.ignored}
-    assert "earlier generation" in why["old/rank1.box"]
+    assert "earlier generation" in why["old/rank1.trace"]
     assert len(why) == 2
     assert len(found.read) == 3
 
 
 def test_a_running_job_that_progresses_is_not_hung(tmp_path):
     for rank in range(3):
-        writer = TraceWriter(tmp_path / f"rank{rank}.box", rank=rank, world_size=3, records=64)
+        writer = TraceWriter(tmp_path / f"rank{rank}.trace", rank=rank, world_size=3, records=64)
         if rank != 1:
             PythonRecorder(writer, "/nowhere/torch").record("0", ALL_REDUCE, CALL)
     found = diagnose([str(tmp_path)])
@@ -108,7 +108,7 @@ def test_a_running_job_that_progresses_is_not_hung(tmp_path):
 
 
 def test_an_earlier_cause_in_a_log_precedes_the_traces(tmp_path):
-    write_hang(tmp_path / "boxes")
+    write_hang(tmp_path / "traces")
     (tmp_path / "dmesg.txt").write_text(OOM_KILL)
     found = diagnose([str(tmp_path)])
     assert root_of(found)[0] == "host-oom-killed"
@@ -129,8 +129,8 @@ def test_dumps_name_the_missing_rank(tmp_path):
 
 
 def test_an_incident_is_judged_by_its_table(tmp_path):
-    write_hang(tmp_path / "boxes")
-    summary = diagnose([str(tmp_path / "boxes")]).summary
+    write_hang(tmp_path / "traces")
+    summary = diagnose([str(tmp_path / "traces")]).summary
     killed = msgspec.structs.replace(summary.ranks[1], exit_code=-9, life="dead")
     table = msgspec.structs.replace(
         summary, ranks=(summary.ranks[0], killed, summary.ranks[2]), time=summary.time + 9
@@ -141,7 +141,7 @@ def test_an_incident_is_judged_by_its_table(tmp_path):
 
 
 def test_a_verdict_file_alone_is_shown(tmp_path):
-    verdict = diagnose([str(write_hang(tmp_path / "boxes"))]).verdict
+    verdict = diagnose([str(write_hang(tmp_path / "traces"))]).verdict
     (tmp_path / "verdict.json").write_bytes(msgspec.json.encode(verdict))
     found = diagnose([str(tmp_path / "verdict.json")])
     assert found.verdict.root == verdict.root
@@ -183,11 +183,11 @@ def test_thousands_of_files_are_read_and_counted(tmp_path):
 
 
 def test_the_page_has_the_timeline_and_the_files(tmp_path):
-    write_hang(tmp_path / "boxes")
+    write_hang(tmp_path / "traces")
     (tmp_path / "<b>.log").write_text(HEALTHY)
     text = write_diagnosis_page(diagnose([str(tmp_path)]))
     assert "all_reduce" in text
-    assert "rank1.box" in text
+    assert "rank1.trace" in text
     assert "<b>.log" not in text
 
 
@@ -218,9 +218,9 @@ def test_following_yields_updates_and_whether_the_verdict_changed(tmp_path, monk
     st.data(),
 )
 def test_a_damaged_trace_does_not_raise(tmp_path, changes, data):
-    if not (tmp_path / "boxes").exists():
-        write_hang(tmp_path / "boxes")
-    whole = bytearray((tmp_path / "boxes" / "rank0.box").read_bytes())
+    if not (tmp_path / "traces").exists():
+        write_hang(tmp_path / "traces")
+    whole = bytearray((tmp_path / "traces" / "rank0.trace").read_bytes())
     notes_at = trace_file.HEADER_BYTES + trace_file.GROUPS * trace_file.GROUP_BYTES
     areas = (0, trace_file.HEADER_BYTES, notes_at, notes_at + trace_file.NOTES_BYTES)
     for place, value in changes:
@@ -228,9 +228,9 @@ def test_a_damaged_trace_does_not_raise(tmp_path, changes, data):
         whole[begin : begin + len(value)] = value
     bad = tmp_path / "bad"
     bad.mkdir(exist_ok=True)
-    (bad / "rank0.box").write_bytes(whole)
+    (bad / "rank0.trace").write_bytes(whole)
     for rank in (1, 2):
-        shutil.copyfile(tmp_path / "boxes" / f"rank{rank}.box", bad / f"rank{rank}.box")
+        shutil.copyfile(tmp_path / "traces" / f"rank{rank}.trace", bad / f"rank{rank}.trace")
     found = diagnose([str(bad)])
     write_diagnosis_page(found)
     json.dumps(msgspec.to_builtins(found.verdict))
@@ -294,7 +294,7 @@ def test_stacks_of_unknown_ranks_are_inconclusive(tmp_path):
 
 
 def test_stacks_locate_the_rank_that_traces_report_missing(tmp_path):
-    write_hang(tmp_path / "boxes")
+    write_hang(tmp_path / "traces")
     write_stacks(tmp_path / "rank1.txt", 8, "tokenize (data.py:21)")
     root = diagnose([str(tmp_path)]).verdict.root
     assert (root.cause, root.subject.rank, root.subject.line) == ("rank-missing-collective", 1, 21)
@@ -311,7 +311,7 @@ def test_stacks_locate_the_rank_that_dumps_report_missing(tmp_path):
 
 
 def test_logged_exit_codes_are_judged_with_the_traces(tmp_path):
-    write_hang(tmp_path / "boxes")
+    write_hang(tmp_path / "traces")
     pid = diagnose([str(tmp_path)]).summary.ranks[1].pid
     log = tmp_path / "job.log"
     for number, (code, cause) in enumerate(
@@ -350,8 +350,8 @@ def write_nccl_trace(folder, rank, calls):
 
 def test_dumps_settle_the_completion_of_nccl_calls_in_traces(tmp_path):
     for rank in range(2):
-        write_nccl_trace(tmp_path / "boxes", rank, 31)
-    before = diagnose([str(tmp_path / "boxes")])
+        write_nccl_trace(tmp_path / "traces", rank, 31)
+    before = diagnose([str(tmp_path / "traces")])
     assert [len(state.pending) for state in before.summary.ranks] == [31, 31]
     assert "no flight-recorder dump" in before.summary.ranks[0].unseen[0]
     for rank in range(2):
@@ -376,8 +376,8 @@ def write_ended_trace(folder, rank, world, exception=None):
 
 
 def test_a_trace_without_an_end_next_to_others_is_inconclusive(tmp_path):
-    write_ended_trace(tmp_path / "boxes", 0, 2)
-    write_trace(tmp_path / "boxes", 1, 5, stuck=False, world=2)
+    write_ended_trace(tmp_path / "traces", 0, 2)
+    write_trace(tmp_path / "traces", 1, 5, stuck=False, world=2)
     found = diagnose([str(tmp_path)])
     assert (root_of(found), found.exit_status) == (("peer-lost", 1), 3)
     assert "rank 1 recorded no end" in found.verdict.root.message
@@ -385,7 +385,7 @@ def test_a_trace_without_an_end_next_to_others_is_inconclusive(tmp_path):
 
 def test_traces_without_any_end_are_inconclusive(tmp_path):
     for rank in range(2):
-        write_trace(tmp_path / "boxes", rank, 5, stuck=False, world=2)
+        write_trace(tmp_path / "traces", rank, 5, stuck=False, world=2)
     found = diagnose([str(tmp_path)])
     assert (root_of(found), found.exit_status) == (None, 3)
     assert any("ranks 0-1 ended" in text for text in found.verdict.unseen)
@@ -393,7 +393,7 @@ def test_traces_without_any_end_are_inconclusive(tmp_path):
 
 def test_traces_with_recorded_ends_have_no_root_cause(tmp_path):
     for rank in range(2):
-        write_ended_trace(tmp_path / "boxes", rank, 2)
+        write_ended_trace(tmp_path / "traces", rank, 2)
     assert diagnose([str(tmp_path)]).exit_status == 0
 
 

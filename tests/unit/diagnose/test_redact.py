@@ -269,15 +269,15 @@ def write_trace_with_secrets(path):
 
 
 def test_redacted_trace_file_is_readable(tmp_path):
-    data = write_trace_with_secrets(tmp_path / "rank1.box")
-    clean = redact_trace(data, "rank1.box", Redactor())
+    data = write_trace_with_secrets(tmp_path / "rank1.trace")
+    clean = redact_trace(data, "rank1.trace", Redactor())
     assert len(clean) == len(data)
     secrets = [secret for _, found in LINES.values() for secret in found]
     assert [
         secret for secret in (*secrets, "with blanks in it", "hunter2") if secret.encode() in clean
     ] == []
-    (tmp_path / "clean.box").write_bytes(clean)
-    before, after = TraceReading(tmp_path / "rank1.box"), TraceReading(tmp_path / "clean.box")
+    (tmp_path / "clean.trace").write_bytes(clean)
+    before, after = TraceReading(tmp_path / "rank1.trace"), TraceReading(tmp_path / "clean.trace")
     notes = after.read_notes()
     assert after.header == before.header
     assert (notes.dropped, len(notes.words), len(notes.facts)) == (0, len(LINES), len(LINES) + 1)
@@ -287,29 +287,29 @@ def test_redacted_trace_file_is_readable(tmp_path):
 
 
 def test_trace_file_without_secrets_is_unchanged(tmp_path):
-    writer = TraceWriter(tmp_path / "rank0.box", rank=0, world_size=2, records=64)
+    writer = TraceWriter(tmp_path / "rank0.trace", rank=0, world_size=2, records=64)
     writer.note_json(
         TraceNote.FACTS, [{"text": "NCCL_DEBUG=INFO", "origin": "environment variable NCCL_DEBUG"}]
     )
     writer.note(TraceNote.SITE, 1, 41, "train", "/opt/job/träin.py")
     writer.map.flush()
-    data = (tmp_path / "rank0.box").read_bytes()
-    assert redact_trace(data, "rank0.box", Redactor()) == data
+    data = (tmp_path / "rank0.trace").read_bytes()
+    assert redact_trace(data, "rank0.trace", Redactor()) == data
 
 
 def test_bytes_between_areas_of_a_trace_file_are_dropped(tmp_path):
-    data = bytearray(write_trace_with_secrets(tmp_path / "rank1.box"))
+    data = bytearray(write_trace_with_secrets(tmp_path / "rank1.trace"))
     data[3000:3010] = data[300:310] = b"hidden now"
-    assert b"hidden" not in redact_trace(bytes(data), "rank1.box", Redactor())
+    assert b"hidden" not in redact_trace(bytes(data), "rank1.trace", Redactor())
 
 
 @pytest.mark.parametrize(("size", "error"), [(100, TraceTruncated), (70_000, TraceTruncated)])
 def test_truncated_trace_file_is_refused(tmp_path, size, error):
-    data = write_trace_with_secrets(tmp_path / "rank1.box")
+    data = write_trace_with_secrets(tmp_path / "rank1.trace")
     with pytest.raises(error):
-        redact_trace(data[:size], "rank1.box", Redactor())
+        redact_trace(data[:size], "rank1.trace", Redactor())
     with pytest.raises(TraceCorrupt):
-        redact_trace(bytes(len(data)), "rank1.box", Redactor())
+        redact_trace(bytes(len(data)), "rank1.trace", Redactor())
 
 
 def make_dump_with_secrets():

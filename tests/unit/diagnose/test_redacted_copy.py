@@ -48,13 +48,13 @@ def test_file_that_never_gets_clean_is_omitted(tmp_path):
 
 
 def test_unreadable_trace_file_is_refused(tmp_path):
-    write_trace_with_secrets(tmp_path / "rank1.box")
-    (found,) = find_sources([tmp_path / "rank1.box"])
+    write_trace_with_secrets(tmp_path / "rank1.trace")
+    (found,) = find_sources([tmp_path / "rank1.trace"])
     with open_source(found) as excerpt:
         (made,) = redact_source(found, excerpt, Redactor())
-    assert not write_verified([made], tmp_path / "clean.box", found, Redactor)
+    assert not write_verified([made], tmp_path / "clean.trace", found, Redactor)
     with pytest.raises(TraceUnreadable):
-        write_verified([made[:300]], tmp_path / "cut.box", found, Redactor)
+        write_verified([made[:300]], tmp_path / "cut.trace", found, Redactor)
 
 
 def test_page_keeps_its_tags(tmp_path):

@@ -56,7 +56,7 @@ def test_missing_rank_is_root_with_its_line():
         12,
     )
     assert "ranks 0-1,3 are blocked in all_reduce at train.py:41" in verdict.consequences[0].message
-    assert 0.5 < root.confidence < 0.93  # less than boxes would allow
+    assert 0.5 < root.confidence < 0.93  # less than trace files would allow
 
 
 def test_confidence_is_lower_if_ranks_are_missing():

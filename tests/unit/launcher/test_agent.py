@@ -163,7 +163,7 @@ def test_the_watcher_receives_the_generation(start, capfd):
 def test_the_environment_of_a_worker_has_trace_file_and_preset(start):
     hooks, _, folder = start()
     variables = hooks.worker_environment(1, 0)
-    assert (variables["HOLDFAST_BOX"], variables["HOLDFAST_WATCHER_PID"]) == (
+    assert (variables["HOLDFAST_TRACE"], variables["HOLDFAST_WATCHER_PID"]) == (
         str(folder.trace_file(1)),
         "4711",
     )
@@ -208,9 +208,9 @@ def test_a_hang_leads_to_an_order_to_restart(start, capfd):
     assert "incidents/0/report.html" in shown
     hooks.order_agreed(order)
     hooks.workers_ended(GenerationEnd.FAILED)
-    assert sorted(path.name for path in folder.incidents.glob("0/boxes/*")) == [
-        "rank0.box",
-        "rank1.box",
+    assert sorted(path.name for path in folder.incidents.glob("0/traces/*")) == [
+        "rank0.trace",
+        "rank1.trace",
     ]
     assert list(folder.traces.glob("rank*")) == []
 
@@ -293,7 +293,7 @@ def test_without_a_verdict_the_policy_decides_after_a_timeout(start, clock, capf
     )
     hooks.order_agreed(order)
     hooks.workers_ended(GenerationEnd.FAILED)
-    assert len(list(folder.incidents.glob("0/boxes/*.box"))) == 2
+    assert len(list(folder.incidents.glob("0/traces/*.trace"))) == 2
 
 
 def test_a_dead_watcher_is_replaced_and_receives_all_messages_again(start, capfd):
@@ -365,7 +365,7 @@ def test_the_json_report_of_a_successful_job(start, tmp_path):
 def test_trace_files_of_an_interrupted_job_are_kept(start):
     hooks, _, folder = start()
     hooks.workers_ended(GenerationEnd.INTERRUPTED)
-    assert len(list(folder.path.glob("interrupted/*.box"))) == 2
+    assert len(list(folder.path.glob("interrupted/*.trace"))) == 2
 
 
 def test_abort_kills_the_watcher_and_removes_trace_files(start, tmp_path):

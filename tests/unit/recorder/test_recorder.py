@@ -39,7 +39,7 @@ def record(
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port(store)),
             "OMP_NUM_THREADS": "1",
-            "HOLDFAST_BOX": str(folder / f"rank{rank}.box"),
+            "HOLDFAST_TRACE": str(folder / f"rank{rank}.trace"),
             "HOLDFAST_RECORDER": mode,
             "HOLDFAST_NATIVE": str(native or ""),
         }
@@ -48,7 +48,7 @@ def record(
     for process in ranks:
         _, errors = process.communicate(timeout=100)
         assert process.returncode == 0, errors
-    return [TraceReading(folder / f"rank{rank}.box") for rank in range(2)]
+    return [TraceReading(folder / f"rank{rank}.trace") for rank in range(2)]
 
 
 def port(memory: Path) -> int:
@@ -178,14 +178,14 @@ def test_a_traceback_shows_only_the_script(tmp_path: Path) -> None:
         "LOCAL_RANK": "0",
         "WORLD_SIZE": "1",
         "TORCHELASTIC_RESTART_COUNT": "0",
-        "HOLDFAST_BOX": str(tmp_path / "rank0.box"),
+        "HOLDFAST_TRACE": str(tmp_path / "rank0.trace"),
     }
     command = [sys.executable, "-m", "holdfast.recorder.bootstrap", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 1
     assert "bootstrap" not in done.stderr
     assert "runpy" not in done.stderr
-    notes = TraceReading(tmp_path / "rank0.box").read_notes()
+    notes = TraceReading(tmp_path / "rank0.trace").read_notes()
     assert notes.raised is not None
     assert (notes.raised.type, notes.raised.text) == ("ValueError", "bad batch")
     assert notes.raised.place is not None

@@ -44,8 +44,8 @@ def test_errors_that_another_ranks_death_may_cause(error, of_a_peer):
 
 @pytest.fixture
 def box(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOLDFAST_BOX", str(tmp_path / "rank0.box"))
-    return tmp_path / "rank0.box"
+    monkeypatch.setenv("HOLDFAST_TRACE", str(tmp_path / "rank0.trace"))
+    return tmp_path / "rank0.trace"
 
 
 def answered(box, answer):
@@ -53,14 +53,14 @@ def answered(box, answer):
     calls = []
 
     def train():
-        calls.append((box.parent / "rank0.box.in-place").exists())
+        calls.append((box.parent / "rank0.trace.in-place").exists())
         raise RuntimeError("Connection closed by peer")
 
     def agent():
-        while not (box.parent / "rank0.box.waits").exists():
+        while not (box.parent / "rank0.trace.waits").exists():
             time.sleep(0.001)
         (box.parent / "new").write_text(json.dumps(answer))
-        (box.parent / "new").rename(box.parent / "rank0.box.again")
+        (box.parent / "new").rename(box.parent / "rank0.trace.again")
 
     thread = threading.Thread(target=agent)
     thread.start()
@@ -88,22 +88,22 @@ def test_waiting_ranks_are_released_if_none_died_and_a_silent_one_is_logged_once
     monkeypatch.setattr(worker_replacement, "NO_DEATH_TIMEOUT_S", 0.05)
     monkeypatch.setattr(worker_replacement, "ACCEPT_TIMEOUT_S", 0.05)
     environments = {
-        0: {"HOLDFAST_BOX": str(box)},
-        1: {"HOLDFAST_BOX": str(box.with_name("rank1.box"))},
+        0: {"HOLDFAST_TRACE": str(box)},
+        1: {"HOLDFAST_TRACE": str(box.with_name("rank1.trace"))},
     }
     survivors = worker_replacement.SurvivingRanks()
     survivors.release_waiting(environments)
     assert survivors.take_unresponsive() == []
-    box.with_name("rank0.box.waits").touch()
+    box.with_name("rank0.trace.waits").touch()
     survivors.release_waiting(environments)
-    assert not box.with_name("rank0.box.again").exists()
+    assert not box.with_name("rank0.trace.again").exists()
     time.sleep(0.1)
     survivors.release_waiting(environments)
-    assert json.loads(box.with_name("rank0.box.again").read_text()) == {}
+    assert json.loads(box.with_name("rank0.trace.again").read_text()) == {}
     assert in_process_restart.has_restart_order()
 
     survivors.notify(environments, {0, 1})
-    box.with_name("rank1.box.again").unlink()  # it accepted the restart
+    box.with_name("rank1.trace.again").unlink()  # it accepted the restart
     time.sleep(0.1)
     assert survivors.take_unresponsive() == [0]
     assert survivors.take_unresponsive() == []

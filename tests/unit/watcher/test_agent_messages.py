@@ -35,8 +35,8 @@ START = StartWatching(
     leader=True,
     world_size=4,
     workers=(
-        WatchedWorker(0, 100, "/dev/shm/x/rank0.box", DumpLocation("/a", "/b")),
-        WatchedWorker(1, 101, "/dev/shm/x/rank1.box"),
+        WatchedWorker(0, 100, "/dev/shm/x/rank0.trace", DumpLocation("/a", "/b")),
+        WatchedWorker(1, 101, "/dev/shm/x/rank1.trace"),
     ),
 )
 REQUESTS = (

@@ -212,7 +212,7 @@ def test_a_full_pipe_and_a_regular_file_do_not_block(tmp_path: Path) -> None:
 def box(tmp_path: Path) -> Path:
     """The trace of rank 1, which entered 31 collectives of unknown completion."""
     made = TraceWriter(
-        tmp_path / "rank1.box", rank=1, world_size=2, local_rank=1, generation=0, records=64
+        tmp_path / "rank1.trace", rank=1, world_size=2, local_rank=1, generation=0, records=64
     )
     pen = PythonRecorder(made, "/nowhere/torch")
     for _ in range(31):
@@ -282,7 +282,7 @@ def test_all_ranks_in_one_nccl_call_get_a_verdict(
 ) -> None:
     """Without a dump, equal counters give no verdict; with one, it names the network."""
     other = TraceWriter(
-        tmp_path / "rank0.box", rank=0, world_size=2, local_rank=0, generation=0, records=64
+        tmp_path / "rank0.trace", rank=0, world_size=2, local_rank=0, generation=0, records=64
     )
     pen = PythonRecorder(other, "/nowhere/torch")
     for _ in range(33):

@@ -27,45 +27,45 @@ def folder(tmp_path, shm):
 def write_traces(folder):
     for rank in (0, 1):
         folder.trace_file(rank).write_text(f"trace {rank}")
-        (folder.traces / f"rank{rank}.box.stacks").write_text("")
+        (folder.traces / f"rank{rank}.trace.stacks").write_text("")
 
 
 def test_traces_are_in_shared_memory_while_the_job_runs(folder, shm):
     assert (folder.traces, folder.trouble) == (shm / f"holdfast-{folder.name}", "")
-    assert folder.trace_file(3) == folder.traces / "rank3.box"
+    assert folder.trace_file(3) == folder.traces / "rank3.trace"
     assert folder.traces.stat().st_mode & 0o077 == 0
     assert folder.logs.is_dir()
 
 
 def test_the_computed_size_is_that_of_a_trace_file(tmp_path):
-    writer = TraceWriter(tmp_path / "rank0.box", rank=0, world_size=1, records=64)
+    writer = TraceWriter(tmp_path / "rank0.trace", rank=0, world_size=1, records=64)
     assert writer.path.stat().st_size == trace_bytes(64)
 
 
 def test_traces_of_a_failure_are_moved(folder):
     write_traces(folder)
-    assert folder.keep_traces(folder.incidents / "0/boxes") == ""
-    kept = {path.name: path.read_text() for path in (folder.incidents / "0/boxes").iterdir()}
-    assert kept == {"rank0.box": "trace 0", "rank1.box": "trace 1"}
+    assert folder.keep_traces(folder.incidents / "0/traces") == ""
+    kept = {path.name: path.read_text() for path in (folder.incidents / "0/traces").iterdir()}
+    assert kept == {"rank0.trace": "trace 0", "rank1.trace": "trace 1"}
     assert list(folder.traces.glob("rank*")) == []
 
 
 def test_a_copy_made_at_the_verdict_is_not_overwritten(folder):
     write_traces(folder)
-    copies = folder.incidents / "0/boxes"
+    copies = folder.incidents / "0/traces"
     copies.mkdir(parents=True)
-    (copies / "rank1.box").write_text("at the verdict")
+    (copies / "rank1.trace").write_text("at the verdict")
     folder.keep_traces(copies)
     assert {path.name: path.read_text() for path in copies.iterdir()} == {
-        "rank0.box": "trace 0",
-        "rank1.box": "at the verdict",
+        "rank0.trace": "trace 0",
+        "rank1.trace": "at the verdict",
     }
 
 
 def test_traces_that_cannot_be_kept_are_removed_from_shared_memory(folder):
     write_traces(folder)
     (folder.path / "taken").write_text("a file where a folder is wanted")
-    assert "taken" in folder.keep_traces(folder.path / "taken/boxes")
+    assert "taken" in folder.keep_traces(folder.path / "taken/traces")
     assert list(folder.traces.glob("rank*")) == []
 
 
@@ -79,7 +79,7 @@ def test_close_leaves_nothing_in_shared_memory(folder, shm):
 
 def test_without_shared_memory_traces_are_in_the_run_folder(tmp_path):
     folder = RunFolder(tmp_path / "runs", workers=2, records=64, shm=tmp_path / "missing")
-    assert folder.traces == folder.path / "boxes"
+    assert folder.traces == folder.path / "traces"
     assert folder.trouble == f"{tmp_path / 'missing'}: no such file or directory"
 
 
@@ -88,7 +88,7 @@ def test_full_shared_memory_is_not_used(tmp_path, shm, monkeypatch):
     full = os.statvfs_result((*state[:4], 0, *state[5:]))
     monkeypatch.setattr(run_folder.os, "statvfs", lambda _: full)
     folder = RunFolder(tmp_path / "runs", workers=2, records=64, shm=shm)
-    assert folder.traces == folder.path / "boxes"
+    assert folder.traces == folder.path / "traces"
     assert "has 0.0 MB free" in folder.trouble
 
 
@@ -105,7 +105,7 @@ def test_incidents_are_numbered(folder):
 def leftover(shm, name, owner):
     (shm / name).mkdir()
     (shm / name / "agent").write_bytes(msgspec.json.encode(owner))
-    (shm / name / "rank0.box").write_text("")
+    (shm / name / "rank0.trace").write_text("")
     return shm / name
 
 
@@ -138,4 +138,4 @@ def test_a_folder_with_a_new_owner_stays(shm, tmp_path):
     )
     own_folder(orphaned)
     RunFolder(tmp_path / "runs", workers=1, records=64, shm=shm)
-    assert (orphaned / "rank0.box").exists()
+    assert (orphaned / "rank0.trace").exists()

@@ -36,7 +36,7 @@ CALL = CallDetails(elements=12, dtype=FLOAT32, shape=(3, 4), tensors=1, reductio
 def box(tmp_path: Path) -> TraceWriter:
     """A new trace file of rank 3 of 8."""
     return TraceWriter(
-        tmp_path / "rank3.box", rank=3, world_size=8, local_rank=1, generation=2, records=64
+        tmp_path / "rank3.trace", rank=3, world_size=8, local_rank=1, generation=2, records=64
     )
 
 
@@ -114,7 +114,7 @@ import os, signal
 from pathlib import Path
 from holdfast.core.trace_file import TraceWriter
 from holdfast.recorder.backends import PythonRecorder
-box = TraceWriter(Path({str(tmp_path / "dead.box")!r}), rank=0, world_size=1)
+box = TraceWriter(Path({str(tmp_path / "dead.trace")!r}), rank=0, world_size=1)
 pen = PythonRecorder(box, "/nowhere/torch")
 pen.finish(pen.begin("0", {ALL_REDUCE}))
 pen.begin("0", {ALL_REDUCE})
@@ -122,15 +122,15 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", program], check=False)
     assert done.returncode == -signal.SIGKILL
-    (pending,) = TraceReading(tmp_path / "dead.box").pending()
+    (pending,) = TraceReading(tmp_path / "dead.trace").pending()
     assert pending.sequence == 2
 
 
 @pytest.mark.parametrize("size", [0, 100, trace_file.HEADER_BYTES, 100_000])
 def test_a_truncated_trace_is_refused(box: TraceWriter, tmp_path: Path, size: int) -> None:
-    cut = tmp_path / "cut.box"
+    cut = tmp_path / "cut.trace"
     cut.write_bytes(bytes(box.map[:size]))
-    with pytest.raises(TraceTruncated, match=r"cut\.box"):
+    with pytest.raises(TraceTruncated, match=r"cut\.trace"):
         TraceReading(cut)
 
 
@@ -142,12 +142,12 @@ def test_another_version_is_refused_by_name(box: TraceWriter) -> None:
 
 def test_a_missing_trace_gives_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(TraceUnreadable, match="cannot read the trace file"):
-        TraceReading(tmp_path / "none.box")
+        TraceReading(tmp_path / "none.trace")
 
 
 @given(st.binary(min_size=0, max_size=9000))
 def test_random_bytes_are_refused_or_read_as_empty(noise: bytes) -> None:
-    path = Path("/tmp") / f"holdfast-noise-{os.getpid()}.box"
+    path = Path("/tmp") / f"holdfast-noise-{os.getpid()}.trace"
     path.write_bytes(noise)
     try:
         with pytest.raises((TraceCorrupt, TraceTruncated, TraceVersion)):
@@ -158,7 +158,7 @@ def test_random_bytes_are_refused_or_read_as_empty(noise: bytes) -> None:
 
 @given(st.lists(st.tuples(st.integers(600, 250_000), st.integers(0, 255)), max_size=60))
 def test_a_damaged_trace_does_not_break_the_reader(damage: list[tuple[int, int]]) -> None:
-    path = Path("/tmp") / f"holdfast-damage-{os.getpid()}.box"
+    path = Path("/tmp") / f"holdfast-damage-{os.getpid()}.trace"
     writer = TraceWriter(path, rank=0, world_size=1, records=64)
     write(PythonRecorder(writer, "/nowhere/torch"), 20)
     for at, value in damage:
@@ -180,7 +180,7 @@ def test_a_full_file_system_is_reported_at_creation(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
     with pytest.raises(ShmUnavailable, match="cannot create the trace file"):
-        TraceWriter(blocked / "rank0.box", rank=0, world_size=1)
+        TraceWriter(blocked / "rank0.trace", rank=0, world_size=1)
 
 
 def test_full_notes_do_not_damage_the_ring(box: TraceWriter) -> None:

@@ -23,7 +23,7 @@ SLICE_S = 0.05
 
 @pytest.fixture
 def box(tmp_path: Path) -> TraceWriter:
-    return TraceWriter(tmp_path / "rank0.box", rank=0, world_size=2, records=64)
+    return TraceWriter(tmp_path / "rank0.trace", rank=0, world_size=2, records=64)
 
 
 def work(box: TraceWriter, *operations: int) -> PythonRecorder:
@@ -88,7 +88,7 @@ def test_point_to_point_and_broadcast_are_not_measured(box: TraceWriter, other: 
 
 
 def test_slices_with_lost_calls_are_skipped(tmp_path: Path) -> None:
-    box = TraceWriter(tmp_path / "rank0.box", rank=0, world_size=2, records=4)
+    box = TraceWriter(tmp_path / "rank0.trace", rank=0, world_size=2, records=4)
     work(box, *[ALL_REDUCE] * 8)
     time.sleep(SLICE_S)
     read = TraceReading(box.path)

@@ -234,7 +234,8 @@ def _build_rank(process: TrainingProcess, identity: RankIdentity) -> JobRank:
         rank=identity.rank,
         pid=process.pid,
         start_ticks=process.stat.started_ticks,
-        trace_path=process.variable("HOLDFAST_BOX"),
+        # The second name is set by holdfast 0.1.
+        trace_path=process.variable("HOLDFAST_TRACE") or process.variable("HOLDFAST_BOX"),
         dumps=DumpLocation(pipe, dump or _DEFAULT_DUMP) if pipe else None,
     )
 

@@ -146,8 +146,8 @@ def find_sources(
             yield from _classify(file, name)
         live = SHM / f"holdfast-{top.name}"
         if (top / "run.json").exists() and live.is_dir():  # the run has not ended
-            for trace in sorted(live.glob("rank*.box")):
-                yield from _classify(trace, f"{top.name}/boxes/{trace.name}")
+            for trace in sorted(live.glob("rank*.trace")):
+                yield from _classify(trace, f"{top.name}/traces/{trace.name}")
 
 
 def _walk(path: Path, excluded: Collection[Path]) -> Iterator[Path]:

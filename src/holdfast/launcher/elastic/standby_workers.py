@@ -147,7 +147,7 @@ class StandbyPool:
         ):
             return
         for local_rank, command in list(self._requested.items()):
-            trace_file = command.environment.get("HOLDFAST_BOX", "")
+            trace_file = command.environment.get("HOLDFAST_TRACE", "")
             with suppress(FileNotFoundError, msgspec.DecodeError):
                 imported = msgspec.json.decode(
                     Path(f"{trace_file}{imported_modules.SUFFIX}").read_bytes(),
@@ -182,7 +182,7 @@ class StandbyPool:
                 "HOLDFAST_SPARE": str(remote.fileno()),
                 "PADDING_FOR_ENVIRONMENT": " " * spare_bytes,
             }
-            for name in ("RANK", "HOLDFAST_BOX"):
+            for name in ("RANK", "HOLDFAST_TRACE"):
                 environment.pop(name, None)
             process = subprocess.Popen(
                 command.arguments,

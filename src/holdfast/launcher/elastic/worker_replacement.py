@@ -157,4 +157,4 @@ class SurvivingRanks:
 
 def _signal_file(environment: Mapping[str, str], suffix: str) -> Path:
     """Return the file beside a rank's trace file through which agent and rank communicate."""
-    return Path(f"{environment.get('HOLDFAST_BOX', '')}{suffix}")
+    return Path(f"{environment.get('HOLDFAST_TRACE', '')}{suffix}")

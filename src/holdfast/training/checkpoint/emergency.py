@@ -85,7 +85,7 @@ class EmergencyCheckpoint:
         self.notice: PreemptionNotice | None = None
         self._signalled: signal.Signals | None = None
         self.deadline: float | None = None
-        trace = settings.read_path("HOLDFAST_BOX")
+        trace = settings.read_path("HOLDFAST_TRACE")
         self._teardown = trace.with_name(trace_file.TEARDOWN) if trace is not None else None
         self._thread = threading.Thread(target=self._watch, name="holdfast emergency", daemon=True)
         self._thread.start()

@@ -60,7 +60,7 @@ class CheckpointManager:
         self.root = FolderBackend(root)
         self._policy = policy or RetentionPolicy()
         self._policy.check()
-        memory = memory_backend(settings.read_path("HOLDFAST_BOX")) if MEMORY in copies else None
+        memory = memory_backend(settings.read_path("HOLDFAST_TRACE")) if MEMORY in copies else None
         if MEMORY in copies and memory is None and _is_rank_zero():
             _log.warning("copies=['memory'] has no effect: it requires `holdfast run`")
         self._shared = Replicator(

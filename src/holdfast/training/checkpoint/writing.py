@@ -120,7 +120,7 @@ def rank_state_name(rank: int) -> str:
 
 
 def _run_name() -> str:
-    trace = settings.read_path("HOLDFAST_BOX")
+    trace = settings.read_path("HOLDFAST_TRACE")
     return trace.parent.name if trace else ""
 
 

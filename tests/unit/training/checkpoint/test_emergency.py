@@ -119,9 +119,9 @@ def test_with_a_frozen_rank_the_signal_terminates_the_signalled_one(start):
 
 @pytest.mark.slow
 def test_termination_by_the_agent_works_inside_a_collective(start, tmp_path):
-    box = tmp_path / "boxes" / "rank0.box"
+    box = tmp_path / "traces" / "rank0.trace"
     box.parent.mkdir()
-    ranks = start(2, frozen=1, mode="asleep", HOLDFAST_BOX=str(box)).until("step 20")
+    ranks = start(2, frozen=1, mode="asleep", HOLDFAST_TRACE=str(box)).until("step 20")
     box.with_name("ranks-end").touch()
     begun = time.monotonic()
     ranks.processes[0].send_signal(
