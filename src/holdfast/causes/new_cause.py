@@ -60,6 +60,7 @@ from holdfast.core.log_signals import LogSignal, Tier
             sentence="PLACEHOLDER: what such a line reports, without a full stop",
             patterns=(r"PLACEHOLDER: a regular expression without look-around",),
             examples=("PLACEHOLDER: {example}",),
+            # counter_examples=("a similar line of a healthy job",),
         ),
     ),
     remedies=(
@@ -70,6 +71,7 @@ from holdfast.core.log_signals import LogSignal, Tier
         ),
     ),
     sources=("PLACEHOLDER: {source}",),
+    # treatment=Treatment.BAD_HOST,  # which recovery may help: see core/treatments.py
 )
 '''
 _STEPS = """Wrote {path} ({code}). Next:

@@ -98,11 +98,13 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     - ``may_be_consequence``: a rank table may show it because of an earlier failure that only a
       log records.
     - ``echo_in_logs``: in a log, ranks report it after another failure; it is never the first one.
-    - ``may_start_failure``: in a log it may be that earlier failure. Always so in the families GPU,
-      MEM, DATA, CKPT, ENV, CONF and NUM.
+    - ``may_start_failure``: in a log it may be that earlier failure: its line is the root if a
+      rank's ``may_be_consequence`` error follows it. Always so in the families GPU, MEM, DATA,
+      CKPT, ENV, CONF and NUM.
     - ``may_recover``: a hang with this cause may end by itself, so it is reported at once and
       acted on later.
-    - ``treatment``: the recovery policy. None: suspect the host after a hang, otherwise restart.
+    - ``treatment``: the recovery policy (``core/treatments.py``). None: suspect the host after a
+      hang, otherwise restart.
     """
 
     code: str

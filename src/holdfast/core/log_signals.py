@@ -13,7 +13,7 @@ class Tier(IntEnum):
     A line of a later tier is often an echo of one of an earlier tier.
     """
 
-    MACHINE = 0  #: the kernel or the driver reports a fault of the machine
+    MACHINE = 0  #: a kernel, driver or switch reports a fault of the machine
     NAMED = 1  #: an error message that names its own cause
     DEVICE = 2  #: an error of a device, of storage or of the numbers
     EXCEPTION = 3  #: a Python exception

@@ -100,6 +100,10 @@ def test_a_signal_is_complete(signal: LogSignal) -> None:
     assert 0 < signal.confidence < 1
     assert signal.sentence == signal.sentence.strip()
     assert not signal.sentence.endswith(".")
+    for pattern in signal.patterns:
+        expression = pattern if isinstance(pattern, str) else pattern.expression
+        re.compile(expression)
+        assert not re.search(r"\(\?(=|!|<=|<!)|\\[1-9]|\(\?P=", expression), expression
 
 
 def test_signals_of_causes_and_general_signals_have_different_names() -> None:

@@ -189,7 +189,7 @@ def test_hosts_that_cannot_meet_report_why():
 
 def test_a_slow_link():
     with hosts(4) as nodes_of_job:
-        nodes_of_job[3].limit("200mbit")
+        nodes_of_job[3].limit("100mbit")
         outputs = check(nodes_of_job)
     slow = [finding for finding in outputs[0]["findings"] if finding["cause"] == "slow-link"]
     assert [finding["level"] for finding in slow] == ["warning"] * len(slow)

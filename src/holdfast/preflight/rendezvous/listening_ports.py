@@ -33,7 +33,7 @@ MEASURE_BYTES = 4 << 20
 STALL_LIMIT_S = 2.5
 _ECHOES = 16
 #: Repetitions of a link measurement, while all of them take less than this many seconds.
-_MEASURES, _REPEAT_WITHIN_S = 3, 0.15
+_MEASURES, _REPEAT_WITHIN_S = 3, 0.4
 _STEPS = 16
 _WORD = 32
 _HEADER = _WORD + 1 + 4
