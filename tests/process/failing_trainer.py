@@ -1,6 +1,6 @@
-"""Fails as its first argument says; stores the number of every fifth step as its checkpoint.
+"""Train with the fault in the first argument; the checkpoint is the number of every fifth step.
 
-It reads the adjustments file, as a script without holdfast.loop does.
+Reads the adjustments file as a script without holdfast.loop does.
 """
 
 import os

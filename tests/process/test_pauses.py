@@ -55,7 +55,7 @@ def test_a_stopped_rank_is_acted_on_at_once(launch):
     )
 
 
-def test_the_user_sets_the_delay_before_acting(launch):
+def test_act_after_sets_the_delay_before_acting(launch):
     job = launch(*RUN, "--act-after", "12s", SCRIPT, "sleep").wait_for("suspected hang")
     assert "until 12 s without progress (--act-after)" in job.output
     assert job.end() == 0, job.output

@@ -60,10 +60,10 @@ def test_a_restart_loads_the_copy_in_memory(tmp_path):
     assert job.end() == 0, job.output
 
     (run,) = re.findall(r"generation 0.*run folder runs/(\S+)", job.output)
-    found = re.findall(r"rank \d resumed (\d+) from (\S+)", job.output)
-    assert found[:2] == [("0", "nothing")] * 2
-    (again,) = set(found[2:])
-    assert len(found) == 4
+    resumed = re.findall(r"rank \d resumed (\d+) from (\S+)", job.output)
+    assert resumed[:2] == [("0", "nothing")] * 2
+    (again,) = set(resumed[2:])
+    assert len(resumed) == 4
     assert again[0] in ("5", "10", "15")  # committed and copied when rank 1 died
     assert (
         again[1]
