@@ -73,24 +73,24 @@ def train():
         FOLDER / "ckpts", model=model, optimizer=optimizer, copies=["memory"]
     )
     restored = checkpoint.load()
-    begun = restored.step if restored else 0
+    start = restored.step if restored else 0
     record_event(
         event="begun",
         rank=rank,
         generation=generation,
-        step=begun,
+        step=start,
         folder=str(restored.folder) if restored else "",
     )
-    for step in range(begun + 1, 10000):
+    for step in range(start + 1, 10000):
         model(torch.ones(1, 4)).sum().backward()
         optimizer.step()
-        if step == begun + 1:
+        if step == start + 1:
             record_event(event="step", rank=rank, generation=generation, calls=CALLS)
         if step == SAVED:
             checkpoint.save(step, asynchronous=False)
         if generation == 0 and due(rank):
             fault(rank)
-        if generation > 0 and step > begun + 20:
+        if generation > 0 and step > start + 20:
             break
         time.sleep(0.02)
     dist.barrier()

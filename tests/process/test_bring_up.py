@@ -48,7 +48,7 @@ def run_fault(fault):
 @pytest.fixture(scope="module")
 def outcomes(request):
     """Yield the future outcome of each fault whose test is selected."""
-    wanted = {
+    selected = {
         item.callspec.params["fault"].name
         for item in request.session.items
         if item.path == request.path
@@ -57,7 +57,7 @@ def outcomes(request):
         yield {
             fault.name: pool.submit(run_fault, fault)
             for fault in (HEALTHY, *FAULTS)
-            if fault.name in wanted
+            if fault.name in selected
         }
 
 

@@ -54,10 +54,10 @@ def test_survivors_keep_their_processes_and_load_from_memory(launch, tmp_path, r
         if each["generation"] == 1
     }
     assert calls == {0: [0, 1], 1: [1], 2: [0, 1]}
-    begun = [each for each in read_events(tmp_path, "begun") if each["generation"] == 1]
-    assert [each["step"] for each in begun] == [3, 3, 3]
+    starts = [each for each in read_events(tmp_path, "begun") if each["generation"] == 1]
+    assert [each["step"] for each in starts] == [3, 3, 3]
     # The only copy is in memory.
-    assert all(each["folder"].startswith("/dev/shm/holdfast-") for each in begun), begun
+    assert all(each["folder"].startswith("/dev/shm/holdfast-") for each in starts), starts
     report = job.json("report.json")
     assert [incident["decision"] for incident in report["incidents"]] == ["replace"], job.output
     assert report["verdict"]["root"]["subject"]["rank"] == 1

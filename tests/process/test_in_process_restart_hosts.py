@@ -76,9 +76,9 @@ def test_survivors_on_both_hosts_keep_their_processes(tmp_path):
         True,
         False,
     ]
-    begun = [each for each in read_events(tmp_path, "begun") if each["generation"] == 1]
-    assert [each["step"] for each in begun] == [3] * 4, output
-    assert all(each["folder"].startswith("/dev/shm/holdfast-") for each in begun), begun
+    starts = [each for each in read_events(tmp_path, "begun") if each["generation"] == 1]
+    assert [each["step"] for each in starts] == [3] * 4, output
+    assert all(each["folder"].startswith("/dev/shm/holdfast-") for each in starts), starts
     assert output.count("restart 1 of 3") >= 1, output
 
 

@@ -23,9 +23,9 @@ SAMPLE = (
     "b30_no_anchor_continue",
 )
 LIMIT_S = 150
-#: The cause that the run reports where it observes too little to use the source.
+#: The cause that the run reports if it observes too little to use the source.
 OTHER_CAUSES = {"b68_signal_file_never_written": "SYNC003"}
-#: DeepSpeed compiles first; pairs that each create a group of their own often succeed; LOCAL_RANK,
+#: DeepSpeed compiles first; pairs of ranks that create separate groups often succeed; LOCAL_RANK,
 #: which the launcher sets, causes an error only on two nodes.
 NOT_RUN = frozenset(
     {"b16_ds_save_checkpoint_rank0", "b50_new_group_own_only", "b76_local_rank_is_main"}

@@ -30,10 +30,10 @@ def test_ranks_save_on_a_schedulers_warning_and_the_next_run_resumes(
 ):
     job = Launched(tmp_path / "one", *TWO, SCRIPT, 100_000, 10_000, 0, HOLDFAST_GRACE_S="40")
     job.wait_for(r"rank 0 step 10\b")
-    begun = time.monotonic()
+    start = time.monotonic()
     job.send(signal_number)
     assert job.end() == status, job.output
-    assert time.monotonic() - begun < 40
+    assert time.monotonic() - start < 40
 
     folder = job.folder / "ckpts"
     (saved,) = [path for path in folder.iterdir() if checkpoint_manifest.step_of_folder(path)]

@@ -334,10 +334,10 @@ def test_a_frozen_worker_does_not_delay_the_restart(launch):
     )
     job.wait_for("ready", times=2)
     first = job.family()
-    begun = time.monotonic()
+    start = time.monotonic()
     job.wait_for("holdfast: generation 1")
     # Includes 1 s of the script and up to 3.5 s of the watcher.
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - start < 15
     assert job.end() == 0
     assert (
         wait_gone(
@@ -410,9 +410,9 @@ def test_the_second_signal_kills_all_processes(launch):
     ).wait_for("ready", times=2)
     family = job.family()
     job.send(signal.SIGINT).wait_for("no\n", times=2)
-    begun = time.monotonic()
+    start = time.monotonic()
     assert job.send(signal.SIGINT).end() == 130
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - start < 5
     assert (wait_gone(family), job.trace_files()) == ([], [])
 
 
@@ -427,9 +427,9 @@ def test_a_signal_is_handled_during_the_rendezvous(launch, free_port):
         *PYTHON_RECORDER,
     )
     job = launch(*common, HERE / "stale_store.py").wait_for("waiting for the other nodes")
-    begun = time.monotonic()
+    start = time.monotonic()
     assert job.send(signal.SIGTERM).end() == 1
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - start < 5
     assert job.trace_files() == []
 
 

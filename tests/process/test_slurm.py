@@ -173,7 +173,7 @@ def test_check_covers_all_hosts_of_an_allocation(cluster):
 def test_ranks_save_and_exit_on_slurms_warning(cluster):
     """Send USR1 with scancel, which signals the same processes as `--signal=USR1@120`."""
     script = Path(__file__).with_name("preempted.py")
-    begun = cluster.srun(
+    run = cluster.srun(
         "-N1",
         "-n1",
         f"--chdir={cluster.folder}",
@@ -189,15 +189,15 @@ def test_ranks_save_and_exit_on_slurms_warning(cluster):
         "0",
     )
     wait(
-        lambda: "rank 0 step 10" in begun.output() and "rank 1 step 10" in begun.output(),
-        begun.errors,
+        lambda: "rank 0 step 10" in run.output() and "rank 1 step 10" in run.output(),
+        run.errors,
     )
     (number,) = cluster.query("squeue", "-h", "-o", "%A")
     cluster.query("scancel", "--signal=USR1", f"{number}.0")
 
-    assert begun.status() == 138
+    assert run.status() == 138
     (saved,) = (cluster.folder / "ckpts").glob("step-*")
     assert (
         f"all ranks save at step {int(saved.name.removeprefix('step-'))} and exit"
-        in begun.output() + begun.errors()
+        in run.output() + run.errors()
     )

@@ -116,8 +116,8 @@ def test_a_waiting_host_replaces_a_lost_one_with_shards_from_peer_memory(tmp_pat
     # No host has all shards.
     assert all(set(each) < files for each in shards_per_host), shards_per_host
     generation = max(generation for generation, _ in pids(tmp_path))
-    begun = [each for each in read_events(tmp_path, "begun") if each["generation"] == generation]
-    assert sorted(each["rank"] for each in begun) == [0, 1, 2], output
-    assert [each["step"] for each in begun] == [3, 3, 3], output
-    assert all("/checkpoints/.gathered/" in each["folder"] for each in begun), begun
+    starts = [each for each in read_events(tmp_path, "begun") if each["generation"] == generation]
+    assert sorted(each["rank"] for each in starts) == [0, 1, 2], output
+    assert [each["step"] for each in starts] == [3, 3, 3], output
+    assert all("/checkpoints/.gathered/" in each["folder"] for each in starts), starts
     assert remaining == ["", "", ""]

@@ -85,12 +85,12 @@ def train(strategy, *arguments, samples=4, ranks=None):
 @pytest.fixture(scope="module")
 def uninterrupted_losses():
     """Return the losses of six uninterrupted steps of DDP on two or four ranks; run once each."""
-    kept = {}
+    results = {}
 
     def losses(ranks):
-        if ranks not in kept:
-            kept[ranks] = train("ddp", "--steps", 6, ranks=ranks)
-        return kept[ranks]
+        if ranks not in results:
+            results[ranks] = train("ddp", "--steps", 6, ranks=ranks)
+        return results[ranks]
 
     return losses
 
@@ -98,10 +98,10 @@ def uninterrupted_losses():
 @pytest.fixture(scope="module")
 def interrupted_run(tmp_path_factory):
     """Return folder and losses of four steps of a strategy; run once each."""
-    kept = {}
+    results = {}
 
     def run_of(strategy):
-        if strategy not in kept:
+        if strategy not in results:
             folder = tmp_path_factory.mktemp(strategy)
             options = (
                 "--steps",
@@ -111,8 +111,8 @@ def interrupted_run(tmp_path_factory):
                 "--measure",
                 folder / "figures.json",
             )
-            kept[strategy] = folder, train(strategy, *options)
-        return kept[strategy]
+            results[strategy] = folder, train(strategy, *options)
+        return results[strategy]
 
     return run_of
 
