@@ -1,4 +1,4 @@
-"""Faults that prevent two hosts from starting a job, on real namespaces, with the correct finding.
+"""Faults that prevent hosts from starting a job, in network namespaces, with the expected cause.
 
 Used by ``tests/process/test_bring_up.py`` and by ``benchmarks/bring_up.py``, which compares with
 torchrun.
@@ -14,27 +14,28 @@ from dataclasses import dataclass
 from tests.network_namespaces import EPHEMERAL, NOBODY, Host, Started
 
 PORT = 29500
-#: Occupies the port, like a leftover process of an earlier job, without sending anything.
-_LISTENER = f"import socket, time; taken = socket.create_server(('', {PORT})); print('ready', flush=True); time.sleep(600)"
+#: Occupies the port without sending anything, like a leftover process of an earlier job.
+_LISTENER = f"import socket, time; listener = socket.create_server(('', {PORT})); print('ready', flush=True); time.sleep(600)"
 
 
-def nothing(*_hosts: Host) -> None:
-    """No fault."""
+def no_fault(*_hosts: Host) -> None:
+    """Inject no fault."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault: ``make`` injects it before the job starts; other fields are the hosts' arguments.
+    """A fault: ``make`` injects it before the job starts.
 
-    ``causes``: those of the correct finding, one per host or one for all, because disconnected
-    hosts observe different symptoms. ``words`` must be in the finding's message. ``silent`` hosts,
-    counted from 0, are not started. ``later`` is called once the others are started.
+    ``causes``: the expected causes, one per host or one for all, because disconnected hosts observe
+    different symptoms. ``words`` must be in the finding's message. ``silent`` hosts, counted from 0,
+    are not started. ``later`` is called once the others are started. The other fields are the
+    arguments of the hosts.
     """
 
     name: str
     causes: tuple[str, ...]
     words: tuple[str, ...] = ()
-    make: Callable[..., object] = nothing
+    make: Callable[..., object] = no_fault
     count: int = 2
     endpoint: str = "node0"
     nodes: tuple[int, ...] = ()
@@ -53,8 +54,8 @@ class Fault:
 
 
 def _take_port(first: Host, _: Host) -> None:
-    taken = first.start(sys.executable, "-c", _LISTENER)
-    while "ready" not in taken.output:
+    listener = first.start(sys.executable, "-c", _LISTENER)
+    while "ready" not in listener.output:
         time.sleep(0.02)
 
 
@@ -63,7 +64,7 @@ def _own_name_is_loopback(first: Host, second: Host) -> None:
     second.names({"node0": first.address, "node1": "127.0.1.1"})
 
 
-def _other_meaning(_: Host, second: Host) -> None:
+def _name_resolves_to_unused_address(_: Host, second: Host) -> None:
     second.names({"node0": NOBODY, "node1": second.address})
 
 
@@ -140,7 +141,12 @@ FAULTS: tuple[Fault, ...] = (
     Fault("interface is loopback", _INTERFACE, ("=lo",), variables=(_LOOPBACK, _LOOPBACK)),
     Fault("interface is missing", _INTERFACE, ("eth9", "node1"), variables=({}, _MISSING)),
     Fault("name is unknown", ("hostname-resolution",), ("node7",), endpoint="node7"),
-    Fault("name means another address", (_NEVER, *_MASTER), ("node0",), _other_meaning),
+    Fault(
+        "name means another address",
+        (_NEVER, *_MASTER),
+        ("node0",),
+        _name_resolves_to_unused_address,
+    ),
     Fault("address is unused", _MASTER, (NOBODY,), endpoint=NOBODY),
     Fault("address has no route", _MASTER, ("10.9.9.9",), endpoint="10.9.9.9"),
     Fault("address is loopback", _MASTER, ("127.0.0.1",), endpoint="127.0.0.1"),
@@ -169,27 +175,33 @@ FAULTS: tuple[Fault, ...] = (
         ("node1", "3.0"),
         lambda _, second: second.shift_clock(3),
     ),
-    Fault("slow link", ("slow-link",), ("node3",), lambda *made: made[3].limit("100mbit"), count=4),
+    Fault(
+        "slow link",
+        ("slow-link",),
+        ("node3",),
+        lambda *machines: machines[3].limit("100mbit"),
+        count=4,
+    ),
     Fault("partition in mid-run", ("network-fabric-fault",), ("node1",), later=_partition),
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}
 
 
 def start(
-    fault: Fault, made: list[Host], words: Callable[[Fault, int], list[str]]
+    fault: Fault, machines: list[Host], words: Callable[[Fault, int], list[str]]
 ) -> list[Started | None]:
     """Inject the fault and start ``words(fault, at)`` on each host; None for hosts not started."""
-    fault.make(*made)
+    fault.make(*machines)
     started = [
         None
         if at in fault.silent
         else host.start(
             sys.executable, *words(fault, at), **(fault.variables[at] if fault.variables else {})
         )
-        for at, host in enumerate(made)
+        for at, host in enumerate(machines)
     ]
     if fault.later is not None:
-        fault.later(*made)
+        fault.later(*machines)
     return started
 
 

@@ -49,7 +49,7 @@ def _isolate_cache(folder: Path) -> None:
     """Use a separate cache folder, with links to the user's compiled extensions."""
     user_cache = settings.cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "links.json").unlink(missing_ok=True)  # of earlier test runs
+    (folder / "links.json").unlink(missing_ok=True)  # from an earlier test run
     for extension in user_cache.glob("*.so"):
         with suppress(FileExistsError):
             (folder / extension.name).symlink_to(extension.resolve())

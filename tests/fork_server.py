@@ -1,10 +1,10 @@
 """Start ranks of tests by forking a server process that has imported torch.
 
 Importing torch, and what an optimizer imports with it, takes about 5 s of CPU time, longer than
-most tests. The server has one thread and no process group, so its children are as clean as new
-processes. Each child is a real process in its own process group, with its own environment, working
-folder, standard output and standard error. It exits without running exit handlers: a test about the
-exit of a process starts an interpreter.
+most tests. The server has one thread and no process group, so its children are in the same state as
+new processes. Each child is a real process in its own process group, with its own environment, working
+folder, standard output and standard error. It exits without running exit handlers, so tests of exit
+handlers must start an interpreter.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[1]
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _START_LIMIT_S = 120
 _MAX_MESSAGE_BYTES = 1 << 20
-#: What every server imports: torch, and what ranks of tests need of it and of holdfast.
+#: Modules that every server imports: those of torch and holdfast that ranks of tests use.
 _IMPORTS = (
     "torch",
     "torch._dynamo",  # every optimizer imports it: 2.8 s of CPU time
@@ -68,7 +68,7 @@ class Child(msgspec.Struct, frozen=True):
 
 
 class _StartRequest(msgspec.Struct, frozen=True):
-    """What the server needs to start a child; the files are sent beside it."""
+    """A request to start a child; its open files are sent with the message."""
 
     module: str
     function: str
@@ -78,7 +78,7 @@ class _StartRequest(msgspec.Struct, frozen=True):
 
 
 class ForkServer:
-    """A server process, as seen by the test.
+    """A server process, used from the test process.
 
     Args:
         extra_imports: modules that it imports besides torch.
@@ -92,7 +92,7 @@ class ForkServer:
             [sys.executable, "-m", "tests.fork_server", number, *extra_imports],
             cwd=ROOT,
             pass_fds=[other_end.fileno()],
-            # More threads than one cannot be forked; DeepSpeed would look for a GPU.
+            # A process of several threads cannot be forked; DeepSpeed would search for a GPU.
             env={**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
         )
         other_end.close()
@@ -161,11 +161,11 @@ def fork_server(*extra_imports: str) -> ForkServer:
 
     A new one replaces a server that a test has killed.
     """
-    found = _servers.get(extra_imports)
-    if found is None or found.process.poll() is not None:
-        found = _servers[extra_imports] = ForkServer(*extra_imports)
-        atexit.register(found.close)
-    return found
+    server = _servers.get(extra_imports)
+    if server is None or server.process.poll() is not None:
+        server = _servers[extra_imports] = ForkServer(*extra_imports)
+        atexit.register(server.close)
+    return server
 
 
 # ---- the server process
@@ -231,7 +231,7 @@ def _reap(connection: socket.socket, children: set[int]) -> None:
 
 
 def _run_child(request: _StartRequest, files: list[int]) -> None:
-    """Become the requested process; never returns."""
+    """Turn this process into the requested one; never return."""
     status = 1
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

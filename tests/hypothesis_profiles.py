@@ -1,4 +1,4 @@
-"""Profiles of hypothesis, chosen by ``HYPOTHESIS_PROFILE``; ``ci`` is the default where ``CI`` is set.
+"""Hypothesis profiles, chosen by ``HYPOTHESIS_PROFILE``; the default is ``ci`` if ``CI`` is set.
 
 A property with an explicit number of examples passes ``max_examples=examples(N)``, because an
 explicit number overrides the one of the profile.
@@ -10,7 +10,7 @@ import os
 
 from hypothesis import settings
 
-#: Examples per property where the test sets none, and the factor for explicit numbers.
+#: Examples per property if the test sets none, and the factor for explicit numbers.
 EXAMPLES = {"default": (100, 1.0), "ci": (50, 0.5), "thorough": (2000, 20.0)}
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default")
 

@@ -138,7 +138,7 @@ def count_per_package() -> Counter[str]:
 
 
 if __name__ == "__main__":
-    found = list(occurrences())
-    for each in found:
+    findings = list(occurrences())
+    for each in findings:
         sys.stdout.write(f"{each.path}:{each.line}: {each.word}: {each.text}\n")
-    sys.exit(bool(found))
+    sys.exit(bool(findings))

@@ -4,9 +4,9 @@
         first.drop(port=29500)
         second.start(sys.executable, "-m", "holdfast", ...)
 
-They are namespaces that exist as long as a process in each; when it ends, the kernel removes
-everything in it. The machine's own interfaces, firewall, name and files are not touched. Requires
-root, ``ip``, ``nft`` and ``unshare``.
+A host is a set of namespaces that exists as long as its first process; when that ends, the kernel
+removes everything in it. The machine's own interfaces, firewall, name and files are not changed.
+Requires root, ``ip``, ``nft`` and ``unshare``.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ int clock_gettime(clockid_t clock, struct timespec *result) {
 def why_not() -> str:
     """Return why such hosts are impossible here; empty if they are possible."""
     if os.geteuid():
-        return "hosts in network name spaces need root"
+        return "hosts in network namespaces require root"
     for program in _PROGRAMS:
         if shutil.which(program) is None:
-            return f"hosts in network name spaces need the program {program}"
+            return f"hosts in network namespaces require the program {program}"
     tried = subprocess.run(
         [*_UNSHARE, "nft", "list", "ruleset"], capture_output=True, text=True, check=False
     )
@@ -85,11 +85,11 @@ def why_not() -> str:
 
 
 class Started:
-    """A program on a host; its output goes to files."""
+    """A program on a host, with output to files; ``took_s`` is None while it runs."""
 
     def __init__(self, command, folder, environment):
         self._out, self._err = (Path(tempfile.mkstemp(dir=folder)[1]) for _ in range(2))
-        self.took_s = None  # while it runs
+        self.took_s = None
         began = time.monotonic()
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
@@ -101,8 +101,8 @@ class Started:
                 cwd=folder,
                 start_new_session=True,
             )
-        self._ending = threading.Thread(target=self._await, args=(began,), daemon=True)
-        self._ending.start()
+        self._waiter = threading.Thread(target=self._await, args=(began,), daemon=True)
+        self._waiter.start()
 
     @property
     def output(self):
@@ -117,8 +117,8 @@ class Started:
         self.took_s = time.monotonic() - began
 
     def wait(self, limit_s=LIMIT_S):
-        """Return its exit status; it must end within the limit. Sets ``took_s``."""
-        self._ending.join(limit_s)
+        """Wait for the program; return its exit status. Fails if it exceeds the limit."""
+        self._waiter.join(limit_s)
         assert self.took_s is not None, f"not ended in {limit_s} s: {self.output}{self.errors}"
         return self.process.returncode
 
@@ -126,7 +126,7 @@ class Started:
         """Kill the program and its session."""
         if self.took_s is None:
             os.killpg(self.process.pid, signal.SIGKILL)
-        self._ending.join()
+        self._waiter.join()
 
 
 class Host:
@@ -140,7 +140,7 @@ class Host:
         self.folder, self._switch, self.variables = folder, switch, {}
         folder.mkdir()
         self.names({})
-        self.resolver("127.0.0.1")  # no server there: names that are not in /etc/hosts fail at once
+        self.resolver("127.0.0.1")  # no DNS server: names not in /etc/hosts fail at once
         (folder / "nsswitch.conf").write_text("hosts: files dns\n")
         self._started = []
         script = _HOST_SCRIPT.format(name=self.name, folder=shlex.quote(str(folder)))
@@ -190,7 +190,7 @@ class Host:
         assert done.returncode == 0, f"{self.name}: {shlex.join(map(str, words))}: {done.stderr}"
         return done.stdout
 
-    # ---- faults of the network
+    # ---- network faults
 
     def _fault(self, verdict, port, peer, direction):
         if direction == "out" and not self._has_output:
@@ -211,21 +211,18 @@ class Host:
         self._fault("drop", port, peer, direction)
 
     def reject(self, port=None, peer=None, direction="in", told="icmpx port-unreachable"):
-        """Reject packets with ``told``.
+        """Reject packets with the reply ``told``.
 
-        Also ``icmpx admin-prohibited`` (firewalld) or ``tcp reset``.
+        Other replies: ``icmpx admin-prohibited`` (firewalld), ``tcp reset``.
         """
         self._fault(f"reject with {told}", port, peer, direction)
 
     def lose_large(self, largest=1400):
-        """Let the switch drop larger packets to this host without ICMP errors.
-
-        This is an MTU black hole.
-        """
+        """Drop larger packets to this host in the switch without ICMP errors (MTU black hole)."""
         self._switch.on_port(self, f"meta length > {largest} drop")
 
     def mend(self):
-        """Remove the firewall's faults here and in the switch."""
+        """Remove all firewall rules of faults on this host and in the switch."""
         self.do("nft", "flush chain inet faults input")
         if self._has_output:
             self.do("nft", "flush chain inet faults output")
@@ -264,7 +261,7 @@ class Host:
         for end in (name, f"{name}-end"):
             self.do("ip", "link", "set", end, "up")
 
-    # ---- faults of names and clocks
+    # ---- name and clock faults
 
     def names(self, known):
         """Write /etc/hosts: localhost and ``known`` names."""
@@ -331,7 +328,7 @@ class _Switch:
 
 @contextmanager
 def hosts(count: int, round_trip_ms: float = 0) -> Iterator[list[Host]]:
-    """Yield ``count`` hosts that reach each other and resolve each other's names (node0, node1, ...).
+    """Yield ``count`` hosts that can connect to each other by name (node0, node1, ...).
 
     With ``round_trip_ms``, a courier replaces the switch, which then cannot drop large packets.
     """

@@ -127,14 +127,14 @@ def test_no_module_has_a_vague_name():
 
 
 def test_only_settings_accesses_the_environment():
-    found = {relative(path) for path, tree in trees().items() if accesses_environment(tree)}
-    assert found == {"core/settings.py", *MAY_ACCESS_ENVIRONMENT}
+    accessing = {relative(path) for path, tree in trees().items() if accesses_environment(tree)}
+    assert accessing == {"core/settings.py", *MAY_ACCESS_ENVIRONMENT}
 
 
 @pytest.mark.parametrize(
     "source", ["import os\nos.environ['A']", "import os\nos.getenv('A')", "from os import environ"]
 )
-def test_the_environment_check_can_fail(source):
+def test_environment_access_is_detected(source):
     assert accesses_environment(ast.parse(source))
 
 
@@ -153,7 +153,7 @@ def test_class_names_are_unique():
 
 
 def own_deferred_imports(path):
-    """Yield the lines of imports of our own modules that are not at the top of the file."""
+    """Yield each import of holdfast below module level, with the line before it."""
     lines = path.read_text().splitlines()
     top = {id(node) for node in trees()[path].body}
     for node in ast.walk(trees()[path]):
@@ -165,7 +165,7 @@ def own_deferred_imports(path):
             yield lines[node.lineno - 2], lines[node.lineno - 1]
 
 
-def test_every_deferred_import_of_our_own_has_a_reason():
+def test_every_deferred_import_of_holdfast_has_a_reason():
     assert [
         f"{relative(path)}: {line.strip()}"
         for path in FILES
@@ -231,7 +231,7 @@ def test_banned_words_in_identifiers():
     ]
 
 
-# Imports point down
+# Import contracts
 
 
 def lint_imports(folder):
@@ -248,7 +248,7 @@ def lint_imports(folder):
     )
 
 
-def test_imports_point_down():
+def test_imports_follow_the_layers():
     done = lint_imports(ROOT / "src")
     assert done.returncode == 0, done.stdout
 
@@ -293,26 +293,28 @@ def test_the_wheel_contains_every_file_of_the_package(tmp_path):
         check=True,
     )
     (wheel,) = tmp_path.glob("holdfast-*.whl")
-    inside = {name.removeprefix("holdfast/") for name in zipfile.ZipFile(wheel).namelist()}
-    beside = {
+    packed = {name.removeprefix("holdfast/") for name in zipfile.ZipFile(wheel).namelist()}
+    expected = {
         relative(path)
         for path in PACKAGE.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert {name for name in inside if ".dist-info/" not in name} == beside
+    assert {name for name in packed if ".dist-info/" not in name} == expected
     sources = {f"recorder/native/{name}" for name in ("trace.hpp", "recorder.cpp", "sites.hpp")}
-    assert sources <= inside  # what the recorder is compiled from
-    assert {f"holdfast-{holdfast.__version__}.dist-info/licenses/LICENSE"} <= inside
+    assert sources <= packed  # sources of the native recorder
+    assert {f"holdfast-{holdfast.__version__}.dist-info/licenses/LICENSE"} <= packed
 
 
 def test_every_dependency_is_documented():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [
+    requirements = [
         *project["dependencies"],
         *(name for extra in project["optional-dependencies"].values() for name in extra),
     ]
     page = (ROOT / "docs" / "dependencies.md").read_text()
-    assert [name for line in wanted if (name := re.split(r"[<>=]", line)[0]) not in page] == []
+    assert [
+        name for line in requirements if (name := re.split(r"[<>=]", line)[0]) not in page
+    ] == []
 
 
 def test_torch_is_not_a_dependency():

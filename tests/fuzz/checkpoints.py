@@ -1,4 +1,4 @@
-"""Targets for checkpoints of whoever wrote them: pickles of torch, its archives, safetensors, the index of DCP."""
+"""Targets for untrusted checkpoints: torch pickles and archives, safetensors, DCP indexes."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ from holdfast.ckpt.tensor_blocks import TensorReader
 from holdfast.core.errors import CheckpointUnreadable
 
 _FILE = Path(f"/proc/self/fd/{os.memfd_create('checkpoint')}")
-#: Of a tensor no more than this is read; a shape may say anything.
-_MOST_BYTES = 1 << 16
+#: Largest tensor that is read: a shape may have any size.
+_MAX_TENSOR_BYTES = 1 << 16
 
 
 def torch_pickles(data: bytes) -> None:
-    """What a pickle describes is read, or refused in a sentence; what it would run does not run."""
+    """Load a pickle without running its code, or reject it with a one-line message."""
     try:
-        found = torch_pickle.loads(data)
+        loaded = torch_pickle.loads(data)
     except (torch_pickle.PickleUnreadable, torch_pickle.GlobalRefused) as error:
-        assert "\n" not in str(error)  # noqa: PT017 - raised by what is fuzzed
+        assert "\n" not in str(error)  # noqa: PT017 - raised by the fuzzed function
         return
-    assert isinstance(found, torch_pickle.LoadedPickle)
+    assert isinstance(loaded, torch_pickle.LoadedPickle)
 
 
 def checkpoint_files(data: bytes) -> None:
-    """A file of any format is read, its tensors too, or refused in a sentence."""
+    """Read a file of any format with its tensors, or reject it with CheckpointUnreadable."""
     _FILE.write_bytes(data)
     with contextlib.suppress(CheckpointUnreadable):
         contents = registry.read_checkpoint(_FILE)
         with TensorReader(_FILE) as reader:
             for tensor in contents.tensors.values():
-                if tensor.size <= _MOST_BYTES:
+                if tensor.size <= _MAX_TENSOR_BYTES:
                     assert reader.read_tensor(tensor).shape == tensor.shape
 
 
 def _saved() -> bytes:
-    """What torch.save makes of a state dict, an optimizer's state and an object."""
+    """Return a torch.save file with a state dict, a step and an object."""
     weight = pickles.pickled_tensor(pickles.StorageReference("float32", "0", 6), (2, 3))
     half = pickles.pickled_tensor(pickles.StorageReference("bfloat16", "1", 4), (4,))
     args = pickles.stand_in_instance(pickles.stand_in_class("argparse", "Namespace"), {"lr": 0.1})
     value = {"model": OrderedDict(weight=weight, bias=half), "step": 3, "args": args}
     stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as made:
-        made.writestr("archive/data.pkl", pickles.dumps(value))
-        made.writestr("archive/byteorder", b"little")
-        made.writestr("archive/data/0", bytes(24))
-        made.writestr("archive/data/1", bytes(8))
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("archive/data.pkl", pickles.dumps(value))
+        archive.writestr("archive/byteorder", b"little")
+        archive.writestr("archive/data/0", bytes(24))
+        archive.writestr("archive/data/1", bytes(8))
     return stream.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""Targets for files that holdfast itself wrote, or somebody else in its place, and for files that launch jobs."""
+"""Targets for files in the formats of holdfast, possibly forged, and for launch files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from holdfast.host.variable_rules import audit
 from holdfast.host.variable_rules.context import AuditContext
 from holdfast.preflight.bench import rules as bench_rules
 
-#: A folder that is only read, and a file without one, which goes with the process however that ends.
+#: A folder that is only read, and an anonymous file, which is removed when the process ends.
 _FOLDER = Path(__file__).resolve().parent
 _FILE = Path(f"/proc/self/fd/{os.memfd_create('file')}")
 
@@ -83,7 +83,7 @@ _MANIFEST = checkpoint_manifest.Manifest(
     files=(checkpoint_manifest.ManifestEntry(path="__0_0.distcp", size=3, xxh3="0" * 32),),
     values={"loss": 0.5},
 )
-#: A name for each reader, by which the first byte chooses.
+#: A file name for each reader; the first byte of the input selects one.
 NAMES = ("job.sh", "Dockerfile", "job.yaml", "job.json", ".deepspeed_env", "train.py", "noname")
 LAUNCHERS = (
     (
@@ -103,44 +103,48 @@ LAUNCHERS = (
 
 
 def measurement(data: bytes) -> None:
-    """A measurement is one, or refused in a sentence; what is one can be judged, and compared as a baseline."""
+    """Parse a measurement or raise InvalidValue; judge it and compare it as a baseline."""
     with contextlib.suppress(InvalidValue):
-        found = measurements.parse_measurement(data, "fuzz")
-        list(bench_rules.judge(found))
-        for now in (MEASUREMENT, replace(MEASUREMENT, hosts=found.hosts, ranks=found.ranks), found):
+        baseline = measurements.parse_measurement(data, "fuzz")
+        list(bench_rules.judge(baseline))
+        for now in (
+            MEASUREMENT,
+            replace(MEASUREMENT, hosts=baseline.hosts, ranks=baseline.ranks),
+            baseline,
+        ):
             with contextlib.suppress(InvalidValue):
-                bench_rules.refuse_unlike(found, BenchRequest(), 2)
-                list(bench_rules.judge(now, found))
+                bench_rules.refuse_unlike(baseline, BenchRequest(), 2)
+                list(bench_rules.judge(now, baseline))
 
 
-def kept_links(data: bytes) -> None:
-    """What does not fit is refused whole; a limit that follows from it is a number."""
+def link_fits(data: bytes) -> None:
+    """Load link fits; an invalid file is ignored as a whole, and a limit from a fit is finite."""
     _FILE.write_bytes(data)
-    found = link_measurements.load_fits(_FILE)
-    fit = link_measurements.find_fit(found, backend="gloo", ranks=2)
+    fits = link_measurements.load_fits(_FILE)
+    fit = link_measurements.find_fit(fits, backend="gloo", ranks=2)
     assert fit is None or 0 <= fit.seconds(1 << 20) < float("inf")
 
 
 def manifests(data: bytes) -> None:
-    """A manifest is refused in a sentence, or names files inside of its folder alone."""
+    """Parse a manifest or raise CheckpointUnreadable; it lists only files inside its folder."""
     for content in (data, _resealed(data)):
         with contextlib.suppress(CheckpointUnreadable):
-            found = checkpoint_manifest.parse_manifest(content, "fuzz")
+            manifest = checkpoint_manifest.parse_manifest(content, "fuzz")
             assert (
                 checkpoint_manifest.parse_manifest(
-                    checkpoint_manifest.encode_sealed(found), "again"
+                    checkpoint_manifest.encode_sealed(manifest), "again"
                 ).files
-                == found.files
+                == manifest.files
             )
-            for each in checkpoint_manifest.find_damage(_FOLDER, found):
+            for each in checkpoint_manifest.find_damage(_FOLDER, manifest):
                 assert each.why
-            for entry in found.files:
-                whole = (_FOLDER / entry.path).resolve()
-                assert whole.is_relative_to(_FOLDER)
+            for entry in manifest.files:
+                path = (_FOLDER / entry.path).resolve()
+                assert path.is_relative_to(_FOLDER)
 
 
 def _resealed(data: bytes) -> bytes:
-    """As somebody would who means harm."""
+    """Return the manifest with a valid checksum, as an attacker would write it."""
     try:
         return checkpoint_manifest.encode_sealed(
             msgspec.json.decode(data, type=checkpoint_manifest.Manifest)
@@ -149,40 +153,40 @@ def _resealed(data: bytes) -> bytes:
         return data
 
 
-def adjusted(data: bytes) -> None:
-    """Adjustments are refused in a sentence, or within their bounds."""
+def adjustments_file(data: bytes) -> None:
+    """Read adjustments or raise InvalidValue; their values are within their bounds."""
     _FILE.write_bytes(data)
     with contextlib.suppress(InvalidValue):
-        found = adjustments.read_adjustments(_FILE)
-        assert adjustments.NO_ADJUSTMENTS.schema == found.schema
-        assert 0 < found.loss_scale <= 1
-        assert found.micro_batches >= 1
-        found.skips(3)
-        _FILE.write_bytes(adjustments.encode_adjustments(found))
-        assert adjustments.read_adjustments(_FILE) == found
+        parsed = adjustments.read_adjustments(_FILE)
+        assert adjustments.NO_ADJUSTMENTS.schema == parsed.schema
+        assert 0 < parsed.loss_scale <= 1
+        assert parsed.micro_batches >= 1
+        parsed.skips(3)
+        _FILE.write_bytes(adjustments.encode_adjustments(parsed))
+        assert adjustments.read_adjustments(_FILE) == parsed
 
 
 def launchers(data: bytes) -> None:
-    """Each reader takes any text, or says why not; what it finds can be judged."""
+    """Read any text with each reader, or raise ShellUnreadable; audit the variables."""
     name = NAMES[data[0] % len(NAMES)] if data else NAMES[0]
     text = data[1:].decode(errors="replace")
     read = scanning.reader(name, text.partition("\n")[0])
     if read is not None:
         with contextlib.suppress(ShellUnreadable):
-            given = list(read(text, name))
-            assert all(each.line is None or each.line >= 1 for each in given)
-            audit(given, AuditContext())
+            variables = list(read(text, name))
+            assert all(each.line is None or each.line >= 1 for each in variables)
+            audit(variables, AuditContext())
 
 
 TARGETS = {
     "measurement": (measurement, [msgspec.json.encode({"measurement": MEASUREMENT})]),
     "links": (
-        kept_links,
+        link_fits,
         [msgspec.json.encode({"schema": link_measurements.SCHEMA, "fits": [_FIT]})],
     ),
     "manifest": (manifests, [checkpoint_manifest.encode_sealed(_MANIFEST), b"{}"]),
     "adjustments": (
-        adjusted,
+        adjustments_file,
         [
             adjustments.encode_adjustments(
                 adjustments.Adjustments(micro_batches=4, skip=(adjustments.StepWindow(3, 9),))

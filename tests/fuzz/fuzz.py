@@ -1,7 +1,7 @@
-"""Runs one target under atheris: ``python tests/fuzz/fuzz.py TARGET FOLDER [an option of libFuzzer …]``.
+"""Run one target under atheris: ``python tests/fuzz/fuzz.py TARGET FOLDER [libFuzzer options …]``.
 
-Inputs that reach new code are kept in FOLDER. An input that fails is written beside it, under its name. ``make fuzz``
-runs all targets for a bounded time.
+Inputs that reach new code are stored in FOLDER, failing inputs in its parent folder. ``make fuzz``
+runs all targets for a limited time.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def main(name: str, folder: Path, options: list[str]) -> None:
-    """Fuzz until an option of libFuzzer ends it, or an input fails."""
+    """Fuzz until a limit of libFuzzer is reached or an input fails."""
     sys.path.insert(0, str(ROOT))
     with atheris.instrument_imports(include=["holdfast"]):
-        from tests.fuzz.targets import TARGETS  # not before the instrumentation has begun
+        from tests.fuzz.targets import TARGETS  # imported here to be instrumented
     target, seeds = TARGETS[name]
     folder.mkdir(parents=True, exist_ok=True)
     for number, seed in enumerate(seeds):

@@ -1,4 +1,4 @@
-"""Inputs to begin with: small files of every kind that is fuzzed."""
+"""Seed inputs: small files of every fuzzed format."""
 
 from __future__ import annotations
 
@@ -99,17 +99,17 @@ SECRETS = [*(line.encode() for line, _ in LINES.values()), PEM[0].encode()]
 
 
 def reduced() -> bytes:
-    """Dumps of two ranks, reduced."""
+    """Return the reduced dumps of two ranks."""
     data = json.dumps(DUMP).encode()
-    pieces = [
+    dumps = [
         EvidenceFile(f"dump_rank_{rank}", EvidenceKind.DUMP, len(data), lambda: io.BytesIO(data))
         for rank in (0, 1)
     ]
-    return reduced_dumps.encode(dump_set.reduce_files(pieces).reduced)
+    return reduced_dumps.encode(dump_set.reduce_files(dumps).reduced)
 
 
 def archives() -> list[bytes]:
-    """A log, and a log in everything that is unpacked, also one in the other."""
+    """Return a log, plain and in every supported archive format, also nested."""
     tar = _tar({"a/rank1.log": LINE, "b.json": RANKS})
     return [
         LINE,
@@ -126,25 +126,25 @@ def archives() -> list[bytes]:
 
 
 def _tar(members: dict[str, bytes]) -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w", format=tarfile.GNU_FORMAT) as archive:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for name, content in members.items():
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
-    return made.getvalue().rstrip(b"\0") + bytes(1024)
+    return stream.getvalue().rstrip(b"\0") + bytes(1024)
 
 
 def _zip(members: dict[str, bytes]) -> bytes:
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
             archive.writestr(zipfile.ZipInfo(name), content)
-    return made.getvalue()
+    return stream.getvalue()
 
 
 def trace_file() -> bytes:
-    """A box with notes of all kinds."""
+    """Return a trace file with notes of all kinds."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rank1.trace"
         writer = TraceWriter(path, rank=1, world_size=2, records=64)

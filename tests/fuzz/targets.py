@@ -1,4 +1,4 @@
-"""What is fuzzed: each target takes any bytes and may raise what it promises, and nothing else."""
+"""Fuzz targets: each accepts any bytes and raises only documented exceptions."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from tests.unit.core.test_collective_history import after, event
 
 TABLE = tuple((row.name, row.find or row.expression, row.ignore_case) for row in ROWS)
 _SLOW, _FAST = Scanner(TABLE), Scanner(TABLE)
-_FAST._searched_bytes = scan.SMALL_BYTES  # it goes on to Hyperscan at once, where that is installed
-#: An archive may unpack to so much here; what is read of it in all shows that it does not.
+_FAST._searched_bytes = scan.SMALL_BYTES  # uses Hyperscan at once if it is installed
+#: Limits on unpacking; `_drain` asserts that they hold.
 LIMITS = IntakeLimits(files=1000, free_bytes=4 << 20, ratio=10, spool_bytes=1 << 20)
-#: A file without a folder, which goes with the process: atheris ends it without a chance to clean up.
+#: An anonymous file: atheris ends the process without cleanup.
 _FILE = Path(f"/proc/self/fd/{os.memfd_create('evidence')}")
 _TRACE = seeds.trace_file()
 
 
 def log_line(data: bytes) -> None:
-    """A line is taken apart, and what it says is taken from it."""
+    """Parse a log line and extract the fields of every signal."""
     line = lines.parse_line(data, "fuzz", 1)
     assert "\n" not in lines.clean_line(data.split(b"\n")[0])
     assert line.rank is None or line.rank >= 0
@@ -54,17 +54,17 @@ def log_line(data: bytes) -> None:
 
 
 def log_scan(data: bytes) -> None:
-    """Both engines find the same, at offsets that are right, and count what was read."""
-    found = list(_FAST.scan(io.BytesIO(data)))
-    assert found == list(_SLOW.scan(io.BytesIO(data)))
+    """Both engines return the same hits with correct offsets, and count the bytes read."""
+    hits = list(_FAST.scan(io.BytesIO(data)))
+    assert hits == list(_SLOW.scan(io.BytesIO(data)))
     _SLOW._searched = 0
     if not data.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")):
         assert _FAST.bytes == len(data)
-        assert all(data[hit.offset :].startswith(hit.line) for hit in found)
+        assert all(data[hit.offset :].startswith(hit.line) for hit in hits)
 
 
 def plain_pickles(data: bytes) -> None:
-    """What is let through is plain, and the same that Python's own unpickler makes of it."""
+    """Load a pickle with the same result as Python's unpickler, or reject it."""
     try:
         value = plain_pickle.load_plain_pickle(data)
     except (plain_pickle.PickleTruncated, plain_pickle.PickleRefused):
@@ -73,36 +73,36 @@ def plain_pickles(data: bytes) -> None:
 
 
 def dumps(data: bytes) -> None:
-    """A dump is read, or refused in a sentence."""
+    """Parse a flight-recorder dump or raise DumpUnreadable."""
     with contextlib.suppress(DumpUnreadable):
         dump_reader.parse_dump(data)
 
 
 def dump_tables(data: bytes) -> None:
-    """Dumps of two ranks, and what somebody reduced them to, come to a verdict, whatever stands in them."""
+    """Judge dumps and reduced dumps of two ranks with any content."""
     for kind in (EvidenceKind.DUMP, EvidenceKind.REDUCED):
-        pieces = [
+        dump_files = [
             EvidenceFile(f"dump_rank_{rank}", kind, len(data), lambda: io.BytesIO(data))
             for rank in (0, 1)
         ]
-        judge_dumps(dump_tables_of.read_dumps(pieces))
+        judge_dumps(dump_tables_of.read_dumps(dump_files))
 
 
-def heap(data: bytes) -> None:
-    """A file is a piece, or several, or ignored in a sentence; what it unpacks to is bounded."""
+def evidence_file(data: bytes) -> None:
+    """Gather a file as evidence or skip it with a one-line reason; unpacking is bounded."""
     _FILE.write_bytes(data)
     _drain(lambda: gather.gather([str(_FILE)], LIMITS), len(data))
 
 
 def standard_input(data: bytes) -> None:
-    """As a file, but it comes by once, some bytes at a time."""
+    """Gather evidence from a pipe, which is read once, in small blocks."""
     spool = gather.SpoolFile(LIMITS.spool_bytes)
-    source = io.BufferedReader(_Dripping(data))
+    source = io.BufferedReader(_Pipe(data))
     _drain(lambda: gather._read_stream(source, "-", LIMITS, spool), len(data))
 
 
-class _Dripping(io.RawIOBase):
-    """A pipe, which gives a few bytes at a time."""
+class _Pipe(io.RawIOBase):
+    """A stream that returns at most 700 bytes per read, like a pipe."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__()
@@ -117,9 +117,10 @@ class _Dripping(io.RawIOBase):
         return size
 
 
-def _drain(found: Callable, size: int) -> None:
+def _drain(gather_pieces: Callable, size: int) -> None:
+    """Read all evidence; assert the limits on unpacking."""
     read = 0
-    for piece in found():
+    for piece in gather_pieces():
         if isinstance(piece, SkippedEvidence):
             assert piece.why
             assert "\n" not in piece.why
@@ -127,72 +128,71 @@ def _drain(found: Callable, size: int) -> None:
         with piece.open() as stream:
             while block := stream.read(1 << 16):
                 read += len(block)
-    assert (
-        read <= 3 * (LIMITS.free_bytes + LIMITS.ratio * size) + 3 * size
-    )  # UTF-16 grows when it is recoded
+    # The factor 3 is for UTF-16, which grows when it is converted to UTF-8.
+    assert read <= 3 * (LIMITS.free_bytes + LIMITS.ratio * size) + 3 * size
 
 
 def history(data: bytes) -> None:
-    """A history of collectives is one, or refused in a sentence; what it teaches is within bounds."""
+    """Parse a collective history or raise InvalidValue; its timeouts are within bounds."""
     with contextlib.suppress(InvalidValue):
-        found = parse_history(data, "fuzz")
-        for each in found.troubles:
-            assert advise(each, found.runs).least_limit_s <= 3e9
-        history_facts(found, "fuzz")
+        parsed = parse_history(data, "fuzz")
+        for each in parsed.troubles:
+            assert advise(each, parsed.runs).least_limit_s <= 3e9
+        history_facts(parsed, "fuzz")
 
 
 def stacks(data: bytes) -> None:
-    """Text of py-spy and faulthandler is read, or why not is said."""
+    """Parse text of py-spy and faulthandler."""
     stack_text.from_py_spy(data, 7, "/job")
     stack_text.from_faulthandler(data.decode("utf-8", "replace"), "/job")
     stack_dumps.parse_processes(data, "fuzz")
 
 
 def traces(data: bytes) -> None:
-    """Read a trace file with damage: each 12 bytes of ``data`` are an offset and what is written there."""
-    whole = bytearray(_TRACE)
+    """Read a damaged trace file: each 12 bytes of ``data`` are an offset and the bytes written there."""
+    content = bytearray(_TRACE)
     for at in range(0, len(data) - 4, 12):
         (offset,) = struct.unpack_from("<H", data, at)
         area = (0, trace_file.HEADER_BYTES + trace_file.GROUPS * trace_file.GROUP_BYTES)[
             data[at + 2] & 1
         ]
         value = data[at + 4 : at + 4 + (data[at + 3] & 7) + 1]
-        begin = min(area + offset % trace_file.HEADER_BYTES, len(whole) - len(value))
-        whole[begin : begin + len(value)] = value
-    made = bytes(whole)
+        begin = min(area + offset % trace_file.HEADER_BYTES, len(content) - len(value))
+        content[begin : begin + len(value)] = value
+    damaged = bytes(content)
     trace_files.read_trace_files(
-        [EvidenceFile("rank1.trace", EvidenceKind.TRACE, len(made), lambda: io.BytesIO(made))]
+        [EvidenceFile("rank1.trace", EvidenceKind.TRACE, len(damaged), lambda: io.BytesIO(damaged))]
     )
     with contextlib.suppress(TraceUnreadable):
-        assert len(redact_trace(made, "rank1.trace", Redactor())) == len(made)
+        assert len(redact_trace(damaged, "rank1.trace", Redactor())) == len(damaged)
 
 
-def everything(data: bytes) -> None:
-    """``diagnose`` comes to a verdict about any file, and to a page."""
+def diagnose_file(data: bytes) -> None:
+    """Diagnose any file and write the page."""
     _FILE.write_bytes(data)
-    found = diagnose([str(_FILE)], limits=LIMITS)
-    assert found.exit_status in {0, 1, 2, 3}
-    write_diagnosis_page(found)
+    diagnosis = diagnose([str(_FILE)], limits=LIMITS)
+    assert diagnosis.exit_status in {0, 1, 2, 3}
+    write_diagnosis_page(diagnosis)
 
 
 def redaction(data: bytes) -> None:
-    """Both searches find the same, and fixed redaction keeps the length."""
-    quick, whole = Redactor(hosts=["node1"]), Redactor(hosts=["node1"])
-    small = redact._MIN_SEARCH_BYTES
+    """Both searches give the same result, and fixed redaction preserves the length."""
+    fast, full = Redactor(hosts=["node1"]), Redactor(hosts=["node1"])
+    saved = redact._MIN_SEARCH_BYTES
     try:
         redact._MIN_SEARCH_BYTES = 0
-        made = quick.redact_bytes(data)
+        redacted = fast.redact_bytes(data)
         redact._MIN_SEARCH_BYTES = 1 << 30
-        assert made == whole.redact_bytes(data)
+        assert redacted == full.redact_bytes(data)
     finally:
-        redact._MIN_SEARCH_BYTES = small
-    assert quick.counts == whole.counts
+        redact._MIN_SEARCH_BYTES = saved
+    assert fast.counts == full.counts
     assert len(Redactor(hosts=["node1"], users=["ann"]).redact_bytes(data, fixed=True)) == len(data)
     redact_document(data, Redactor())
     b"".join(Redactor().redact_stream(io.BytesIO(data)))
 
 
-#: By name: the target, and inputs to begin with.
+#: Name -> target and seed inputs.
 TARGETS = {
     "log-line": (
         log_line,
@@ -212,7 +212,7 @@ TARGETS = {
         dump_tables,
         [seeds.reduced(), pickle.dumps(DUMP, 2), json.dumps(DUMP).encode()],
     ),
-    "heap": (heap, seeds.archives()),
+    "heap": (evidence_file, seeds.archives()),
     "standard-input": (standard_input, seeds.archives()),
     "history": (
         history,
@@ -227,7 +227,7 @@ TARGETS = {
         [b"", bytes(range(96)), b"\x08\0\0\7" + b"\xff" * 8, b"\0\0\1\7" + b"raised\t{"],
     ),
     "everything": (
-        everything,
+        diagnose_file,
         [VERDICT, RANKS, PY_SPY, PY_SPY_JSON, FAULTHANDLER, LINE, json.dumps(DUMP).encode()],
     ),
     "redaction": (redaction, SECRETS),

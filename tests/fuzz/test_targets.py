@@ -1,4 +1,4 @@
-"""The targets of the fuzzer hold for their own seeds, and for what hypothesis makes of them."""
+"""The fuzz targets accept their seeds and hypothesis's mutations of them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tests.fuzz.targets import TARGETS
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@settings(deadline=None)  # the first example compiles the table
+@settings(deadline=None)  # the first example compiles the patterns
 @given(data=st.data())
-def test_a_target_takes_any_bytes(name: str, data: st.DataObject) -> None:
+def test_a_target_accepts_any_bytes(name: str, data: st.DataObject) -> None:
     target, seeds = TARGETS[name]
     seed = data.draw(st.sampled_from(seeds))
     at, until = sorted(data.draw(st.tuples(st.integers(0, len(seed)), st.integers(0, len(seed)))))

@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.golden.checkpoints.making import archive_of, generate, name_of, source_hash
 
 #: Program, arguments and ranks of every checkpoint that quick tests read; `make matrix` generates
-#: the others when it needs them.
+#: the others on demand.
 STORED = [
     ("plain_files", "", 1),
     ("torch_distributed", "dcp", 2),
@@ -58,24 +58,24 @@ FRAMEWORKS = ("torch", "deepspeed", "accelerate", "lightning", "safetensors", "h
 
 def versions():
     """Return the installed frameworks and their versions."""
-    found = {}
+    installed = {}
     for name in FRAMEWORKS:
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def write_archive(program, store):
-    """Generate the checkpoints of one program, and pack them."""
+    """Generate the checkpoints of one program and write its archive."""
     archive = archive_of(program)
     archive.parent.mkdir(exist_ok=True)
-    about = json.dumps({"sources": source_hash(program), "versions": versions()}).encode()
+    metadata = json.dumps({"sources": source_hash(program), "versions": versions()}).encode()
     with tarfile.open(archive, "w:xz", preset=9) as packed:
         entry = tarfile.TarInfo(f"{program}.json")
-        entry.size = len(about)
-        packed.addfile(entry, io.BytesIO(about))
+        entry.size = len(metadata)
+        packed.addfile(entry, io.BytesIO(metadata))
         for each, arguments, ranks in STORED:
             if each == program:
                 name = name_of(program, arguments.split(), ranks)
@@ -85,7 +85,7 @@ def write_archive(program, store):
 
 
 def main(*programs):
-    """Write the archives of these programs, by default of all."""
+    """Write the archives of these programs, of all by default."""
     for program in programs or dict.fromkeys(each for each, _, _ in STORED):
         with tempfile.TemporaryDirectory() as store:
             write_archive(program, Path(store))

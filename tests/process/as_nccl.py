@@ -1,7 +1,7 @@
-"""Behaves as a rank on NCCL whose device hangs in collective 31: without a GPU, and without torch.
+"""Emulate a rank on NCCL whose device hangs in collective 31, without a GPU and without torch.
 
-Its box has 31 all-reduces of which nothing more is known; a thread takes requests for dumps at the place that torch's
-variables name, as an NCCL group of torch 2.13 does, and says that 30 are over. The main thread waits for the device.
+The trace file has 31 all-reduces without completion. A thread serves dump requests on the pipe set
+by torch's variables, as torch 2.13 does; in its dump 30 are completed. The main thread waits.
 """
 
 import os
@@ -16,7 +16,7 @@ from holdfast.recorder.backends import CallDetails, PythonRecorder
 
 COLLECTIVES = 31
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-pen = PythonRecorder(recorder._trace, "/nowhere/torch")
+backend = PythonRecorder(recorder._trace, "/nowhere/torch")
 recorder._trace.note_json(
     trace_file.TraceNote.MEMBERS,
     {"name": "0", "ranks": list(range(size)), "description": "default_pg"},
@@ -25,11 +25,11 @@ call = CallDetails(
     elements=8, dtype=trace_file.DTYPES.index("float32"), shape=(8,), tensors=1, reduction=0
 )
 for _ in range(COLLECTIVES):
-    pen.mark_no_completion(pen.record("0", trace_file.OPERATIONS.index("all_reduce"), call))
+    backend.mark_no_completion(backend.record("0", trace_file.OPERATIONS.index("all_reduce"), call))
 
 
 def entry(number: int) -> dict[str, object]:
-    over = number < COLLECTIVES
+    completed = number < COLLECTIVES
     return {
         "record_id": number - 1,
         "pg_id": 0,
@@ -39,13 +39,13 @@ def entry(number: int) -> dict[str, object]:
         "op_id": number,
         "profiling_name": "nccl:all_reduce",
         "time_created_ns": time.time_ns(),
-        "state": "completed" if over else "scheduled",
-        "retired": over,
+        "state": "completed" if completed else "scheduled",
+        "retired": completed,
         "is_p2p": False,
     }
 
 
-def answer() -> None:
+def serve_dump_requests() -> None:
     pipe = f"{os.environ['TORCH_NCCL_DEBUG_INFO_PIPE_FILE']}{rank}.pipe"
     os.mkfifo(pipe)
     descriptor = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -58,5 +58,5 @@ def answer() -> None:
             )
 
 
-threading.Thread(target=answer, daemon=True).start()
+threading.Thread(target=serve_dump_requests, daemon=True).start()
 time.sleep(600)

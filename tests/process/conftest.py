@@ -6,16 +6,16 @@ from tests.process.launched import Launched
 
 @pytest.fixture
 def launch(tmp_path):
-    """Starts `holdfast run`; whatever is still there at the end of the test is killed."""
-    started = []
+    """Return a function that starts `holdfast run`; jobs left at the end of the test are killed."""
+    jobs = []
 
     def start(*arguments, folder=None, **variables):
-        started.append(Launched(tmp_path / folder if folder else tmp_path, *arguments, **variables))
-        return started[-1]
+        jobs.append(Launched(tmp_path / folder if folder else tmp_path, *arguments, **variables))
+        return jobs[-1]
 
     yield start
-    for each in started:
-        each.kill()
+    for job in jobs:
+        job.kill()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Trains with checkpoint copies in an invalid folder, until FOLDER/enough exists."""
+"""Train with checkpoint copies in an invalid folder until FOLDER/enough exists."""
 
 import sys
 import time

@@ -1,6 +1,6 @@
-"""Fails as its first argument says; stores the number of every fifth step as its checkpoint.
+"""Train with the fault in the first argument; the checkpoint is the number of every fifth step.
 
-It reads the adjustments file, as a script without holdfast.loop does.
+Reads the adjustments file as a script without holdfast.loop does.
 """
 
 import os
@@ -65,11 +65,11 @@ ADJUSTMENTS = adjustments.read_adjustments(
     Path(os.environ["HOLDFAST_ADJUSTMENTS"]) if "HOLDFAST_ADJUSTMENTS" in os.environ else None
 )
 dist.init_process_group("gloo")
-begin = saved_before(ADJUSTMENTS.resume_before)
+resumed_from = saved_before(ADJUSTMENTS.resume_before)
 dist.barrier()
-if begin:
-    recorder.record_saved_step(begin, "saved.txt", loaded=True)
-for step in range(begin + 1, LAST + 1):
+if resumed_from:
+    recorder.record_saved_step(resumed_from, "saved.txt", loaded=True)
+for step in range(resumed_from + 1, LAST + 1):
     holdfast.step(step)
     fail(step)
     dist.all_reduce(torch.ones(1))
@@ -78,6 +78,6 @@ for step in range(begin + 1, LAST + 1):
             SAVED.write_text(f"{SAVED.read_text() if SAVED.exists() else ''} {step}")
         dist.barrier()
         recorder.record_saved_step(step, "saved.txt")
-sys.stdout.write(f"done from {begin} in {ADJUSTMENTS.micro_batches} micro-batches\n")
+sys.stdout.write(f"done from {resumed_from} in {ADJUSTMENTS.micro_batches} micro-batches\n")
 sys.stdout.flush()
 dist.destroy_process_group()

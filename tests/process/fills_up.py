@@ -1,7 +1,7 @@
-"""A rank that trains in peace until somebody writes into the file `go`; then it does what its argument says.
+"""A rank that is idle until the file `go` exists; its argument selects what follows.
 
-`ends`: it ends with status 3. `takes`: it takes memory until two percent of its control group's limit are left, waits
-for a while, and takes the rest.
+`ends`: exit with status 3. `takes`: allocate memory up to 98 % of the limit of the control group
+in the second argument, wait 6 s, then allocate the rest.
 """
 
 import sys
@@ -21,11 +21,11 @@ group = Path(sys.argv[2])
 limit, used = group / "memory.max", group / "memory.current"
 if not limit.exists():
     limit, used = group / "memory.limit_in_bytes", group / "memory.usage_in_bytes"
-most = int(limit.read_text())
-held = []
-while int(used.read_text()) < 0.98 * most:
-    held.append(bytearray(b"x") * (8 << 20))
+limit_bytes = int(limit.read_text())
+allocated = []
+while int(used.read_text()) < 0.98 * limit_bytes:
+    allocated.append(bytearray(b"x") * (8 << 20))
 print("nearly full", flush=True)  # noqa: T201
 time.sleep(6)
 while True:
-    held.append(bytearray(b"x") * (8 << 20))
+    allocated.append(bytearray(b"x") * (8 << 20))

@@ -1,4 +1,4 @@
-"""Trains with in-process restart; a fault occurs once all ranks have copies in memory and FOLDER/go exists.
+"""Train with in-process restart; inject a fault once all ranks have copies and FOLDER/go exists.
 
 Arguments: FOLDER [FAULT [VICTIM]]; see :func:`fault`.
 """
@@ -29,7 +29,7 @@ def record_event(**what):
 
 
 def copied(rank):
-    """Return whether the hosts of all ranks have a copy in memory."""
+    """Return whether all ranks have reported a copy in their host's memory."""
     if (FOLDER / f"copied{rank}").exists():
         return len(list(FOLDER.glob("copied*"))) == dist.get_world_size()
     if list(MEMORY.glob(f"step-*{SAVED}")):
@@ -48,7 +48,7 @@ def fault(rank):
     """Inject the fault in generation 0: VICTIM is killed, except for ``raises`` and ``alone``."""
     if FAULT == "raises" and rank == VICTIM:
         raise ValueError("of my own")
-    if FAULT == "alone":  # looks like the consequence of another rank's death, but no rank died
+    if FAULT == "alone":  # looks like a consequence of another rank's death, but no rank died
         if rank == 0:
             record_event(event="fault")
             raise RuntimeError("this is not about NCCL")
@@ -73,24 +73,24 @@ def train():
         FOLDER / "ckpts", model=model, optimizer=optimizer, copies=["memory"]
     )
     restored = checkpoint.load()
-    begun = restored.step if restored else 0
+    start = restored.step if restored else 0
     record_event(
         event="begun",
         rank=rank,
         generation=generation,
-        step=begun,
+        step=start,
         folder=str(restored.folder) if restored else "",
     )
-    for step in range(begun + 1, 10000):
+    for step in range(start + 1, 10000):
         model(torch.ones(1, 4)).sum().backward()
         optimizer.step()
-        if step == begun + 1:
+        if step == start + 1:
             record_event(event="step", rank=rank, generation=generation, calls=CALLS)
         if step == SAVED:
             checkpoint.save(step, asynchronous=False)
         if generation == 0 and due(rank):
             fault(rank)
-        if generation > 0 and step > begun + 20:
+        if generation > 0 and step > start + 20:
             break
         time.sleep(0.02)
     dist.barrier()

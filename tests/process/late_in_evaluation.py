@@ -1,4 +1,4 @@
-"""Rank 1 never enters the second collective, that of the evaluation, in any generation."""
+"""Rank 1 never enters the second collective (of the evaluation), in any generation."""
 
 from __future__ import annotations
 

@@ -53,10 +53,10 @@ class Launched:
     @property
     def run(self):
         """Return the run folder."""
-        (found,) = (
+        (folder,) = (
             path for path in (self.folder / "runs").iterdir() if (path / "run.json").exists()
         )
-        return found
+        return folder
 
     def trace_files(self):
         """Return this run's files in shared memory."""
@@ -81,7 +81,7 @@ class Launched:
         return self
 
     def end(self, limit_s=LIMIT_S):
-        """Wait for the end; return the exit status."""
+        """Wait until the process exits; return the exit status."""
         try:
             return self.process.wait(limit_s)
         except subprocess.TimeoutExpired:

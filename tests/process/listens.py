@@ -1,6 +1,6 @@
-"""Behaves as a rank on NCCL that nobody records, without a GPU and without torch; rank 1 has not entered collective 31.
+"""Emulate a rank on NCCL without holdfast, a GPU or torch; rank 1 has not entered collective 31.
 
-A thread takes requests for dumps at the place that torch's variables name, as an NCCL group of torch 2.13 does.
+A thread serves dump requests on the pipe set by torch's variables, as torch 2.13 does.
 """
 
 import os
@@ -14,7 +14,7 @@ ENTERED, COMPLETED = (30, 30) if rank == 1 else (31, 30)
 
 
 def entry(number: int) -> dict[str, object]:
-    over = number <= COMPLETED
+    completed = number <= COMPLETED
     return {
         "record_id": number - 1,
         "pg_id": 0,
@@ -28,16 +28,16 @@ def entry(number: int) -> dict[str, object]:
         "output_sizes": [[8]],
         "input_dtypes": ["Float"],
         "output_dtypes": ["Float"],
-        "state": "completed" if over else "scheduled",
-        "retired": over,
+        "state": "completed" if completed else "scheduled",
+        "retired": completed,
         "is_p2p": False,
         "frames": [],
         "time_discovered_started_ns": None,
-        "time_discovered_completed_ns": time.time_ns() if over else None,
+        "time_discovered_completed_ns": time.time_ns() if completed else None,
     }
 
 
-def answer() -> None:
+def serve_dump_requests() -> None:
     pipe = f"{os.environ['TORCH_NCCL_DEBUG_INFO_PIPE_FILE']}{rank}.pipe"
     os.mkfifo(pipe)
     descriptor = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -70,7 +70,7 @@ def read_a_batch() -> None:
     time.sleep(600)  # GUILTY
 
 
-threading.Thread(target=answer, daemon=True).start()
+threading.Thread(target=serve_dump_requests, daemon=True).start()
 if rank == 1:
     read_a_batch()
 wait_for_the_device()

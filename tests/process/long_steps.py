@@ -1,4 +1,4 @@
-"""A healthy job with long steps: in each, rank 1 sleeps at one line for two seconds, and the others wait for it."""
+"""A healthy job with long steps: in each, rank 1 sleeps 2 s at one line and the others wait."""
 
 from __future__ import annotations
 

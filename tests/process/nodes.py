@@ -14,8 +14,8 @@ from functools import cache
 
 import pytest
 
-AS_OTHERS = ("--user", "--map-current-user") if os.geteuid() else ()
-UNSHARE = ("unshare", *AS_OTHERS, "--pid", "--fork", "--mount-proc", "--kill-child")
+AS_NON_ROOT = ("--user", "--map-current-user") if os.geteuid() else ()
+UNSHARE = ("unshare", *AS_NON_ROOT, "--pid", "--fork", "--mount-proc", "--kill-child")
 LIMIT_S = 60
 
 
@@ -37,37 +37,40 @@ class Node:
     def __init__(self, folder, **variables):
         if why_not():
             pytest.skip(f"no PID namespaces here: {why_not()}")
-        self.folder, self._made = folder, 0
+        self.folder, self._programs = folder, 0
         folder.mkdir()
         self._shell = subprocess.Popen(
             [*UNSHARE, "sh"], stdin=subprocess.PIPE, cwd=folder, text=True
         )
         for name, text in variables.items():
-            self._tell(f"export {name}={shlex.quote(text)}")
+            self._run_line(f"export {name}={shlex.quote(text)}")
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self._shell.kill()  # --kill-child ends the namespace's first process, and the kernel the others
+        self._shell.kill()  # --kill-child ends the first process of the namespace, and the kernel kills the others
         self._shell.stdin.close()
         self._shell.wait(20)
 
-    def _tell(self, line):
+    def _run_line(self, line):
         self._shell.stdin.write(line + "\n")
         self._shell.stdin.flush()
 
     def start(self, *words, called=""):
-        """Start a program in the background, with output to files and the name ``called`` in ps."""
-        self._made += 1
+        """Start a program in the background; ``called`` is the name of its parent process in ps.
+
+        Its output goes to files.
+        """
+        self._programs += 1
         line = shlex.join(map(str, words))
-        if called:  # a shell under that name, and the program below it
+        if called:  # a shell with that name runs the program as its child
             renamed = shlex.join(("exec", "-a", called, "bash", "-c", line + "; exit $?"))
             line = shlex.join(("bash", "-c", renamed))
-        at = self._made
+        at = self._programs
         for kind in ("out", "err"):
             (self.folder / f"{at}.{kind}").touch()
-        self._tell(
+        self._run_line(
             f"{{ {line} >{at}.out 2>{at}.err </dev/null; echo $? >{at}.status; mv {at}.status {at}.done; }} &"
         )
         return Started(self.folder, at)
@@ -86,15 +89,15 @@ class Started:
         return (self._folder / f"{self._at}.err").read_text(errors="replace")
 
     def status(self):
-        """Wait for the end; return the exit status."""
+        """Wait until the program exits; return the exit status."""
         done = self._folder / f"{self._at}.done"
         wait(done.exists, self.errors)
         return int(done.read_text())
 
 
-def wait(holds, otherwise):
-    """Wait until ``holds`` is true."""
+def wait(condition, failure_text):
+    """Wait until ``condition()`` is true; fail with ``failure_text()`` after LIMIT_S."""
     until = time.monotonic() + LIMIT_S
-    while not holds():
-        assert time.monotonic() < until, otherwise()
+    while not condition():
+        assert time.monotonic() < until, failure_text()
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Steps of 0.1 s with a collective, until FOLDER/enough exists; ten steps if there is one rank."""
+"""Run steps of 0.1 s with a collective until FOLDER/enough exists; ten steps if there is one rank."""
 
 import os
 import sys

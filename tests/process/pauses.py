@@ -1,8 +1,8 @@
 # ruff: noqa: T201 - a script that prints
-"""In the middle of training rank 0 does something slow while rank 1 waits in all_reduce; the argument is what.
+"""Rank 0 pauses in the middle of training while rank 1 waits in all_reduce; the argument says how.
 
-retry: time.sleep(10), as a retry with backoff does. snapshot: 12 s of small writes with pauses. stop: SIGSTOP of itself
-(in the first generation only). sleep: time.sleep(1000) (also in the first generation only).
+retry: time.sleep(10), like a retry with backoff. snapshot: small writes for 12 s. stop: SIGSTOP of
+itself (first generation only). sleep: time.sleep(1000) (first generation only).
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Rank 1 sleeps 12 s in a phase that it declares, with the budget given as argument; rank 0 waits for it."""
+"""Rank 1 sleeps 12 s in a declared phase, whose budget is the argument; rank 0 waits for it."""
 
 import sys
 import time

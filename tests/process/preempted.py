@@ -1,4 +1,4 @@
-"""Trains a little; prints `rank <r> resumed <step> from <folder>` and `rank <r> step <n>`.
+"""Train a small model; print `rank <r> resumed <step> from <folder>` and `rank <r> step <n>`.
 
 Arguments: the last step, the checkpoint interval, the step after which rank 1 is killed in
 generation 0, and further storage locations for copies.

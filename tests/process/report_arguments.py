@@ -1,4 +1,4 @@
-"""Writes its arguments and environment to the folder FOLDER, and exits with --status."""
+"""Write the arguments and environment to the folder FOLDER; exit with --status."""
 
 import json
 import os
@@ -18,13 +18,13 @@ NAMES = (
     "OMP_NUM_THREADS",
 )
 
-seen = {
+report = {
     "name": __name__,
     "arguments": sys.argv[1:],
     "path": sys.path[0],
     "script": Path(sys.argv[0]).name,
     "environment": {name: os.environ.get(name) for name in NAMES},
 }
-(Path(sys.argv[1]) / f"rank{os.environ['RANK']}.json").write_text(json.dumps(seen))
+(Path(sys.argv[1]) / f"rank{os.environ['RANK']}.json").write_text(json.dumps(report))
 if "--status" in sys.argv:
     sys.exit(int(sys.argv[sys.argv.index("--status") + 1]))

@@ -1,4 +1,4 @@
-"""Writes the state of a worker process to FOLDER at its start; then trains.
+"""Write the state of a worker process to FOLDER at its start, then train.
 
 Rank 1 is killed once FOLDER/go exists. A standby worker must be in the same state as a new process.
 """
@@ -36,14 +36,14 @@ def environment(pairs):
     return {name: text for name, text in sorted(pairs) if not name.startswith(PER_START)}
 
 
-def from_outside():
+def environment_in_proc():
     pairs = Path("/proc/self/environ").read_bytes().rstrip(b"\0").decode().split("\0")
     return environment(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
 mask = os.umask(0o022)
 os.umask(mask)
-seen = {
+state = {
     "name": __name__,
     "file": __file__,
     "arguments": sys.argv,
@@ -52,7 +52,7 @@ seen = {
     "folder": os.getcwd(),  # noqa: PTH109
     "mask": mask,
     "environment": environment(os.environ.items()),
-    "environment from outside the job": from_outside(),
+    "environment from outside the job": environment_in_proc(),
     "restarts": int(os.environ["TORCHELASTIC_RESTART_COUNT"]) >= 0,
     "command line": Path("/proc/self/cmdline").read_bytes().decode().split("\0"),
     "signals": [str(signal.getsignal(each)) for each in sorted(signal.valid_signals() - {32, 33})],
@@ -76,12 +76,12 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
-seen["torch"] = [
+state["torch"] = [
     torch.get_num_threads(),
     torch.cuda.is_initialized(),
     torch.get_default_dtype().itemsize,
 ]
-(FOLDER / f"generation{GENERATION}-rank{RANK}.json").write_text(json.dumps(seen))
+(FOLDER / f"generation{GENERATION}-rank{RANK}.json").write_text(json.dumps(state))
 dist.init_process_group("gloo")
 model = DistributedDataParallel(torch.nn.Linear(4, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -1,4 +1,4 @@
-"""Rank 1 hangs in its third save: in a state_dict, or where its thread writes beside training (the argument)."""
+"""Rank 1 hangs in its third save: in state_dict (`state`) or in the writer thread (`thread`)."""
 
 import os
 import sys
@@ -24,7 +24,7 @@ class Slow:
             if sys.argv[1] == "state":
                 time.sleep(600)
             else:
-                os.fsync = lambda _: time.sleep(600)  # as a server of files that is gone
+                os.fsync = lambda _: time.sleep(600)  # like a file server that is down
         return {}
 
     def load_state_dict(self, state):

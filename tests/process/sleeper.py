@@ -1,7 +1,7 @@
-"""A rank with a data loader, a child, and a child in another session; then it sleeps.
+"""Start a data loader, a child process and a child in another session on each rank, then sleep.
 
-``--stubborn``: it ignores SIGTERM and SIGINT. ``--frozen``: rank 1 stops itself. ``--dies``: rank 0
-exits with status 3. The last two happen in generation 0 only; the next one succeeds.
+``--stubborn``: ignore SIGTERM and SIGINT. ``--frozen``: rank 1 sends itself SIGSTOP. ``--dies``:
+rank 0 exits with status 3. The last two apply to generation 0 only; the next one succeeds.
 """
 
 import os

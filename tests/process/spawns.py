@@ -1,7 +1,7 @@
-"""Ranks that the script starts itself, in the way given first: ``torch.multiprocessing.spawn``, or a fork of this one.
+"""Start ranks without a launcher; the first argument is the start method of torch.multiprocessing.
 
-Nothing in their environment says which rank they are. Rank 1 does not come; rank 0 has a data-loader worker, which is
-spawned too. With ``workers`` there are such workers alone, and no job.
+Their environment at start does not contain the rank. Rank 1 never enters the all_reduce; rank 0 has
+a spawned data-loader worker. ``workers``: start only such workers, and no job.
 """
 
 from __future__ import annotations

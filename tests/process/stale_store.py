@@ -17,12 +17,12 @@ RANK, GENERATION = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART
 
 if GENERATION and RANK == 0:
     time.sleep(LATE_S)
-begun = time.monotonic()
+start = time.monotonic()
 dist.init_process_group("gloo", timeout=timedelta(seconds=20))
 total = torch.ones(1)
 dist.all_reduce(total)
 print(  # noqa: T201
-    f"generation {GENERATION} rank {RANK}: connected in {time.monotonic() - begun:.1f} s, sum {total.item():.0f}"
+    f"generation {GENERATION} rank {RANK}: connected in {time.monotonic() - start:.1f} s, sum {total.item():.0f}"
 )
 if GENERATION == 0 and RANK == 1:
     os._exit(7)

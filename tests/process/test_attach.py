@@ -1,4 +1,4 @@
-"""`holdfast attach` on real torchrun jobs: it reports rank and line, and does not modify the job."""
+"""`holdfast attach` on real torchrun jobs: it reports rank and line and does not modify the job."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ class TorchrunJob:
         self.port = free_port()
         self._output = folder / "output.txt"
         launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
-        given = [word for word in os.environ if word.startswith(("HOLDFAST_", "PET_"))]
-        environment = {word: text for word, text in os.environ.items() if word not in given} | {
-            "OMP_NUM_THREADS": "1"
-        }
+        environment = {
+            name: text
+            for name, text in os.environ.items()
+            if not name.startswith(("HOLDFAST_", "PET_"))
+        } | {"OMP_NUM_THREADS": "1"}
         script = str(place(program) if isinstance(program, str) else program)
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
@@ -72,7 +73,7 @@ class TorchrunJob:
         return self
 
     def wait_until_still(self):
-        """Wait until no rank uses CPU time: then the job hangs."""
+        """Wait until no rank uses CPU time, which means that the job hangs."""
         until, before = time.monotonic() + LIMIT_S, None
         while time.monotonic() < until:
             used = [sum(each.cpu_times()[:2]) for each in self.ranks()]
@@ -83,18 +84,18 @@ class TorchrunJob:
         raise AssertionError("the job did not become idle")
 
     def state(self):
-        """Return what attach must not change: processes, stopped or not, open files, signal handlers."""
-        found = {}
+        """Return what attach must not change: state, signal handlers and open files per process."""
+        states = {}
         for each in self.ranks():
             status = Path(f"/proc/{each.pid}/status").read_text().splitlines()
-            kept = [
+            lines = [
                 line
                 for line in status
                 if line.startswith(("SigCgt", "SigIgn", "TracerPid", "Threads"))
             ]
             stopped = each.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-            found[each.pid] = (kept, stopped, each.num_fds())
-        return found
+            states[each.pid] = (lines, stopped, each.num_fds())
+        return states
 
 
 def attach(*arguments, **variables):
@@ -128,26 +129,26 @@ def test_root_has_rank_and_line_and_the_job_is_unchanged(name, tmp_path):
         .wait_until_still() as job
     ):
         before = job.state()
-        status, said, errors = attach("--pid", job.process.pid)
+        status, report, errors = attach("--pid", job.process.pid)
         assert job.state() == before
         assert errors == ""
-    root, expected = said["verdict"]["root"], EXPECTED[name]
+    root, expected = report["verdict"]["root"], EXPECTED[name]
     assert (status, root["cause"], root["subject"]["rank"]) == (
         1,
         expected.causes[0],
         expected.ranks[0],
     )
     assert root["subject"]["line"] == guilty_line(name)
-    assert said["findings"][0] == root
-    assert said["job"]["launcher"] == "torchrun"
-    assert len(said["samples"]["ranks"]) == 4
-    assert said["stacks"][0]["branches"][0]["ranks"] == [0, 1, 2, 3]
+    assert report["findings"][0] == root
+    assert report["job"]["launcher"] == "torchrun"
+    assert len(report["samples"]["ranks"]) == 4
+    assert report["stacks"][0]["branches"][0]["ranks"] == [0, 1, 2, 3]
 
 
 def test_healthy_job_yields_no_finding_and_continues(tmp_path):
     with TorchrunJob(tmp_path, "straggler").wait_for("step 0") as job:
-        status, said, _ = attach("--port", job.port)
-        assert (status, said["findings"], said["verdict"]["root"]) == (0, [], None)
+        status, report, _ = attach("--port", job.port)
+        assert (status, report["findings"], report["verdict"]["root"]) == (0, [], None)
         assert not any(stopped for _, stopped, _ in job.state().values())
 
 
@@ -159,8 +160,8 @@ def test_long_steps_are_not_a_hang(tmp_path):
         "step 1"
     ) as job:
         for _ in range(3):
-            status, said, _ = attach("--port", job.port)
-            assert (status, said["findings"]) == (0, [])
+            status, report, _ = attach("--port", job.port)
+            assert (status, report["findings"]) == (0, [])
 
 
 def test_flight_recorder_dumps_are_requested(tmp_path):
@@ -172,8 +173,8 @@ def test_flight_recorder_dumps_are_requested(tmp_path):
     with TorchrunJob(tmp_path, program, processes=3, **variables).wait_for(
         "listens", times=3
     ) as job:
-        status, said, _ = attach("--pid", job.process.pid)
-    root = said["verdict"]["root"]
+        status, report, _ = attach("--pid", job.process.pid)
+    root = report["verdict"]["root"]
     assert (status, root["cause"], root["subject"]["rank"]) == (1, "rank-missing-collective", 1)
     assert "all_reduce #31" in root["message"]
     (line,) = (
@@ -184,8 +185,8 @@ def test_flight_recorder_dumps_are_requested(tmp_path):
     assert root["subject"]["line"] == line
 
 
-def test_hosts_are_combined_and_a_failed_host_is_unseen(tmp_path):
-    """A fake ssh runs the command here, or fails, depending on the host name."""
+def test_reports_of_hosts_are_merged_and_a_failed_host_is_unseen(tmp_path):
+    """Use a fake ssh, which runs the command locally or fails, depending on the host name."""
     ssh = tmp_path / "ssh"
     ssh.write_text(
         '#!/bin/sh\nwhile [ "$1" = -o ]; do shift 2; done\n'
@@ -195,9 +196,9 @@ def test_hosts_are_combined_and_a_failed_host_is_unseen(tmp_path):
     ssh.chmod(0o755)
     with TorchrunJob(tmp_path, "rank_sleeps").wait_for("step 20").wait_until_still() as job:
         path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        status, said, _ = attach("--port", job.port, "--hosts", "here,dead", PATH=path)
-    assert (status, said["verdict"]["root"]["subject"]["rank"]) == (1, 2)
-    assert any("dead" in text and "No route" in text for text in said["verdict"]["unseen"])
+        status, report, _ = attach("--port", job.port, "--hosts", "here,dead", PATH=path)
+    assert (status, report["verdict"]["root"]["subject"]["rank"]) == (1, 2)
+    assert any("dead" in text and "No route" in text for text in report["verdict"]["unseen"])
 
 
 def test_several_jobs_are_listed(tmp_path):
@@ -207,8 +208,8 @@ def test_several_jobs_are_listed(tmp_path):
         TorchrunJob(tmp_path / "a", "sigstopped", processes=2).wait_for("step 20") as one,
         TorchrunJob(tmp_path / "b", "sigstopped", processes=2).wait_for("step 20") as other,
     ):
-        status, said, errors = attach("--pid", one.process.pid, "--pid", other.process.pid)
-        assert (status, said) == (2, None)
+        status, report, errors = attach("--pid", one.process.pid, "--pid", other.process.pid)
+        assert (status, report) == (2, None)
         assert errors.count("\n") == 1
         assert f"--pid {one.process.pid}" in errors
         assert f"--pid {other.process.pid}" in errors
@@ -217,7 +218,7 @@ def test_several_jobs_are_listed(tmp_path):
 @pytest.mark.parametrize(
     "search", [("--pid", 2**22 - 1), ("--name", "no such job anywhere"), ("--port", 1)]
 )
-def test_no_matching_job_is_one_sentence(search):
-    status, said, errors = attach(*search)
-    assert (status, said, errors.count("\n")) == (2, None, 1)
+def test_no_matching_job_is_reported_in_one_line(search):
+    status, report, errors = attach(*search)
+    assert (status, report, errors.count("\n")) == (2, None, 1)
     assert "no training job found" in errors

@@ -76,9 +76,9 @@ def test_missing_rank_is_root(tmp_path):
             assert time.monotonic() < until, output.read_text(errors="replace")
             assert job.poll() is None, output.read_text(errors="replace")
             time.sleep(0.1)
-        while cpu_time_used(job.pid, 1.5) > 0.05:  # the other rank reaches the collective
+        while cpu_time_used(job.pid, 1.5) > 0.05:  # until the other rank waits in the collective
             assert time.monotonic() < until
-        looked = subprocess.run(
+        attached = subprocess.run(
             [sys.executable, "-m", "holdfast", "attach", "--json", "--port", str(port)],
             capture_output=True,
             text=True,
@@ -89,9 +89,9 @@ def test_missing_rank_is_root(tmp_path):
         for each in [*psutil.Process(job.pid).children(recursive=True), job]:
             each.kill()
         job.wait()
-    assert looked.stderr == ""
-    said = json.loads(looked.stdout)
-    root = said["verdict"]["root"]
-    assert (looked.returncode, root["cause"]) == (1, "rank-missing-collective")
+    assert attached.stderr == ""
+    report = json.loads(attached.stdout)
+    root = report["verdict"]["root"]
+    assert (attached.returncode, root["cause"]) == (1, "rank-missing-collective")
     assert (root["subject"]["rank"], root["subject"]["line"]) == (1, LINE)
-    assert (said["job"]["launcher"], said["job"]["script"]) == ("deepspeed", "train.py")
+    assert (report["job"]["launcher"], report["job"]["script"]) == ("deepspeed", "train.py")

@@ -1,4 +1,4 @@
-"""One verdict over several nodes: `holdfast attach` under torchrun, under srun, or over ssh."""
+"""`holdfast attach` under torchrun, under srun and over ssh: one verdict over several nodes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def free_port():
 
 def torchrun_arguments(nodes, at, port):
     """Return the torchrun command for one node."""
-    place_of_it = (
+    rendezvous = (
         "--nnodes",
         nodes,
         "--node-rank",
@@ -40,7 +40,7 @@ def torchrun_arguments(nodes, at, port):
         "--master-port",
         port,
     )
-    return (*TORCHRUN, *place_of_it)
+    return (*TORCHRUN, *rendezvous)
 
 
 @pytest.fixture(scope="module")
@@ -58,18 +58,18 @@ def job(tmp_path_factory):
             for at, node in enumerate(nodes)
         ]
         wait(lambda: "step 20" in "".join(each.output() for each in ranks), ranks[0].errors)
-        time.sleep(2)  # they stop a step or two later
+        time.sleep(2)  # the other ranks reach the collective
         yield nodes
 
 
-def verdict_of(first):
+def report_of(first):
     assert first.errors() == ""
     (line,) = first.output().splitlines()
     return json.loads(line)
 
 
-def root_of(said):
-    root = said["verdict"]["root"]
+def root_of(report):
+    root = report["verdict"]["root"]
     return root["cause"], root["subject"]["rank"], root["subject"]["line"]
 
 
@@ -80,16 +80,16 @@ def test_torchrun_copies_print_one_verdict(job):
     port = free_port()
     copies = [node.start(*torchrun_arguments(2, at, port), *ATTACH) for at, node in enumerate(job)]
     assert [each.status() for each in copies] == [0, 0]
-    said = verdict_of(copies[0])
-    assert root_of(said) == EXPECTED
-    assert [state["rank"] for state in said["samples"]["ranks"]] == [0, 1, 2, 3]
-    assert not any("hosts" in text for text in said["verdict"]["unseen"])
+    report = report_of(copies[0])
+    assert root_of(report) == EXPECTED
+    assert [state["rank"] for state in report["samples"]["ranks"]] == [0, 1, 2, 3]
+    assert not any("hosts" in text for text in report["verdict"]["unseen"])
     assert copies[1].output() == ""
 
 
-def of_step(at, nodes=2, local=0):
+def attach_in_step(at, nodes=2, local=0):
     """Return the command with the environment that srun sets for its tasks."""
-    said = {
+    variables = {
         "SLURM_JOB_ID": "71",
         "SLURM_STEP_ID": "3",
         "SLURM_NODEID": at,
@@ -97,24 +97,24 @@ def of_step(at, nodes=2, local=0):
         "SLURM_STEP_NODELIST": f"127.0.0.[1-{nodes}]",
         "SLURM_LOCALID": local,
     }
-    return ("env", *(f"{name}={text}" for name, text in said.items()), sys.executable, *ATTACH)
+    return ("env", *(f"{name}={text}" for name, text in variables.items()), sys.executable, *ATTACH)
 
 
 def test_srun_copies_print_one_verdict(job):
     first, second, idle = (
-        node.start(*of_step(at, local=local), called="slurmstepd: [71.3]")
+        node.start(*attach_in_step(at, local=local), called="slurmstepd: [71.3]")
         for node, at, local in ((job[0], 0, 0), (job[1], 1, 0), (job[1], 1, 1))
     )
     assert [each.status() for each in (first, second, idle)] == [1, 0, 0]
-    assert root_of(verdict_of(first)) == EXPECTED
+    assert root_of(report_of(first)) == EXPECTED
     assert [each.output() + each.errors() for each in (second, idle)] == ["", ""]
 
 
 def test_launcher_variables_require_the_launcher_as_ancestor(job):
-    by_hand = job[0].start(*of_step(0))
+    by_hand = job[0].start(*attach_in_step(0))
     assert by_hand.status() == 3
-    assert "inspect ranks 2-3" in verdict_of(by_hand)["verdict"]["root"]["message"]
-    assert verdict_of(by_hand)["elapsed_s"] < 15  # it did not wait for other copies
+    assert "inspect ranks 2-3" in report_of(by_hand)["verdict"]["root"]["message"]
+    assert report_of(by_hand)["elapsed_s"] < 15  # no wait for other copies
 
 
 # ---- over ssh, with a real sshd on each node
@@ -184,8 +184,8 @@ def test_hosts_over_ssh_yield_one_verdict(ssh):
         check=False,
     )
     assert (done.returncode, done.stderr) == (1, "")
-    said = json.loads(done.stdout)
-    assert root_of(said) == EXPECTED
-    assert [state["rank"] for state in said["samples"]["ranks"]] == [0, 1, 2, 3]
-    (unseen,) = (text for text in said["verdict"]["unseen"] if "host n2" in text)
+    report = json.loads(done.stdout)
+    assert root_of(report) == EXPECTED
+    assert [state["rank"] for state in report["samples"]["ranks"]] == [0, 1, 2, 3]
+    (unseen,) = (text for text in report["verdict"]["unseen"] if "host n2" in text)
     assert "Connection refused" in unseen

@@ -27,10 +27,10 @@ PROGRAM = Path(__file__).with_name("spawns.py")
 def started(folder, how, ready, **variables):
     """Start the program and wait for ``ready`` processes; yield its pid and rendezvous port."""
     port = free_port()
-    named = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}
-    environment = {name: text for name, text in os.environ.items() if name not in named} | {
-        "OMP_NUM_THREADS": "1"
-    }
+    rank_variables = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}
+    environment = {
+        name: text for name, text in os.environ.items() if name not in rank_variables
+    } | {"OMP_NUM_THREADS": "1"}
     output = folder / "output"
     with output.open("wb") as file:
         script = subprocess.Popen(
@@ -67,28 +67,28 @@ def attach(*arguments):
 )
 def test_spawned_ranks_are_numbered_in_start_order(how, tmp_path):
     with started(tmp_path, how, 3) as (pid, port):
-        status, said, errors = attach(*(("--pid", pid) if how == "spawn" else ("--port", port)))
+        status, report, errors = attach(*(("--pid", pid) if how == "spawn" else ("--port", port)))
     assert errors == ""
-    root = said["verdict"]["root"]
+    root = report["verdict"]["root"]
     assert (status, root["cause"]) == (1, "rank-missing-collective")
-    assert (root["subject"]["rank"], root["subject"]["line"]) == (1, LINE), said["verdict"][
+    assert (root["subject"]["rank"], root["subject"]["line"]) == (1, LINE), report["verdict"][
         "unseen"
     ]
-    assert len(said["samples"]["ranks"]) == said["samples"]["world_size"] == 3
-    assert (said["job"]["script"], said["job"]["launcher_pid"]) == ("spawns.py", pid)
-    assert any("numbered in the order in which" in text for text in said["verdict"]["unseen"])
+    assert len(report["samples"]["ranks"]) == report["samples"]["world_size"] == 3
+    assert (report["job"]["script"], report["job"]["launcher_pid"]) == ("spawns.py", pid)
+    assert any("numbered in the order in which" in text for text in report["verdict"]["unseen"])
 
 
 def test_node_number_is_the_offset_of_spawned_ranks(tmp_path):
     with started(tmp_path, "fork", 3, SLURM_PROCID="1", SLURM_NTASKS="2") as (pid, _):
-        status, said, _ = attach("--pid", pid)
-    assert (status, said["verdict"]["root"]["subject"]["rank"]) == (1, 4)
-    assert [state["rank"] for state in said["samples"]["ranks"]] == [3, 4, 5]
-    assert "ranks 0-2: not on the inspected hosts" in said["verdict"]["unseen"]
+        status, report, _ = attach("--pid", pid)
+    assert (status, report["verdict"]["root"]["subject"]["rank"]) == (1, 4)
+    assert [state["rank"] for state in report["samples"]["ranks"]] == [3, 4, 5]
+    assert "ranks 0-2: not on the inspected hosts" in report["verdict"]["unseen"]
 
 
 def test_spawned_workers_are_not_ranks(tmp_path):
     with started(tmp_path, "workers", 1) as (_, port):
-        status, said, errors = attach("--port", port)
-    assert (status, said) == (2, None)
+        status, report, errors = attach("--port", port)
+    assert (status, report) == (2, None)
     assert "no training job found" in errors

@@ -1,8 +1,8 @@
-"""Every fault that keeps hosts from starting a job: the right finding, on every host, in time.
+"""Faults that prevent hosts from starting a job: every host reports the expected cause in time.
 
-The hosts are name spaces joined by a switch, the faults real ones: ``tests/bring_up.py``. Most of the time is waiting,
-so that several pairs of hosts are under way at once. A few of them are in every run of the tests, the others in the
-matrix.
+The hosts are network namespaces connected by a switch, with real faults: ``tests/bring_up.py``. Most
+of the time is waiting, so several faults run concurrently. A sample runs in every test run, the
+others in the matrix.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.network_namespaces import hosts, why_not
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not())]
 
-#: A loaded machine has its share in it. That it is 15 s at most where nothing else runs, benchmarks/bring_up.py shows.
+#: Includes slack for a loaded machine; on an idle one the maximum is 15 s (benchmarks/bring_up.py).
 LIMIT_S = 45
 SAMPLE = {
     "master port dropped",
@@ -28,14 +28,14 @@ SAMPLE = {
     "second rank never starts",
     "world of 2 and of 3",
 }
-#: Two cores have to start them all.
-AT_ONCE = 4
+#: Faults that run concurrently; two cores must be able to start their hosts.
+CONCURRENT_FAULTS = 4
 
 
-def under(fault):
-    """For each host that was started: how long it took, its exit status, and what it said."""
-    with hosts(fault.count) as made:
-        started = start(fault, made, check)
+def run_fault(fault):
+    """Return duration, exit status, stdout and stderr of each host; None for hosts not started."""
+    with hosts(fault.count) as machines:
+        started = start(fault, machines, check)
         for each in started:
             if each is not None:
                 each.wait()
@@ -47,17 +47,17 @@ def under(fault):
 
 @pytest.fixture(scope="module")
 def outcomes(request):
-    """What came of each fault whose test is to be run."""
-    wanted = {
+    """Yield the future outcome of each fault whose test is selected."""
+    selected = {
         item.callspec.params["fault"].name
         for item in request.session.items
         if item.path == request.path
     }
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(CONCURRENT_FAULTS) as pool:
         yield {
-            fault.name: pool.submit(under, fault)
+            fault.name: pool.submit(run_fault, fault)
             for fault in (HEALTHY, *FAULTS)
-            if fault.name in wanted
+            if fault.name in selected
         }
 
 
@@ -72,31 +72,30 @@ HEALTHY = Fault("no fault", ("",))
         for each in FAULTS
     ],
 )
-def test_every_host_is_told_what_is_wrong_in_time(fault, outcomes):
+def test_every_host_reports_the_expected_cause_in_time(fault, outcomes):
     for at, outcome in enumerate(outcomes[fault.name].result()):
         if outcome is None:
             continue
         took_s, status, output, errors = outcome
         assert errors == ""
-        found = json.loads(output)["findings"]
-        right = [claim for claim in found if claim["cause"] == fault.cause(at)]
-        assert right, f"host {at}: {[(claim['cause'], claim['message']) for claim in found]}"
+        findings = json.loads(output)["findings"]
+        matching = [claim for claim in findings if claim["cause"] == fault.cause(at)]
+        assert matching, f"host {at}: {[(claim['cause'], claim['message']) for claim in findings]}"
         for word in fault.words:
-            assert any(word in claim["message"] for claim in right), (at, word, right)
-        assert status == int(any(claim["level"] == "error" for claim in found))
-        if (
-            status and fault.later is None
-        ):  # nothing is wrong but a clock or a link: then torch has its turn too
+            assert any(word in claim["message"] for claim in matching), (at, word, matching)
+        assert status == int(any(claim["level"] == "error" for claim in findings))
+        # The duration of a warning or of a fault in mid-run includes a run of torch.
+        if status and fault.later is None:
             assert took_s < LIMIT_S, f"host {at}"
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fault", [HEALTHY], ids=lambda fault: fault.name)
-def test_hosts_that_can_talk_pass_all_stages(fault, outcomes):
+def test_hosts_without_a_fault_pass_all_stages(fault, outcomes):
     for _, status, output, _ in outcomes[fault.name].result():
-        said = json.loads(output)
-        assert (status, said["findings"]) == (0, [])
-        names = [stage["name"] for stage in said["stages"]]
+        report = json.loads(output)
+        assert (status, report["findings"]) == (0, [])
+        names = [stage["name"] for stage in report["stages"]]
         assert names[:4] == ["resolve", "route", "tcp", "hosts"]
         assert names[-4:] == ["store of 2", "group of 2", "barrier of 2", "all-reduce of 2"]
-        assert {stage["state"] for stage in said["stages"]} == {"ok"}
+        assert {stage["state"] for stage in report["stages"]} == {"ok"}

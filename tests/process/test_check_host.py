@@ -1,4 +1,4 @@
-"""`holdfast check` on whole hosts in name spaces: each trap is found, in time, and nothing on the host is changed."""
+"""`holdfast check` on simulated hosts in namespaces: it reports each fault in time, changing nothing."""
 
 import json
 import socket
@@ -24,15 +24,15 @@ print(json.dumps({"elapsed_s": report.elapsed_s, "checks": msgspec.to_builtins(r
 """
 
 
-def asked(host, *words, **variables):
-    """Findings as (check, level, cause), and the seconds that it took."""
+def check(host, *words, **variables):
+    """Return the findings as (check, level, cause), and the elapsed seconds."""
     done = host.start(sys.executable, "-c", _SCRIPT, *words, **variables)
     assert done.wait(30) == 0, done.errors
     report = json.loads(done.output)
     return {
-        (check["name"], claim["level"], claim["cause"])
-        for check in report["checks"]
-        for claim in check["findings"]
+        (each["name"], claim["level"], claim["cause"])
+        for each in report["checks"]
+        for claim in each["findings"]
     }, report["elapsed_s"]
 
 
@@ -45,35 +45,37 @@ def pair():
 NETWORK = {"interfaces", "routes", "neighbours", "names", "hosts-file", "ports", "firewall"}
 
 
-def of_network(claims):
+def network_findings(claims):
     return {claim for claim in claims if claim[0] in NETWORK}
 
 
-def test_a_sound_host(pair):
+def test_a_healthy_host_has_no_findings(pair):
     one, two = pair
-    claims, elapsed_s = asked(one, two.address)
-    assert of_network(claims) == set()
+    claims, elapsed_s = check(one, two.address)
+    assert network_findings(claims) == set()
     assert elapsed_s < 5
 
 
-def test_the_own_name_at_a_loopback_address(pair):
+def test_a_host_name_that_resolves_to_loopback_is_reported(pair):
     one, two = pair
     one.names({one.name: "127.0.1.1", two.name: two.address})
     try:
-        assert ("hosts-file", "error", "hostname-resolution") in asked(one, two.address)[0]
-        assert ("hosts-file", "warning", "hostname-resolution") in asked(one)[0]
+        assert ("hosts-file", "error", "hostname-resolution") in check(one, two.address)[0]
+        assert ("hosts-file", "warning", "hostname-resolution") in check(one)[0]
     finally:
         one.names({one.name: one.address, two.name: two.address})
 
 
-def test_no_way_and_a_wrong_interface(pair):
+def test_a_missing_route_and_a_wrong_interface_are_reported(pair):
     one, two = pair
-    assert of_network(asked(one, "198.51.100.1")[0]) == {("routes", "error", "master-unreachable")}
-    claims = of_network(asked(one, two.address, GLOO_SOCKET_IFNAME="eth9")[0])
+    assert network_findings(check(one, "198.51.100.1")[0]) == {
+        ("routes", "error", "master-unreachable")
+    }
+    claims = network_findings(check(one, two.address, GLOO_SOCKET_IFNAME="eth9")[0])
     assert ("interfaces", "error", "network-interface-wrong") in claims
 
 
-def test_a_port_that_is_taken(pair):
+def test_a_port_in_use_is_reported(pair):
     one, _ = pair
     listener = one.start(sys.executable, "-m", "http.server", "29500", "--bind", "0.0.0.0")
     try:
@@ -81,30 +83,30 @@ def test_a_port_that_is_taken(pair):
             if "29500" in one.do("ss", "-ltn"):
                 break
             time.sleep(0.1)
-        assert of_network(asked(one, one.address)[0]) == {("ports", "error", "port-in-use")}
+        assert network_findings(check(one, one.address)[0]) == {("ports", "error", "port-in-use")}
     finally:
         listener.kill()
 
 
-def test_a_name_server_that_is_gone_costs_seconds_and_no_more(pair):
+def test_an_unreachable_name_server_is_reported_in_seconds(pair):
     one, _ = pair
     one.resolver(NOBODY)
     try:
-        claims, elapsed_s = asked(one, "node7.cluster.invalid")
+        claims, elapsed_s = check(one, "node7.cluster.invalid")
     finally:
         one.resolver("127.0.0.1")
     assert ("names", "error", "hostname-resolution") in claims
     assert elapsed_s < 5
 
 
-def test_a_neighbour_that_is_silent(pair):
+def test_a_neighbour_without_arp_reply_is_reported(pair):
     one, _ = pair
     one.do("sh", "-c", f"ip neigh replace {NOBODY} dev eth0 nud incomplete")
-    claims, _ = asked(one, NOBODY)
-    assert of_network(claims) == {("neighbours", "warning", "master-unreachable")}
+    claims, _ = check(one, NOBODY)
+    assert network_findings(claims) == {("neighbours", "warning", "master-unreachable")}
 
 
-def test_interfaces_are_those_of_the_hosts_own_network(pair):
+def test_interfaces_are_read_from_the_hosts_network_namespace(pair):
     one, _ = pair
     script = (
         "from holdfast.host.checks import CheckContext; from holdfast.host.checks.network.interfaces import inspect\n"
@@ -117,25 +119,25 @@ def test_interfaces_are_those_of_the_hosts_own_network(pair):
         one.mtu(1500)
 
 
-def test_nothing_on_the_host_is_changed(pair):
+def test_check_does_not_change_the_host(pair):
     one, two = pair
-    looks = (
+    commands = (
         ("nft", "list", "ruleset"),
         ("ip", "-4", "addr"),
         ("ip", "route"),
         ("sysctl", "-a", "--pattern", "^(net.ipv4|vm)"),
     )
-    stable = [
-        look
-        for look in looks
-        if subprocess.run(["which", look[0]], capture_output=True, check=False).returncode == 0
+    available = [
+        command
+        for command in commands
+        if subprocess.run(["which", command[0]], capture_output=True, check=False).returncode == 0
     ]
-    before = [one.do(*look) for look in stable]
-    asked(one, two.address)
-    assert [one.do(*look) for look in stable] == before
+    before = [one.do(*command) for command in available]
+    check(one, two.address)
+    assert [one.do(*command) for command in available] == before
 
 
-def test_the_command_itself(pair):
+def test_the_command_runs_only_the_selected_checks(pair):
     one, _ = pair
     done = one.start(
         sys.executable,
@@ -150,12 +152,12 @@ def test_the_command_itself(pair):
     )
     assert done.wait(30) == 0
     report = json.loads(done.output)
-    assert [check["name"] for check in report["checks"]] == ["hosts-file", "ports"]
-    assert {check["host"] for check in report["checks"]} == {one.name}
-    assert socket.gethostname() not in {check["host"] for check in report["checks"]}
+    assert [each["name"] for each in report["checks"]] == ["hosts-file", "ports"]
+    assert {each["host"] for each in report["checks"]} == {one.name}
+    assert socket.gethostname() not in {each["host"] for each in report["checks"]}
 
 
-def test_the_endpoint_is_that_of_the_environment(pair):
+def test_the_endpoint_is_read_from_the_environment(pair):
     one, two = pair
     words = (sys.executable, "-m", "holdfast", "check", "--only", "routes", "--json")
     for variables, status in (

@@ -1,9 +1,9 @@
-"""Real checkpoints go from one framework into another: training goes on there as if it had always been there.
+"""Training resumes in another framework from a converted checkpoint as if it had run there all along.
 
-A real framework trains three steps and saves, `holdfast ckpt convert` converts, another real framework loads and does
-two steps more. Their losses are those of a run in that other framework which was never interrupted, within 1e-6.
-(DeepSpeed clips gradients at 1.0 where nothing is said; here nobody does. From universal checkpoints its stage 3 counts
-the steps of several groups together: the one way in that is not among these.)
+A framework trains three steps and saves, `holdfast ckpt convert` converts, another framework loads
+and trains two more steps. Their losses equal those of an uninterrupted run in the other framework
+within 1e-6. Gradient clipping is off; DeepSpeed's default is 1.0. ZeRO stage 3 from a universal
+checkpoint is not tested: DeepSpeed adds up the steps of several parameter groups there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from tests.golden.checkpoints.making import launched, made, shared_store
 
 RANKS = 2
-#: Who saves: the name of what is made, the program and its arguments, and where the checkpoint is below its folder.
+#: Saving framework -> program, its arguments, and the checkpoint's path below its folder.
 SOURCES = {
     "fsdp2": ("torch_distributed", ["dcp"], "saved"),
     "fsdp1-full": ("torch_distributed", ["fsdp1-full"], "saved/model.pt"),
@@ -30,7 +30,7 @@ SOURCES = {
     "zero2": ("deepspeed_zero", ["--stage", "2", "--clip", "0"], "checkpoint"),
     "zero3": ("deepspeed_zero", ["--stage", "3", "--clip", "0"], "checkpoint"),
 }
-#: Who loads: what it is converted to, whose uninterrupted run it is held against, and how it is loaded.
+#: Loading framework -> target format, source of the uninterrupted run, and how it is loaded.
 TARGETS = {
     "fsdp2": ("dcp", "fsdp2", "fsdp2"),
     "holdfast": ("holdfast", "fsdp2", "holdfast"),
@@ -44,7 +44,7 @@ TARGETS = {
     "universal1": ("universal", "zero1", "--clip 0 --stage 1 --load-universal --load"),
     "universal2": ("universal", "zero2", "--clip 0 --stage 2 --load-universal --load"),
 }
-#: What every run of the tests tries; all pairs are the matrix.
+#: Pairs in every test run; all pairs are in the matrix.
 SAMPLE = {("fsdp2", "zero1"), ("accelerate", "zero3"), ("zero1", "lightning")}
 PAIRS = [
     pytest.param(source, target, marks=() if (source, target) in SAMPLE else pytest.mark.matrix)
@@ -65,8 +65,8 @@ def source_of(store, name):
     return folder, folder / below
 
 
-def gone_on(folder, how, checkpoint):
-    """The losses of the two steps after loading."""
+def resume(folder, how, checkpoint):
+    """Train two steps after loading; return their losses."""
     if not how.startswith("--"):
         if how == "accelerate":
             launched(
@@ -100,7 +100,7 @@ def gone_on(folder, how, checkpoint):
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("source", "target"), PAIRS)
-def test_training_goes_on_in_the_other_framework(store, tmp_path, source, target):
+def test_training_resumes_in_the_other_framework(store, tmp_path, source, target):
     form, uninterrupted, how = TARGETS[target]
     _, checkpoint = source_of(store, source)
     converted = tmp_path / ("converted.pt" if form == "torch" else "converted")
@@ -123,7 +123,7 @@ def test_training_goes_on_in_the_other_framework(store, tmp_path, source, target
         [*map(str, (*command, *options))], capture_output=True, text=True, timeout=60, check=False
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    wanted = torch.load(source_of(store, uninterrupted)[0] / "truth.pt", weights_only=False)[
+    expected = torch.load(source_of(store, uninterrupted)[0] / "truth.pt", weights_only=False)[
         "losses"
     ]
-    assert gone_on(tmp_path, how, converted) == pytest.approx(wanted, abs=1e-6)
+    assert resume(tmp_path, how, converted) == pytest.approx(expected, abs=1e-6)

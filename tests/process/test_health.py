@@ -1,4 +1,4 @@
-"""A host that goes bad under a real job: it is said in the log, and stands in the verdict."""
+"""A host that degrades during a real job is reported in the log and in the verdict."""
 
 import contextlib
 import os
@@ -17,13 +17,13 @@ SCRIPT = Path(__file__).with_name("fills_up.py")
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system in memory; what is mounted goes with the test."""
+    """Yield the folder of a tmpfs, which is unmounted after the test."""
     folder = tmp_path / "disk"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=4g", "holdfast-test", folder]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+        pytest.skip(f"a tmpfs cannot be mounted here: {done.stderr.strip()}")
     try:
         yield folder
     finally:
@@ -32,23 +32,23 @@ def small_disk(tmp_path):
 
 @pytest.fixture
 def small_memory():
-    """A control group of 1.5 GiB below our own."""
-    mine = cgroups.cgroup_of("self")
-    if isinstance(mine, Unknown):
-        pytest.skip(mine.why)
-    folder = mine.folder / f"holdfast-test-{uuid.uuid4().hex}"
+    """Yield a control group with a limit of 1.5 GiB below our own."""
+    own = cgroups.cgroup_of("self")
+    if isinstance(own, Unknown):
+        pytest.skip(own.why)
+    folder = own.folder / f"holdfast-test-{uuid.uuid4().hex}"
     try:
         folder.mkdir()
-        (folder / ("memory.max" if mine.version == 2 else "memory.limit_in_bytes")).write_text(
+        (folder / ("memory.max" if own.version == 2 else "memory.limit_in_bytes")).write_text(
             "1500M"
         )
-        if mine.version == 2:
+        if own.version == 2:
             (folder / "memory.swap.max").write_text("0")
-        if isinstance(cgroups.memory_limit(cgroups.Cgroup(folder, folder, mine.version)), Unknown):
+        if isinstance(cgroups.memory_limit(cgroups.Cgroup(folder, folder, own.version)), Unknown):
             pytest.skip("memory cannot be limited in a control group below our own")
         yield folder
     except OSError as error:
-        pytest.skip(f"no control group can be made below our own: {error}")
+        pytest.skip(f"a control group cannot be created below our own: {error}")
     finally:
         with contextlib.suppress(OSError):
             folder.rmdir()
@@ -81,14 +81,14 @@ def test_a_nearly_full_disk_is_reported(small_disk):
     verdict = job.json("report.json")["verdict"]
     assert verdict["root"]["cause"] != "checkpoint-folder-unusable"
     assert "checkpoint-folder-unusable" in [claim["cause"] for claim in verdict["suspects"]]
-    assert job.output.count("health of") == 1  # and not at every look
+    assert job.output.count("health of") == 1  # once, not at every check
 
 
 @pytest.mark.slow
 def test_low_memory_is_reported(small_memory, tmp_path):
-    mine = cgroups.cgroup_of("self").folder
+    own = cgroups.cgroup_of("self").folder
     (small_memory / "cgroup.procs").write_text(str(os.getpid()))
-    try:  # what is started now begins in the group; we leave it at once
+    try:  # the job starts in the group; this process leaves it at once
         job = Launched(
             tmp_path,
             "--standalone",
@@ -102,7 +102,7 @@ def test_low_memory_is_reported(small_memory, tmp_path):
             HOLDFAST_HEALTH_S="1",
         )
     finally:
-        (mine / "cgroup.procs").write_text(str(os.getpid()))
+        (own / "cgroup.procs").write_text(str(os.getpid()))
     try:
         job.wait_for("ready")
         (tmp_path / "go").write_text("")

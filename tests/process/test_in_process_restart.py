@@ -9,20 +9,20 @@ from tests.process.test_standby_workers import wait_for_standby_workers
 
 HERE = Path(__file__).parent
 RANKS = (0, 1, 2)
-#: Three starts of three ranks without standby workers, on a busy machine.
+#: Enough for three starts of three ranks without standby workers on a loaded machine.
 LONG_S = 240
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 def read_events(folder, event):
-    facts = (json.loads(line) for line in (folder / "events").read_text().splitlines())
-    return [fact for fact in facts if fact["event"] == event]
+    events = (json.loads(line) for line in (folder / "events").read_text().splitlines())
+    return [each for each in events if each["event"] == event]
 
 
 def pids(folder):
     """Return the processes that completed a step, by generation and rank."""
-    return {(fact["generation"], fact["rank"]): fact["pid"] for fact in read_events(folder, "step")}
+    return {(each["generation"], each["rank"]): each["pid"] for each in read_events(folder, "step")}
 
 
 @pytest.mark.parametrize("recorder", ["auto", pytest.param("python", marks=pytest.mark.matrix)])
@@ -42,21 +42,22 @@ def test_survivors_keep_their_processes_and_load_from_memory(launch, tmp_path, r
     wait_for_standby_workers(job, 3)
     (tmp_path / "go").touch()
     assert job.end(LONG_S) == 0, job.output
-    found = pids(tmp_path)
-    assert set(found) == {(generation, rank) for generation in (0, 1) for rank in RANKS}, job.output
-    assert (found[0, 0], found[0, 2]) == (found[1, 0], found[1, 2])
-    assert found[0, 1] != found[1, 1]
+    processes = pids(tmp_path)
+    assert set(processes) == {(generation, rank) for generation in (0, 1) for rank in RANKS}, (
+        job.output
+    )
+    assert (processes[0, 0], processes[0, 2]) == (processes[1, 0], processes[1, 2])
+    assert processes[0, 1] != processes[1, 1]
     calls = {
         each["rank"]: each["calls"]
         for each in read_events(tmp_path, "step")
         if each["generation"] == 1
     }
     assert calls == {0: [0, 1], 1: [1], 2: [0, 1]}
-    begun = [each for each in read_events(tmp_path, "begun") if each["generation"] == 1]
-    assert [each["step"] for each in begun] == [3, 3, 3]
-    assert all(each["folder"].startswith("/dev/shm/holdfast-") for each in begun), (
-        begun
-    )  # the only copy
+    starts = [each for each in read_events(tmp_path, "begun") if each["generation"] == 1]
+    assert [each["step"] for each in starts] == [3, 3, 3]
+    # The only copy is in memory.
+    assert all(each["folder"].startswith("/dev/shm/holdfast-") for each in starts), starts
     report = job.json("report.json")
     assert [incident["decision"] for incident in report["incidents"]] == ["replace"], job.output
     assert report["verdict"]["root"]["subject"]["rank"] == 1
@@ -92,9 +93,9 @@ def test_an_unexpected_state_restarts_all_processes(launch, tmp_path, fault, dec
         fault,
     )
     assert job.end(LONG_S) == 0, job.output
-    last, found = len(decisions), pids(tmp_path)
-    assert {rank for generation, rank in found if generation == last} == set(RANKS), job.output
-    assert not {found[0, rank] for rank in RANKS} & {found[last, rank] for rank in RANKS}
+    last, processes = len(decisions), pids(tmp_path)
+    assert {rank for generation, rank in processes if generation == last} == set(RANKS), job.output
+    assert not {processes[0, rank] for rank in RANKS} & {processes[last, rank] for rank in RANKS}
     assert [each["decision"] for each in job.json("report.json")["incidents"]] == decisions, (
         job.output
     )

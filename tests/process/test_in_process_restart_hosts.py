@@ -66,12 +66,19 @@ def test_survivors_on_both_hosts_keep_their_processes(tmp_path):
         )
         output = "".join(each.output + each.errors for each in started)
         assert [host.do("ls", "/dev/shm") for host in machines] == ["", ""]
-    found = pids(tmp_path)
-    assert set(found) == {(generation, rank) for generation in (0, 1) for rank in range(4)}, output
-    assert [found[0, rank] == found[1, rank] for rank in range(4)] == [True, True, True, False]
-    begun = [each for each in read_events(tmp_path, "begun") if each["generation"] == 1]
-    assert [each["step"] for each in begun] == [3] * 4, output
-    assert all(each["folder"].startswith("/dev/shm/holdfast-") for each in begun), begun
+    processes = pids(tmp_path)
+    assert set(processes) == {(generation, rank) for generation in (0, 1) for rank in range(4)}, (
+        output
+    )
+    assert [processes[0, rank] == processes[1, rank] for rank in range(4)] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+    starts = [each for each in read_events(tmp_path, "begun") if each["generation"] == 1]
+    assert [each["step"] for each in starts] == [3] * 4, output
+    assert all(each["folder"].startswith("/dev/shm/holdfast-") for each in starts), starts
     assert output.count("restart 1 of 3") >= 1, output
 
 
@@ -83,6 +90,6 @@ def test_a_second_death_on_the_other_host_restarts_all_processes(tmp_path):
         assert [each.wait(LIMIT_S) for each in started] == [0, 0], "".join(
             each.output for each in started
         )
-    found = pids(tmp_path)
-    assert {rank for generation, rank in found if generation == 2} == set(range(4))
-    assert not {found[0, rank] for rank in range(4)} & {found[2, rank] for rank in range(4)}
+    processes = pids(tmp_path)
+    assert {rank for generation, rank in processes if generation == 2} == set(range(4))
+    assert not {processes[0, rank] for rank in range(4)} & {processes[2, rank] for rank in range(4)}

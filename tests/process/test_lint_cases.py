@@ -1,7 +1,7 @@
-"""``holdfast run`` gives hanging programs of tests/faults/lint_cases the cause that lint reports.
+"""``holdfast run`` reports the cause that lint reports for hanging programs of tests/faults/lint_cases.
 
-A few run in every test run, all in ``make matrix``. :data:`OTHER_CAUSES` lists the exception, which
-docs/lint.md explains.
+A sample runs in every test run, all cases in ``make matrix``. :data:`OTHER_CAUSES` lists the
+exception, which docs/lint.md explains.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from holdfast.lint.run import lint_paths
 
 CASES = Path(__file__).parents[1] / "faults" / "lint_cases" / "cases"
-#: The run identifies three of them by itself, and one by the source.
+#: The run identifies three of them by observation, and one by the source.
 SAMPLE = (
     "b01_download_barrier",
     "b09_lora_sync_flag",
@@ -23,9 +23,9 @@ SAMPLE = (
     "b30_no_anchor_continue",
 )
 LIMIT_S = 150
-#: The cause that the run reports where it observes too little to use the source.
+#: The cause that the run reports if it observes too little to use the source.
 OTHER_CAUSES = {"b68_signal_file_never_written": "SYNC003"}
-#: DeepSpeed compiles first; pairs that each create a group of their own often succeed; LOCAL_RANK,
+#: DeepSpeed compiles first; pairs of ranks that create separate groups often succeed; LOCAL_RANK,
 #: which the launcher sets, causes an error only on two nodes.
 NOT_RUN = frozenset(
     {"b16_ds_save_checkpoint_rank0", "b50_new_group_own_only", "b76_local_rank_is_main"}
@@ -42,8 +42,8 @@ def hangs(name):
     return read(name)["dynamic"] not in ("static-only", "wrong", "diverge") and name not in NOT_RUN
 
 
-def verdict(launch, name, folder):
-    """The root cause that ``holdfast run`` names."""
+def root_cause(launch, name, folder):
+    """Run a case under ``holdfast run``; return the root cause."""
     case = read(name)
     entry = CASES / name / ("bad.py" if (CASES / name / "bad.py").exists() else "bad/main.py")
     job = launch(
@@ -76,7 +76,7 @@ def check(launch, name, folder):
     )
     if importlib.util.find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")
-    root = verdict(launch, name, folder)
+    root = root_cause(launch, name, folder)
     if name in OTHER_CAUSES:
         assert root["code"] == OTHER_CAUSES[name], root
         return
@@ -92,11 +92,11 @@ def check(launch, name, folder):
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_a_sample_gets_the_cause_that_lint_gives(launch, name, tmp_path):
+def test_the_cause_of_a_sample_equals_that_of_lint(launch, name, tmp_path):
     check(launch, name, tmp_path)
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", sorted(path.name for path in CASES.iterdir() if hangs(path.name)))
-def test_every_case_that_hangs_gets_the_cause_that_lint_gives(launch, name, tmp_path):
+def test_the_cause_of_every_hanging_case_equals_that_of_lint(launch, name, tmp_path):
     check(launch, name, tmp_path)

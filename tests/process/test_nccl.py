@@ -1,4 +1,4 @@
-"""A job whose recorder cannot see completion, as on NCCL, with dumps of the flight recorder."""
+"""A job whose recorder does not record completion, as on NCCL, with flight-recorder dumps."""
 
 import stat
 from pathlib import Path
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 
 def hang(launch, **variables):
-    """The report of a job of two ranks that both hang in the same collective, and its folder."""
+    """Run a job whose two ranks hang in the same collective; return its report and run folder."""
     arguments = (
         "--recorder",
         "python",
@@ -35,21 +35,21 @@ def hang(launch, **variables):
     return job.json("report.json"), job.run
 
 
-def test_a_hang_of_all_ranks_in_one_collective_is_named(launch):
+def test_a_hang_of_all_ranks_in_one_collective_is_reported(launch):
     report, run = hang(launch)
     root = report["verdict"]["root"]
     assert (root["cause"], root["subject"]["rank"]) == ("network-fabric-fault", None)
     assert "all_reduce #31" in root["message"]
-    left = sorted(path.name for path in (run / "flight-recorder").iterdir())
-    assert left == ["generation0-rank0-dump0", "generation0-rank1-dump1"]
+    dumps = sorted(path.name for path in (run / "flight-recorder").iterdir())
+    assert dumps == ["generation0-rank0-dump0", "generation0-rank1-dump1"]
 
 
 def test_the_users_dump_locations_are_used(launch, tmp_path):
-    places = {
+    locations = {
         "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/mine_",
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "dump_",
     }
-    report, run = hang(launch, **places)
+    report, run = hang(launch, **locations)
     assert report["verdict"]["root"]["cause"] == "network-fabric-fault"
     assert (tmp_path / "dump_1").exists()
     assert stat.S_ISFIFO((tmp_path / "mine_1.pipe").stat().st_mode)

@@ -1,4 +1,4 @@
-"""The hosts that tests of networks stand on: each fault is what it says, and nothing of the machine is touched."""
+"""The simulated hosts of network tests: each fault has its effect, and the machine is not changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.network_namespaces import NOBODY, hosts, why_not
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not())]
 
 PORT = 29500
-#: Serves, and sends back as many bytes as it got.
+#: Receives a number of bytes, then sends one.
 SERVER = f"""
 import socketserver
 class Peer(socketserver.BaseRequestHandler):
@@ -42,13 +42,13 @@ except OSError as error:
 
 @pytest.fixture(scope="module")
 def pair():
-    with hosts(2) as made:
-        server = made[0].start(sys.executable, "-c", SERVER)
+    with hosts(2) as both:
+        server = both[0].start(sys.executable, "-c", SERVER)
         until = time.monotonic() + 20
         while "ready" not in server.output:
             assert time.monotonic() < until, server.errors
             time.sleep(0.02)
-        yield made
+        yield both
 
 
 @pytest.fixture
@@ -63,109 +63,108 @@ def second(pair):
     pair[1].mend()
 
 
-def asked(host, address="node0", size=1):
+def request(host, address="node0", size=1):
+    """Send ``size`` bytes to the server; return the client's output."""
     client = host.start(sys.executable, "-c", CLIENT, address, size)
     client.wait()
     return client.output.strip() or client.errors
 
 
-def test_hosts_talk_by_name(first, second):
+def test_hosts_connect_by_name(first, second):
     assert first.do("hostname") + second.do("hostname") == "node0\nnode1\n"
-    assert asked(second) == "ok"
-    assert asked(second, size=4 << 20) == "ok"
-    assert asked(first, "127.0.0.1") == "ok"
+    assert request(second) == "ok"
+    assert request(second, size=4 << 20) == "ok"
+    assert request(first, "127.0.0.1") == "ok"
 
 
 @pytest.mark.parametrize("direction", ["in", "out"])
-def test_dropped_packets_are_silence(direction, first, second):
+def test_dropped_packets_cause_a_timeout(direction, first, second):
     if direction == "in":
         first.drop(port=PORT)
     else:
         second.drop(port=PORT, direction="out")
-    assert asked(second) == "TimeoutError None"
+    assert request(second) == "TimeoutError None"
     first.mend(), second.mend()
-    assert asked(second) == "ok"
+    assert request(second) == "ok"
 
 
 @pytest.mark.parametrize(
-    ("told", "errno"),
+    ("reply", "errno"),
     [("icmpx port-unreachable", 111), ("icmpx admin-prohibited", 113), ("tcp reset", 111)],
 )
-def test_refused_packets_are_an_error_at_once(told, errno, first, second):
-    first.reject(port=PORT, told=told)
-    assert asked(second).endswith(f" {errno}")
-    assert asked(first, "127.0.0.1") == "ok"
+def test_rejected_packets_cause_an_error_at_once(reply, errno, first, second):
+    first.reject(port=PORT, told=reply)
+    assert request(second).endswith(f" {errno}")
+    assert request(first, "127.0.0.1") == "ok"
 
 
-def test_a_fault_is_of_one_port_or_one_peer(first, second):
+def test_a_fault_affects_only_its_port_or_peer(first, second):
     first.drop(port="29501-60999")
-    assert asked(second) == "ok"
+    assert request(second) == "ok"
     first.drop(peer=first)
-    assert asked(second) == "ok"
+    assert request(second) == "ok"
     first.drop(peer=second)
-    assert asked(second) == "TimeoutError None"
-    assert asked(first, "127.0.0.1") == "ok"
+    assert request(second) == "TimeoutError None"
+    assert request(first, "127.0.0.1") == "ok"
 
 
-def test_large_packets_alone_are_lost(first, second):
+def test_only_large_packets_are_lost(first, second):
     first.lose_large()
-    assert asked(second) == "ok"
-    assert asked(second, size=4 << 20) == "TimeoutError None"
+    assert request(second) == "ok"
+    assert request(second, size=4 << 20) == "TimeoutError None"
 
 
 def test_a_link_that_is_down_has_no_route(first, second):
     second.link("down")
-    assert asked(second, first.address) == "OSError 101"
+    assert request(second, first.address) == "OSError 101"
     second.link("up")
-    assert asked(second) == "ok"
+    assert request(second) == "ok"
 
 
-def test_nobody_is_at_an_address_and_no_name_is_known_elsewhere(second):
-    assert asked(second, NOBODY) in (
-        "OSError 113",
-        "TimeoutError None",
-    )  # the client is as patient as the kernel
-    assert asked(second, "node7").startswith("gaierror")
-    assert asked(second, "10.9.9.9") == "OSError 101"
+def test_unused_addresses_and_unknown_names_are_unreachable(second):
+    # The timeouts of the client and of the kernel are about equal.
+    assert request(second, NOBODY) in ("OSError 113", "TimeoutError None")
+    assert request(second, "node7").startswith("gaierror")
+    assert request(second, "10.9.9.9") == "OSError 101"
 
 
 def test_each_host_has_its_own_names_and_processes(first, second):
     second.names({"node0": "127.0.1.1"})
-    assert asked(second) == "ConnectionRefusedError 111"
+    assert request(second) == "ConnectionRefusedError 111"
     second.names({"node0": first.address})
-    assert asked(second) == "ok"
+    assert request(second) == "ok"
     assert "socket.create_server" not in second.do("sh", "-c", "cat /proc/[0-9]*/cmdline")
 
 
-def test_a_clock_can_be_fast(second):
-    def off():
-        told = second.start(sys.executable, "-c", "import time; print(time.time())")
-        told.wait()
-        return float(told.output) - time.time()
+def test_a_clock_can_be_shifted(second):
+    def offset_s():
+        clock = second.start(sys.executable, "-c", "import time; print(time.time())")
+        clock.wait()
+        return float(clock.output) - time.time()
 
-    assert -2 < off() < 0
+    assert -2 < offset_s() < 0
     second.shift_clock(3)
-    assert 1 < off() < 3
+    assert 1 < offset_s() < 3
 
 
 def test_a_link_can_be_slow(second):
     second.limit("20mbit")
     began = time.monotonic()
-    assert asked(second, size=1 << 20) == "ok"
+    assert request(second, size=1 << 20) == "ok"
     assert time.monotonic() - began > 0.35  # 8.4 Mbit
 
 
 def test_a_link_can_have_latency():
     with hosts(2, round_trip_ms=200) as (first, second):
         began = time.monotonic()
-        assert asked(second, first.address) == "ConnectionRefusedError 111"
+        assert request(second, first.address) == "ConnectionRefusedError 111"
         assert time.monotonic() - began > 0.2
         first.drop(port=PORT)
-        assert asked(second, first.address) == "TimeoutError None"
+        assert request(second, first.address) == "TimeoutError None"
 
 
-def test_nothing_of_the_machine_is_touched_and_nothing_stays():
-    def machine():
+def test_the_machine_is_not_changed_and_everything_is_removed():
+    def machine_state():
         links = subprocess.run(
             ["ip", "-br", "link"], capture_output=True, text=True, check=True
         ).stdout
@@ -174,12 +173,12 @@ def test_nothing_of_the_machine_is_touched_and_nothing_stays():
         ).stdout
         return links, rules, socket.gethostname(), Path("/etc/hosts").read_text()
 
-    before = machine()
-    with hosts(2) as made:
-        made[0].drop()
-        sleeper = made[0].start("sleep", "1000")
-        folders = [host.folder for host in made]
-        assert machine() == before
+    before = machine_state()
+    with hosts(2) as both:
+        both[0].drop()
+        sleeper = both[0].start("sleep", "1000")
+        folders = [host.folder for host in both]
+        assert machine_state() == before
     assert sleeper.process.poll() is not None
     assert not any(folder.exists() for folder in folders)
-    assert machine() == before
+    assert machine_state() == before

@@ -25,9 +25,9 @@ pytestmark = pytest.mark.slow
 )
 def test_a_pausing_rank_is_suspected_and_the_job_completes(launch, what, function):
     job = launch(*RUN, SCRIPT, what).wait_for("rank 0 pauses")
-    begun = time.monotonic()
+    start = time.monotonic()
     job.wait_for("suspected hang")
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - start < 10
     assert job.end() == 0, job.output
     (suspicion,) = (line for line in job.output.splitlines() if "suspected hang" in line)
     assert "rank 0 never entered all_reduce" in suspicion
@@ -43,9 +43,9 @@ def test_a_pausing_rank_is_suspected_and_the_job_completes(launch, what, functio
 
 def test_a_stopped_rank_is_acted_on_at_once(launch):
     job = launch(*RUN, SCRIPT, "stop").wait_for("rank 0 pauses")
-    begun = time.monotonic()
+    start = time.monotonic()
     job.wait_for("holdfast: generation 1")
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - start < 20
     assert job.end() == 0, job.output
     assert "suspected hang" not in job.output
     (incident,) = job.json("report.json")["incidents"]
@@ -55,7 +55,7 @@ def test_a_stopped_rank_is_acted_on_at_once(launch):
     )
 
 
-def test_the_user_sets_the_delay_before_acting(launch):
+def test_act_after_sets_the_delay_before_acting(launch):
     job = launch(*RUN, "--act-after", "12s", SCRIPT, "sleep").wait_for("suspected hang")
     assert "until 12 s without progress (--act-after)" in job.output
     assert job.end() == 0, job.output

@@ -1,4 +1,4 @@
-"""A declared phase gets more time until its limit."""
+"""The budget of a declared phase is its timeout."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def test_the_phase_limit_applies(tmp_path: Path, budget: str, cause: str | None)
         check=False,
         cwd=tmp_path,
     )
-    found = json.loads(report.read_text())
-    root = found["verdict"]["root"]
+    result = json.loads(report.read_text())
+    root = result["verdict"]["root"]
     assert (root["cause"] if root else None) == cause, done.stderr
     assert done.returncode == (1 if cause else 0), done.stderr
     if root is not None:
         assert root["subject"]["rank"] == 1
-        assert found["incidents"][0]["detected_s"] >= 7
+        assert result["incidents"][0]["detected_s"] >= 7

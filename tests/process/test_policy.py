@@ -177,7 +177,7 @@ def test_the_node_of_a_host_that_hangs_twice_is_excluded_if_one_node_suffices(
     ]
 
 
-# The gate
+# Host checks before a restart
 
 
 def run_with_fake_driver(tmp_path, *arguments):
@@ -217,7 +217,7 @@ def run_with_fake_driver(tmp_path, *arguments):
     except OSError as error:
         pytest.skip(f"unshare cannot be started: {error.strerror}")
     if done.returncode:
-        pytest.skip(f"no name space with a driver can be made: {done.stderr.strip()}")
+        pytest.skip(f"a namespace with a fake driver cannot be created: {done.stderr.strip()}")
     return subprocess.run(
         list(map(str, command)),
         cwd=tmp_path,
@@ -251,7 +251,7 @@ def test_a_host_that_degraded_does_not_rejoin(tmp_path):
 
 
 @pytest.mark.matrix
-def test_without_the_gate_it_rejoins(tmp_path):
+def test_a_degraded_host_rejoins_with_no_gate(tmp_path):
     (tmp_path / "breaks.py").write_text(BREAKS)
     done = run_with_fake_driver(
         tmp_path, "--no-gate", "--max-restarts", 3, "--recorder", "python", "breaks.py"

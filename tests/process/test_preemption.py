@@ -30,10 +30,10 @@ def test_ranks_save_on_a_schedulers_warning_and_the_next_run_resumes(
 ):
     job = Launched(tmp_path / "one", *TWO, SCRIPT, 100_000, 10_000, 0, HOLDFAST_GRACE_S="40")
     job.wait_for(r"rank 0 step 10\b")
-    begun = time.monotonic()
+    start = time.monotonic()
     job.send(signal_number)
     assert job.end() == status, job.output
-    assert time.monotonic() - begun < 40
+    assert time.monotonic() - start < 40
 
     folder = job.folder / "ckpts"
     (saved,) = [path for path in folder.iterdir() if checkpoint_manifest.step_of_folder(path)]
@@ -60,10 +60,10 @@ def test_a_restart_loads_the_copy_in_memory(tmp_path):
     assert job.end() == 0, job.output
 
     (run,) = re.findall(r"generation 0.*run folder runs/(\S+)", job.output)
-    found = re.findall(r"rank \d resumed (\d+) from (\S+)", job.output)
-    assert found[:2] == [("0", "nothing")] * 2
-    (again,) = set(found[2:])
-    assert len(found) == 4
+    resumed = re.findall(r"rank \d resumed (\d+) from (\S+)", job.output)
+    assert resumed[:2] == [("0", "nothing")] * 2
+    (again,) = set(resumed[2:])
+    assert len(resumed) == 4
     assert again[0] in ("5", "10", "15")  # committed and copied when rank 1 died
     assert (
         again[1]

@@ -36,32 +36,34 @@ def test_arguments_and_environment_equal_those_under_torchrun(launch, tmp_path):
         "trainer",
         HERE / "report_arguments.py",
     ]
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    for folder in (ours, theirs):
+    actual_folder, expected_folder = tmp_path / "ours", tmp_path / "theirs"
+    for folder in (actual_folder, expected_folder):
         folder.mkdir()
     script_arguments = ["--max-restarts", "5", "--", "--preset", "help"]
-    job = launch(*PYTHON_RECORDER, *arguments, ours, *script_arguments)
+    job = launch(*PYTHON_RECORDER, *arguments, actual_folder, *script_arguments)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     torchrun = [
         sys.executable,
         "-m",
         "torch.distributed.run",
         *arguments,
-        theirs,
+        expected_folder,
         *script_arguments,
     ]
     subprocess.run(list(map(str, torchrun)), env=environment, check=True, capture_output=True)
     assert job.end() == 0
-    seen = read_reports(ours)
-    assert [each["arguments"].pop(0) for each in seen] == [str(ours)] * 2
-    expected = read_reports(theirs)
-    assert [each["arguments"].pop(0) for each in expected] == [str(theirs)] * 2
-    assert seen == expected
+    actual = read_reports(actual_folder)
+    assert [each["arguments"].pop(0) for each in actual] == [str(actual_folder)] * 2
+    expected = read_reports(expected_folder)
+    assert [each["arguments"].pop(0) for each in expected] == [str(expected_folder)] * 2
+    assert actual == expected
 
 
 def test_modules_and_programs_run(launch, tmp_path):
-    (tmp_path / "spoken.py").write_text("import sys; print('module', __name__, sys.argv[1:])")
-    module = launch(*PYTHON_RECORDER, "--module", "spoken", "--flag", folder=tmp_path)
+    (tmp_path / "prints_arguments.py").write_text(
+        "import sys; print('module', __name__, sys.argv[1:])"
+    )
+    module = launch(*PYTHON_RECORDER, "--module", "prints_arguments", "--flag", folder=tmp_path)
     program = launch(
         "--no-python", "/bin/sh", "-c", "echo program $RANK; exit 4", folder=tmp_path / "program"
     )
@@ -113,7 +115,7 @@ def test_a_successful_job_keeps_logs_and_no_trace_files(launch, tmp_path):
         for name, text in texts.items()
     }
     assert sorted(line for line in job.output.splitlines() if line.startswith("[rank")) == sorted(
-        f"[rank{rank}]: {signal_number}" for rank in (0, 1) for signal_number in ("out", "err")
+        f"[rank{rank}]: {text}" for rank in (0, 1) for text in ("out", "err")
     )
     assert "/torch/" not in job.output
     assert job.json("report.json")["verdict"]["root"] is None
@@ -122,10 +124,10 @@ def test_a_successful_job_keeps_logs_and_no_trace_files(launch, tmp_path):
 
 def test_log_options_of_the_user_apply(launch, tmp_path):
     (tmp_path / "talk.py").write_text("print('out')")
-    job = launch(*PYTHON_RECORDER, "--log-dir", "mine", "--redirects", "3", "talk.py")
+    job = launch(*PYTHON_RECORDER, "--log-dir", "own", "--redirects", "3", "talk.py")
     assert job.end() == 0
     assert "out" not in job.output.replace("output", "")
-    assert [path.read_text() for path in tmp_path.glob("mine/**/stdout.log")] == ["out\n"]
+    assert [path.read_text() for path in tmp_path.glob("own/**/stdout.log")] == ["out\n"]
 
 
 # Restarts
@@ -138,7 +140,7 @@ KINDS = {
 }
 
 
-def passes_stale_store(launch, kind, port, folder):
+def run_stale_store(launch, kind, port, folder):
     where = [text.format(port=port) for text in KINDS[kind]]
     job = launch(
         *where,
@@ -157,7 +159,7 @@ def passes_stale_store(launch, kind, port, folder):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_restarted_rank_does_not_read_the_store_of_the_dead_generation(launch, free_port, kind):
-    passes_stale_store(launch, kind, free_port, None)
+    run_stale_store(launch, kind, free_port, None)
 
 
 @pytest.mark.matrix
@@ -165,7 +167,7 @@ def test_a_restarted_rank_does_not_read_the_store_of_the_dead_generation(launch,
 @pytest.mark.parametrize("kind", KINDS)
 def test_fifty_restarts_do_not_read_a_stale_store(launch, free_port, kind):
     for number in range(50):
-        passes_stale_store(launch, kind, free_port, f"{number}")
+        run_stale_store(launch, kind, free_port, f"{number}")
 
 
 @pytest.mark.parametrize("kind", ["c10d", pytest.param("static", marks=pytest.mark.matrix)])
@@ -272,9 +274,8 @@ def test_a_hang_on_another_node_restarts_all_nodes(launch, free_port, tmp_path):
     for node in nodes:
         assert "done" in node.output
         root = node.json("report.json")["verdict"]["root"]
-        assert (root["subject"]["rank"], root["subject"]["line"]) == (1, 6), (
-            root
-        )  # its own watcher sampled the stack
+        # The stack comes from the watcher of the hung rank's node.
+        assert (root["subject"]["rank"], root["subject"]["line"]) == (1, 6), root
 
 
 def test_a_node_joins_later(launch, free_port, tmp_path):
@@ -297,10 +298,8 @@ def test_a_node_joins_later(launch, free_port, tmp_path):
         "world 1"
     )
     second = launch(*common, *PYTHON_RECORDER, tmp_path / "grows.py", folder="second")
-    assert [first.end(), second.end()] == [
-        0,
-        0,
-    ]  # with torchrun 2.13 the second node waits forever
+    # With torchrun 2.13 the second node waits forever.
+    assert [first.end(), second.end()] == [0, 0]
     assert ("world 2" in first.output, "world 2" in second.output) == (True, True)
 
 
@@ -335,11 +334,10 @@ def test_a_frozen_worker_does_not_delay_the_restart(launch):
     )
     job.wait_for("ready", times=2)
     first = job.family()
-    begun = time.monotonic()
+    start = time.monotonic()
     job.wait_for("holdfast: generation 1")
-    assert (
-        time.monotonic() - begun < 15
-    )  # includes 1 s of the script and up to 3.5 s of the watcher
+    # Includes 1 s of the script and up to 3.5 s of the watcher.
+    assert time.monotonic() - start < 15
     assert job.end() == 0
     assert (
         wait_gone(
@@ -361,7 +359,7 @@ def test_a_traceback_names_its_rank_once(launch, tmp_path):
     job = launch("--nproc-per-node", 2, *PYTHON_RECORDER, script)
     assert job.end() == 1
     assert "[rank0]: ValueError: broken" in job.output
-    assert "]: [rank" not in job.output  # torch's own hook would add it again
+    assert "]: [rank" not in job.output  # torch's excepthook would add the prefix again
 
 
 def test_the_job_continues_after_its_watcher_is_killed(launch, tmp_path):
@@ -412,9 +410,9 @@ def test_the_second_signal_kills_all_processes(launch):
     ).wait_for("ready", times=2)
     family = job.family()
     job.send(signal.SIGINT).wait_for("no\n", times=2)
-    begun = time.monotonic()
+    start = time.monotonic()
     assert job.send(signal.SIGINT).end() == 130
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - start < 5
     assert (wait_gone(family), job.trace_files()) == ([], [])
 
 
@@ -429,9 +427,9 @@ def test_a_signal_is_handled_during_the_rendezvous(launch, free_port):
         *PYTHON_RECORDER,
     )
     job = launch(*common, HERE / "stale_store.py").wait_for("waiting for the other nodes")
-    begun = time.monotonic()
+    start = time.monotonic()
     assert job.send(signal.SIGTERM).end() == 1
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - start < 5
     assert job.trace_files() == []
 
 

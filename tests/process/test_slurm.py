@@ -78,7 +78,7 @@ class Cluster:
     def srun(self, *words):
         return self.head.start("srun", *words)
 
-    def ask(self, *words):
+    def query(self, *words):
         environment = {**os.environ, "SLURM_CONF": f"{self.folder}/slurm.conf"}
         done = subprocess.run(
             words, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
@@ -101,7 +101,7 @@ def cluster(tmp_path):
         head, *nodes = (
             stack.enter_context(Node(tmp_path / name, **variables)) for name in ("head", "n1", "n2")
         )
-        kept = [
+        options = [
             f"--{name}={tmp_path}/munge.{end}"
             for name, end in (
                 ("key-file", "key"),
@@ -111,14 +111,15 @@ def cluster(tmp_path):
                 ("seed-file", "seed"),
             )
         ]
-        munged = head.start("munged", "--foreground", "--force", *kept)
+        munged = head.start("munged", "--foreground", "--force", *options)
         wait((tmp_path / "munge.socket").exists, munged.errors)
         control = head.start("slurmctld", "-D")
         for at, node in enumerate(nodes, 1):
             node.start("slurmd", "-D", "-N", f"127.0.0.{at}")
         created = Cluster(tmp_path, head)
         wait(
-            lambda: created.ask("sinfo", "-h", "-N", "-o", "%t") == ["idle", "idle"], control.errors
+            lambda: created.query("sinfo", "-h", "-N", "-o", "%t") == ["idle", "idle"],
+            control.errors,
         )
         yield created
 
@@ -132,7 +133,7 @@ def test_attach_with_one_task_per_node_prints_one_verdict(cluster):
     )
     wait(lambda: "asleep" in ranks.output(), ranks.errors)
     time.sleep(2)  # the others enter the call
-    (number,) = cluster.ask("squeue", "-h", "-o", "%A")
+    (number,) = cluster.query("squeue", "-h", "-o", "%A")
     inside = ("--overlap", "--jobid", number, "-N2", "--ntasks-per-node=1")
     attached = cluster.srun(*inside, sys.executable, "-m", "holdfast", "attach", "--json")
     assert attached.status() == 1
@@ -149,8 +150,8 @@ def test_attach_with_one_task_per_node_prints_one_verdict(cluster):
 
 
 def test_check_covers_all_hosts_of_an_allocation(cluster):
-    """Both nodes are this machine; number, rank, endpoint and names come from Slurm."""
-    output = cluster.folder / "output"  # a file each: srun mixes long lines of several tasks
+    """Use this machine as both nodes; world size, rank, endpoint and names come from Slurm."""
+    output = cluster.folder / "output"  # one file per task: srun mixes long lines of several tasks
     checked = cluster.srun(
         "-N2",
         "--ntasks-per-node=1",
@@ -170,9 +171,9 @@ def test_check_covers_all_hosts_of_an_allocation(cluster):
 
 
 def test_ranks_save_and_exit_on_slurms_warning(cluster):
-    """`scancel --signal=USR1` sends what `--signal=USR1@120` does, to the same processes."""
+    """Send USR1 with scancel, which signals the same processes as `--signal=USR1@120`."""
     script = Path(__file__).with_name("preempted.py")
-    begun = cluster.srun(
+    run = cluster.srun(
         "-N1",
         "-n1",
         f"--chdir={cluster.folder}",
@@ -188,15 +189,15 @@ def test_ranks_save_and_exit_on_slurms_warning(cluster):
         "0",
     )
     wait(
-        lambda: "rank 0 step 10" in begun.output() and "rank 1 step 10" in begun.output(),
-        begun.errors,
+        lambda: "rank 0 step 10" in run.output() and "rank 1 step 10" in run.output(),
+        run.errors,
     )
-    (number,) = cluster.ask("squeue", "-h", "-o", "%A")
-    cluster.ask("scancel", "--signal=USR1", f"{number}.0")
+    (number,) = cluster.query("squeue", "-h", "-o", "%A")
+    cluster.query("scancel", "--signal=USR1", f"{number}.0")
 
-    assert begun.status() == 138
+    assert run.status() == 138
     (saved,) = (cluster.folder / "ckpts").glob("step-*")
     assert (
         f"all ranks save at step {int(saved.name.removeprefix('step-'))} and exit"
-        in begun.output() + begun.errors()
+        in run.output() + run.errors()
     )

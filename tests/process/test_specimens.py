@@ -1,6 +1,6 @@
-"""Every specimen is run for real under ``holdfast run``, and the verdict names its cause, its rank and its line.
+"""``holdfast run`` reports cause, rank and line of every specimen.
 
-A few quick ones run in every test run, all of them in ``make matrix``.
+A sample of quick ones runs in every test run, all of them in ``make matrix``.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import pytest
 from tests.faults.specimens.expected import EXPECTED, PROCESSES, Ending, lines_accepted, place
 
 SAMPLE = ("swallowed_exception", "shape_mismatch_silent", "python_exception")
-LIMIT_S = 220  # the longest specimen ends by itself after 45 s, and other work may make all of it four times slower
+#: The longest specimen ends after 45 s; a loaded machine can be four times slower.
+LIMIT_S = 220
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(LIMIT_S + 30)]
 
 
 def run(name: str, folder: Path) -> tuple[int, dict[str, Any], str]:
-    """The exit status of ``holdfast run`` on a specimen, its report, and what it said on the way."""
+    """Run a specimen under ``holdfast run``; return exit status, report and output."""
     report = folder / "report.json"
     command = [
         sys.executable,
@@ -44,30 +45,30 @@ def run(name: str, folder: Path) -> tuple[int, dict[str, Any], str]:
         cwd=folder,
         env={**os.environ, **dict(EXPECTED[name].environment)},
     )
-    said = done.stdout + done.stderr
-    assert report.exists(), said
-    return done.returncode, json.loads(report.read_text()), said
+    output = done.stdout + done.stderr
+    assert report.exists(), output
+    return done.returncode, json.loads(report.read_text()), output
 
 
-def check_failure(name: str, status: int, report: dict[str, Any], said: str) -> None:
-    """The verdict on a specimen with a fault."""
+def check_failure(name: str, status: int, report: dict[str, Any], output: str) -> None:
+    """Assert the expected verdict on a specimen with a fault."""
     expected, root = EXPECTED[name], report["verdict"]["root"]
-    assert status != 0, said
-    assert root is not None, said
+    assert status != 0, output
+    assert root is not None, output
     assert root["cause"] in expected.causes, root
     assert root["subject"]["rank"] in expected.ranks, root
     if expected.names_line:
         assert Path(root["subject"]["file"]).name == place(name).name, root
         assert root["subject"]["line"] in lines_accepted(name), root
     assert root["remedies"], root
-    assert root["cause"] in said
+    assert root["cause"] in output
     (incident,) = report["incidents"]
     assert Path(incident["html"]).exists()
 
 
-def check_peace(status: int, report: dict[str, Any], said: str) -> None:
-    """Nothing failed, and nothing was said to have."""
-    assert status == 0, said
+def check_success(status: int, report: dict[str, Any], output: str) -> None:
+    """Assert that the job succeeded without errors or incidents."""
+    assert status == 0, output
     assert report["verdict"]["root"] is None, report
     assert report["incidents"] == [], report
     assert [
@@ -76,18 +77,18 @@ def check_peace(status: int, report: dict[str, Any], said: str) -> None:
 
 
 def check(name: str, folder: Path) -> None:
-    """Runs a specimen and holds what became of it to the table."""
-    status, report, said = run(name, folder)
+    """Run a specimen and compare the result with the table."""
+    status, report, output = run(name, folder)
     if EXPECTED[name].ending is Ending.WELL:
-        check_peace(status, report, said)
+        check_success(status, report, output)
     else:
-        check_failure(name, status, report, said)
-    left = [
-        box
-        for box in Path("/dev/shm").glob("holdfast-*")
-        if box.name.endswith(Path(report["run_dir"]).name)
+        check_failure(name, status, report, output)
+    remaining = [
+        trace
+        for trace in Path("/dev/shm").glob("holdfast-*")
+        if trace.name.endswith(Path(report["run_dir"]).name)
     ]
-    assert left == [], "trace files stayed behind"
+    assert remaining == [], "trace files were not removed"
 
 
 @pytest.mark.parametrize("name", SAMPLE)

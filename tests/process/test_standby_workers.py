@@ -18,14 +18,14 @@ pytestmark = pytest.mark.slow
 
 def standby_workers(job):
     """Return the standby workers, oldest first."""
-    found = []
+    workers = []
     for process in psutil.Process(job.process.pid).children():
         try:
             if "HOLDFAST_SPARE" in process.environ():
-                found.append(process)
+                workers.append(process)
         except psutil.Error:
             pass
-    return found
+    return workers
 
 
 def wait_for_standby_workers(job, count):
@@ -111,8 +111,8 @@ def test_standby_workers_can_be_turned_off(launch, tmp_path):
     job = launch("--spares", "off", *PYTHON_RECORDER, tmp_path / "steps.py").wait_for(
         "generation 0"
     )
-    seen = 0
+    count = 0
     while job.process.poll() is None:
-        seen += len(standby_workers(job))
+        count += len(standby_workers(job))
         time.sleep(0.1)
-    assert (job.end(), seen) == (0, 0), job.output
+    assert (job.end(), count) == (0, 0), job.output

@@ -68,9 +68,10 @@ def test_exclude_stragglers_excludes_its_host(launch, free_port, tmp_path):
     statuses = [node.end() for node in nodes]
     output = "\n".join(node.output for node in nodes)
     assert sorted(statuses) == [0, 1], output
-    found = max((read_decisions(node) for node in nodes), key=len)
-    assert [action for action, *_ in found] == [RecoveryAction.REPORT, RecoveryAction.EXCLUDE], (
-        output
-    )
+    decisions = max((read_decisions(node) for node in nodes), key=len)
+    assert [action for action, *_ in decisions] == [
+        RecoveryAction.REPORT,
+        RecoveryAction.EXCLUDE,
+    ], output
     assert "will be excluded if it stays slow" in output
     assert "rank 0 of 1 is done" in output

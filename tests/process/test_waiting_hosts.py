@@ -35,9 +35,9 @@ def rendezvous(machines, host, nodes):
     return (*where, "--local-addr", host.address, "--nnodes", nodes, "--max-restarts", 3)
 
 
-def wait_until(holds, started):
+def wait_until(condition, started):
     end = time.monotonic() + LIMIT_S
-    while not holds():
+    while not condition():
         assert time.monotonic() < end, [each.output + each.errors for each in started]
         time.sleep(0.1)
 
@@ -47,7 +47,7 @@ def test_a_waiting_host_replaces_an_excluded_one(tmp_path):
     with hosts(3) as machines:
         started = []
         for number, host in enumerate(machines):
-            if number == 2:  # it joins when the others run
+            if number == 2:  # joins while the others run
                 wait_until(lambda: len(list(tmp_path.glob("up*"))) == 2, started)
             program = (
                 "env",
@@ -61,11 +61,11 @@ def test_a_waiting_host_replaces_an_excluded_one(tmp_path):
                     *program, *rendezvous(machines, host, "2:2"), "worker.py", STANDING_BY="1"
                 )
             )
-        ended = [each.wait(LIMIT_S) for each in started]
+        statuses = [each.wait(LIMIT_S) for each in started]
         output = [each.output + each.errors for each in started]
-    assert ended[2] == 0, output
-    assert sorted(ended) == [0, 0, 1], output
-    away, stayed = ended.index(1), ended[:2].index(0)
+    assert statuses[2] == 0, output
+    assert sorted(statuses) == [0, 0, 1], output
+    away, stayed = statuses.index(1), statuses[:2].index(0)
     assert "is excluded from the job: its disk is gone" in output[away]
     assert [output[number].count("world 2") for number in (away, stayed, 2)] == [1, 2, 1], output
     assert not any("world 1" in each for each in output)
@@ -102,21 +102,22 @@ def test_a_waiting_host_replaces_a_lost_one_with_shards_from_peer_memory(tmp_pat
                     TP_SOCKET_IFNAME="eth0",
                 )
             )
-        held = [
+        shards_per_host = [
             host.do("sh", "-c", "ls /dev/shm/holdfast-*/checkpoints/step-*").split()
             for host in machines[:3]
         ]
         (tmp_path / "ckpts").rename(tmp_path / "away")
         machines[2].die()
-        ended = [started[number].wait(LIMIT_S) for number in (0, 1, 3)]
+        statuses = [started[number].wait(LIMIT_S) for number in (0, 1, 3)]
         output = "".join(each.output + each.errors for each in started)
-        left = [machines[number].do("ls", "/dev/shm") for number in (0, 1, 3)]
-    assert ended == [0, 0, 0], output
-    files = set().union(*held)
-    assert all(set(each) < files for each in held), held  # no host has all shards
+        remaining = [machines[number].do("ls", "/dev/shm") for number in (0, 1, 3)]
+    assert statuses == [0, 0, 0], output
+    files = set().union(*shards_per_host)
+    # No host has all shards.
+    assert all(set(each) < files for each in shards_per_host), shards_per_host
     generation = max(generation for generation, _ in pids(tmp_path))
-    begun = [each for each in read_events(tmp_path, "begun") if each["generation"] == generation]
-    assert sorted(each["rank"] for each in begun) == [0, 1, 2], output
-    assert [each["step"] for each in begun] == [3, 3, 3], output
-    assert all("/checkpoints/.gathered/" in each["folder"] for each in begun), begun
-    assert left == ["", "", ""]
+    starts = [each for each in read_events(tmp_path, "begun") if each["generation"] == generation]
+    assert sorted(each["rank"] for each in starts) == [0, 1, 2], output
+    assert [each["step"] for each in starts] == [3, 3, 3], output
+    assert all("/checkpoints/.gathered/" in each["folder"] for each in starts), starts
+    assert remaining == ["", "", ""]

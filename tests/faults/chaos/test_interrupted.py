@@ -1,4 +1,4 @@
-"""An interrupted campaign leaves no processes or trace files and says how to resume."""
+"""An interrupted campaign leaves no processes or trace files and prints how to resume."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("signal_sent", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_campaign(tmp_path, signal_sent):
+def test_an_interrupted_campaign_cleans_up(tmp_path, signal_sent):
     command = [
         sys.executable,
         "-m",

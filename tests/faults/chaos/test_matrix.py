@@ -1,6 +1,6 @@
-"""Faults x moments x modes: every job recovers with bit-identical results and correct verdicts.
+"""Faults x phases x modes: every job recovers with bit-identical results and correct verdicts.
 
-A sample runs with the tests, all scenarios with `make chaos`.
+A sample runs in every test run, all scenarios with `make chaos`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A checkpoint is loaded into a model that has one layer more than the one that saved it: every rank says so."""
+"""Every rank loads a checkpoint into a model with one layer more than the saved model."""
 
 import sys
 import tempfile
@@ -10,7 +10,7 @@ from torch import nn
 
 import holdfast
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 
 
 def build(layers: int) -> nn.Module:

@@ -1,4 +1,4 @@
-"""A worker of rank 2's DataLoader is killed, as when the host runs out of memory, and takes the rank with it."""
+"""A DataLoader worker of rank 2 is killed, as by the out-of-memory killer; then the rank fails."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 BATCHES, BATCH_SIZE, FAULT_AT = 60, 4, 30
 
 

@@ -1,4 +1,4 @@
-"""A worker of rank 2's DataLoader hangs in its data set; the rank waits for the batch and the others for the rank."""
+"""A DataLoader worker of rank 2 hangs in its dataset; rank 2 waits for the batch, the others for rank 2."""
 
 import sys
 import time
@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 BATCHES, BATCH_SIZE, FAULT_AT = 60, 4, 30
 
 

@@ -1,14 +1,14 @@
-"""Rank 2 hangs while it prepares a batch; the other ranks wait in the all_reduce that DDP's reducer started from C++."""
+"""Rank 2 hangs while it prepares a batch; the others wait in the all_reduce started by DDP's C++ reducer."""
 
 import sys
 import time
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional  # before the process group exists: an import of DDP's that would keep it alive
+import torch.distributed.nn.functional  # before the process group exists, which DDP's own import would keep alive
 from torch.nn.parallel import DistributedDataParallel
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 STEPS, STUCK_AT = 60, 30
 
 

@@ -1,11 +1,11 @@
-"""Rank 1 falls back from half to full precision on its own: its all_reduce has another dtype than the others'."""
+"""Only rank 1 falls back from half to full precision: the dtype of its all_reduce differs."""
 
 import sys
 
 import torch
 import torch.distributed as dist
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 STEPS, OVERFLOW_AT = 60, 30
 
 

@@ -1,11 +1,11 @@
-"""Rank 3 thinks that training has converged and leaves with exit code 0, in the middle of everybody's loop."""
+"""Rank 3 alone detects convergence and exits with status 0 in the middle of the training loop."""
 
 import sys
 
 import torch
 import torch.distributed as dist
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 STEPS, CONVERGED_AT = 60, 30
 
 

@@ -1,8 +1,8 @@
-"""What holdfast must say of each specimen: the program beside this file with the same name.
+"""The expected verdict on each specimen, which is the program of the same name in this folder.
 
-A specimen marks the line that a person would want named by the comment ``# GUILTY``, and lines that a verdict may name
-instead by ``# ALSO``; no line number stands in this file. With ``--healthy`` a specimen leaves its fault out and ends
-well.
+A specimen marks the line to report with the comment ``# GUILTY``, and lines that are accepted
+instead with ``# ALSO``; this file contains no line numbers. With ``--healthy`` a specimen disables
+its fault and succeeds.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from enum import StrEnum
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-PROCESSES = 4  # that every specimen is started with
+PROCESSES = 4  # of every specimen
 
 
 class Ending(StrEnum):
-    """What becomes of a specimen where nobody interferes."""
+    """How a specimen ends without intervention."""
 
     HANG = "hang"
     CRASH = "crash"
@@ -25,22 +25,22 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class Expected:
-    """The verdict on a specimen; ``causes`` has the best name first and then those that are right as well."""
+    """The verdict on a specimen; ``causes`` has the best cause first, then others that are accepted."""
 
     ending: Ending
     causes: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
-    names_line: bool = True  # False where no line can be known, or where it is an accident
-    environment: tuple[tuple[str, str], ...] = ()  # that the specimen is run with
+    names_line: bool = True  # False if the line is unknown or random
+    environment: tuple[tuple[str, str], ...] = ()  # of the run
 
 
 def hang(rank: int, *causes: str) -> Expected:
-    """A specimen that hangs because of this rank."""
+    """Expect a hang caused by this rank."""
     return Expected(Ending.HANG, causes, (rank,))
 
 
 def crash(rank: int, *causes: str, names_line: bool = True) -> Expected:
-    """A specimen that dies because of this rank."""
+    """Expect a crash caused by this rank."""
     return Expected(Ending.CRASH, causes, (rank,), names_line)
 
 
@@ -64,7 +64,7 @@ EXPECTED = {
     "early_exit": crash(3, "rank-exits-early", names_line=False),
     "python_exception": crash(1, "python-exception-on-one-rank"),
     "another_model": Expected(Ending.CRASH, ("checkpoint-of-another-model",), (0, 1, 2, 3)),
-    # torch raises in the rank from a signal handler, at whatever line the rank is when its worker dies.
+    # torch raises from a signal handler, at any line that the rank runs when its worker dies.
     "dataloader_worker_died": crash(2, "dataloader-worker-died", names_line=False),
     "dataloader_worker_hangs": hang(2, "dataloader-worker-died"),
     "new_group_by_some": hang(0, "new-group-by-some-ranks"),
@@ -87,22 +87,22 @@ EXPECTED = {
 
 
 def place(name: str) -> Path:
-    """The file of a specimen."""
+    """Return the file of a specimen."""
     return FOLDER / f"{name}.py"
 
 
 def marked(name: str, mark: str) -> tuple[int, ...]:
-    """The numbers of the lines that end with ``# <mark>``."""
+    """Return the numbers of the lines that end with ``# <mark>``."""
     lines = place(name).read_text().splitlines()
     return tuple(number for number, line in enumerate(lines, start=1) if line.endswith(f"# {mark}"))
 
 
 def guilty_line(name: str) -> int:
-    """The line that a person would want named."""
+    """Return the line that the verdict should report."""
     (line,) = marked(name, "GUILTY")
     return line
 
 
 def lines_accepted(name: str) -> frozenset[int]:
-    """The guilty line and those that a verdict may name instead."""
+    """Return the guilty line and those that are accepted instead."""
     return frozenset((guilty_line(name), *marked(name, "ALSO")))

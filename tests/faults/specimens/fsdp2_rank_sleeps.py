@@ -1,15 +1,15 @@
-"""Rank 2 hangs while it prepares a batch; the other ranks wait in an all_gather of FSDP2's sharded parameters."""
+"""Rank 2 hangs while it prepares a batch; the others wait in an all_gather of FSDP2 parameters."""
 
 import sys
 import time
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional  # before the process group exists: an import of FSDP's that would keep it alive
+import torch.distributed.nn.functional  # before the process group exists, which FSDP's own import would keep alive
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 STEPS, STUCK_AT = 60, 30
 
 

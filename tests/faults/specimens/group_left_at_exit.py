@@ -1,4 +1,4 @@
-"""Rank 2 ends without destroy_process_group while a thread of gloo has a callback to run, and is aborted for it."""
+"""Rank 2 exits without destroy_process_group while a gloo thread has a pending callback, and aborts."""
 
 import sys
 import time
@@ -6,11 +6,11 @@ import time
 import torch
 import torch.distributed as dist
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 
 
 class Journal:
-    """Written when the interpreter shuts down, as loggers and trackers are: the other threads run meanwhile."""
+    """Delays the interpreter's shutdown, as loggers and trackers do, while other threads run."""
 
     def __del__(self, sleep=time.sleep) -> None:
         sleep(1.0)

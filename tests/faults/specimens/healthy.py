@@ -1,6 +1,6 @@
-"""A healthy job with three long moments: the first step, a checkpoint, and an evaluation on rank 0 alone.
+"""A healthy job with three long phases: the first step, a checkpoint, and an evaluation on rank 0.
 
-Each takes longer than a stalled step would. While rank 0 writes or evaluates, the others wait for it in a barrier.
+Each exceeds the stall limit. While rank 0 saves or evaluates, the others wait in a barrier.
 """
 
 import sys
@@ -12,12 +12,12 @@ import torch.distributed as dist
 
 LONG_S = (
     1.0 if "--healthy" in sys.argv else 12.0
-)  # there is no fault to leave out: it shortens the long moments
+)  # there is no fault to disable: --healthy shortens the long phases
 STEPS, CHECKPOINT_AT, EVALUATE_AT = 90, 30, 60
 
 
 class SlowStorage:
-    """A file on storage that takes its time for every piece, as a network file system under load does."""
+    """A file on slow storage, like a network file system under load."""
 
     def __init__(self, file, seconds_a_mebibyte: float) -> None:
         self.file = file
@@ -26,9 +26,9 @@ class SlowStorage:
     def write(self, data) -> int:
         view = memoryview(data).cast("B")
         for begin in range(0, len(view), 2**18):
-            piece = view[begin : begin + 2**18]
-            self.file.write(piece)
-            time.sleep(self.seconds_a_mebibyte * len(piece) / 2**20)
+            block = view[begin : begin + 2**18]
+            self.file.write(block)
+            time.sleep(self.seconds_a_mebibyte * len(block) / 2**20)
         return len(view)
 
     def flush(self) -> None:
@@ -36,7 +36,7 @@ class SlowStorage:
 
 
 def compile_first() -> None:
-    """What a compiler does before the first step: a lot of Python."""
+    """Run Python code for a long time, like a compiler before the first step."""
     end = time.monotonic() + LONG_S
     table: dict[int, int] = {}
     while time.monotonic() < end:

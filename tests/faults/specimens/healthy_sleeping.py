@@ -1,4 +1,4 @@
-"""A healthy job that sleeps for long before its first step: rank 0 waits for a download, the others in a barrier."""
+"""A healthy job with a long wait before its first step: rank 0 waits for a download, the others in a barrier."""
 
 import sys
 import time
@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 LONG_S = (
     1.0 if "--healthy" in sys.argv else 12.0
-)  # there is no fault to leave out: it shortens the long moment
+)  # there is no fault to disable: --healthy shortens the long wait
 STEPS = 60
 
 

@@ -1,11 +1,11 @@
-"""Rank 0 sends its activations to rank 1, which never asks for them; the other ranks wait in the all_reduce."""
+"""Rank 0 sends activations to rank 1, which never calls recv; the other ranks wait in the all_reduce."""
 
 import sys
 
 import torch
 import torch.distributed as dist
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 STEPS, LOST_AT = 60, 30
 
 

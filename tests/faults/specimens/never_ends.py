@@ -1,4 +1,4 @@
-"""Training is over and the others have ended; rank 1 waits for a tracker that never answers its last flush."""
+"""After training rank 1 waits for a tracker that never acknowledges its flush; the others have exited."""
 
 import queue
 import sys
@@ -6,12 +6,12 @@ import sys
 import torch
 import torch.distributed as dist
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 STEPS = 40
 
 
 class Tracker:
-    """A client whose server is gone: what it sends is never acknowledged."""
+    """A client whose server is down and never acknowledges."""
 
     def __init__(self) -> None:
         self.acknowledged: queue.Queue[int] = queue.Queue()

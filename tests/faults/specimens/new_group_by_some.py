@@ -1,11 +1,11 @@
-"""Rank 0 alone makes a process group when it writes a checkpoint; its members, the other ranks, go on training."""
+"""Only rank 0 creates a process group of all ranks to write a checkpoint; the others keep training."""
 
 import sys
 
 import torch
 import torch.distributed as dist
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 STEPS, CHECKPOINT_AT = 60, 30
 
 

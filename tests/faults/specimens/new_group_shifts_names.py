@@ -1,6 +1,6 @@
-"""Ranks 0 and 1 make a group for the two of them, which goes well; the next group that all make never comes about.
+"""Ranks 0 and 1 create a group of their own, which works; the next new_group on all ranks hangs.
 
-torch numbers groups by counting calls, so that the two sides now look for each other under different names.
+torch names groups by the number of new_group calls, so the ranks rendezvous under different names.
 """
 
 import sys
@@ -8,7 +8,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 STEPS, EVALUATE_AT, SAVE_AT = 60, 20, 30
 EVALUATORS = [0, 1]
 

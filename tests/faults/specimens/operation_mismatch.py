@@ -1,11 +1,11 @@
-"""Rank 2 reads another configuration than the others, and sums by reduce where they sum by all_reduce."""
+"""Rank 2 has a different configuration and calls reduce where the others call all_reduce."""
 
 import sys
 
 import torch
 import torch.distributed as dist
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 STEPS, CONFIGURATION_CHANGES_AT = 60, 30
 
 

@@ -1,11 +1,11 @@
-"""Rank 1 enters the collectives of two groups in the opposite order: each side waits for the other in its own group."""
+"""Rank 1 enters the collectives of two groups in the opposite order, which is a deadlock."""
 
 import sys
 
 import torch
 import torch.distributed as dist
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 STEPS, LATE_AT = 60, 30
 
 
@@ -24,7 +24,7 @@ def main() -> None:
     for step in range(STEPS):
         gradient = compute(weights)
         behind_schedule = step == LATE_AT and rank == 1 and not HEALTHY
-        if behind_schedule:  # reports first, "to be seen alive"
+        if behind_schedule:  # reports metrics first
             dist.all_reduce(metrics, group=for_metrics)  # GUILTY
             dist.all_reduce(gradient, group=for_gradients)
         else:

@@ -1,11 +1,11 @@
-"""Rank 1 meets a label outside the range and raises an ordinary exception; the others lose their peer."""
+"""Rank 1 reads a label out of range and raises an exception; the others lose their peer."""
 
 import sys
 
 import torch
 import torch.distributed as dist
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 STEPS, BAD_LABEL_AT = 60, 30
 
 

@@ -1,4 +1,4 @@
-"""Rank 1 leaves each process group before the model that was trained in it, whose reducer then has the last of it."""
+"""Rank 1 destroys each process group before its model, whose reducer then holds the last reference."""
 
 import sys
 import time
@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
-GROUPS = 400  # one of the first 20 hangs, mostly
+HEALTHY = "--healthy" in sys.argv  # disables the fault
+GROUPS = 400  # usually one of the first 20 hangs
 
 
 def trained(group: dist.ProcessGroup) -> DistributedDataParallel:

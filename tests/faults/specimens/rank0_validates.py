@@ -1,11 +1,11 @@
-"""Rank 0 alone validates and broadcasts the score; the other ranks never enter that broadcast and go on training."""
+"""Only rank 0 validates and broadcasts the score; the others never enter the broadcast and keep training."""
 
 import sys
 
 import torch
 import torch.distributed as dist
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 STEPS, VALIDATE_AT = 60, 30
 
 

@@ -1,4 +1,4 @@
-"""Rank 2 sleeps in a retry loop of its own; the others wait for it in the all_reduce."""
+"""Rank 2 sleeps while it waits for a licence; the others wait for it in the all_reduce."""
 
 import sys
 import time
@@ -6,7 +6,7 @@ import time
 import torch
 import torch.distributed as dist
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 STEPS, STUCK_AT = 60, 30
 
 

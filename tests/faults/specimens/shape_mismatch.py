@@ -1,11 +1,11 @@
-"""Rank 3's last batch is smaller, and so is what it brings to the all_reduce."""
+"""A batch of rank 3 is smaller than the others', and so is its tensor in the all_reduce."""
 
 import sys
 
 import torch
 import torch.distributed as dist
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 STEPS, SHORT_BATCH_AT = 60, 30
 
 

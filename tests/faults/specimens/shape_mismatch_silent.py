@@ -1,6 +1,6 @@
-"""Rank 2 counts one class more than the others; the all_reduce of the counts may return wrong sums without an error.
+"""Rank 2 has one class more than the others; the all_reduce of the counts may return wrong sums silently.
 
-The hang, where there is one, comes in a later collective.
+If the job hangs, it hangs in a later collective.
 """
 
 import sys
@@ -8,7 +8,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 STEPS, NEW_CLASS_AT = 60, 30
 
 
@@ -20,8 +20,8 @@ def train_step(weights: torch.Tensor) -> None:
 
 
 def count_classes(rank: int, step: int) -> torch.Tensor:
-    surprised = rank == 2 and step == NEW_CLASS_AT and not HEALTHY
-    return torch.ones(5 if surprised else 4)
+    has_new_class = rank == 2 and step == NEW_CLASS_AT and not HEALTHY
+    return torch.ones(5 if has_new_class else 4)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Rank 1 is killed by SIGKILL in the middle of training, as the out-of-memory killer does it."""
+"""Rank 1 is killed by SIGKILL in the middle of training, as by the out-of-memory killer."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 STEPS, SIGNAL_AT = 60, 30
 
 

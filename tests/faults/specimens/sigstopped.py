@@ -7,7 +7,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 STEPS, SIGNAL_AT = 60, 30
 
 

@@ -1,4 +1,4 @@
-"""Rank 3 reads its samples through a pipe; whoever fills it has stopped writing, and the read never returns."""
+"""Rank 3 reads its samples from a pipe whose writer has stopped; the read never returns."""
 
 import os
 import sys
@@ -9,17 +9,17 @@ from typing import IO
 import torch
 import torch.distributed as dist
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 STEPS, DRY_AT = 60, 30
 
 
 def open_samples() -> IO[bytes]:
-    """A named pipe with so many samples in it; its place is removed at once, so that nothing stays behind."""
-    place = Path(tempfile.mkdtemp()) / "samples"
-    os.mkfifo(place)
-    pipe = place.open("r+b", buffering=0)
-    place.unlink()
-    place.parent.rmdir()
+    """Return a named pipe with a number of samples in it; its path is removed at once."""
+    path = Path(tempfile.mkdtemp()) / "samples"
+    os.mkfifo(path)
+    pipe = path.open("r+b", buffering=0)
+    path.unlink()
+    path.parent.rmdir()
     pipe.write(b"sample\n" * (STEPS if HEALTHY else DRY_AT))
     return pipe
 

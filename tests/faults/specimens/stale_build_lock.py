@@ -1,4 +1,4 @@
-"""All ranks build an extension when they first need it; the lock of a build that was killed lies in its folder."""
+"""All ranks build an extension on first use; its build folder has the stale lock of a killed build."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.utils import cpp_extension
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 SOURCE = "int twice(int number) { return 2 * number; }"
 
 

@@ -1,4 +1,4 @@
-"""Rank 3 computes five times as long as the others in every step. It is slow, not stuck: nobody may stop this job."""
+"""Rank 3 computes five times as long as the others in every step; it is slow, not hung, and must not be stopped."""
 
 import sys
 import time
@@ -6,13 +6,13 @@ import time
 import torch
 import torch.distributed as dist
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 STEPS, SLOW_FROM = 34, 20
 USUAL_S, SLOW_S = 0.15, 0.75
 
 
 def compute(weights: torch.Tensor, duration_s: float) -> torch.Tensor:
-    """Works for so long, whatever else the machine does, so that the job takes the same time everywhere."""
+    """Compute for a fixed time, so that the duration of the job does not depend on the machine."""
     end = time.monotonic() + duration_s
     while time.monotonic() < end:
         weights = augment(normalise(weights))

@@ -5,7 +5,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 STEPS, BAD_SAMPLE_AT = 60, 30
 
 

@@ -1,4 +1,4 @@
-"""The table of specimens and the files agree, and what the table says is in the catalogue."""
+"""The table of specimens matches the files, and its causes are in the catalogue."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.faults.specimens.expected import (
     place,
 )
 
-BESIDE = {"__init__", "expected", "test_expected"}  # files here that are no specimens
+NOT_SPECIMENS = {"__init__", "expected", "test_expected"}
 
 
-def test_every_specimen_is_in_the_table_and_every_row_has_its_file():
-    assert {file.stem for file in FOLDER.glob("*.py")} - BESIDE == set(EXPECTED)
+def test_the_table_lists_exactly_the_specimen_files():
+    assert {file.stem for file in FOLDER.glob("*.py")} - NOT_SPECIMENS == set(EXPECTED)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -34,17 +34,19 @@ def test_a_specimen_marks_its_guilty_line(name):
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_a_specimen_is_an_ordinary_script_that_explains_itself(name):
+def test_a_specimen_is_a_documented_script_without_holdfast(name):
     text = place(name).read_text()
     assert text.startswith('"""')
     assert "--healthy" in text
-    ours = {"another_model"}  # nobody but holdfast's checkpoints tells this cause
-    assert bool(re.search(r"^\s*(import|from) holdfast", text, re.MULTILINE)) == (name in ours)
-    assert "timeout" not in text  # the process group's default, as users have it
+    imports_holdfast = {"another_model"}  # only holdfast's checkpoints report this cause
+    assert bool(re.search(r"^\s*(import|from) holdfast", text, re.MULTILINE)) == (
+        name in imports_holdfast
+    )
+    assert "timeout" not in text  # specimens use the default timeout of process groups
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_the_causes_expected_are_in_the_catalogue(name):
+def test_the_expected_causes_are_in_the_catalogue(name):
     known = {cause.name for cause in causes.all_causes()}
     assert set(EXPECTED[name].causes) <= known
     assert all(0 <= rank < PROCESSES for rank in EXPECTED[name].ranks)

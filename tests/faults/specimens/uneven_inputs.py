@@ -1,18 +1,18 @@
-"""Rank 3 has fewer batches, so that its loop ends early; the others wait for it in the backward pass of DDP."""
+"""Rank 3 has fewer batches, so its loop ends early; the others wait for it in DDP's backward pass."""
 
 import sys
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional  # before the process group exists: an import of DDP's that would keep it alive
+import torch.distributed.nn.functional  # before the process group exists, which DDP's own import would keep alive
 from torch.nn.parallel import DistributedDataParallel
 
-HEALTHY = "--healthy" in sys.argv  # leaves the fault out
+HEALTHY = "--healthy" in sys.argv  # disables the fault
 BATCHES, BATCHES_OF_RANK_3 = 40, 31
 
 
 def shard(rank: int) -> torch.Tensor:
-    """The batches of one rank: the files were split without a look at their sizes."""
+    """Return the batches of one rank; the split ignores file sizes."""
     count = BATCHES_OF_RANK_3 if rank == 3 and not HEALTHY else BATCHES
     return torch.randn(count, 32, 512)
 

@@ -1,8 +1,8 @@
-"""Resumes from an Accelerate folder; run as a module with FOLDER FORM CHECKPOINT.
+"""Resume from an Accelerate folder; run as a module with FOLDER FORM CHECKPOINT under torchrun.
 
-Under torchrun. FORM is how the job trains: ``ddp``, or ``fsdp1`` or ``fsdp2`` with the type of its
-state_dict (``fsdp2-full``); with ``--steady`` as the last word it has no scheduler.
-FOLDER/losses.json gets the mean losses over all ranks of the two steps that follow.
+FORM is the strategy: ``ddp``, or ``fsdp1`` or ``fsdp2`` with the type of its state_dict
+(``fsdp2-full``). ``--steady`` as the last argument disables the scheduler. FOLDER/losses.json
+receives the mean losses over all ranks of the next two steps.
 """
 
 import json
@@ -39,17 +39,17 @@ def accelerator_of(form):
             transformer_cls_names_to_wrap=[Block.__name__],
             use_orig_params=True,
         )
-    made = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=True))
-    if (
-        plugin is not None
-    ):  # Accelerate takes it up on GPUs alone, though all that it does runs on a CPU, too
-        made.state.fsdp_plugin = plugin
+    accelerator = Accelerator(
+        cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=True)
+    )
+    if plugin is not None:  # Accelerate enables FSDP only on GPUs, although it works on CPUs
+        accelerator.state.fsdp_plugin = plugin
         PartialState().distributed_type, PartialState().device = (
             DistributedType.FSDP,
             torch.device("cpu"),
         )
-        AcceleratorState()  # takes over what the other one says
-    return made
+        AcceleratorState()  # copies the values of PartialState
+    return accelerator
 
 
 def prepared(accelerator, *, steady):
@@ -67,7 +67,7 @@ def prepared(accelerator, *, steady):
 
 
 def main(folder, form, checkpoint, *options):
-    """Load, and continue training."""
+    """Load, then continue training."""
     accelerator = accelerator_of(form)
     module, optimizer, scheduler = prepared(accelerator, steady="--steady" in options)
     accelerator.load_state(checkpoint)

@@ -1,7 +1,7 @@
-"""Resumes from a checkpoint; run as a module with FOLDER FORM CHECKPOINT under torchrun.
+"""Resume from a checkpoint; run as a module with FOLDER FORM CHECKPOINT under torchrun.
 
-FORM is who loads: ``fsdp2`` (dcp.load), ``holdfast`` (Checkpoint.load into FSDP2), ``fsdp1`` and
-``ddp`` (torch.load). FOLDER/losses.json gets the mean losses of the two steps that follow.
+FORM is the loader: ``fsdp2`` (dcp.load), ``holdfast`` (Checkpoint.load into FSDP2), ``fsdp1`` and
+``ddp`` (torch.load). FOLDER/losses.json receives the mean losses of the next two steps.
 DeepSpeed's program does the same with ``--load``.
 """
 
@@ -39,19 +39,19 @@ def from_holdfast(checkpoint, module, optimizer):
 
 
 def from_file(checkpoint, module, optimizer):
-    """Load a torch.save file, as under DDP."""
-    found = torch.load(checkpoint, weights_only=True)
-    module.module.load_state_dict(found["model"])
-    optimizer.load_state_dict(found["optimizer"])
+    """Load a torch.save file into DDP."""
+    state = torch.load(checkpoint, weights_only=True)
+    module.module.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
 
 
 def from_full(checkpoint, module, optimizer):
     """Load a torch.save file into FSDP1, whose optimizer needs the states by name first."""
-    found = torch.load(checkpoint, weights_only=True)
+    state = torch.load(checkpoint, weights_only=True)
     with of_type(module, StateDictType.FULL_STATE_DICT):
-        module.load_state_dict(found["model"])
+        module.load_state_dict(state["model"])
         states = FullyShardedDataParallel.optim_state_dict_to_load(
-            module, optimizer, found["optimizer"]
+            module, optimizer, state["optimizer"]
         )
     optimizer.load_state_dict(states)
 
@@ -63,14 +63,14 @@ FORMS = {
 
 
 def main(folder, form, checkpoint):
-    """Load, and continue training."""
+    """Load, then continue training."""
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     wrap, load = FORMS[form]
     module = model()
     with torch.no_grad():
         for parameter in module.parameters():
-            parameter.zero_()  # what is right afterwards was loaded
+            parameter.zero_()  # correct values can only come from the checkpoint
     module = wrap(module, ())
     optimizer = optimizer_of(module)
     load(checkpoint, module, optimizer)

@@ -1,8 +1,8 @@
-"""Malicious checkpoint-like files, which must not run code, hang or exhaust memory.
+"""Malicious checkpoint files: reading them must not run code, hang or exhaust memory.
 
-``CALLS`` are pickles that call something when a framework loads them; each would create the file it
-is given. ``CONTAINERS`` put such a pickle where frameworks look for one. ``BROKEN`` are files with
-false metadata.
+``CALLS`` are pickles that call a function when a framework loads them; most would create the marker
+file. ``CONTAINERS`` put such a pickle where frameworks load one. ``BROKEN`` are files with invalid
+metadata.
 """
 
 import io
@@ -18,7 +18,7 @@ import torch
 
 
 class Call:
-    """Pickled as a call of ``function`` with ``arguments``."""
+    """An object whose pickle calls ``function`` with ``arguments``."""
 
     def __init__(self, function, *arguments):
         self.function, self.arguments = function, arguments
@@ -28,7 +28,7 @@ class Call:
 
 
 def by_name(module, name, arguments, protocol=2):
-    """Return a pickle that calls any name, which need not be importable."""
+    """Return a pickle that calls a function by name, which need not be importable."""
     return (
         b"\x80"
         + bytes([protocol])
@@ -40,12 +40,12 @@ def by_name(module, name, arguments, protocol=2):
 
 
 def old_instance(marker):
-    """Return protocol 0: the opcode INST creates an object without REDUCE."""
+    """Return a pickle of protocol 0 whose opcode INST calls a function without REDUCE."""
     return b"(S" + repr(f"touch {marker}").encode() + b"\nios\nsystem\n."
 
 
 def hidden(marker):
-    """Return a pickle that builds the name on the stack: STACK_GLOBAL."""
+    """Return a pickle that reads the function name from the stack (STACK_GLOBAL)."""
     return (
         b"\x80\x04\x8c\x02os\x8c\x06system\x93"
         + pickle.dumps((f"touch {marker}",), 4)[2:-1]
@@ -215,12 +215,12 @@ def deep(levels=200_000):
 
 def laughing(levels=40):
     """Return lists that each contain the previous one ten times (billion laughs)."""
-    made = b"\x80\x02]q\x00"
+    content = b"\x80\x02]q\x00"
     for level in range(levels):
-        made += (
+        content += (
             b"](" + b"".join(b"h" + bytes([level]) for _ in range(10)) + b"eq" + bytes([level + 1])
         )
-    return zipped(made + b".")
+    return zipped(content + b".")
 
 
 BROKEN = {
@@ -283,13 +283,13 @@ def outside(folder):
 
 
 def pipe(folder):
-    """Create a pipe, which blocks whoever opens it."""
+    """Create a named pipe, which blocks on open."""
     os.mkfifo(folder / "model.pt")
     return folder / "model.pt"
 
 
 def pipe_in_folder(folder):
-    """Create a pipe as a shard of a folder."""
+    """Create a folder with a named pipe as a shard."""
     place = folder / "folder"
     place.mkdir()
     os.mkfifo(place / "model.safetensors")
@@ -298,7 +298,7 @@ def pipe_in_folder(folder):
 
 
 def circle(folder):
-    """Create a folder that contains itself by a link."""
+    """Create a folder that contains a link to itself."""
     place = folder / "folder"
     place.mkdir()
     (place / "global_step1").symlink_to(place)
@@ -307,7 +307,7 @@ def circle(folder):
 
 
 def endless(folder):
-    """Link to a file that never ends."""
+    """Create a link to /dev/zero, which is infinite."""
     (folder / "model.pt").symlink_to("/dev/zero")
     return folder / "model.pt"
 
@@ -322,6 +322,6 @@ PLACES = {
 
 
 def victim(folder):
-    """Return the marker and folder that a sample must not touch."""
+    """Return the marker file, which a pickle must not create, and a folder that it must not delete."""
     (folder / "victim").mkdir(exist_ok=True)
     return types.SimpleNamespace(marker=folder / "OWNED", kept=folder / "victim")

@@ -1,4 +1,4 @@
-"""Provides checkpoints of real frameworks: stored ones, or written now by a generator."""
+"""Provide checkpoints of real frameworks: stored ones, or generated on demand."""
 
 import fcntl
 import os
@@ -14,16 +14,16 @@ from tests.ports import free_port
 
 ROOT = Path(__file__).parents[3]
 FOLDER = Path(__file__).parent
-#: Programs that import more than torch, and what their server imports once for all ranks.
+#: Program -> modules that its fork server imports besides torch, once for all ranks.
 _IMPORTS = {"deepspeed_zero": ("deepspeed",)}
 
 
 def leave():
-    """Exit immediately after writing: destructors of torch 2.13 can deadlock.
+    """Exit without running destructors: those of torch 2.13 can deadlock.
 
-    A DDP's Reducer that holds the last reference to a gloo group joins that group's thread with the
-    GIL held, and the thread waits for the GIL to drop its last tensor (seen with py-spy --native);
-    DeepSpeed's aborts there, too.
+    A DDP Reducer that holds the last reference to a gloo group joins that group's thread with the
+    GIL held, and the thread waits for the GIL to drop its last tensor (observed with py-spy
+    --native). DeepSpeed aborts at the same point.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -31,10 +31,10 @@ def leave():
 
 
 def launched(*command, ranks=1, limit_s=110, environment=None, imports=()):
-    """Return what ``ranks`` ranks of ``-m MODULE …`` or ``SCRIPT …`` print.
+    """Run ``-m MODULE …`` or ``SCRIPT …`` on ``ranks`` ranks; return their standard output.
 
-    The ranks are forked from a server that has imported torch and ``imports``; they have the
-    environment that torchrun would give them.
+    The ranks are forked from a server that has imported torch and ``imports``; their environment
+    equals that under torchrun.
 
     Raises:
         AssertionError: a rank failed or timed out; then all ranks are killed.
@@ -77,14 +77,14 @@ def launched(*command, ranks=1, limit_s=110, environment=None, imports=()):
 
 
 def name_of(program, arguments, ranks):
-    """Return the name of what a generator writes with these arguments."""
+    """Return the folder name of a generator's checkpoint for these arguments."""
     return "-".join([program, *arguments, str(ranks)]).replace("--", "")
 
 
 def made(store, program, *arguments, ranks=1):
-    """Return the folder of a checkpoint: extracted from its archive, or else generated, once.
+    """Return the folder of a checkpoint, which is extracted from its archive or generated, once.
 
-    ``store`` is a folder that all workers of one test run share.
+    ``store`` is a folder shared by all workers of one test run.
     """
     folder = store / name_of(program, arguments, ranks)
     with (store / f"{program}.lock").open("w") as lock:
@@ -121,7 +121,7 @@ def archive_of(program):
 
 
 def source_hash(program):
-    """Return the hash of the sources that decide what a generator writes."""
+    """Return the hash of the sources on which a generator's checkpoints depend."""
     return sha256(
         b"".join((FOLDER / f"{name}.py").read_bytes() for name in (program, "model"))
     ).hexdigest()

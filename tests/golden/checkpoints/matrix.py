@@ -1,7 +1,7 @@
-"""Converts every kind of checkpoint to every other, for the table in docs/checkpoints.md.
+"""Convert every kind of checkpoint to every other, for the table in docs/checkpoints.md.
 
-``python -m tests.golden.checkpoints.matrix`` measures what is bit-identical and writes the table; a
-test measures again and compares.
+``python -m tests.golden.checkpoints.matrix`` determines what is bit-identical and writes the table;
+a test repeats this and compares.
 """
 
 import re
@@ -27,8 +27,8 @@ BEGIN, END = (
     "<!-- end of the matrix -->",
 )
 RANKS = 2
-#: Row of the table: program and arguments that make it, how many ranks, where it is below the
-#: folder, and names that the framework itself leaves out of it.
+#: Row of the table -> program, arguments, ranks, path below the folder, and names that the framework
+#: itself does not save.
 SOURCES = {
     "torch.save": ("plain_files", [], 1, "model.pt", ()),
     "safetensors": ("plain_files", [], 1, "model.safetensors", ()),
@@ -84,7 +84,7 @@ def cell(store, row, to, place):
     folder, checkpoint = checkpoint_of(store, row)
     target = place / (row.replace(" ", "-").replace(",", "") + f".{to}")
     try:
-        found = convert_checkpoint(
+        conversion = convert_checkpoint(
             ConversionRequest(
                 source=checkpoint, target=target, to=to, options=ConvertOptions(ranks=RANKS)
             )
@@ -96,29 +96,29 @@ def cell(store, row, to, place):
         del truth["model"][name]
     what = arrived(registry.read_checkpoint(target), truth)
     if registry.read_checkpoint(checkpoint).optimizer is not None:
-        return what, found.losses
-    held = [note for note in found.notes if "optimizer" in note] or ["it only holds weights"]
-    return what, (*found.losses, *(f"The source: {note}." for note in held))
+        return what, conversion.losses
+    notes = [note for note in conversion.notes if "optimizer" in note] or ["it only holds weights"]
+    return what, (*conversion.losses, *(f"The source: {note}." for note in notes))
 
 
 def arrived(contents, truth):
     """Return ``all``, ``model`` or ``part``: which reference tensors are bit-identical."""
     with TensorReader(Path(contents.root)) as reader:
 
-        def equal(tensor, wanted):
-            same = f"torch.{tensor.dtype}" == str(wanted.dtype) and tensor.shape == tuple(
-                wanted.shape
+        def equal(tensor, expected):
+            same = f"torch.{tensor.dtype}" == str(expected.dtype) and tensor.shape == tuple(
+                expected.shape
             )
-            bits = wanted.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+            bits = expected.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
             return same and np.array_equal(
                 reader.read_tensor(tensor).reshape(-1).view(np.uint8), bits
             )
 
-        def there(name):
+        def find_tensor(name):
             return contents.tensors.get(contents.ties.get(name, name))
 
         weights = [
-            there(name) is not None and equal(there(name), each)
+            find_tensor(name) is not None and equal(find_tensor(name), each)
             for name, each in truth["model"].items()
         ]
         states = contents.optimizer.tensors if contents.optimizer is not None else {}
@@ -141,7 +141,7 @@ MARKS = {"all": "=", "model": "m", "part": "?", "no": "-"}
 
 
 def measured(store, rows=SOURCES):
-    """Return all cells of these rows with their reasons."""
+    """Return all cells of these rows, with the reasons for losses."""
     place = Path(tempfile.mkdtemp(dir=store))
     try:
         return {(row, to): cell(store, row, to, place) for row in rows for to in targets.WRITERS}
@@ -150,7 +150,7 @@ def measured(store, rows=SOURCES):
 
 
 def table(cells):
-    """Return the table and the reasons below it."""
+    """Return the table, followed by the reasons."""
     columns = list(targets.WRITERS)
     reasons = {}
     lines = ["| from \\ to | " + " | ".join(columns) + " |", "| --- |" + " :-: |" * len(columns)]
@@ -184,7 +184,7 @@ def written(page, cells):
 
 
 def main():
-    """Measure, and write the page."""
+    """Convert all checkpoints and write the page."""
     with tempfile.TemporaryDirectory() as store:
         cells = measured(Path(store))
     PAGE.write_text(written(PAGE.read_text(), cells))

@@ -1,4 +1,4 @@
-"""A torch.distributed.checkpoint folder of one process."""
+"""Write a torch.distributed.checkpoint folder from one process."""
 
 import warnings
 
@@ -7,8 +7,8 @@ import torch.distributed.checkpoint as dcp
 
 
 def dcp_folder(folder, state=None):
-    """Return the folder with ``state``, or a small model."""
+    """Save ``state``, a small model by default; return the folder."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that there are no other ranks
+        warnings.simplefilter("ignore")  # about a missing process group
         dcp.save(state or {"model": {"w": torch.ones(3)}}, checkpoint_id=folder, no_dist=True)
     return folder

@@ -1,4 +1,4 @@
-"""Checkpoints of any size that take no disk space: their data are holes in the file."""
+"""Write checkpoints of any size that use no disk space: their data are holes in sparse files."""
 
 import json
 import os
@@ -34,19 +34,19 @@ def torch_file(path, layers):
 def safetensors_folder(folder, layers, shards):
     """Write a Hugging Face folder with the given number of shards."""
     folder.mkdir()
-    size, places, named = 2 * SHAPE[0] * SHAPE[1], {}, names(layers)
+    size, files_by_name, all_names = 2 * SHAPE[0] * SHAPE[1], {}, names(layers)
     for shard in range(shards):
         file = f"model-{shard + 1:05}-of-{shards:05}.safetensors"
-        mine = named[shard::shards]
+        shard_names = all_names[shard::shards]
         entries = {
             name: {"dtype": "BF16", "shape": SHAPE, "data_offsets": [at * size, (at + 1) * size]}
-            for at, name in enumerate(mine)
+            for at, name in enumerate(shard_names)
         }
         header = json.dumps(entries).encode()
         (folder / file).write_bytes(len(header).to_bytes(8, "little") + header)
-        os.truncate(folder / file, 8 + len(header) + size * len(mine))
-        places |= dict.fromkeys(mine, file)
+        os.truncate(folder / file, 8 + len(header) + size * len(shard_names))
+        files_by_name |= dict.fromkeys(shard_names, file)
     (folder / "model.safetensors.index.json").write_text(
-        json.dumps({"weight_map": {n: places[n] for n in named}})
+        json.dumps({"weight_map": {n: files_by_name[n] for n in all_names}})
     )
     return folder

@@ -1,7 +1,8 @@
-"""Logs of failures that were really run here, each with the cause that a person would name.
+"""Logs of real failures, each with the cause that an expert would report.
 
-``programs/`` holds small broken programs, ``torch_cases.py`` and ``framework_cases.py`` what becomes of them,
-``launchers.py`` how jobs are started: torchrun, bare ranks, spawn, Accelerate, Transformers, Lightning, DeepSpeed, Ray
-and Slurm. ``make.py`` runs them and keeps what they print in ``cases/``; the logs are the programs' own, with the
-folders of this checkout and of Python written as /job and /python. No framework is needed to judge the logs.
+``programs/`` contains small broken programs, ``torch_cases.py`` and ``framework_cases.py`` the
+expected causes, ``launchers.py`` the launchers: torchrun, plain processes, spawn, Accelerate,
+Transformers, Lightning, DeepSpeed, Ray and Slurm. ``make.py`` runs the programs and writes their
+output to ``cases/``, with the paths of this checkout and of Python replaced by /job and /python.
+Judging the logs requires no framework.
 """

@@ -1,4 +1,4 @@
-"""What is known of a case before anybody judges it: cause, rank, and how it is made."""
+"""The expected result of a case, and how to run it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ HEALTHY = "no-failure"
 
 @dataclass(frozen=True)
 class Expected:
-    """``accepted``: causes as good as ``cause``. ``rank``: the one to name, None where a log cannot tell.
+    """Expected cause and rank of a case, and how to run it.
 
-    ``program``: where several cases share one. ``options`` go to the launcher, ``arguments`` to the program.
-    ``needs``: the packages without which the case cannot be made anew.
+    ``accepted``: causes as correct as ``cause``. ``rank``: the rank to report, None if the log does not
+    determine it. ``program``: set if several cases share one. ``options`` are passed to the launcher,
+    ``arguments`` to the program. ``needs``: packages required to run the case.
     """
 
     cause: str
@@ -26,14 +27,14 @@ class Expected:
     program: str = ""
     launcher: str = "torchrun"
     needs: tuple[str, ...] = ()
-    signal_after_s: float | None = None  # when the launcher gets ``signal``
+    signal_after_s: float | None = None  # when ``signal`` is sent to the launcher
     signal: signal.Signals = signal.SIGTERM
-    shm_bytes: int | None = None  # size of a /dev/shm of its own
-    kernel_log: bool = False  # the kernel's lines are kept as well; for cases with a memory cgroup
+    shm_bytes: int | None = None  # size of a separate /dev/shm
+    kernel_log: bool = False  # also store the kernel's messages; for cases with a memory cgroup
 
     @property
     def as_root(self) -> bool:
-        """True where a mount, a host name or a cgroup of its own is needed."""
+        """Return whether the case needs root, for its own mount, host name or cgroup."""
         return (
             self.shm_bytes is not None
             or self.kernel_log
@@ -41,7 +42,5 @@ class Expected:
         )
 
 
-LATE = (
-    "watchdog-timeout-straggler",
-    "rank-missing-collective",
-)  # a rank that comes late, seen from the others
+#: Causes that the logs of the other ranks support if one rank is late.
+LATE = ("watchdog-timeout-straggler", "rank-missing-collective")

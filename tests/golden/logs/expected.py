@@ -1,4 +1,4 @@
-"""What each case of the corpus is: its cause in the catalogue, others that are right as well, and the rank."""
+"""Expected results of all cases: cause, accepted alternatives, and rank."""
 
 from __future__ import annotations
 

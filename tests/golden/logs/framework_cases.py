@@ -1,4 +1,4 @@
-"""What Accelerate, Transformers, Lightning, DeepSpeed, Ray and Slurm print."""
+"""Cases of Accelerate, Transformers, Lightning, DeepSpeed, Ray and Slurm."""
 
 from __future__ import annotations
 

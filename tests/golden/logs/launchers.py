@@ -1,4 +1,4 @@
-"""How the programs of the corpus are started: each way to start a job, as a list of processes."""
+"""Launchers of the corpus: each returns the processes to start for a case."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MASTER = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(PORT)}
 
 @dataclass(frozen=True)
 class Start:
-    """One process that is started for a job. ``log``: the file of the case that gets its output."""
+    """A process of a job. ``log``: the file of the case for its output."""
 
     command: list[str]
     log: str = "log.txt"
@@ -33,14 +33,14 @@ class Start:
 
 @dataclass(frozen=True)
 class Launcher:
-    """``starts``: the processes of a case, from what is expected, its script and a folder. ``tool``: what it needs."""
+    """``starts`` returns the processes from case, script and folder; ``tool`` is a required program."""
 
     starts: Callable[[Expected, Path, Path], list[Start]]
     tool: str = ""
 
 
 def torchrun(case: Expected, script: Path, _: Path) -> list[Start]:
-    """One agent. A /dev/shm of its own lives in a mount namespace."""
+    """Start one agent; a separate /dev/shm requires a mount namespace."""
     command = [
         *TORCHRUN,
         *case.options,
@@ -54,18 +54,18 @@ def torchrun(case: Expected, script: Path, _: Path) -> list[Start]:
     return [Start(command)]
 
 
-def torchrun_on_a_taken_port(case: Expected, script: Path, _: Path) -> list[Start]:
-    """The port of the rendezvous belongs to somebody else for as long as the agent needs."""
-    hold = (
+def torchrun_on_occupied_port(case: Expected, script: Path, _: Path) -> list[Start]:
+    """Start the agent while another process occupies the port of the rendezvous."""
+    occupy = (
         f"import socket, time; held = socket.create_server(('127.0.0.1', {PORT})); time.sleep(15)"
     )
     address = ["--master-addr=127.0.0.1", f"--master-port={PORT}", "--node-rank=0", "--nnodes=1"]
     agent = [*TORCHRUN, *address, f"--nproc-per-node={case.processes}", str(script)]
-    return [Start([sys.executable, "-c", hold]), Start(agent)]
+    return [Start([sys.executable, "-c", occupy]), Start(agent)]
 
 
 def torchrun_with_folders(case: Expected, script: Path, folder: Path) -> list[Start]:
-    """A file a rank and stream in torchrun's folder of logs."""
+    """Use torchrun's log folder, with one file per rank and stream."""
     logs = [f"--log-dir={folder}/logs", "--redirects=3"]
     command = [
         *TORCHRUN,
@@ -79,7 +79,7 @@ def torchrun_with_folders(case: Expected, script: Path, folder: Path) -> list[St
 
 
 def nodes(case: Expected, script: Path, _: Path) -> list[Start]:
-    """An agent a node, each with the host name of its own; ``processes`` are those of one node."""
+    """Start one agent per node, each with its own host name; ``processes`` is per node."""
     return [
         Start(_on_host(node, _agent(case, node, script)), log=f"node-{node}.txt")
         for node in range(2)
@@ -87,7 +87,7 @@ def nodes(case: Expected, script: Path, _: Path) -> list[Start]:
 
 
 def first_node_alone(case: Expected, script: Path, _: Path) -> list[Start]:
-    """The second node never comes."""
+    """Start only the first of two nodes."""
     return [Start(_on_host(0, _agent(case, 0, script)))]
 
 
@@ -121,7 +121,7 @@ def _on_host(node: int, command: list[str]) -> list[str]:
 
 
 def ranks(case: Expected, script: Path, _: Path) -> list[Start]:
-    """The ranks alone, as a scheduler's script starts them: no agent, all into one file."""
+    """Start the ranks without an agent, as a scheduler's script does, with output to one file."""
     world = MASTER | {"WORLD_SIZE": str(case.processes)}
     return [
         Start(
@@ -132,12 +132,12 @@ def ranks(case: Expected, script: Path, _: Path) -> list[Start]:
 
 
 def python(case: Expected, script: Path, _: Path) -> list[Start]:
-    """The script starts its own processes."""
+    """Start only the script, which starts its own processes."""
     return [Start([sys.executable, str(script), *case.arguments], environment=MASTER)]
 
 
 def accelerate(case: Expected, script: Path, _: Path) -> list[Start]:
-    """``accelerate launch``, which starts several processes only when it is told of several GPUs."""
+    """Use ``accelerate launch``; it starts several processes only with ``--multi_gpu``."""
     launch = [
         str(Path(sys.executable).parent / "accelerate"),
         "launch",
@@ -154,7 +154,7 @@ def accelerate(case: Expected, script: Path, _: Path) -> list[Start]:
 
 
 def deepspeed(case: Expected, script: Path, _: Path) -> list[Start]:
-    """The ``deepspeed`` launcher, with the accelerator "cpu"."""
+    """Use the ``deepspeed`` launcher with the accelerator "cpu"."""
     launch = [
         sys.executable,
         str(Path(sys.executable).parent / "deepspeed"),
@@ -170,7 +170,7 @@ def deepspeed(case: Expected, script: Path, _: Path) -> list[Start]:
 
 
 def srun(case: Expected, script: Path, _: Path) -> list[Start]:
-    """``srun -l``: each line with the number of its task."""
+    """Use ``srun -l``, which prefixes each line with its task number."""
     ranked = [
         "sh",
         "-c",
@@ -188,7 +188,7 @@ def srun(case: Expected, script: Path, _: Path) -> list[Start]:
 
 
 def sbatch(case: Expected, script: Path, folder: Path) -> list[Start]:
-    """A batch script that runs torchrun, and the output file of the job."""
+    """Submit a batch script that runs torchrun; the log is the output file of the job."""
     inner = " ".join(
         [
             *TORCHRUN,
@@ -207,12 +207,12 @@ def sbatch(case: Expected, script: Path, folder: Path) -> list[Start]:
         *case.options,
         "job.sh",
     ]
-    return [Start(command, log="sbatch.said")]
+    return [Start(command, log="sbatch.stdout")]
 
 
 LAUNCHERS = {
     "torchrun": Launcher(torchrun),
-    "torchrun-on-a-taken-port": Launcher(torchrun_on_a_taken_port),
+    "torchrun-on-a-taken-port": Launcher(torchrun_on_occupied_port),
     "torchrun-with-folders": Launcher(torchrun_with_folders),
     "nodes": Launcher(nodes, tool="unshare"),
     "first-node-alone": Launcher(first_node_alone, tool="unshare"),

@@ -1,7 +1,7 @@
-"""Runs the programs of the corpus and keeps what they print: ``python -m tests.golden.logs.make [NAME…]``.
+"""Run the programs of the corpus and store their output: ``python -m tests.golden.logs.make [NAME…]``.
 
-A case of a framework is made by the Python of an environment that has it (``Expected.needs``) beside the torch of the
-project; ``case.json`` tells the versions. Some cases need root: a mount or host name of their own, a memory cgroup.
+A case of a framework requires an environment with its packages (``Expected.needs``) and torch;
+``case.json`` records the versions. Some cases need root, for a mount, a host name or a memory cgroup.
 """
 
 from __future__ import annotations
@@ -31,23 +31,21 @@ LIMIT_S = 120.0
 
 
 def main(names: list[str]) -> int:
-    """Make the cases named, or all that can be made with the packages of this environment."""
+    """Run and store the named cases, or all that can be run in this environment."""
     unknown = [name for name in names if name not in EXPECTED]
     if unknown:
-        print(
-            f"there is no program {unknown[0]!r}; there are: {', '.join(EXPECTED)}", file=sys.stderr
-        )
+        print(f"unknown case {unknown[0]!r}; choose from: {', '.join(EXPECTED)}", file=sys.stderr)
         return 2
     for name in names or EXPECTED:
-        if why := lacking(EXPECTED[name]):
-            print(f"{name}: not made: {why}", flush=True)
+        if why := unavailable_reason(EXPECTED[name]):
+            print(f"{name}: not run: {why}", flush=True)
             continue
-        keep(name, EXPECTED[name], run(name, EXPECTED[name]))
+        store_case(name, EXPECTED[name], run(name, EXPECTED[name]))
     return 0
 
 
-def lacking(expected: Expected) -> str:
-    """Why a case cannot be made here, or nothing."""
+def unavailable_reason(expected: Expected) -> str:
+    """Return why a case cannot be run here; '' if it can."""
     for package in expected.needs:
         try:
             metadata.version(package)
@@ -55,22 +53,22 @@ def lacking(expected: Expected) -> str:
             return f"the package {package} is not installed"
     tool = LAUNCHERS[expected.launcher].tool
     if tool and not shutil.which(tool):
-        return f"there is no {tool} here"
+        return f"{tool} is not installed"
     if (
         tool in {"srun", "sbatch"}
         and subprocess.run(["scontrol", "ping"], capture_output=True, check=False).returncode
     ):
-        return "no controller of Slurm answers"
+        return "no Slurm controller responds"
     return ""
 
 
-def keep(name: str, expected: Expected, logs: dict[str, str]) -> None:
-    """Write a case anew."""
+def store_case(name: str, expected: Expected, logs: dict[str, str]) -> None:
+    """Replace the stored files of a case."""
     folder = CASES / name
     shutil.rmtree(folder, ignore_errors=True)
-    for file, said in logs.items():
+    for file, text in logs.items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        (folder / file).write_bytes(said.encode())  # carriage returns are kept
+        (folder / file).write_bytes(text.encode())  # preserves carriage returns
     versions = {package: metadata.version(package) for package in ("torch", *expected.needs)}
     case = {
         "id": name,
@@ -80,14 +78,14 @@ def keep(name: str, expected: Expected, logs: dict[str, str]) -> None:
         "made_with": versions,
     }
     (folder / "case.json").write_text(json.dumps(case, indent=1) + "\n")
-    print(f"{name}: {sum(len(said.splitlines()) for said in logs.values())} lines", flush=True)
+    print(f"{name}: {sum(len(text.splitlines()) for text in logs.values())} lines", flush=True)
 
 
 def run(name: str, expected: Expected) -> dict[str, str]:
-    """What one program prints, by the file of the case: both streams of a process together."""
+    """Run a case; return its output by file name, stdout and stderr of a process together."""
     script = HERE / "programs" / f"{expected.program or name}.py"
-    with tempfile.TemporaryDirectory(prefix="job-") as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(prefix="job-") as path:
+        folder = Path(path)
         began = time.time()
         environment = {
             **os.environ,
@@ -118,49 +116,49 @@ def run(name: str, expected: Expected) -> dict[str, str]:
             for job in jobs:
                 job.wait(timeout=max(1.0, LIMIT_S + began - time.time()))
         finally:
-            for job in jobs:  # the whole group: ranks outlive a launcher that was given up
+            for job in jobs:  # the process group: ranks survive their launcher after a timeout
                 with suppress(ProcessLookupError):
                     os.killpg(job.pid, signal.SIGKILL)
         logs = {
             str(log.relative_to(folder)): log.read_bytes().decode(errors="replace")
-            for log in kept(folder)
+            for log in written_logs(folder)
         }
         if expected.kernel_log:
             logs["dmesg.txt"] = kernel_lines(began)
-    return {file: neutral(said, place) for file, said in logs.items()}
+    return {file: anonymize(text, path) for file, text in logs.items()}
 
 
-def kept(folder: Path) -> list[Path]:
-    """The logs that a job left: those of its processes, and torchrun's folder with a file a rank and stream."""
-    written = [
+def written_logs(folder: Path) -> list[Path]:
+    """Return the logs of a job: those of its processes and those in torchrun's log folder."""
+    logs = [
         path
         for path in folder.rglob("*")
         if path.suffix in {".txt", ".log", ".out"} and path.stat().st_size
     ]
-    return sorted(written)
+    return sorted(logs)
 
 
 def kernel_lines(began: float) -> str:
-    """What the kernel has said since ``began`` (seconds since the epoch) about a lack of memory."""
+    """Return the lines of the kernel log since ``began`` (seconds since the epoch)."""
     booted = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
-    found = []
+    lines = []
     for line in subprocess.run(
         ["dmesg"], capture_output=True, text=True, check=True
     ).stdout.splitlines():
         stamp = re.match(r"\[\s*([\d.]+)\]", line)
         if stamp and booted + float(stamp[1]) > began - 1:
-            found.append(line)
-    return "\n".join(found) + "\n"
+            lines.append(line)
+    return "\n".join(lines) + "\n"
 
 
-def neutral(text: str, place: str) -> str:
-    """Without the folders and the host of this machine."""
+def anonymize(text: str, path: str) -> str:
+    """Replace the folders, kernel version and host name of this machine."""
     packages, standard = (sysconfig.get_path(kind) for kind in ("purelib", "stdlib"))
     torch = str(metadata.distribution("torch").locate_file(""))
-    places = {
+    names = {
         str(HERE / "programs"): "/job",
-        os.path.realpath(place): "/job",
-        place: "/job",
+        os.path.realpath(path): "/job",
+        path: "/job",
         packages: "/python/site-packages",
         torch: "/python/site-packages",
         standard: "/python/lib/python3",
@@ -169,12 +167,11 @@ def neutral(text: str, place: str) -> str:
         sys.executable: "/python/bin/python",
         sys.prefix: "/python",
     }
-    for real, name in places.items():
+    for real, name in names.items():
         text = text.replace(real, name)
     text = text.replace(os.uname().release, "6.1.0")
-    text = re.sub(
-        r"(?m)^\d+\t[\d.]+\t(?!ray::|/python).*\n", "", text
-    )  # Ray lists the processes of others as well
+    # Ray also lists processes that do not belong to the job.
+    text = re.sub(r"(?m)^\d+\t[\d.]+\t(?!ray::|/python).*\n", "", text)
     text = re.sub(r"/process_api(/[0-9a-f]+)?", "/job.slice", text)
     return re.sub(rf"\b{re.escape(socket.gethostname())}\b", "node-1", text)
 

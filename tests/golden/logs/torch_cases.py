@@ -1,4 +1,4 @@
-"""What torch alone prints: torchrun, two agents, spawn and bare ranks."""
+"""Cases of torch alone: torchrun, two agents, spawn and plain processes."""
 
 from __future__ import annotations
 

@@ -52,9 +52,8 @@ def test_shares_by_speed_are_faster_with_equal_losses(tmp_path):
     shares = sizes(by_speed[1])
     assert sum(shares) == 64
     assert min(shares[:2]) > max(shares[2:])
-    assert float(by_speed[2].replace(",", "")) > float(
-        equal[1].replace(",", "")
-    )  # twice as fast on an idle machine
+    # Twice as fast on an idle machine.
+    assert float(by_speed[2].replace(",", "")) > float(equal[1].replace(",", ""))
     assert float(re.search(rf"losses differ by at most {NUMBER}", output)[1]) < 1e-5
     after, before = sizes(rebalanced[1]), sizes(rebalanced[2])
     assert before == shares

@@ -46,14 +46,14 @@ each = pytest.mark.parametrize(
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """Return the result of 60 undisturbed steps of a trainer; each is run once."""
-    kept = {}
+    results = {}
 
     def undisturbed(name):
-        if name not in kept:
+        if name not in results:
             example, *arguments = TRAINERS[name]
             folder = tmp_path_factory.mktemp(name)
-            kept[name] = train(example, folder, "--save-best", str(folder), *arguments)
-        return kept[name]
+            results[name] = train(example, folder, "--save-best", str(folder), *arguments)
+        return results[name]
 
     return undisturbed
 
@@ -85,12 +85,12 @@ def test_losses_equal_those_of_ddp(name, trained):
 
 
 def test_saved_weights_are_those_of_the_best_step(trained):
-    kept = [
+    states = [
         torch.load(trained(name).folder / "best.pt", weights_only=True) for name in ("ddp", "fsdp2")
     ]
     _, _, best = trained("ddp").ended()[0]
-    assert [each["step"] for each in kept] == [best, best]
-    torch.testing.assert_close(*(each["model"] for each in kept), atol=1e-4, rtol=0)
+    assert [each["step"] for each in states] == [best, best]
+    torch.testing.assert_close(*(each["model"] for each in states), atol=1e-4, rtol=0)
 
 
 def test_batches_that_do_not_fit_are_halved_without_losing_samples(trained, tmp_path):
@@ -115,9 +115,9 @@ def test_evaluation_over_its_budget_is_aborted(trained, tmp_path):
 
 def test_failed_evaluations_are_neither_best_nor_without_improvement(tmp_path):
     faults = ";".join(f"exception@rank={step // 10 % 2},step={step}" for step in (10, 20, 30, 40))
-    kept = ("--metrics-file", str(tmp_path / "metrics.jsonl"))
+    metrics = ("--metrics-file", str(tmp_path / "metrics.jsonl"))
     trained = train(
-        "ddp", tmp_path, "--steps", "40", "--patience", "1", "--fail-evaluation", faults, *kept
+        "ddp", tmp_path, "--steps", "40", "--patience", "1", "--fail-evaluation", faults, *metrics
     )
     assert trained.status == 0, trained.output
     assert sorted(trained.losses) == list(range(1, 41))

@@ -19,7 +19,7 @@ from holdfast.plan.generate.migration import ConfigFormat
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(400),
-]  # up to three jobs each, of torch's and DeepSpeed's imports
+]  # up to three jobs each, which import torch and DeepSpeed
 TRAIN = Path(__file__).parents[3] / "examples" / "frameworks" / "train.py"
 DEEPSPEED = pytest.mark.skipif(
     find_spec("deepspeed") is None, reason="deepspeed is not installed: make setup"
@@ -38,8 +38,8 @@ OTHERS = [
 FORMS = {"ddp": None, "fsdp2": ConfigFormat.FSDP2, "zero1": ConfigFormat.DEEPSPEED} | dict.fromkeys(
     ("zero2", "zero3"), ConfigFormat.DEEPSPEED
 )
-#: From which strategy to which: both ways between the frameworks. The guide's page names them.
-CARRIED = [
+#: Source and target strategy, in both directions between the frameworks; the guide lists them.
+CONVERTED_PAIRS = [
     pytest.param("zero2", "fsdp2", marks=(DEEPSPEED, pytest.mark.matrix)),
     pytest.param("fsdp2", "zero3", marks=(DEEPSPEED, pytest.mark.matrix)),
     pytest.param("ddp", "zero1", marks=(DEEPSPEED, pytest.mark.matrix)),
@@ -83,39 +83,48 @@ def train(strategy, *arguments, samples=4, ranks=None):
 
 
 @pytest.fixture(scope="module")
-def whole():
+def uninterrupted_losses():
     """Return the losses of six uninterrupted steps of DDP on two or four ranks; run once each."""
-    kept = {}
+    results = {}
 
     def losses(ranks):
-        if ranks not in kept:
-            kept[ranks] = train("ddp", "--steps", 6, ranks=ranks)
-        return kept[ranks]
+        if ranks not in results:
+            results[ranks] = train("ddp", "--steps", 6, ranks=ranks)
+        return results[ranks]
 
     return losses
 
 
 @pytest.fixture(scope="module")
-def half(tmp_path_factory):
+def interrupted_run(tmp_path_factory):
     """Return folder and losses of four steps of a strategy; run once each."""
-    kept = {}
+    results = {}
 
-    def made(strategy):
-        if strategy not in kept:
+    def run_of(strategy):
+        if strategy not in results:
             folder = tmp_path_factory.mktemp(strategy)
-            asked = ("--steps", 4, "--save", folder / "saved", "--measure", folder / "figures.json")
-            kept[strategy] = folder, train(strategy, *asked)
-        return kept[strategy]
+            options = (
+                "--steps",
+                4,
+                "--save",
+                folder / "saved",
+                "--measure",
+                folder / "figures.json",
+            )
+            results[strategy] = folder, train(strategy, *options)
+        return results[strategy]
 
-    return made
+    return run_of
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("strategy", ["ddp", *OTHERS])
-def test_learns_as_ddp_does_and_resumes_from_its_checkpoint(strategy, whole, half):
-    folder, first = half(strategy)
+def test_learns_as_ddp_does_and_resumes_from_its_checkpoint(
+    strategy, uninterrupted_losses, interrupted_run
+):
+    folder, first = interrupted_run(strategy)
     second = train(strategy, "--steps", 2, "--load", folder / "saved")
-    expected = whole(RANKS.get(strategy, 2))
+    expected = uninterrupted_losses(RANKS.get(strategy, 2))
     assert sorted(first | second) == [1, 2, 3, 4, 5, 6]
     assert first | second == pytest.approx(expected, abs=1e-5)
     assert expected[6] < expected[1] - 0.2
@@ -137,11 +146,11 @@ def check(figures, strategy):
 
 
 @pytest.mark.matrix
-def test_frozen_vision_model_is_not_trained(whole, tmp_path):
+def test_frozen_vision_model_is_not_trained(uninterrupted_losses, tmp_path):
     import torch
 
     losses = train("ddp", "--steps", 4, "--freeze-vision", "--save", tmp_path)
-    assert losses[1] == pytest.approx(whole(2)[1])
+    assert losses[1] == pytest.approx(uninterrupted_losses(2)[1])
     assert losses[4] < losses[1]
     state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     frozen = [name for name in state["model"] if name.startswith("vision.")]
@@ -154,18 +163,20 @@ def test_hybrid_requires_four_ranks():
         train("hybrid", "--steps", 1, ranks=2)
 
 
-@pytest.mark.parametrize(("origin", "to"), CARRIED)
-def test_commands_of_the_migration_guide_convert_checkpoints(origin, to, whole, half, tmp_path):
-    folder, first = half(origin)
-    carry_over(folder / "saved", origin, to, tmp_path)
+@pytest.mark.parametrize(("origin", "to"), CONVERTED_PAIRS)
+def test_commands_of_the_migration_guide_convert_checkpoints(
+    origin, to, uninterrupted_losses, interrupted_run, tmp_path
+):
+    folder, first = interrupted_run(origin)
+    convert(folder / "saved", origin, to, tmp_path)
     second = train(to, "--steps", 2, "--load", tmp_path / "converted")
-    assert first | second == pytest.approx(whole(2), abs=1e-5)
+    assert first | second == pytest.approx(uninterrupted_losses(2), abs=1e-5)
 
 
-def carry_over(saved, origin, to, folder):
+def convert(saved, origin, to, folder):
     """Run the guide's command, with another file name, number of ranks and ZeRO stage."""
-    asked = (CONVERSION_SIDES[FORMS[origin]], CONVERSION_SIDES[FORMS[to]])
-    pair = next(each for each in conversion_pairs() if (each.origin, each.to) == asked)
+    sides = (CONVERSION_SIDES[FORMS[origin]], CONVERSION_SIDES[FORMS[to]])
+    pair = next(each for each in conversion_pairs() if (each.origin, each.to) == sides)
     words = shlex.split(pair.command.replace("--ranks 8", "--ranks 2").replace("zero2", to))
     there = saved / "checkpoint.pt" if origin == "ddp" else saved
     (folder / pair.origin.source).symlink_to(there)

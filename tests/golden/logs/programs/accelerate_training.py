@@ -1,4 +1,4 @@
-"""A training loop of Accelerate with a progress bar; the argument says what is wrong with it."""
+"""A training loop with Accelerate and a progress bar; the argument selects the fault."""
 
 import datetime as dt
 import os

@@ -1,4 +1,4 @@
-"""Rank 1 keeps every batch it has seen, under a limit on its address space (``ulimit -v``)."""
+"""Rank 1 stores all its batches, under a limit on its address space (``ulimit -v``)."""
 
 import resource
 

@@ -1,4 +1,4 @@
-"""Rank 1 is late once; the others catch what the watching barrier says and retry, on connections that it broke."""
+"""Rank 1 is late once; the others catch the error of monitored_barrier and retry on broken connections."""
 
 import datetime as dt
 import time

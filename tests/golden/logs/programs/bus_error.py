@@ -1,4 +1,4 @@
-"""The memory-mapped data set of rank 1 is overwritten by a shorter one while it is read."""
+"""The memory-mapped dataset of rank 1 is overwritten by a shorter one while it is read."""
 
 import mmap
 import os

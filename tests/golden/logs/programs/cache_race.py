@@ -1,4 +1,4 @@
-"""Both ranks unpack the same archive into one cache; the second finds it half done."""
+"""Both ranks unpack the same archive into one cache; the second reads it half unpacked."""
 
 import os
 import time

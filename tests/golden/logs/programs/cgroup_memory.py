@@ -1,4 +1,4 @@
-"""Rank 2 grows over the limit of its memory cgroup, and the kernel kills it."""
+"""Rank 2 exceeds the limit of its memory cgroup, and the kernel kills it."""
 
 import os
 from pathlib import Path

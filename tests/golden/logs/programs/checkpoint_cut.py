@@ -1,4 +1,4 @@
-"""A checkpoint that was cut when the last job died."""
+"""A checkpoint that was truncated when the previous job died."""
 
 import tempfile
 from pathlib import Path

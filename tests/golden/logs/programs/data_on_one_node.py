@@ -1,4 +1,4 @@
-"""The data set was copied to the first node only."""
+"""The dataset was copied to the first node only."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""Re-entrant checkpointing of a shared layer: its gradient arrives twice."""
+"""Reentrant checkpointing of a shared layer: its gradient is marked ready twice."""
 
 import torch
 import torch.distributed as dist

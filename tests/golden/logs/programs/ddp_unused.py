@@ -1,4 +1,4 @@
-"""A head of the model that no loss uses."""
+"""The loss does not use one head of the model."""
 
 import torch
 import torch.distributed as dist

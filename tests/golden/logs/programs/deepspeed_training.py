@@ -1,4 +1,4 @@
-"""ZeRO of DeepSpeed on CPUs; the argument says what is wrong."""
+"""DeepSpeed ZeRO on CPUs; the argument selects the fault."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import time
 import deepspeed
 import torch
 
-FAULT = sys.argv[-1]  # before it stands --local_rank
+FAULT = sys.argv[-1]  # --local_rank precedes it
 SETTINGS = {
     "train_batch_size": 16 if FAULT == "config" else 6,
     "train_micro_batch_size_per_gpu": 2,

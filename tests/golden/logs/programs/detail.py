@@ -1,4 +1,4 @@
-"""Ranks make different collectives, under TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+"""Ranks call different collectives, under TORCH_DISTRIBUTED_DEBUG=DETAIL."""
 
 import datetime as dt
 

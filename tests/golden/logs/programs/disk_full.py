@@ -1,4 +1,4 @@
-"""The file system that checkpoints go to is full (the small one that stands for it is /dev/shm)."""
+"""The file system for checkpoints is full; a small /dev/shm represents it."""
 
 import torch
 import torch.distributed as dist

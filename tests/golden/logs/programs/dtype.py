@@ -1,4 +1,4 @@
-"""Rank 1 reduces in another precision."""
+"""Rank 1 reduces with another dtype."""
 
 import datetime as dt
 

@@ -1,4 +1,4 @@
-"""The last rank fails in the evaluation after training; the others are in its collective."""
+"""The last rank fails in the evaluation after training; the others wait in its collective."""
 
 import torch
 import torch.distributed as dist

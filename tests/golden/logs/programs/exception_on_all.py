@@ -1,4 +1,4 @@
-"""A path of the configuration that exists nowhere."""
+"""A path in the configuration does not exist on any rank."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One rank misses a key of its shard; the others lose their peer."""
+"""A key is missing in the shard of one rank; the others lose their peer."""
 
 import torch
 import torch.distributed as dist

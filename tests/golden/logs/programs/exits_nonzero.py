@@ -1,4 +1,4 @@
-"""Rank 1 gives up with a status that its licence server taught it, and says no word."""
+"""Rank 1 exits with an application-specific status and without output."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Rank 1 opens every shard of the data set at once."""
+"""Rank 1 opens all shards of the dataset at once."""
 
 import resource
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The work is done and saved; the scheduler takes the node while rank 0 still uploads a copy."""
+"""Training is finished and saved; the scheduler terminates the job while rank 0 uploads a copy."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""A job that ends well."""
+"""A job that succeeds."""
 
 import torch
 import torch.distributed as dist

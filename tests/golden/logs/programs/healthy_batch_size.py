@@ -1,4 +1,4 @@
-"""The largest batch that fits is searched by trying: what fails on the way is printed, and the job ends well."""
+"""A search for the largest batch that fits prints its failed attempts; the job succeeds."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""A job that ends well and warns all the way."""
+"""A job that succeeds and prints warnings throughout."""
 
 import warnings
 

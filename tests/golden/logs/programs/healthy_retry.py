@@ -1,4 +1,4 @@
-"""A read fails once and is tried again; the traceback is printed, and the job ends well."""
+"""A read fails once and is retried; the traceback is printed, and the job succeeds."""
 
 import traceback
 

@@ -1,4 +1,4 @@
-"""The loss spikes, is NaN once and recovers."""
+"""The loss spikes, is NaN once, and recovers."""
 
 import torch
 import torch.distributed as dist

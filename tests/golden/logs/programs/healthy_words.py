@@ -1,4 +1,4 @@
-"""A job that ends well and whose reports are full of words that only look grave."""
+"""A job that succeeds and whose output contains many words that look like failures."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""A package that is installed nowhere."""
+"""A package is not installed on any rank."""
 
 import torch.distributed as dist
 

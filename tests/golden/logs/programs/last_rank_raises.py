@@ -1,4 +1,4 @@
-"""The last rank of the second node has a label outside of the classes."""
+"""The last rank of the second node reads a label out of range."""
 
 import torch
 import torch.distributed as dist

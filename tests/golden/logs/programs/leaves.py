@@ -1,4 +1,4 @@
-"""Rank 1 has trained long enough and leaves."""
+"""Rank 1 has used up its training time and exits early."""
 
 import datetime as dt
 import sys

@@ -1,4 +1,4 @@
-"""Trainer of Lightning, which starts its own processes; the argument says what is wrong."""
+"""Lightning's Trainer, which starts its own processes; the argument selects the fault."""
 
 import datetime as dt
 import os

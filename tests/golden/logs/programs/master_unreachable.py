@@ -1,4 +1,4 @@
-"""Nobody listens at the address of the master."""
+"""No process listens at the master address."""
 
 import datetime as dt
 import os

@@ -1,4 +1,4 @@
-"""Rank 1 caches its whole data set in host memory, which is not as large."""
+"""Rank 1 caches a dataset that is larger than the host memory."""
 
 import torch
 import torch.distributed as dist

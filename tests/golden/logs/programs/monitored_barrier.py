@@ -1,4 +1,4 @@
-"""Rank 1 does not come to a monitored barrier."""
+"""Rank 1 never enters a monitored barrier."""
 
 import datetime as dt
 import time

@@ -1,4 +1,4 @@
-"""The name of the master does not resolve."""
+"""The host name of the master does not resolve."""
 
 import datetime as dt
 import os

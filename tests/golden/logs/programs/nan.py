@@ -1,4 +1,4 @@
-"""The loss becomes NaN, and the script stops for it."""
+"""The loss becomes NaN, and the script raises an exception."""
 
 import torch
 import torch.distributed as dist

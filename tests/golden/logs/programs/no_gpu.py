@@ -1,4 +1,4 @@
-"""A script for GPUs on a machine, or with a torch, that has none."""
+"""A script for GPUs runs on a machine without GPUs or with a CPU-only torch."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The second host goes down in the middle of training: its agent and its ranks are gone at once."""
+"""The second host fails in the middle of training: its agent and ranks are killed at once."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Rank 0 may not write its results; the others are done."""
+"""Rank 0 has no permission to write its results; the others have finished."""
 
 import torch
 import torch.distributed as dist

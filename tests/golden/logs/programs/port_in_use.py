@@ -1,1 +1,1 @@
-"""Never runs: the port of the rendezvous is taken."""
+"""Never runs: the port of the rendezvous is in use."""

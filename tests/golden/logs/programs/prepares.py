@@ -1,4 +1,4 @@
-"""Rank 0 tokenizes the data set, for longer than the others wait at the barrier."""
+"""Rank 0 tokenizes the dataset for longer than the timeout of the others at the barrier."""
 
 import datetime as dt
 import sys

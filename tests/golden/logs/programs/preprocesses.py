@@ -1,4 +1,4 @@
-"""Rank 2 tokenises its part for longer than the others' time-out allows; torch tells all it does."""
+"""Rank 2 tokenizes its part for longer than the timeout of the others, with torch's INFO logs."""
 
 import datetime as dt
 import time

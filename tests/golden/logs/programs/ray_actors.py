@@ -1,4 +1,4 @@
-"""Ranks as actors of Ray; the argument says what becomes of the one of rank 1."""
+"""Ranks as Ray actors; the argument selects the fault of rank 1."""
 
 import os
 import signal

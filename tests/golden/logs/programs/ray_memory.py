@@ -1,4 +1,4 @@
-"""Tasks of Ray fill the host's memory, and Ray's memory monitor kills the newest."""
+"""Ray tasks fill the host's memory, and Ray's memory monitor kills the newest."""
 
 import time
 

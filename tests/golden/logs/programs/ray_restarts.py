@@ -1,4 +1,4 @@
-"""An actor of Ray dies once, is restarted, and the job ends well."""
+"""A Ray actor dies once, is restarted, and the job succeeds."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""TorchTrainer of Ray Train; the loop of rank 1 meets a batch that it cannot stack."""
+"""TorchTrainer of Ray Train; rank 1 reads a batch that it cannot stack."""
 
 import sys
 import tempfile

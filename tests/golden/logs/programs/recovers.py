@@ -1,4 +1,4 @@
-"""The storage refuses rank 1 in the first attempt; the agent restarts all, and the second attempt ends well."""
+"""A storage error on rank 1 fails the first attempt; the agent restarts all ranks, and the second succeeds."""
 
 import os
 import time

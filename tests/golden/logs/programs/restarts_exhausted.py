@@ -1,4 +1,4 @@
-"""The label map of rank 1 lacks a class: every attempt ends at the same batch."""
+"""A class is missing in the label map of rank 1: every attempt fails at the same batch."""
 
 import datetime as dt
 import os

@@ -1,4 +1,4 @@
-"""Rank 1 fails in the first attempt; the restarted ranks meet the addresses of the dead ones in the store."""
+"""Rank 1 fails in the first attempt; the restarted ranks read addresses of dead ranks from the store."""
 
 import datetime as dt
 import os

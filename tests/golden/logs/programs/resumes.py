@@ -1,4 +1,4 @@
-"""The checkpoint is of the model before its head was widened."""
+"""The checkpoint was saved before the head of the model was widened."""
 
 import io
 

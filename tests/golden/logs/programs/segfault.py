@@ -1,4 +1,4 @@
-"""An extension of rank 1 reads from address 0."""
+"""An extension on rank 1 reads from address 0."""
 
 import ctypes
 

@@ -1,4 +1,4 @@
-"""Rank 2 sends a batch that is one shorter."""
+"""The tensor of rank 2 has one element fewer."""
 
 import datetime as dt
 

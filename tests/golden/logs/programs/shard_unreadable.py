@@ -1,4 +1,4 @@
-"""The shard of rank 1 is not the text that the reader takes it for."""
+"""The shard of rank 1 is not valid text."""
 
 import tempfile
 from pathlib import Path

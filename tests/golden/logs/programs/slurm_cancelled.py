@@ -1,4 +1,4 @@
-"""Somebody cancels the job of Slurm in the middle of training."""
+"""The Slurm job is cancelled in the middle of training."""
 
 import os
 import subprocess

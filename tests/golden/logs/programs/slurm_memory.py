@@ -1,4 +1,4 @@
-"""Task 1 keeps all activations, until the step has used up its memory."""
+"""Task 1 keeps all activations until the Slurm step exceeds its memory."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Processes of torch.multiprocessing.spawn; the one of rank 1 raises, is killed, or crashes."""
+"""Processes of torch.multiprocessing.spawn; rank 1 raises, is killed, or crashes."""
 
 import ctypes
 import os

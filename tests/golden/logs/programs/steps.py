@@ -1,4 +1,4 @@
-"""A job that does its steps and ends well, if nobody disturbs it."""
+"""A job that succeeds unless it is interrupted."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Rank 0 announces the tokenizer under one name; the others wait for it under another."""
+"""Rank 0 sets one store key for the tokenizer; the others wait for another key."""
 
 import datetime as dt
 

@@ -1,4 +1,4 @@
-"""Trainer of Transformers with a tiny model of random weights; the argument says what is wrong."""
+"""The Trainer of Transformers with a tiny random model; the argument selects the fault."""
 
 import math
 import os

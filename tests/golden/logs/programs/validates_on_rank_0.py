@@ -1,4 +1,4 @@
-"""Rank 0 alone validates, and its metric reduces over all ranks."""
+"""Only rank 0 validates, and its metric reduces over all ranks."""
 
 import datetime as dt
 

@@ -1,4 +1,4 @@
-"""Nothing is wrong with the program: it is never started, for a node is missing."""
+"""A correct program that is never started because a node is missing."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""The start script of rank 1 has the port of another job."""
+"""The start script of rank 1 sets the port of another job."""
 
 import datetime as dt
 import os

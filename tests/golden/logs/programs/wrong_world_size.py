@@ -1,4 +1,4 @@
-"""WORLD_SIZE counts one process more than are started."""
+"""WORLD_SIZE is one more than the number of started processes."""
 
 import datetime as dt
 import os
