@@ -57,7 +57,7 @@ def save(folder, **more):
         **more,
     }
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that there are no other ranks
+        warnings.simplefilter("ignore")  # single-process warning
         dcp.save(state, checkpoint_id=folder, no_dist=True)
     return folder
 
@@ -66,7 +66,7 @@ def save(folder, **more):
 @pytest.mark.parametrize(
     ("kind", "ranks"),
     [
-        # DCP of FSDP2 and DDP goes through the matrix of conversions in every run.
+        # The conversion matrix covers DCP of FSDP2 and DDP in every run.
         pytest.param(kind, ranks, marks=() if kind == "dcp-flat" else pytest.mark.matrix)
         for kind, ranks in SPREAD.items()
     ],
@@ -112,11 +112,11 @@ def test_assumed_frozen_module_is_reported(tmp_path_factory):
     same_optimizer(found, truth["optimizer"], "module.")
     assert "module.frozen.weight" in found.notes[0]
     assert "--frozen" in found.notes[0]
-    said = reader.read_contents(folder / "saved", MappingHints(("*frozen*",)))
-    same_optimizer(said, truth["optimizer"], "module.")
-    assert said.notes == ()
-    assert said.frozen == {"module.frozen.weight", "module.frozen.bias"}
-    assert said.buffers == {"module.scale", "module.seen"}
+    hinted = reader.read_contents(folder / "saved", MappingHints(("*frozen*",)))
+    same_optimizer(hinted, truth["optimizer"], "module.")
+    assert hinted.notes == ()
+    assert hinted.frozen == {"module.frozen.weight", "module.frozen.bias"}
+    assert hinted.buffers == {"module.scale", "module.seen"}
 
 
 def test_single_process_checkpoint(saved):

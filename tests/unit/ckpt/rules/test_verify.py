@@ -66,7 +66,7 @@ def test_intact_torch_file_has_no_findings(tmp_path):
 def test_flipped_bit_is_detected(tmp_path, name):
     path = saved(tmp_path)
     flip(path, WEIGHTS[name])
-    torch.load(path, weights_only=True)  # which says nothing
+    torch.load(path, weights_only=True)  # carries no information
     _, findings = found(path)
     assert causes(findings) == [("checkpoint-corrupt", "error")]
     assert name in findings[0].message
@@ -126,7 +126,7 @@ def test_quick_reads_no_values(tmp_path):
     assert build_verdict(findings, survey).unseen
 
 
-# ---- pieces in files, made by hand
+# ---- shards in files, built by hand
 
 
 def shard(file, start, shape, **more):
@@ -240,7 +240,7 @@ def written_at(folder, times):
         (
             {"__0_0.distcp": 60, "__1_0.distcp": 0, ".metadata": 0.2},
             ["error"],
-        ),  # saved over, and killed
+        ),  # overwritten, and killed
         ({"__0_0.distcp": 0, "__1_0.distcp": 3, ".metadata": 0.2}, ["error"]),
         ({"__0_0.distcp": 0, "__1_0.distcp": 0.3, ".metadata": 0.1}, []),  # copied
     ],

@@ -93,7 +93,7 @@ def test_stage_3_sub_group_size():
         flat.SUB_GROUP = was
 
 
-# ---- which tensors are divided
+# ---- tensors that are partitioned
 
 
 @pytest.fixture
