@@ -1,4 +1,4 @@
-"""Variables that files set: all forms of launch scripts, images, manifests and programs, with line numbers."""
+"""Variables that files set: all kinds of launch scripts, images, manifests and programs, with line numbers."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ print(os.environ["NCCL_DEBUG"])
         ("with open('x'):\n    import torch", {ReadMoment.IMPORT: 3}),
     ],
 )
-def test_what_a_program_has_done_before(tmp_path, before, passed):
+def test_what_a_program_does_before_the_setting(tmp_path, before, passed):
     file = tmp_path / "t.py"
     file.write_text(f"import os\n{before}\nos.environ['NCCL_DEBUG'] = 'WARN'\n")
     (setting,) = scan_folder([file]).settings
