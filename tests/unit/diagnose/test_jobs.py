@@ -15,7 +15,7 @@ from holdfast.diagnose.attach import jobs
 from holdfast.diagnose.attach.jobs import JobSearch
 from holdfast.host.processes.training_processes import ProcessTable, identify_rank, launcher_name
 
-#: A rank that starts a worker with its environment, prints its pid, and waits for the end of stdin.
+#: A rank that starts a worker with its environment, prints the worker's pid, and waits for the end of stdin.
 WITH_WORKER = """
 import subprocess, sys
 worker = subprocess.Popen([sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"],
@@ -113,7 +113,7 @@ def test_error_names_the_search_criteria():
 
 
 @pytest.mark.parametrize(
-    ("environ", "found"),
+    ("environ", "expected"),
     [
         ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}, (3, 8, 1, "RANK")),
         ({"SLURM_PROCID": "5", "SLURM_NTASKS": "16"}, (5, 16, None, "SLURM_PROCID")),
@@ -127,11 +127,13 @@ def test_error_names_the_search_criteria():
         ({}, None),
     ],
 )
-def test_rank_is_read_from_launcher_variables(environ, found):
-    said = identify_rank(environ)
+def test_rank_is_read_from_launcher_variables(environ, expected):
+    identity = identify_rank(environ)
     assert (
-        None if said is None else (said.rank, said.world_size, said.local_rank, said.origin)
-    ) == found
+        None
+        if identity is None
+        else (identity.rank, identity.world_size, identity.local_rank, identity.origin)
+    ) == expected
 
 
 @pytest.mark.parametrize(
@@ -173,7 +175,7 @@ def test_program_name_is_short():
         (
             {32767: 4, 301: 4, 302: 4, 9: 3},
             [9, 32767, 301, 302],
-        ),  # ids begin again after the highest
+        ),  # pids wrap around after the highest one
         ({1: 0, 9000: 0}, [1, 9000]),
     ],
 )

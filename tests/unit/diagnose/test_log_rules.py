@@ -181,7 +181,7 @@ def test_the_rank_that_reports_no_lost_peer_is_lost() -> None:
     assert gap is not None
     assert (gap.cause, gap.subject.rank) == ("peer-lost", 1)
     assert with_size is not None
-    assert with_size.subject.rank is None  # two are left
+    assert with_size.subject.rank is None  # two ranks remain
 
 
 def test_a_root_that_reset_the_connection_is_lost() -> None:
@@ -384,11 +384,11 @@ def test_data_preparation_that_exceeds_the_timeout() -> None:
 
 
 def test_gpus_of_one_host_that_connect_without_completing_a_collective() -> None:
-    made = "n1:5:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\nn1:5:9 [0] NCCL INFO Connected all trees\n"
-    root = verdict(made).root
+    log = "n1:5:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\nn1:5:9 [0] NCCL INFO Connected all trees\n"
+    root = verdict(log).root
     assert root is not None
     assert root.cause == "iommu-acs-p2p-hang"
-    assert verdict(made + "step 1 / 10 loss 2.0\n").root is None
+    assert verdict(log + "step 1 / 10 loss 2.0\n").root is None
     warned = 'h7:5:9 [0] NCCL WARN Missing "iommu=pt" from kernel command line\n'
     started = "h7:5:9 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.3<0>\n"
     found = verdict(warned + started).root
