@@ -34,7 +34,7 @@ def state(*pending: RecordedCall, **entered: int) -> RankState:
 
 
 def nothing(group: str, sequence: int) -> None:
-    """Find no call: the trace file has lost them all."""
+    """Find no call, as if the trace file had lost all of them."""
 
 
 def test_completed_calls_are_dropped_and_the_first_open_one_is_certain() -> None:

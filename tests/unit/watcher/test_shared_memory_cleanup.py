@@ -1,4 +1,4 @@
-"""Shared memory of killed processes is removed, and no other."""
+"""Shared memory of killed processes is removed, and no other shared memory."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ import pytest
 from holdfast.launcher.elastic import termination
 from holdfast.watcher import shared_memory_cleanup
 
-#: Creates a semaphore, as queues and locks of spawned processes do, and prints its name.
+#: Creates a semaphore, like queues and locks of spawned processes, and prints its name.
 SPAWNS = """
 import multiprocessing, time
 lock = multiprocessing.get_context("spawn").Lock()
@@ -49,15 +49,15 @@ def test_other_processes_are_no_cleaners(pid):
 
 
 def test_deepspeed_buffers_of_the_rendezvous_are_removed(tmp_path):
-    mine = f"deepspeed_allreduce_buffer_{os.getuid()}_127.0.0.1_"
-    ours = [f"{mine}29500_0", f"{mine}29500_1", f"{mine}29500_10"]
+    prefix = f"deepspeed_allreduce_buffer_{os.getuid()}_127.0.0.1_"
+    own = [f"{prefix}29500_0", f"{prefix}29500_1", f"{prefix}29500_10"]
     others = [
-        f"{mine}29501_0",
-        f"{mine}295000_0",
+        f"{prefix}29501_0",
+        f"{prefix}295000_0",
         "deepspeed_allreduce_buffer_77777_127.0.0.1_29500_0",
         "sem.mp-1",
     ]
-    for name in ours + others:
+    for name in own + others:
         (tmp_path / name).touch()
     shared_memory_cleanup.remove_shared_memory("127.0.0.1", 29500, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
