@@ -146,13 +146,14 @@ def test_adjusted_job_is_compared_by_effective_steps():
             ),
         ),
     )
-    lived = replace(GOOD, traces={0: odd}, ledgers=ledgers)
-    assert find_violations(replace(SCENARIO, adjusted="skip"), lived, UNDISTURBED) == []
+    adjusted = replace(GOOD, traces={0: odd}, ledgers=ledgers)
+    assert find_violations(replace(SCENARIO, adjusted="skip"), adjusted, UNDISTURBED) == []
     only(
-        find_violations(SCENARIO, lived, UNDISTURBED), "different loss in 1 steps, first at step 4"
+        find_violations(SCENARIO, adjusted, UNDISTURBED),
+        "different loss in 1 steps, first at step 4",
     )
     only(
-        find_violations(replace(SCENARIO, adjusted="micro_batches"), lived, UNDISTURBED),
+        find_violations(replace(SCENARIO, adjusted="micro_batches"), adjusted, UNDISTURBED),
         "no decision that changes micro_batches",
     )
 

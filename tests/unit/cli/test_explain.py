@@ -29,10 +29,10 @@ def ended(capsys, *arguments):
 
 
 @pytest.mark.parametrize(
-    "asked", ["SYNC002", "sync002", "rank-missing-collective", "rank_missing_collective"]
+    "name", ["SYNC002", "sync002", "rank-missing-collective", "rank_missing_collective"]
 )
-def test_explains_a_cause_by_code_and_by_name(capsys, asked):
-    status, out, err = ended(capsys, asked)
+def test_explains_a_cause_by_code_and_by_name(capsys, name):
+    status, out, err = ended(capsys, name)
     assert (status, err) == (0, "")
     assert out.startswith("SYNC002 rank-missing-collective")
     for label in (

@@ -218,9 +218,9 @@ sys.argv = ["holdfast", "explain", *sys.argv[1:]]
 """
 
 
-@pytest.mark.parametrize(("asked", "status"), [("SYNC001", 0), ("SYNC999", 2)])
-def test_a_thread_in_torchs_cpp_code_does_not_abort_the_exit(asked, status):
-    command = [sys.executable, "-c", BUSY.format(end="main()"), asked]
+@pytest.mark.parametrize(("code", "status"), [("SYNC001", 0), ("SYNC999", 2)])
+def test_a_thread_in_torchs_cpp_code_does_not_abort_the_exit(code, status):
+    command = [sys.executable, "-c", BUSY.format(end="main()"), code]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == status, done.stderr
     assert "last words\n" in done.stdout

@@ -102,9 +102,9 @@ from holdfast.host.host_summary import host_facts
 from holdfast.host.versions import installed_versions
 spent = []
 for _ in range(5):
-    begun = time.process_time()
+    start = time.process_time()
     host_facts(), installed_versions(), environment_facts(os.environ)
-    spent.append(time.process_time() - begun)
+    spent.append(time.process_time() - start)
 print(json.dumps([min(spent), "torch" in sys.modules]))
 """
 

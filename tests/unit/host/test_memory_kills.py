@@ -150,7 +150,7 @@ HOG = "import sys; sys.stdin.readline(); data = [bytearray(b'x') * (1 << 20) for
 
 
 def make_limited_cgroup():
-    """Create a cgroup of 48 MiB below the own one; skip the test if this user may not."""
+    """Create a cgroup of 48 MiB below this process's own; skip the test if this user may not."""
     own = cgroups.cgroup_of("self")
     if isinstance(own, Unknown):
         pytest.skip(own.why)

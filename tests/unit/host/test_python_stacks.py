@@ -96,7 +96,7 @@ def settled(pid):
         if isinstance(status, proc.ProcessStat) and status.state in "ST":
             return
         time.sleep(0.01)
-    raise AssertionError(f"process {pid} does not come to rest")
+    raise AssertionError(f"process {pid} does not fall asleep")
 
 
 @pytest.mark.slow

@@ -183,9 +183,9 @@ def test_a_pipe_of_another_process_is_not_written_to(start: Start, place: DumpLo
     assert answered(requests.dump) == (31, 30)
     assert not Path(f"{place.dump}0").exists()
     assert other.poll() is None
-    stranger = DumpRequests(os.getpid(), place)
-    stranger.request()
-    assert stranger.error == "its torch has not opened the flight recorder's pipe"
+    unrelated = DumpRequests(os.getpid(), place)
+    unrelated.request()
+    assert unrelated.error == "its torch has not opened the flight recorder's pipe"
 
 
 def test_a_full_pipe_and_a_regular_file_do_not_block(tmp_path: Path) -> None:

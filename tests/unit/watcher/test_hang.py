@@ -307,9 +307,9 @@ def test_a_wait_cycle_is_named_with_both_calls() -> None:
         "a": ProcessGroupInfo("a", (0, 1, 2, 3)),
         "b": ProcessGroupInfo("b", (0, 1, 2, 3)),
     }
-    turned = row(1, call(9, group="b", site=EVAL))
+    inverted = row(1, call(9, group="b", site=EVAL))
     ranks = [
-        turned if rank == 1 else row(rank, call(9, group="a", site=TRAIN)) for rank in range(4)
+        inverted if rank == 1 else row(rank, call(9, group="a", site=TRAIN)) for rank in range(4)
     ]
     verdict = judge(ranks, groups=groups)
     assert root_of(verdict) == ("collective-order-inversion", 1, EVAL.line)

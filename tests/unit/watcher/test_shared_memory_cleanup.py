@@ -30,21 +30,21 @@ def test_the_resource_tracker_removes_semaphores_of_a_killed_worker():
     )
     assert semaphore.exists()
     until = time.monotonic() + 30
-    kin = termination.select_family([worker.pid], termination.read_process_table())
-    while not any(shared_memory_cleanup.can_clean_up(pid) for pid in kin):
+    family = termination.select_family([worker.pid], termination.read_process_table())
+    while not any(shared_memory_cleanup.can_clean_up(pid) for pid in family):
         assert time.monotonic() < until  # forked, before exec
-        kin = termination.select_family([worker.pid], termination.read_process_table())
+        family = termination.select_family([worker.pid], termination.read_process_table())
     worker.kill()
     termination.terminate([worker], signal_number=signal.SIGTERM, grace_s=0)
     worker.stdout.close()
     assert not semaphore.exists()
-    assert not kin.keys() & {
+    assert not family.keys() & {
         pid for pid, each in termination.read_process_table().items() if each.state not in "ZX"
     }
 
 
 @pytest.mark.parametrize("pid", [1 << 22, os.getpid()], ids=["of no process", "its own"])
-def test_other_processes_are_no_cleaners(pid):
+def test_other_processes_are_not_cleaners(pid):
     assert not shared_memory_cleanup.can_clean_up(pid)
 
 

@@ -58,7 +58,7 @@ def test_a_roce_port(tmp_path):
     assert (one.mtu, one.layer) == (1500, "Ethernet")
 
 
-def test_a_port_whose_files_make_no_sense(tmp_path):
+def test_a_port_with_invalid_files(tmp_path):
     port(tmp_path, rate="?", state="", pkeys__0="x", counters__symbol_error="-")
     (one,) = result("infiniband", tmp_path).ports
     assert (one.rate_gbits, one.state, one.pkeys, one.errors) == (None, "", (0, 0), {})

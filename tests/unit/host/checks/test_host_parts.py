@@ -16,7 +16,7 @@ from .trees import host
 SOURCES = "/sys/devices/system/clocksource/clocksource0"
 
 
-def test_the_clock_here():
+def test_the_clock_of_this_host():
     result = clock.inspect(CheckContext())
     assert isinstance(result.synchronized, bool)
     source = Path(f"{SOURCES}/current_clocksource")

@@ -272,7 +272,7 @@ def test_deepspeed_tools_read_the_files(tmp_path, stage):
     found = get_fp32_state_dict_from_zero_checkpoint(str(saved))
     assert set(found) == set(module.state_dict())
     assert same_weights(found, module) == []
-    asked = {
+    arguments = {
         "num_extract_workers": 1,
         "num_merge_workers": 1,
         "keep_temp_folder": False,
@@ -282,7 +282,7 @@ def test_deepspeed_tools_read_the_files(tmp_path, stage):
         type(
             "Asked",
             (),
-            asked
+            arguments
             | {
                 "input_folder": str(saved / "global_step3"),
                 "output_folder": str(tmp_path / "to" / "universal"),
