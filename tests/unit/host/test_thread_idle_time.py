@@ -16,7 +16,8 @@ from holdfast.host.processes.thread_idle_time import thread_idle_s
 
 
 @pytest.mark.skipif(
-    not Path("/proc/self/sched").exists(), reason="this kernel does not report when a process last ran"
+    not Path("/proc/self/sched").exists(),
+    reason="this kernel does not report when a process last ran",
 )
 def test_a_sleeping_process_is_distinguished_from_a_running_one():
     program = "import sys; print('up', flush=True); [print('heard', flush=True) for _ in sys.stdin]"
@@ -34,7 +35,8 @@ def test_a_sleeping_process_is_distinguished_from_a_running_one():
 
 
 @pytest.mark.skipif(
-    not Path("/proc/self/sched").exists(), reason="this kernel does not report when a process last ran"
+    not Path("/proc/self/sched").exists(),
+    reason="this kernel does not report when a process last ran",
 )
 @pytest.mark.skipif(shutil.which("taskset") is None, reason="util-linux's taskset is not installed")
 def test_idle_time_is_correct_although_cpu_clocks_differ():
