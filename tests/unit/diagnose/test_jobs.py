@@ -113,7 +113,7 @@ def test_error_names_the_search_criteria():
 
 
 @pytest.mark.parametrize(
-    ("environ", "expected"),
+    ("environ", "found"),
     [
         ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}, (3, 8, 1, "RANK")),
         ({"SLURM_PROCID": "5", "SLURM_NTASKS": "16"}, (5, 16, None, "SLURM_PROCID")),
@@ -127,13 +127,13 @@ def test_error_names_the_search_criteria():
         ({}, None),
     ],
 )
-def test_rank_is_read_from_launcher_variables(environ, expected):
+def test_rank_is_read_from_launcher_variables(environ, found):
     identity = identify_rank(environ)
     assert (
         None
         if identity is None
         else (identity.rank, identity.world_size, identity.local_rank, identity.origin)
-    ) == expected
+    ) == found
 
 
 @pytest.mark.parametrize(

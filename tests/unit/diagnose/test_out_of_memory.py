@@ -26,7 +26,7 @@ def oom_message(**fields):
 
 
 @pytest.mark.parametrize(
-    ("fields", "cause", "clause"),
+    ("told", "cause", "clause"),
     [
         ({}, "gpu-oom-all-ranks", "2.0 GiB requested, 1.0 GiB free, 77.0 GiB in tensors"),
         (
@@ -69,8 +69,8 @@ def oom_message(**fields):
         ({"allocated": None, "idle": None, "own": None}, "gpu-oom-all-ranks", "1.0 GiB free"),
     ],
 )
-def test_the_cause_and_its_numbers(fields, cause, clause):
-    found = explain_oom(oom_message(**fields))
+def test_the_cause_and_its_numbers(told, cause, clause):
+    found = explain_oom(oom_message(**told))
     assert found.cause == cause
     assert clause in found.clause
 
