@@ -1,4 +1,4 @@
-"""The catalogue: every cause is complete, has a stable code and the name of a fault; the pages match."""
+"""The catalogue: every cause is complete, has a stable code and the name of a fault, and matches its page."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ NUM005 loss-jumped
 NUM006 failed-evaluation-counted      NUM007 mean-of-local-means
 """
 
-#: The kinds of failure by which public reports of failed jobs are labelled.
+#: Failure labels of public reports of failed jobs.
 LABELS = """
 gpu_hw_fault gpu_fell_off_bus_xid_ecc iommu_acs_p2p_hang cuda_driver_mismatch cuda_kernel_fault gpu_oom_all_ranks
 oom_on_one_rank_then_timeout host_oom_killed shm_too_small memlock_limit fd_limit dataloader_worker_died duplicate_gpu
@@ -94,7 +94,7 @@ python_exception_on_one_rank python_exception_all_ranks segfault_in_worker signa
 
 
 def problems_of(cause: Cause) -> list[str]:
-    """Return what is wrong with a cause, in words; nothing for a complete one."""
+    """Return the problems of a cause as text; empty if it is complete."""
     texts = {field: getattr(cause, field) for field in ("summary", *HEADINGS)}
     problems = [
         f"{field} is empty" for field, text in texts.items() if len(text.strip()) < len("Nothing.")
@@ -170,7 +170,7 @@ def test_codes_and_names_are_unique():
         Counter(cause.code for cause in all_causes()),
         Counter(cause.name for cause in all_causes()),
     ):
-        assert [given for given, times in counted.items() if times > 1] == []
+        assert [name for name, times in counted.items() if times > 1] == []
 
 
 def test_published_codes_are_stable():
@@ -225,7 +225,7 @@ def test_every_cause_is_one_file():
     )
 
 
-def test_commands_are_commands_of_a_shell():
+def test_commands_are_valid_shell_commands():
     commands = sorted(
         {remedy.command for cause in all_causes() for remedy in cause.remedies if remedy.command}
     )

@@ -1,4 +1,4 @@
-"""Every example line of the catalogue is read by the real scanner and judged by the real rules."""
+"""The real scanner reads every example line of the catalogue, and the real rules judge it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.diagnose.log_rules.judge import judge
 from holdfast.diagnose.logs import LogFacts, reader
 from holdfast.diagnose.logs.signals import general
 
-#: What torchrun prints after the failure of a rank.
+#: Output of torchrun after the failure of a rank.
 LAUNCHER_TABLE = (
     "W0203 04:05:06.000000 77 torch/distributed/elastic/multiprocessing/api.py:897] Sending "
     "process 81 closing signal SIGTERM\n"
@@ -32,7 +32,7 @@ FAILURES = [cause for cause in all_causes() if cause is not NO_FAILURE]
 
 
 def parametrize(*names: str, values: list[tuple[object, ...]]) -> pytest.MarkDecorator:
-    """Parametrize by tuples, with the name of the cause or the signal as the test's id."""
+    """Parametrize by tuples; the test id is the name of the cause or of the signal."""
     ids = [f"{value[0].name}-{number}" for number, value in enumerate(values)]  # type: ignore[attr-defined]
     return pytest.mark.parametrize(names, values, ids=ids)
 

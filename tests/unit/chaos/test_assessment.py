@@ -45,9 +45,9 @@ RECOVERED = [
 GOOD = observed(RECOVERED, roots=[KILLED])
 
 
-def only(found, word):
-    assert len(found) == 1, found
-    assert word in found[0]
+def only(problems, word):
+    assert len(problems) == 1, problems
+    assert word in problems[0]
 
 
 def test_recovered_job_passes():
@@ -118,7 +118,7 @@ def test_committed_checkpoint_must_be_used():
 
 
 def test_undone_steps_do_not_count():
-    """Rank 1 ran steps 3, 4 and left; both are undone."""
+    """Rank 1 ran steps 3 and 4 and then left; both steps are undone."""
     undisturbed = replace(
         UNDISTURBED,
         traces={0: UNDISTURBED.traces[0], 1: [fact("resumed", 0), *steps(1, 2), fact("done", 2)]},
@@ -146,13 +146,14 @@ def test_adjusted_job_is_compared_by_effective_steps():
             ),
         ),
     )
-    lived = replace(GOOD, traces={0: odd}, ledgers=ledgers)
-    assert find_violations(replace(SCENARIO, adjusted="skip"), lived, UNDISTURBED) == []
+    adjusted = replace(GOOD, traces={0: odd}, ledgers=ledgers)
+    assert find_violations(replace(SCENARIO, adjusted="skip"), adjusted, UNDISTURBED) == []
     only(
-        find_violations(SCENARIO, lived, UNDISTURBED), "different loss in 1 steps, first at step 4"
+        find_violations(SCENARIO, adjusted, UNDISTURBED),
+        "different loss in 1 steps, first at step 4",
     )
     only(
-        find_violations(replace(SCENARIO, adjusted="micro_batches"), lived, UNDISTURBED),
+        find_violations(replace(SCENARIO, adjusted="micro_batches"), adjusted, UNDISTURBED),
         "no decision that changes micro_batches",
     )
 

@@ -103,8 +103,8 @@ def test_concurrent_additions(tmp_path):
         " r.add_outcome(Path(sys.argv[1]), r.ScenarioOutcome(name=sys.argv[2] + str(n), fault='',"
         " moment='', mode='', ranks=2), {})"
     )
-    made = [
+    processes = [
         subprocess.Popen([sys.executable, "-c", script, path, f"{writer}-"]) for writer in range(4)
     ]
-    assert [each.wait(60) for each in made] == [0, 0, 0, 0]
+    assert [each.wait(60) for each in processes] == [0, 0, 0, 0]
     assert len(reliability.read_outcomes(path).outcomes) == 200

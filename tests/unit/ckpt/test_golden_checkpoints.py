@@ -1,4 +1,4 @@
-"""Stored checkpoints are those of today's generators, and the frameworks still write what is read."""
+"""Stored golden checkpoints match the current generators, and frameworks still write the formats that are read."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from tests.golden.make_checkpoints import STORED
 from tests.unit.ckpt.formats.truth import truth_of
 
 PROGRAMS = sorted({program for program, _, _ in STORED})
-#: One checkpoint of each framework that is written anew in every run: arguments, ranks, and its
-#: place in the generator's folder.
+#: One checkpoint per framework that every run writes anew: arguments, ranks, and its path in the generator's folder.
 LIVE = {
     "torch_distributed": ("torch", "dcp", 2, "saved"),
     "deepspeed_zero": ("deepspeed", "--stage 3", 2, "checkpoint"),
@@ -26,7 +25,7 @@ LIVE = {
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_archives_are_of_todays_generators(program):
+def test_archives_match_the_current_generators(program):
     with tarfile.open(archive_of(program)) as archive:
         about = json.load(archive.extractfile(f"{program}.json"))
         names = {name for name in archive.getnames() if "/" not in name}
@@ -41,7 +40,7 @@ def test_archives_are_of_todays_generators(program):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("program", LIVE)
-def test_checkpoint_written_now_is_bit_identical(tmp_path, program):
+def test_newly_written_checkpoint_is_bit_identical(tmp_path, program):
     framework, arguments, ranks, place = LIVE[program]
     if importlib.util.find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")

@@ -63,7 +63,7 @@ def test_folding_keeps_all_tensors(names):
 
 def test_control_characters_are_escaped():
     out = io.StringIO()
-    seen = InspectionView(
+    view = InspectionView(
         headline="a\x1b[2J",
         about=(("format", "x\x1b"),),
         tensors=tuple(lines("w\x1b[0m")),
@@ -71,8 +71,8 @@ def test_control_characters_are_escaped():
         notes=("n\x1b",),
         values=(("k\x1b", "v\x07"),),
     )
-    render_inspection(seen, file=out)
-    render_inspection(seen, file=out, every=True)
+    render_inspection(view, file=out)
+    render_inspection(view, file=out, every=True)
     assert "\x1b" not in out.getvalue()
     assert "✗" in out.getvalue()
 

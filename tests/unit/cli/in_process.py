@@ -1,4 +1,4 @@
-"""Run a command of holdfast in the test's own process, which saves the start of an interpreter."""
+"""Run a command of holdfast in the test process, without the start of an interpreter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast import cli
 def run_holdfast(
     *arguments: object, folder: Path | None = None, **variables: str
 ) -> CompletedProcess[str]:
-    """Return what ``holdfast ARGUMENTS`` prints in a folder, with more environment variables."""
+    """Return the output of ``holdfast ARGUMENTS`` in a folder, with additional environment variables."""
     out, error = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     command = list(map(str, arguments))
     with (

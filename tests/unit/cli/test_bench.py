@@ -1,4 +1,4 @@
-"""``holdfast bench``: alone, as ranks of torchrun, against a baseline, with invalid arguments."""
+"""``holdfast bench``: in one process, as ranks of torchrun, against a baseline, with invalid arguments."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_ranks_are_started_and_table_and_files_are_written(tmp_path):
     assert (found["command"], found["measurement"]["ranks"]) == ("bench", 2)
     assert (tmp_path / "m.csv").read_text().count("\n") == 1 + 2 * 4
     assert "</html>" in (tmp_path / "m.html").read_text()
-    assert not (tmp_path / "cache/links.json").exists()  # too small to tell of bandwidth
+    assert not (tmp_path / "cache/links.json").exists()  # too small for a bandwidth
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_a_faster_baseline_is_a_finding(tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_rank_is_reported(tmp_path):
-    torch = tmp_path / "torch"  # in front of the real one: a rank that dies while it imports
+    torch = tmp_path / "torch"  # replaces the real module with one whose import kills the rank
     torch.mkdir()
     (torch / "__init__.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     done = ended(*QUICK, folder=tmp_path, PYTHONPATH=str(tmp_path))
@@ -118,7 +118,7 @@ def test_a_killed_rank_is_reported(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["all_reduc"], "unknown collective 'all_reduc'; did you mean all_reduce"),
         (["--dtype", "float3"], "unknown dtype 'float3'; did you mean float32"),
@@ -140,10 +140,10 @@ def test_a_killed_rank_is_reported(tmp_path):
         (["--baseline", "."], "cannot open .: is a directory"),
     ],
 )
-def test_invalid_arguments_are_rejected_before_a_rank_starts(arguments, said, tmp_path):
+def test_invalid_arguments_are_rejected_before_a_rank_starts(arguments, message, tmp_path):
     done = in_process(*arguments, folder=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -159,7 +159,7 @@ def test_a_baseline_of_another_world_size_is_rejected_before_a_rank_starts(tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["sendrecv", "--nproc-per-node", "1"], "it needs at least 2 ranks"),
         (
@@ -170,24 +170,24 @@ def test_a_baseline_of_another_world_size_is_rejected_before_a_rank_starts(tmp_p
         (["--backend", "nccl", "-e", "900G"], "invalid value for --backend nccl: "),
     ],
 )
-def test_arguments_that_only_ranks_can_check_are_rejected(arguments, said, tmp_path):
+def test_arguments_that_only_ranks_can_check_are_rejected(arguments, message, tmp_path):
     if "nccl" in arguments and Path("/proc/driver/nvidia").exists():
         pytest.skip("there may be GPUs here")
     done = ended(*arguments, folder=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("sent", "said"),
+    ("sent", "message"),
     [
         (signal.SIGKILL, "rank 1 was killed (SIGKILL)"),
         (signal.SIGSTOP, "rank 1 is stopped (SIGSTOP, or a debugger)"),
     ],
 )
-def test_a_rank_lost_during_the_benchmark_is_reported_within_the_limit(sent, said, tmp_path):
+def test_a_rank_lost_during_the_benchmark_is_reported_within_the_limit(sent, message, tmp_path):
     environment = {**os.environ, "HOLDFAST_CACHE": str(tmp_path / "cache")}
     running = subprocess.Popen(
         [*BENCH, "-f", "1.05", "-n", "300", "--limit", "3s"],
@@ -198,7 +198,7 @@ def test_a_rank_lost_during_the_benchmark_is_reported_within_the_limit(sent, sai
         text=True,
     )
     try:
-        running.stdout.readline()  # a first row was measured
+        running.stdout.readline()  # the first row has been measured
         children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
         os.kill(int(children[1]), sent)
         _, errors = running.communicate(timeout=60)
@@ -206,5 +206,5 @@ def test_a_rank_lost_during_the_benchmark_is_reported_within_the_limit(sent, sai
         running.kill()
     assert (running.returncode, errors) == (
         3,
-        f"holdfast: the benchmark failed: {said}; check this host first: holdfast check\n",
+        f"holdfast: the benchmark failed: {message}; check this host first: holdfast check\n",
     )

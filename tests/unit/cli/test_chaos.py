@@ -24,7 +24,7 @@ def test_faults_and_scenarios_are_listed(capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["sigkil-middle"], "did you mean sigkill-middle"),
         (["xyz"], "`holdfast chaos run --list` lists them"),
@@ -35,11 +35,11 @@ def test_faults_and_scenarios_are_listed(capsys):
         (["--all", "--resume", "12"], "it needs a results file"),
     ],
 )
-def test_invalid_arguments(capsys, arguments, said):
-    status, shown, told = ended(capsys, "chaos", "run", *arguments)
-    assert (status, shown) == (2, "")
-    assert said in told
-    assert len(told.splitlines()) == 1
+def test_invalid_arguments(capsys, arguments, message):
+    status, stdout, stderr = ended(capsys, "chaos", "run", *arguments)
+    assert (status, stdout) == (2, "")
+    assert message in stderr
+    assert len(stderr.splitlines()) == 1
 
 
 def test_resume_skips_recently_passed(capsys, tmp_path):
@@ -49,10 +49,10 @@ def test_resume_skips_recently_passed(capsys, tmp_path):
             results, replace(skipped_outcome(scenario, ""), name=name, at=time.time()), {}
         )
     for more in (("--resume", "1"), ("--go-on", "1"), ("--resume", "1", "--share", "2/2")):
-        status, shown, told = ended(
+        status, stdout, stderr = ended(
             capsys, "chaos", "run", "--all", "--results", str(results), *more
         )
-        assert (status, shown, told) == (0, "", "")
+        assert (status, stdout, stderr) == (0, "", "")
 
 
 def test_remaining_time():

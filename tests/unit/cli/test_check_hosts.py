@@ -1,4 +1,4 @@
-"""Options of several hosts that cannot be used are one sentence."""
+"""Invalid options for several hosts give one sentence."""
 
 import json
 import subprocess
@@ -33,7 +33,7 @@ def check(*arguments):
         (["--nnodes", "2", "--rdzv-endpoint", "a:1", "--wait", "soon"], "'soon' is not a duration"),
     ],
 )
-def test_a_mistake_is_reported_in_one_sentence(arguments, words):
+def test_invalid_options_are_reported_in_one_sentence(arguments, words):
     done = check(*arguments)
     assert done.returncode == 2
     assert words in done.stderr
@@ -53,9 +53,9 @@ def test_an_unknown_host_is_reported():
         "300ms",
         "--json",
     )
-    said = json.loads(done.stdout)
+    document = json.loads(done.stdout)
     assert done.returncode == 1
-    assert said["verdict"]["root"]["cause"] == "hostname-resolution"
+    assert document["verdict"]["root"]["cause"] == "hostname-resolution"
     assert done.stderr == ""
 
 
@@ -92,13 +92,13 @@ def test_copies_started_by_torchrun_find_each_other(tmp_path):
         for node in range(2)
     ]
     try:
-        said = [json.loads(agent.communicate(timeout=60)[0]) for agent in agents]
+        documents = [json.loads(agent.communicate(timeout=60)[0]) for agent in agents]
     finally:
         for agent in agents:
             agent.kill()
             agent.wait()
-    assert [len(each["hosts"]) for each in said] == [2, 2]
-    assert said[0]["verdict"] == said[1]["verdict"]
+    assert [len(each["hosts"]) for each in documents] == [2, 2]
+    assert documents[0]["verdict"] == documents[1]["verdict"]
 
 
 def test_one_node_is_one_host():
@@ -141,7 +141,7 @@ def test_variables_of_launchers():
     found = read_launch_info({"MASTER_ADDR": "n1", "MASTER_PORT": "29500"}, torchrun)
     assert found.port != 29500
     assert not found.is_first_on_node
-    given = read_launch_info(
+    launch_info = read_launch_info(
         {"PET_NNODES": "2:4", "PET_NODE_RANK": "1", "PET_RDZV_ENDPOINT": "n1:5"}, None
     )
-    assert (given.nodes, given.node, given.port) == (4, 1, 5)
+    assert (launch_info.nodes, launch_info.node, launch_info.port) == (4, 1, 5)

@@ -16,9 +16,9 @@ WEIGHTS = {"up.weight": torch.randn(30, 20), "up.bias": torch.randn(30)}
 def run_diff(capsys, *arguments):
     with pytest.raises(SystemExit) as end:
         cli.main(["ckpt", "diff", *map(str, arguments)])
-    told = capsys.readouterr()
-    assert "Traceback" not in told.err
-    return end.value.code or 0, told.out, told.err
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.err
+    return end.value.code or 0, captured.out, captured.err
 
 
 def saved(folder, name, weights):

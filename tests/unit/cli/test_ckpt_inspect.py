@@ -13,7 +13,7 @@ from tests.golden.checkpoints import sparse
 from tests.golden.checkpoints.hostile import CALLS
 from tests.golden.checkpoints.model import loss_of, model, optimizer_of
 
-#: A hundred of them are 100 GB.
+#: A hundred of these layers are 100 GB.
 LAYERS, SECONDS, MIB = 100, 2.0, 300
 
 
@@ -137,8 +137,8 @@ except SystemExit as end:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["torch", "safetensors"])
 def test_100_gb_checkpoint_is_cheap(tmp_path, kind):
-    made = sparse.torch_file(tmp_path / "a.pt", LAYERS) if kind == "torch" else None
-    path = made or sparse.safetensors_folder(tmp_path / "hf", LAYERS, shards=20)
+    file = sparse.torch_file(tmp_path / "a.pt", LAYERS) if kind == "torch" else None
+    path = file or sparse.safetensors_folder(tmp_path / "hf", LAYERS, shards=20)
     done = subprocess.run(
         [sys.executable, "-c", PROBE, str(path)], capture_output=True, text=True, check=True
     )
@@ -146,4 +146,4 @@ def test_100_gb_checkpoint_is_cheap(tmp_path, kind):
     assert "50,331,648,000" in done.stdout
     assert status == 0
     assert mib <= MIB
-    assert seconds <= SECONDS  # of the processor: the machine may have other things to do
+    assert seconds <= SECONDS  # CPU time: the machine may be busy

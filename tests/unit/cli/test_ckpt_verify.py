@@ -22,9 +22,9 @@ WEIGHTS = {"up.weight": torch.randn(30, 20), "up.bias": torch.randn(30)}
 def run_verify(capsys, *arguments):
     with pytest.raises(SystemExit) as end:
         cli.main(["ckpt", "verify", *map(str, arguments)])
-    told = capsys.readouterr()
-    assert "Traceback" not in told.err
-    return end.value.code or 0, told.out, told.err
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.err
+    return end.value.code or 0, captured.out, captured.err
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_damaged_checkpoint(capsys, path):
     (claim,) = json.loads(out)["findings"]
     assert (status, claim["code"]) == (1, "CKPT002")
     assert "up.weight" in claim["message"]
-    assert run_verify(capsys, path, "--quick")[0] == 0  # which read no number, and says so
+    assert run_verify(capsys, path, "--quick")[0] == 0  # --quick reads no values, and reports that
     assert (
         "--quick" in run_verify(capsys, path, "--quick")[1]
         or "not read" in run_verify(capsys, path, "--quick")[1]
@@ -102,7 +102,7 @@ def test_holdfast_hashes_detect_a_flipped_bit(capsys, tmp_path):
     assert "step 10 is the newest complete one" in found[0]["message"]
 
 
-# ---- files that were made to do harm
+# ---- malicious files
 
 
 @pytest.mark.parametrize("container", hostile.CONTAINERS)
@@ -118,7 +118,7 @@ def test_malicious_pickle_is_refused(capsys, tmp_path, container, name):
     if name in {
         "INST",
         "function of code",
-    }:  # of a form that torch does not write: unreadable, and not run
+    }:  # in a form that torch does not write: unreadable, and not executed
         assert {claim["code"] for claim in claims} <= {"CKPT002", "CKPT003", "CKPT008"}
         return
     (claim,) = [each for each in claims if each["code"] == "CKPT008"]

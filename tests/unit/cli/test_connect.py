@@ -1,4 +1,4 @@
-"""`holdfast check --connect`: what it prints on one host, and how it ends where it is used wrongly."""
+"""`holdfast check --connect`: its output on one host, and errors of wrong usage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def checked(*words, **variables):
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         (
             {"--rank": "2"},
@@ -41,7 +41,7 @@ def checked(*words, **variables):
         ({"--wait": "soon"}, "'soon' is not a duration"),
     ],
 )
-def test_an_invalid_option_is_reported_in_one_sentence(changed, said):
+def test_an_invalid_option_is_reported_in_one_sentence(changed, message):
     words = [
         word
         for option, value in (GIVEN | changed).items()
@@ -51,7 +51,7 @@ def test_an_invalid_option_is_reported_in_one_sentence(changed, said):
     command = checked(*words)
     out, err = command.communicate(timeout=20)
     assert (command.returncode, out) == (2, "")
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
 
 
@@ -65,13 +65,13 @@ def test_a_wrong_variable_is_one_sentence():
 @pytest.mark.slow
 def test_ranks_come_from_the_launchers_variables_and_stages_are_timed():
     port = str(free_port())
-    given = {
+    rendezvous = {
         "WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    shown, plain = checked(RANK="0", **given), checked("--json", RANK="1", **given)
+    shown, plain = checked(RANK="0", **rendezvous), checked("--json", RANK="1", **rendezvous)
     out, err = shown.communicate(timeout=60)
     assert (shown.returncode, err) == (0, ""), out + err
     for stage in (
@@ -87,9 +87,9 @@ def test_ranks_come_from_the_launchers_variables_and_stages_are_timed():
     ):
         assert f"✓  {stage}" in out
     assert "nothing failed" in out
-    said = json.loads(plain.communicate(timeout=60)[0])
-    assert (plain.returncode, said["findings"]) == (0, [])
-    timings = {each["size_bytes"]: each["best_s"] for each in said["stages"][-1]["timings"]}
+    document = json.loads(plain.communicate(timeout=60)[0])
+    assert (plain.returncode, document["findings"]) == (0, [])
+    timings = {each["size_bytes"]: each["best_s"] for each in document["stages"][-1]["timings"]}
     assert set(timings) == {4, 1 << 10, 1 << 16, 1 << 20, 4 << 20}
 
 
@@ -110,15 +110,15 @@ def test_a_failed_torch_import_on_one_rank_is_reported_on_all(tmp_path):
         "raise ImportError('libcudart.so.12: cannot open shared object file')"
     )
     port = str(free_port())
-    given = {
+    rendezvous = {
         "WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
         "GLOO_SOCKET_IFNAME": "lo",
     }
     commands = [
-        checked("--json", RANK="0", **given),
-        checked("--json", RANK="1", PYTHONPATH=str(tmp_path), **given),
+        checked("--json", RANK="0", **rendezvous),
+        checked("--json", RANK="1", PYTHONPATH=str(tmp_path), **rendezvous),
     ]
     for command in commands:
         (claim,) = json.loads(command.communicate(timeout=60)[0])["findings"]

@@ -1,4 +1,4 @@
-"""``holdfast env``: what is printed, as text and as JSON, in every format, at what cost, and what a mistake gets."""
+"""``holdfast env``: output as text and JSON in every format, its cost, and errors."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PROGRAM = [sys.executable, "-m", "holdfast"]
 BARE = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
 
 
-def ran(*arguments, **environ):
-    """One call in a process of its own, whose environment holds this alone."""
+def run_env(*arguments, **environ):
+    """Run the command in a new process with only these environment variables."""
     return subprocess.run(
         [*PROGRAM, *arguments], env=BARE | environ, capture_output=True, text=True, check=False
     )
@@ -38,7 +38,7 @@ def ended(capsys):
 
 
 def test_findings_are_shown_with_the_fix_command():
-    done = ran("env", NCCL_IB_DISABLE="true", NCCL_TIMEOUT="1800")
+    done = run_env("env", NCCL_IB_DISABLE="true", NCCL_TIMEOUT="1800")
     assert done.returncode == 1
     assert done.stderr == ""
     assert "✗ NCCL_IB_DISABLE=true is parsed as 0" in done.stdout
@@ -48,17 +48,17 @@ def test_findings_are_shown_with_the_fix_command():
 
 
 def test_a_healthy_environment():
-    done = ran("env", NCCL_DEBUG="WARN")
+    done = run_env("env", NCCL_DEBUG="WARN")
     assert (done.returncode, done.stdout) == (0, "1 variable: no problems found\n")
 
 
-def test_a_terminal_that_knows_no_symbols():
-    done = ran("env", NCCL_TIMEOUT="1", PYTHONIOENCODING="ascii")
+def test_a_terminal_without_unicode_symbols():
+    done = run_env("env", NCCL_TIMEOUT="1", PYTHONIOENCODING="ascii")
     assert done.stdout.startswith("! NCCL_TIMEOUT=1 has no effect")
 
 
 def test_json_is_one_object_with_the_findings_and_without_secrets():
-    done = ran(
+    done = run_env(
         "env", "--json", NCCL_TIMEOUT="1800", HF_TOKEN="hf_aaaaaaaaaaaaaaaaaa", NCCL_X_KEY="s3cret"
     )
     document = json.loads(done.stdout)
@@ -72,23 +72,23 @@ def test_json_is_one_object_with_the_findings_and_without_secrets():
     assert "s3cret" not in done.stdout
 
 
-def test_the_files_of_nccl_are_read_too_and_the_environment_wins(tmp_path):
+def test_nccl_configuration_files_are_read_and_the_environment_takes_precedence(tmp_path):
     (tmp_path / "nccl.conf").write_text("# site\nNCCL_TIMEOUT=5\nNCCL_DEBUG=WARN\n")
-    done = ran("env", NCCL_CONF_FILE=str(tmp_path / "nccl.conf"), NCCL_DEBUG="INFO")
+    done = run_env("env", NCCL_CONF_FILE=str(tmp_path / "nccl.conf"), NCCL_DEBUG="INFO")
     assert f"{tmp_path}/nccl.conf:2: NCCL_TIMEOUT=5 has no effect" in done.stdout.replace(
         "\n  ", " "
     )
-    assert ran("env", NCCL_CONF_FILE=str(tmp_path)).returncode == 0
+    assert run_env("env", NCCL_CONF_FILE=str(tmp_path)).returncode == 0
 
 
-def test_nothing_heavy_is_imported():
+def test_no_heavy_package_is_imported():
     code = "from holdfast.cli import main; main(['env'])"
     assert imported_by(code, ("torch", "numpy", "rich", "yaml", "psutil", "asyncio")) == []
 
 
 def test_files_are_scanned(tmp_path):
     (tmp_path / "run.sh").write_text("#!/bin/bash\nexport NCCL_IB_ENABLE=1\n")
-    done = ran("env", "--scan", str(tmp_path), NCCL_TIMEOUT="1")
+    done = run_env("env", "--scan", str(tmp_path), NCCL_TIMEOUT="1")
     assert done.returncode == 0
     assert f"{tmp_path}/run.sh:2: NCCL_IB_ENABLE has no effect" in done.stdout.replace("\n  ", " ")
     assert "NCCL_TIMEOUT" not in done.stdout
@@ -110,7 +110,7 @@ def test_files_are_scanned(tmp_path):
     ],
     ids=str,
 )
-def test_a_mistake_gets_a_sentence(ended, arguments, word):
+def test_wrong_usage_is_one_sentence(ended, arguments, word):
     status, out, err = ended("env", *arguments)
     assert word in out + err
     assert "Traceback" not in err
@@ -133,13 +133,13 @@ def test_endpoints(text, endpoint):
 
 
 @pytest.mark.parametrize("text", ["", ":1", "a:x", "a:-1", "a:70000", "a:²", "[]:1"])
-def test_no_endpoints(text):
+def test_invalid_endpoints(text):
     with pytest.raises(InvalidValue):
         parse_endpoint(text)
 
 
-def test_recommendations_as_lines_that_a_shell_takes():
-    done = ran("env", "--profile", "debug")
+def test_recommendations_as_shell_lines():
+    done = run_env("env", "--profile", "debug")
     script = done.stdout + 'printf %s "$TORCH_DISTRIBUTED_DEBUG"'
     assert (
         subprocess.run(["bash", "-ec", script], capture_output=True, text=True, check=True).stdout
@@ -148,37 +148,37 @@ def test_recommendations_as_lines_that_a_shell_takes():
     assert all(line.startswith(("#", "export ")) for line in done.stdout.splitlines())
 
 
-def test_recommendations_as_a_manifest_that_yaml_takes():
-    found = yaml.safe_load(ran("env", "--profile", "debug", "--format", "kubernetes").stdout)
+def test_recommendations_as_a_yaml_manifest():
+    found = yaml.safe_load(run_env("env", "--profile", "debug", "--format", "kubernetes").stdout)
     assert {"name": "TORCH_DISTRIBUTED_DEBUG", "value": "DETAIL"} in found["env"]
     assert yaml.safe_load(
-        ran("env", "--profile", "single-node", "--format", "kubernetes").stdout
+        run_env("env", "--profile", "single-node", "--format", "kubernetes").stdout
     ) == {"env": []}
 
 
 def test_recommendations_for_slurm():
-    assert ran("env", "--profile", "debug", "--format", "slurm").stdout.startswith(
+    assert run_env("env", "--profile", "debug", "--format", "slurm").stdout.startswith(
         "#SBATCH --export=ALL\n"
     )
 
 
 def test_recommendations_as_json_have_their_reasons():
     for form in (("--format", "json"), ("--json",)):
-        document = json.loads(ran("env", "--profile", "debug", *form).stdout)
+        document = json.loads(run_env("env", "--profile", "debug", *form).stdout)
         assert document["profile"] == "debug"
         assert all(row["why"] for row in document["recommended"])
 
 
-def test_the_launchers_variables_name_the_rendezvous():
+def test_the_rendezvous_is_read_from_the_launchers_variables():
     for environ in (
         {"MASTER_ADDR": "nowhere.invalid"},
         {"PET_RDZV_ENDPOINT": "nowhere.invalid:29400"},
     ):
-        assert "nowhere.invalid" in ran("env", "--recommend", **environ).stdout
-    assert ran("env", "--recommend", MASTER_ADDR="a", MASTER_PORT="many").returncode == 0
+        assert "nowhere.invalid" in run_env("env", "--recommend", **environ).stdout
+    assert run_env("env", "--recommend", MASTER_ADDR="a", MASTER_PORT="many").returncode == 0
 
 
-def test_hostile_values_are_shown_plain_and_short():
+def test_hostile_values_are_escaped_and_truncated():
     environ = {
         b"NCCL_DEBUG": b"\x1b[31mINFO\xff",
         b"NCCL_ALGO": b"a" * 100_000,

@@ -1,4 +1,4 @@
-"""``holdfast explain``: one cause, all causes, as text and as JSON, and what a mistake gets."""
+"""``holdfast explain``: one cause or all causes, as text and JSON, and errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ main(["explain", *sys.argv[1:]])
 
 
 def ended(capsys, *arguments):
-    """Exit status, stdout and stderr of one call."""
+    """Run the command line; return exit status, stdout and stderr."""
     with pytest.raises(SystemExit) as end:
         cli.main(["explain", *arguments])
     shown = capsys.readouterr()
@@ -29,10 +29,10 @@ def ended(capsys, *arguments):
 
 
 @pytest.mark.parametrize(
-    "asked", ["SYNC002", "sync002", "rank-missing-collective", "rank_missing_collective"]
+    "name", ["SYNC002", "sync002", "rank-missing-collective", "rank_missing_collective"]
 )
-def test_explains_a_cause_by_code_and_by_name(capsys, asked):
-    status, out, err = ended(capsys, asked)
+def test_explains_a_cause_by_code_and_by_name(capsys, name):
+    status, out, err = ended(capsys, name)
     assert (status, err) == (0, "")
     assert out.startswith("SYNC002 rank-missing-collective")
     for label in (
@@ -55,10 +55,10 @@ def test_explains_a_rule_of_lint_by_its_name(capsys):
     assert json.loads(ended(capsys, "hot-loop-sync", "--json")[1])["rule"]["tier"] == "advice"
     assert ended(capsys, "mean-of-local-means")[1].startswith(
         "NUM007"
-    )  # a cause of that name comes first
+    )  # a cause with the same name takes precedence
 
 
-def test_a_rule_that_is_none_is_refused_with_the_nearest(capsys):
+def test_an_unknown_rule_is_rejected_with_a_suggestion(capsys):
     status, out, err = ended(capsys, "hot-loop-sink")
     assert (status, out) == (2, "")
     assert "did you mean hot-loop-sync?" in err
@@ -73,7 +73,7 @@ def test_explains_every_cause(capsys, cause):
         assert text in unbroken
 
 
-def test_lists_all_causes_one_a_line_when_piped(capsys):
+def test_lists_all_causes_one_per_line_when_piped(capsys):
     status, out, _ = ended(capsys, "--list")
     assert status == 0
     assert [line.split()[:2] for line in out.splitlines()] == [
@@ -102,7 +102,7 @@ def test_json_of_all_causes(capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["rank-stoped"], "did you mean rank-stopped"),
         (["SYNC2"], "did you mean SYNC"),
@@ -113,14 +113,14 @@ def test_json_of_all_causes(capsys):
     ],
     ids=str,
 )
-def test_a_mistake_gives_one_sentence_and_status_2(capsys, arguments, said):
+def test_wrong_usage_gives_one_sentence_and_status_2(capsys, arguments, message):
     status, out, err = ended(capsys, *arguments)
     assert (status, out) == (2, "")
-    assert said in err
+    assert message in err
     assert "Traceback" not in err
 
 
-def test_works_where_torch_is_not_installed():
+def test_works_without_torch():
     program = [sys.executable, "-c", NO_TORCH, "no-failure"]
     done = subprocess.run(program, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -145,13 +145,13 @@ def test_explains_a_variable(capsys, name, words):
     assert [word for word in words if word not in " ".join(out.split()) and word not in out] == []
 
 
-def test_a_misspelt_variable_gets_the_near_one(capsys):
+def test_a_misspelled_variable_gets_a_suggestion(capsys):
     status, out, err = ended(capsys, "NCCL_IB_GID_INDX")
     assert (status, out) == (2, "")
     assert "unknown variable 'NCCL_IB_GID_INDX'; did you mean NCCL_IB_GID_INDEX" in err
 
 
-def test_a_variable_that_looks_like_none_gets_a_sentence(capsys):
+def test_an_unknown_variable_without_suggestion(capsys):
     status, _, err = ended(capsys, "FOO_BAR")
     assert status == 2
     assert len(err) < 250

@@ -1,4 +1,4 @@
-"""``holdfast lint`` as it is called: what it prints in each form, and with which status it ends."""
+"""``holdfast lint``: its output in each format, and its exit status."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def run(*words):
     return CliRunner().invoke(root, ["lint", *map(str, words)], standalone_mode=False)
 
 
-def test_a_finding_is_a_line_and_a_status(file):
+def test_a_finding_is_one_line_and_sets_the_exit_status(file):
     result = run(file)
     assert result.return_value == 1
     assert result.stdout.startswith(
@@ -41,16 +41,16 @@ def test_a_finding_is_a_line_and_a_status(file):
     assert "1 finding in 1 file, 7 lines" in result.stderr
 
 
-def test_explain_says_how_and_what_to_do(file):
-    said = run(file, "--explain").stdout
-    assert f"{file}:5 | if dist.get_rank() == 0:\n" in said
-    assert " | ^^^^^^^^^^^^^^^^^^^^^^^ condition\n" in said
-    assert " |    ^^^^^^^^^^^^^^^ differs (rank)\n" in said
-    assert "→ " in said
-    assert "holdfast explain SYNC004" in said
+def test_explain_shows_the_path_and_the_remedy(file):
+    output = run(file, "--explain").stdout
+    assert f"{file}:5 | if dist.get_rank() == 0:\n" in output
+    assert " | ^^^^^^^^^^^^^^^^^^^^^^^ condition\n" in output
+    assert " |    ^^^^^^^^^^^^^^^ differs (rank)\n" in output
+    assert "→ " in output
+    assert "holdfast explain SYNC004" in output
 
 
-def test_what_was_kept_is_explained_as_well(file, tmp_path, monkeypatch):
+def test_cached_findings_are_explained(file, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert run(file, "--explain").stdout == run(file, "--explain").stdout
 
@@ -64,7 +64,7 @@ def test_what_was_kept_is_explained_as_well(file, tmp_path, monkeypatch):
         "  # noqa: SYNC004 - so meant",
     ],
 )
-def test_what_is_excused_is_counted(file, comment):
+def test_suppressed_findings_are_counted(file, comment):
     file.write_text(GUARDED.format(comment=comment))
     result = run(file)
     assert result.return_value == 0
@@ -73,19 +73,19 @@ def test_what_is_excused_is_counted(file, comment):
     assert run(file).return_value == 1
 
 
-def test_rules_are_chosen_by_name_code_and_family(file):
+def test_rules_are_selected_by_name_code_and_family(file):
     assert run(file, "--select", "SYNC").return_value == 1
     assert run(file, "--select", "uneven-loop,order-divergence").return_value == 0
     assert run(file, "--ignore", "SYNC004").return_value == 0
 
 
-def test_a_name_that_is_none_is_refused_with_the_nearest(file, capsys):
+def test_an_unknown_rule_is_rejected_with_a_suggestion(file, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["lint", "--select", "rank-guarded-colective", str(file)])
     assert "rank-guarded-collective" in capsys.readouterr().err
 
 
-def test_forms_for_machines(file):
+def test_machine_readable_formats(file):
     document = json.loads(run(file, "--json").stdout)
     assert (document["command"], document["rules"], document["files"]) == (
         "lint",
@@ -117,7 +117,7 @@ def test_no_findings_is_empty_in_every_format(tmp_path):
     assert ET.fromstring(run(tmp_path, "--output-format", "junit").stdout).get("failures") == "0"
 
 
-def test_a_notebook_is_named_by_cell_and_line(tmp_path):
+def test_notebook_findings_have_cell_and_line(tmp_path):
     path = tmp_path / "train.ipynb"
     cells = [
         "%matplotlib inline\nimport torch.distributed as dist",
@@ -126,9 +126,9 @@ def test_a_notebook_is_named_by_cell_and_line(tmp_path):
     path.write_text(
         json.dumps({"cells": [{"cell_type": "code", "source": each} for each in cells]})
     )
-    said = run(path, "--explain").stdout
-    assert said.startswith(f"{path}:cell 2:line 3: SYNC004 rank-guarded-collective")
-    assert f"{path}:cell 2:line 1 | rank = dist.get_rank()\n" in said
+    output = run(path, "--explain").stdout
+    assert output.startswith(f"{path}:cell 2:line 3: SYNC004 rank-guarded-collective")
+    assert f"{path}:cell 2:line 1 | rank = dist.get_rank()\n" in output
     (annotation,) = run(path, "--output-format", "github").stdout.splitlines()
     assert f"file={path},line=1," in annotation
     assert "::cell 2, line 3: barrier" in annotation
@@ -141,7 +141,7 @@ def test_a_notebook_is_named_by_cell_and_line(tmp_path):
     assert "1 suppressed" in run(path).stderr
 
 
-def test_cells_come_in_the_order_of_their_numbers(tmp_path):
+def test_cells_are_in_numeric_order(tmp_path):
     code = GUARDED.format(comment="").splitlines(keepends=True)
     cells = [{"cell_type": "code", "source": code}] + [
         {"cell_type": "code", "source": ["if dist.get_rank() == 0:\n", "    dist.barrier()\n"]}
@@ -156,7 +156,7 @@ def test_cells_come_in_the_order_of_their_numbers(tmp_path):
     assert len(cells_named) == 11
 
 
-def test_standard_input_is_linted_under_the_name_that_an_editor_gives(tmp_path, monkeypatch):
+def test_standard_input_is_linted_under_the_file_name_of_the_editor(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "helper.py").write_text(
         "import torch.distributed as dist\n\n\ndef all_done():\n    dist.barrier()\n"
@@ -197,12 +197,12 @@ def test_a_missing_path_is_reported_with_a_separate_exit_status(file, tmp_path):
     assert result.return_value == 2
 
 
-def test_a_name_cannot_move_the_cursor(tmp_path):
+def test_control_characters_in_names_are_escaped(tmp_path):
     path = tmp_path / "a\x1b[2J\n.py"
     path.write_text(GUARDED.format(comment=""))
-    said = run(tmp_path, "--explain").stdout
-    assert "\x1b" not in said
-    assert "\\x1b[2J" in said.splitlines()[0]
+    output = run(tmp_path, "--explain").stdout
+    assert "\x1b" not in output
+    assert "\\x1b[2J" in output.splitlines()[0]
 
 
 def test_undecodable_names_are_reported_in_every_format(tmp_path):
@@ -230,7 +230,7 @@ for epoch in range(3):
 """
 
 
-def test_fix_writes_what_diff_shows_and_lints_again(file):
+def test_fix_applies_the_shown_diff_and_lints_again(file):
     file.write_text(EPOCHS)
     result = run(file, "--diff")
     assert "+    sampler.set_epoch(epoch)" in result.stdout.splitlines()
@@ -242,7 +242,7 @@ def test_fix_writes_what_diff_shows_and_lints_again(file):
     assert (run(file, "--diff").stdout, run(file, "--diff").return_value) == ("", 0)
 
 
-def test_strict_shows_what_cannot_be_decided_as_advice(file):
+def test_strict_shows_undecidable_findings_as_advice(file):
     file.write_text(
         "import torch.distributed as dist\n\n\n"
         "def train(batches, config):\n"
@@ -266,7 +266,7 @@ def test_strict_shows_what_cannot_be_decided_as_advice(file):
     assert run(file, "--no-strict").stdout == ""
 
 
-def test_the_hook_of_pre_commit_calls_what_is_there():
+def test_the_pre_commit_hook_calls_an_existing_command():
     (hook,) = yaml.safe_load((Path(__file__).parents[3] / ".pre-commit-hooks.yaml").read_text())
     program, name, *words = hook["entry"].split()
     assert (hook["id"], program, name) == ("holdfast-lint", "holdfast", "lint")
@@ -284,7 +284,7 @@ HOSTILE = {
 }
 
 
-def test_bad_files_are_named_and_the_rest_is_linted(file):
+def test_unreadable_files_are_reported_and_the_others_are_linted(file):
     for name, content in HOSTILE.items():
         file.with_name(name).write_bytes(content)
     result = run(file.parent)
@@ -297,7 +297,7 @@ def test_bad_files_are_named_and_the_rest_is_linted(file):
     assert run(file.with_name("two.py")).return_value == 2
 
 
-def test_a_file_that_vanishes_or_is_closed_to_us_is_named(file, monkeypatch):
+def test_missing_and_inaccessible_files_are_reported(file, monkeypatch):
     whole = Path.open
 
     def opened(path, *words, **named):
@@ -318,7 +318,7 @@ def test_a_file_that_vanishes_or_is_closed_to_us_is_named(file, monkeypatch):
     assert "1 finding in 1 file" in result.stderr
 
 
-def test_a_folder_without_python_holds_nothing(tmp_path):
+def test_a_folder_without_python_has_no_findings(tmp_path):
     (tmp_path / "words.txt").write_text("x")
     result = run(tmp_path)
     assert (result.return_value, result.stdout) == (0, "")

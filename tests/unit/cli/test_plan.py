@@ -1,4 +1,4 @@
-"""``holdfast plan`` as its users start it: what it answers, how it ends, and what it says to what cannot be."""
+"""``holdfast plan``: results, exit status, and errors for invalid input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``holdfast diagnose --reduce``: dumps made small on their nodes, and judged together elsewhere."""
+"""``holdfast diagnose --reduce``: dumps reduced on their nodes and judged together elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def holdfast(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> list[Path]:
-    """Two folders with the dumps of two ranks each; rank 2 never entered the last call."""
+    """Return two folders with the dumps of two ranks each; rank 2 never entered the last call."""
 
     def program(recorder: Recorder) -> None:
         for line in range(41, 46):
@@ -59,7 +59,7 @@ def test_files_of_two_nodes_give_the_verdict_of_all_dumps(
     ]
 
 
-def test_json_says_what_was_written(nodes: list[Path], tmp_path: Path) -> None:
+def test_json_lists_the_written_file(nodes: list[Path], tmp_path: Path) -> None:
     content = json.loads(holdfast("--json", nodes[0], "--reduce", tmp_path / "part").stdout)
     assert (content["command"], content["ranks"], len(content["read"])) == ("diagnose", [0, 1], 2)
     assert content["bytes"] == (tmp_path / "part").stat().st_size

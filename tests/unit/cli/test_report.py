@@ -1,4 +1,4 @@
-"""`holdfast report`: a real failed run becomes an archive that has no secrets and is readable."""
+"""`holdfast report`: a real failed run becomes a readable archive without secrets."""
 
 from __future__ import annotations
 
@@ -129,11 +129,11 @@ def test_trace_files_in_the_bundle_are_readable(failed_run, tmp_path):
     for name, data in read_members(tmp_path / "r.tar.gz").items():
         if name.endswith(".trace"):
             (tmp_path / "a.trace").write_bytes(data)
-            box = TraceReading(tmp_path / "a.trace")
-            notes = box.read_notes()
-            assert (notes.dropped, box.header.world_size) == (0, 2)
+            trace = TraceReading(tmp_path / "a.trace")
+            notes = trace.read_notes()
+            assert (notes.dropped, trace.header.world_size) == (0, 2)
             assert notes.facts
-            assert len(box.table()) > 0
+            assert len(trace.table()) > 0
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The root command: what it costs to import, what it lists, and how it ends."""
+"""The root command: its import cost, its list of commands, and its exit statuses."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ print("\\n" + json.dumps([name for name in {heavy} if name in sys.modules]))
 
 
 def imported_by(code, heavy=HEAVY):
-    """The heavy packages that a fresh interpreter has imported after running ``code``."""
+    """Return the heavy packages that a new interpreter has imported after running ``code``."""
     program = [sys.executable, "-c", PROBE.format(code=code, heavy=heavy)]
     done = subprocess.run(program, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def ended(capsys, *arguments):
-    """Exit status, stdout and stderr of one call of the command line in this process."""
+    """Run the command line in this process; return exit status, stdout and stderr."""
     with pytest.raises(SystemExit) as end:
         cli.main(list(arguments))
     shown = capsys.readouterr()
     return end.value.code or 0, shown.out, shown.err
 
 
-def test_importing_holdfast_imports_nothing_heavy():
+def test_importing_holdfast_imports_no_heavy_package():
     assert imported_by("import holdfast; dir(holdfast)") == []
 
 
-def test_help_imports_nothing_heavy():
+def test_help_imports_no_heavy_package():
     assert imported_by("from holdfast.cli import main; main(['--help'])") == []
 
 
@@ -66,7 +66,7 @@ def test_the_import_check_can_fail():
 
 
 @pytest.mark.parametrize("command", ckpt.COMMANDS)
-def test_help_of_a_command_of_ckpt_imports_nothing_heavy(command):
+def test_help_of_a_ckpt_command_imports_no_heavy_package(command):
     assert (
         imported_by(f"from holdfast.cli import main; main(['ckpt', {command!r}, '--help'])") == []
     )
@@ -75,14 +75,14 @@ def test_help_of_a_command_of_ckpt_imports_nothing_heavy(command):
 @pytest.mark.parametrize(
     "module", [module for group in (cli, ckpt) for module, _ in group.COMMANDS.values()]
 )
-def test_every_command_of_the_table_is_there_and_documents_itself(module):
+def test_every_command_of_the_table_exists_and_has_help(module):
     found = import_module(module).command
     assert isinstance(found, click.Command)
     assert found.help
 
 
 @pytest.mark.parametrize("group", [cli, ckpt], ids=["holdfast", "ckpt"])
-def test_every_command_that_is_there_is_in_the_table(group):
+def test_every_existing_command_is_in_the_table(group):
     inside = Path(group.__file__).parent
     files = {path.stem for path in inside.glob("*.py")} | {
         path.parent.name for path in inside.glob("*/__init__.py")
@@ -92,7 +92,7 @@ def test_every_command_that_is_there_is_in_the_table(group):
     assert {each for each in found if hasattr(import_module(each), "command")} == modules
 
 
-def test_the_page_of_commands_is_what_help_prints():
+def test_the_commands_page_matches_the_help():
     page = (ROOT / "docs" / "commands.md").read_text()
     assert page.split() == PAGES["commands.md"]().split(), "run: make fix"
 
@@ -102,7 +102,7 @@ def test_the_readme_names_every_command(command):
     assert f"`holdfast {command}" in (ROOT / "README.md").read_text()
 
 
-def test_help_lists_every_command_with_its_line(capsys):
+def test_help_lists_every_command_with_its_summary(capsys):
     status, out, _ = ended(capsys, "--help")
     assert status == 0
     for name, (_, line) in cli.COMMANDS.items():
@@ -110,7 +110,7 @@ def test_help_lists_every_command_with_its_line(capsys):
         assert line.split()[0] in out
 
 
-def test_a_misspelt_command_gets_the_near_one(capsys):
+def test_a_misspelled_command_gets_a_suggestion(capsys):
     assert ended(capsys, "rnu") == (
         2,
         "",
@@ -118,7 +118,7 @@ def test_a_misspelt_command_gets_the_near_one(capsys):
     )
 
 
-def test_a_misspelt_command_of_ckpt_gets_the_near_one(capsys):
+def test_a_misspelled_ckpt_command_gets_a_suggestion(capsys):
     assert ended(capsys, "ckpt", "inspct") == (
         2,
         "",
@@ -126,14 +126,14 @@ def test_a_misspelt_command_of_ckpt_gets_the_near_one(capsys):
     )
 
 
-def test_a_misspelt_option_is_a_usage_error(capsys):
+def test_a_misspelled_option_is_a_usage_error(capsys):
     status, out, err = ended(capsys, "--versoin")
     assert (status, out) == (2, "")
     assert "No such option" in err
     assert "Traceback" not in err
 
 
-def test_no_command_at_all_shows_the_help(capsys):
+def test_without_a_command_the_help_is_shown(capsys):
     status, _, err = ended(capsys)
     assert status == 2
     assert "Commands:" in err
@@ -154,8 +154,8 @@ def raising(error):
 
 
 @pytest.fixture
-def ending(monkeypatch, capsys):
-    """Let `holdfast explain` be a command that raises or returns what the test wants."""
+def run_as_explain(monkeypatch, capsys):
+    """Return a function that runs another command as `holdfast explain`."""
 
     def end(command):
         monkeypatch.setattr(TableGroup, "get_command", lambda *_: command)
@@ -164,34 +164,36 @@ def ending(monkeypatch, capsys):
     return end
 
 
-def test_an_error_of_ours_is_its_sentence_and_status(ending):
-    status, out, err = ending(raising(TraceCorrupt("a.trace")))
+def test_a_holdfast_error_gives_its_sentence_and_status(run_as_explain):
+    status, out, err = run_as_explain(raising(TraceCorrupt("a.trace")))
     assert (status, out) == (2, "")
     assert err == f"holdfast: {TraceCorrupt('a.trace')}\n"
 
 
 @pytest.mark.parametrize("bug", [InternalError("two roots"), ZeroDivisionError("division by zero")])
-def test_a_bug_of_ours_shows_its_traceback_and_claims_no_finding(ending, bug):
-    status, _, err = ending(raising(bug))
+def test_an_internal_error_shows_its_traceback_and_status_3(run_as_explain, bug):
+    status, _, err = run_as_explain(raising(bug))
     assert status == 3
     assert "Traceback" in err
     assert "this is a bug in holdfast" in err.splitlines()[-1]
 
 
-def test_where_torch_is_missing_one_sentence_says_how_to_get_it(ending):
-    status, _, err = ending(raising(ModuleNotFoundError("No module named 'torch'", name="torch")))
+def test_missing_torch_is_one_sentence(run_as_explain):
+    status, _, err = run_as_explain(
+        raising(ModuleNotFoundError("No module named 'torch'", name="torch"))
+    )
     assert status == 2
     assert err.startswith("holdfast: PyTorch is not installed in this environment")
 
 
 @pytest.mark.parametrize(("returned", "status"), [(None, 0), (0, 0), (1, 1), (3, 3)])
-def test_what_a_command_returns_is_the_exit_status(ending, returned, status):
-    assert ending(click.Command("explain", callback=lambda: returned))[0] == status
+def test_the_result_of_a_command_is_the_exit_status(run_as_explain, returned, status):
+    assert run_as_explain(click.Command("explain", callback=lambda: returned))[0] == status
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), click.Abort()])
-def test_an_interrupt_ends_with_130(ending, stop):
-    assert ending(raising(stop))[0] == cli.INTERRUPTED
+def test_an_interrupt_ends_with_130(run_as_explain, stop):
+    assert run_as_explain(raising(stop))[0] == cli.INTERRUPTED
 
 
 BUSY = """
@@ -216,9 +218,9 @@ sys.argv = ["holdfast", "explain", *sys.argv[1:]]
 """
 
 
-@pytest.mark.parametrize(("asked", "status"), [("SYNC001", 0), ("SYNC999", 2)])
-def test_a_thread_in_torchs_cpp_code_does_not_abort_the_exit(asked, status):
-    command = [sys.executable, "-c", BUSY.format(end="main()"), asked]
+@pytest.mark.parametrize(("code", "status"), [("SYNC001", 0), ("SYNC999", 2)])
+def test_a_thread_in_torchs_cpp_code_does_not_abort_the_exit(code, status):
+    command = [sys.executable, "-c", BUSY.format(end="main()"), code]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == status, done.stderr
     assert "last words\n" in done.stdout
@@ -226,8 +228,8 @@ def test_a_thread_in_torchs_cpp_code_does_not_abort_the_exit(asked, status):
     assert ("SYNC001" in done.stdout) is (status == 0)
 
 
-def test_python_alone_aborts_at_exit():
-    """Where this fails (Python 3.14 lets such threads hang instead), ``launcher/elastic/process_exit.py`` may go."""
+def test_plain_python_aborts_at_exit():
+    """If this fails (in Python 3.14 such threads hang instead), ``launcher/elastic/process_exit.py`` is obsolete."""
     code = BUSY.format(end="main(sys.argv[1:])")
     done = subprocess.run(
         [sys.executable, "-c", code, "SYNC001"], capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""The command line of `holdfast run`: what it refuses, what it explains, and that it asks torch's parser."""
+"""The command line of `holdfast run`: rejected requests, help, and the use of torch's parser."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from holdfast.core import settings
 
 @pytest.fixture
 def run(monkeypatch, tmp_path, capsys):
-    """`holdfast run` in this process; gives the exit status and what it printed on stdout and stderr."""
+    """Run `holdfast run` in this process; return exit status, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("")
 
@@ -59,7 +59,7 @@ REFUSED = {
 @pytest.mark.parametrize(
     ("arguments", "words"), REFUSED.items(), ids=[" ".join(each) for each in REFUSED]
 )
-def test_invalid_requests_are_refused_in_one_sentence(run, tmp_path, arguments, words):
+def test_invalid_requests_are_rejected_in_one_sentence(run, tmp_path, arguments, words):
     status, out, err = run(*arguments)
     assert (status, out) == (2, "")
     (line,) = err.splitlines()
@@ -68,7 +68,7 @@ def test_invalid_requests_are_refused_in_one_sentence(run, tmp_path, arguments, 
     assert list(tmp_path.glob("**/rank*")) == []
 
 
-def test_a_variable_that_cannot_be_read_is_refused_too(run, monkeypatch):
+def test_an_invalid_variable_is_rejected(run, monkeypatch):
     monkeypatch.setenv("HOLDFAST_STALL_S", "soon")
     status, _, err = run("train.py")
     assert status == 2
@@ -76,14 +76,14 @@ def test_a_variable_that_cannot_be_read_is_refused_too(run, monkeypatch):
     assert "'soon'" in err
 
 
-def test_help_lists_our_options_and_says_that_torchruns_are_accepted(run):
+def test_help_lists_the_options_and_mentions_those_of_torchrun(run):
     status, out, _ = run("--help")
     assert status == 0
     assert "Accepts every torchrun argument" in " ".join(out.split())
     assert [flag for flag in OPTIONS if flag not in out] == []
 
 
-def test_help_of_the_script_is_the_scripts(run):
+def test_help_after_the_script_is_the_scripts(run):
     assert "missing.py" in run("missing.py", "--help")[2]
 
 
@@ -101,12 +101,12 @@ def test_presets_are_explained(run, arguments, monkeypatch):
         for name in (row.name, *row.aliases):
             monkeypatch.delenv(
                 name, raising=False
-            )  # what is set is shown with its own value, without the reason
+            )  # a variable that is set is shown with its value, without the reason
     status, out, _ = run(*arguments)
     assert status == 0
     for preset, values in settings.PRESETS.items():
         assert preset in out
-        assert all(given.why in out for given in values.values())
+        assert all(preset_value.why in out for preset_value in values.values())
 
 
 def test_help_and_presets_need_no_torch():

@@ -1,4 +1,4 @@
-"""The manifest: what it verifies, and that it cannot be forged."""
+"""The manifest: what it verifies, and rejection of forged manifests."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_timeouts_are_counted_per_limit():
     assert advice(one_more).least_limit_s == 1200
     two_more = after(event(), event(), event(limit_s=1200.0), event(limit_s=1200.0))
     assert advice(two_more).least_limit_s == 2400
-    shorter = after(event(), event(), event(limit_s=60.0))  # the user's own limit, in between
+    shorter = after(event(), event(), event(limit_s=60.0))  # the user's limit lies between them
     assert advice(shorter).least_limit_s == 1200
 
 

@@ -44,7 +44,7 @@ def test_a_document_is_decoded():
         (b'{"number": 1, "schema": "other"}', "has the schema 'other', not 'holdfast/example/1'"),
     ],
 )
-def test_invalid_documents_raise_the_given_error(data, problem):
+def test_invalid_documents_raise_the_callers_error(data, problem):
     with pytest.raises(Malformed) as raised:
         decode(data)
     assert str(raised.value).startswith(problem)

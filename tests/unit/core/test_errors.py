@@ -1,4 +1,4 @@
-"""The error tree: the drawing matches the classes, and each error is one complete sentence."""
+"""The error tree: the diagram matches the classes, and each error is one complete sentence."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def make_error(kind):
 
 
 def parse_tree():
-    """(class, parent) as the docstring of the module draws them."""
+    """Return (class, parent) pairs of the tree in the module's docstring."""
     parents = {}
     for line in (errors.__doc__ or "").splitlines():
         if match := re.match(r"^    ([│├└─ ]*)(\w+)(?:  |$)", line):
@@ -45,7 +45,7 @@ def parse_tree():
             yield match[2], parents.get(depth - 1, "Exception")
 
 
-def test_the_drawn_tree_matches_the_classes():
+def test_the_documented_tree_matches_the_classes():
     assert dict(parse_tree()) == {kind.__name__: kind.__base__.__name__ for kind in CLASSES}
 
 
@@ -72,7 +72,7 @@ def test_every_error_can_be_pickled(kind):
     )
 
 
-def test_texts_passed_to_the_constructor_win():
+def test_texts_passed_to_the_constructor_take_precedence():
     error = TraceTruncated(
         "a.trace", why="it ends after 100 of 4096 bytes", next_step="copy it again"
     )
@@ -86,7 +86,7 @@ def test_empty_texts_are_omitted():
     assert str(InvalidValue("--nproc-per-node")) == "invalid value for --nproc-per-node"
 
 
-def test_a_subject_with_braces_or_line_breaks_is_shown_as_it_is():
+def test_a_subject_with_braces_or_line_breaks_is_shown_unchanged():
     assert str(InvalidValue("{x}\nZ", why="{subject}")) == "invalid value for {x} Z: {x} Z"
 
 

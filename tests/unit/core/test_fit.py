@@ -52,7 +52,11 @@ def test_worst_error_reports_outliers():
         [(8, 1e-4), (16, 1e-4)],
         [(8, 1e-4)] * 5,
         [(8, 1e-4), (64, 0.0), (512, 1e-4)],
-        [(8, 3e-4), (1 << 20, 2e-4), (1 << 24, 1e-4)],  # larger is faster: no line of this kind
+        [
+            (8, 3e-4),
+            (1 << 20, 2e-4),
+            (1 << 24, 1e-4),
+        ],  # larger is faster: not a line with positive bandwidth
     ],
 )
 def test_no_fit(points):

@@ -58,9 +58,9 @@ def test_an_unwritable_folder_is_not_an_error(tmp_path):
 
 
 def test_find_fit_matches_ranks_and_prefers_the_slowest():
-    apart = replace(FIT, hosts=4, bandwidth=1e8)
-    fits = (FIT, apart, replace(FIT, ranks=2), replace(FIT, way="pieces", bandwidth=1))
+    other_hosts = replace(FIT, hosts=4, bandwidth=1e8)
+    fits = (FIT, other_hosts, replace(FIT, ranks=2), replace(FIT, way="pieces", bandwidth=1))
     assert link_measurements.find_fit(fits, backend="gloo", ranks=4, hosts=1) == FIT
-    assert link_measurements.find_fit(fits, backend="gloo", ranks=4) == apart
+    assert link_measurements.find_fit(fits, backend="gloo", ranks=4) == other_hosts
     assert link_measurements.find_fit(fits, backend="nccl", ranks=4) is None
     assert link_measurements.find_fit(fits, backend="gloo", ranks=5) is None

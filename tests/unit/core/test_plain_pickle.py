@@ -26,7 +26,7 @@ PLAIN = st.recursive(
 
 
 class Evil:
-    """Creates a folder when it is unpickled by an unsafe loader."""
+    """Creates a folder if an unsafe loader unpickles it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,7 +46,7 @@ def test_code_is_refused_and_not_executed(tmp_path: Path, protocol: int) -> None
     with pytest.raises(PickleRefused, match="more than plain data"):
         plain_pickle.load_plain_pickle(data)
     assert not (tmp_path / "made").exists()
-    pickle.loads(data)  # the proof that it would have
+    pickle.loads(data)  # shows that the pickle is dangerous
     assert (tmp_path / "made").exists()
 
 
@@ -59,7 +59,7 @@ def test_code_is_refused_and_not_executed(tmp_path: Path, protocol: int) -> None
         b"\x80\x02\x82\x01.",  # EXT1
         b"\x80\x02K\x01Q.",  # BINPERSID
         b"\x80\x02}}b.",  # BUILD
-        b"\x80\x02]p2000000000\n.",  # PUT with a number of one's own
+        b"\x80\x02]p2000000000\n.",  # PUT with an arbitrary index
         b"\x80\x02\x97.",  # NEXT_BUFFER
         b"\x80\x02\x8b\x01\x00\x00\x00\x01.",  # LONG4
         b"\x80\x02C\x01a.",  # bytes
@@ -104,7 +104,7 @@ def test_trailing_data_is_refused() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """Six bytes of LONG_BINPUT make a careless unpickler fill an array of gigabytes."""
+    """Six bytes of LONG_BINPUT make an unprotected unpickler fill an array of gigabytes."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(PickleRefused):
         plain_pickle.load_plain_pickle(b"\x80\x02]r" + struct.pack("<I", 0xF0000000) + b".")

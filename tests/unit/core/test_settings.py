@@ -21,28 +21,28 @@ NUMBERS = [
 ]
 
 
-def mentioned(text):
-    """Variables of ours in a source text; a bare prefix and the macros of C++ are none."""
+def variables_in(text):
+    """Return the variables of holdfast in a source text, without bare prefixes and C++ macros."""
     macros = set(re.findall(r"(?:#define|#ifdef|#ifndef|defined\()\s*(HOLDFAST_\w+)", text))
     return set(re.findall(r"HOLDFAST_[A-Z][A-Z_]*[A-Z]", text)) - macros
 
 
-def test_every_variable_of_ours_is_in_the_table():
+def test_every_holdfast_variable_is_in_the_table():
     unknown = {
         f"{path.name}: {name}"
         for path in SOURCES
-        for name in mentioned(path.read_text()) - set(SETTINGS)
+        for name in variables_in(path.read_text()) - set(SETTINGS)
     }
     assert unknown == set()
 
 
 def test_the_import_check_can_fail():
-    assert mentioned('os.environ["HOLDFAST_NO_SUCH"]  # HOLDFAST_ and\n#define HOLDFAST_MACRO') == {
-        "HOLDFAST_NO_SUCH"
-    }
+    assert variables_in(
+        'os.environ["HOLDFAST_NO_SUCH"]  # HOLDFAST_ and\n#define HOLDFAST_MACRO'
+    ) == {"HOLDFAST_NO_SUCH"}
 
 
-def test_the_page_of_settings_is_what_the_table_says():
+def test_the_settings_page_matches_the_table():
     assert (ROOT / "docs" / "settings.md").read_text() == PAGES["settings.md"](), "run: make fix"
 
 
@@ -61,16 +61,16 @@ def test_names_are_unique():
     assert len(settings._ROWS) == len(SETTINGS)
 
 
-def test_a_flag_beats_the_environment_beats_the_preset_beats_the_default():
+def test_precedence_is_flag_environment_preset_default():
     name = "HOLDFAST_STALL_S"
     environ = {name: "7"}
-    found = [
+    readings = [
         settings.read_setting(name, flag="3", preset="conservative", environ=environ),
         settings.read_setting(name, preset="conservative", environ=environ),
         settings.read_setting(name, preset="conservative", environ={}),
         settings.read_setting(name, environ={}),
     ]
-    assert [(reading.value, reading.origin) for reading in found] == [
+    assert [(reading.value, reading.origin) for reading in readings] == [
         (3.0, "flag"),
         (7.0, "environment"),
         (30.0, "preset conservative"),
@@ -83,13 +83,13 @@ def test_an_empty_variable_counts_as_unset():
     assert settings.read_path("HOLDFAST_TRACE", {"HOLDFAST_TRACE": ""}) is None
 
 
-def test_the_process_environment_is_read_where_none_is_given(monkeypatch):
+def test_the_process_environment_is_the_default(monkeypatch):
     monkeypatch.setenv("HOLDFAST_RING", "128")
     assert settings.read_count("HOLDFAST_RING") == 128
     assert settings.current_environment()["HOLDFAST_RING"] == "128"
 
 
-def test_a_bad_value_says_where_it_came_from_and_what_is_wanted():
+def test_an_invalid_value_is_reported_with_origin_and_expected_values():
     with pytest.raises(
         InvalidValue, match=r"'soon', from the environment, is not a number \(s\) of at least 0\.1"
     ):
@@ -108,12 +108,12 @@ def test_a_time_may_have_a_unit(text, value):
 
 
 @pytest.mark.parametrize("text", ["2d", "-2m", "m", "2m 3s", "nan"])
-def test_a_time_in_other_words_is_refused(text):
+def test_an_invalid_time_is_rejected(text):
     with pytest.raises(InvalidValue, match="is not a number"):
         settings.read_seconds("HOLDFAST_ACT_AFTER", {"HOLDFAST_ACT_AFTER": text})
 
 
-def test_a_choice_is_read_in_any_case():
+def test_choices_are_case_insensitive():
     assert settings.read_text("HOLDFAST_RECORDER", {"HOLDFAST_RECORDER": "Python"}) == "python"
 
 
@@ -151,7 +151,7 @@ def test_the_cache_folder(environ, folder):
     assert settings.cache_folder(environ) == folder
 
 
-def test_the_compiler_is_the_users_or_none():
+def test_the_compiler_is_the_users_or_unknown():
     assert settings.compiler_command({"CXX": "clang++"}) == "clang++"
     assert settings.compiler_command({}) is None
 
@@ -208,7 +208,7 @@ def test_threads_share_the_cores(workers, cores, threads):
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_every_value_of_a_preset_is_one_that_the_variable_takes(preset):
+def test_every_preset_value_is_valid_for_its_variable(preset):
     for reading in settings.preset_readings(preset, workers=2, environ={}):
         settings.read_setting(reading.name, flag=reading.value)
 
@@ -221,7 +221,7 @@ def test_presets_contain_no_costly_workarounds(preset):
     assert [name for name in PRESETS[preset] if re.search(harmful, name)] == []
 
 
-def test_a_misspelt_preset_is_a_sentence():
+def test_a_misspelled_preset_gets_a_suggestion():
     with pytest.raises(
         UnknownName, match="unknown preset 'conservativ'; did you mean conservative"
     ):

@@ -20,7 +20,7 @@ FRAMES = [
 
 def entry(number: int, state: str = "completed", **more: Any) -> dict[str, Any]:
     """Return the entry of collective ``number`` of group ``0`` (version 2.10), one per second."""
-    made = BEGAN_NS + number * 1_000_000_000
+    created_ns = BEGAN_NS + number * 1_000_000_000
     over = state == "completed"
     return {
         "frames": FRAMES,
@@ -33,14 +33,14 @@ def entry(number: int, state: str = "completed", **more: Any) -> dict[str, Any]:
         "p2p_seq_id": 0,
         "op_id": number,
         "profiling_name": "nccl:all_reduce",
-        "time_created_ns": made,
+        "time_created_ns": created_ns,
         "input_sizes": [[4096, 8]],
         "input_dtypes": ["BFloat16"],
         "output_sizes": [[4096, 8]],
         "output_dtypes": ["BFloat16"],
         "state": state,
         "time_discovered_started_ns": None,
-        "time_discovered_completed_ns": made + 500_000_000 if over else None,
+        "time_discovered_completed_ns": created_ns + 500_000_000 if over else None,
         "retired": over,
         "timeout_ms": 600000,
         "is_p2p": False,

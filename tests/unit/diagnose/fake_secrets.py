@@ -34,13 +34,13 @@ def _json64(seed: str) -> str:
 
 
 def key_lines(seed: str) -> list[str]:
-    """Return the lines of a private key between its first and its last."""
+    """Return a private key without its first and last lines."""
     return [random_text(f"{seed}{n}", 64, BASE64) for n in range(6)] + [
         random_text(seed, 22, BASE64) + "=="
     ]
 
 
-#: Kind -> a line as it is met in practice, and the parts of it that nobody may see.
+#: Kind -> a line as in real logs, and its parts that must be redacted.
 LINES: dict[str, tuple[str, list[str]]] = {}
 
 
@@ -179,7 +179,7 @@ _plant("sshpass", "sshpass -p {0} ssh node1", "t0ps3cr3t")
 _plant("e-mail", "contact {0} about it", "jane.doe@" + "example.com")
 _plant("home folder", 'File "/home/{0}/train.py", line 3', "janedoe")
 
-# What people write in sentences, and what lies in files of settings
+# Prose, and lines of configuration files
 _plant("prose password", "I logged in, the password is {0} by the way", "hunter7")
 _plant("prose password was", "the admin password was {0}.", "Tr0ub4dor")
 _plant("prose token", "my token: {0}", random_text("pt", 24))
@@ -416,6 +416,6 @@ _plant("prose quoted", "the password is '{0}' for the db", "correct horse")
 _plant("prose plain word", "The password is {0}.", "swordfish")
 _plant("prose plain word at the end", "he said the secret was {0}", "swordfish")
 
-#: A private key as it lies in a file: over many lines.
+#: A private key in a file: several lines.
 _SSH = key_lines("ssh")
 PEM = ("\n".join((BEGIN.format("OPENSSH "), *_SSH, END.format("OPENSSH "))), _SSH)

@@ -1,7 +1,7 @@
-"""Three gloo ranks of which one misses the last call, or makes another one; see test_dump_rules.py.
+"""Three gloo ranks, one of which misses the last call or makes a different one; see test_dump_rules.py.
 
-Arguments: rank, store file, folder for the dumps, fault. Each rank dumps its flight recorder while
-the others wait, and exits when all have done so.
+Arguments: rank, store file, folder for the dumps, fault. Each rank dumps its flight recorder while the others wait, and
+exits when all have done so.
 """
 
 import os
@@ -33,7 +33,7 @@ def last_call() -> None:
 
 
 threading.Thread(target=last_call, daemon=True).start()
-time.sleep(1.5)  # the other ranks are in the call by then
+time.sleep(1.5)  # by then the other ranks are in the call
 (folder / f"trace_rank_{rank}.part").write_bytes(_dump_fr_trace(includeStackTraces=True))
 (folder / f"trace_rank_{rank}.part").rename(folder / f"trace_rank_{rank}")
 while len(list(folder.glob("trace_rank_?"))) < 3:

@@ -37,7 +37,7 @@ class Recorder:
         inside: bool = False,
         **more: Any,
     ) -> Recorder:
-        """Record a collective; ``inside`` a block, it has the number of the closing call."""
+        """Record a collective; if ``inside`` a block, it gets the number of the closing call."""
         self._collectives[group] += 1
         number = self._collectives[group]
         if inside:
@@ -91,10 +91,10 @@ class Recorder:
         """Return torch's dump of the last entries."""
         status = {}
         for number, name in enumerate(self.groups):
-            mine = [each for each in self.entries if each["process_group"][0] == name]
-            done = [each["op_id"] for each in mine if each["state"] == "completed"]
-            numbers = [each["collective_seq_id"] for each in mine]
-            finished = [each["collective_seq_id"] for each in mine if each["op_id"] in done]
+            entries = [each for each in self.entries if each["process_group"][0] == name]
+            done = [each["op_id"] for each in entries if each["state"] == "completed"]
+            numbers = [each["collective_seq_id"] for each in entries]
+            finished = [each["collective_seq_id"] for each in entries if each["op_id"] in done]
             status[str(number)] = {
                 "last_enqueued_collective": max(numbers, default=-1),
                 "last_started_collective": -1,

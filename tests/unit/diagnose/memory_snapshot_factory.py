@@ -1,6 +1,6 @@
 """Generate GPU memory snapshots in the format of torch/csrc/cuda/memory_snapshot.cpp.
 
-They were written without a GPU, so they do not show whether a real snapshot differs.
+They were written without a GPU; whether real snapshots differ is untested.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def segment(
     *blocks: tuple[int, list[dict[str, Any]] | None], address: int = 1 << 44, device: int = 0
 ) -> dict[str, Any]:
     """Return a segment of blocks (bytes, frames); a block without frames (None) is idle."""
-    made, at = [], address
+    block_entries, at = [], address
     for size, frames in blocks:
         state = "inactive" if frames is None else "active_allocated"
-        made.append(
+        block_entries.append(
             {
                 "address": at,
                 "size": size,
@@ -82,7 +82,7 @@ def segment(
         "segment_pool_id": (0, 0),
         "is_expandable": False,
         "frames": [],
-        "blocks": made,
+        "blocks": block_entries,
     }
 
 
@@ -118,7 +118,7 @@ def snapshot(*segments: dict[str, Any], trace: tuple[dict[str, Any], ...] = ()) 
 
 
 def full(*events: dict[str, Any]) -> bytes:
-    """Return an 80 GiB GPU full of activations: 70 of 79 GiB held."""
+    """Return an 80 GiB GPU full of activations: 70 of 79 GiB in use."""
     layers = [segment((7 * GIB, LINEAR), address=(1 << 44) + at * (7 * GIB)) for at in range(10)]
     trace = events or (out_of_memory(4 * GIB, 300 * MIB, LINEAR),)
     return snapshot(
@@ -141,12 +141,14 @@ def fragmented() -> bytes:
 
 def handled() -> bytes:
     """Return a snapshot written in an exception handler: forward's 6 GiB are free again."""
-    begun = tuple(allocated((1 << 44) + at * GIB, GIB, LINEAR) for at in range(6))
-    freed = tuple({**event, "action": "free_requested", "frames": []} for event in begun)
+    allocations = tuple(allocated((1 << 44) + at * GIB, GIB, LINEAR) for at in range(6))
+    freed = tuple({**event, "action": "free_requested", "frames": []} for event in allocations)
     blocks: list[tuple[int, list[dict[str, Any]] | None]] = [(GIB, None)] * 6
     failed = out_of_memory(2 * GIB, 500 * MIB, LINEAR)
     return snapshot(
-        segment(*blocks), segment((GIB, MOVED), address=1 << 45), trace=(*begun, failed, *freed)
+        segment(*blocks),
+        segment((GIB, MOVED), address=1 << 45),
+        trace=(*allocations, failed, *freed),
     )
 
 

@@ -1,4 +1,4 @@
-"""Verdicts over the dumps of many ranks: which cause and rank is root_of, and when none is."""
+"""Verdicts over the dumps of many ranks: root cause and rank, and when there is none."""
 
 from __future__ import annotations
 
@@ -259,14 +259,14 @@ def test_call_in_flight_on_all_ranks_blames_no_rank() -> None:
     verdict = judge_dumps(job(4, lambda each: train(each).call(line=50, state="scheduled")))
     assert root_of(verdict) == ("network-fabric-fault", None)
     assert verdict.root is not None
-    assert verdict.root.level is Level.UNKNOWN  # a healthy job looks the same at most moments
+    assert verdict.root.level is Level.UNKNOWN  # a healthy job looks the same most of the time
     assert "while the call was in progress" in verdict.root.message
 
 
 def test_call_with_all_members_is_stuck_if_ranks_advanced_elsewhere() -> None:
     def program(recorder: Recorder) -> None:
         train(recorder).call(line=50, state="scheduled")
-        for _ in range(40):  # a second each
+        for _ in range(40):  # one second each
             recorder.call("all_gather", "1")
 
     verdict = judge_dumps(job(4, program, {"1": ("data", range(4))}))
@@ -347,8 +347,8 @@ def test_real_gloo_hang_is_attributed(fault: str, causes: set[str | None], tmp_p
         for rank in range(3)
     ]
     for each in ranks:
-        _, said = each.communicate(timeout=100)
-        assert each.returncode == 0, said.decode()
+        _, stderr = each.communicate(timeout=100)
+        assert each.returncode == 0, stderr.decode()
     verdict = rules.judge(
         dump_set.read_dumps(
             piece(each.name, each.read_bytes()) for each in tmp_path.glob("trace_rank_?")

@@ -42,7 +42,7 @@ def test_equal_calls_of_all_ranks_share_one_entry() -> None:
 
 
 def test_groups_with_equal_names_stay_separate() -> None:
-    """split_group gives the parts of a group one name."""
+    """split_group gives all parts of a group the same name."""
     parts = [{"7": ("split", (0, 1))}, {"7": ("split", (2, 3))}]
     recorders = [
         Recorder(rank, {"0": ("default_pg", range(4)), **parts[rank // 2]}) for rank in range(4)

@@ -37,11 +37,11 @@ class SimulatedJob:
         self.size = self.random.choice((4, 6, 8))
         self.groups = self._groups()
         self.program = self._program()
-        self.mine = {
+        self.calls_by_rank = {
             rank: [call for call in self.program if rank in call.ranks] for rank in range(self.size)
         }
         self.stops = self.random.randrange(self.size) if fault else None
-        self.limit = {rank: len(calls) for rank, calls in self.mine.items()}
+        self.limit = {rank: len(calls) for rank, calls in self.calls_by_rank.items()}
         if self.stops is not None:
             self.limit[self.stops] = self.random.randint(3, self.limit[self.stops] - 1)
         self.done = self._simulate()
@@ -83,7 +83,7 @@ class SimulatedJob:
         return done
 
     def _is_next(self, call: ProgramCall, rank: int, done: int) -> bool:
-        return done < self.limit[rank] and self.mine[rank][done] is call
+        return done < self.limit[rank] and self.calls_by_rank[rank][done] is call
 
     def judge_dumps(self, ring: int) -> Verdict:
         """Return the verdict over the dumps of all ranks, with ring buffers of ``ring`` calls."""
@@ -95,7 +95,7 @@ class SimulatedJob:
         recorded = self.done[rank] - self.random.randint(0, self.unrecorded)
         entered = min(self.limit[rank], self.done[rank] + 1 + self.random.randint(0, 15))
         for at, call in enumerate(
-            self.mine[rank][: self.limit[rank] if rank == self.stops else entered]
+            self.calls_by_rank[rank][: self.limit[rank] if rank == self.stops else entered]
         ):
             state = "completed" if at < recorded else "scheduled"
             if call.is_transfer:

@@ -74,27 +74,31 @@ def test_peer_without_the_secret_is_refused(rendezvous):
 
 
 def test_unrelated_clients_are_ignored(rendezvous):
-    async def stranger(says):
+    async def unrelated_client(request):
         await asyncio.sleep(0.2)
         reader, writer = await asyncio.open_connection("127.0.0.1", rendezvous.ports[0])
-        writer.write(says)
+        writer.write(request)
         await reader.read()
         writer.close()
 
-    async def ours():
+    async def own_node():
         await asyncio.sleep(0.4)
         return await send_report(rendezvous, NodeReport(1, why="a"))
 
     reports, _, results = run(
-        rendezvous, 2, stranger(b""), stranger(b"GET / HTTP/1.1\r\n\r\n" * 99), ours()
+        rendezvous,
+        2,
+        unrelated_client(b""),
+        unrelated_client(b"GET / HTTP/1.1\r\n\r\n" * 99),
+        own_node(),
     )
     assert (reports[1], results[-1]) == ("a", None)
 
 
 def test_port_in_use_is_skipped_by_both_sides(rendezvous):
-    with socket.socket() as taken:
-        taken.bind(("", rendezvous.ports[0]))
-        taken.listen()
+    with socket.socket() as listener:
+        listener.bind(("", rendezvous.ports[0]))
+        listener.listen()
         reports, _, results = run(rendezvous, 2, send_report(rendezvous, NodeReport(1, why="a")))
     assert (reports[1], results) == ("a", [None])
 
@@ -103,9 +107,9 @@ def test_failure_names_the_ports_if_none_is_free(rendezvous):
     class Taken(CopyRendezvous):
         ports = rendezvous.ports[:1]
 
-    with socket.socket() as taken:
-        taken.bind(("", rendezvous.ports[0]))
-        taken.listen()
+    with socket.socket() as listener:
+        listener.bind(("", rendezvous.ports[0]))
+        listener.listen()
         reports, failure, _ = run(Taken("127.0.0.1", rendezvous.secret), 2)
     assert set(reports) == {0}
     assert failure == f"none of the ports {rendezvous.ports[0]} is free"

@@ -15,7 +15,7 @@ from holdfast.diagnose.attach import jobs
 from holdfast.diagnose.attach.jobs import JobSearch
 from holdfast.host.processes.training_processes import ProcessTable, identify_rank, launcher_name
 
-#: A rank that starts a worker with its environment, prints its pid, and waits for the end of stdin.
+#: A rank that starts a worker with its environment, prints the worker's pid, and waits for the end of stdin.
 WITH_WORKER = """
 import subprocess, sys
 worker = subprocess.Popen([sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"],
@@ -128,9 +128,11 @@ def test_error_names_the_search_criteria():
     ],
 )
 def test_rank_is_read_from_launcher_variables(environ, found):
-    said = identify_rank(environ)
+    identity = identify_rank(environ)
     assert (
-        None if said is None else (said.rank, said.world_size, said.local_rank, said.origin)
+        None
+        if identity is None
+        else (identity.rank, identity.world_size, identity.local_rank, identity.origin)
     ) == found
 
 
@@ -173,7 +175,7 @@ def test_program_name_is_short():
         (
             {32767: 4, 301: 4, 302: 4, 9: 3},
             [9, 32767, 301, 302],
-        ),  # ids begin again after the highest
+        ),  # pids wrap around after the highest one
         ({1: 0, 9000: 0}, [1, 9000]),
     ],
 )

@@ -54,7 +54,7 @@ def test_interleaved_tracebacks_of_two_ranks_are_separated() -> None:
     ]
 
 
-def test_the_innermost_frame_of_user_code_is_the_place() -> None:
+def test_the_innermost_frame_of_user_code_is_the_location() -> None:
     log = (
         'Traceback (most recent call last):\n  File "/job/a.py", line 3, in f\n'
         '  File "/usr/lib/python3.11/site-packages/torch/nn/functional.py", line 9, in g\nValueError: no\n'

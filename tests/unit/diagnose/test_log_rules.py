@@ -83,8 +83,8 @@ def test_an_exception_of_one_rank_precedes_its_echoes() -> None:
         raises(rank, "RuntimeError: [3] Connection closed by peer [10.0.0.2]:4711")
         for rank in (0, 1, 3)
     )
-    found = verdict(echo + raises(2, "KeyError: 'label'") + LAUNCHER_ENDS)
-    root = found.root
+    result = verdict(echo + raises(2, "KeyError: 'label'") + LAUNCHER_ENDS)
+    root = result.root
     assert root is not None
     assert (root.cause, root.subject.rank, root.subject.line) == (
         "python-exception-on-one-rank",
@@ -129,9 +129,9 @@ def test_out_of_memory_on_one_rank_or_on_all() -> None:
 def test_an_exit_code_without_a_reason_is_an_exception(
     log: str, cause: str, rank: int | None
 ) -> None:
-    found = verdict(log + "\n").root
-    assert found is not None
-    assert (found.cause, found.subject.rank) == (f"python-exception-{cause}", rank)
+    root = verdict(log + "\n").root
+    assert root is not None
+    assert (root.cause, root.subject.rank) == (f"python-exception-{cause}", rank)
     assert (
         verdict(log + "\n" + raises(2, "KeyError: 'label'")).root.cause
         == "python-exception-on-one-rank"
@@ -181,13 +181,13 @@ def test_the_rank_that_reports_no_lost_peer_is_lost() -> None:
     assert gap is not None
     assert (gap.cause, gap.subject.rank) == ("peer-lost", 1)
     assert with_size is not None
-    assert with_size.subject.rank is None  # two are left
+    assert with_size.subject.rank is None  # two ranks remain
 
 
 def test_a_root_that_reset_the_connection_is_lost() -> None:
-    asked = "[2] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0'"
+    error = "[2] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0'"
     root = verdict(
-        f"[rank2]: RuntimeError: {asked}, but store->get('0') got error: Connection reset by peer\n"
+        f"[rank2]: RuntimeError: {error}, but store->get('0') got error: Connection reset by peer\n"
     ).root
     assert root is not None
     assert (root.cause, root.subject.rank) == ("peer-lost", 0)
@@ -336,9 +336,9 @@ def test_the_rank_that_a_launcher_names(log: str, cause: str, rank: int) -> None
 
 
 def test_blocked_ports_differ_from_an_unreachable_master() -> None:
-    away = "DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (m, 29500).\n"
+    unreachable = "DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (m, 29500).\n"
     waits = "torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined.\n"
-    blocked, absent = verdict(waits, away), verdict(away)
+    blocked, absent = verdict(waits, unreachable), verdict(unreachable)
     assert blocked.root is not None
     assert blocked.root.cause == "firewall-blocked-ports"
     assert absent.root is not None
@@ -349,10 +349,10 @@ def test_kernel_lines_precede_lines_of_ranks() -> None:
     kernel = (
         "[Tue Feb  3 04:05:00 2026] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
     )
-    found = verdict("".join(watchdog(rank, 5000) for rank in range(4)), kernel)
-    assert found.root is not None
-    assert found.root.cause == "gpu-fell-off-bus-xid-ecc"
-    assert [one.cause for one in found.consequences] == ["watchdog-timeout-straggler"]
+    result = verdict("".join(watchdog(rank, 5000) for rank in range(4)), kernel)
+    assert result.root is not None
+    assert result.root.cause == "gpu-fell-off-bus-xid-ecc"
+    assert [one.cause for one in result.consequences] == ["watchdog-timeout-straggler"]
 
 
 def test_ranks_in_file_names() -> None:
@@ -367,9 +367,9 @@ def test_ranks_in_file_names() -> None:
 def test_steps_that_become_slower() -> None:
     line = "iteration {0}/ 100 | elapsed time per iteration (s): {1:.2f} | lm loss: 2.1 |\n"
     slow = "".join(line.format(step, 10.0 + max(0, step - 4)) for step in range(8))
-    found = verdict(slow).root
-    assert found is not None
-    assert found.cause == "watchdog-timeout-straggler"
+    root = verdict(slow).root
+    assert root is not None
+    assert root.cause == "watchdog-timeout-straggler"
     assert (
         verdict("".join(line.format(step, 10.0 + 0.1 * (step % 2)) for step in range(8))).root
         is None
@@ -384,16 +384,16 @@ def test_data_preparation_that_exceeds_the_timeout() -> None:
 
 
 def test_gpus_of_one_host_that_connect_without_completing_a_collective() -> None:
-    made = "n1:5:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\nn1:5:9 [0] NCCL INFO Connected all trees\n"
-    root = verdict(made).root
+    log = "n1:5:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\nn1:5:9 [0] NCCL INFO Connected all trees\n"
+    root = verdict(log).root
     assert root is not None
     assert root.cause == "iommu-acs-p2p-hang"
-    assert verdict(made + "step 1 / 10 loss 2.0\n").root is None
+    assert verdict(log + "step 1 / 10 loss 2.0\n").root is None
     warned = 'h7:5:9 [0] NCCL WARN Missing "iommu=pt" from kernel command line\n'
     started = "h7:5:9 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.3<0>\n"
-    found = verdict(warned + started).root
-    assert found is not None
-    assert found.cause == "iommu-acs-p2p-hang"
+    root = verdict(warned + started).root
+    assert root is not None
+    assert root.cause == "iommu-acs-p2p-hang"
     assert verdict(warned + started + "step 1 / 10 loss 2.0\n").root is None
 
 
@@ -410,7 +410,7 @@ def test_a_log_without_progress_is_not_reported_as_healthy() -> None:
     assert not verdict("step 3 / 10\ntraining finished\n").unseen
 
 
-def found(*logs: str) -> tuple[str, int | None]:
+def root_of(*logs: str) -> tuple[str, int | None]:
     """Return cause and rank of the root for the logs of one job."""
     root = verdict(*logs).root
     return (root.cause, root.subject.rank) if root else (HEALTHY, None)
@@ -421,7 +421,7 @@ OUT = "CUDA out of memory. Tried to allocate 3.00 GiB."
 
 def test_the_first_of_several_ranks_is_named() -> None:
     one_log = f"[rank3]: torch.OutOfMemoryError: {OUT}\n[rank1]: torch.OutOfMemoryError: {OUT}\n"
-    assert found(one_log) == ("gpu-oom-all-ranks", 3)
+    assert root_of(one_log) == ("gpu-oom-all-ranks", 3)
     early, late = (f"2026-02-03 04:05:0{second} {OUT}\n" for second in (1, 8))
     logs = verdict(late, early, names=("rank0.log", "rank5.log")).root
     assert logs is not None
@@ -432,11 +432,11 @@ def test_the_first_of_several_ranks_is_named() -> None:
 
 
 def test_the_full_gpu_determines_the_rank_if_no_line_does() -> None:
-    assert found(f"RuntimeError: {OUT} GPU 3 has a total capacity of 40.00 GiB\n") == (
+    assert root_of(f"RuntimeError: {OUT} GPU 3 has a total capacity of 40.00 GiB\n") == (
         "gpu-oom-all-ranks",
         3,
     )
-    assert found(f"[rank1]: RuntimeError: {OUT} (GPU 3; 40.00 GiB total capacity)\n") == (
+    assert root_of(f"[rank1]: RuntimeError: {OUT} (GPU 3; 40.00 GiB total capacity)\n") == (
         "gpu-oom-all-ranks",
         1,
     )
@@ -446,18 +446,18 @@ def test_the_timeout_of_one_rank_is_inferred_from_the_others_reports() -> None:
     not_entered = "".join(
         status(rank, 88, 88).replace("from rank 0", "from  rank 6") for rank in (0, 1, 2)
     )
-    assert found(not_entered + LAUNCHER_ENDS) == ("rank-missing-collective", 6)
+    assert root_of(not_entered + LAUNCHER_ENDS) == ("rank-missing-collective", 6)
     stuck = "".join(
         status(rank, 90, 88).replace("from rank 0", "from  rank 6") for rank in (0, 1, 2)
     )
-    assert found(stuck) == ("watchdog-timeout-straggler", 6)
+    assert root_of(stuck) == ("watchdog-timeout-straggler", 6)
 
 
 def test_ranks_in_different_work_of_a_group() -> None:
     behind = watchdog(0, 530) + watchdog(1, 498)
-    assert found(behind) == ("rank-missing-collective", 1)
+    assert root_of(behind) == ("rank-missing-collective", 1)
     alone_ahead = watchdog(0, 530) + watchdog(1, 530) + watchdog(2, 531, "BROADCAST")
-    assert found(alone_ahead) == ("rank-missing-collective", 2)
+    assert root_of(alone_ahead) == ("rank-missing-collective", 2)
 
 
 def test_work_of_different_groups_is_not_compared() -> None:
@@ -475,8 +475,8 @@ def test_work_of_different_groups_is_not_compared() -> None:
 
 
 def test_a_single_reporting_rank_waited_for_the_lowest_other_rank() -> None:
-    assert found(watchdog(0, 530) + LAUNCHER_ENDS) == ("rank-missing-collective", 1)
-    assert found(watchdog(1, 530)) == ("rank-missing-collective", 0)
+    assert root_of(watchdog(0, 530) + LAUNCHER_ENDS) == ("rank-missing-collective", 1)
+    assert root_of(watchdog(1, 530)) == ("rank-missing-collective", 0)
 
 
 @pytest.mark.parametrize(
@@ -494,13 +494,13 @@ def test_acronyms_keep_their_capitals_within_a_sentence(summary: str, expected: 
 
 def test_a_timeout_in_a_wrapped_line() -> None:
     lines = [watchdog(rank, 40).replace("timeout: ", "timeout:\n") for rank in (0, 1, 3)]
-    assert found(lines[1]) == ("rank-missing-collective", 0)
-    assert found("".join(lines)) == ("rank-missing-collective", 2)
+    assert root_of(lines[1]) == ("rank-missing-collective", 0)
+    assert root_of("".join(lines)) == ("rank-missing-collective", 2)
 
 
 def test_a_broadcast_waits_for_its_root_in_another_format() -> None:
     earlier_line = "[rank7]:[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank 7] Timeout at NCCL work: 1, last enqueued NCCL work: 1\n"
-    assert found(earlier_line + watchdog(7, 1, "BROADCAST")) == ("rank-missing-collective", 0)
+    assert root_of(earlier_line + watchdog(7, 1, "BROADCAST")) == ("rank-missing-collective", 0)
 
 
 def test_ranks_that_request_the_unique_id_wait_for_its_origin() -> None:
@@ -509,12 +509,12 @@ def test_ranks_that_request_the_unique_id_wait_for_its_origin() -> None:
         "from [0] via c10d key-value store by key '0', but store->get('0') got error: wait timeout after 600000ms, "
         "keys: /0\n"
     )
-    assert found(log) == ("rank-missing-collective", 0)
+    assert root_of(log) == ("rank-missing-collective", 0)
 
 
 def test_a_hung_watchdog_is_the_reason_for_the_abort() -> None:
     log = "Terminating the process, due to ProcessGroupNCCL watchdog hang.\nprocess 1 terminated with signal SIGABRT\n"
-    assert found(log)[0] == "watchdog-timeout-straggler"
+    assert root_of(log)[0] == "watchdog-timeout-straggler"
 
 
 def fingerprints(
@@ -532,8 +532,8 @@ def fingerprints(
 
 
 def test_of_two_different_calls_the_rank_behind_or_the_reporter_is_named() -> None:
-    assert found(fingerprints(1, 5, (101, 3))) == ("collective-mismatch", 5)
-    assert found(fingerprints(1, 5, (3, 3))) == ("collective-mismatch", 1)
+    assert root_of(fingerprints(1, 5, (101, 3))) == ("collective-mismatch", 5)
+    assert root_of(fingerprints(1, 5, (3, 3))) == ("collective-mismatch", 1)
 
 
 def test_the_rank_that_monitored_barrier_names_is_lost() -> None:
@@ -541,19 +541,19 @@ def test_the_rank_that_monitored_barrier_names_is_lost() -> None:
         "RuntimeError: Rank 3 successfully reached monitoredBarrier, but received errors while waiting for send/recv "
         "from rank 2. Please check rank 2 logs for faulty rank.\n [pair.cc:598] Connection closed by peer [10.0.0.2]\n"
     )
-    assert found(log) == ("peer-lost", 2)
+    assert root_of(log) == ("peer-lost", 2)
 
 
 def test_mpirun_names_the_rank_that_crashed() -> None:
     log = "mpirun noticed that process rank 19 with PID 88 on node n3 exited on signal 11 (Segmentation fault).\n"
-    assert found(log) == ("segfault-in-worker", 19)
+    assert root_of(log) == ("segfault-in-worker", 19)
 
 
 def test_an_exception_before_further_steps_was_caught() -> None:
     steps = "".join(f"iteration {number}/900\n" for number in (4, 5, 6))
-    assert found(raises(3, "FileExistsError: [Errno 17] /scratch/x") + steps) == (HEALTHY, None)
+    assert root_of(raises(3, "FileExistsError: [Errno 17] /scratch/x") + steps) == (HEALTHY, None)
     assert (
-        found(raises(3, "KeyError: 'label'") + steps + LAUNCHER_ENDS)[0]
+        root_of(raises(3, "KeyError: 'label'") + steps + LAUNCHER_ENDS)[0]
         == "python-exception-on-one-rank"
     )
 
@@ -571,14 +571,14 @@ def test_a_ray_actor_is_named_by_its_rank() -> None:
         "ray.exceptions.RayTaskError(KeyError): ray::Loop.fit() (pid=82, ip=10.0.0.9)\n"
         "  File \"/job/a.py\", line 7, in fit\nKeyError: 'label'\n"
     )
-    assert found(joined + raised) == ("python-exception-on-one-rank", 1)
+    assert root_of(joined + raised) == ("python-exception-on-one-rank", 1)
     died = "ray.exceptions.ActorDiedError: The actor died unexpectedly.\n\tclass_name: Loop\n\tpid: 82\n"
-    assert found(joined + died) == ("peer-lost", 1)
+    assert root_of(joined + died) == ("peer-lost", 1)
 
 
 def test_out_of_memory_on_other_accelerators() -> None:
     log = "[rank1]:[E203 04:05:06.1 x.ts:444] NPU out of memory. It tried to allocate 2.00 GiB (NPU 1; 60 GiB total)\n"
-    assert found(log + raises(1, "RuntimeError: the inner error stands above")) == (
+    assert root_of(log + raises(1, "RuntimeError: the inner error stands above")) == (
         "gpu-oom-all-ranks",
         1,
     )
@@ -588,24 +588,24 @@ UNSIGNED = 'Traceback (most recent call last):\n  File "/job/train.py", line 41,
 
 
 def test_launchers_determine_the_rank_if_no_line_does() -> None:
-    assert found(UNSIGNED + LAUNCHER_ENDS) == ("python-exception-on-one-rank", 2)
-    assert found(UNSIGNED + UNSIGNED + LAUNCHER_ENDS) == ("python-exception-all-ranks", 2)
-    assert found(UNSIGNED + "srun: error: n4: task 6: Exited with exit code 1\n") == (
+    assert root_of(UNSIGNED + LAUNCHER_ENDS) == ("python-exception-on-one-rank", 2)
+    assert root_of(UNSIGNED + UNSIGNED + LAUNCHER_ENDS) == ("python-exception-all-ranks", 2)
+    assert root_of(UNSIGNED + "srun: error: n4: task 6: Exited with exit code 1\n") == (
         "python-exception-on-one-rank",
         6,
     )
     wrapped = (
         "mpirun noticed that process rank 5 with PID 77 on node n3 exited on\nsignal 9 (Killed).\n"
     )
-    assert found(wrapped) == ("host-oom-killed", 5)
+    assert root_of(wrapped) == ("host-oom-killed", 5)
 
 
 def test_of_several_ranks_the_launchers_failed_process_is_named() -> None:
     error = "RuntimeError: shapes do not match"
     on_all = "".join(raises(rank, error) for rank in (0, 1, 2, 3))
-    assert found(on_all + LAUNCHER_ENDS) == ("python-exception-all-ranks", 2)
+    assert root_of(on_all + LAUNCHER_ENDS) == ("python-exception-all-ranks", 2)
     other_node = "".join(raises(rank, error) for rank in (8, 9))
-    assert found(other_node + LAUNCHER_ENDS) == ("python-exception-all-ranks", 8)
+    assert root_of(other_node + LAUNCHER_ENDS) == ("python-exception-all-ranks", 8)
 
 
 @pytest.mark.parametrize(
@@ -615,13 +615,13 @@ def test_text_before_the_rank_prefix(prefix: str) -> None:
     lines = "".join(
         f"{prefix}{line}\n" for line in raises(2, "ValueError: no such layer").splitlines()
     )
-    assert found(lines) == ("python-exception-on-one-rank", 2)
+    assert root_of(lines) == ("python-exception-on-one-rank", 2)
 
 
 def test_a_slow_checkpoint_is_no_failure_without_a_timeout() -> None:
     long = "Loading the checkpoint took 410.2 secs\n"
-    assert found(long) == (HEALTHY, None)
-    assert found(
+    assert root_of(long) == (HEALTHY, None)
+    assert root_of(
         long + "RuntimeError: Timed out waiting 1800000ms for recv operation to complete\n"
     )[0] == ("checkpoint-io-slow-timeout")
 

@@ -26,7 +26,7 @@ SMALL_TABLE = (
     ("field", r"rank (?P<rank>\d+)", False),
     ("repeats", r"z+", False),
 )
-#: Bytes in which the rows above are likely, with separators and control characters.
+#: Bytes likely to form the rows above, with separators and control characters.
 PARTS = [
     b"Error",
     b"a",
@@ -134,7 +134,7 @@ def test_cut_lines_do_not_depend_on_the_chunks(
 
 
 def generated(seed: int, lines: int) -> Iterator[bytes]:
-    """Yield a log with the text of every row: whole, cut, joined, and far from the line's start."""
+    """Yield a log with the text of every row: complete, truncated, joined, and far from the start of the line."""
     rng = random.Random(seed)
     for _ in range(lines):
         words = [rng.choice(TEXTS) for _ in range(rng.randint(0, 3))]
@@ -317,18 +317,18 @@ def test_lines_after_a_followed_row_are_hits_across_streams(
 ) -> None:
     plain = {hit.number: hit for hit in expected_hits(data)}
     lines = list(io.BytesIO(data))
-    wanted, left = [], 0
+    expected, left = [], 0
     for number in range(1, len(lines) + 1):
         rows = plain[number].rows if number in plain else ()
         if rows or left:
-            wanted.append((number, lines[number - 1], rows))
+            expected.append((number, lines[number - 1], rows))
         left = most if 0 in rows else max(left - 1, 0)
     cut = draw.draw(st.integers(0, len(lines)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scan, "MAX_FOLLOWING", most)
         scanner = Scanner(SMALL_TABLE, followed={"word"})
-        begun = list(scanner.scan(ShortReads(b"".join(lines[:cut]), 3)))
+        first_hits = list(scanner.scan(ShortReads(b"".join(lines[:cut]), 3)))
         rest = scanner.scan(ShortReads(b"".join(lines[cut:]), 4), following=scanner.following)
-        found = [(hit.number, hit.line, hit.rows) for hit in begun]
+        found = [(hit.number, hit.line, hit.rows) for hit in first_hits]
         found += [(hit.number + cut, hit.line, hit.rows) for hit in rest]
-    assert found == wanted
+    assert found == expected

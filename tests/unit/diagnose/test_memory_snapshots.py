@@ -14,12 +14,12 @@ from holdfast.core.rank_table import SourceLine
 from holdfast.diagnose.memory_snapshots import parse_snapshot
 from holdfast.host.allocation_purpose import AllocationPurpose, purpose_of
 
-from . import memory_snapshot_factory as made
+from . import memory_snapshot_factory as factory
 from .memory_snapshot_factory import GIB, MIB
 
 
 def test_full_gpu_is_summed_by_purpose_and_site():
-    found = parse_snapshot(made.full(), "oom_rank_3.pickle")
+    found = parse_snapshot(factory.full(), "oom_rank_3.pickle")
     (device,) = found.devices
     assert (found.rank, found.dropped) == (3, 0)
     assert device.purposes == {
@@ -37,20 +37,20 @@ def test_full_gpu_is_summed_by_purpose_and_site():
 
 
 def test_idle_memory_and_its_largest_block():
-    (device,) = parse_snapshot(made.fragmented()).devices
+    (device,) = parse_snapshot(factory.fragmented()).devices
     assert (device.idle, device.largest, device.releasable) == (24 * GIB, GIB, 0)
 
 
 def test_memory_that_outlives_optimizer_steps_is_retained():
-    (device,) = parse_snapshot(made.growing(8)).devices
+    (device,) = parse_snapshot(factory.growing(8)).devices
     assert [(str(kept.site), kept.bytes, kept.steps) for kept in device.retained] == [
         ("/home/me/model.py:88 in forward", 8 * GIB, 8)
     ]
-    assert parse_snapshot(made.growing(2)).devices[0].retained == ()
+    assert parse_snapshot(factory.growing(2)).devices[0].retained == ()
 
 
 def test_memory_freed_by_a_handler_is_restored():
-    (device,) = parse_snapshot(made.handled()).devices
+    (device,) = parse_snapshot(factory.handled()).devices
     assert (device.held, device.returned, device.idle) == (7 * GIB, 6 * GIB, 0)
     assert device.purposes == {
         AllocationPurpose.ACTIVATIONS: 6 * GIB,
@@ -59,33 +59,36 @@ def test_memory_freed_by_a_handler_is_restored():
 
 
 def test_frames_of_torch_1_13_are_read_from_the_history():
-    segment = made.segment((GIB, made.LINEAR))
+    segment = factory.segment((GIB, factory.LINEAR))
     block = segment["blocks"][0]
     block["history"] = [{"frames": block.pop("frames"), "real_size": GIB}]
-    (device,) = parse_snapshot(made.snapshot(segment)).devices
+    (device,) = parse_snapshot(factory.snapshot(segment)).devices
     assert device.purposes == {AllocationPurpose.ACTIVATIONS: GIB}
 
 
 @pytest.mark.parametrize(
     ("frames", "kind"),
     [
-        (made.LINEAR, AllocationPurpose.ACTIVATIONS),
-        (made.LOSS, AllocationPurpose.LOSS),
-        (made.STEP, AllocationPurpose.OPTIMIZER),
-        (made.MOVED, AllocationPurpose.PARAMETERS),
-        (made.ENGINE, AllocationPurpose.BACKWARD),
-        (made.GATHER, AllocationPurpose.GATHERED),
+        (factory.LINEAR, AllocationPurpose.ACTIVATIONS),
+        (factory.LOSS, AllocationPurpose.LOSS),
+        (factory.STEP, AllocationPurpose.OPTIMIZER),
+        (factory.MOVED, AllocationPurpose.PARAMETERS),
+        (factory.ENGINE, AllocationPurpose.BACKWARD),
+        (factory.GATHER, AllocationPurpose.GATHERED),
         ([], AllocationPurpose.UNKNOWN),
-        ([made.TRAIN], AllocationPurpose.UNKNOWN),
+        ([factory.TRAIN], AllocationPurpose.UNKNOWN),
         (
             [
-                made.frame("AccumulateGrad.cpp", 1, "torch::autograd::AccumulateGrad::apply"),
-                *made.ENGINE,
+                factory.frame("AccumulateGrad.cpp", 1, "torch::autograd::AccumulateGrad::apply"),
+                *factory.ENGINE,
             ],
             AllocationPurpose.GRADIENTS,
         ),
         (
-            [made.frame(f"{made.TORCH}/serialization.py", 1500, "persistent_load"), made.TRAIN],
+            [
+                factory.frame(f"{factory.TORCH}/serialization.py", 1500, "persistent_load"),
+                factory.TRAIN,
+            ],
             AllocationPurpose.LOADED,
         ),
     ],
@@ -98,9 +101,12 @@ def test_purpose_of_frames(frames, kind):
 
 
 def test_implausible_line_number_becomes_zero():
-    frame = made.frame("/home/me/train.py", 1 << 64, "main")
+    frame = factory.frame("/home/me/train.py", 1 << 64, "main")
     assert (
-        parse_snapshot(made.snapshot(made.segment((GIB, [frame])))).devices[0].sites[0].site.line
+        parse_snapshot(factory.snapshot(factory.segment((GIB, [frame]))))
+        .devices[0]
+        .sites[0]
+        .site.line
         == 0
     )
 
@@ -111,17 +117,17 @@ class Runs:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (pickle.dumps({"segments": [Runs()]}), "more than plain data"),
-        (made.full()[:300], "it ends in the middle"),
+        (factory.full()[:300], "it ends in the middle"),
         (b"", "it ends in the middle"),
         (pickle.dumps({"version": "2.4", "entries": []}), "it has no segments"),
         (pickle.dumps([1, 2]), "it has no segments"),
     ],
 )
-def test_invalid_snapshot_is_refused_in_one_sentence(data, said):
-    with pytest.raises(SnapshotUnreadable, match=said) as caught:
+def test_invalid_snapshot_is_refused_in_one_sentence(data, message):
+    with pytest.raises(SnapshotUnreadable, match=message) as caught:
         parse_snapshot(data, "x.pickle")
     assert "\n" not in str(caught.value)
 

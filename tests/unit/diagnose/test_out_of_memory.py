@@ -1,4 +1,4 @@
-"""Why GPU memory ran out, as far as the error tells, and what to change first."""
+"""Causes of GPU out-of-memory errors, as far as the message tells, and the first remedy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .test_log_rules import verdict
 GIB, MIB = 1 << 30, 1 << 20
 
 
-def short(**told):
+def oom_message(**fields):
     usual = {
         "requested": 2 * GIB,
         "capacity": 80 * GIB,
@@ -22,7 +22,7 @@ def short(**told):
         "own": 79 * GIB,
         "allocated": 77 * GIB,
     }
-    return OomMessage(**{"device": "CUDA", "gpu": 0, "idle": 512 * MIB} | usual | told)
+    return OomMessage(**{"device": "CUDA", "gpu": 0, "idle": 512 * MIB} | usual | fields)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def short(**told):
             "gpu-memory-fragmented",
             "9.0 GiB reserved by torch, but not contiguous",
         ),
-        # All gaps together would not hold it, or are what any allocator has.
+        # All idle gaps together are too small for the request, or are normal for any allocator.
         (
             {"requested": 19 * GIB, "idle": 9 * GIB, "allocated": 68 * GIB},
             "gpu-oom-all-ranks",
@@ -69,14 +69,14 @@ def short(**told):
         ({"allocated": None, "idle": None, "own": None}, "gpu-oom-all-ranks", "1.0 GiB free"),
     ],
 )
-def test_the_cause_and_the_numbers_that_show_it(told, cause, clause):
-    found = explain_oom(short(**told))
+def test_the_cause_and_its_numbers(told, cause, clause):
+    found = explain_oom(oom_message(**told))
     assert found.cause == cause
     assert clause in found.clause
 
 
-def test_the_parts_are_those_that_were_told():
-    assert explain_oom(short()).parts == (
+def test_only_reported_parts_are_listed():
+    assert explain_oom(oom_message()).parts == (
         ("tensors", 77 * GIB),
         ("reserved but idle", 512 * MIB),
         ("this process outside torch", 1536 * MIB),
@@ -85,11 +85,11 @@ def test_the_parts_are_those_that_were_told():
     assert explain_oom(OomMessage(device="CUDA", requested=GIB)).parts == ()
 
 
-def test_what_costs_nothing_comes_first():
+def test_remedies_without_cost_come_first():
     first = [
         remedy.text
         for remedy in explain_oom(
-            short(allocated=68 * GIB, idle=9 * GIB), AllocationPurpose.ACTIVATIONS
+            oom_message(allocated=68 * GIB, idle=9 * GIB), AllocationPurpose.ACTIVATIONS
         ).remedies
     ]
     assert first[0].startswith("Let the allocator's segments grow")
@@ -97,13 +97,13 @@ def test_what_costs_nothing_comes_first():
     assert "third more computation" in first[3]
     assert "_dump_snapshot" in first[-1]
     ranks = tuple(GpuMemoryUser(pid, 600 * MIB) for pid in range(7))
-    others = explain_oom(short(others=ranks)).remedies
+    others = explain_oom(oom_message(others=ranks)).remedies
     assert "Set each rank's device" in others[0].text
     assert "4.1 GiB" in others[0].text
 
 
 @pytest.mark.parametrize(
-    ("use", "said"),
+    ("use", "text"),
     [
         (AllocationPurpose.LOSS, "in eight chunks"),
         (AllocationPurpose.OPTIMIZER, "fused optimizer"),
@@ -112,8 +112,8 @@ def test_what_costs_nothing_comes_first():
         (AllocationPurpose.BACKWARD, "flash attention"),
     ],
 )
-def test_what_failed_says_what_to_change(use, said):
-    assert said in explain_oom(short(), use).remedies[0].text
+def test_the_remedy_depends_on_the_failed_allocation(use, text):
+    assert text in explain_oom(oom_message(), use).remedies[0].text
 
 
 TRACE = """[rank1]: Traceback (most recent call last):
@@ -127,7 +127,7 @@ allocated memory 66.20 GiB is allocated by PyTorch, and 2.00 GiB is reserved by 
 """
 
 
-def test_a_log_names_the_line_the_use_and_the_parts():
+def test_a_log_gives_the_line_the_purpose_and_the_parts():
     root = verdict(TRACE).root
     assert root is not None
     assert (root.cause, root.subject.rank) == ("gpu-oom-all-ranks", 1)
@@ -151,7 +151,7 @@ def test_another_process_on_the_gpu_is_the_root():
     assert "81034" in root.remedies[0].text
 
 
-def test_a_box_s_exception_is_advised_on_as_well():
+def test_an_exception_in_a_trace_file_gets_remedies():
     own = (Remedy(text="Decide together."), Remedy(text="Bound the input."))
     claim = Finding(
         code="MEM002",
@@ -167,7 +167,7 @@ def test_a_box_s_exception_is_advised_on_as_well():
     assert add_oom_details(claim, "MemoryError") == claim
 
 
-def test_the_kernel_s_victim_is_named_with_what_it_had():
+def test_the_process_killed_by_the_kernel_is_named_with_its_memory():
     line = (
         "kernel: Memory cgroup out of memory: Killed process 19003 (python) total-vm:90kB, anon-rss:94371840kB, "
         "file-rss:0kB, shmem-rss:0kB, UID:0\n"

@@ -40,11 +40,11 @@ def write_trace(folder, rank, calls, *, stuck, world=3, generation=0, started=No
     writer.note_json(
         TraceNote.MEMBERS, {"name": "0", "ranks": list(range(world)), "description": "default_pg"}
     )
-    pen = PythonRecorder(writer, "/nowhere/torch")
+    recorder = PythonRecorder(writer, "/nowhere/torch")
     for _ in range(calls):
-        pen.finish(pen.record("0", ALL_REDUCE, CALL))
+        recorder.finish(recorder.record("0", ALL_REDUCE, CALL))
     if stuck:
-        pen.record("0", ALL_REDUCE, CALL)
+        recorder.record("0", ALL_REDUCE, CALL)
     writer.map[START_TICKS_AT : START_TICKS_AT + 8] = struct.pack(
         "<Q", 1
     )  # a process that has exited
@@ -342,9 +342,9 @@ def write_nccl_trace(folder, rank, calls):
     path = write_trace(folder, rank, 0, stuck=False, world=2)
     writer = TraceWriter(path, rank=rank, world_size=2, records=64)
     writer.note_json(TraceNote.MEMBERS, {"name": "0", "ranks": [0, 1], "description": "default_pg"})
-    pen = PythonRecorder(writer, "/nowhere/torch")
+    recorder = PythonRecorder(writer, "/nowhere/torch")
     for _ in range(calls):
-        pen.mark_no_completion(pen.record("0", ALL_REDUCE, CALL))
+        recorder.mark_no_completion(recorder.record("0", ALL_REDUCE, CALL))
     writer.map[START_TICKS_AT : START_TICKS_AT + 8] = struct.pack("<Q", 1)
 
 

@@ -213,7 +213,7 @@ def test_hosts_and_addresses_are_redacted_on_request():
 
 
 def test_data_is_redacted_by_key():
-    given_ = {
+    data = {
         "db": {"password": "abc", "port": 5432},
         "env": [{"name": "X_TOKEN", "value": "a1b2c3d4e5f6"}],
         "argv": ["--api-key", "xyz", "--lr", "1"],
@@ -221,7 +221,7 @@ def test_data_is_redacted_by_key():
         "max_tokens": "2048",
         "rank": 3,
     }
-    clean = redact_data(given_, Redactor())
+    clean = redact_data(data, Redactor())
     assert clean["db"] == {"password": "<redacted:password>", "port": 5432}
     assert clean["env"][0]["value"] == "<redacted:password>"
     assert clean["argv"] == ["--api-key", "<redacted:password>", "--lr", "1"]
@@ -318,11 +318,11 @@ def make_dump_with_secrets():
         *dump_factory.FRAMES,
         {"name": f"login_{secret}", "filename": "/home/janedoe/train.py", "line": 3},
     ]
-    made = [
+    entries = [
         dump_factory.entry(n, frames=frames, process_group=("0", f"password={secret}"))
         for n in range(1, 50)
     ]
-    return dump_factory.content(*made, env={"MY_SECRET": "swordfish"}), (
+    return dump_factory.content(*entries, env={"MY_SECRET": "swordfish"}), (
         secret,
         "swordfish",
         "janedoe",

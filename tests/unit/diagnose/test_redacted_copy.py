@@ -35,7 +35,7 @@ def test_clean_content_is_written_unchanged(tmp_path):
     assert (tmp_path / "a.log").read_bytes() == b"step 1\n"
 
 
-def test_file_that_never_gets_clean_is_omitted(tmp_path):
+def test_file_that_cannot_be_cleaned_is_omitted(tmp_path):
     class Sloppy(Redactor):
         def redact_stream(self, source, **_):
             self.counts["password"] += 1
@@ -51,10 +51,10 @@ def test_unreadable_trace_file_is_refused(tmp_path):
     write_trace_with_secrets(tmp_path / "rank1.trace")
     (found,) = find_sources([tmp_path / "rank1.trace"])
     with open_source(found) as excerpt:
-        (made,) = redact_source(found, excerpt, Redactor())
-    assert not write_verified([made], tmp_path / "clean.trace", found, Redactor)
+        (redacted,) = redact_source(found, excerpt, Redactor())
+    assert not write_verified([redacted], tmp_path / "clean.trace", found, Redactor)
     with pytest.raises(TraceUnreadable):
-        write_verified([made[:300]], tmp_path / "cut.trace", found, Redactor)
+        write_verified([redacted[:300]], tmp_path / "cut.trace", found, Redactor)
 
 
 def test_page_keeps_its_tags(tmp_path):
@@ -66,6 +66,6 @@ def test_page_keeps_its_tags(tmp_path):
     (tmp_path / "report.html").write_text(text)
     (found,) = find_sources([tmp_path / "report.html"])
     with open_source(found) as excerpt:
-        (made,) = redact_source(found, excerpt, Redactor())
+        (redacted,) = redact_source(found, excerpt, Redactor())
     clean = shown.replace(secret, "&lt;redacted:password&gt;")
-    assert made.decode() == text.replace(shown, clean)
+    assert redacted.decode() == text.replace(shown, clean)

@@ -58,7 +58,10 @@ def table_content(table: dump_set.DumpTable) -> object:
         return msgspec.structs.replace(found, parts=()), tuple(call(part) for part in found.parts)
 
     histories = {
-        group: {rank: (mine.first, [call(at) for at in mine.calls]) for rank, mine in each.items()}
+        group: {
+            rank: (history.first, [call(at) for at in history.calls])
+            for rank, history in each.items()
+        }
         for group, each in table.histories.items()
     }
     return table.ranks, table.groups, table.world_size, histories, table.transfers, table.files
@@ -86,7 +89,7 @@ def test_rank_in_two_parts_is_skipped_once() -> None:
 
 def test_ranks_with_equal_calls_share_a_history() -> None:
     found = dump_set.reduce_files([piece(rank) for rank in range(RANKS)]).reduced
-    # The pairs, and 6 and 7 apart; of the world all, 3 (a call less) and 6 (another call).
+    # The pairs, with 6 and 7 separate; of the world group all, 3 (one call fewer) and 6 (another call).
     assert len(found.histories) < RANKS
 
 
@@ -127,8 +130,8 @@ LEAVES = st.none() | st.integers(-3, 1 << 70) | st.text(max_size=4) | st.boolean
 
 @given(st.data())
 def test_modified_file_is_read_or_refused(data: st.DataObject) -> None:
-    made = content()
-    at: Any = made
+    document = content()
+    at: Any = document
     while isinstance(at, (list, dict)) and at:
         keys = sorted(at) if isinstance(at, dict) else list(range(len(at)))
         key = data.draw(st.sampled_from(keys))
@@ -136,7 +139,7 @@ def test_modified_file_is_read_or_refused(data: st.DataObject) -> None:
             at[key] = data.draw(LEAVES)
             break
         at = at[key]
-    changed = json.dumps(made).encode()
+    changed = json.dumps(document).encode()
     reducer = DumpReducer()
     reducer.add(EvidenceFile("part", EvidenceKind.REDUCED, len(changed), lambda: BytesIO(changed)))
     dump_set.build_table(reducer.reduced)

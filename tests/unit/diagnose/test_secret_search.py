@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def redacted(data, min_bytes):
-    """Redact ``data``; texts shorter than ``min_bytes`` are not searched for candidates first."""
+    """Redact ``data``; the candidate search is skipped for texts shorter than ``min_bytes``."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(redact, "_MIN_SEARCH_BYTES", min_bytes)
         redactor = Redactor(hosts=["node1"])

@@ -56,7 +56,7 @@ def test_missing_rank_is_root_with_its_line():
         12,
     )
     assert "ranks 0-1,3 are blocked in all_reduce at train.py:41" in verdict.consequences[0].message
-    assert 0.5 < root.confidence < 0.93  # less than trace files would allow
+    assert 0.5 < root.confidence < 0.93  # lower than with trace files
 
 
 def test_confidence_is_lower_if_ranks_are_missing():
@@ -91,7 +91,7 @@ def test_rank_woken_up_in_a_collective_shows_an_advancing_job():
     verdict = judge(*WAITERS[:2], sleeper, woken)
     assert verdict.root is None
     assert any("rank 3: it was woken up" in out.why for out in verdict.ruled_out)
-    polls = row(2, (TOKENIZE, MAIN), woke=True)  # polls every second for what it waits for
+    polls = row(2, (TOKENIZE, MAIN), woke=True)  # polls every second
     assert judge(*WAITERS, polls).root.subject.rank == 2
 
 

@@ -54,7 +54,7 @@ COMMUNICATOR_FREED = (
 
 
 def traceback(error: str, rank: int | None = None, *, cut: bool = False) -> str:
-    """Return a traceback of CPython with torch's rank prefix, ``cut`` off before its end or not."""
+    """Return a traceback of CPython with torch's rank prefix, optionally ``cut`` off before its end."""
     lines = (
         "Traceback (most recent call last):",
         '  File "/job/train.py", line 60, in <module>',

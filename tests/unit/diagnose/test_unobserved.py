@@ -83,7 +83,7 @@ def test_ranks_stuck_in_one_call_may_all_be_killed_unless_the_stall_was_observed
 
 
 def test_ranks_without_data_are_lost_if_others_lost_their_connection():
-    """The leading host and its data are gone; another host judges from its own ranks."""
+    """The leading host and its data are lost; another host judges from its own ranks."""
     root = hang.judge_hang([lost(2), lost(3)], world(4), world_size=4).root
     assert (root.cause, root.subject.rank) == ("peer-lost", 0)
     assert root.message.startswith(

@@ -1,4 +1,7 @@
-"""What memory is for, by stacks that torch has while it trains (on the CPU: those of a GPU are of the same files)."""
+"""Purpose of memory allocations, from the stacks of a training step.
+
+The steps run on the CPU; stacks of a GPU have the same files.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +16,24 @@ torch = pytest.importorskip("torch")
 nn, functional = torch.nn, torch.nn.functional
 
 
-def places():
-    """The stack as a snapshot has it: innermost first."""
-    frame, found = sys._getframe(1), []
+def stack_frames():
+    """Return the stack as in a memory snapshot: innermost frame first."""
+    frame, frames = sys._getframe(1), []
     while frame is not None:
-        found.append(SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frames.append(SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
         frame = frame.f_back
-    return found
+    return frames
 
 
-class Told(torch.utils._python_dispatch.TorchDispatchMode):
-    """Keeps what each operator's new memory is for."""
+class PurposeRecorder(torch.utils._python_dispatch.TorchDispatchMode):
+    """Record the purposes of each operator's allocations."""
 
     def __init__(self):
         super().__init__()
         self.uses = {}
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        self.uses.setdefault(operator.__name__, set()).add(purpose_of(places()))
+        self.uses.setdefault(operator.__name__, set()).add(purpose_of(stack_frames()))
         return operator(*args, **(kwargs or {}))
 
 
@@ -45,31 +48,31 @@ class Model(nn.Module):
 
 def test_a_training_step():
     numbers, labels = torch.randn(4, 8), torch.zeros(4, dtype=torch.long)
-    with Told() as told:
+    with PurposeRecorder() as recorder:
         model = Model()
-    assert told.uses["empty.memory_format"] == {AllocationPurpose.PARAMETERS}
-    with Told() as told:
+    assert recorder.uses["empty.memory_format"] == {AllocationPurpose.PARAMETERS}
+    with PurposeRecorder() as recorder:
         model.to(torch.float64).to(torch.float32)
-    assert told.uses["_to_copy.default"] == {AllocationPurpose.PARAMETERS}
+    assert recorder.uses["_to_copy.default"] == {AllocationPurpose.PARAMETERS}
     optimizer = torch.optim.AdamW(model.parameters())
-    with Told() as told:
+    with PurposeRecorder() as recorder:
         logits = model(numbers)
-    assert told.uses["addmm.default"] == {AllocationPurpose.ACTIVATIONS}
-    with Told() as told:
+    assert recorder.uses["addmm.default"] == {AllocationPurpose.ACTIVATIONS}
+    with PurposeRecorder() as recorder:
         loss = functional.cross_entropy(logits, labels)
-    assert told.uses["_log_softmax.default"] == {AllocationPurpose.LOSS}
-    with Told() as told:
+    assert recorder.uses["_log_softmax.default"] == {AllocationPurpose.LOSS}
+    with PurposeRecorder() as recorder:
         loss.backward()
-    assert set.union(*told.uses.values()) == {AllocationPurpose.BACKWARD}
-    with Told() as told:
+    assert set.union(*recorder.uses.values()) == {AllocationPurpose.BACKWARD}
+    with PurposeRecorder() as recorder:
         optimizer.step()
-    assert told.uses["zeros_like.default"] == {AllocationPurpose.OPTIMIZER}
-    assert set.union(*told.uses.values()) == {AllocationPurpose.OPTIMIZER}
+    assert recorder.uses["zeros_like.default"] == {AllocationPurpose.OPTIMIZER}
+    assert set.union(*recorder.uses.values()) == {AllocationPurpose.OPTIMIZER}
 
 
-def test_a_checkpoint_that_is_loaded(tmp_path):
+def test_loading_a_checkpoint(tmp_path):
     model = Model()
     torch.save(model.state_dict(), tmp_path / "model.pt")
-    with Told() as told:
+    with PurposeRecorder() as recorder:
         model.load_state_dict(torch.load(tmp_path / "model.pt"))
-    assert set.union(*told.uses.values()) == {AllocationPurpose.LOADED}
+    assert set.union(*recorder.uses.values()) == {AllocationPurpose.LOADED}

@@ -1,4 +1,4 @@
-"""Limits of control groups count all the way up: in the kernel's own, where they may be made, and as recorded."""
+"""cgroup limits apply at every level: on real cgroups, if they may be created, and on recorded ones."""
 
 import os
 import subprocess
@@ -62,8 +62,8 @@ def test_a_missing_quota_is_none(tmp_path):
     assert cgroups.cpu_throttled(group) is None
 
 
-def test_the_memory_limit_with_the_least_room_counts_and_not_the_lowest(tmp_path):
-    """The outer group is larger, and other steps have filled it."""
+def test_the_memory_limit_with_the_least_free_memory_counts_not_the_lowest(tmp_path):
+    """The outer group has a higher limit, but other steps have filled it."""
     for folder, limit, used, idle in (("a", 100, 98, 4), ("a/b", 50, 10, 0)):
         write({tmp_path / folder / "memory.max": f"{limit * MIB}\n"})
         write({tmp_path / folder / "memory.current": f"{used * MIB}\n"})
@@ -79,7 +79,7 @@ def test_the_memory_limit_with_the_least_room_counts_and_not_the_lowest(tmp_path
 
 @contextmanager
 def outer_and_inner():
-    """A control group of a twentieth of a processor, and one without a limit in it."""
+    """Yield a cgroup limited to a twentieth of a CPU, and an unlimited one inside it."""
     version = 2 if (CGROUPS / "cgroup.controllers").exists() else 1
     outer = (CGROUPS if version == 2 else CGROUPS / "cpu") / f"holdfast-test-{os.getpid()}"
     try:
@@ -90,14 +90,14 @@ def outer_and_inner():
             (outer / "cpu.cfs_quota_us").write_text("5000")
         yield outer / "inner"
     except OSError as error:
-        pytest.skip(f"no control group can be made here: {error}")
+        pytest.skip(f"no cgroup can be created here: {error}")
     finally:
         for folder in (outer / "inner", outer):
             with suppress(OSError):
                 folder.rmdir()
 
 
-def test_a_quota_of_the_kernel_around_a_group_counts():
+def test_the_quota_of_an_enclosing_cgroup_counts():
     with outer_and_inner() as inner:
         child = subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE)
         try:
@@ -110,4 +110,4 @@ def test_a_quota_of_the_kernel_around_a_group_counts():
         finally:
             child.kill()
             child.wait()
-            time.sleep(0.05)  # the kernel takes a moment to let go of the group
+            time.sleep(0.05)  # the kernel releases the group with a delay

@@ -1,11 +1,11 @@
-"""Which variables are kept, and what of them is left out."""
+"""Which variables are recorded, and which values are redacted."""
 
 import pytest
 
 from holdfast.host.environment import REDACTED, environment_facts, redact_value
 
 
-def test_what_matters_is_kept_in_order():
+def test_relevant_variables_are_kept_in_order():
     environ = {
         "WORLD_SIZE": "4",
         "NCCL_DEBUG": "INFO",
@@ -31,7 +31,7 @@ def test_what_matters_is_kept_in_order():
         "FI_SECRET",
     ],
 )
-def test_names_of_secrets(name):
+def test_variables_with_secret_names_are_redacted(name):
     assert redact_value(name, "abc") == REDACTED
     assert redact_value(name, "") == ""
 

@@ -1,4 +1,4 @@
-"""Facts of this host, and of hosts that are stood in its place as folders."""
+"""Facts of this host, and of recorded hosts stored in folders."""
 
 import json
 import subprocess
@@ -36,7 +36,7 @@ def test_this_host():
 
 @pytest.fixture
 def gpu_node(tmp_path):
-    """A container on a host with two GPUs, 3.5 cores and 64 GiB in version 2 of control groups."""
+    """Return a recorded container on a host with two GPUs, 3.5 cores and 64 GiB in cgroup version 2."""
     proc, groups, root = tmp_path / "proc", tmp_path / "cgroup", tmp_path / "root"
     gpu = "Model: \t\t NVIDIA A100-SXM4-40GB\nGPU UUID: \t GPU-{0}\nBus Type: \t PCIe\nDevice Minor: \t {0}\n"
     write(
@@ -90,11 +90,11 @@ def test_unreadable_values_are_unknown(tmp_path):
     )
 
 
-def test_unknown_says_why():
+def test_unknown_has_a_reason():
     assert local_fact("x", Unknown("closed"), "y").text == "x: unknown (closed)"
 
 
-# CPU time of the calls alone, the best of five: what a start pays, whatever else this machine does.
+# Lowest CPU time of five collections, in seconds: the cost of a start, independent of the load.
 COST = """
 import json, os, sys, time
 from holdfast.host.environment import environment_facts
@@ -102,9 +102,9 @@ from holdfast.host.host_summary import host_facts
 from holdfast.host.versions import installed_versions
 spent = []
 for _ in range(5):
-    begun = time.process_time()
+    start = time.process_time()
     host_facts(), installed_versions(), environment_facts(os.environ)
-    spent.append(time.process_time() - begun)
+    spent.append(time.process_time() - start)
 print(json.dumps([min(spent), "torch" in sys.modules]))
 """
 
@@ -112,11 +112,11 @@ print(json.dumps([min(spent), "torch" in sys.modules]))
 @pytest.mark.slow
 def test_collecting_is_cheap_and_imports_no_torch():
     source = str(Path(host_summary.__file__).parents[2])
-    said = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {source!r})\n{COST}"],
         capture_output=True,
         check=True,
     )
-    seconds, torch = json.loads(said.stdout)
+    seconds, torch = json.loads(completed.stdout)
     assert seconds < 0.010
     assert not torch

@@ -1,4 +1,4 @@
-"""Which copy of several this process is, told from its environment and its ancestors."""
+"""Identify which copy of a launched command this process is, from its environment and its ancestors."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from holdfast.host.processes.training_processes import ProcessTable
         ("n[1", ["n", "1"]),
     ],
 )
-def test_the_short_form_of_hosts_is_written_out(short, names):
+def test_compressed_host_lists_are_expanded(short, names):
     assert list(host_names(short)) == names
 
 
-def test_a_range_without_end_is_bounded():
+def test_a_huge_host_range_is_bounded():
     assert len(list(host_names("n[0-99999999999]"))) == MAX_NAMES
 
 
 def table(folder, *ancestors, **environment):
-    """A /proc in which this process is below ``ancestors`` (command lines), the nearest first."""
+    """Return a /proc in which this process is below ``ancestors`` (command lines), the nearest first."""
     pids = [os.getpid(), *range(2**22, 2**22 + len(ancestors)), 0]
     for pid, parent, words in zip(
         pids, pids[1:], [("python", "-m", "holdfast"), *ancestors], strict=False
@@ -88,5 +88,5 @@ def test_a_worker_of_torchrun(tmp_path):
         ([STEP], {}),
     ],
 )
-def test_what_is_no_copy(tmp_path, ancestors, environment):
+def test_processes_that_are_not_a_copy(tmp_path, ancestors, environment):
     assert this_copy(table(tmp_path, *ancestors, **environment)) is None

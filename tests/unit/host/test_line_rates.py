@@ -1,4 +1,4 @@
-"""What links could do, from trees of /sys as kernels write them."""
+"""Nominal link rates, from trees of /sys as kernels write them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def write(root, files):
     return root
 
 
-def test_the_rate_of_an_interface_is_what_the_kernel_says(tmp_path):
+def test_the_rate_of_an_interface_is_read_from_the_kernel(tmp_path):
     write(tmp_path, {"class/net/eth0/speed": "10000\n", "class/net/wlan0/speed": "-1\n"})
     assert line_rates.interface_rate("eth0", tmp_path)[0] == 1.25e9
     assert isinstance(line_rates.interface_rate("wlan0", tmp_path)[0], Unknown)
@@ -78,7 +78,7 @@ def gpus_with(links):
     )
 
 
-def test_gpus_that_nvlink_joins_are_not_held_against_pcie(tmp_path):
+def test_gpus_connected_by_nvlink_are_not_limited_by_pcie(tmp_path):
     joined = gpus_with((NvLink(up=True, rate=25e9, remote=SWITCH),) * 18)
     host = line_rates.host_line_rates(
         None, alone=True, carried=line_rates.GpuRanks(2, {}), ask=lambda: joined, sys_root=tmp_path
@@ -89,8 +89,8 @@ def test_gpus_that_nvlink_joins_are_not_held_against_pcie(tmp_path):
     )
 
 
-def test_the_ranks_of_a_host_use_the_gpus_that_they_see(tmp_path):
-    """Two ranks, of which the second one gets no GPU to talk to."""
+def test_ranks_use_their_visible_gpus(tmp_path):
+    """Of two ranks, the second one has no GPU to communicate with."""
     joined = gpus_with((NvLink(up=True, rate=25e9, remote=SWITCH),) * 18)
     rate, _ = line_rates.gpu_rate(
         line_rates.GpuRanks(2, {"CUDA_VISIBLE_DEVICES": "1"}), joined, tmp_path
@@ -98,7 +98,7 @@ def test_the_ranks_of_a_host_use_the_gpus_that_they_see(tmp_path):
     assert rate == Unknown("no GPU reports the speed of its PCIe link")
 
 
-def test_data_in_the_hosts_memory_do_not_wait_for_a_gpus_driver(tmp_path):
+def test_host_memory_transfers_do_not_query_the_gpu_driver(tmp_path):
     def never():
         raise AssertionError
 

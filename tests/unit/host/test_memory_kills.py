@@ -1,4 +1,4 @@
-"""Whether the out-of-memory killer ended a process: counters and logs of a kernel in a folder, and one real kill."""
+"""Whether the out-of-memory killer killed a process: recorded kernel counters and logs, and one real kill."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ KILL = "6,11,99,-;Memory cgroup out of memory: Killed process {} (python) total-
 
 
 class Kernel:
-    """A folder that looks like /proc, one that looks like /sys/fs/cgroup, and a kernel log."""
+    """Fake kernel: a /proc folder, a /sys/fs/cgroup folder, and a kernel log."""
 
     def __init__(self, root, version=2, namespace=HOST_NAMESPACE):
         self.proc, self.groups, self.log = root / "proc", root / "cgroup", root / "kmsg"
@@ -31,7 +31,7 @@ class Kernel:
         if version == 2:
             self.write(self.groups / "cgroup.controllers", "memory\n")
         self.count(0, 0)
-        self.said = ["6,10,98,-;usb 1-1: Killed process 7 long ago\n"]
+        self.log_records = ["6,10,98,-;usb 1-1: Killed process 7 long ago\n"]
 
     @staticmethod
     def write(path, text):
@@ -44,7 +44,7 @@ class Kernel:
         self.write(folder / ("memory.events" if self.version == 2 else "memory.oom_control"), text)
         self.write(self.proc / "vmstat", f"nr_free_pages 1\noom_kill {on_host}\n")
 
-    def take(self, pid=7):
+    def read_counters(self, pid=7):
         return memory_kills.read_kill_counters(pid, self.proc, self.groups, self.log)
 
     def killed(self, before, pid=7):
@@ -53,60 +53,64 @@ class Kernel:
 
 @pytest.fixture
 def kernel(tmp_path, monkeypatch):
-    """A maker of kernels; their logs give a record a read, as /dev/kmsg does."""
+    """Return a factory of fake kernels; a read of their logs returns one record, as of /dev/kmsg."""
 
     def make(**how):
-        made = Kernel(tmp_path / uuid.uuid4().hex, **how)
+        fake = Kernel(tmp_path / uuid.uuid4().hex, **how)
 
         def read(descriptor, _size):
             position = os.lseek(descriptor, 1, os.SEEK_CUR) - 1
             if position == 0:
-                raise BrokenPipeError  # overwritten meanwhile
-            if position > len(made.said):
+                raise BrokenPipeError  # overwritten in the meantime
+            if position > len(fake.log_records):
                 raise BlockingIOError
-            return made.said[position - 1].encode()
+            return fake.log_records[position - 1].encode()
 
-        made.write(made.log, "")
+        fake.write(fake.log, "")
         monkeypatch.setattr(
             memory_kills, "os", type("os", (), {**vars(os), "read": staticmethod(read)})
         )
-        return made
+        return fake
 
     return make
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_the_log_names_it(kernel, version):
+def test_the_log_names_the_process(kernel, version):
     kernel = kernel(version=version)
-    before = kernel.take()
+    before = kernel.read_counters()
     assert before.logged == 10
     assert kernel.killed(before) is False
-    kernel.said.append(KILL.format(7))
+    kernel.log_records.append(KILL.format(7))
     kernel.count(1, 1)
     assert kernel.killed(before) is True
 
 
-def test_the_log_names_another(kernel):
+def test_the_log_names_another_process(kernel):
     kernel = kernel()
-    before = kernel.take()
-    kernel.said.append("6,11,99,-;oom-kill:constraint=CONSTRAINT_MEMCG,task=python,pid=8,uid=0\n")
+    before = kernel.read_counters()
+    kernel.log_records.append(
+        "6,11,99,-;oom-kill:constraint=CONSTRAINT_MEMCG,task=python,pid=8,uid=0\n"
+    )
     kernel.count(1, 1)
     assert kernel.killed(before) is False
     assert kernel.killed(before, pid=8) is True
 
 
 def test_kill_counter_without_a_log_line(kernel):
-    kernel = kernel(namespace="pid:[4026532999]")  # a container: the log's numbers are not ours
-    before = kernel.take()
+    kernel = kernel(
+        namespace="pid:[4026532999]"
+    )  # in a container, pids of the log differ from the namespace's
+    before = kernel.read_counters()
     assert isinstance(before.logged, Unknown)
-    kernel.said.append(KILL.format(8))
+    kernel.log_records.append(KILL.format(8))
     kernel.count(1, 1)
     assert kernel.killed(before) is True
 
 
 def test_kill_of_another_process_on_the_host(kernel):
     kernel = kernel()
-    before = kernel.take(pid=9)  # no control group is known of it
+    before = kernel.read_counters(pid=9)  # its cgroup is unknown
     assert isinstance(before.group, Unknown)
     assert kernel.killed(before, pid=9) is False
     kernel.count(0, 1)
@@ -118,18 +122,18 @@ def test_unreadable_kernel_log(tmp_path):
     assert isinstance(was_oom_killed(7, before, tmp_path, tmp_path / "none"), Unknown)
 
 
-def test_a_group_that_went_with_its_process(kernel):
+def test_a_cgroup_removed_with_its_process(kernel):
     kernel = kernel()
-    before = kernel.take()
+    before = kernel.read_counters()
     (kernel.groups / "job/memory.events").unlink()
-    assert kernel.killed(before) is False  # the host's own counter has not moved
+    assert kernel.killed(before) is False  # the host's counter has not changed
     kernel.count(0, 1)
     (kernel.groups / "job/memory.events").unlink()
-    kernel.said.append(KILL.format(8))
+    kernel.log_records.append(KILL.format(8))
     assert kernel.killed(before) is False
 
 
-def test_limits_are_the_tightest_on_the_way_up(tmp_path):
+def test_the_tightest_limit_of_all_ancestors_counts(tmp_path):
     Kernel.write(tmp_path / "cgroup.controllers", "memory")
     for folder, limit in (("", "max"), ("a", "100"), ("a/b", "200")):
         Kernel.write(tmp_path / folder / "memory.max", limit)
@@ -145,12 +149,12 @@ def test_limits_are_the_tightest_on_the_way_up(tmp_path):
 HOG = "import sys; sys.stdin.readline(); data = [bytearray(b'x') * (1 << 20) for _ in range(4096)]"
 
 
-def little_group():
-    """A control group of 48 MiB below our own; a reason where this user may not make one."""
-    mine = cgroups.cgroup_of("self")
-    if isinstance(mine, Unknown):
-        pytest.skip(mine.why)
-    folder = mine.folder / f"holdfast-test-{uuid.uuid4().hex}"
+def make_limited_cgroup():
+    """Create a cgroup of 48 MiB below this process's own; skip the test if this user may not."""
+    own = cgroups.cgroup_of("self")
+    if isinstance(own, Unknown):
+        pytest.skip(own.why)
+    folder = own.folder / f"holdfast-test-{uuid.uuid4().hex}"
     limits = {
         1: ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
         2: ("memory.max", "memory.swap.max"),
@@ -158,22 +162,22 @@ def little_group():
     try:
         folder.mkdir()
         for name, amount in zip(
-            limits[mine.version], ("48M", "48M" if mine.version == 1 else "0"), strict=True
+            limits[own.version], ("48M", "48M" if own.version == 1 else "0"), strict=True
         ):
             with contextlib.suppress(FileNotFoundError):
                 (folder / name).write_text(amount)
-        if isinstance(cgroups.memory_limit(cgroups.Cgroup(folder, folder, mine.version)), Unknown):
+        if isinstance(cgroups.memory_limit(cgroups.Cgroup(folder, folder, own.version)), Unknown):
             folder.rmdir()
             pytest.skip("memory cannot be limited in a control group below our own")
     except OSError as error:
-        pytest.skip(f"no control group can be made below our own: {error}")
+        pytest.skip(f"no cgroup can be created below this process's own: {error}")
     return folder
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["out of memory", "SIGKILL"])
 def test_a_real_kill(how):
-    folder = little_group()
+    folder = make_limited_cgroup()
     try:
         with subprocess.Popen([sys.executable, "-c", HOG], stdin=subprocess.PIPE) as child:
             (folder / "cgroup.procs").write_text(str(child.pid))

@@ -1,4 +1,4 @@
-"""Real processes seen through /proc: what they do, what they wait for, and whom they started."""
+"""Sample real processes through /proc: state, wait reasons and children."""
 
 import contextlib
 import os
@@ -26,10 +26,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts a little program that says ``ready``, and ends it, and what it started, after the test."""
+    """Return a function that starts a small program, which prints ``ready``; kill it and its children afterwards."""
     with contextlib.ExitStack() as stack:
 
-        def begin(body):
+        def start_program(body):
             child = stack.enter_context(
                 subprocess.Popen(
                     [sys.executable, "-c", 'print("ready", flush=True)\n' + textwrap.dedent(body)],
@@ -43,39 +43,44 @@ def start(tmp_path):
             assert child.stdout.readline() == b"ready\n"
             return child
 
-        yield begin
+        yield start_program
 
 
-def until(seen, wanted, what="it"):
-    """The first answer of ``seen()`` that is as wanted."""
+def until(sample, condition, what="it"):
+    """Call ``sample()`` until ``condition`` is true for its result; return this result."""
     for _ in range(1000):
-        answer = seen()
-        if wanted(answer):
+        answer = sample()
+        if condition(answer):
             return answer
         time.sleep(0.01)
-    raise AssertionError(f"{what} never came about; last seen: {answer}")
+    raise AssertionError(f"{what} did not happen; last sample: {answer}")
 
 
 def waiting(child, call):
-    """The process once its main thread sleeps in the system call (its state is read before the call's name)."""
+    """Return the process once its main thread sleeps in the system call.
+
+    Its state is read before the name of the call.
+    """
     return until(
         lambda: sample_process(child.pid),
-        lambda seen: getattr(seen.call, "name", "") in call.split("|") and seen.state != "R",
+        lambda sample: getattr(sample.call, "name", "") in call.split("|") and sample.state != "R",
         call,
     )
 
 
 def test_asleep(start):
-    seen = waiting(start("import time; time.sleep(600)"), "clock_nanosleep|nanosleep")
-    assert (seen.life, seen.state, seen.blocked_on) == (ProcessState.RUNNING, "S", None)
-    assert seen.kernel_function in ("hrtimer_nanosleep", "")
-    assert seen.start_ticks > 0
+    sample = waiting(start("import time; time.sleep(600)"), "clock_nanosleep|nanosleep")
+    assert (sample.life, sample.state, sample.blocked_on) == (ProcessState.RUNNING, "S", None)
+    assert sample.kernel_function in ("hrtimer_nanosleep", "")
+    assert sample.start_ticks > 0
 
 
 def test_busy(start):
     child = start("while True: pass")
     first = sample_process(child.pid)
-    second = until(lambda: sample_process(child.pid), lambda seen: seen.cpu_s > first.cpu_s + 0.1)
+    second = until(
+        lambda: sample_process(child.pid), lambda sample: sample.cpu_s > first.cpu_s + 0.1
+    )
     did = compare_samples(first, second)
     assert did.cpu_share > 0.05
     assert did.seconds == pytest.approx(second.clock_s - first.clock_s)
@@ -119,14 +124,14 @@ def test_stopped_and_continued(start):
 def test_dead_unreaped_and_gone():
     child = subprocess.Popen([sys.executable, "-c", ""])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    seen = sample_process(child.pid)
-    assert (seen.life, seen.state) == (ProcessState.DEAD, "Z")
-    assert seen.call == Unknown("the process has ended")
+    sample = sample_process(child.pid)
+    assert (sample.life, sample.state) == (ProcessState.DEAD, "Z")
+    assert sample.call == Unknown("the process has ended")
     child.wait()
     assert sample_process(child.pid).life == ProcessState.DEAD
 
 
-def test_a_number_given_to_another_process(start):
+def test_a_reused_pid(start):
     child = start("import time; time.sleep(600)")
     ticks = proc.read_stat(child.pid).started_ticks
     assert sample_process(child.pid, ticks).life == ProcessState.RUNNING
@@ -163,7 +168,7 @@ def test_a_number_given_to_another_process(start):
         ("signal.pause()", "pause|ppoll", None),
     ],
 )
-def test_what_it_waits_for(start, tmp_path, body, call, words):
+def test_wait_reason(start, tmp_path, body, call, words):
     os.mkfifo(tmp_path / "fifo")
     with (tmp_path / "lock").open("w") as lock:
         import fcntl
@@ -171,27 +176,27 @@ def test_what_it_waits_for(start, tmp_path, body, call, words):
         fcntl.flock(lock, fcntl.LOCK_EX)
         imports = "import fcntl, multiprocessing, os, select, signal, socket, subprocess, sys, threading\n"
         child = start(imports + body)
-        seen = waiting(child, call)
+        sample = waiting(child, call)
         inode = os.fstat(child.stdin.fileno()).st_ino
         if words is None:
-            assert seen.blocked_on is None
+            assert sample.blocked_on is None
         else:
-            assert seen.blocked_on.startswith(words.format(tmp_path, inode))
+            assert sample.blocked_on.startswith(words.format(tmp_path, inode))
 
 
-def test_what_another_user_cannot_read_is_unknown(start):
+def test_files_unreadable_for_another_user_are_unknown(start):
     not_dumpable = "import ctypes, time; ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); print('closed', flush=True); time.sleep(600)"
     child = start(not_dumpable)
     assert child.stdout.readline() == b"closed\n"
-    seen = from_nobody(child.pid)
-    assert "life=<ProcessState.RUNNING" in seen
-    assert "call=Unknown(why='/proc/" in seen
-    assert "moved=Unknown(why='/proc/" in seen
-    assert "cpu_share=0" in seen or "cpu_share=0.0" in seen
+    sample = sample_as_nobody(child.pid)
+    assert "life=<ProcessState.RUNNING" in sample
+    assert "call=Unknown(why='/proc/" in sample
+    assert "moved=Unknown(why='/proc/" in sample
+    assert "cpu_share=0" in sample or "cpu_share=0.0" in sample
 
 
-def from_nobody(pid):
-    """What ``look`` says to a process without the right to trace others."""
+def sample_as_nobody(pid):
+    """Return the output of ``sample_process`` in a process without permission to trace others."""
     script = textwrap.dedent("""
         import ctypes, os, sys
         if os.geteuid() == 0:
@@ -234,15 +239,15 @@ time.sleep(600)
 """
 
 
-def by_name(found):
-    return {child.name: child for child in found}
+def by_name(children):
+    return {child.name: child for child in children}
 
 
 def test_children(start):
     child = start(PARENT)
     sleeping, parent, _, killed = map(int, child.stdout.readline().split())
     watch = ChildrenWatch(child.pid)
-    begun = time.time()
+    start_time = time.time()
     found = by_name(
         until(watch.sample, lambda found: {"pt_grandchild", "pt_killed"} <= by_name(found).keys())
     )
@@ -253,7 +258,9 @@ def test_children(start):
     found = by_name(until(watch.sample, lambda found: not by_name(found)["pt_killed"].alive))
     assert found["pt_killed"] == ChildProcess(killed, "pt_killed", alive=False, exit_code=-9)
     assert (
-        until(lambda: by_name(watch.sample())["pt_status"], lambda seen: not seen.alive).exit_code
+        until(
+            lambda: by_name(watch.sample())["pt_status"], lambda sample: not sample.alive
+        ).exit_code
         == 3
     )
 
@@ -264,7 +271,7 @@ def test_children(start):
     assert by_name(watch.sample())["pt_killed"] == ChildProcess(
         killed, "pt_killed", alive=False, exit_code=-9
     )
-    assert "pt_killed" in by_name(watch.sample(since=begun))
+    assert "pt_killed" in by_name(watch.sample(since=start_time))
     assert "pt_killed" not in by_name(watch.sample(since=time.time() + 1))
     assert by_name(watch.sample(since=time.time() + 1)).keys() >= {"pt_sleeper", "pt_grandchild"}
 
@@ -272,12 +279,12 @@ def test_children(start):
 def test_without_the_kernels_child_lists_parent_ids_are_used(start, monkeypatch):
     child = start(PARENT)
     child.stdout.readline()
-    wanted = {"pt_sleeper", "pt_parent", "pt_status", "pt_killed", "pt_grandchild"}
-    until(lambda: by_name(list_children(child.pid)).keys(), lambda names: names == wanted)
+    expected = {"pt_sleeper", "pt_parent", "pt_status", "pt_killed", "pt_grandchild"}
+    until(lambda: by_name(list_children(child.pid)).keys(), lambda names: names == expected)
     with monkeypatch.context() as patch:
         real = list_children.__globals__["Path"].exists
         patch.setattr("pathlib.Path.exists", lambda self: self.name != "children" and real(self))
-        assert by_name(list_children(child.pid)).keys() == wanted
+        assert by_name(list_children(child.pid)).keys() == expected
 
 
 def test_a_python_child_is_named_by_its_command_line(start):

@@ -1,4 +1,4 @@
-"""Programs of the machine are asked within bounds; what cannot be had is said."""
+"""Run system programs with limits on time and output; missing results are reported with a reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.core.findings import Unknown
 from holdfast.host import machine_report, programs
 
 
-def test_what_a_program_says():
+def test_output_of_a_program():
     assert programs.run_program([sys.executable, "-c", "print('answer')"]) == b"answer\n"
 
 
@@ -20,28 +20,28 @@ def test_a_missing_program_is_reported():
     assert "not installed" in answer.why
 
 
-def test_a_program_that_fails_is_quoted():
+def test_output_of_a_failed_program_is_quoted():
     answer = programs.run_program([sys.executable, "-c", "raise SystemExit('driver mismatch')"])
     assert isinstance(answer, Unknown)
     assert "driver mismatch" in answer.why
 
 
-def test_a_program_that_hangs_is_ended():
-    began = time.monotonic()
+def test_a_hanging_program_is_killed():
+    start = time.monotonic()
     answer = programs.run_program(
         [sys.executable, "-c", "import time; time.sleep(60)"], limit_s=0.3
     )
     assert isinstance(answer, Unknown)
     assert "0.3 s" in answer.why
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - start < 10
 
 
-def test_a_program_that_never_stops_talking_is_cut(monkeypatch):
+def test_endless_output_is_truncated(monkeypatch):
     monkeypatch.setattr(programs, "MAX_OUTPUT_BYTES", 1000)
     assert programs.run_program([sys.executable, "-c", "print('x' * 100000)"]) == b"x" * 1000
 
 
-def test_interfaces_and_adapters_as_the_kernel_lists_them(tmp_path):
+def test_interfaces_and_adapters_from_sysfs(tmp_path):
     files = {
         "class/net/ib0/operstate": "up",
         "class/net/ib0/speed": "400000",
@@ -69,16 +69,16 @@ def test_interfaces_and_adapters_as_the_kernel_lists_them(tmp_path):
     assert node.text == "NUMA node1: CPUs 32-63"
 
 
-def test_a_machine_without_adapters_says_so(tmp_path):
+def test_missing_adapters_are_reported(tmp_path):
     (none,) = machine_report.infiniband(tmp_path)
     assert "no adapter" in none.text
 
 
-def test_limits_name_the_number_of_open_files():
+def test_limits_include_the_number_of_open_files():
     assert any(fact.text.startswith("limit nofile: ") for fact in machine_report.limits())
 
 
-def test_the_kernels_log_is_given_or_its_refusal_explained(monkeypatch):
+def test_kernel_messages_or_the_reason_for_their_absence(monkeypatch):
     monkeypatch.setattr(
         programs, "run_program", lambda _: Unknown("dmesg ended with status 1: not permitted")
     )

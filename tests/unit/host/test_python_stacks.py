@@ -1,4 +1,4 @@
-"""Stacks of real processes: asleep, busy, holding the GIL in C, stopped, dead, and closed to tracing."""
+"""Sample stacks of real processes: asleep, busy, holding the GIL in C, stopped, dead, and not traceable."""
 
 import contextlib
 import os
@@ -25,10 +25,10 @@ faulthandler.register({signal}, file=open(sys.argv[1], "w"), all_threads=True, c
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts a little program, waits for its word, and ends it after the test."""
+    """Return a function that starts a small program and waits for its output; kill the program afterwards."""
     with contextlib.ExitStack() as stack:
 
-        def begin(body, *, answers=True):
+        def start_program(body, *, answers=True):
             script = tmp_path / f"program{time.monotonic_ns()}.py"
             script.write_text(
                 (PREPARE.format(signal=STACK_SIGNAL) if answers else "") + textwrap.dedent(body)
@@ -42,7 +42,7 @@ def start(tmp_path):
             assert child.stdout.readline() == b"ready\n"
             return child, script, Path(f"{script}.stacks")
 
-        yield begin
+        yield start_program
 
 
 @pytest.fixture
@@ -90,25 +90,25 @@ def line_of(script, text):
 
 
 def settled(pid):
-    """Wait until the process sleeps in the kernel: it has said "ready" a moment before."""
+    """Wait until the process sleeps in the kernel after printing "ready"."""
     for _ in range(500):
-        seen = proc.read_stat(pid)
-        if isinstance(seen, proc.ProcessStat) and seen.state in "ST":
+        status = proc.read_stat(pid)
+        if isinstance(status, proc.ProcessStat) and status.state in "ST":
             return
         time.sleep(0.01)
-    raise AssertionError(f"process {pid} does not come to rest")
+    raise AssertionError(f"process {pid} does not fall asleep")
 
 
 @pytest.mark.slow
 def test_a_sleeping_process_is_sampled_with_line_and_threads(start):
     child, script, _ = start(ASLEEP)
     settled(child.pid)
-    taken = python_stacks.sample_stacks(child.pid, 10.0)
-    assert isinstance(taken, tuple)
-    main = python_stacks.main_thread(taken)
+    stacks = python_stacks.sample_stacks(child.pid, 10.0)
+    assert isinstance(stacks, tuple)
+    main = python_stacks.main_thread(stacks)
     assert main.frames[0] == SourceLine(str(script), line_of(script, "time.sleep"), "wait_for_ever")
     assert main.frames[-1].function == "<module>"
-    assert [stack.thread for stack in taken] == ["MainThread", "idler"]
+    assert [stack.thread for stack in stacks] == ["MainThread", "idler"]
     assert main.origin == "py-spy"
     assert abs(main.time - time.time()) < 60
 
@@ -118,24 +118,24 @@ def test_a_sleeping_process_is_sampled_with_line_and_threads(start):
 def test_the_signal_gives_the_same_stack(start):
     child, script, dump = start(ASLEEP)
     settled(child.pid)
-    for _ in range(2):  # the second dump stands behind the first in the same file
-        taken = python_stacks.sample_stacks(child.pid, 10.0, dump, STACK_SIGNAL)
-        assert isinstance(taken, tuple), taken
-        main = python_stacks.main_thread(taken)
+    for _ in range(2):  # the second dump follows the first in the same file
+        stacks = python_stacks.sample_stacks(child.pid, 10.0, dump, STACK_SIGNAL)
+        assert isinstance(stacks, tuple), stacks
+        main = python_stacks.main_thread(stacks)
         assert main.frames[0] == SourceLine(
             str(script), line_of(script, "time.sleep"), "wait_for_ever"
         )
         assert main.origin == "faulthandler"
-        assert len(taken) == 2
+        assert len(stacks) == 2
     assert child.poll() is None
 
 
 @pytest.mark.slow
 def test_a_busy_loop_is_running(start):
     child, script, _ = start(BUSY)
-    taken = python_stacks.sample_stacks(child.pid, 10.0)
-    assert isinstance(taken, tuple), taken
-    assert taken[0].frames[-1].file == str(script)
+    stacks = python_stacks.sample_stacks(child.pid, 10.0)
+    assert isinstance(stacks, tuple), stacks
+    assert stacks[0].frames[-1].file == str(script)
 
 
 @pytest.mark.slow
@@ -145,10 +145,10 @@ def test_c_code_holding_the_gil_does_not_hide_the_stack(start, monkeypatch, orig
         monkeypatch.setattr(python_stacks, "_py_spy", lambda: None)
     child, script, dump = start(HOLDS_THE_GIL)
     settled(child.pid)
-    taken = python_stacks.sample_stacks(child.pid, 10.0, dump, STACK_SIGNAL)
-    assert isinstance(taken, tuple), taken
-    assert taken[0].origin == origin
-    assert taken[0].frames[0] == SourceLine(str(script), line_of(script, "PyDLL"), "keep")
+    stacks = python_stacks.sample_stacks(child.pid, 10.0, dump, STACK_SIGNAL)
+    assert isinstance(stacks, tuple), stacks
+    assert stacks[0].origin == origin
+    assert stacks[0].frames[0] == SourceLine(str(script), line_of(script, "PyDLL"), "keep")
 
 
 @pytest.mark.slow
@@ -157,9 +157,9 @@ def test_a_stopped_process_is_sampled_and_stays_stopped(start):
     settled(child.pid)
     child.send_signal(signal.SIGSTOP)
     os.waitpid(child.pid, os.WUNTRACED)
-    taken = python_stacks.sample_stacks(child.pid, 10.0, dump, STACK_SIGNAL)
-    assert isinstance(taken, tuple), taken
-    assert taken[0].frames[0].line == line_of(script, "time.sleep")
+    stacks = python_stacks.sample_stacks(child.pid, 10.0, dump, STACK_SIGNAL)
+    assert isinstance(stacks, tuple), stacks
+    assert stacks[0].frames[0].line == line_of(script, "time.sleep")
     assert proc.read_stat(child.pid).life == ProcessState.STOPPED
 
 
@@ -169,25 +169,25 @@ def test_a_stopped_process_is_not_sent_the_signal(start):
     child, _, dump = start(ASLEEP)
     child.send_signal(signal.SIGSTOP)
     os.waitpid(child.pid, os.WUNTRACED)
-    taken = python_stacks.sample_stacks(child.pid, 1.0, dump, STACK_SIGNAL)
-    assert isinstance(taken, Unknown)
-    assert "stopped" in taken.why
+    stacks = python_stacks.sample_stacks(child.pid, 1.0, dump, STACK_SIGNAL)
+    assert isinstance(stacks, Unknown)
+    assert "stopped" in stacks.why
     pending = proc.read_fields(f"/proc/{child.pid}/status")
     assert int(pending["ShdPnd"], 16) == int(pending["SigPnd"], 16) == 0
     assert proc.read_stat(child.pid).life == ProcessState.STOPPED
 
 
 @pytest.mark.slow
-def test_a_process_that_a_tracer_left_stopped_is_continued(start, monkeypatch):
+def test_a_process_left_stopped_by_a_tracer_is_continued(start, monkeypatch):
     child, _, _ = start(ASLEEP)
     settled(child.pid)
 
-    def clumsy(pid, _timeout_s):
+    def leave_stopped(pid, _timeout_s):
         os.kill(pid, signal.SIGSTOP)
         os.waitpid(pid, os.WUNTRACED)
         return Unknown("cut short")
 
-    monkeypatch.setattr(python_stacks, "_sample_by_py_spy", clumsy)
+    monkeypatch.setattr(python_stacks, "_sample_by_py_spy", leave_stopped)
     assert python_stacks.sample_stacks(child.pid, 1.0) == Unknown("cut short")
     settled(child.pid)
     assert proc.read_stat(child.pid).life == ProcessState.RUNNING
@@ -195,26 +195,26 @@ def test_a_process_that_a_tracer_left_stopped_is_continued(start, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_py_spy")
-def test_the_signal_is_kept_from_a_process_that_does_not_handle_it(start):
+def test_the_signal_is_not_sent_to_a_process_that_does_not_handle_it(start):
     child, _, dump = start(ASLEEP, answers=False)
     dump.touch()
-    taken = python_stacks.sample_stacks(child.pid, 1.0, dump, STACK_SIGNAL)
-    assert isinstance(taken, Unknown)
-    assert "py-spy is not installed" in taken.why
+    stacks = python_stacks.sample_stacks(child.pid, 1.0, dump, STACK_SIGNAL)
+    assert isinstance(stacks, Unknown)
+    assert "py-spy is not installed" in stacks.why
     assert child.poll() is None
 
 
 @pytest.mark.slow
-def test_a_reused_number_is_noticed(start):
+def test_a_reused_pid_is_detected(start):
     child, _, _ = start(ASLEEP)
-    taken = python_stacks.sample_stacks(
+    stacks = python_stacks.sample_stacks(
         child.pid, 1.0, start_ticks=proc.read_stat(child.pid).started_ticks - 1
     )
-    assert isinstance(taken, proc.ProcessGone)
+    assert isinstance(stacks, proc.ProcessGone)
 
 
 @pytest.mark.slow
-def test_the_dead_and_the_unreaped_are_unknown(start):
+def test_dead_and_zombie_processes_are_unknown(start):
     child, _, _ = start(ASLEEP)
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
@@ -226,13 +226,13 @@ def test_the_dead_and_the_unreaped_are_unknown(start):
 @pytest.mark.slow
 def test_a_process_without_python_is_unknown():
     with subprocess.Popen(["sleep", "60"]) as child:
-        taken = python_stacks.sample_stacks(child.pid, 5.0)
+        stacks = python_stacks.sample_stacks(child.pid, 5.0)
         child.kill()
-    assert isinstance(taken, Unknown)
-    assert "py-spy could not read" in taken.why
+    assert isinstance(stacks, Unknown)
+    assert "py-spy could not read" in stacks.why
 
 
-# A process that is not dumpable may be traced only with CAP_SYS_PTRACE, which what this sampler starts will not have.
+# Tracing a process that is not dumpable requires CAP_SYS_PTRACE, which the program below does not have.
 SAMPLER = """
 import ctypes, sys
 PR_CAPBSET_DROP, CAP_SYS_PTRACE = 24, 19
@@ -273,7 +273,7 @@ def test_where_tracing_is_refused_the_signal_is_used(start, with_file):
     assert child.poll() is None
 
 
-# faulthandler reads frames that these threads give back meanwhile: the process would end by SIGSEGV in a moment.
+# faulthandler reads frames that these threads free meanwhile: the process would soon die of SIGSEGV.
 SEVERAL_RUN = """
 import threading
 
@@ -294,47 +294,47 @@ turn()
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_py_spy")
-def test_a_process_that_runs_is_not_put_at_risk(start):
+def test_the_signal_is_not_sent_to_a_running_process(start):
     child, _, dump = start(SEVERAL_RUN)
     for _ in range(60):
-        taken = python_stacks.sample_stacks(child.pid, 0.1, dump, STACK_SIGNAL)
-        assert isinstance(taken, Unknown)
-        assert taken.why.endswith(
+        stacks = python_stacks.sample_stacks(child.pid, 0.1, dump, STACK_SIGNAL)
+        assert isinstance(stacks, Unknown)
+        assert stacks.why.endswith(
             "its threads are running, and faulthandler's signal could crash it"
         )
     assert child.poll() is None
 
 
 @pytest.mark.slow
-def test_a_tracer_that_hangs_is_ended_in_time(start, monkeypatch, tmp_path):
+def test_a_hanging_tracer_is_killed_at_the_timeout(start, monkeypatch, tmp_path):
     child, _, dump = start(ASLEEP)
     settled(child.pid)
     hangs = tmp_path / "py-spy"
     hangs.write_text(f"#!{shutil.which('sh')}\necho $$ > {tmp_path}/pid\nexec sleep 600\n")
     hangs.chmod(0o755)
     monkeypatch.setattr(python_stacks, "_py_spy", lambda: str(hangs))
-    begun = time.monotonic()
-    taken = python_stacks.sample_stacks(child.pid, 2.0, dump, STACK_SIGNAL)
-    assert time.monotonic() - begun < 10
-    assert isinstance(taken, tuple), taken
-    assert taken[0].origin == "faulthandler"
+    start_time = time.monotonic()
+    stacks = python_stacks.sample_stacks(child.pid, 2.0, dump, STACK_SIGNAL)
+    assert time.monotonic() - start_time < 10
+    assert isinstance(stacks, tuple), stacks
+    assert stacks[0].origin == "faulthandler"
     assert isinstance(proc.read_stat(int((tmp_path / "pid").read_text())), proc.ProcessGone)
 
 
 @pytest.mark.slow
-def test_several_at_once(start):
+def test_several_processes_are_sampled_concurrently(start):
     first, _, dump = start(ASLEEP)
     second, _, _ = start(HOLDS_THE_GIL)
     settled(first.pid)
     settled(second.pid)
     gone = subprocess.Popen(["true"])
     gone.wait()
-    taken = python_stacks.sample_many_stacks(
+    stacks = python_stacks.sample_many_stacks(
         {first.pid: dump, second.pid: None, gone.pid: None}, 10.0, STACK_SIGNAL
     )
-    assert python_stacks.main_thread(taken[first.pid]).frames[0].function == "wait_for_ever"
-    assert python_stacks.main_thread(taken[second.pid]).frames[0].function == "keep"
-    assert isinstance(taken[gone.pid], proc.ProcessGone)
+    assert python_stacks.main_thread(stacks[first.pid]).frames[0].function == "wait_for_ever"
+    assert python_stacks.main_thread(stacks[second.pid]).frames[0].function == "keep"
+    assert isinstance(stacks[gone.pid], proc.ProcessGone)
     assert python_stacks.sample_many_stacks({}) == {}
 
 

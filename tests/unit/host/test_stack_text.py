@@ -1,4 +1,4 @@
-"""What py-spy and faulthandler write, as recorded from them and as a hostile process might have it written."""
+"""Parse output of py-spy and faulthandler: recorded, and as a hostile process might forge it."""
 
 import json
 
@@ -54,21 +54,21 @@ def thread(number, frames, name="MainThread"):
     }
 
 
-def test_py_spys_threads_begin_with_the_main_one():
-    said = [
+def test_the_main_thread_of_py_spy_comes_first():
+    output = [
         thread(8, [("wait", "/usr/lib/python3.11/threading.py", 327)], "idler"),
         thread(7, [("Trainer.step", "train.py", 41), ("main.<locals>.go", "<string>", 1)]),
     ]
-    main, idler = from_py_spy(json.dumps(said).encode(), 7, "/job")
+    main, idler = from_py_spy(json.dumps(output).encode(), 7, "/job")
     assert (main.thread, idler.thread) == ("MainThread", "idler")
     assert main.frames == (SourceLine("/job/train.py", 41, "step"), SourceLine("<string>", 1, "go"))
 
 
-def test_who_sleeps_with_pythons_lock_held():
-    """py-spy of a rank that joined gloo's thread in a destructor: it owns the GIL and is not active."""
+def test_a_sleeping_thread_that_holds_the_gil():
+    """py-spy output of a rank that joined gloo's thread in a destructor: it owns the GIL and is not active."""
     kinds = [(False, True), (True, True), (False, False), (False, None)]
-    said = [thread(7, []) | {"active": active, "owns_gil": owns} for active, owns in kinds]
-    assert [each.holds_lock for each in from_py_spy(json.dumps(said).encode(), 7)] == [
+    output = [thread(7, []) | {"active": active, "owns_gil": owns} for active, owns in kinds]
+    assert [each.holds_lock for each in from_py_spy(json.dumps(output).encode(), 7)] == [
         True,
         False,
         False,
@@ -76,26 +76,26 @@ def test_who_sleeps_with_pythons_lock_held():
     ]
 
 
-def test_a_thread_cannot_call_itself_the_main_one():
+def test_a_thread_cannot_pose_as_the_main_thread():
     stacks = from_py_spy(json.dumps([thread(8, []), thread(9, [], None)]).encode(), 7)
     assert [stack.thread for stack in stacks] == ["thread 0", "thread 1"]
 
 
 @pytest.mark.parametrize("output", [b"", b"{}", b"[1]", b'[{"frames": 3}]', b"\xff", b"[" * 10_000])
-def test_what_is_no_dump_of_py_spy_is_unknown(output):
+def test_invalid_py_spy_output_is_unknown(output):
     assert isinstance(from_py_spy(output, 7), Unknown)
 
 
-def test_a_huge_dump_of_py_spy_is_cut():
-    said = [thread(number, [("f", "x" * 5000, -3)] * (MAX_FRAMES + 5)) for number in (7, 8)]
-    stacks = from_py_spy(json.dumps(said).encode(), 7)
+def test_a_huge_py_spy_dump_is_truncated():
+    output = [thread(number, [("f", "x" * 5000, -3)] * (MAX_FRAMES + 5)) for number in (7, 8)]
+    stacks = from_py_spy(json.dumps(output).encode(), 7)
     assert [len(stack.frames) for stack in stacks] == [MAX_FRAMES] * 2
     assert stacks[0].frames[0] == SourceLine("x" * 1024, 0, "f")
     many = json.dumps([thread(7, [])] * (MAX_THREADS + 5)).encode()
     assert len(from_py_spy(many, 7)) == MAX_THREADS
 
 
-def test_faulthandlers_last_thread_is_the_main_one():
+def test_the_last_thread_of_faulthandler_is_the_main_one():
     main, other = from_faulthandler(PYTHON_3_11)
     assert main.thread == "MainThread"
     assert main.frames == (
@@ -105,7 +105,7 @@ def test_faulthandlers_last_thread_is_the_main_one():
     assert other.frames[1] == SourceLine("/job/train.py", 3, "<lambda>")
 
 
-def test_newer_interpreters_name_threads():
+def test_thread_names_of_newer_interpreters():
     main, autograd, spoof = from_faulthandler(PYTHON_3_14)
     assert main.frames == (
         SourceLine("/job/train.py", 41, "step"),
@@ -115,31 +115,31 @@ def test_newer_interpreters_name_threads():
     assert spoof.thread == "thread 1"
 
 
-def test_the_handlers_thread_is_taken_where_the_list_is_cut():
-    said = 'Current thread 0x2 (most recent call first):\n  File "a.py", line 1 in f\n\n'
-    said += 'Thread 0x1 (most recent call first):\n  File "b.py", line 2 in g\n\n...\n'
-    main, other = from_faulthandler(said, "/job")
+def test_the_current_thread_is_used_if_the_list_is_truncated():
+    output = 'Current thread 0x2 (most recent call first):\n  File "a.py", line 1 in f\n\n'
+    output += 'Thread 0x1 (most recent call first):\n  File "b.py", line 2 in g\n\n...\n'
+    main, other = from_faulthandler(output, "/job")
     assert main.frames == (SourceLine("/job/a.py", 1, "f"),)
     assert other.frames == (SourceLine("/job/b.py", 2, "g"),)
 
 
-def test_of_two_dumps_the_newer_counts():
+def test_the_newer_of_two_dumps_is_used():
     newer = PYTHON_3_11.replace("line 41", "line 42")
     stacks = from_faulthandler(PYTHON_3_11 + newer)
     assert len(stacks) == 2
     assert stacks[0].frames[0].line == 42
 
 
-def test_escaped_letters_are_read_back():
-    said = 'Thread 0x1 (most recent call first):\n  File "/tmp/\\xe9t\\u00e9/\\U0001f600/a\\x41 "b".py", line 3 in f\n'
-    assert from_faulthandler(said)[0].frames == (SourceLine('/tmp/été/😀/a\\x41 "b".py', 3, "f"),)
+def test_escape_sequences_are_decoded():
+    output = 'Thread 0x1 (most recent call first):\n  File "/tmp/\\xe9t\\u00e9/\\U0001f600/a\\x41 "b".py", line 3 in f\n'
+    assert from_faulthandler(output)[0].frames == (SourceLine('/tmp/été/😀/a\\x41 "b".py', 3, "f"),)
 
 
-def test_a_huge_dump_of_faulthandler_is_cut():
-    said = "".join(
+def test_a_huge_faulthandler_dump_is_truncated():
+    output = "".join(
         f"Thread 0x{number:x} (most recent call first):\n" for number in range(MAX_THREADS + 5)
     )
-    assert len(from_faulthandler(said)) == MAX_THREADS
+    assert len(from_faulthandler(output)) == MAX_THREADS
     deep = "Thread 0x1 (most recent call first):\n" + '  File "a.py", line 1 in f\n' * (
         MAX_FRAMES + 5
     )
@@ -161,7 +161,7 @@ PIECES = [
 
 
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=8)))
-def test_noise_is_read_or_unknown(pieces):
+def test_random_text_is_parsed_or_unknown(pieces):
     read = from_faulthandler("".join(pieces))
     assert isinstance(read, Unknown) or read
     spied = from_py_spy("".join(pieces).encode(errors="replace"), 1)

@@ -1,4 +1,4 @@
-"""Whose frame is it: the user's, torch's, an installed package's, the standard library's, or ours."""
+"""Classify frames: user code, torch, an installed package, the standard library, or holdfast."""
 
 import sysconfig
 import threading

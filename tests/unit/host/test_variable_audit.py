@@ -1,4 +1,4 @@
-"""Variables are judged again after a job is over, from what its boxes remember."""
+"""Audit the variables that trace files recorded, after a job is over."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def recorded(host, **variables):
     return tuple(replace(fact, host=host) for fact in environment_facts(variables))
 
 
-def told(*facts):
+def audit(*facts):
     return [
         (claim.cause, claim.subject.host)
         for claim in audit_recorded([fact for each in facts for fact in each])
@@ -21,20 +21,20 @@ def told(*facts):
 
 
 def test_only_errors_are_reported_with_the_host():
-    assert told(recorded("a", NCCL_IB_DISABLE="true", NCCL_TIMEOUT="9")) == [
+    assert audit(recorded("a", NCCL_IB_DISABLE="true", NCCL_TIMEOUT="9")) == [
         ("variable-value-unusable", "a")
     ]
-    assert told(recorded("a", NCCL_DEBUG="WARN")) == []
+    assert audit(recorded("a", NCCL_DEBUG="WARN")) == []
 
 
 def test_hosts_that_differ():
     facts = (recorded(host, WORLD_SIZE=size) for host, size in (("a", "4"), ("b", "4"), ("c", "2")))
-    assert told(*facts) == [("variable-differs-between-hosts", "c")]
+    assert audit(*facts) == [("variable-differs-between-hosts", "c")]
 
 
-def test_what_was_left_out_and_other_facts_are_not_judged():
+def test_redacted_values_and_other_facts_are_not_judged():
     other = Fact(text="memory: 3 GiB = 1", origin="/proc/meminfo")
     hidden = Fact(
         text=f"NCCL_IB_DISABLE={REDACTED}", origin="environment variable NCCL_IB_DISABLE", host="a"
     )
-    assert told([other, hidden]) == []
+    assert audit([other, hidden]) == []

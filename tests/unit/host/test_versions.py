@@ -1,4 +1,4 @@
-"""Versions read from what installers and drivers leave behind."""
+"""Versions read from the files of installers and drivers."""
 
 import platform
 import sys
@@ -26,7 +26,7 @@ def texts(facts):
 
 @pytest.fixture
 def cluster(tmp_path):
-    """Two folders of packages, the first of which wins, and a driver."""
+    """Return two package folders, the first of which takes precedence, and a driver."""
     first, second, proc = tmp_path / "first", tmp_path / "second", tmp_path / "proc"
     for folder in (
         first / "torch",
@@ -63,20 +63,20 @@ def test_an_empty_host(tmp_path):
     assert "numpy" not in known
 
 
-def test_a_torch_that_hides_its_version(tmp_path):
+def test_torch_without_a_version(tmp_path):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/version.py").write_text("__version__ = compute()\n")
     assert texts(installed_versions([str(tmp_path)], tmp_path))["torch"] == "unknown version"
 
 
 @pytest.mark.parametrize("content", ["", "no number\n"])
-def test_a_driver_that_hides_its_version(tmp_path, content):
+def test_a_driver_without_a_version(tmp_path, content):
     (tmp_path / "driver/nvidia").mkdir(parents=True)
     (tmp_path / "driver/nvidia/version").write_text(content)
     assert texts(installed_versions([], tmp_path))["NVIDIA driver"].startswith("unknown (")
 
 
-def test_here():
+def test_this_environment():
     facts = installed_versions()
     known = texts(facts)
     assert known["Python"].startswith(platform.python_version())

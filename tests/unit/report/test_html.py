@@ -21,7 +21,7 @@ EVIL = (
 
 
 class Page(HTMLParser):
-    """Parses a page, checks that its elements nest, and stores elements, attributes and text."""
+    """Parser of a page: checks that elements nest; stores elements, attributes and text."""
 
     def __init__(self, source: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -308,8 +308,8 @@ def test_thousand_different_ranks_fit_a_page():
 @pytest.mark.parametrize(("ranks", "limit_s"), [(1024, 5.0), (16_384, 30.0)])
 def test_size_and_time_are_bounded(ranks, limit_s):
     sample = incident(ranks)
-    begun = time.process_time()
+    start = time.process_time()
     source = page_of(sample)
-    assert time.process_time() - begun < limit_s
+    assert time.process_time() - start < limit_s
     assert len(source.encode()) < 3_000_000
     assert f"ranks 0-1,3-{ranks - 1} ({ranks - 1})" in source

@@ -49,7 +49,7 @@ def test_bars_are_inside_their_lane():
         assert lane.y == lanes[0].y + row * LANE_HEIGHT
         for bar in lane.bars:
             assert bar.x >= GUTTER
-            assert bar.x + bar.width <= WIDTH + 1.7  # a bar is never thinner than can be seen
+            assert bar.x + bar.width <= WIDTH + 1.7  # bars have a minimum visible width
             assert lane.y <= bar.y
             assert bar.y + bar.height <= lane.y + LANE_HEIGHT
 

@@ -13,8 +13,8 @@ from holdfast.report.json import encode_json, envelope, write_json
 from tests.unit.report.sample import incident
 from tests.unit.report.snapshot import assert_same
 
-#: The schema as docs and design state it, written down by hand: key -> the types that its value may have. Scripts
-#: outside this repository rely on it; a key may be added with a new version of the schema alone.
+#: The documented schema, written by hand: key -> the types of its value. Scripts outside this repository rely on it;
+#: keys may only be added with a new version of the schema.
 FINDING = {
     "code": str,
     "cause": str,

@@ -14,8 +14,8 @@ from holdfast.report import source_findings as report
 )
 def test_wrapping_keeps_all_text(path, words, width, space):
     """For any width and path length, no text is lost."""
-    said = " " * space + " ".join(words)
-    rows = report.wrap_line([(path, "bold"), (said, "")], width)
+    sentence = " " * space + " ".join(words)
+    rows = report.wrap_line([(path, "bold"), (sentence, "")], width)
     assert "".join(text for row in rows for text, _ in row).replace(" ", "") == (
-        path + said
+        path + sentence
     ).replace(" ", "")

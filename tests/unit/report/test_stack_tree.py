@@ -17,10 +17,10 @@ WAITING = StackBranch(
         StackFrame("distributed_c10d.py:9 all_reduce", own=False),
     ),
 )
-ASTRAY = StackBranch((2,), (StackFrame("data.py:12 <b>tokenize", own=True),), changing=(2,))
+OUTLIER = StackBranch((2,), (StackFrame("data.py:12 <b>tokenize", own=True),), changing=(2,))
 TREE = ThreadTree(
     "MainThread",
-    (StackBranch((0, 1, 2, 3), (StackFrame("train.py:90 main", own=True),), (WAITING, ASTRAY)),),
+    (StackBranch((0, 1, 2, 3), (StackFrame("train.py:90 main", own=True),), (WAITING, OUTLIER)),),
 )
 
 

@@ -56,10 +56,10 @@ def whole(sample: Incident, width: int) -> str:
     )
 
 
-# What the files must say, and why: the first line is the root's own sentence; 97 % is its confidence of 0.97; the three
-# equal consequences are one line about ranks 0-1,3 (of 1,024 ranks: 0-1,3-1023, which are 1023); the origin stands
-# behind each piece of evidence, with rank and host only where neither text nor origin has said them; commands and
-# the report's path are on one line however narrow the page is, since they get copied.
+# Expected contents: the first line is the root's message; 97 % is its confidence of 0.97; the three equal consequences
+# are one line about ranks 0-1,3 (of 1,024 ranks: 0-1,3-1023, which are 1,023); each piece of evidence has its origin,
+# with rank and host only if neither text nor origin contains them; commands and the report's path are never wrapped,
+# because users copy them.
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("ranks", [4, 1024])
 def test_report_of_a_stuck_rank(ranks, width):

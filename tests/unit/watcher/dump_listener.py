@@ -1,10 +1,9 @@
-"""Simulates the thread of an NCCL group that handles dump requests, as in torch 2.13.
+"""Simulate the thread of an NCCL group that handles dump requests, as in torch 2.13.
 
-``DumpPipe``: remove a file of that name, create the pipe, open it without blocking, read at most
-128 bytes periodically. ``DebugInfoWriter``: open the dump for writing, which truncates it, and
-write. Arguments: stem of the pipe, stem of the dump, rank, and files that are written in turn, one
-per request, the last one repeatedly. After ``slowly`` the next one is written in two halves, the
-second after a line on stdin; ``mute`` writes nothing.
+``DumpPipe``: remove a file of that name, create the pipe, open it without blocking, read at most 128 bytes
+periodically. ``DebugInfoWriter``: open the dump for writing, which truncates it, and write. Arguments: stem of the
+pipe, stem of the dump, rank, and files that are written in turn, one per request; the last one is repeated. After
+``slowly`` the next one is written in two halves, the second after a line on stdin; ``mute`` writes nothing.
 """
 
 import os

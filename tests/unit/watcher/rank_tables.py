@@ -1,4 +1,4 @@
-"""Builds rank tables for the tests of the rules."""
+"""Build rank tables for the tests of the rules."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Runs a gloo rank and dumps its flight recorder; started by test_flight_recorder.py.
+"""Run a gloo rank and dump its flight recorder; started by test_flight_recorder.py.
 
-Arguments: the rank, the file of the store, the folder for the dumps.
+Arguments: rank, store file, folder for the dumps.
 """
 
 import sys

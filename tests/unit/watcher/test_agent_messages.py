@@ -1,4 +1,4 @@
-"""Messages between agent and watcher: every kind survives a round trip, others are refused."""
+"""Messages between agent and watcher: every kind survives a round trip; other messages are rejected."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def state(*pending: RecordedCall, **entered: int) -> RankState:
 
 
 def nothing(group: str, sequence: int) -> None:
-    """Find no call: the trace file has lost them all."""
+    """Find no call, as if the trace file had lost all of them."""
 
 
 def test_completed_calls_are_dropped_and_the_first_open_one_is_certain() -> None:
@@ -76,14 +76,14 @@ def test_a_group_without_recorded_collectives_stays_open() -> None:
 
 def test_an_older_open_call_is_read_from_the_trace_file() -> None:
     """The hosts ran ahead by more calls than the trace reader returns as possibly pending."""
-    asked: list[tuple[str, int]] = []
+    queries: list[tuple[str, int]] = []
 
     def find(group: str, sequence: int) -> RecordedCall:
-        asked.append((group, sequence))
+        queries.append((group, sequence))
         return call(sequence)
 
     found = completion.mark_completed(state(call(31)), parse_dump(written(until(31, 3))), find)
-    assert asked == [("0", 4)]
+    assert queries == [("0", 4)]
     assert [(each.sequence, each.certain) for each in found.pending] == [(4, True), (31, False)]
     lost = completion.mark_completed(state(call(31)), parse_dump(written(until(31, 3))), nothing)
     assert [(each.sequence, each.certain) for each in lost.pending] == [(31, False)]

@@ -35,7 +35,7 @@ Start = Callable[..., Child]
 
 @pytest.fixture
 def place(tmp_path: Path) -> DumpLocation:
-    """Pipe and dump of rank 1."""
+    """Return the locations of pipe and dump of rank 1."""
     return DumpLocation(f"{tmp_path}/generation0-rank1-ask", f"{tmp_path}/generation0-rank1-dump")
 
 
@@ -44,7 +44,7 @@ def start(tmp_path: Path, place: DumpLocation) -> Iterator[Start]:
     """Start a listener that writes these dumps, one per request."""
     with contextlib.ExitStack() as stack:
 
-        def begin(*answers: bytes | str, at: DumpLocation = place, rank: int = 1) -> Child:
+        def start_listener(*answers: bytes | str, at: DumpLocation = place, rank: int = 1) -> Child:
             files = []
             for number, answer in enumerate(answers):
                 file = tmp_path / f"answer{time.monotonic_ns()}-{number}"
@@ -59,7 +59,7 @@ def start(tmp_path: Path, place: DumpLocation) -> Iterator[Start]:
             wait_for_word(child, "ready")
             return child
 
-        yield begin
+        yield start_listener
 
 
 def wait_for_word(child: Child, word: str) -> None:
@@ -95,7 +95,7 @@ def test_a_request_is_answered_by_a_dump(start: Start, place: DumpLocation) -> N
 
 
 def test_an_old_dump_does_not_answer_a_request(start: Start, place: DumpLocation) -> None:
-    """A complete dump of an earlier generation, or one that torch wrote by itself."""
+    """The old dump is complete: from an earlier generation, or one that torch wrote without a request."""
     Path(f"{place.dump}1").write_bytes(written(until(5, 5)))
     child = start("mute")
     requests = DumpRequests(child.pid, place)
@@ -141,7 +141,7 @@ def test_the_next_request_returns_a_newer_dump(
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The monotonic clock of the requests, in seconds."""
+    """Return the monotonic clock of the requests, in seconds."""
     now = [1000.0]
     monkeypatch.setattr(dump_requests.time, "monotonic", lambda: now[0])
     return now
@@ -175,17 +175,17 @@ def test_a_malformed_dump_gives_one_sentence(start: Start, place: DumpLocation) 
 @pytest.mark.slow
 def test_a_pipe_of_another_process_is_not_written_to(start: Start, place: DumpLocation) -> None:
     """Several processes share a stem, or a dead one left its pipe."""
-    other, mine = start(written(until(5, 5)), rank=0), start(written(until(31, 30)), rank=1)
-    requests = DumpRequests(mine.pid, place)
+    other, own = start(written(until(5, 5)), rank=0), start(written(until(31, 30)), rank=1)
+    requests = DumpRequests(own.pid, place)
     requests.request()
-    wait_for_word(mine, "dumped")
+    wait_for_word(own, "dumped")
     requests.read()
     assert answered(requests.dump) == (31, 30)
     assert not Path(f"{place.dump}0").exists()
     assert other.poll() is None
-    stranger = DumpRequests(os.getpid(), place)
-    stranger.request()
-    assert stranger.error == "its torch has not opened the flight recorder's pipe"
+    unrelated = DumpRequests(os.getpid(), place)
+    unrelated.request()
+    assert unrelated.error == "its torch has not opened the flight recorder's pipe"
 
 
 def test_a_full_pipe_and_a_regular_file_do_not_block(tmp_path: Path) -> None:
@@ -205,22 +205,22 @@ def test_a_full_pipe_and_a_regular_file_do_not_block(tmp_path: Path) -> None:
         os.close(reader)
 
 
-# ---- the node
+# ---- the node sensor
 
 
 @pytest.fixture
-def box(tmp_path: Path) -> Path:
-    """The trace of rank 1, which entered 31 collectives of unknown completion."""
-    made = TraceWriter(
+def trace(tmp_path: Path) -> Path:
+    """Return the trace file of rank 1, which entered 31 collectives of unknown completion."""
+    writer = TraceWriter(
         tmp_path / "rank1.trace", rank=1, world_size=2, local_rank=1, generation=0, records=64
     )
-    pen = PythonRecorder(made, "/nowhere/torch")
+    recorder = PythonRecorder(writer, "/nowhere/torch")
     for _ in range(31):
-        pen.mark_no_completion(pen.record("0", ALL_REDUCE, CALL))
-    made.note_json(
+        recorder.mark_no_completion(recorder.record("0", ALL_REDUCE, CALL))
+    writer.note_json(
         trace_file.TraceNote.MEMBERS, {"name": "0", "ranks": [0, 1], "description": "default_pg"}
     )
-    return made.path
+    return writer.path
 
 
 def pending(state: RankState) -> list[tuple[int, bool]]:
@@ -228,11 +228,11 @@ def pending(state: RankState) -> list[tuple[int, bool]]:
     return [(call.sequence, call.certain) for call in state.pending]
 
 
-def looked(
-    child: Child, box: Path, place: DumpLocation | None
+def observe_with_dump(
+    child: Child, trace: Path, place: DumpLocation | None
 ) -> tuple[NodeSensor, JobSummary, JobSummary]:
     """Return the state after two close observations, with a dump between them."""
-    node = NodeSensor([WorkerProcess(1, child.pid, box, place)], 2)
+    node = NodeSensor([WorkerProcess(1, child.pid, trace, place)], 2)
     first = node.observe_closely()
     wait_for_word(child, "half")
     let_finish(child)
@@ -240,9 +240,9 @@ def looked(
 
 
 def test_the_second_observation_has_the_call_that_the_rank_waits_in(
-    start: Start, box: Path, place: DumpLocation
+    start: Start, trace: Path, place: DumpLocation
 ) -> None:
-    _, first, second = looked(start("slowly", written(until(31, 29))), box, place)
+    _, first, second = observe_with_dump(start("slowly", written(until(31, 29))), trace, place)
     assert [certain for _, certain in pending(first.ranks[0])] == [False] * 31
     assert first.ranks[0].unseen == ()
     assert pending(second.ranks[0]) == [(30, True), (31, False)]
@@ -250,27 +250,29 @@ def test_the_second_observation_has_the_call_that_the_rank_waits_in(
 
 
 def test_an_outdated_dump_leaves_completion_unknown(
-    start: Start, box: Path, place: DumpLocation
+    start: Start, trace: Path, place: DumpLocation
 ) -> None:
-    _, _, second = looked(start("slowly", written(until(28, 28))), box, place)
+    _, _, second = observe_with_dump(start("slowly", written(until(28, 28))), trace, place)
     assert len(pending(second.ranks[0])) == 31
     assert not any(certain for _, certain in pending(second.ranks[0]))
     assert "counts 28 collectives, its trace file 31" in second.ranks[0].unseen[0]
 
 
-def test_a_rank_without_a_dump_location_is_listed_as_unseen(start: Start, box: Path) -> None:
+def test_a_rank_without_a_dump_location_is_listed_as_unseen(start: Start, trace: Path) -> None:
     child = start("mute")
-    node = NodeSensor([WorkerProcess(1, child.pid, box)], 2)
+    node = NodeSensor([WorkerProcess(1, child.pid, trace)], 2)
     assert node.observe_closely().ranks[0].unseen == ()
     assert node.observe_closely().ranks[0].unseen == ("completion on NCCL: no dump was requested",)
 
 
-def test_a_completed_call_counts_as_progress(start: Start, box: Path, place: DumpLocation) -> None:
+def test_a_completed_call_counts_as_progress(
+    start: Start, trace: Path, place: DumpLocation
+) -> None:
     """Hosts that ran ahead are silent while the device completes the enqueued calls."""
     now = time.time() + 1.0
     dump = until(31, 30)
     dump["entries"][29]["time_discovered_completed_ns"] = int(now * 1e9)
-    node, first, _ = looked(start("slowly", written(dump)), box, place)
+    node, first, _ = observe_with_dump(start("slowly", written(dump)), trace, place)
     assert first.silent_since < now - 0.5
     time.sleep(max(now - time.time() + 0.01, 0))
     assert node.observe().silent_since == pytest.approx(now, abs=1e-3)
@@ -278,28 +280,30 @@ def test_a_completed_call_counts_as_progress(start: Start, box: Path, place: Dum
 
 @pytest.mark.slow
 def test_all_ranks_in_one_nccl_call_get_a_verdict(
-    start: Start, box: Path, place: DumpLocation, tmp_path: Path
+    start: Start, trace: Path, place: DumpLocation, tmp_path: Path
 ) -> None:
     """Without a dump, equal counters give no verdict; with one, it names the network."""
     other = TraceWriter(
         tmp_path / "rank0.trace", rank=0, world_size=2, local_rank=0, generation=0, records=64
     )
-    pen = PythonRecorder(other, "/nowhere/torch")
+    recorder = PythonRecorder(other, "/nowhere/torch")
     for _ in range(33):
-        pen.mark_no_completion(pen.record("0", ALL_REDUCE, CALL))  # its host ran ahead
+        recorder.mark_no_completion(recorder.record("0", ALL_REDUCE, CALL))  # its host ran ahead
     ahead = DumpLocation(f"{tmp_path}/generation0-rank0-ask", f"{tmp_path}/generation0-rank0-dump")
-    mine = start("slowly", written(until(31, 30)))
-    theirs = start("slowly", written(until(33, 30)), at=ahead, rank=0)
+    rank1 = start("slowly", written(until(31, 30)))
+    rank0 = start("slowly", written(until(33, 30)), at=ahead, rank=0)
     node = NodeSensor(
-        [WorkerProcess(0, theirs.pid, other.path, ahead), WorkerProcess(1, mine.pid, box, place)], 2
+        [WorkerProcess(0, rank0.pid, other.path, ahead), WorkerProcess(1, rank1.pid, trace, place)],
+        2,
     )
     first = node.observe_closely()
-    for child in (mine, theirs):
+    for child in (rank1, rank0):
         wait_for_word(child, "half")
         let_finish(child)
     second = node.observe_closely()
     verdicts = [
-        hang.judge_hang(look.ranks, look.groups, world_size=2).root for look in (first, second)
+        hang.judge_hang(summary.ranks, summary.groups, world_size=2).root
+        for summary in (first, second)
     ]
     assert verdicts[1] is not None
     assert verdicts[1].cause == "network-fabric-fault"

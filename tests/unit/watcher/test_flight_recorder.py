@@ -43,7 +43,7 @@ def line_of(mark: str) -> int:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with real dumps of two ranks."""
+    """Return a folder with real dumps of two ranks."""
     folder = tmp_path_factory.mktemp("gloo")
     commands = [
         [sys.executable, str(GLOO), str(rank), str(folder / "store"), str(folder)]
@@ -51,8 +51,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     ranks = [subprocess.Popen(command, stderr=subprocess.PIPE) for command in commands]
     for each in ranks:
-        _, said = each.communicate(timeout=100)
-        assert each.returncode == 0, said.decode()
+        _, stderr = each.communicate(timeout=100)
+        assert each.returncode == 0, stderr.decode()
     return folder
 
 
@@ -202,7 +202,7 @@ def test_the_rank_is_parsed_from_the_file_name(name: str, rank: int | None) -> N
 
 
 class Evil:
-    """Ends the process that unpickles it."""
+    """Kills the process that unpickles it."""
 
     def __reduce__(self) -> tuple[object, tuple[int]]:
         return os._exit, (99,)
@@ -274,7 +274,7 @@ def test_a_dump_over_the_size_limit_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_million_references_to_one_entry_are_limited() -> None:
-    """Two bytes refer to the same entry again: a megabyte holds half a million references."""
+    """Two bytes refer to an entry again, so a megabyte holds half a million references."""
     data = written(content(*[entry(1)] * (flight_recorder_entries.MAX_ENTRIES + 10)))
     assert len(data) < 1 << 20
     assert len(parse_dump(data).entries) == flight_recorder_entries.MAX_ENTRIES

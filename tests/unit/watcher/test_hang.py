@@ -47,8 +47,8 @@ def test_a_job_without_waiting_ranks_has_no_root() -> None:
 def test_the_sleeping_rank_is_named_with_its_line_and_the_waiting_ranks() -> None:
     verdict = judge([*waiting(0, 1, 3), row(2, *history(30), at=LOADER)])
     assert root_of(verdict) == ("rank-missing-collective", 2, 12)
-    said = [item.message for item in verdict.consequences]
-    assert said == ["ranks 0-1,3 wait in all_reduce #31 at train.py:41 for rank 2"]
+    messages = [item.message for item in verdict.consequences]
+    assert messages == ["ranks 0-1,3 wait in all_reduce #31 at train.py:41 for rank 2"]
     ruled_out = {item.cause for item in verdict.ruled_out}
     assert ruled_out >= {"rank-killed", "rank-stopped", "collective-mismatch", "straggler"}
     assert verdict.root is not None
@@ -139,7 +139,7 @@ def test_the_process_state_determines_the_cause(state: RankState, cause: str) ->
 
 
 def asleep(at: SourceLine, held: tuple[bool, ...], **more: object) -> RankState:
-    """Return rank 2 in two samples, with or without the GIL."""
+    """Return two samples of rank 2, with or without the GIL."""
     stacks = tuple(
         ThreadStack((at,), time=100.0 + number, holds_lock=each) for number, each in enumerate(held)
     )
@@ -307,9 +307,9 @@ def test_a_wait_cycle_is_named_with_both_calls() -> None:
         "a": ProcessGroupInfo("a", (0, 1, 2, 3)),
         "b": ProcessGroupInfo("b", (0, 1, 2, 3)),
     }
-    turned = row(1, call(9, group="b", site=EVAL))
+    inverted = row(1, call(9, group="b", site=EVAL))
     ranks = [
-        turned if rank == 1 else row(rank, call(9, group="a", site=TRAIN)) for rank in range(4)
+        inverted if rank == 1 else row(rank, call(9, group="a", site=TRAIN)) for rank in range(4)
     ]
     verdict = judge(ranks, groups=groups)
     assert root_of(verdict) == ("collective-order-inversion", 1, EVAL.line)

@@ -33,15 +33,15 @@ def judged(name, now, first=None):
 )
 def test_low_memory_is_a_warning(available, limit, used, expected):
     used = int(used) if isinstance(used, float | int) else used
-    seen = MemoryResult(total=64 * GIB, available=available, limit=limit, used=used)
-    assert judged("memory", seen) == ([("host-oom-killed", Level.WARNING)] if expected else [])
+    result = MemoryResult(total=64 * GIB, available=available, limit=limit, used=used)
+    assert judged("memory", result) == ([("host-oom-killed", Level.WARNING)] if expected else [])
 
 
 def test_oom_kills_since_the_first_round_are_errors():
-    seen = MemoryResult(total=64 * GIB, available=40 * GIB, kills=3)
-    assert judged("memory", seen) == []
-    assert judged("memory", seen, seen) == []
-    assert judged("memory", replace(seen, kills=4), seen) == [("host-oom-killed", Level.ERROR)]
+    result = MemoryResult(total=64 * GIB, available=40 * GIB, kills=3)
+    assert judged("memory", result) == []
+    assert judged("memory", result, result) == []
+    assert judged("memory", replace(result, kills=4), result) == [("host-oom-killed", Level.ERROR)]
 
 
 def port(**errors):
@@ -68,7 +68,7 @@ def port(**errors):
 
 def test_a_link_lost_during_the_job_is_reported():
     old = port(link_downed=4)
-    assert judged("infiniband", old) == []  # a note before the job, and not new
+    assert judged("infiniband", old) == []  # it was a note before the job, so it is not new
     assert judged("infiniband", old, old) == []
     assert judged("infiniband", port(link_downed=5), old) == [("ib-port-degraded", Level.WARNING)]
     assert judged("infiniband", port(VL15_dropped=9), port()) == []

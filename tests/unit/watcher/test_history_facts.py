@@ -26,7 +26,7 @@ ADVICE = "timeout of all_reduce of 467,019,003 float32 at train.py:41 raised fro
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    """A folder of runs with the histories of two hosts."""
+    """Return a folder of runs with the histories of two hosts."""
     monkeypatch.delenv("HOLDFAST_HISTORY", raising=False)
     folder = tmp_path / "runs" / history_facts.FOLDER
     folder.mkdir(parents=True)

@@ -68,9 +68,9 @@ def test_findings_of_other_nodes_reach_the_leader():
         subject=Subject(host="b"),
     )
     encoded = msgspec.msgpack.encode(JobSummary((), {}, 4, 1.0, 2.0, health=(there,)))
-    mine = JobSummary((), {}, 4, 1.0, 2.0)
+    own = JobSummary((), {}, 4, 1.0, 2.0)
     assert combine_summaries(
-        [mine, msgspec.msgpack.decode(encoded, type=JobSummary)], 2.0, 5.0
+        [own, msgspec.msgpack.decode(encoded, type=JobSummary)], 2.0, 5.0
     ).health == (there,)
 
 
@@ -90,23 +90,23 @@ def test_the_thread_checks_periodically_and_stops(tmp_path):
 
 
 def test_a_stuck_driver_is_reported_and_checked_with_backoff(tmp_path, monkeypatch):
-    asked = []
+    queries = []
 
-    def ask(root, limit_s):
-        asked.append((root, limit_s))
+    def query(root, limit_s):
+        queries.append((root, limit_s))
         return DriverTimeout("the NVIDIA driver did not answer within 15 s")
 
-    monkeypatch.setattr(gpu_driver, "query_driver", ask)
+    monkeypatch.setattr(gpu_driver, "query_driver", query)
     health = HostHealthMonitor(CheckContext(root=tree(tmp_path, gpu())), 0.2, GPUS)
     for _ in range(3):
         health.check()
-    assert len(asked) == 1
+    assert len(queries) == 1
     time.sleep(0.45)
     health.check()
-    assert len(asked) == 2
+    assert len(queries) == 2
     time.sleep(0.45)  # the backoff has doubled
     health.check()
-    assert len(asked) == 2
+    assert len(queries) == 2
     (found,) = health.findings
     assert (found.cause, found.level) == ("gpu-fell-off-bus-xid-ecc", Level.ERROR)
 

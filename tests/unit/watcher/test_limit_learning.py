@@ -1,4 +1,4 @@
-"""Limits are learned from silences that ended in progress, and stored for the next run."""
+"""Stall limits are learned from silences that ended in progress, and stored for the next run."""
 
 import json
 

@@ -67,7 +67,7 @@ def test_a_host_that_ran_ahead_is_no_root_and_waits_for_no_rank() -> None:
     assert "#31" in verdict.root.message
 
 
-def test_the_rank_that_is_behind_is_the_root_of_the_first_call_alone() -> None:
+def test_the_rank_that_is_behind_is_the_root_of_the_first_call_only() -> None:
     ahead = [row(rank, *history(30), *queued(31, 33)) for rank in (0, 1, 3)]
     ranks = [*ahead, row(2, *history(30), at=LOADER)]
     assert [

@@ -59,8 +59,11 @@ def test_repeated_short_checkpoints_lower_the_limit():
 
 
 def test_limits_set_by_the_user_do_not_change():
-    seen = {"checkpoint": SectionSilence(2.0, 9), "step": SectionSilence(50.0, 9)}
-    assert learned_limits(StallLimits(), seen, ("checkpoint_s", "stall_s")) == StallLimits()
+    silences_by_section = {"checkpoint": SectionSilence(2.0, 9), "step": SectionSilence(50.0, 9)}
+    assert (
+        learned_limits(StallLimits(), silences_by_section, ("checkpoint_s", "stall_s"))
+        == StallLimits()
+    )
 
 
 @given(

@@ -1,4 +1,4 @@
-"""The source around a line."""
+"""The source code around a line."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def train(loader, rank, device):
 
 @pytest.fixture
 def at(tmp_path: Path):  # type: ignore[no-untyped-def]
-    """Return the line with a mark, in a file with the program."""
+    """Return the line with a mark, in a file that contains the program."""
     file = tmp_path / "train.py"
     file.write_text(PROGRAM)
 
@@ -60,25 +60,25 @@ def at(tmp_path: Path):  # type: ignore[no-untyped-def]
 
 
 def around(place: SourceLine) -> SourceContext:
-    """Return the context, which must be known."""
-    seen = read_source_context(place)
-    assert isinstance(seen, SourceContext)
-    return seen
+    """Return the context of a line; fail if it is unknown."""
+    context = read_source_context(place)
+    assert isinstance(context, SourceContext)
+    return context
 
 
-def source(*wanted: SourceLine) -> dict[SourceLine, SourceContext]:
+def source(*places: SourceLine) -> dict[SourceLine, SourceContext]:
     """Return the contexts of lines and of their callers."""
-    found = {place: around(place) for place in wanted}
+    found = {place: around(place) for place in places}
     for place in list(found):
         found |= {caller: around(caller) for caller in found[place].callers}
     return found
 
 
 def test_function_loops_and_guards_are_found(at) -> None:  # type: ignore[no-untyped-def]
-    seen = around(at("call"))
-    assert seen.function == "train"
-    assert [loop.header for loop in seen.loops] == ["for batch in loader:"]
-    assert [(guard.text, guard.rank_dependent) for guard in seen.guards] == [
+    context = around(at("call"))
+    assert context.function == "train"
+    assert [loop.header for loop in context.loops] == ["for batch in loader:"]
+    assert [(guard.text, guard.rank_dependent) for guard in context.guards] == [
         ("if main and batch.step % 10 == 0", True)
     ]
 
@@ -199,8 +199,8 @@ def more(tmp_path: Path):  # type: ignore[no-untyped-def]
     )
 
 
-def guards(seen: SourceContext) -> list[tuple[str, str, bool]]:
-    return [(guard.text, guard.branch, guard.rank_dependent) for guard in seen.guards]
+def guards(context: SourceContext) -> list[tuple[str, str, bool]]:
+    return [(guard.text, guard.branch, guard.rank_dependent) for guard in context.guards]
 
 
 def test_a_rank_decorator_is_a_guard(more) -> None:  # type: ignore[no-untyped-def]
@@ -250,8 +250,8 @@ def test_form_feeds_escapes_and_encodings_do_not_shift_lines(tmp_path: Path) -> 
     file.write_bytes(
         b"# -*- coding: latin-1 -*-\r\nx = '\xe9\\d'\r\n\x0c\r\nif rank:\r\n    barrier()\r\n"
     )
-    seen = around(SourceLine(str(file), 5))
-    assert (seen.text, [guard.line for guard in seen.guards]) == ("barrier()", [4])
+    context = around(SourceLine(str(file), 5))
+    assert (context.text, [guard.line for guard in context.guards]) == ("barrier()", [4])
 
 
 def test_a_modified_file_is_read_again(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The linter process: its failures never reach the verdict."""
+"""The linter process: its failures do not affect the verdict."""
 
 from __future__ import annotations
 

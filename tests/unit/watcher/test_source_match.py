@@ -27,11 +27,11 @@ def at(line, file=FILE):
     return SourceLine(file, line, "f")
 
 
-def made(sequence, line, caller, name="all_reduce", **more):
+def completed_call(sequence, line, caller, name="all_reduce", **more):
     return replace(call(sequence, name, site=at(line), done=True, **more), caller=at(caller))
 
 
-def waits(sequence, line, caller, name="all_reduce", **more):
+def pending_call(sequence, line, caller, name="all_reduce", **more):
     return replace(call(sequence, name, site=at(line), **more), caller=at(caller))
 
 
@@ -70,23 +70,23 @@ def refined(before, ranks, *hints, groups=None, source=None):
     return source_match.refine(before, ranks, groups or world(len(ranks)), source or {}, hints)
 
 
-#: b09: rank 1 never records that it has synchronized, and does so at every step.
+#: b09: rank 1 never records that it has synchronized, so it synchronizes at every step.
 B09 = (
     row(
         0,
-        *(made(n, 33, 43) for n in (1, 2)),
-        *(made(n, 22, 27) for n in (3, 4, 5)),
-        made(6, 33, 43),
-        made(7, 33, 43),
-        waits(8, 44, 48, "barrier"),
+        *(completed_call(n, 33, 43) for n in (1, 2)),
+        *(completed_call(n, 22, 27) for n in (3, 4, 5)),
+        completed_call(6, 33, 43),
+        completed_call(7, 33, 43),
+        pending_call(8, 44, 48, "barrier"),
     ),
     row(
         1,
-        *(made(n, 33, 43) for n in (1, 2)),
-        *(made(n, 22, 27) for n in (3, 4, 5)),
-        made(6, 33, 43),
-        made(7, 22, 27),
-        waits(8, 22, 27),
+        *(completed_call(n, 33, 43) for n in (1, 2)),
+        *(completed_call(n, 22, 27) for n in (3, 4, 5)),
+        completed_call(6, 33, 43),
+        completed_call(7, 22, 27),
+        pending_call(8, 22, 27),
     ),
 )
 SYNC = hint("branch", 36, 22, 36, 27, 22, guard=35)
@@ -144,7 +144,7 @@ def test_the_most_severe_matching_hint_is_used():
 
 
 def test_a_collective_of_all_ranks_confirms_no_hint():
-    ranks = tuple(row(n, made(1, 22, 27), waits(2, 22, 27)) for n in (0, 1))
+    ranks = tuple(row(n, completed_call(1, 22, 27), pending_call(2, 22, 27)) for n in (0, 1))
     before = verdict("network-fabric-fault", None, None)
     assert refined(before, ranks, SYNC) is before
 
@@ -156,9 +156,9 @@ def test_other_causes_are_not_refined():
 
 
 def test_the_rank_that_exits_early_is_the_one_without_the_call():
-    """b28: rank 0 returned and ended; rank 1 entered a barrier at another line."""
-    common = (made(6, 31, 37), made(7, 23, 39, "barrier"))
-    ranks = (row(0, *common), row(1, *common, made(8, 23, 44, "barrier")))
+    """b28: rank 0 returned and exited; rank 1 entered a barrier at another line."""
+    common = (completed_call(6, 31, 37), completed_call(7, 23, 39, "barrier"))
+    ranks = (row(0, *common), row(1, *common, completed_call(8, 23, 44, "barrier")))
     early = hint("exit", 43, 23, 44, 23, cause="rank-skips-collective", guard=42)
     root = refined(verdict("uneven-inputs", 0, 23), ranks, early).root
     assert (root.code, root.subject.rank, root.subject.line) == ("SYNC005", 0, 43)
@@ -169,7 +169,7 @@ def test_the_rank_that_exits_early_is_the_one_without_the_call():
 
 def test_a_call_inside_the_loop_matches_a_loop_hint():
     """b45: the gradients of the forward at line 30 are reduced at line 32."""
-    ranks = (row(0, waits(10, 32, 39)), row(1, waits(10, 40, 44, "barrier")))
+    ranks = (row(0, pending_call(10, 32, 39)), row(1, pending_call(10, 40, 44, "barrier")))
     loop = hint("loop", 29, 30, 30, cause="uneven-inputs")
     source = {
         at(32): SourceContext(
@@ -183,9 +183,9 @@ def test_a_call_inside_the_loop_matches_a_loop_hint():
 
 
 def test_a_member_that_never_entered_its_group_counts():
-    """b38: rank 1 is in a collective of a subgroup, rank 0 in one of the world."""
+    """b38: rank 1 is in a collective of a subgroup, rank 0 in one of the world group."""
     groups = {**world(2), "1": ProcessGroupInfo("1", (0, 1))}
-    ranks = (row(0, waits(1, 39, 43, "barrier")), row(1, waits(1, 16, 38, group="1")))
+    ranks = (row(0, pending_call(1, 39, 43, "barrier")), row(1, pending_call(1, 16, 38, group="1")))
     loop = hint("loop", 15, 16, 16, cause="uneven-inputs")
     before = verdict("collective-order-inversion", 0, 39)
     assert refined(before, ranks, loop, groups=groups).root.code == "SYNC003"
@@ -195,15 +195,23 @@ def test_a_member_that_never_entered_its_group_counts():
 
 def test_a_waiting_call_has_less_confidence_than_the_first_difference():
     ranks = (
-        row(0, made(1, 60, 70), made(2, 33, 43), waits(3, 44, 48, "barrier")),
-        row(1, made(1, 61, 70), made(2, 33, 43), waits(3, 22, 27)),
+        row(
+            0,
+            completed_call(1, 60, 70),
+            completed_call(2, 33, 43),
+            pending_call(3, 44, 48, "barrier"),
+        ),
+        row(1, completed_call(1, 61, 70), completed_call(2, 33, 43), pending_call(3, 22, 27)),
     )
     root = refined(verdict("mismatched-operation", 0, 44), ranks, SYNC).root
     assert (root.code, root.confidence) == ("SYNC004", source_hints._CONFIDENCE_WAITING)
 
 
-def test_calls_recorded_by_one_rank_alone_are_no_difference():
-    ranks = (row(0, made(1, 22, 27), waits(2, 33, 43)), row(1, waits(2, 33, 43)))
+def test_calls_recorded_by_only_one_rank_are_no_difference():
+    ranks = (
+        row(0, completed_call(1, 22, 27), pending_call(2, 33, 43)),
+        row(1, pending_call(2, 33, 43)),
+    )
     before = verdict("network-fabric-fault", None, None)
     assert refined(before, ranks, SYNC) is before
 
@@ -211,18 +219,21 @@ def test_calls_recorded_by_one_rank_alone_are_no_difference():
 def test_a_mismatched_call_confirms_an_order_hint():
     """b49: all_reduce at line 25 in a loop over a set; gloo may abort in the all_gather below."""
     order = hint("order", 23, 25, 25, cause="collective-order-inversion")
-    ranks = (row(0, waits(1, 25, 38, elements=1)), row(1, waits(1, 25, 38, elements=3)))
+    ranks = (
+        row(0, pending_call(1, 25, 38, elements=1)),
+        row(1, pending_call(1, 25, 38, elements=3)),
+    )
     root = refined(verdict("mismatched-shape", 1, 25, confidence=0.6), ranks, order).root
     assert (root.code, root.subject.line, root.confidence) == ("SYNC006", 23, pytest.approx(0.8))
     assert root.message == "lint's sentence about line 23; in this run: the finding of the run"
     source = {
         at(29): SourceContext("f", 20, "", loops=(EnclosingLoop(23, 31, "for key in out", None),))
     }
-    gather = waits(1, 29, 38, "all_gather")
+    gather = pending_call(1, 29, 38, "all_gather")
     before = verdict("segfault-in-worker", 1, 29)
-    ranks = (row(0, made(1, 29, 38, "all_gather")), row(1, gather, exit_code=-6))
+    ranks = (row(0, completed_call(1, 29, 38, "all_gather")), row(1, gather, exit_code=-6))
     assert refined(before, ranks, order, source=source).root.code == "SYNC006"
-    ranks = (row(0, made(1, 29, 38, "all_gather")), row(1, gather, exit_code=-11))
+    ranks = (row(0, completed_call(1, 29, 38, "all_gather")), row(1, gather, exit_code=-11))
     assert refined(before, ranks, order, source=source) is before
 
 
@@ -233,9 +244,9 @@ def test_groups_of_one_name_with_different_members_confirm_a_hint():
         "1 of (0, 3)": ProcessGroupInfo("1 of (0, 3)", (0, 3)),
         "1 of (1, 2)": ProcessGroupInfo("1 of (1, 2)", (1, 2)),
     }
-    new = made(1, 14, 9, "new_group", group="new_group")
+    new = completed_call(1, 14, 9, "new_group", group="new_group")
     ranks = tuple(
-        row(n, new, waits(1, 17, 24, group="1 of (0, 3)" if n in (0, 3) else "1 of (1, 2)"))
+        row(n, new, pending_call(1, 17, 24, group="1 of (0, 3)" if n in (0, 3) else "1 of (1, 2)"))
         for n in range(4)
     )
     creation = hint("branch", 14, 14, 14, cause="new-group-by-some-ranks", creates=True)
@@ -266,13 +277,13 @@ def test_a_file_read_before_it_was_written_confirms_a_hint(line, kind, code):
     assert found.root.code == code if code else found is before
 
 
-def standing(rank, *lines, **more):
+def sampled_row(rank, *lines, **more):
     return row(rank, stacks=(ThreadStack(tuple(at(line) for line in lines)),), **more)
 
 
 def test_stacks_alone_must_contain_the_whole_path():
     """b09 under torchrun, sampled by attach."""
-    ranks = (standing(0, 44, 48), standing(1, 22, 27, 36, 43, 48))
+    ranks = (sampled_row(0, 44, 48), sampled_row(1, 22, 27, 36, 43, 48))
     root = refined(verdict("collective-mismatch", 0, 44, confidence=0.25), ranks, SYNC).root
     assert (root.code, root.subject.rank, root.confidence) == (
         "SYNC004",
@@ -282,13 +293,13 @@ def test_stacks_alone_must_contain_the_whole_path():
     assert root.message.endswith("in this run rank 1 entered it, and rank 0 is elsewhere")
     before = verdict("collective-mismatch", 0, 44)
     assert refined(before, ranks, hint("branch", 12, 22, 12, 22)) is before
-    assert refined(before, (standing(0, 22, 99), ranks[1]), SYNC) is before
+    assert refined(before, (sampled_row(0, 22, 99), ranks[1]), SYNC) is before
 
 
 def test_a_rank_with_unknown_calls_confirms_no_hint():
     ranks = (
-        row(0, groups={}, unseen=("its box: it is torn",)),
-        row(1, waits(8, 22, 27), groups={"0": GroupProgress(8, 7)}),
+        row(0, groups={}, unseen=("its trace file: it is torn",)),
+        row(1, pending_call(8, 22, 27), groups={"0": GroupProgress(8, 7)}),
     )
     before = verdict("network-fabric-fault", None, None)
     assert refined(before, ranks, SYNC) is before
@@ -307,12 +318,17 @@ def test_a_rank_with_unknown_calls_confirms_no_hint():
 def test_a_death_in_the_differing_collective_is_explained_by_it(cause, death):
     """b04, b74: gloo receives the data of another collective."""
     ranks = (
-        row(0, made(1, 14, 35, "all_gather"), waits(2, 20, 25, "all_gather"), **death),
+        row(
+            0,
+            completed_call(1, 14, 35, "all_gather"),
+            pending_call(2, 20, 25, "all_gather"),
+            **death,
+        ),
         row(
             1,
-            made(1, 14, 35, "all_gather"),
-            made(2, 14, 35, "all_gather"),
-            made(3, 37, 41, "barrier"),
+            completed_call(1, 14, 35, "all_gather"),
+            completed_call(2, 14, 35, "all_gather"),
+            completed_call(3, 37, 41, "barrier"),
         ),
     )
     guarded = hint("branch", 25, 20, 25, 20)
@@ -340,8 +356,8 @@ def test_lost_records_reduce_the_confidence():
 
 def test_a_late_rank_of_the_group_confirms_no_hint():
     ranks = (
-        row(0, made(1, 33, 43), waits(2, 33, 43)),
-        row(1, made(1, 33, 43), made(2, 33, 43), waits(3, 22, 27)),
+        row(0, completed_call(1, 33, 43), pending_call(2, 33, 43)),
+        row(1, completed_call(1, 33, 43), completed_call(2, 33, 43), pending_call(3, 22, 27)),
     )
     before = verdict("network-fabric-fault", None, None)
     assert refined(before, ranks, SYNC) is before

@@ -1,4 +1,4 @@
-"""Silence, time extensions, and the difference between slow and stuck."""
+"""Silence, time extensions, and slow versus stuck ranks."""
 
 from __future__ import annotations
 

@@ -33,20 +33,20 @@ CALL = CallDetails(elements=12, dtype=FLOAT32, shape=(3, 4), tensors=1, reductio
 
 
 @pytest.fixture
-def box(tmp_path: Path) -> TraceWriter:
-    """A new trace file of rank 3 of 8."""
+def trace(tmp_path: Path) -> TraceWriter:
+    """Create a trace file of rank 3 of 8."""
     return TraceWriter(
         tmp_path / "rank3.trace", rank=3, world_size=8, local_rank=1, generation=2, records=64
     )
 
 
-def write(pen: PythonRecorder, count: int, *, finish: bool = True) -> list[int]:
+def write(recorder: PythonRecorder, count: int, *, finish: bool = True) -> list[int]:
     """Record ``count`` all-reduces of 12 float32 in group ``0``."""
     numbers = []
     for _ in range(count):
-        number = pen.record("0", ALL_REDUCE, CALL)
+        number = recorder.record("0", ALL_REDUCE, CALL)
         if finish:
-            pen.finish(number)
+            recorder.finish(number)
         numbers.append(number)
     return numbers
 
@@ -57,12 +57,12 @@ def test_layout_sizes_match_the_reader() -> None:
     assert trace_file.STEP + trace_file.STEP_SLOT.size <= trace_file.HEADER_BYTES
 
 
-def test_written_calls_are_read_back(box: TraceWriter) -> None:
-    pen = PythonRecorder(box, "/nowhere/torch")
-    write(pen, 2)
-    pending = pen.record("0", ALL_REDUCE, CALL)
-    box.note_json(TraceNote.MEMBERS, {"name": "0", "ranks": [0, 3], "description": "default"})
-    read = TraceReading(box.path)
+def test_written_calls_are_read_back(trace: TraceWriter) -> None:
+    recorder = PythonRecorder(trace, "/nowhere/torch")
+    write(recorder, 2)
+    pending = recorder.record("0", ALL_REDUCE, CALL)
+    trace.note_json(TraceNote.MEMBERS, {"name": "0", "ranks": [0, 3], "description": "default"})
+    read = TraceReading(trace.path)
     assert (read.header.rank, read.header.world_size, read.header.generation) == (3, 8, 2)
     assert read.header.pid == os.getpid()
     calls = read.recent(10)
@@ -84,27 +84,37 @@ def test_written_calls_are_read_back(box: TraceWriter) -> None:
     assert pending == read.begun
 
 
-def test_the_ring_keeps_the_newest_calls(box: TraceWriter) -> None:
-    write(PythonRecorder(box, "/nowhere/torch"), 150)
-    table = TraceReading(box.path).table()
+def test_the_ring_keeps_the_newest_calls(trace: TraceWriter) -> None:
+    write(PythonRecorder(trace, "/nowhere/torch"), 150)
+    table = TraceReading(trace.path).table()
     assert list(table["number"]) == list(range(87, 151))
 
 
-def test_torn_records_are_dropped(box: TraceWriter) -> None:
-    write(PythonRecorder(box, "/nowhere/torch"), 10)
-    torn = box.ring_at + 4 * RECORD_BYTES
-    box.map[torn + 24] ^= 0xFF  # the sequence of record 5, as if half of it had been written
-    assert [row["number"] for row in TraceReading(box.path).table()] == [1, 2, 3, 4, 6, 7, 8, 9, 10]
+def test_torn_records_are_dropped(trace: TraceWriter) -> None:
+    write(PythonRecorder(trace, "/nowhere/torch"), 10)
+    torn = trace.ring_at + 4 * RECORD_BYTES
+    trace.map[torn + 24] ^= 0xFF  # the sequence of record 5, as if only half of it had been written
+    assert [row["number"] for row in TraceReading(trace.path).table()] == [
+        1,
+        2,
+        3,
+        4,
+        6,
+        7,
+        8,
+        9,
+        10,
+    ]
 
 
-def test_steps_and_phases_are_read(box: TraceWriter) -> None:
-    assert TraceReading(box.path).step().counted == 0
-    box.step()
-    box.step()
-    box.step(41)
-    box.step()  # the optimizer hook stops counting once the script reports its steps
-    box.phase("checkpoint", 90.0)
-    step = TraceReading(box.path).step()
+def test_steps_and_phases_are_read(trace: TraceWriter) -> None:
+    assert TraceReading(trace.path).step().counted == 0
+    trace.step()
+    trace.step()
+    trace.step(41)
+    trace.step()  # the optimizer hook stops counting once the script reports its steps
+    trace.phase("checkpoint", 90.0)
+    step = TraceReading(trace.path).step()
     assert (step.number, step.counted, step.phase, step.budget_s) == (41, 3, "checkpoint", 90.0)
 
 
@@ -114,10 +124,10 @@ import os, signal
 from pathlib import Path
 from holdfast.core.trace_file import TraceWriter
 from holdfast.recorder.backends import PythonRecorder
-box = TraceWriter(Path({str(tmp_path / "dead.trace")!r}), rank=0, world_size=1)
-pen = PythonRecorder(box, "/nowhere/torch")
-pen.finish(pen.begin("0", {ALL_REDUCE}))
-pen.begin("0", {ALL_REDUCE})
+trace = TraceWriter(Path({str(tmp_path / "dead.trace")!r}), rank=0, world_size=1)
+recorder = PythonRecorder(trace, "/nowhere/torch")
+recorder.finish(recorder.begin("0", {ALL_REDUCE}))
+recorder.begin("0", {ALL_REDUCE})
 os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", program], check=False)
@@ -127,17 +137,17 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("size", [0, 100, trace_file.HEADER_BYTES, 100_000])
-def test_a_truncated_trace_is_refused(box: TraceWriter, tmp_path: Path, size: int) -> None:
+def test_a_truncated_trace_is_refused(trace: TraceWriter, tmp_path: Path, size: int) -> None:
     cut = tmp_path / "cut.trace"
-    cut.write_bytes(bytes(box.map[:size]))
+    cut.write_bytes(bytes(trace.map[:size]))
     with pytest.raises(TraceTruncated, match=r"cut\.trace"):
         TraceReading(cut)
 
 
-def test_another_version_is_refused_by_name(box: TraceWriter) -> None:
-    struct.pack_into("<I", box.map, 8, 99)
+def test_another_version_is_refused_by_name(trace: TraceWriter) -> None:
+    struct.pack_into("<I", trace.map, 8, 99)
     with pytest.raises(TraceVersion, match="version 99"):
-        TraceReading(box.path)
+        TraceReading(trace.path)
 
 
 def test_a_missing_trace_gives_one_sentence(tmp_path: Path) -> None:
@@ -183,12 +193,12 @@ def test_a_full_file_system_is_reported_at_creation(tmp_path: Path) -> None:
         TraceWriter(blocked / "rank0.trace", rank=0, world_size=1)
 
 
-def test_full_notes_do_not_damage_the_ring(box: TraceWriter) -> None:
+def test_full_notes_do_not_damage_the_ring(trace: TraceWriter) -> None:
     for number in range(3000):
-        box.note(TraceNote.WORD, f"{number:06d} " + "x" * 200)
-    pen = PythonRecorder(box, "/nowhere/torch")
-    write(pen, 3)
-    read = TraceReading(box.path)
+        trace.note(TraceNote.WORD, f"{number:06d} " + "x" * 200)
+    recorder = PythonRecorder(trace, "/nowhere/torch")
+    write(recorder, 3)
+    read = TraceReading(trace.path)
     assert len(read.table()) == 3
     assert 2000 < len(read.read_notes().words) < 3000
 
@@ -206,8 +216,8 @@ def test_steps_are_inferred_from_the_repeating_pattern() -> None:
     assert len(step_seconds(table[:2])) == 0
 
 
-def test_call_sites_are_read_with_their_function(box: TraceWriter) -> None:
-    box.note(TraceNote.SITE, 7, 12, "train_step", "/job/a train.py")
-    assert TraceReading(box.path).read_notes().sites[7] == SourceLine(
+def test_call_sites_are_read_with_their_function(trace: TraceWriter) -> None:
+    trace.note(TraceNote.SITE, 7, 12, "train_step", "/job/a train.py")
+    assert TraceReading(trace.path).read_notes().sites[7] == SourceLine(
         "/job/a train.py", 12, "train_step"
     )

@@ -22,29 +22,29 @@ SLICE_S = 0.05
 
 
 @pytest.fixture
-def box(tmp_path: Path) -> TraceWriter:
+def trace(tmp_path: Path) -> TraceWriter:
     return TraceWriter(tmp_path / "rank0.trace", rank=0, world_size=2, records=64)
 
 
-def work(box: TraceWriter, *operations: int) -> PythonRecorder:
+def work(trace: TraceWriter, *operations: int) -> PythonRecorder:
     """Record overlapping pairs of 30-ms calls, 20 ms apart."""
     time.sleep(2 * SLICE_S)  # skip the slice of the start
-    pen = PythonRecorder(box, "/nowhere/torch")
+    recorder = PythonRecorder(trace, "/nowhere/torch")
     for first, second in zip(operations[::2], operations[1::2], strict=True):
         time.sleep(0.02)
-        one = pen.record("0", first, CALL)
+        one = recorder.record("0", first, CALL)
         time.sleep(0.02)
-        other = pen.record("0", second, CALL)
+        other = recorder.record("0", second, CALL)
         time.sleep(0.01)
-        pen.finish(one)
+        recorder.finish(one)
         time.sleep(0.02)
-        pen.finish(other)
-    return pen
+        recorder.finish(other)
+    return recorder
 
 
-def slices(box: TraceReading) -> range:
+def slices(trace: TraceReading) -> range:
     """Return the slices between the start of the trace and now."""
-    return range(int(box.header.started / SLICE_S) + 1, int(time.time() / SLICE_S))
+    return range(int(trace.header.started / SLICE_S) + 1, int(time.time() / SLICE_S))
 
 
 def test_overlapping_intervals_count_once() -> None:
@@ -54,11 +54,11 @@ def test_overlapping_intervals_count_once() -> None:
     assert union_length(np.array([]), np.array([])) == 0.0
 
 
-def test_each_slice_has_its_wait_fraction(box: TraceWriter) -> None:
-    pen = work(box, *[ALL_REDUCE] * 6)
-    pen.record("0", ALL_REDUCE, CALL)  # and one that does not complete
+def test_each_slice_has_its_wait_fraction(trace: TraceWriter) -> None:
+    recorder = work(trace, *[ALL_REDUCE] * 6)
+    recorder.record("0", ALL_REDUCE, CALL)  # this one does not complete
     time.sleep(2 * SLICE_S)
-    read, now = TraceReading(box.path), time.time()
+    read, now = TraceReading(trace.path), time.time()
     found = measure_slices(read, slices(read), SLICE_S, now)
     calls = read.recent(64)
     assert len(found) >= 6
@@ -74,10 +74,10 @@ def test_each_slice_has_its_wait_fraction(box: TraceWriter) -> None:
 
 
 @pytest.mark.parametrize("other", [BROADCAST, SEND])
-def test_point_to_point_and_broadcast_are_not_measured(box: TraceWriter, other: int) -> None:
-    work(box, ALL_REDUCE, ALL_REDUCE, other, other, ALL_REDUCE, ALL_REDUCE)
+def test_point_to_point_and_broadcast_are_not_measured(trace: TraceWriter, other: int) -> None:
+    work(trace, ALL_REDUCE, ALL_REDUCE, other, other, ALL_REDUCE, ALL_REDUCE)
     time.sleep(SLICE_S)
-    read = TraceReading(box.path)
+    read = TraceReading(trace.path)
     found = measure_slices(read, slices(read), SLICE_S, time.time())
     alien = {int(call.entered / SLICE_S) for call in read.recent(64) if call.name != "all_reduce"}
     if other == SEND:  # a pipeline
@@ -88,35 +88,35 @@ def test_point_to_point_and_broadcast_are_not_measured(box: TraceWriter, other: 
 
 
 def test_slices_with_lost_calls_are_skipped(tmp_path: Path) -> None:
-    box = TraceWriter(tmp_path / "rank0.trace", rank=0, world_size=2, records=4)
-    work(box, *[ALL_REDUCE] * 8)
+    trace = TraceWriter(tmp_path / "rank0.trace", rank=0, world_size=2, records=4)
+    work(trace, *[ALL_REDUCE] * 8)
     time.sleep(SLICE_S)
-    read = TraceReading(box.path)
+    read = TraceReading(trace.path)
     kept = read.recent(8)
     assert len(kept) == 4
     found = measure_slices(read, slices(read), SLICE_S, time.time())
     assert all(each.number * SLICE_S >= kept[0].entered for each in found)
 
 
-def test_slices_in_a_phase_are_skipped(box: TraceWriter) -> None:
-    work(box, ALL_REDUCE, ALL_REDUCE)
-    box.phase("evaluation", 60.0)
+def test_slices_in_a_phase_are_skipped(trace: TraceWriter) -> None:
+    work(trace, ALL_REDUCE, ALL_REDUCE)
+    trace.phase("evaluation", 60.0)
     time.sleep(3 * SLICE_S)
-    read = TraceReading(box.path)
+    read = TraceReading(trace.path)
     since = read.step().phase_since
     found = measure_slices(read, slices(read), SLICE_S, time.time())
     assert found
     assert all((each.number + 1) * SLICE_S <= since for each in found)
 
 
-def test_the_newest_slices_are_kept(box: TraceWriter) -> None:
-    waiting, read = WaitTimes(SLICES * SLICE_S), TraceReading(box.path)
+def test_the_newest_slices_are_kept(trace: TraceWriter) -> None:
+    waiting, read = WaitTimes(SLICES * SLICE_S), TraceReading(trace.path)
     waiting.measure({0: read}, time.time())
     assert waiting.slices(0) == ()
-    pen = PythonRecorder(box, "/nowhere/torch")
+    recorder = PythonRecorder(trace, "/nowhere/torch")
     until = time.monotonic() + 1.5 * SLICES * SLICE_S
     while time.monotonic() < until:
-        pen.finish(pen.record("0", ALL_REDUCE, CALL))
+        recorder.finish(recorder.record("0", ALL_REDUCE, CALL))
         time.sleep(0.03)
         waiting.measure({0: read}, time.time())
     numbers = [each.number for each in waiting.slices(0)]

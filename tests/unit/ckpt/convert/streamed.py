@@ -26,9 +26,9 @@ _FULL = archives.LIMIT32
 def stream(written, contents, target):
     """Write every file below ``target`` (or ``target`` itself); return ``target``."""
     with TensorReader(Path(contents.root)) as reader:
-        seen = {file.path: _put(file, reader, Path(target)) for file in written.files}
+        sizes = {file.path: _put(file, reader, Path(target)) for file in written.files}
         if written.seal is not None:
-            _put(written.seal(seen), reader, Path(target))
+            _put(written.seal(sizes), reader, Path(target))
     return Path(target)
 
 
@@ -37,7 +37,7 @@ def _put(file, reader, target):
     path = target / file.path if file.path else target
     path.parent.mkdir(parents=True, exist_ok=True)
     data = b"".join(data_of(part, reader) for part in file.parts)
-    assert len(data) == file.size, f"{file.path} has {len(data)} bytes, and said {file.size}"
+    assert len(data) == file.size, f"{file.path} has {len(data)} bytes, but declares {file.size}"
     path.write_bytes(data)
     return len(data), xxhash.xxh3_128_hexdigest(data)
 
@@ -69,7 +69,7 @@ def _archive(archive, reader):
         data = b"".join(data_of(part, reader) for part in record.parts)
         crc, size = zlib.crc32(data), len(data)
         assert size == record.size, (
-            f"the record {record.name} has {size} bytes, and said {record.size}"
+            f"the record {record.name} has {size} bytes, but declares {record.size}"
         )
         pad = archives.padding(at, record)
         extra = struct.pack("<HHQQ", _ZIP64, 16, size, size) if size >= archives.LIMIT32 else b""

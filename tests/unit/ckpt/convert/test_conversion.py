@@ -129,8 +129,8 @@ def test_another_dtype(source):
     convert_checkpoint(request_for(source, CheckpointFormat.SAFETENSORS, dtype="bfloat16"))
     found = load_file(source.parent / "target")
     for name, each in weights_of(source).items():
-        wanted = each.bfloat16() if each.is_floating_point() else each
-        assert torch.equal(found[name.removeprefix("module.")], wanted)
+        expected = each.bfloat16() if each.is_floating_point() else each
+        assert torch.equal(found[name.removeprefix("module.")], expected)
 
 
 def test_values_out_of_dtype_range_are_counted(tmp_path):
@@ -170,16 +170,16 @@ def test_names(source):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("source.pt", "is the source"),
         ("there", "already exists"),
         ("source.pt/in", "its folder does not exist"),
     ],
 )
-def test_invalid_targets(source, name, said):
+def test_invalid_targets(source, name, message):
     (source.parent / "there").mkdir()
-    with pytest.raises((InvalidValue, MissingFile), match=said):
+    with pytest.raises((InvalidValue, MissingFile), match=message):
         convert_checkpoint(request_for(source, CheckpointFormat.TORCH, name))
 
 
@@ -241,7 +241,7 @@ def test_missing_shard_is_reported_with_rank(source):
 
 @pytest.mark.parametrize("to", [CheckpointFormat.TORCH, CheckpointFormat.ACCELERATE])
 @pytest.mark.parametrize(
-    ("made", "torn", "damage"),
+    ("source_format", "torn", "damage"),
     [
         (CheckpointFormat.ACCELERATE, "random_states_1.pkl", "unlink"),
         (CheckpointFormat.ACCELERATE, "optimizer.bin", "truncate"),
@@ -249,8 +249,10 @@ def test_missing_shard_is_reported_with_rank(source):
         (CheckpointFormat.UNIVERSAL, "optimizer_state.pt", "truncate"),
     ],
 )
-def test_no_optimizer_converts_a_checkpoint_with_intact_model(source, made, torn, damage, to):
-    convert_checkpoint(request_for(source, made, "torn", ranks=3))
+def test_no_optimizer_converts_a_checkpoint_with_intact_model(
+    source, source_format, torn, damage, to
+):
+    convert_checkpoint(request_for(source, source_format, "torn", ranks=3))
     file = min((source.parent / "torn").rglob(torn))
     file.unlink() if damage == "unlink" else os.truncate(file, 100)
     before = left_there(source)
@@ -260,10 +262,10 @@ def test_no_optimizer_converts_a_checkpoint_with_intact_model(source, made, torn
     found = convert_checkpoint(request_for(source.parent / "torn", to, optimizer=False))
     assert any(each.startswith("omitted (incomplete)") and torn in each for each in found.notes)
     target = registry.read_checkpoint(source.parent / "target")
-    wanted = weights_of(source)
+    expected = weights_of(source)
     with TensorReader(Path(target.root)) as reader:
         for name, each in target.tensors.items():
-            assert np.array_equal(reader.read_tensor(each), wanted[f"module.{name}"].numpy())
+            assert np.array_equal(reader.read_tensor(each), expected[f"module.{name}"].numpy())
 
 
 class Wrong:
@@ -298,15 +300,15 @@ def nothing(_contents, _written):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (swapped, "element 0 of 1.weight differs from the source"),
         (nothing, "failed verification: cannot"),
     ],
 )
-def test_faulty_writer_output_is_removed(source, monkeypatch, change, said):
+def test_faulty_writer_output_is_removed(source, monkeypatch, change, message):
     monkeypatch.setattr(pipeline.targets, "load_writer", lambda *_: Wrong(change))
-    with pytest.raises(CheckpointFailed, match=said):
+    with pytest.raises(CheckpointFailed, match=message):
         convert_checkpoint(request_for(source, CheckpointFormat.TORCH))
     assert left_there(source) == []
 
@@ -387,11 +389,11 @@ def test_killed_conversion_resumes(tmp_path, to):
         registry.read_checkpoint(tmp_path / ".converting-target")
     last = run(2)
     assert (last.returncode, last.stdout.strip()) == (0, "True"), last.stderr
-    wanted = torch.load(tmp_path / "source.pt", weights_only=True)
+    expected = torch.load(tmp_path / "source.pt", weights_only=True)
     found = registry.read_checkpoint(tmp_path / "target")
     with TensorReader(Path(found.root)) as reader:
         for name, each in found.tensors.items():
-            assert np.array_equal(reader.read_tensor(each), wanted[name].numpy())
+            assert np.array_equal(reader.read_tensor(each), expected[name].numpy())
     assert left_there(tmp_path / "source.pt") == ["target"]
 
 

@@ -117,7 +117,7 @@ def test_map_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("names", "maps", "said"),
+    ("names", "maps", "message"),
     [
         (
             ("a.w", "b.w"),
@@ -133,8 +133,8 @@ def test_map_file(tmp_path):
         (("a.w",), [r"s/a/\2/"], "invalid regular expression"),
     ],
 )
-def test_invalid_maps_are_refused(names, maps, said):
-    with pytest.raises(InvalidValue, match=said):
+def test_invalid_maps_are_refused(names, maps, message):
+    with pytest.raises(InvalidValue, match=message):
         of(*names, maps=maps)
 
 

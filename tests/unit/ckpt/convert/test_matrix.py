@@ -5,7 +5,7 @@ import pytest
 from tests.golden.checkpoints import matrix
 from tests.golden.checkpoints.making import shared_store
 
-#: One row of each family; all of them are a matter of `make matrix`.
+#: One row of each family; `make matrix` runs all of them.
 SAMPLE = (
     "safetensors",
     "DCP, FSDP2",

@@ -22,7 +22,7 @@ def test_order_maps_the_optimizer_of_safetensors(tmp_path, tmp_path_factory, to)
     assert registry.read_checkpoint(checkpoint).optimizer is None
     order = tmp_path / "order.txt"
     order.write_text("\n".join(name for name, _ in model().named_parameters()))
-    wish = ConversionRequest(
+    request = ConversionRequest(
         source=checkpoint,
         target=tmp_path / "it",
         to=to,
@@ -30,10 +30,10 @@ def test_order_maps_the_optimizer_of_safetensors(tmp_path, tmp_path_factory, to)
         order=names.read_parameter_order(order),
         frozen=("frozen.*",),
     )
-    convert_checkpoint(wish)
+    convert_checkpoint(request)
     truth = truth_of(folder)
-    del truth["model"]["head.weight"]  # Accelerate leaves it out
-    assert matrix.arrived(registry.read_checkpoint(wish.target), truth) == "all"
+    del truth["model"]["head.weight"]  # Accelerate does not store it
+    assert matrix.arrived(registry.read_checkpoint(request.target), truth) == "all"
 
 
 def test_invalid_order_file(tmp_path):

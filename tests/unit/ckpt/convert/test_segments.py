@@ -113,22 +113,24 @@ def _archive(parts):
 def write(root, target, files, segment, identity="this"):
     """Write the files; return the bytes reported as written."""
     target.mkdir(exist_ok=True)
-    told = []
+    reported = []
     journal = Journal(target.with_suffix(".journal"), target)
     journal.open(identity)
     try:
-        TargetWriter(root, target, journal, told.append).write(files, build_layout(files, segment))
+        TargetWriter(root, target, journal, reported.append).write(
+            files, build_layout(files, segment)
+        )
         journal.wait()
     finally:
         journal.close()
-    return sum(told)
+    return sum(reported)
 
 
 @pytest.mark.parametrize("segment", [1, 100, 1024, 1 << 20])
 def test_segments_equal_one_write(tensors, tmp_path, segment):
     root, found = tensors
     files = files_of(found)
-    told = write(root, tmp_path / "own", files, segment)
+    reported = write(root, tmp_path / "own", files, segment)
     stream(
         TargetFiles(files),
         CheckpointContents(format=CheckpointFormat.TORCH, root=str(root), tensors=found),
@@ -138,7 +140,7 @@ def test_segments_equal_one_write(tensors, tmp_path, segment):
         assert (tmp_path / "own" / file.path).read_bytes() == (
             tmp_path / "wanted" / file.path
         ).read_bytes(), file.path
-    assert told == sum(file.size for file in files)
+    assert reported == sum(file.size for file in files)
 
 
 @pytest.mark.parametrize("segment", [100, 1 << 20])
@@ -232,13 +234,12 @@ def test_journaled_segments_are_skipped(tensors, tmp_path):
     write(root, target, files, 512)
     before = {name: (target / name).read_bytes() for name in "ab"}
     lines = (tmp_path / "own.journal").read_text().splitlines(keepends=True)
-    # Half of it is forgotten, and the last line is cut off, as by a kill; zeros show what is not
-    # written again.
+    # Half of the journal is discarded and its last line truncated, as by a kill; zeros show what is not written again.
     (tmp_path / "own.journal").write_text("".join(lines[: len(lines) // 2]) + lines[-1][:-3])
     kept = len(lines) // 2 - 1
     (target / "a").write_bytes(bytes(len(before["a"])))
-    told = write(root, target, files, 512)
-    assert told == sum(len(each) for each in before.values())
+    reported = write(root, target, files, 512)
+    assert reported == sum(len(each) for each in before.values())
     assert (target / "b").read_bytes() == before["b"]
     assert kept > 0
     assert (target / "a").read_bytes() != before["a"]

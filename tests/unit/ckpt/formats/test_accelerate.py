@@ -14,7 +14,7 @@ from tests.golden.checkpoints.making import made, shared_store
 from tests.golden.checkpoints.model import LEARNING_RATE, STEPS
 from tests.unit.ckpt.formats.truth import same_optimizer, same_tensors, truth_of
 
-#: What the scheduler of the maker leaves after three steps.
+#: The learning rate of the generator's scheduler after three steps.
 RATE = LEARNING_RATE / 2
 FORMS = {
     "bin": (2, "ddp", "--bin"),
@@ -41,7 +41,7 @@ def saved(tmp_path_factory, ranks, *options):
 def test_model_optimizer_and_scheduler_are_bit_identical(tmp_path_factory, name, options):
     folder = saved(tmp_path_factory, *options)
     found, truth = registry.read_checkpoint(folder / "saved"), truth_of(folder)
-    if name == "named":  # safetensors drops second names of tied weights
+    if name == "named":  # safetensors drops the aliases of tied weights
         del truth["model"]["head.weight"]
     else:
         assert found.ties == {"head.weight": "embed.weight"}

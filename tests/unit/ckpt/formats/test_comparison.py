@@ -31,9 +31,9 @@ def saved(folder, name, changes=None, without=(), **more):
     return registry.read_checkpoint(path)
 
 
-def compared(tmp_path, asked=None, **other):
+def compared(tmp_path, request=None, **other):
     return compare_checkpoints(
-        saved(tmp_path, "a"), saved(tmp_path, "b", **other), asked or ComparisonRequest()
+        saved(tmp_path, "a"), saved(tmp_path, "b", **other), request or ComparisonRequest()
     )
 
 
@@ -67,17 +67,17 @@ def test_shapes_and_dtypes(tmp_path):
     assert len(found) == 2
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_any_dtype_ignores_rounding(tmp_path, turned):
+@pytest.mark.parametrize("swapped", [False, True])
+def test_any_dtype_ignores_rounding(tmp_path, swapped):
     a = saved(tmp_path, "a")
     b = saved(
         tmp_path,
         "b",
         {key: each.bfloat16() for key, each in WEIGHTS.items() if each.is_floating_point()},
     )
-    assert not compare_checkpoints(*((b, a) if turned else (a, b)), ComparisonRequest()).alike
+    assert not compare_checkpoints(*((b, a) if swapped else (a, b)), ComparisonRequest()).alike
     assert compare_checkpoints(
-        *((b, a) if turned else (a, b)), ComparisonRequest(any_dtype=True)
+        *((b, a) if swapped else (a, b)), ComparisonRequest(any_dtype=True)
     ).alike
 
 

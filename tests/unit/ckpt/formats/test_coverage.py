@@ -74,9 +74,9 @@ def test_the_grid_agrees_with_counting(found):
     for (row, column), (rows, columns) in shards:
         if rows and columns:
             times[row : row + rows, column : column + columns] += 1
-    said = measure_coverage(tensor((6, 5), *shards.values()))
-    assert said.missing == (times == 0).sum()
-    assert bool(said.twice) == bool((times > 1).any())
+    coverage = measure_coverage(tensor((6, 5), *shards.values()))
+    assert coverage.missing == (times == 0).sum()
+    assert bool(coverage.twice) == bool((times > 1).any())
 
 
 def test_replicas_and_overlapping_runs():

@@ -57,7 +57,7 @@ def save(folder, **more):
         **more,
     }
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that there are no other ranks
+        warnings.simplefilter("ignore")  # single-process warning
         dcp.save(state, checkpoint_id=folder, no_dist=True)
     return folder
 
@@ -66,7 +66,7 @@ def save(folder, **more):
 @pytest.mark.parametrize(
     ("kind", "ranks"),
     [
-        # DCP of FSDP2 and DDP goes through the matrix of conversions in every run.
+        # The conversion matrix covers DCP of FSDP2 and DDP in every run.
         pytest.param(kind, ranks, marks=() if kind == "dcp-flat" else pytest.mark.matrix)
         for kind, ranks in SPREAD.items()
     ],
@@ -112,11 +112,11 @@ def test_assumed_frozen_module_is_reported(tmp_path_factory):
     same_optimizer(found, truth["optimizer"], "module.")
     assert "module.frozen.weight" in found.notes[0]
     assert "--frozen" in found.notes[0]
-    said = reader.read_contents(folder / "saved", MappingHints(("*frozen*",)))
-    same_optimizer(said, truth["optimizer"], "module.")
-    assert said.notes == ()
-    assert said.frozen == {"module.frozen.weight", "module.frozen.bias"}
-    assert said.buffers == {"module.scale", "module.seen"}
+    hinted = reader.read_contents(folder / "saved", MappingHints(("*frozen*",)))
+    same_optimizer(hinted, truth["optimizer"], "module.")
+    assert hinted.notes == ()
+    assert hinted.frozen == {"module.frozen.weight", "module.frozen.bias"}
+    assert hinted.buffers == {"module.scale", "module.seen"}
 
 
 def test_single_process_checkpoint(saved):
@@ -196,10 +196,10 @@ def test_malicious_value_is_reported(saved):
 
 
 def test_recursive_lists_are_bounded():
-    laughs = {"x": 1}
+    nested = {"x": 1}
     for _ in range(25):
-        laughs = [laughs] * 20
-    found = blobs.as_plain(laughs)
+        nested = [nested] * 20
+    found = blobs.as_plain(nested)
     assert found == "<too large>"
     assert blobs.as_plain([1, (2, "a"), {"b": None}]) == [1, (2, "a"), {"b": None}]
 
@@ -262,10 +262,10 @@ def test_shared_chunk_list_is_bounded(tmp_path):
         for n in range(5_000)
     }
     (tmp_path / ".metadata").write_bytes(pickle.dumps(Metadata(tensors, storage_data={})))
-    began = time.monotonic()
+    start = time.monotonic()
     with pytest.raises(CheckpointUnreadable, match="more shards"):
         reader.read_contents(tmp_path)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - start < 10
 
 
 @pytest.mark.slow
@@ -286,9 +286,9 @@ def test_large_index_is_parsed_in_seconds(tmp_path):
             places[index] = _StorageInfo(f"__{rank}_0.distcp", n * 1500, 1500)
     paths = {name: ("model", name.removeprefix("model.")) for name in listed}
     (tmp_path / ".metadata").write_bytes(pickle.dumps(Metadata(listed, paths, places)))
-    began = time.process_time()
+    start = time.process_time()
     found = reader.read_contents(tmp_path)
-    took_s = time.process_time() - began
+    took_s = time.process_time() - start
     assert sum(len(each.shards) for each in found.tensors.values()) == ranks * tensors
     assert len(found.problems) == ranks
     assert took_s < 30, f"it took {took_s:.1f} s"

@@ -19,7 +19,7 @@ from holdfast.core.errors import CheckpointUnreadable
 from tests.golden.checkpoints.making import made, shared_store
 from tests.unit.ckpt.formats.zero_files import SHAPES, numbers, write
 
-#: Name, ranks, options of the maker, and the format.
+#: Name, ranks, options of the generator, and the format.
 REAL = [
     ("zero1-2", 2, "--stage 1 --universal", CheckpointFormat.ZERO1),
     ("zero2-3", 3, "--stage 2 --scheduler --universal", CheckpointFormat.ZERO2),
@@ -70,10 +70,10 @@ def checked(contents, truth):
 
 def same(reader, found, expected):
     for name, tensor in found.items():
-        wanted = expected[name].detach()
-        assert f"torch.{tensor.dtype}" == str(wanted.dtype)
-        assert tensor.shape == tuple(wanted.shape)
-        bits = wanted.contiguous().reshape(-1).view(torch.uint8).numpy()
+        reference = expected[name].detach()
+        assert f"torch.{tensor.dtype}" == str(reference.dtype)
+        assert tensor.shape == tuple(reference.shape)
+        bits = reference.contiguous().reshape(-1).view(torch.uint8).numpy()
         assert np.array_equal(reader.read_tensor(tensor).reshape(-1).view(np.uint8), bits), name
         assert (
             measure_coverage(tensor).missing,
@@ -86,8 +86,8 @@ def same(reader, found, expected):
 @pytest.mark.parametrize(
     ("ranks", "options", "form"),
     [
-        # Stages 1, 2 and 3 as they mostly are go through the matrix of conversions; here a sample
-        # of what is rare.
+        # The conversion matrix covers the common configurations of stages 1, 2 and 3; this is a sample of the rare
+        # ones.
         pytest.param(*each[1:], id=each[0], marks=() if each[0] in SAMPLE else pytest.mark.matrix)
         for each in REAL
     ],
@@ -111,7 +111,7 @@ def test_deepspeed_checkpoint_is_bit_identical(tmp_path_factory, ranks, options,
 
 
 @pytest.mark.slow
-@pytest.mark.matrix  # in every run the matrix of conversions reads two of them
+@pytest.mark.matrix  # the conversion matrix reads two of them in every run
 @pytest.mark.parametrize(
     ("ranks", "options"),
     [pytest.param(*each[1:3], id=each[0]) for each in REAL if "--universal" in each[2]],
@@ -126,7 +126,7 @@ def test_universal_checkpoint_is_bit_identical(tmp_path_factory, ranks, options)
     checked(found, torch.load(folder / "truth.pt", weights_only=False))
     assert (
         found.tensors["seen"].dtype == "int64"
-    )  # DeepSpeed turns it into fp32 beside the parameters
+    )  # DeepSpeed converts it to fp32 with the parameters
     assert found.frozen == {"frozen.weight", "frozen.bias"}
     assert dict(found.ties) == {"head.weight": "embed.weight"}
 

@@ -8,7 +8,7 @@ from holdfast.ckpt.tensor_blocks import TensorReader
 from holdfast.ckpt.verify.coverage import measure_coverage
 from tests.unit.ckpt.formats.zero_files import numbers, write
 
-#: The parts of tensor-parallel rank 0; rank 1 has the same.
+#: Shards of tensor-parallel rank 0; those of rank 1 are equal.
 SHAPES = (
     {"column.weight": (3, 4), "row.weight": (5, 3)},
     {"column.bias": (3,), "norm.weight": (4,)},

@@ -1,4 +1,4 @@
-"""DeepSpeed universal checkpoints; those made by DeepSpeed are in test_deepspeed."""
+"""DeepSpeed universal checkpoints; those written by DeepSpeed are in test_deepspeed."""
 
 import contextlib
 import random

@@ -36,7 +36,7 @@ def test_newest_of_a_run_is_used(tmp_path, name):
         torch_file(
             tmp_path / name.format(number) / "pytorch_model.bin", {"w": torch.full((2,), number)}
         )
-    (tmp_path / name.format(11)).mkdir()  # nothing in it yet
+    (tmp_path / name.format(11)).mkdir()  # still empty
     place = registry.locate_checkpoint(tmp_path)
     assert (place.path.name, place.format) == (name.format(10), CheckpointFormat.HUGGINGFACE)
     assert (

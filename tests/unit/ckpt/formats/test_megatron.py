@@ -20,7 +20,7 @@ GROUP = {"lr": 1e-2, "betas": (0.9, 0.999), "step": 5}
 
 def save(folder, tensors, optimizer, **common):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that there are no other ranks
+        warnings.simplefilter("ignore")  # single-process warning
         dcp.save(tensors, checkpoint_id=folder, no_dist=True)
     torch.save(
         {"iteration": 5, "args": None, "optimizer": optimizer, **common}, folder / "common.pt"

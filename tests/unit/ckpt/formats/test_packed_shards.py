@@ -13,7 +13,7 @@ from holdfast.core.errors import CheckpointUnreadable
 
 
 def packed(folder, tensors):
-    """Return a file with all of them, one after the other."""
+    """Return a file that contains all of them in sequence."""
     found, data = [], b""
     for at, each in enumerate(tensors):
         stream = io.BytesIO()
@@ -40,11 +40,13 @@ def test_equal_preambles_are_parsed_once(tmp_path, monkeypatch):
     opened = []
     window = tensor_blocks.read_embedded_file
     monkeypatch.setattr(
-        tensor_blocks, "read_embedded_file", lambda *given: opened.append(given) or window(*given)
+        tensor_blocks,
+        "read_embedded_file",
+        lambda *arguments: opened.append(arguments) or window(*arguments),
     )
     with TensorReader(tmp_path) as reader:
-        for each, wanted in zip(found, tensors, strict=True):
-            assert np.array_equal(reader.read_tensor(each), wanted.numpy())
+        for each, expected in zip(found, tensors, strict=True):
+            assert np.array_equal(reader.read_tensor(each), expected.numpy())
     assert len(opened) == 3
 
 

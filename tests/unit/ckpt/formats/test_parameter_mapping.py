@@ -94,12 +94,12 @@ def test_without_order_shapes_must_be_unique():
 
 @settings(max_examples=examples(200))
 @given(st.lists(st.tuples(st.sampled_from([A, B, C]), st.integers(0, 2)), max_size=7))
-def test_mapping_is_the_only_solution(given_):
-    named = candidates(*(shape for shape, _ in given_))
-    groups = [[shape for shape, group in given_ if group == wanted] for wanted in (0, 1)]
-    ways = set()
+def test_mapping_is_the_only_solution(parameters):
+    named = candidates(*(shape for shape, _ in parameters))
+    groups = [[shape for shape, group in parameters if group == index] for index in (0, 1)]
+    solutions = set()
     for choice in itertools.product((0, 1, 2), repeat=len(named)):
-        dealt = tuple(
+        assignment = tuple(
             tuple(n for (n, _), group in zip(named, choice, strict=True) if group == w)
             for w in (0, 1)
         )
@@ -108,11 +108,11 @@ def test_mapping_is_the_only_solution(given_):
             for w in (0, 1)
         ]
         if shapes == groups:
-            ways.add(dealt)
+            solutions.add(assignment)
     found = map_parameters(named, groups)
     if found.groups and any(named):
-        assert found.groups in ways
-    assert bool(found.groups) == (len(ways) == 1)
+        assert found.groups in solutions
+    assert bool(found.groups) == (len(solutions) == 1)
 
 
 @pytest.mark.parametrize("groups", [[], [[]]])

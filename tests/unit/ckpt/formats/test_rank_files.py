@@ -22,7 +22,7 @@ FORMS = {
 
 
 @pytest.mark.slow
-@pytest.mark.matrix  # of conversions: the same two are in it in every run
+@pytest.mark.matrix  # the conversion matrix reads the same two in every run
 @pytest.mark.parametrize("kind", FORMS)
 def test_rank_files_are_one_checkpoint(tmp_path_factory, kind):
     folder = made(shared_store(tmp_path_factory), "torch_distributed", kind, ranks=2)

@@ -27,8 +27,8 @@ def cuts(draw):
     return shape, [sorted({0, n, *at}) for n, at in zip(shape, places, strict=True)]
 
 
-def boxes(file, whole, edges):
-    """Store the tensor as boxes, one after the other in a file."""
+def blocks(file, whole, edges):
+    """Store the tensor as rectangular blocks in sequence in a file."""
     shards, data = [], b""
     for corner in itertools.product(*(itertools.pairwise(each) for each in edges)):
         part = whole[tuple(slice(*each) for each in corner)]
@@ -46,7 +46,7 @@ def test_boxes_reassemble(tmp_path_factory, cut, block, ends):
     shape, edges = cut
     folder = tmp_path_factory.mktemp("boxes")
     whole = np.arange(int(np.prod(shape)), dtype=np.int32).reshape(shape)
-    tensor = boxes(folder / "numbers", whole, edges)
+    tensor = blocks(folder / "numbers", whole, edges)
     with TensorReader(folder, block) as reader:
         assert (reader.read_tensor(tensor) == whole).all()
         start, stop = sorted(min(each, whole.size) for each in ends)
@@ -105,15 +105,15 @@ def test_truncated_or_missing_file_is_an_error(tmp_path):
 
 
 def test_rows_are_contiguous_and_columns_are_not():
-    def box(start, shape):
+    def block(start, shape):
         return TensorShard(file="", offset=0, shape=shape, start=start)
 
-    assert run_start((4, 6), box((2, 0), (2, 6))) == 12
-    assert run_start((4, 6), box((2, 3), (1, 3))) == 15
-    assert run_start((4, 6), box((2, 3), (2, 3))) is None
-    assert run_start((), box((), ())) == 0
+    assert run_start((4, 6), block((2, 0), (2, 6))) == 12
+    assert run_start((4, 6), block((2, 3), (1, 3))) == 15
+    assert run_start((4, 6), block((2, 3), (2, 3))) is None
+    assert run_start((), block((), ())) == 0
     tensor = Tensor(
-        name="t", dtype="int8", shape=(4, 6), shards=(box((2, 0), (2, 6)), box((0, 0), (2, 6)))
+        name="t", dtype="int8", shape=(4, 6), shards=(block((2, 0), (2, 6)), block((0, 0), (2, 6)))
     )
     assert [each[:2] for each in contiguous_runs(tensor)] == [(0, 12), (12, 24)]
 
@@ -135,7 +135,7 @@ def test_cast_rounds_like_torch(into):
         ]
     )
     numbers = numbers[numbers.isfinite()]
-    wanted = numbers.to(getattr(torch, into)).view(torch.uint8).numpy().tobytes()
-    assert cast_block(numbers.numpy(), into).tobytes() == wanted
+    expected = numbers.to(getattr(torch, into)).view(torch.uint8).numpy().tobytes()
+    assert cast_block(numbers.numpy(), into).tobytes() == expected
     assert cast_block(numbers.numpy(), "float32") is not None
     assert numpy_dtype(into).itemsize == getattr(torch, into).itemsize

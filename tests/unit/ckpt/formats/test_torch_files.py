@@ -89,9 +89,9 @@ def test_non_tensors_become_text(file):
 
 
 def archive(path, records, compression=zipfile.ZIP_STORED):
-    with zipfile.ZipFile(path, "w", compression) as made:
+    with zipfile.ZipFile(path, "w", compression) as archive:
         for name, data in records:
-            made.writestr(f"archive/{name}", data)
+            archive.writestr(f"archive/{name}", data)
 
 
 def refused(path):
@@ -125,8 +125,8 @@ def test_invalid_files_are_refused(file, tmp_path):
 def test_out_of_bounds_tensors_are_refused(tmp_path):
     path = tmp_path / "short.pt"
     torch.save({"a": torch.ones(100)}, path)
-    with zipfile.ZipFile(path) as made:
-        described = made.read("short/data.pkl")
+    with zipfile.ZipFile(path) as archive_file:
+        described = archive_file.read("short/data.pkl")
     archive(path, [("data.pkl", described), ("data/0", b"1234"), ("byteorder", b"little")])
     found = torch_files.read_torch_file(path)
     with pytest.raises(CheckpointUnreadable, match="extends beyond the record"):

@@ -1,4 +1,4 @@
-"""torch pickles are parsed, and what they would run is reported without running it."""
+"""torch pickles are parsed; the code that they would run is reported, not executed."""
 
 import collections
 import io
@@ -108,10 +108,10 @@ def test_function_of_an_allowed_library_is_refused():
 
 def test_foreign_class_is_opaque_and_reported():
     found = loads(pickle.dumps({"args": Namespace(lr=0.1), "mine": Own(7)}, 2))
-    args, mine = found.value["args"], found.value["mine"]
+    args, own = found.value["args"], found.value["mine"]
     assert isinstance(args, OpaqueObject)
     assert (args.path, args.state) == ("argparse.Namespace", {"lr": 0.1})
-    assert mine.state == {"value": 7}
+    assert own.state == {"value": 7}
     assert found.foreign == (f"{__name__}.Own",)
 
 
@@ -124,7 +124,7 @@ class Own:
 
 def test_dict_ignores_attributes():
     data = b"\x80\x02ccollections\nOrderedDict\n)R}X\x05\x00\x00\x00itemsK\x01sb."
-    assert pickle.loads(data).items == 1  # it can be done
+    assert pickle.loads(data).items == 1  # attributes can be set
     assert loads(data).value.items() == {}.items()
 
 
@@ -172,7 +172,7 @@ def test_large_model_is_parsed_in_a_second():
         for m in range(250)
     }
     data = pickle.dumps(layer, 2)
-    began = time.process_time()
+    start = time.process_time()
     assert len(loads(data).value) == 50_000
-    assert time.process_time() - began < 2
+    assert time.process_time() - start < 2
     assert sys.getsizeof(data) > 1_000_000

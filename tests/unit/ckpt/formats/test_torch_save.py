@@ -135,8 +135,8 @@ def test_optimizer_without_model_keeps_step(tmp_path):
 
 def test_equal_unused_weights_are_tied(tmp_path):
     module, optimizer = trained()
-    apart = {name: each.clone() for name, each in module.state_dict().items()}
-    found = read({"model": apart, "optimizer": named(module, optimizer)}, tmp_path / "a.pt", {})
+    separate = {name: each.clone() for name, each in module.state_dict().items()}
+    found = read({"model": separate, "optimizer": named(module, optimizer)}, tmp_path / "a.pt", {})
     assert found.ties == {"head.weight": "embed.weight"}
     assert found.frozen == {"frozen.weight", "frozen.bias"}
 

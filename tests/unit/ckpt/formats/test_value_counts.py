@@ -43,7 +43,7 @@ def test_counts_agree_with_numpy(dtype):
 
 @pytest.mark.parametrize("dtype", [*FLOATS, "int64", "int8", "bool"])
 def test_all_zero(dtype):
-    if dtype != "float8_e8m0fnu":  # which has no zero
+    if dtype != "float8_e8m0fnu":  # has no zero
         assert counted([0] * 70_000, dtype).all_zero
         assert not counted([0] * 70_000 + [1], dtype).all_zero
     assert not counted([], dtype).all_zero

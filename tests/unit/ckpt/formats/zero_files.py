@@ -89,7 +89,10 @@ def optimizer_state(stage, world, rank, shapes, step):
         "param_groups": [{"lr": 0.1, "params": [at]} for at in range(len(shapes))],
     }
     weights = [flat(group, "fp32").clone() for group in shapes]
-    made = {"zero_stage": stage, "partition_count": world if stage == 3 else [world] * len(shapes)}
+    header = {
+        "zero_stage": stage,
+        "partition_count": world if stage == 3 else [world] * len(shapes),
+    }
     if stage == 3:
-        return {**made, "optimizer_state_dict": base, "fp32_flat_groups": weights}
-    return {**made, "base_optimizer_state": base, "single_partition_of_fp32_groups": weights}
+        return {**header, "optimizer_state_dict": base, "fp32_flat_groups": weights}
+    return {**header, "base_optimizer_state": base, "single_partition_of_fp32_groups": weights}

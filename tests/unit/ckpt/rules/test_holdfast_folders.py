@@ -14,7 +14,7 @@ from holdfast.host.checkpoint_folder import UnfinishedFolder, inspect_folder
 from holdfast.host.checkpoint_folder_rules import judge_checkpoint_folder
 
 
-def made(root, step, content=b"tensors"):
+def make_checkpoint(root, step, content=b"tensors"):
     """Create a checkpoint that is valid for everything except torch."""
     folder = root / checkpoint_manifest.folder_name(step)
     folder.mkdir(parents=True)
@@ -62,8 +62,8 @@ DAMAGES = {
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_is_reported_with_alternatives(tmp_path, name):
     damage, cause, words = DAMAGES[name]
-    made(tmp_path, 10)
-    damage(made(tmp_path, 20))
+    make_checkpoint(tmp_path, 10)
+    damage(make_checkpoint(tmp_path, 20))
     (finding,) = judge_checkpoint_folder(inspect_folder(tmp_path))
     assert (finding.cause, finding.level) == (cause, Level.ERROR)
     assert words in finding.message
@@ -73,25 +73,25 @@ def test_damage_is_reported_with_alternatives(tmp_path, name):
 
 
 def test_healthy_folder_has_no_findings(tmp_path):
-    made(tmp_path, 10)
-    made(tmp_path, 20)
+    make_checkpoint(tmp_path, 10)
+    make_checkpoint(tmp_path, 20)
     assert judge_checkpoint_folder(inspect_folder(tmp_path)) == ()
 
 
 def test_size_comparison_is_inconclusive(tmp_path):
-    folder = made(tmp_path, 10)
+    folder = make_checkpoint(tmp_path, 10)
     (folder / "data").write_bytes(b"tensorS")
     (finding,) = judge_checkpoint_folder(inspect_folder(tmp_path, contents=False))
     assert finding.level == Level.UNKNOWN
 
 
 def test_alternative_checkpoints(tmp_path):
-    first = made(tmp_path, 10)
+    first = make_checkpoint(tmp_path, 10)
     (first / "data").unlink()
     assert (
         "no other one is complete" in judge_checkpoint_folder(inspect_folder(tmp_path))[0].message
     )
-    made(tmp_path, 20)
+    make_checkpoint(tmp_path, 20)
     assert "a newer one is complete" in judge_checkpoint_folder(inspect_folder(tmp_path))[0].message
 
 
@@ -99,7 +99,7 @@ def test_unfinished_checkpoint(tmp_path):
     (tmp_path / ".staging-step-0000000030-ab").mkdir()
     (tmp_path / ".staging-step-0000000030-ab" / "data").write_bytes(b"12345")
     found = inspect_folder(tmp_path)
-    assert judge_checkpoint_folder(found) == ()  # it may be being written
+    assert judge_checkpoint_folder(found) == ()  # it may still be being written
     (left,) = found.unfinished
     assert left.size == 5
     old = msgspec.structs.replace(

@@ -25,7 +25,7 @@ def test_dcp_save_interrupted_by_a_dead_rank(tmp_path_factory):
     loaded = {"w": torch.zeros(64, 32)}
     with pytest.warns(UserWarning, match="single process"):
         dcp.load(loaded, checkpoint_id=folder / "torn", no_dist=True)
-    assert loaded["w"].unique().tolist() == [1, 2]  # torch takes the mixture
+    assert loaded["w"].unique().tolist() == [1, 2]  # torch loads the mixture
     (finding,) = findings_of(folder / "torn")
     assert (finding.cause, finding.level) == ("checkpoint-half-written", "error")
     assert finding.message.startswith("__0_0.distcp of ")
@@ -42,7 +42,7 @@ def test_zero_with_a_file_of_another_save(tmp_path_factory, tmp_path, dtype):
     state = torch.load(shard, weights_only=False)
     state["optimizer_state_dict"]["single_partition_of_fp32_groups"][0].data.add_(
         0.01
-    )  # as of another run
+    )  # as from another run
     torch.save(state, shard)
     findings = findings_of(tmp_path / "torn")
     assert ("checkpoint-copies-differ", "error") in [

@@ -39,7 +39,7 @@ def saved(folder, name="model.pt", **changes):
     return path
 
 
-def found(path, **options):
+def survey_and_findings(path, **options):
     survey = survey_checkpoint(registry.read_checkpoint(path), **options)
     return survey, judge_checkpoint(survey)
 
@@ -49,7 +49,7 @@ def causes(findings):
 
 
 def test_intact_torch_file_has_no_findings(tmp_path):
-    survey, findings = found(saved(tmp_path))
+    survey, findings = survey_and_findings(saved(tmp_path))
     assert findings == ()
     assert survey.sums > len(WEIGHTS)
     assert survey.bare == ()
@@ -66,8 +66,8 @@ def test_intact_torch_file_has_no_findings(tmp_path):
 def test_flipped_bit_is_detected(tmp_path, name):
     path = saved(tmp_path)
     flip(path, WEIGHTS[name])
-    torch.load(path, weights_only=True)  # which says nothing
-    _, findings = found(path)
+    torch.load(path, weights_only=True)  # carries no information
+    _, findings = survey_and_findings(path)
     assert causes(findings) == [("checkpoint-corrupt", "error")]
     assert name in findings[0].message
 
@@ -86,7 +86,7 @@ def test_missing_checksums_are_reported(tmp_path):
     finally:
         torch.serialization.set_crc32_options(True)
     flip(path, WEIGHTS["embed.weight"])
-    survey, findings = found(path)
+    survey, findings = survey_and_findings(path)
     assert findings == ()
     assert survey.bare == ("",)
     assert "whether bytes changed in 1 file" in build_verdict(findings, survey).unseen[0]
@@ -96,18 +96,18 @@ def test_missing_checksums_are_reported(tmp_path):
 def test_non_finite_values_are_detected(tmp_path, value):
     bad = WEIGHTS["half"].clone()
     bad[3, 4] = value
-    _, findings = found(saved(tmp_path, half=bad))
+    _, findings = survey_and_findings(saved(tmp_path, half=bad))
     assert causes(findings) == [("checkpoint-numbers-not-finite", "error")]
     assert "half (1 " in findings[0].message
 
 
 def test_infinity_mask_is_accepted(tmp_path):
     mask = torch.full((8, 8), float("-inf")).triu(1)
-    assert found(saved(tmp_path, mask=mask))[1] == ()
+    assert survey_and_findings(saved(tmp_path, mask=mask))[1] == ()
 
 
 def test_zero_matrix_is_a_warning(tmp_path):
-    _, findings = found(saved(tmp_path, lost=torch.zeros(9, 9)))
+    _, findings = survey_and_findings(saved(tmp_path, lost=torch.zeros(9, 9)))
     assert causes(findings) == [("checkpoint-weights-all-zero", "warning")]
     assert "lost" in findings[0].message
     assert build_verdict(findings).root is None
@@ -116,17 +116,17 @@ def test_zero_matrix_is_a_warning(tmp_path):
 def test_all_zero_weights_are_an_error(tmp_path):
     path = tmp_path / "model.pt"
     torch.save({name: torch.zeros_like(each) for name, each in WEIGHTS.items()}, path)
-    assert causes(found(path)[1]) == [("checkpoint-weights-all-zero", "error")]
+    assert causes(survey_and_findings(path)[1]) == [("checkpoint-weights-all-zero", "error")]
 
 
 def test_quick_reads_no_values(tmp_path):
     path = saved(tmp_path, lost=torch.full((9, 9), float("nan")))
-    survey, findings = found(path, numbers=False)
+    survey, findings = survey_and_findings(path, numbers=False)
     assert findings == ()
     assert build_verdict(findings, survey).unseen
 
 
-# ---- pieces in files, made by hand
+# ---- shards in files, built by hand
 
 
 def shard(file, start, shape, **more):
@@ -240,7 +240,7 @@ def written_at(folder, times):
         (
             {"__0_0.distcp": 60, "__1_0.distcp": 0, ".metadata": 0.2},
             ["error"],
-        ),  # saved over, and killed
+        ),  # overwritten, and killed
         ({"__0_0.distcp": 0, "__1_0.distcp": 3, ".metadata": 0.2}, ["error"]),
         ({"__0_0.distcp": 0, "__1_0.distcp": 0.3, ".metadata": 0.1}, []),  # copied
     ],
@@ -296,7 +296,7 @@ def test_zeroed_scalars(tmp_path):
     text = json.dumps(header).encode()
     payload = struct.pack("<5f", 1, 2, 3, 4, 0)
     (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + payload)
-    survey, findings = found(tmp_path / "model.safetensors")
+    survey, findings = survey_and_findings(tmp_path / "model.safetensors")
     assert causes(findings) == [("checkpoint-weights-all-zero", "warning")]
     assert "consolidation" in findings[0].message
     assert survey.bare
@@ -307,7 +307,7 @@ def test_transposed_and_strided_weights(tmp_path):
     part = whole[10:20, 3:5].clone()
     part[0, 0] = float("nan")
     whole[10, 3] = float("nan")
-    _, findings = found(saved(tmp_path, turned=whole.t(), part=whole[10:20, 3:5]))
+    _, findings = survey_and_findings(saved(tmp_path, turned=whole.t(), part=whole[10:20, 3:5]))
     (finding,) = findings
     assert "turned (1 NaN of 210), part (1 NaN of 20)" in finding.message
 
@@ -315,7 +315,7 @@ def test_transposed_and_strided_weights(tmp_path):
 def test_checkpoint_without_tensors_is_inconclusive(tmp_path):
     path = tmp_path / "model.pt"
     torch.save({"step": 3}, path)
-    (finding,) = found(path)[1]
+    (finding,) = survey_and_findings(path)[1]
     assert finding.level is Level.UNKNOWN
 
 

@@ -1,4 +1,4 @@
-"""Runs a check in a recorded tree, or takes a result, and returns the findings of its rule."""
+"""Run a check in a recorded tree, or take a result, and return the findings of its rule."""
 
 from holdfast.host.check_rules import judge_check
 from holdfast.host.checks import CHECKS

@@ -30,7 +30,7 @@ def test_healthy_ports(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("files", "cause", "level", "words"),
+    ("files", "cause", "level", "message_part"),
     [
         (
             {"state": "2: INIT", "sm_lid": "0x0"},
@@ -56,12 +56,12 @@ def test_healthy_ports(tmp_path):
         ({"pkeys__0": "0x0000"}, "ib-error", Level.ERROR, "no partition at index 0"),
     ],
 )
-def test_faulty_port(tmp_path, files, cause, level, words):
+def test_faulty_port(tmp_path, files, cause, level, message_part):
     port(tmp_path)
     port(tmp_path, "mlx5_1", **files)
     (finding,) = judged("infiniband", tmp_path)
     assert (finding.cause, finding.level) == (cause, level)
-    assert words in finding.message
+    assert message_part in finding.message
     assert (
         judged("infiniband", tmp_path, NCCL_IB_HCA="=mlx5_0") == ()
     )  # the variable excludes that port
@@ -134,7 +134,7 @@ def gpus(root, *, number=2, group="identity", control=0x00):
 
 
 @pytest.mark.parametrize(
-    ("host", "words"),
+    ("host", "message_part"),
     [
         ({}, ""),
         ({"group": "DMA-FQ"}, "the IOMMU translates addresses of 2 GPUs"),
@@ -142,11 +142,13 @@ def gpus(root, *, number=2, group="identity", control=0x00):
         ({"group": "DMA", "number": 1}, ""),  # there is no second device
     ],
 )
-def test_pci_path_between_gpus(tmp_path, host, words):
+def test_pci_path_between_gpus(tmp_path, host, message_part):
     gpus(tmp_path, **host)
     findings = judged("pci-paths", tmp_path)
-    assert causes_and_levels(findings) == ([("iommu-acs-p2p-hang", Level.WARNING)] if words else [])
-    assert not findings or words in findings[0].message
+    assert causes_and_levels(findings) == (
+        [("iommu-acs-p2p-hang", Level.WARNING)] if message_part else []
+    )
+    assert not findings or message_part in findings[0].message
 
 
 def test_virtual_machine_is_not_judged(tmp_path):
@@ -168,7 +170,7 @@ def test_an_adapter_in_a_narrow_slot(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("host", "cause", "level", "words"),
+    ("host", "cause", "level", "message_part"),
     [
         ({}, None, None, ""),
         (
@@ -204,7 +206,7 @@ def test_an_adapter_in_a_narrow_slot(tmp_path):
         ({"torch": None, "cuda": None}, None, None, ""),
     ],
 )
-def test_versions(host, cause, level, words):
+def test_versions(host, cause, level, message_part):
     well = {
         "nvidia": 8,
         "torch": "2.9.0",
@@ -216,7 +218,7 @@ def test_versions(host, cause, level, words):
     result = CudaResult(**well | {"library": (host.get("module") or "580.95.05",)} | host)
     findings = judge_check(CHECKS["cuda"], result, CheckContext(), "a")
     assert causes_and_levels(findings) == ([(cause, level)] if cause else [])
-    assert not findings or words in findings[0].message
+    assert not findings or message_part in findings[0].message
 
 
 def test_the_kernel_log(tmp_path):

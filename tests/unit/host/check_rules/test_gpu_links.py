@@ -75,7 +75,7 @@ def test_topology_facts():
     )
 
 
-def test_none_at_all_is_no_fault():
+def test_missing_links_and_reports_are_no_finding():
     assert judged([None, None], (GpuPair(0, 1, "SYS", "CNS"),)) == ()
     assert judged([(False,) * 4] * 2) == ()  # without a bridge between them
     assert judged([Unknown("x"), None], Unknown("y")) == ()

@@ -29,7 +29,7 @@ def test_a_healthy_host_gives_no_finding(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("said", "workers", "level", "words"),
+    ("value", "workers", "level", "words"),
     [
         ("0,1,2", 8, Level.ERROR, "8 workers on this host, but only 3 visible GPUs"),
         (
@@ -44,8 +44,8 @@ def test_a_healthy_host_gives_no_finding(tmp_path):
         ("MIG-12", None, Level.WARNING, "MIG-12 is not a GPU"),
     ],
 )
-def test_the_variable(tmp_path, said, workers, level, words):
-    findings = judged(tmp_path, *EIGHT, workers=workers, environ={"CUDA_VISIBLE_DEVICES": said})
+def test_the_variable(tmp_path, value, workers, level, words):
+    findings = judged(tmp_path, *EIGHT, workers=workers, environ={"CUDA_VISIBLE_DEVICES": value})
     assert (findings[0].level, words in findings[0].message) == (level, True), findings[0].message
 
 

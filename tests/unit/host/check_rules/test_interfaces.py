@@ -77,8 +77,8 @@ def test_normal_counters_are_no_finding(tmp_path, attributes):
 
 
 def test_an_address_that_another_host_has(tmp_path):
-    taken = "fd000000000000000000000000000007 02 40 00 88     eth0\n"
-    ((level, _, message),) = findings_of("interfaces", context(tmp_path, eth0(), taken))
+    duplicate_address = "fd000000000000000000000000000007 02 40 00 88     eth0\n"
+    ((level, _, message),) = findings_of("interfaces", context(tmp_path, eth0(), duplicate_address))
     assert level == "warning"
     assert "fd00::7" in message
 

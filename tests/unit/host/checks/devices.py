@@ -1,5 +1,7 @@
-"""Recorded trees of hosts with devices, in the form in which Linux shows them (Documentation/ABI: sysfs-bus-pci,
-sysfs-class-infiniband, sysfs-kernel-iommu_groups)."""
+"""Recorded trees of hosts with devices, in the format of Linux.
+
+Source: Documentation/ABI of the kernel (sysfs-bus-pci, sysfs-class-infiniband, sysfs-kernel-iommu_groups).
+"""
 
 import struct
 
@@ -7,7 +9,7 @@ ROOT_PORT, SWITCH_PORT = "0000:00:01.0", "0000:01:00.0"
 
 
 def write(folder, files):
-    """Each name -> its content, below ``folder``."""
+    """Write each file with its content below ``folder``."""
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -16,7 +18,7 @@ def write(folder, files):
 
 
 def device(root, bus, vendor, kind, *, above=(), driver="", group=None, **files):
-    """A device of the PCI bus below the bridges ``above``; ``files`` are those of its link and others of its own."""
+    """Add a PCI device below the bridges ``above``; ``files`` are its link's and other files."""
     real = root / "sys/devices/pci0000:00" / "/".join(above) / bus
     write(
         real,
@@ -43,7 +45,7 @@ def device(root, bus, vendor, kind, *, above=(), driver="", group=None, **files)
 
 
 def bridge(root, bus, *, control=None, above=(), size=4096):
-    """A PCIe bridge; with ``control`` an ACS capability (after another one), as its configuration has it."""
+    """Add a PCIe bridge; with ``control`` its configuration has an ACS capability, after another one."""
     config = bytearray(size)
     if size > 256:
         struct.pack_into(
@@ -56,7 +58,7 @@ def bridge(root, bus, *, control=None, above=(), size=4096):
 
 
 def port(root, name="mlx5_0", **other):
-    """One port of an adapter, active InfiniBand of 400 Gbit/s, but for ``other`` files."""
+    """Add one adapter port: active InfiniBand at 400 Gbit/s; ``other`` replaces or adds files."""
     files = {
         "state": "4: ACTIVE",
         "phys_state": "5: LinkUp",
@@ -77,7 +79,7 @@ def port(root, name="mlx5_0", **other):
 
 
 def roce(root, name="mlx5_0", mtu=9000, **other):
-    """A RoCE port with the addresses that Linux gives: v1 and v2 of the link's own, v1 and v2 of the IPv4 address."""
+    """Add a RoCE port with the GIDs that Linux creates: v1 and v2 of the link-local and of the IPv4 address."""
     link, four = (
         "fe80:0000:0000:0000:0e42:a1ff:fe00:0001",
         "0000:0000:0000:0000:0000:ffff:0a00:0001",

@@ -1,4 +1,4 @@
-"""Existing checkpoints before a job: real folders with real damage, inspected and judged."""
+"""Checkpoints that exist before a job starts: real folders with real damage, inspected and judged."""
 
 import pytest
 

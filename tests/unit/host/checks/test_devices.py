@@ -58,7 +58,7 @@ def test_a_roce_port(tmp_path):
     assert (one.mtu, one.layer) == (1500, "Ethernet")
 
 
-def test_a_port_whose_files_make_no_sense(tmp_path):
+def test_a_port_with_invalid_files(tmp_path):
     port(tmp_path, rate="?", state="", pkeys__0="x", counters__symbol_error="-")
     (one,) = result("infiniband", tmp_path).ports
     assert (one.rate_gbits, one.state, one.pkeys, one.errors) == (None, "", (0, 0), {})
@@ -67,7 +67,7 @@ def test_a_port_whose_files_make_no_sense(tmp_path):
 @pytest.mark.parametrize(
     "name", ["infiniband", "pci-paths", "amd-gpus", "cuda", "gpus", "gpu-health"]
 )
-def test_nothing_of_the_kind(tmp_path, name):
+def test_missing_devices(tmp_path, name):
     assert result(name, tmp_path).absent
 
 
@@ -187,7 +187,7 @@ def test_a_log_without_times_and_with_bytes_of_all_kinds(tmp_path):
 
 
 def test_a_gpu_that_falls_off_while_its_driver_is_loaded_has_no_xid(tmp_path):
-    # The driver's own lines, as NVIDIA/NVSentinel#155 shows them.
+    # Lines of the driver, from NVIDIA/NVSentinel#155.
     text = (
         "NVRM: The NVIDIA GPU 0000:b3:00.0\nNVRM: (PCI ID: 10de:26b5) installed in this system has\n"
         "NVRM: fallen off the bus and is not responding to commands."

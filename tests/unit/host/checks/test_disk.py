@@ -1,4 +1,4 @@
-"""The checkpoint folder: real folders, a real small file system, a test file that leaves nothing."""
+"""The checkpoint folder: real folders, a small real file system, and a test file that is removed."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from holdfast.host.checks.system.disk import MAX_TEST_BYTES, inspect
 from .trees import host
 
 
-def test_a_folder_is_written_to_and_left_as_it_was(tmp_path):
+def test_a_test_file_is_written_and_removed(tmp_path):
     result = inspect(CheckContext(checkpoints=str(tmp_path)))
     assert result.speed > 0
     assert list(tmp_path.iterdir()) == []
@@ -29,7 +29,7 @@ def test_nothing_is_written_without_a_folder():
     assert (result.is_named, result.speed, result.folder) == (False, None, str(Path.cwd()))
 
 
-def test_a_folder_that_is_not_there_yet(tmp_path):
+def test_a_folder_that_does_not_exist_yet(tmp_path):
     result = inspect(CheckContext(checkpoints=str(tmp_path / "a/b")))
     assert (result.at, result.obstacle) == (str(tmp_path), "")
     assert list(tmp_path.iterdir()) == []
@@ -58,7 +58,7 @@ def test_a_folder_without_write_permission(tmp_path):
 
 @pytest.fixture
 def small(tmp_path):
-    """A file system of a few MiB in memory."""
+    """Mount an in-memory file system of a few MiB."""
     if os.geteuid():
         pytest.skip("mounting needs root")
     done = subprocess.run(
@@ -100,7 +100,7 @@ def test_a_recorded_tree_is_not_written_to(tmp_path):
     assert not isinstance(result.free, Unknown)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="another user's folders are made by root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="creating another user's folders requires root")
 def test_a_folder_inside_an_inaccessible_one():
     script = (
         "import os; from holdfast.host.checks.system.disk import inspect; from holdfast.host.checks import CheckContext\n"

@@ -12,7 +12,7 @@ from tests.network_namespaces import hosts, why_not
 
 from .trees import host, network
 
-# As firewalld 2 and nftables 1.0 write them (cut): github.com/firewalld/firewalld, src/tests/regression.
+# Abridged output of firewalld 2 and nftables 1.0: github.com/firewalld/firewalld, src/tests/regression.
 NFT = b"""{"nftables": [{"metainfo": {"version": "1.0.9", "json_schema_version": 1}},
  {"table": {"family": "inet", "name": "firewalld", "handle": 1}},
  {"chain": {"family": "inet", "table": "firewalld", "name": "filter_INPUT", "handle": 2, "type": "filter",
@@ -92,7 +92,7 @@ def test_invalid_iptables_output(answer):
     assert isinstance(from_iptables(answer, "ip"), Unknown) or from_iptables(answer, "ip") == ()
 
 
-def test_here():
+def test_this_host():
     result = inspect(CheckContext())
     assert isinstance(result.chains, tuple | Unknown)
     assert result.facts()

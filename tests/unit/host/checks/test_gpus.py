@@ -15,9 +15,9 @@ def test_a_host_of_two(tmp_path):
     result = gpus.inspect(CheckContext(root=root, environ={"CUDA_VISIBLE_DEVICES": "1"}))
     assert [device.driver for device in result.on_bus] == ["nvidia", "nvidia"]
     assert (result.visible.gpus, result.stuck, result.absent) == ((1,), False, "")
-    ours, elsewhere = result.users
-    assert (ours.pid, ours.owner, ours.memory_bytes) == (os.getpid(), os.getuid(), 516 << 20)
-    assert ours.name
+    own, elsewhere = result.users
+    assert (own.pid, own.owner, own.memory_bytes) == (os.getpid(), os.getuid(), 516 << 20)
+    assert own.name
     assert (elsewhere.name, elsewhere.state) == (None, None)
     assert result.facts()[0].text == "GPUs: 2 x NVIDIA H100 80GB HBM3; driver 580.95.05"
     assert msgspec.json.decode(msgspec.json.encode(result), type=gpus.GpusResult) == result

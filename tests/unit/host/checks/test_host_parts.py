@@ -16,7 +16,7 @@ from .trees import host
 SOURCES = "/sys/devices/system/clocksource/clocksource0"
 
 
-def test_the_clock_here():
+def test_the_clock_of_this_host():
     result = clock.inspect(CheckContext())
     assert isinstance(result.synchronized, bool)
     source = Path(f"{SOURCES}/current_clocksource")
@@ -35,7 +35,7 @@ def test_a_recorded_clock(tmp_path):
     assert isinstance(result.synchronized, Unknown)
 
 
-# As `chronyc -c tracking` of chrony 4 prints it (chrony.com, chronyc(1): the report, comma separated).
+# Format of `chronyc -c tracking` of chrony 4 (chrony.com, chronyc(1): the report, comma separated).
 _LINE = b"A29FC87B,{server},3,1763762423.4,-0.000012,-0.0000131,0.00004,-9.1,0.002,0.04,0.012,0.0003,64.5,{leap}\n"
 
 

@@ -1,4 +1,4 @@
-"""The kernel's table of neighbours."""
+"""The kernel's neighbour table."""
 
 from holdfast.host.checks import CheckContext
 from holdfast.host.checks.network.neighbours import inspect
@@ -31,5 +31,5 @@ def test_the_gateway_is_required_for_a_host_of_another_network(tmp_path):
     assert inspect(host(tmp_path, FILES | ROWS)).required == "10.1.0.1"
 
 
-def test_here():
+def test_this_host():
     assert isinstance(inspect(CheckContext()).table, tuple)

@@ -1,4 +1,4 @@
-"""Processes that hold a port, with a real socket of this test."""
+"""Processes that hold a port, with a real socket of this test process."""
 
 import os
 import socket

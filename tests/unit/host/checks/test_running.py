@@ -1,4 +1,4 @@
-"""A check that fails or hangs is Unknown and affects no other."""
+"""A check that fails or hangs is Unknown and does not affect the others."""
 
 import os
 import time
@@ -26,13 +26,13 @@ def test_a_subprocess_returns_the_same_result():
 
 
 def test_a_check_that_times_out_is_unknown_and_abandoned():
-    begun = time.monotonic()
+    start = time.monotonic()
     (found,) = run_checks(
         CheckContext(), [Check("shared-memory", "system", "", in_subprocess=True, limit_s=0.01)]
     ).values()
     assert found.result.why.startswith("the check shared-memory: ")
     assert found.result.why.endswith("did not answer within 0.01 s")
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - start < 2
 
 
 @pytest.mark.parametrize("in_subprocess", [False, True])
@@ -65,13 +65,13 @@ def test_every_check_returns_facts_about_this_host(check):
 
 
 def test_a_hanging_check_is_unknown_and_the_others_complete(tmp_path):
-    """A read blocks forever, as on an unreachable file server: here of a pipe without a writer."""
+    """A read blocks forever, as on an unreachable file server: here, of a pipe without a writer."""
     context = host(tmp_path, within_s=0.5)
     (tmp_path / "etc").mkdir()
     os.mkfifo(tmp_path / "etc/hosts")
-    begun = time.monotonic()
+    start = time.monotonic()
     runs = run_checks(context, [CHECKS["hosts-file"], CHECKS["swap"], CHECKS["interfaces"]])
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - start < 5
     assert list(runs) == ["hosts-file", "swap", "interfaces"]
     assert runs["hosts-file"].result == Unknown("timed out after 0.5 s")
     assert isinstance(runs["swap"].result, SwapResult)

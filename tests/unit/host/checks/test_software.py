@@ -1,4 +1,4 @@
-"""Fingerprints of packages and of code: equal where these are, and different where one byte is."""
+"""Fingerprints of packages and code: equal for equal content, different if one byte differs."""
 
 import importlib.metadata
 import os
@@ -115,7 +115,7 @@ def test_a_folder_without_code(tmp_path):
     assert fingerprint_source(tmp_path).why_not == "no Python files"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="another user's folders are made by root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="creating another user's folders requires root")
 def test_inaccessible_folders_are_skipped():
     script = (
         "import os, sys; from pathlib import Path; from holdfast.host.source_fingerprint import fingerprint_source\n"

@@ -16,7 +16,7 @@ _ROUTES = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU
 
 
 def host(folder, files=(), **context):
-    """A place whose root is ``folder``, with these files: path -> content."""
+    """Write the files (path -> content) below ``folder``; return a context whose root is ``folder``."""
     for path, content in dict(files).items():
         file = folder / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -25,9 +25,10 @@ def host(folder, files=(), **context):
 
 
 def network(interfaces, routes=(), version6=""):
-    """Files of interfaces (name -> address with prefix, attributes) and of routes (device, network, gateway, metric).
+    """Return files of interfaces (name -> address with prefix, attributes) and routes (device, network, gateway,
+    metric).
 
-    Attributes are files of /sys/class/net, and ``errors`` and ``dropped`` of a million packets.
+    Attributes are files of /sys/class/net, and ``errors`` and ``dropped`` per million packets.
     """
     files = {
         "/proc/net/dev": _DEV,
@@ -60,7 +61,7 @@ _ARP = "IP address       HW type     Flags       HW address            Mask     
 
 
 def neighbours(*rows):
-    """The table /proc/net/arp: address, device, and whether it answers."""
+    """Return the table /proc/net/arp: address, device, and whether it replies."""
     lines = [
         f"{address:<17}0x1         {'0x2' if answers else '0x0'}         02:fc:00:00:00:05     *        {device}\n"
         for address, device, answers in rows

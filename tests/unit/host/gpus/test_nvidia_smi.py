@@ -7,8 +7,8 @@ from holdfast.host.gpus import GpuProcess, nvidia_smi
 from tests.unit.host.gpus.recorded import answer, gpu, process
 
 
-def test_a_healthy_gpu_and_an_ill_one():
-    said = answer(
+def test_a_healthy_gpu_and_a_faulty_one():
+    xml_output = answer(
         gpu(),
         gpu(
             bus="2B",
@@ -27,9 +27,9 @@ def test_a_healthy_gpu_and_an_ill_one():
             fabric="In Progress",
         ),
     )
-    report = nvidia_smi.parse_report(said)
+    report = nvidia_smi.parse_report(xml_output)
     assert (report.driver, report.cuda, report.source) == ("580.95.05", "13.0", "nvidia-smi -q -x")
-    well, ill = report.gpus
+    well, faulty = report.gpus
     assert (well.index, well.bus, well.uuid) == (0, "0000:1b:00.0", "GPU-11111111-aaaa")
     assert (well.memory_bytes, well.temperature_c, well.slowdown_c, well.margin_c) == (
         81559 << 20,
@@ -50,20 +50,30 @@ def test_a_healthy_gpu_and_an_ill_one():
         False,
         8,
     )
-    assert (ill.throttled, ill.ecc_errors, ill.ecc_lifetime_errors, ill.rows_pending) == (
+    assert (
+        faulty.throttled,
+        faulty.ecc_errors,
+        faulty.ecc_lifetime_errors,
+        faulty.rows_pending,
+    ) == (
         ("hw_thermal_slowdown",),
         2,
         5,
         True,
     )
-    assert (ill.pcie_width, ill.pcie_width_max, ill.pcie_gen, ill.pcie_gen_max) == (8, 16, 5, 5)
-    assert (ill.power_limit_w, ill.power_default_w) == (350, 700)
-    assert (ill.recovery, ill.compute_mode, ill.fabric) == (
+    assert (faulty.pcie_width, faulty.pcie_width_max, faulty.pcie_gen, faulty.pcie_gen_max) == (
+        8,
+        16,
+        5,
+        5,
+    )
+    assert (faulty.power_limit_w, faulty.power_default_w) == (350, 700)
+    assert (faulty.recovery, faulty.compute_mode, faulty.fabric) == (
         "Drain and Reset",
         "exclusive process",
         "in progress",
     )
-    assert ill.processes == (GpuProcess(17, 516 << 20),)  # the other one is a graphics process
+    assert faulty.processes == (GpuProcess(17, 516 << 20),)  # the other one is a graphics process
     assert isinstance(report.pairs, Unknown)
 
 

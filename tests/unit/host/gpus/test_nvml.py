@@ -1,4 +1,4 @@
-"""NVML queries by the real wrapper: with this machine's GPUs if it has any, else with a fake library."""
+"""NVML queries by the real wrapper: with this machine's GPUs if present, else with a fake library."""
 
 import subprocess
 import sys
@@ -40,7 +40,7 @@ def test_all_values():
     answer = gpu_driver.query_driver()
     assert isinstance(answer, DriverReport), answer
     assert (answer.source, answer.driver, answer.cuda) == ("NVML", "580.95.05", "13.0")
-    well, ill = answer.gpus
+    well, faulty = answer.gpus
     assert (well.name, well.uuid[:12], well.bus) == ("NVIDIA H100", "GPU-00000000", "0000:1a:00.0")
     assert (well.memory_bytes, well.memory_used_bytes) == (80 << 30, 3 << 30)
     assert (well.temperature_c, well.slowdown_c, well.margin_c) == (
@@ -48,30 +48,35 @@ def test_all_values():
         90,
         None,
     )  # this driver reports no margin
-    assert (well.throttled, ill.throttled) == ((), ("hw_slowdown", "hw_thermal_slowdown"))
-    assert (well.power_limit_w, ill.power_limit_w, ill.power_default_w) == (700, 350, 700)
-    assert (well.ecc, well.ecc_errors, ill.ecc_errors, ill.ecc_lifetime_errors) == (True, 0, 2, 2)
-    assert (ill.rows_pending, ill.rows_failed, ill.pages_pending) == (True, False, None)
-    assert (well.recovery, ill.recovery) == ("none", "GPU reset")
+    assert (well.throttled, faulty.throttled) == ((), ("hw_slowdown", "hw_thermal_slowdown"))
+    assert (well.power_limit_w, faulty.power_limit_w, faulty.power_default_w) == (700, 350, 700)
+    assert (well.ecc, well.ecc_errors, faulty.ecc_errors, faulty.ecc_lifetime_errors) == (
+        True,
+        0,
+        2,
+        2,
+    )
+    assert (faulty.rows_pending, faulty.rows_failed, faulty.pages_pending) == (True, False, None)
+    assert (well.recovery, faulty.recovery) == ("none", "GPU reset")
     assert [link.up for link in well.nvlinks] == [True] * 18
-    assert [number for number, link in enumerate(ill.nvlinks) if not link.up] == [3]
+    assert [number for number, link in enumerate(faulty.nvlinks) if not link.up] == [3]
     assert {link.rate for link in well.nvlinks} == {
         25e9
     }  # as specified; the driver reports the wire speed, 26.6
-    assert ill.nvlinks[5] == NvLink(up=True, rate=13.281e9, remote="switch")
+    assert faulty.nvlinks[5] == NvLink(up=True, rate=13.281e9, remote="switch")
     assert [link.remote for link in well.nvlinks] == ["switch"] * 16 + ["0000:2a:00.0"] * 2
-    assert (well.nvlink_errors, ill.nvlink_errors) == (0, 21)
-    assert (well.fabric, ill.fabric) == ("completed", "in progress")
-    assert (well.compute_mode, ill.compute_mode) == ("default", "prohibited")
+    assert (well.nvlink_errors, faulty.nvlink_errors) == (0, 21)
+    assert (well.fabric, faulty.fabric) == ("completed", "in progress")
+    assert (well.compute_mode, faulty.compute_mode) == ("default", "prohibited")
     assert well.processes == (GpuProcess(1, 1 << 30),)
     assert answer.pairs == (GpuPair(0, 1, "NVLink", "DR"),)
 
 
 @pytest.mark.usefixtures("driver")
 def test_a_failed_value_is_unknown_and_affects_no_other():
-    ill = gpu_driver.query_driver().gpus[1]
-    assert ill.pcie_gen == Unknown("NVML CurrPcieLinkGeneration: GPU is lost")
-    assert (ill.pcie_gen_max, ill.pcie_width) == (5, 8)
+    faulty = gpu_driver.query_driver().gpus[1]
+    assert faulty.pcie_gen == Unknown("NVML CurrPcieLinkGeneration: GPU is lost")
+    assert (faulty.pcie_gen_max, faulty.pcie_width) == (5, 8)
 
 
 @pytest.mark.usefixtures("driver")
@@ -82,12 +87,12 @@ def test_the_report_survives_json():
 
 def test_a_driver_that_does_not_answer_is_abandoned(driver):
     driver.setenv("NVML_HANGS", "1")
-    begun = time.monotonic()
+    start = time.monotonic()
     driver.setattr(gpu_driver, "LIMIT_S", 1.5)
     answer = gpu_driver.query_driver(limit_s=1.5)
     assert isinstance(answer, DriverTimeout)
     assert answer.why == "the NVIDIA driver did not answer within 1.5 s"
-    assert time.monotonic() - begun < 4
+    assert time.monotonic() - start < 4
 
 
 def test_with_a_short_limit_a_driver_is_not_reported_as_stuck(driver):
@@ -114,7 +119,7 @@ def test_a_driver_that_refuses(driver):
 
 @pytest.fixture
 def program(driver, tmp_path):
-    """NVML fails, and nvidia-smi is a script of the test."""
+    """Make NVML fail; nvidia-smi is a script of the test."""
     driver.setenv("NVML_NOT_LOADED", "1")
     driver.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
@@ -138,9 +143,9 @@ def test_nvidia_smi_is_used_if_nvml_fails(program, tmp_path):
 def test_a_hanging_nvidia_smi_is_abandoned(program, driver):
     program("exec sleep 600")
     driver.setattr(gpu_driver, "LIMIT_S", 2)
-    begun = time.monotonic()
+    start = time.monotonic()
     assert isinstance(gpu_driver.query_driver(limit_s=2), DriverTimeout)
-    assert time.monotonic() - begun < 8
+    assert time.monotonic() - start < 8
 
 
 def test_both_failure_reasons_are_reported(program):
@@ -162,14 +167,16 @@ def test_no_driver():
 @pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="needs an NVIDIA GPU")
 def test_the_gpus_of_this_machine():
     answer = gpu_driver.query_driver()
-    said = subprocess.run(
+    csv_lines = subprocess.run(
         ["nvidia-smi", "--query-gpu=uuid,pci.bus_id", "--format=csv,noheader"],
         capture_output=True,
         text=True,
         check=True,
     ).stdout.splitlines()
-    assert [gpu.uuid for gpu in answer.gpus] == [line.split(",")[0] for line in said]
-    assert [gpu.bus for gpu in answer.gpus] == [line.split(", ")[1].lower()[-12:] for line in said]
+    assert [gpu.uuid for gpu in answer.gpus] == [line.split(",")[0] for line in csv_lines]
+    assert [gpu.bus for gpu in answer.gpus] == [
+        line.split(", ")[1].lower()[-12:] for line in csv_lines
+    ]
     assert all(
         isinstance(gpu.temperature_c, int) and 5 < gpu.temperature_c < 100 for gpu in answer.gpus
     )

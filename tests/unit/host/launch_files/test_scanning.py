@@ -1,4 +1,4 @@
-"""Variables that files set: all forms of launch scripts, images, manifests and programs, with line numbers."""
+"""Variables that files set: all kinds of launch scripts, images, manifests and programs, with line numbers."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_lines_of_shells(scan_text, line, expected):
     assert scan_text("run.sh", f"#!/bin/bash\n{line}\n") == [(*pair, 2) for pair in expected]
 
 
-def test_a_line_that_goes_on_has_the_number_of_its_first(scan_text):
+def test_a_continued_line_has_the_number_of_its_first_line(scan_text):
     text = "#!/bin/bash\ntrue\nexport NCCL_DEBUG=WARN \\\n    NCCL_IB_TC=106 \\\n    GLOO_SOCKET_IFNAME=eth0\n"
     assert [line for _, _, line in scan_text("run.sh", text)] == [3, 3, 3]
 
@@ -226,7 +226,7 @@ print(os.environ["NCCL_DEBUG"])
         ("with open('x'):\n    import torch", {ReadMoment.IMPORT: 3}),
     ],
 )
-def test_what_a_program_has_done_before(tmp_path, before, passed):
+def test_what_a_program_does_before_the_setting(tmp_path, before, passed):
     file = tmp_path / "t.py"
     file.write_text(f"import os\n{before}\nos.environ['NCCL_DEBUG'] = 'WARN'\n")
     (setting,) = scan_folder([file]).settings
@@ -312,8 +312,8 @@ def test_a_missing_path(tmp_path):
 def test_a_file_with_only_variables_is_not_a_launch_file(tmp_path, name, line):
     """A file that would take minutes to audit is rejected at once."""
     (tmp_path / name).write_text(line * 6000)
-    began = time.monotonic()
+    start = time.monotonic()
     scanned = scan_folder([tmp_path / name])
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - start < 20
     assert scanned.settings == ()
     assert "more than 2,000 variables" in scanned.unseen[0]

@@ -14,7 +14,7 @@ ALIKE = {
 }
 
 
-def test_hosts_that_are_alike_get_no_finding():
+def test_equal_hosts_have_no_finding():
     assert host_differences({"a": ALIKE, "b": ALIKE}) == ()
     assert host_differences({"a": ALIKE}) == ()
     assert host_differences({}) == ()

@@ -13,7 +13,7 @@ from holdfast.host.variable_rules import audit
 from holdfast.host.variable_rules.context import AuditContext
 from holdfast.host.variable_sources import VariableSetting, from_environment
 
-#: Variables that nothing reads, that have another name, or that do not have the effect commonly attributed to them.
+#: Variables that nothing reads, that have another name, or that lack the effect attributed to them.
 _MYTHS = """
 NCCL_TIMEOUT NCCL_SOCKET_TIMEOUT NCCL_CONNECT_TIMEOUT TORCH_DISTRIBUTED_TIMEOUT TORCH_NCCL_TIMEOUT
 TORCH_NCCL_TIMEOUT_SEC GLOO_TIMEOUT GLOO_TIMEOUT_SECONDS NCCL_HEARTBEAT_TIMEOUT_SEC NCCL_ENABLE_MONITORING

@@ -1,4 +1,4 @@
-"""Variables that DeepSpeed's launcher does not send to the ranks: by the rule, and by the launcher itself."""
+"""Variables that DeepSpeed's launcher does not forward to the ranks: by the rule, and by the launcher itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SET = "export GLOO_SOCKET_IFNAME=eth0\n"
 
 @pytest.fixture
 def lost(tmp_path):
-    """Return a function that lists variables of a script that do not reach the ranks, with their lines."""
+    """Return a function that lists a script's variables that do not reach the ranks, with their lines."""
 
     def inspect(text, name="run.sh", **besides):
         (tmp_path / name).write_text(text)

@@ -1,4 +1,4 @@
-"""Recommended variables by host and job, and those left to torch and NCCL."""
+"""Recommended variables per host and job, and those left to torch and NCCL."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def states_of(module, optimizer):
 
 def loaded(state, folder):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that there are no other ranks
+        warnings.simplefilter("ignore")  # single-process warning
         dcp.load(state, checkpoint_id=folder, no_dist=True)
     return state
 

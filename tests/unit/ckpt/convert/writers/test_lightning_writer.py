@@ -86,18 +86,18 @@ def resumed(lightning, module_of, contents, folder, **limits):
     "limits", [{"max_steps": ALL}, {"max_epochs": 3, "limit_train_batches": 2}], ids=str
 )
 def test_trainer_resumes(lightning, module_of, contents, uninterrupted, tmp_path, limits):
-    seen = resumed(lightning, module_of, contents, tmp_path, **limits)
-    assert [(step, loss) for step, _epoch, _number, loss in seen] == [
+    steps = resumed(lightning, module_of, contents, tmp_path, **limits)
+    assert [(step, loss) for step, _epoch, _number, loss in steps] == [
         (step, loss) for step, _epoch, _number, loss in uninterrupted[STEPS:]
     ]
-    assert seen[0][1:3] == (1, 0)
+    assert steps[0][1:3] == (1, 0)
 
 
 def test_unknown_epoch_starts_with_the_first(
     lightning, module_of, contents, uninterrupted, tmp_path
 ):
     values = {key: each for key, each in contents.values.items() if key != "epoch"}
-    seen = resumed(
+    steps = resumed(
         lightning,
         module_of,
         msgspec.structs.replace(contents, values=values),
@@ -105,8 +105,8 @@ def test_unknown_epoch_starts_with_the_first(
         batches=4,
         max_steps=ALL,
     )
-    assert seen[0][:3] == (STEPS, 0, 0)
-    assert [each[3] for each in seen] == [each[3] for each in uninterrupted[STEPS:]]
+    assert steps[0][:3] == (STEPS, 0, 0)
+    assert [each[3] for each in steps] == [each[3] for each in uninterrupted[STEPS:]]
 
 
 def test_loop_states_of_lightning_are_kept(contents, tmp_path):

@@ -25,10 +25,10 @@ WHOLE = [
 ]
 
 
-def write_and_read(folder, target, **wish):
+def write_and_read(folder, target, **fields):
     """Return the contents that were written, and those read back."""
     contents, _state, _losses = trained(folder)
-    options = ConvertOptions(**wish)
+    options = ConvertOptions(**fields)
     out = stream(load_writer(target, options).write(contents, options), contents, folder / "out")
     return contents, registry.read_checkpoint(out)
 
@@ -39,11 +39,11 @@ def numbers(contents, tensors):
 
 
 def assert_same(contents, tensors, found, others):
-    expected, seen = numbers(contents, tensors), numbers(found, others)
-    assert set(seen) == set(expected)
+    expected, actual = numbers(contents, tensors), numbers(found, others)
+    assert set(actual) == set(expected)
     for name, each in expected.items():
-        assert each.dtype == seen[name].dtype
-        np.testing.assert_array_equal(each, seen[name])
+        assert each.dtype == actual[name].dtype
+        np.testing.assert_array_equal(each, actual[name])
 
 
 @pytest.mark.parametrize("shard_bytes", [1 << 30, 6000], ids=["one file", "several"])
@@ -97,5 +97,5 @@ def test_the_scheduler(tmp_path, target):
     twice = load_writer(CheckpointFormat.ACCELERATE, options).write(found, options)
     out = stream(twice, found, tmp_path / "twice")
     expected = {key: each for key, each in contents.values.items() if key.startswith("scheduler.")}
-    seen = registry.read_checkpoint(out).values
-    assert {key: each for key, each in seen.items() if key.startswith("scheduler.")} == expected
+    actual = registry.read_checkpoint(out).values
+    assert {key: each for key, each in actual.items() if key.startswith("scheduler.")} == expected

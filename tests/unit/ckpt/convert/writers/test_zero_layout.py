@@ -93,7 +93,7 @@ def test_stage_3_sub_group_size():
         flat.SUB_GROUP = was
 
 
-# ---- which tensors are divided
+# ---- tensors that are partitioned
 
 
 @pytest.fixture
@@ -114,47 +114,49 @@ def names(tensors):
 
 
 def test_groups_follow_the_optimizer(contents):
-    turned = tuple(
+    reversed_groups = tuple(
         ParamGroup(params=tuple(reversed(each.params)), options=each.options)
         for each in reversed(contents.optimizer.groups)
     )
-    laid = build_zero_layout(with_optimizer(contents, groups=turned), ConvertOptions())
-    assert [names(each.params) for each in laid.groups] == [list(each.params) for each in turned]
-    assert [each.options["weight_decay"] for each in laid.groups] == [0.0, 0.1]
-    assert names(laid.frozen) == ["frozen.weight", "frozen.bias"]
-    assert names(laid.buffers) == ["scale", "seen"]
-    assert laid.losses == ()
+    layout = build_zero_layout(with_optimizer(contents, groups=reversed_groups), ConvertOptions())
+    assert [names(each.params) for each in layout.groups] == [
+        list(each.params) for each in reversed_groups
+    ]
+    assert [each.options["weight_decay"] for each in layout.groups] == [0.0, 0.1]
+    assert names(layout.frozen) == ["frozen.weight", "frozen.bias"]
+    assert names(layout.buffers) == ["scale", "seen"]
+    assert layout.losses == ()
 
 
 def test_frozen_and_tied_parameters_are_stored_once(contents):
     first = contents.optimizer.groups[0]
     more = ParamGroup(params=("frozen.weight", "head.weight", *first.params), options=first.options)
-    laid = build_zero_layout(
+    layout = build_zero_layout(
         with_optimizer(contents, groups=(more, contents.optimizer.groups[1])), ConvertOptions()
     )
-    assert names(laid.groups[0].params) == list(first.params)
+    assert names(layout.groups[0].params) == list(first.params)
 
 
 def test_without_optimizer_one_group(contents):
     for one in (replaced(contents, optimizer=None), contents):
-        laid = build_zero_layout(one, ConvertOptions(optimizer=False))
-        assert len(laid.groups) == 1
+        layout = build_zero_layout(one, ConvertOptions(optimizer=False))
+        assert len(layout.groups) == 1
         expected = [
             name for name in contents.tensors if name not in contents.frozen | contents.buffers
         ]
-        assert names(laid.groups[0].params) == expected
-        assert not laid.groups[0].states
+        assert names(layout.groups[0].params) == expected
+        assert not layout.groups[0].states
     written = stage2.write(replaced(contents, optimizer=None), ConvertOptions())
     assert any("load_optimizer_states=False" in each for each in written.losses)
 
 
 def test_assumed_frozen_parameters_are_reported(contents):
-    laid = build_zero_layout(
+    layout = build_zero_layout(
         replaced(contents, frozen=frozenset(), buffers=frozenset()), ConvertOptions()
     )
-    assert names(laid.frozen) == ["frozen.weight", "frozen.bias"]
-    assert names(laid.buffers) == ["scale", "seen"]
-    assert laid.losses == (
+    assert names(layout.frozen) == ["frozen.weight", "frozen.bias"]
+    assert names(layout.buffers) == ["scale", "seen"]
+    assert layout.losses == (
         "Assumed to be frozen parameters, because the source does not say: frozen.weight, frozen.bias.",
     )
 
@@ -162,18 +164,18 @@ def test_assumed_frozen_parameters_are_reported(contents):
 def test_parameter_missing_from_the_model_is_reported(contents):
     first = contents.optimizer.groups[0]
     more = ParamGroup(params=(*first.params, "gone.weight"), options=first.options)
-    laid = build_zero_layout(with_optimizer(contents, groups=(more,)), ConvertOptions())
+    layout = build_zero_layout(with_optimizer(contents, groups=(more,)), ConvertOptions())
     assert (
-        laid.losses[0]
+        layout.losses[0]
         == "Optimizer parameters missing from the model were not written: gone.weight."
     )
 
 
 def test_different_steps_in_a_group_are_reported(contents):
     numbers = {**contents.optimizer.numbers, "embed.weight": {"step": 1.0}}
-    laid = build_zero_layout(with_optimizer(contents, numbers=numbers), ConvertOptions())
-    assert laid.groups[0].numbers == {"step": STEPS}
-    assert laid.losses[0].startswith(
+    layout = build_zero_layout(with_optimizer(contents, numbers=numbers), ConvertOptions())
+    assert layout.groups[0].numbers == {"step": STEPS}
+    assert layout.losses[0].startswith(
         "step of blocks.0.mix.weight is 1.0, of others 3.0: ZeRO stores one"
     )
 
@@ -185,10 +187,10 @@ def test_unsupported_states_and_options_are_reported(contents):
         ParamGroup(params=each.params, options={**each.options, "hook": object()})
         for each in contents.optimizer.groups
     )
-    laid = build_zero_layout(
+    layout = build_zero_layout(
         with_optimizer(contents, tensors=tensors, groups=groups), ConvertOptions()
     )
-    assert laid.losses[:2] == (
+    assert layout.losses[:2] == (
         "row of embed.weight was not written: ZeRO only stores states of the parameter's shape.",
         "Optimizer options that are not plain values were not written: hook.",
     )

@@ -15,7 +15,7 @@ from tests.unit.ckpt.convert.streamed import neutral, stream
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(900)]
 WRITERS = {"zero1": stage1, "zero2": stage2, "zero3": stage3, "universal": universal}
-#: DeepSpeed's own default; it is part of what a run computes, and not of its checkpoints.
+#: DeepSpeed's own default; part of what a run computes, not of its checkpoints.
 CLIP = 1.0
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": None}
 
@@ -34,8 +34,8 @@ def native(store, stage, dtype="fp32", ranks=2, *more):
 
 def loaded(folder, saved, stage, dtype="fp32", ranks=2, *more):
     """Return DeepSpeed's state after loading ``saved``, and its losses afterwards."""
-    given = ["--stage", str(stage), "--dtype", dtype, "--load", str(saved), *more]
-    generate(folder / "loaded", "deepspeed_zero", *given, ranks=ranks)
+    arguments = ["--stage", str(stage), "--dtype", dtype, "--load", str(saved), *more]
+    generate(folder / "loaded", "deepspeed_zero", *arguments, ranks=ranks)
     return torch.load(folder / "loaded" / "truth.pt", weights_only=False)
 
 
@@ -191,7 +191,7 @@ def _opened(path):
 
 
 def _differing_paths(own, other, at=""):
-    """Return paths at which two values differ, ignoring what our files omit."""
+    """Return paths at which two values differ, ignoring what holdfast's files omit."""
     if isinstance(own, dict) and isinstance(other, dict):
         if list(own) != [key for key in other if key in own]:
             yield f"{at}: the order or names of {list(own)}"
@@ -210,13 +210,13 @@ def _differing_paths(own, other, at=""):
 
 
 def _equal(own, other, at):
-    """Compare values; stage 3 padding is uninitialized in DeepSpeed files, zeros in ours."""
+    """Compare values; stage 3 padding is uninitialized in DeepSpeed files, zeros in holdfast's."""
     return torch.equal(own, other) or ("fp32_flat_groups" in at and not own[own != other].any())
 
 
-#: What ours has that DeepSpeed has not, or has in another form: no configuration of the run; frozen
-#: parameters in stage 1, too; the shared names on every rank; what ds_to_universal asks for;
-#: options of DeepSpeed's own Adam.
+#: Present only in holdfast's files, or in another form than in DeepSpeed's: no configuration of the run; frozen
+#: parameters in stage 1, too; the shared names on every rank; the fields that ds_to_universal requires; options of
+#: DeepSpeed's own Adam.
 _OURS = (
     "ds_config",
     "frozen_param",
@@ -242,13 +242,15 @@ def test_files_match_deepspeed(store, tmp_path, stage, dtype):
     contents = registry.read_checkpoint(place)
     written = WRITERS[f"zero{stage}"].write(contents, ConvertOptions(ranks=2))
     saved = stream(written, contents, tmp_path / "saved")
-    theirs = {
+    expected_files = {
         path.relative_to(place)
         for path in place.rglob("*")
         if path.is_file() and path.suffix != ".py"
     }
-    assert {path.relative_to(saved) for path in saved.rglob("*") if path.is_file()} == theirs
-    for path in sorted(theirs - {Path("latest")}):
+    assert {
+        path.relative_to(saved) for path in saved.rglob("*") if path.is_file()
+    } == expected_files
+    for path in sorted(expected_files - {Path("latest")}):
         unlike = _differing_paths(_opened(saved / path), _opened(place / path))
         assert [each for each in unlike if not any(mark in each for mark in _OURS)] == [], path
     assert (saved / "latest").read_bytes() == (place / "latest").read_bytes()
@@ -270,7 +272,7 @@ def test_deepspeed_tools_read_the_files(tmp_path, stage):
     found = get_fp32_state_dict_from_zero_checkpoint(str(saved))
     assert set(found) == set(module.state_dict())
     assert same_weights(found, module) == []
-    asked = {
+    arguments = {
         "num_extract_workers": 1,
         "num_merge_workers": 1,
         "keep_temp_folder": False,
@@ -280,7 +282,7 @@ def test_deepspeed_tools_read_the_files(tmp_path, stage):
         type(
             "Asked",
             (),
-            asked
+            arguments
             | {
                 "input_folder": str(saved / "global_step3"),
                 "output_folder": str(tmp_path / "to" / "universal"),
@@ -297,20 +299,20 @@ def test_fp16_loss_scale_is_kept(tmp_path):
     scaler = pytest.importorskip("deepspeed.runtime.fp16.loss_scaler")
     contents, _module, _optimizer = of_torch(tmp_path / "from")
     values = {"deepspeed.loss_scaler.cur_scale": 512.0, "deepspeed.loss_scaler.cur_iter": 3}
-    for writer, said in ((stage2, values), (stage3, values), (stage3, {})):
-        given = msgspec.structs.replace(contents, values=said)
-        written = writer.write(given, ConvertOptions(dtype="float16"))
-        saved = stream(written, given, tmp_path / f"{writer.__name__}-{len(said)}")
+    for writer, restored in ((stage2, values), (stage3, values), (stage3, {})):
+        changed = msgspec.structs.replace(contents, values=restored)
+        written = writer.write(changed, ConvertOptions(dtype="float16"))
+        saved = stream(written, changed, tmp_path / f"{writer.__name__}-{len(restored)}")
         state = _opened(saved / "global_step3" / "zero_pp_rank_0_mp_rank_00_optim_states.pt")[
             "optimizer_state_dict"
         ]
         found = state["loss_scaler"]
         assert isinstance(found, scaler.DynamicLossScaler)
-        assert found.cur_scale == (512.0 if said else states.FIRST_SCALE)
+        assert found.cur_scale == (512.0 if restored else states.FIRST_SCALE)
         assert found.dtype == torch.half
         assert state["dynamic_loss_scale"] is True
         found.update_scale(overflow=False)
-        assert any("loss scale" in each for each in written.losses) != bool(said)
+        assert any("loss scale" in each for each in written.losses) != bool(restored)
 
 
 @pytest.mark.matrix

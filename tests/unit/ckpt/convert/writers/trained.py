@@ -1,4 +1,4 @@
-"""A model and optimizer after STEPS steps, and the losses of the steps after those."""
+"""A model and optimizer after STEPS steps, and the losses of the following steps."""
 
 import torch
 
