@@ -239,6 +239,7 @@ _ROWS = (
         "HOLDFAST_TRACE",
         "Trace file of this rank; if unset, nothing is recorded.",
         kind=SettingKind.PATH,
+        aliases=("HOLDFAST_BOX",),
     ),
     _make_row(
         _SET_BY_RUN,
@@ -579,9 +580,7 @@ def preset_readings(
     variables = os.environ if environ is None else environ
     readings = []
     for name, default in _find_preset(preset).items():
-        own = next(
-            (alias for alias in (name, *_find_row(name).aliases) if variables.get(alias)), None
-        )
+        own = next((alias for alias in all_names(name) if variables.get(alias)), None)
         if own is None:
             value = _resolve_threads(default.value, workers, cores)
             readings.append(
@@ -624,8 +623,13 @@ def missing_defaults(
     return {
         name: value
         for name, value in defaults.items()
-        if not any(variables.get(alias) for alias in (name, *_find_row(name).aliases))
+        if not any(variables.get(alias) for alias in all_names(name))
     }
+
+
+def all_names(name: str) -> tuple[str, ...]:
+    """Return a variable's name and its aliases."""
+    return name, *_find_row(name).aliases
 
 
 def _find_row(name: str) -> Setting:

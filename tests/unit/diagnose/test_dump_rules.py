@@ -51,7 +51,7 @@ def test_missing_rank_is_root_with_its_line_and_the_line_of_the_waiters() -> Non
         "nccl_trace_rank_0",
         "nccl_trace_rank_2",
     }
-    assert verdict.consequences[0].message.startswith("ranks 0-1,3 wait in broadcast #7")
+    assert verdict.consequences[0].message.startswith("ranks 0-1,3 are blocked in broadcast #7")
 
 
 def test_verdict_counts_awaited_ranks_beyond_the_limit() -> None:

@@ -1,4 +1,4 @@
-"""Sample incidents: rank 2 sleeps at examples/rvq/train.py:141, the others wait in all_reduce #31."""
+"""Sample incidents: rank 2 sleeps at examples/rvq/train.py:141, the others are blocked in all_reduce #31."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _root(stuck: int, host: str, end: float) -> Finding:
         evidence=(
             Fact(
                 text=f"rank {stuck} completed all_reduce #30 of group default_pg and has entered nothing since",
-                origin=f"box of rank {stuck}",
+                origin=f"trace of rank {stuck}",
                 rank=stuck,
                 host=host,
                 time=end - SILENCE_S,
@@ -204,7 +204,7 @@ def _waits(rank: int, stuck: int) -> Finding:
         code="SYNC001",
         cause="rank-waits-for-others",
         level=Level.NOTE,
-        message=f"rank {rank} waits in all_reduce #{STUCK_AT} of group default_pg for rank {stuck}",
+        message=f"rank {rank} is blocked in all_reduce #{STUCK_AT} of group default_pg, waiting for rank {stuck}",
         subject=Subject(rank=rank, file=SCRIPT, line=97),
     )
 

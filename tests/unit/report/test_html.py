@@ -94,7 +94,7 @@ def test_page_contains_the_whole_verdict(page):
         verdict.root.remedies[1].command,
         "manual",
         "restarts the job",
-        "each of ranks 0-1,3 waits in all_reduce #31",
+        "each of ranks 0-1,3 is blocked in all_reduce #31",
         *(out.why for out in verdict.ruled_out),
         *verdict.unseen,
         "torch 2.13.0+cpu",

@@ -48,7 +48,9 @@ def test_the_sleeping_rank_is_named_with_its_line_and_the_waiting_ranks() -> Non
     verdict = judge([*waiting(0, 1, 3), row(2, *history(30), at=LOADER)])
     assert root_of(verdict) == ("rank-missing-collective", 2, 12)
     messages = [item.message for item in verdict.consequences]
-    assert messages == ["ranks 0-1,3 wait in all_reduce #31 at train.py:41 for rank 2"]
+    assert messages == [
+        "ranks 0-1,3 are blocked in all_reduce #31 at train.py:41, waiting for rank 2"
+    ]
     ruled_out = {item.cause for item in verdict.ruled_out}
     assert ruled_out >= {"rank-killed", "rank-stopped", "collective-mismatch", "straggler"}
     assert verdict.root is not None

@@ -182,7 +182,7 @@ def test_timed_out_ranks_do_not_withdraw_the_suspicion_or_change_the_root(job):
     job.waiter = {"raised": raised, "exit_code": 1, "life": ProcessState.DEAD}
     verdict = job.detector.final_verdict(job.table())
     assert (verdict.root.cause, verdict.root.subject.rank) == ("rank-missing-collective", 0)
-    assert "rank 1 waits in all_reduce #31" in verdict.consequences[0].message
+    assert "rank 1 is blocked in all_reduce #31" in verdict.consequences[0].message
     assert "rank 1 then failed: RuntimeError: Timed out" in verdict.consequences[-1].message
     assert "rank-killed" not in {each.cause for each in verdict.ruled_out}
 

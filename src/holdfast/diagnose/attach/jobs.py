@@ -13,6 +13,7 @@ import msgspec
 import psutil
 from msgspec.structs import replace
 
+from holdfast.core import settings
 from holdfast.core.errors import NoJob
 from holdfast.core.findings import Fact, Unknown
 from holdfast.core.text import pluralize
@@ -230,12 +231,12 @@ def _build_rank(process: TrainingProcess, identity: RankIdentity) -> JobRank:
     pipe, dump = (
         process.variable(f"TORCH_NCCL_DEBUG_INFO_{name}_FILE") for name in ("PIPE", "TEMP")
     )
+    traces = map(process.variable, settings.all_names("HOLDFAST_TRACE"))
     return JobRank(
         rank=identity.rank,
         pid=process.pid,
         start_ticks=process.stat.started_ticks,
-        # The second name is set by holdfast 0.1.
-        trace_path=process.variable("HOLDFAST_TRACE") or process.variable("HOLDFAST_BOX"),
+        trace_path=next(filter(None, traces), ""),
         dumps=DumpLocation(pipe, dump or _DEFAULT_DUMP) if pipe else None,
     )
 
