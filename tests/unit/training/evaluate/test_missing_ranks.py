@@ -37,7 +37,7 @@ def run_cases(rank: int) -> Any:
 
 
 class BrokenCommunicator:
-    """This rank does not start the first sum over the ranks: the others wait for it in vain."""
+    """Prevents this rank from starting the first all-reduce; the other ranks time out."""
 
     def __enter__(self) -> None:
         self._original, self._calls = agreement.all_reduce, 0

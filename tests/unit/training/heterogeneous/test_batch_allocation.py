@@ -1,4 +1,4 @@
-"""A batch over unequal GPUs: exact, within memory, and as fast as brute force finds."""
+"""Allocation of a batch to unequal GPUs: exact, within memory, and as fast as brute force."""
 
 import itertools
 
@@ -17,7 +17,7 @@ from holdfast.training.heterogeneous.batch_allocation import (
 )
 from tests.hypothesis_profiles import examples
 
-#: The question of the issue: two fast GPUs with much memory, two slow ones with little, 64 samples.
+#: Example of the issue: 2 fast GPUs with much memory, 2 slow GPUs with little, 64 samples.
 A100, V100 = linear_kind("A100-80G", 2, 0.02, 0.010, 24), linear_kind("V100-32G", 2, 0.02, 0.031, 7)
 
 TIMES = st.lists(st.integers(1, 9), min_size=1, max_size=4).map(
@@ -29,7 +29,7 @@ KINDS = st.lists(
 
 
 def every_split(samples, most):
-    """All ways to make micro-batches of so many samples, the order left out."""
+    """Return all splits of the samples into micro-batches, ignoring order."""
     if samples == 0:
         yield ()
     for first in range(min(samples, most), 0, -1):
@@ -38,13 +38,13 @@ def every_split(samples, most):
 
 
 def brute_force(kinds, batch, meeting, meet_s):
-    """The least time of a step over all shares, all sizes of micro-batches and all their orders."""
+    """Return the minimum step time over all shares, micro-batch sizes and orders."""
     ranks = [kind for kind in kinds for _ in range(kind.ranks)]
     best = float("inf")
     for shares in itertools.product(range(1, batch + 1), repeat=len(ranks)):
         if sum(shares) != batch:
             continue
-        ways = [
+        splits = [
             [
                 tuple(kind.rising_s[size - 1] for size in split)
                 for split in every_split(share, kind.most)
@@ -52,9 +52,9 @@ def brute_force(kinds, batch, meeting, meet_s):
             for kind, share in zip(ranks, shares, strict=True)
         ]
         if meeting is SyncPoint.STEP:
-            best = min(best, max(min(map(sum, way)) for way in ways) + meet_s)
+            best = min(best, max(min(map(sum, split)) for split in splits) + meet_s)
             continue
-        for chosen in itertools.product(*ways):
+        for chosen in itertools.product(*splits):
             if len({len(each) for each in chosen}) == 1:
                 rounds = len(chosen[0])
                 orders = itertools.product(
@@ -66,8 +66,8 @@ def brute_force(kinds, batch, meeting, meet_s):
     return best
 
 
-def holds(kinds, batch, meeting, found):
-    """The properties that every allotment has."""
+def check_invariants(kinds, batch, meeting, found):
+    """Check the invariants of an allocation."""
     ranks = [kind for kind in kinds for _ in range(kind.ranks)]
     assert [share.rank for share in found.shares] == list(range(len(ranks)))
     assert sum(share.samples for share in found.shares) == batch
@@ -88,7 +88,7 @@ def test_no_other_allocation_is_faster(kinds, batch, meeting, meet_s):
             allocate_batch(kinds, batch, meeting, meet_s)
         return
     found = allocate_batch(kinds, batch, meeting, meet_s)
-    holds(kinds, batch, meeting, found)
+    check_invariants(kinds, batch, meeting, found)
     assert found.step_s == pytest.approx(best)
 
 
@@ -102,17 +102,17 @@ def test_no_other_allocation_is_faster(kinds, batch, meeting, meet_s):
     st.integers(1, 800),
     st.sampled_from(SyncPoint),
 )
-def test_it_is_exact_and_never_slower_than_equal_shares(kinds, batch, meeting):
-    given_ = [linear_kind(f"kind {at}", *each) for at, each in enumerate(kinds)]
-    if not is_possible(given_, batch, meeting):
+def test_allocation_is_exact_and_never_slower_than_equal_shares(kinds, batch, meeting):
+    gpu_kinds = [linear_kind(f"kind {at}", *each) for at, each in enumerate(kinds)]
+    if not is_possible(gpu_kinds, batch, meeting):
         return
-    found = allocate_batch(given_, batch, meeting)
-    holds(given_, batch, meeting, found)
+    found = allocate_batch(gpu_kinds, batch, meeting)
+    check_invariants(gpu_kinds, batch, meeting, found)
     assert found.equal_s is None or found.step_s <= found.equal_s + 1e-9
 
 
 @pytest.mark.parametrize("meeting", SyncPoint)
-def test_two_fast_and_two_slow_ranks_make_64_and_not_62(meeting):
+def test_two_fast_and_two_slow_ranks_get_64_samples_and_not_62(meeting):
     found = allocate_batch([A100, V100], 64, meeting)
     fast, slow = found.shares[0], found.shares[2]
     assert sum(share.samples for share in found.shares) == 64

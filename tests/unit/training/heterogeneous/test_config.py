@@ -1,4 +1,4 @@
-"""``heterogeneous.yaml``: parsed as written, with all errors reported at once by line."""
+"""Parsing of ``heterogeneous.yaml``, with all errors reported at once by line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ groups:
 
 
 def errors_in(text):
-    """What is said, by line."""
+    """Return the error messages by line."""
     with pytest.raises(InvalidValue) as caught:
         parse_heterogeneous(text, "heterogeneous.yaml")
     return [
@@ -51,7 +51,7 @@ def test_parsed_values():
     assert [group.line for group in found.groups] == [3, 7]
 
 
-def test_accumulation_by_a_number_or_by_sizes_and_ranks_in_any_order():
+def test_accumulation_is_a_number_or_sizes_and_ranks_have_any_order():
     text = "batch: 30\ngroups:\n- {name: a, ranks: '1,3', micro_batch: [4, 3]}\n"
     found = parse_heterogeneous(
         text + "- {name: b, ranks: [0, 2], micro_batch: 4, accumulation: 2}\n", "f"
@@ -69,7 +69,7 @@ def test_accumulation_by_a_number_or_by_sizes_and_ranks_in_any_order():
     )
 
 
-def test_stages_of_a_pipeline_each_have_the_whole_batch():
+def test_each_pipeline_stage_has_the_full_batch():
     text = """
 batch: 8
 groups:
@@ -101,7 +101,7 @@ def test_twice_16_and_twice_15_are_62():
     corrected = re.findall(r"([ab]) (\[[\d, ]+\])", suggestion)
     for name, sizes in corrected:
         text = re.sub(rf"(name: {name}, .*micro_batch: )\d+", rf"\g<1>{sizes}", text)
-    assert parse_heterogeneous(text, "f").batch == 64  # what it offers is right
+    assert parse_heterogeneous(text, "f").batch == 64  # the suggestion is valid
 
 
 def test_if_no_sizes_make_the_batch_the_nearest_batches_are_suggested():
@@ -173,7 +173,7 @@ def test_duplicate_and_missing_ranks_and_differing_precisions():
         (GOOD.replace("24", "9" * 5000), "micro_batch must be an integer"),
     ],
 )
-def test_hostile_files_are_rejected_in_one_sentence(text, why):
+def test_malicious_files_are_rejected_with_one_sentence(text, why):
     with pytest.raises(InvalidValue, match=re.escape(why)) as caught:
         parse_heterogeneous(text, "heterogeneous.yaml")
     assert len(str(caught.value)) < 1200
@@ -215,8 +215,8 @@ def test_a_rendered_allocation_is_parsed_unchanged(batch, meeting, kinds):
     ]
     if not is_possible(found, batch, meeting):
         return
-    dealt = allocate_batch(found, batch, meeting)
-    again = parse_heterogeneous(render_heterogeneous(dealt, "bf16"), "heterogeneous.yaml")
-    assert (again.batch, again.meeting, again.precision) == (batch, meeting, "bf16")
-    assert again.shares().sizes == tuple(share.micro_batches for share in dealt.shares)
-    assert "precision" not in render_heterogeneous(dealt, "fp8")
+    allocation = allocate_batch(found, batch, meeting)
+    reparsed = parse_heterogeneous(render_heterogeneous(allocation, "bf16"), "heterogeneous.yaml")
+    assert (reparsed.batch, reparsed.meeting, reparsed.precision) == (batch, meeting, "bf16")
+    assert reparsed.shares().sizes == tuple(share.micro_batches for share in allocation.shares)
+    assert "precision" not in render_heterogeneous(allocation, "fp8")
