@@ -229,7 +229,7 @@ def test_an_invalid_index(tmp_path, data):
 
 def test_an_index_that_names_files_outside_the_manifest_is_rejected(tmp_path):
     newest = saved_twice(tmp_path / "root")
-    shutil.copy(newest / "__0_0.distcp", tmp_path / "stranger")
+    shutil.copy(newest / "__0_0.distcp", tmp_path / "outside")
     with (newest / ".metadata").open("rb") as stream:
         index = read_index(stream, newest)
     for entry in index.storage_data.values():
@@ -238,6 +238,6 @@ def test_an_index_that_names_files_outside_the_manifest_is_rejected(tmp_path):
     rewrite_manifest(newest)
     job = Job(tmp_path / "root", seed=2)
     before = {name: value.clone() for name, value in job.model.state_dict().items()}
-    with pytest.raises((CheckpointUnreadable, CheckpointFailed), match="stranger"):
+    with pytest.raises((CheckpointUnreadable, CheckpointFailed), match="outside"):
         job.checkpoint.load()
     assert all(torch.equal(value, before[name]) for name, value in job.model.state_dict().items())

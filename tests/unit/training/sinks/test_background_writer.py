@@ -112,9 +112,9 @@ def test_a_raising_sink_is_logged_once_and_disabled(caplog):
     assert len(bad.errors) == 96
     assert guard.lost == 50
     assert [record.message for record in caplog.records] == [
-        "Raises failed; training continues: OSError: no space left on device",
-        "Raises failed 3 times in a row; it is disabled",
-        "Raises lost 50 of 50 writes",
+        "RaisingSink failed; training continues: OSError: no space left on device",
+        "RaisingSink failed 3 times in a row; it is disabled",
+        "RaisingSink lost 50 of 50 writes",
     ]
 
 
@@ -144,8 +144,8 @@ def test_a_hanging_sink_delays_nothing_and_is_disabled(caplog):
     assert duration < 200 * 0.002 * 3
     assert len(good.rows) == 200
     assert guard.lost == 200
-    assert "Hangs is too slow: 5 writes queued, dropping new ones" in caplog.text
-    assert "Hangs spent more than 200 ms on one write; it is disabled" in caplog.text
+    assert "HangingSink is too slow: 5 writes queued, dropping new ones" in caplog.text
+    assert "HangingSink spent more than 200 ms on one write; it is disabled" in caplog.text
 
 
 def test_close_waits_for_a_slow_sink_up_to_the_limit(caplog):
@@ -157,7 +157,7 @@ def test_close_waits_for_a_slow_sink_up_to_the_limit(caplog):
     guard.close(0.3)
     assert 0.3 <= time.monotonic() - begun < 2
     bad.release.set()
-    assert "Hangs lost 3 of 3 writes" in caplog.text
+    assert "HangingSink lost 3 of 3 writes" in caplog.text
 
 
 def test_a_failing_close_is_logged(caplog):
@@ -169,7 +169,7 @@ def test_a_failing_close_is_logged(caplog):
     guard.write(1, {"loss": 1.0})
     guard.close()
     assert [record.message for record in caplog.records] == [
-        "Stuck could not be closed: RuntimeError: no"
+        "HangingCloseSink could not be closed: RuntimeError: no"
     ]
 
 
@@ -180,7 +180,9 @@ def test_only_rank_0_writes(monkeypatch):
     guard.write(1, {"loss": 1.0})
     guard.close()
     assert recorder.rows == []
-    assert [thread.name for thread in threading.enumerate() if thread.name == "holdfast Kept"] == []
+    assert [
+        thread.name for thread in threading.enumerate() if thread.name == "holdfast Recorder"
+    ] == []
 
 
 def test_an_empty_list_of_sinks_works():
@@ -232,10 +234,10 @@ import threading, time
 from holdfast import sinks
 from holdfast.training.sinks import background_writer as module
 module.BackgroundSink.close.__defaults__ = (0.5,)
-class Hangs:
+class HangingSink:
     def write(self, step, metrics): threading.Event().wait()
     def close(self): ...
-guard = sinks.guarded([Hangs()])
+guard = sinks.guarded([HangingSink()])
 guard.write(1, {})
 """
 
@@ -250,7 +252,7 @@ def test_a_sink_that_hangs_forever_does_not_block_exit(tmp_path):
         cwd=tmp_path,
     )
     assert ended.returncode == 0, ended.stderr
-    assert "Hangs lost 1 of 1 write" in ended.stderr
+    assert "HangingSink lost 1 of 1 write" in ended.stderr
 
 
 def test_public_names_exist():
