@@ -21,7 +21,7 @@ from tests.hypothesis_profiles import examples
 A100, V100 = linear_kind("A100-80G", 2, 0.02, 0.010, 24), linear_kind("V100-32G", 2, 0.02, 0.031, 7)
 
 TIMES = st.lists(st.integers(1, 9), min_size=1, max_size=4).map(
-    lambda found: tuple(each / 8 for each in found)
+    lambda allocation: tuple(each / 8 for each in allocation)
 )
 KINDS = st.lists(
     st.builds(GpuKind, st.sampled_from("ABC"), st.integers(1, 2), TIMES), min_size=1, max_size=2
@@ -66,17 +66,17 @@ def brute_force(kinds, batch, meeting, meet_s):
     return best
 
 
-def check_invariants(kinds, batch, meeting, found):
+def check_invariants(kinds, batch, meeting, allocation):
     """Check the invariants of an allocation."""
     ranks = [kind for kind in kinds for _ in range(kind.ranks)]
-    assert [share.rank for share in found.shares] == list(range(len(ranks)))
-    assert sum(share.samples for share in found.shares) == batch
-    assert sum(share.weight for share in found.shares) == pytest.approx(1)
-    for share, kind in zip(found.shares, ranks, strict=True):
+    assert [share.rank for share in allocation.shares] == list(range(len(ranks)))
+    assert sum(share.samples for share in allocation.shares) == batch
+    assert sum(share.weight for share in allocation.shares) == pytest.approx(1)
+    for share, kind in zip(allocation.shares, ranks, strict=True):
         assert all(1 <= size <= kind.most for size in share.micro_batches)
-        assert share.busy_s <= found.step_s + 1e-9
+        assert share.busy_s <= allocation.step_s + 1e-9
     if meeting is SyncPoint.MICRO_BATCH:
-        assert len({len(share.micro_batches) for share in found.shares}) == 1
+        assert len({len(share.micro_batches) for share in allocation.shares}) == 1
 
 
 @settings(max_examples=examples(150))
@@ -87,9 +87,9 @@ def test_no_other_allocation_is_faster(kinds, batch, meeting, meet_s):
         with pytest.raises(InvalidValue, match="a global batch of"):
             allocate_batch(kinds, batch, meeting, meet_s)
         return
-    found = allocate_batch(kinds, batch, meeting, meet_s)
-    check_invariants(kinds, batch, meeting, found)
-    assert found.step_s == pytest.approx(best)
+    allocation = allocate_batch(kinds, batch, meeting, meet_s)
+    check_invariants(kinds, batch, meeting, allocation)
+    assert allocation.step_s == pytest.approx(best)
 
 
 @settings(max_examples=examples(60))
@@ -106,19 +106,19 @@ def test_allocation_is_exact_and_never_slower_than_equal_shares(kinds, batch, me
     gpu_kinds = [linear_kind(f"kind {at}", *each) for at, each in enumerate(kinds)]
     if not is_possible(gpu_kinds, batch, meeting):
         return
-    found = allocate_batch(gpu_kinds, batch, meeting)
-    check_invariants(gpu_kinds, batch, meeting, found)
-    assert found.equal_s is None or found.step_s <= found.equal_s + 1e-9
+    allocation = allocate_batch(gpu_kinds, batch, meeting)
+    check_invariants(gpu_kinds, batch, meeting, allocation)
+    assert allocation.equal_s is None or allocation.step_s <= allocation.equal_s + 1e-9
 
 
 @pytest.mark.parametrize("meeting", SyncPoint)
 def test_two_fast_and_two_slow_ranks_get_64_samples_and_not_62(meeting):
-    found = allocate_batch([A100, V100], 64, meeting)
-    fast, slow = found.shares[0], found.shares[2]
-    assert sum(share.samples for share in found.shares) == 64
+    allocation = allocate_batch([A100, V100], 64, meeting)
+    fast, slow = allocation.shares[0], allocation.shares[2]
+    assert sum(share.samples for share in allocation.shares) == 64
     assert fast.samples > 2 * slow.samples
-    assert found.equal_s / found.step_s > 1.4
-    assert found.samples_per_s == pytest.approx(64 / found.step_s)
+    assert allocation.equal_s / allocation.step_s > 1.4
+    assert allocation.samples_per_s == pytest.approx(64 / allocation.step_s)
 
 
 def test_more_samples_never_take_less_time():
@@ -158,5 +158,5 @@ def test_invalid_jobs_are_rejected(kinds, batch, meet_s, why):
 
 def test_thousands_of_ranks_are_fast():
     kinds = [linear_kind("H100", 8192, 0.01, 0.004, 64), linear_kind("A100", 8192, 0.01, 0.009, 40)]
-    found = allocate_batch(kinds, 1 << 16, SyncPoint.MICRO_BATCH, 0.002)
-    assert sum(share.samples for share in found.shares) == 1 << 16
+    allocation = allocate_batch(kinds, 1 << 16, SyncPoint.MICRO_BATCH, 0.002)
+    assert sum(share.samples for share in allocation.shares) == 1 << 16

@@ -40,23 +40,23 @@ def errors_in(text):
 
 
 def test_parsed_values():
-    found = parse_heterogeneous(GOOD, "heterogeneous.yaml")
-    assert (found.batch, found.meeting, found.world, found.precision) == (
+    parsed = parse_heterogeneous(GOOD, "heterogeneous.yaml")
+    assert (parsed.batch, parsed.meeting, parsed.world, parsed.precision) == (
         64,
         SyncPoint.MICRO_BATCH,
         4,
         "fp16",
     )
-    assert found.shares().sizes == ((24,), (24,), (8,), (8,))
-    assert [group.line for group in found.groups] == [3, 7]
+    assert parsed.shares().sizes == ((24,), (24,), (8,), (8,))
+    assert [group.line for group in parsed.groups] == [3, 7]
 
 
 def test_accumulation_is_a_number_or_sizes_and_ranks_have_any_order():
     text = "batch: 30\ngroups:\n- {name: a, ranks: '1,3', micro_batch: [4, 3]}\n"
-    found = parse_heterogeneous(
+    parsed = parse_heterogeneous(
         text + "- {name: b, ranks: [0, 2], micro_batch: 4, accumulation: 2}\n", "f"
     )
-    assert found.shares().sizes == ((4, 4), (4, 3), (4, 4), (4, 3))
+    assert parsed.shares().sizes == ((4, 4), (4, 3), (4, 4), (4, 3))
     loose = (
         text.replace("[4, 3]", "7")
         + "- {name: b, ranks: [0, 2], micro_batch: 4, accumulation: 2}\n"
@@ -76,10 +76,10 @@ groups:
   - {name: a, ranks: 0-1, micro_batch: 4, stages: 0}
   - {name: b, ranks: 2, micro_batch: 8, stages: [1, 2], precision: bf16}
 """
-    found = parse_heterogeneous(text, "f")
-    assert found.shares(0).sizes == ((4,), (4,))
-    assert found.shares(2).sizes == ((8,),)
-    assert found.precision == ""
+    parsed = parse_heterogeneous(text, "f")
+    assert parsed.shares(0).sizes == ((4,), (4,))
+    assert parsed.shares(2).sizes == ((8,),)
+    assert parsed.precision == ""
     assert errors_in(text.replace("ranks: 2, micro_batch: 8", "ranks: 2, micro_batch: 7")) == [
         (2, "batch is 8, but the groups make 1·7 = 7 at stage 1; for 8 use micro_batch b [7, 1]"),
         (2, "batch is 8, but the groups make 1·7 = 7 at stage 2; for 8 use micro_batch b [7, 1]"),
@@ -190,12 +190,12 @@ def test_malicious_files_are_rejected_with_one_sentence(text, why):
 )
 def test_any_text_is_parsed_or_rejected(text):
     try:
-        found = parse_heterogeneous(text, "f")
+        parsed = parse_heterogeneous(text, "f")
     except InvalidValue:
         return
-    assert sum(map(sum, found.shares().sizes)) == found.batch
-    assert sorted(rank for group in found.groups for rank in group.ranks) == list(
-        range(found.world)
+    assert sum(map(sum, parsed.shares().sizes)) == parsed.batch
+    assert sorted(rank for group in parsed.groups for rank in group.ranks) == list(
+        range(parsed.world)
     )
 
 
@@ -209,13 +209,13 @@ def test_any_text_is_parsed_or_rejected(text):
     ),
 )
 def test_a_rendered_allocation_is_parsed_unchanged(batch, meeting, kinds):
-    found = [
+    gpu_kinds = [
         linear_kind(f"GPU: {at}", ranks, 0.02, time_s, most)
         for at, (ranks, time_s, most) in enumerate(kinds)
     ]
-    if not is_possible(found, batch, meeting):
+    if not is_possible(gpu_kinds, batch, meeting):
         return
-    allocation = allocate_batch(found, batch, meeting)
+    allocation = allocate_batch(gpu_kinds, batch, meeting)
     reparsed = parse_heterogeneous(render_heterogeneous(allocation, "bf16"), "heterogeneous.yaml")
     assert (reparsed.batch, reparsed.meeting, reparsed.precision) == (batch, meeting, "bf16")
     assert reparsed.shares().sizes == tuple(share.micro_batches for share in allocation.shares)

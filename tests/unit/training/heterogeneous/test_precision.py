@@ -73,11 +73,11 @@ CPU = PrecisionSupport("cpu", "none", "none")
     ],
 )
 def test_the_best_precision_supported_by_all_ranks(want, ranks, name, why):
-    found = choose_precision(want, dict(enumerate(ranks)))
-    assert (found.name, found.why) == (name, why)
-    assert found.scaler == (name == "fp16")
+    result = choose_precision(want, dict(enumerate(ranks)))
+    assert (result.name, result.why) == (name, why)
+    assert result.scaler == (name == "fp16")
     assert (
-        found.dtype is {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[name]
+        result.dtype is {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[name]
     )
 
 
@@ -88,9 +88,9 @@ def test_a_gpu_that_emulates_bf16_does_not_support_it():
         mock.patch("torch.cuda.get_device_capability", return_value=(7, 5)),
         mock.patch("torch.cuda.get_device_name", return_value="NVIDIA A100 (so they say)"),
     ):
-        found = precision_support(torch.device("cuda", 0))
-    assert found.lacks_bf16 == "compute capability 7.5; bf16 requires 8.0"
-    assert not found.lacks_fp16
+        result = precision_support(torch.device("cuda", 0))
+    assert result.lacks_bf16 == "compute capability 7.5; bf16 requires 8.0"
+    assert not result.lacks_fp16
 
 
 @pytest.mark.parametrize(

@@ -40,28 +40,28 @@ class Device:
 
 def test_time_is_the_median_for_each_size(monkeypatch):
     device = Device(monkeypatch)
-    found = holdfast.probe_speed(device, 24, device="cpu").ranks[0]
-    assert found.sizes == (1, 2, 4, 8, 16, 24)
-    assert found.times_s == pytest.approx([0.1 + 0.01 * size for size in found.sizes])
-    assert (found.rank, found.device, found.limited) == (0, "cpu", "")
+    speed = holdfast.probe_speed(device, 24, device="cpu").ranks[0]
+    assert speed.sizes == (1, 2, 4, 8, 16, 24)
+    assert speed.times_s == pytest.approx([0.1 + 0.01 * size for size in speed.sizes])
+    assert (speed.rank, speed.device, speed.limited) == (0, "cpu", "")
     assert device.calls.count(4) == 6
 
 
 @pytest.mark.parametrize("fits", [1, 2, 3, 7, 8, 23, 36, 37, 39])
 def test_the_largest_that_fits_is_found(monkeypatch, fits):
     device = Device(monkeypatch, fits)
-    found = holdfast.probe_speed(device, 37, rounds=1, device="cpu").ranks[0]
-    assert found.most == min(fits, 37)
-    assert (f"{min(fits, 37) + 1} does not fit into memory" in found.limited) == (fits < 37)
+    speed = holdfast.probe_speed(device, 37, rounds=1, device="cpu").ranks[0]
+    assert speed.most == min(fits, 37)
+    assert (f"{min(fits, 37) + 1} does not fit into memory" in speed.limited) == (fits < 37)
     assert sum(size > fits for size in device.calls) <= 6
 
 
 def test_the_time_limit_ends_the_probe(monkeypatch):
     device = Device(monkeypatch)
-    found = holdfast.probe_speed(device, 1 << 20, limit_s=30, device="cpu").ranks[0]
-    assert 1 < found.most < 1 << 12
+    speed = holdfast.probe_speed(device, 1 << 20, limit_s=30, device="cpu").ranks[0]
+    assert 1 < speed.most < 1 << 12
     assert device.now < 60
-    assert "the limit of 30 s was reached before a micro-batch of" in found.limited
+    assert "the limit of 30 s was reached before a micro-batch of" in speed.limited
 
 
 def test_no_sample_fits(monkeypatch):

@@ -46,12 +46,12 @@ def test_another_number_of_ranks_uses_each_sample_once_with_the_same_global_batc
     first = [
         trace for trace, _ in ranks(before, programs.resume_elastically, tmp_path, "global batch")
     ]
-    found = ranks(now, programs.resume_elastically, tmp_path, "global batch")
-    second = [trace for trace, _ in found]
+    results = ranks(now, programs.resume_elastically, tmp_path, "global batch")
+    second = [trace for trace, _ in results]
     assert samples([*first, *second]) == list(range(48))
     assert {len(used) for trace in second for _, _, used in trace} == {batch}
     assert second[0][0][0] == 4
-    assert any(f"keep the global batch at {4 * before}" in line for line in found[0][1])
+    assert any(f"keep the global batch at {4 * before}" in line for line in results[0][1])
 
 
 def test_keep_batch_keeps_the_per_rank_batch(tmp_path):
@@ -73,11 +73,11 @@ def test_keep_batch_keeps_the_per_rank_batch(tmp_path):
 )
 def test_learning_rate_follows_the_global_batch_and_is_restored(rule, keep, half, tmp_path):
     options = {"keep": keep, "rate": rule}
-    found = [
+    results = [
         ranks(size, programs.record_learning_rates, tmp_path, options, "plain", steps)[0]
         for size, steps in ((2, 3), (1, 6), (2, 9))
     ]
-    (first, _, _), (second, log, values), (third, second_log, _) = found
+    (first, _, _), (second, log, values), (third, second_log, _) = results
     assert [step for step, _ in [*first, *second, *third]] == list(range(1, 10))
     assert {rate for _, rate in first} == {1e-2}
     assert [rate for _, rate in second] == pytest.approx([1e-2 * half] * 3)
@@ -116,9 +116,9 @@ def test_a_scheduler_continues_from_the_scaled_rate(tmp_path):
     [("nan", 75, "LossNotFinite", 75), ("spike", 120, "LossSpike", 122)],
 )
 def test_a_bad_loss_on_one_rank_ends_all_before_the_next_save(what, step, error, last, tmp_path):
-    found = ranks(2, programs.report_bad_loss, tmp_path, what, step)
-    assert found[0] == found[1]
-    name, first, until, message, newest = found[0]
+    results = ranks(2, programs.report_bad_loss, tmp_path, what, step)
+    assert results[0] == results[1]
+    name, first, until, message, newest = results[0]
     assert (name, first, until) == (error, step, last)
     assert f"step{'s' if last > step else ''} {step}" in message
     assert "(previously 1.03)" in message
@@ -126,9 +126,9 @@ def test_a_bad_loss_on_one_rank_ends_all_before_the_next_save(what, step, error,
 
 
 def test_micro_batches_give_the_full_batch_gradients_with_one_synchronization(tmp_path):
-    for found, counts in ranks(2, programs.compare_micro_batches, tmp_path):
-        (uninterrupted, reduced), (parts, reduced_in_parts) = found
-        for one, other in zip(uninterrupted, parts, strict=True):
+    for results, counts in ranks(2, programs.compare_micro_batches, tmp_path):
+        (full, reduced), (parts, reduced_in_parts) = results
+        for one, other in zip(full, parts, strict=True):
             torch.testing.assert_close(one, other)
         assert reduced == reduced_in_parts == 1
         assert counts == [4] * 8 + [2] * 2  # half as many are tried from step 9 on
@@ -146,9 +146,9 @@ def test_the_policys_skips_and_rollbacks_are_applied(tmp_path):
 
 
 def test_ranks_with_different_clocks_save_at_the_same_steps_and_short_steps_share_a_sync(tmp_path):
-    found = ranks(2, programs.save_by_time, tmp_path)
-    assert found[0] == found[1]
-    saved, synced = found[0]
+    results = ranks(2, programs.save_by_time, tmp_path)
+    assert results[0] == results[1]
+    saved, synced = results[0]
     assert saved[-1] == 600
     assert 1 < len(saved) < 20
     assert len(synced) < 300
