@@ -1,4 +1,4 @@
-"""The table of strategies, and the recommendation."""
+"""The strategy table and the recommendation."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ def test_failed_strategy_has_a_reason_and_no_figures():
 
 
 def test_merges_rounds_to_median_speed_and_maximum_memory():
-    found = merge_rounds([row("ddp", 10, 1), row("ddp", 30, 3), row("ddp", 11, 2)])
-    assert (found.samples_per_s, found.peak_bytes) == (11, 3 * GIB)
+    merged = merge_rounds([row("ddp", 10, 1), row("ddp", 30, 3), row("ddp", 11, 2)])
+    assert (merged.samples_per_s, merged.peak_bytes) == (11, 3 * GIB)
     failed = Row(strategy="ddp", failed="out of memory")
     assert merge_rounds([row("ddp", 10, 1), failed]) == failed
 
 
-def test_all_lines_of_the_table_have_equally_many_cells():
+def test_all_table_rows_have_the_same_number_of_cells():
     lines = table([row("ddp", 10, 1), Row(strategy="zero1", failed="why"), row("fsdp2", 5, 1)])
     assert all(one.count("|") == other.count("|") for one, other in pairwise(lines))
     assert lines[-1].startswith("| fsdp2 | 5.0 | 0.50 | 1.00 |")
@@ -139,7 +139,7 @@ def test_failure_reason(errors, expected):
 @pytest.mark.slow
 @pytest.mark.matrix
 def test_measures_real_jobs(tmp_path, capsys):
-    kept = tmp_path / "kept.json"
+    saved = tmp_path / "kept.json"
     frameworks.main(
         [
             "--strategies",
@@ -156,7 +156,7 @@ def test_measures_real_jobs(tmp_path, capsys):
             "--steps",
             "4",
             "--json",
-            str(kept),
+            str(saved),
             "--folder",
             str(tmp_path),
         ]
@@ -165,5 +165,5 @@ def test_measures_real_jobs(tmp_path, capsys):
     assert "\n| ddp | " in shown
     assert "| hybrid | (2 ranks cannot form 2 groups" in shown
     assert "recommended: ddp" in shown
-    assert [run["strategy"] for run in json.loads(kept.read_text())] == ["ddp", "hybrid"]
-    assert list(tmp_path.iterdir()) == [kept]
+    assert [run["strategy"] for run in json.loads(saved.read_text())] == ["ddp", "hybrid"]
+    assert list(tmp_path.iterdir()) == [saved]

@@ -1,4 +1,4 @@
-"""On programs written without knowledge of the linter it finds as many as docs/lint.md says."""
+"""The recall on programs written without knowledge of the linter is as documented in docs/lint.md."""
 
 from pathlib import Path
 
@@ -15,10 +15,10 @@ CASES = Path(lint_cases.OWN)
 def test_recall_is_as_documented(folder, exact, flagged, innocent, capsys):
     assert lint_cases.main([str(CASES / folder)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    found = {
+    counts = {
         line.partition(":")[0]: line.partition(": ")[2].split() for line in lines if ": " in line
     }
     overall = next(line.split() for line in lines if line.startswith("all "))
     assert int(overall[2]) >= exact, lines
-    assert int(found["fixed versions flagged"][0]) <= flagged, lines
-    assert int(found["negatives flagged"][0]) <= innocent, lines
+    assert int(counts["fixed versions flagged"][0]) <= flagged, lines
+    assert int(counts["negatives flagged"][0]) <= innocent, lines

@@ -1,4 +1,4 @@
-"""The errors for published runs that were not used for fitting are as documented."""
+"""Prediction errors for published runs not used for fitting are as documented."""
 
 from statistics import median
 
@@ -10,7 +10,7 @@ from benchmarks.plan_runs import REASONS, RUNS, Run, rows
 
 
 @pytest.fixture(scope="module")
-def found():
+def run_rows():
     runs = msgspec.json.decode(RUNS.read_bytes(), type=list[Run])
     return [row for run in runs for row in rows(run)]
 
@@ -25,13 +25,13 @@ def found():
         ("one GPU: speed", 4),
     ],
 )
-def test_median_error(found, kind, percent):
-    assert median(abs(row.error_percent) for row in found if row.kind == kind) < percent
+def test_median_error(run_rows, kind, percent):
+    assert median(abs(row.error_percent) for row in run_rows if row.kind == kind) < percent
 
 
-def test_large_errors_have_a_reason(found):
-    assert unexplained(found, REASONS) == []
-    assert set(REASONS) == {row.id for row in found if row.far}
+def test_large_errors_have_a_reason(run_rows):
+    assert unexplained(run_rows, REASONS) == []
+    assert set(REASONS) == {row.id for row in run_rows if row.far}
 
 
 def test_each_run_has_its_source():

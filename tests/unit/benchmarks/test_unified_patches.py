@@ -1,4 +1,4 @@
-"""Patches are applied to texts in memory; one that does not match is an error."""
+"""Unified patches are applied to texts in memory; a patch that does not match is an error."""
 
 import difflib
 
@@ -26,7 +26,7 @@ def patch(new, context=2):
     ],
 )
 @pytest.mark.parametrize("context", [0, 2])
-def test_a_patch_gives_the_new_text(new, context):
+def test_patch_produces_the_new_text(new, context):
     assert apply_hunks(OLD, split_patch(patch(new, context))["a.py", "b.py"]) == new
 
 

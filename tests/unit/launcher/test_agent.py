@@ -1,4 +1,4 @@
-"""The hooks of a node, with a fake watcher."""
+"""Hooks of a node, with a fake watcher."""
 
 import json
 
@@ -44,7 +44,7 @@ VERDICT = Verdict(question="Why did the job hang?", root=ROOT)
 
 
 class Watcher:
-    """A fake watcher: stores the requests, returns the replies of the test."""
+    """A fake watcher that records requests and returns the replies set by the test."""
 
     pid, status = 4711, None
 
@@ -190,7 +190,7 @@ def test_the_grace_period_is_short_before_a_restart_after_a_crash(start):
     assert hooks.tick(NodeStatus({1: -9})).grace_s == agent.CRASH_GRACE_S
     hooks, watcher, folder = start(most=0)
     watcher.next_replies = [verdict(folder, hang=False)]
-    assert hooks.tick(NodeStatus({1: -9})).grace_s is None  # there is no restart to delay
+    assert hooks.tick(NodeStatus({1: -9})).grace_s is None  # no restart follows
 
 
 def test_a_hang_leads_to_an_order_to_restart(start, capfd):

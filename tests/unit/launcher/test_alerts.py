@@ -18,7 +18,9 @@ from holdfast.launcher import alerts
 from holdfast.launcher.alerts import Alert, Alerts, RateLimit, failure_alert
 
 pytest.importorskip("apprise", reason="apprise is not installed")
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # in imports of its services
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # emitted by imports of apprise services
 
 ROOT = Finding(
     code="PROC006",
@@ -31,10 +33,10 @@ ROOT = Finding(
 
 
 class Receiver(HTTPServer):
-    """Records requests; responds with status 500 to the first ``refuses``."""
+    """Records requests; responds with status 500 to the first ``failures`` requests."""
 
-    def __init__(self, refuses=0):
-        self.received, self.refuses = [], refuses
+    def __init__(self, failures=0):
+        self.received, self.failures = [], failures
         super().__init__(("127.0.0.1", 0), _Handler)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -47,7 +49,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.received.append(json.loads(body))
-        self.send_response(500 if len(self.server.received) <= self.server.refuses else 200)
+        self.send_response(500 if len(self.server.received) <= self.server.failures else 200)
         self.end_headers()
 
     def log_message(self, *_):
@@ -56,13 +58,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def receiver():
-    with Receiver() as made:
-        yield made
-        made.shutdown()
+    with Receiver() as server:
+        yield server
+        server.shutdown()
 
 
 class Mail(socketserver.ThreadingTCPServer):
-    """Speaks as much SMTP as a mail takes."""
+    """Implements the SMTP commands that one mail needs."""
 
     allow_reuse_address = daemon_threads = True
 
@@ -76,15 +78,15 @@ class _MailHandler(socketserver.StreamRequestHandler):
     def handle(self):
         self.wfile.write(b"220 test\r\n")
         for line in self.rfile:
-            word = line.split()[0].upper() if line.split() else b""
-            if word == b"DATA":
+            command = line.split()[0].upper() if line.split() else b""
+            if command == b"DATA":
                 self.wfile.write(b"354 go on\r\n")
                 mail = b"".join(iter(self.rfile.readline, b".\r\n"))
                 self.server.mails.append(mail.decode())
             self.wfile.write(
-                {b"EHLO": b"250 test\r\n", b"QUIT": b"221 bye\r\n"}.get(word, b"250 ok\r\n")
+                {b"EHLO": b"250 test\r\n", b"QUIT": b"221 bye\r\n"}.get(command, b"250 ok\r\n")
             )
-            if word == b"QUIT":
+            if command == b"QUIT":
                 return
 
 
@@ -121,7 +123,7 @@ def test_an_email_is_sent():
     assert "rank 1 ended with status 3" in mail
 
 
-def test_repeated_alerts_are_held_back_and_counted():
+def test_repeated_alerts_are_suppressed_and_counted():
     restraint = RateLimit()
     first, other = (
         Alert(title="a", text="a.", same=("a",)),
@@ -130,9 +132,9 @@ def test_repeated_alerts_are_held_back_and_counted():
     assert restraint.admit(first, 0.0) == first
     assert [restraint.admit(first, at) for at in (1.0, 2.0, 599.0)] == [None] * 3
     assert restraint.admit(other, 3.0) == other
-    again = restraint.admit(first, 601.0)
-    assert again is not None
-    assert again.text == "a. (3 like it were held back.)"
+    repeated = restraint.admit(first, 601.0)
+    assert repeated is not None
+    assert repeated.text == "a. (3 like it were held back.)"
 
 
 def test_alerts_per_hour_are_limited_except_the_last_one():
@@ -149,7 +151,7 @@ def test_alerts_per_hour_are_limited_except_the_last_one():
 
 def test_a_failed_delivery_is_retried(monkeypatch):
     monkeypatch.setattr(alerts, "RETRY_PAUSES_S", (0.01, 0.01))
-    with Receiver(refuses=2) as server:
+    with Receiver(failures=2) as server:
         sender = Alerts([server.url], "run", pytest.fail)
         sender.send(Alert(title="t", text="x"))
         sender.close()
@@ -160,7 +162,9 @@ def test_a_failed_delivery_is_retried(monkeypatch):
 def test_an_unresponsive_receiver_blocks_nothing_and_no_secret_is_printed(monkeypatch, capfd):
     monkeypatch.setattr(alerts, "RETRY_PAUSES_S", (0.01,))
     messages = []
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes the connection and says nothing
+    with socket.create_server(
+        ("127.0.0.1", 0)
+    ) as silent:  # accepts the connection and never responds
         port = silent.getsockname()[1]
         sender = Alerts(
             [f"json://user:verysecret@127.0.0.1:{port}/alsosecret?rto=1.0&cto=1.0"],

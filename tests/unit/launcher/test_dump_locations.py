@@ -1,4 +1,4 @@
-"""Locations of dump requests: ours, the user's, or none if pipes cannot be created."""
+"""Locations of dump requests: holdfast's, the user's, or none if pipes cannot be created."""
 
 import os
 import subprocess
@@ -75,7 +75,7 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 def test_a_gloo_job_is_not_affected(tmp_path):
-    """Neither a pipe nor a dump is made, and torch has nothing to say about the variables."""
+    """No pipe or dump is created, and torch prints no warning about the variables."""
     locations = DumpLocations(tmp_path / "flight-recorder", {})
     environment = {**os.environ, **locations.variables(0, 0)}
     script = GROUP.format(store=tmp_path / "store")

@@ -1,4 +1,4 @@
-"""The gate of one host: held against how it was at the beginning, looked at twice, never for long."""
+"""The gate of one host: compares with the first check, rechecks problems, and never takes long."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.unit.host.gpus.recorded import answer, gpu, tree
 
 @pytest.fixture
 def host(tmp_path):
-    """A gate over a recorded host, what its driver says from now on, and the pauses that were made."""
+    """Return a gate on a recorded host, a function that sets the driver's answer, and the pauses."""
     pauses = []
     gate = HostGate(CheckContext(root=tree(tmp_path, gpu())), pauses.append)
     return (
@@ -26,11 +26,11 @@ def test_a_healthy_host_passes_after_one_check(host):
 
 
 def test_a_new_problem_is_checked_twice(host):
-    gate, say, pauses = host
+    gate, set_faults, pauses = host
     gate.check()
-    say(errors=2)
-    (claim,) = gate.check().refused
-    assert "2 uncorrectable memory errors since the job began" in claim.message
+    set_faults(errors=2)
+    (finding,) = gate.check().refused
+    assert "2 uncorrectable memory errors since the job began" in finding.message
     assert pauses == [RECHECK_PAUSE_S]
 
 
@@ -43,11 +43,11 @@ def test_a_temporary_problem_does_not_exclude_the_host(tmp_path):
 
 
 def test_results_of_early_checks_are_used(host):
-    gate, say, _ = host
+    gate, set_faults, _ = host
     gate.check()
-    say(failed="Yes")
+    set_faults(failed="Yes")
     gate.begin()
-    assert [claim.cause for claim in gate.check().refused] == ["gpu-memory-worn"]
+    assert [finding.cause for finding in gate.check().refused] == ["gpu-memory-worn"]
 
 
 def test_a_check_that_raises_does_not_exclude_the_host(host):

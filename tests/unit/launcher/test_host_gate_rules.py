@@ -1,4 +1,4 @@
-"""Who is kept out of a start: only where the job would fail for certain."""
+"""Host gate rules: a host is excluded only if the job would certainly fail on it."""
 
 import itertools
 
@@ -70,7 +70,7 @@ def test_a_problem_since_the_job_began_excludes_the_host(gpus):
     assert causes(gpus(gpu(errors=5), gpu(bus="2B", uuid="22222222-bbbb")), first) == [
         "gpu-fell-off-bus-xid-ecc"
     ]
-    assert causes(gpus(gpu(errors=3)), first) == ["gpu-fell-off-bus-xid-ecc"]  # one is gone
+    assert causes(gpus(gpu(errors=3)), first) == ["gpu-fell-off-bus-xid-ecc"]  # one GPU is missing
 
 
 def test_an_unresponsive_driver_excludes_a_host_with_gpus(gpus):

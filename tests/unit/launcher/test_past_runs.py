@@ -1,4 +1,4 @@
-"""Failures and adjustments of a job's earlier runs."""
+"""Failures and adjustments from earlier runs of a job."""
 
 import pytest
 from msgspec.structs import replace
@@ -27,7 +27,7 @@ class History:
         folder.mkdir(exist_ok=True)
 
     def run(self, *failed, status=1, command="train.py", started=True):
-        """Add a run with its failures as (failure, decision); ``status`` None: it was killed."""
+        """Add a run with its failures as (failure, decision); ``status`` is None if the run was killed."""
         folder = self.folder / f"{self.host}{self.at}"
         folder.mkdir()
         writer = Ledger(folder, self.folder / f"{self.host}.jsonl")
@@ -107,8 +107,8 @@ def test_resume_before_applies_only_if_nothing_ran_since(history):
 def test_the_policy_uses_failures_of_earlier_runs(history):
     first = raised(step=57, saved=50)
     records = history.run((first, decide(first, RecoveryOptions())), started=False)
-    again = decide(raised(step=57, loaded=50), MANY, past_runs.earlier_failures(records))
-    assert again.adjustments.resume_before == 50
+    next_decision = decide(raised(step=57, loaded=50), MANY, past_runs.earlier_failures(records))
+    assert next_decision.adjustments.resume_before == 50
 
 
 def test_failures_before_status_93_do_not_count_as_without_progress(history):

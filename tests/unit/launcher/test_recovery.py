@@ -38,12 +38,12 @@ class ExcludingGate:
 
 @pytest.fixture
 def make(tmp_path):
-    def made(gate=None, options=RecoveryOptions(max_restarts=9)):  # noqa: B008 - frozen
+    def make_recovery(gate=None, options=RecoveryOptions(max_restarts=9)):  # noqa: B008 - frozen
         (tmp_path / "shm").mkdir(exist_ok=True)
         folder = RunFolder(tmp_path / "runs", workers=1, records=64, shm=tmp_path / "shm")
         return Recovery(folder, options, print, gate), folder
 
-    return made
+    return make_recovery
 
 
 NAN = VerdictReport(

@@ -21,7 +21,7 @@ HANGING = "import time; time.sleep(1000)"
 
 @pytest.fixture
 def start(tmp_path, monkeypatch):
-    """Starts a channel to a watcher of the given source."""
+    """Return a function that starts a channel to a watcher with this source."""
     started = []
 
     def begin(source):
@@ -36,22 +36,22 @@ def start(tmp_path, monkeypatch):
         each.kill()
 
 
-def arrived(line, count):
-    found = []
+def read_replies(channel, count):
+    replies = []
     until = time.monotonic() + 20
-    while len(found) < count and time.monotonic() < until:
-        found += line.replies()
+    while len(replies) < count and time.monotonic() < until:
+        replies += channel.replies()
         time.sleep(0.01)
-    return found
+    return replies
 
 
 def test_replies_are_decoded_and_other_lines_are_logged(start, tmp_path):
-    line = start(REPLIES)
-    line.send(WorkerExits(codes={2: -9}))
-    line.send(JudgeNow())
-    assert arrived(line, 2) == [ProgressNote(text="got it")] * 2
-    line.close()
-    assert (line.status, line.alive) == (0, False)
+    channel = start(REPLIES)
+    channel.send(WorkerExits(codes={2: -9}))
+    channel.send(JudgeNow())
+    assert read_replies(channel, 2) == [ProgressNote(text="got it")] * 2
+    channel.close()
+    assert (channel.status, channel.alive) == (0, False)
     log = (tmp_path / "watcher.log").read_text().splitlines()
     assert len(log) == 6
     assert log[1].startswith("holdfast agent: ignored a message (Invalid value 'other'")
@@ -59,21 +59,21 @@ def test_replies_are_decoded_and_other_lines_are_logged(start, tmp_path):
 
 
 def test_a_watcher_that_exits_is_detected(start, tmp_path):
-    line = start("raise SystemExit('broken')")
+    channel = start("raise SystemExit('broken')")
     until = time.monotonic() + 20
-    while line.alive and time.monotonic() < until:
+    while channel.alive and time.monotonic() < until:
         time.sleep(0.01)
-    line.send(JudgeNow())
-    assert (line.alive, line.status, list(line.replies())) == (False, 1, [])
+    channel.send(JudgeNow())
+    assert (channel.alive, channel.status, list(channel.replies())) == (False, 1, [])
     assert (tmp_path / "watcher.log").read_text() == "broken\n"
 
 
 @pytest.mark.slow
 def test_sending_to_a_hung_watcher_does_not_block(start):
-    line = start(HANGING)
+    channel = start(HANGING)
     begun = time.monotonic()
     for _ in range(100):
-        line.send(PeerSummaries(summaries={1: "x" * 10_000}))  # more than a pipe can hold
+        channel.send(PeerSummaries(summaries={1: "x" * 10_000}))  # more than a pipe can hold
     assert time.monotonic() - begun < 1
-    line.close()
-    assert line.status == -9
+    channel.close()
+    assert channel.status == -9

@@ -1,4 +1,4 @@
-"""--fix edits only the line at fault, and only in clear cases."""
+"""--fix edits only the faulty line, and only in unambiguous cases."""
 
 import pytest
 

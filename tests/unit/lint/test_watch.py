@@ -29,12 +29,12 @@ def test_each_change_yields_one_round(tmp_path):
             "[tool.holdfast.lint]\nexclude = ['b.py']\n"
         ),
     ]
-    waits = []
+    pauses = []
 
     def sleep(seconds):
         if seconds != SETTLE_S:
-            waits.append(seconds)
-            changes[len(waits) - 1]()
+            pauses.append(seconds)
+            changes[len(pauses) - 1]()
 
     before = len(read_file_states([tmp_path])) - 1  # tables in parent folders of the test machine
     assert [files - before for files in islice(watch_rounds([tmp_path], sleep), 5)] == [
@@ -44,7 +44,7 @@ def test_each_change_yields_one_round(tmp_path):
         1,
         1,
     ]
-    assert len(waits) == len(changes)
+    assert len(pauses) == len(changes)
 
 
 def test_a_file_being_written_is_awaited(tmp_path):
@@ -67,30 +67,34 @@ def test_a_file_being_written_is_awaited(tmp_path):
 
 
 @pytest.mark.slow
-def test_it_relints_on_a_terminal_until_ctrl_c(tmp_path):
+def test_command_relints_on_a_terminal_until_ctrl_c(tmp_path):
     path = tmp_path / "train.py"
     path.write_text(FINE)
-    ours, theirs = pty.openpty()
+    controller_fd, terminal_fd = pty.openpty()
     command = [sys.executable, "-m", "holdfast", "lint", "--watch", str(tmp_path)]
     process = subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+        command,
+        stdin=terminal_fd,
+        stdout=terminal_fd,
+        stderr=terminal_fd,
+        start_new_session=True,
     )
-    os.close(theirs)
+    os.close(terminal_fd)
     try:
-        first = read_until(ours, b"Ctrl-C to stop")
+        first = read_until(controller_fd, b"Ctrl-C to stop")
         assert b"1 file, " in first
         assert b"No findings" in first
         assert b"\x1b[2J" in first
         path.write_text(GUARDED)
-        second = read_until(ours, b"1 finding")
+        second = read_until(controller_fd, b"1 finding")
         assert b"SYNC004" in second
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
-        assert b"Traceback" not in read_until(ours, None)
+        assert b"Traceback" not in read_until(controller_fd, None)
     finally:
         process.kill()
         process.wait()
-        os.close(ours)
+        os.close(controller_fd)
 
 
 def read_until(descriptor, mark):
@@ -100,7 +104,7 @@ def read_until(descriptor, mark):
         assert ready, output
         try:
             more = os.read(descriptor, 1 << 16)
-        except OSError:  # the other end is closed
+        except OSError:  # the other side is closed
             return output
         if not more:
             return output

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for setups with a cluster they fit on."""
+"""Hypothesis strategies for training setups and clusters of matching size."""
 
 from hypothesis import strategies as st
 

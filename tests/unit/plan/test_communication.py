@@ -1,4 +1,4 @@
-"""Collectives compared with published times, and volumes with those of the papers."""
+"""Compare collective times and volumes with published figures."""
 
 import msgspec
 import pytest
@@ -52,7 +52,7 @@ def test_bus_bandwidth_matches_published_figures(cluster, collective, group, nby
     st.floats(1, 1e11),
     st.floats(1, 4),
 )
-def test_more_bytes_take_longer_and_more_bandwidth_never(collective, group, nbytes, times):
+def test_time_grows_with_bytes_and_not_with_bandwidth(collective, group, nbytes, times):
     links = A100.links
     duration = collective_time(collective, nbytes, group, links)
     assert duration >= 0
@@ -104,14 +104,14 @@ def test_measured_fit_overrides_the_table():
     ],
 )
 def test_volumes_match_the_paper(strategy, accumulation, times):
-    """In parameters of 2 bytes: ZeRO, §7; per-micro-batch communication counts repeatedly."""
+    """ZeRO paper, §7, in 2-byte parameters; per-micro-batch communication is counted each time."""
     model = get_known_model("gpt2")
     setup = TrainingSetup(strategy=strategy, data=8, accumulation=accumulation, precision=HALF)
     sent = sum(bytes_sent_by_kind(model, setup).values())
     assert sent == pytest.approx(times * model.params * 2 * 7 / 8, rel=1e-6)
 
 
-def test_hybrid_sharding_reduces_its_share_over_replicas():
+def test_hybrid_sharding_reduces_its_shard_across_replicas():
     model = get_known_model("gpt2")
     result = bytes_sent_by_kind(model, TrainingSetup(data=32, replicas=4, precision=HALF))
     assert result[TrafficKind.REPLICAS] == pytest.approx(2 * 3 / 4 * model.params * 2 / 8)
@@ -153,7 +153,7 @@ def test_bytes_sent_is_the_sum_of_calls(job):
     hosts=st.sampled_from([2, 3, 16]),
 )
 def test_calibration_recovers_links(inside, outside, a_host, hosts):
-    """Measured rings with the bus of these links give the links."""
+    """Calibration on rings measured at these links' bus bandwidth returns the links."""
     links = LinkRates(
         intra_node=inside, inter_node=min(outside, inside * RING_SHARE / a_host / NIC_SHARE)
     )

@@ -1,4 +1,4 @@
-"""Changes that make a run fit."""
+"""Changes that make a run fit into memory."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def fitting_changes(name, setup, gib):
 
 
 @pytest.mark.parametrize(("name", "setup", "gib"), CASES)
-def test_changes_make_it_fit(name, setup, gib):
+def test_suggested_changes_make_the_run_fit(name, setup, gib):
     result = fitting_changes(name, setup, gib)
     assert result.combined[-1].memory.fit is MemoryFit.FITS
     for change in (*result.single, result.combined[-1]):
@@ -41,37 +41,37 @@ def test_changes_make_it_fit(name, setup, gib):
 
 
 @pytest.mark.parametrize(("name", "setup", "gib"), CASES)
-def test_savings_add_up_and_batch_is_constant(name, setup, gib):
+def test_savings_add_up_and_global_batch_is_constant(name, setup, gib):
     before = estimate_memory(get_known_model(name), setup)
-    together = fitting_changes(name, setup, gib).combined
-    assert all(change.saved > 0 for change in together)
+    combined = fitting_changes(name, setup, gib).combined
+    assert all(change.saved > 0 for change in combined)
     assert (
-        sum(change.saved for change in together)
-        == before.worst.total - together[-1].memory.worst.total
+        sum(change.saved for change in combined)
+        == before.worst.total - combined[-1].memory.worst.total
     )
-    same = [
+    batches = [
         change.setup.global_batch
-        for change in together
+        for change in combined
         if change.setup.world_size == setup.world_size
     ]
-    assert set(same) == {setup.global_batch}
+    assert set(batches) == {setup.global_batch}
 
 
 def test_cheap_changes_precede_expensive_ones():
     setup = TrainingSetup(
         data=8, micro_batch=2, sequence=8192, recompute=ActivationCheckpointing.OPERATIONS
     )
-    alone = [change.what for change in fitting_changes("llama3.1-8b", setup, 80).single]
-    assert alone[0] == "chunk the loss computation"
+    single = [change.what for change in fitting_changes("llama3.1-8b", setup, 80).single]
+    assert single[0] == "chunk the loss computation"
     assert (
-        alone.index("checkpoint activations of whole layers")
-        < alone.index("tensor parallelism 2")
-        < alone.index("use 32 GPUs")
+        single.index("checkpoint activations of whole layers")
+        < single.index("tensor parallelism 2")
+        < single.index("use 32 GPUs")
     )
-    assert "64 GPUs" not in alone
+    assert "64 GPUs" not in single
 
 
-def test_unfittable_run_is_reported():
+def test_run_that_cannot_fit_is_reported():
     setup = TrainingSetup(
         strategy=ShardingStrategy.DDP,
         sequence=4096,
@@ -90,5 +90,5 @@ def test_applied_changes_are_not_suggested():
         offload=OffloadTarget.PARAMETERS,
         sequence=65536,
     )
-    expected = {change.what for change in fitting_changes("llama2-7b", setup, 16).combined}
-    assert not {what for what in expected if what.startswith(("recompute", "parameters", "FSDP2"))}
+    suggested = {change.what for change in fitting_changes("llama2-7b", setup, 16).combined}
+    assert not {what for what in suggested if what.startswith(("recompute", "parameters", "FSDP2"))}

@@ -1,4 +1,4 @@
-"""GPUs are found by common names; clusters are parsed from common notation."""
+"""GPU lookup by common names and cluster parsing from common notation."""
 
 from contextlib import suppress
 
@@ -28,11 +28,11 @@ from holdfast.plan.hardware import Cluster, parse_clusters
         ("AMD Instinct MI300X", "MI300X"),
     ],
 )
-def test_a_gpu_has_many_names(written, name):
+def test_gpu_is_found_by_common_names(written, name):
     assert find_gpu(written).name == name
 
 
-def test_unknown_gpu_names_the_nearest():
+def test_unknown_gpu_error_suggests_the_nearest_name():
     with pytest.raises(UnknownName, match="A100-40G"):
         find_gpu("A1000-40G")
 
@@ -57,7 +57,7 @@ def test_bf16_follows_compute_capability():
 
 
 @pytest.mark.parametrize(
-    ("written", "read"),
+    ("written", "canonical"),
     [
         ("H100", "1 x 1 H100-80G"),
         ("4 V100", "1 x 4 V100-32G"),
@@ -70,10 +70,10 @@ def test_bf16_follows_compute_capability():
         ("8x4090", "1 x 8 RTX-4090"),
     ],
 )
-def test_parse_cluster(written, read):
+def test_parse_cluster(written, canonical):
     result = Cluster.parse(written)
-    assert str(result) == read
-    assert Cluster.parse(read) == result
+    assert str(result) == canonical
+    assert Cluster.parse(canonical) == result
 
 
 def test_mixed_clusters_parse_but_are_not_one_cluster():
@@ -110,6 +110,6 @@ def test_any_text_parses_or_is_rejected(text):
         assert all(each.gpus >= 1 and each.links.inter_node > 0 for each in parse_clusters(text))
 
 
-def test_partial_node_is_a_node():
+def test_resized_cluster_has_a_partial_or_more_nodes():
     assert str(Cluster.parse("4 x 8 A100").resized(2)) == "1 x 2 A100-80G"
     assert str(Cluster.parse("4 x 8 A100").resized(128)) == "16 x 8 A100-80G"

@@ -1,4 +1,4 @@
-"""Layouts multiply to the world size, meet the batch exactly and fit."""
+"""Layouts multiply to the world size, have the exact batch size and fit into memory."""
 
 import re
 from itertools import product
@@ -33,7 +33,8 @@ def test_65_billion_parameters_fit_into_two_nodes():
     assert result.best
     assert not result.tight
     for each in result.best:
-        assert each.setup.shards_parameters  # 16 bytes per parameter are 61 of 79 GiB on each of 16
+        # 16 bytes per parameter: 61 of 79 GiB on each of 16 GPUs
+        assert each.setup.shards_parameters
         assert each.setup.tensor <= 8
         assert each.memory.fit is MemoryFit.FITS
     assert {len(row) for row in result.table_rows()} == {len(HEADINGS)}
@@ -56,13 +57,13 @@ PUBLISHED = [
 def test_published_layouts_fit_and_are_competitive(name, written, batch, sequence, degrees):
     model, cluster = get_known_model(name), Cluster.parse(written)
     tensor, pipeline, context, expert = degrees
-    asked = LayoutOptions(tensor=tensor, pipeline=pipeline, context=context, expert=expert)
-    theirs = find_layouts(model, cluster, batch, sequence, options=asked)
-    assert not theirs.tight
-    run = theirs.best[0].setup
+    published = LayoutOptions(tensor=tensor, pipeline=pipeline, context=context, expert=expert)
+    result = find_layouts(model, cluster, batch, sequence, options=published)
+    assert not result.tight
+    run = result.best[0].setup
     assert (run.tensor, run.pipeline, run.context, run.expert) == degrees
     best = find_layouts(model, cluster, batch, sequence).best[0]
-    assert 0.85 < theirs.best[0].step.tokens_per_s / best.step.tokens_per_s <= 1
+    assert 0.85 < result.best[0].step.tokens_per_s / best.step.tokens_per_s <= 1
 
 
 @settings(max_examples=examples(20))
@@ -74,13 +75,13 @@ def test_published_layouts_fit_and_are_competitive(name, written, batch, sequenc
     st.integers(1, 400),
     st.sampled_from([512, 2048, 8192]),
 )
-def test_every_layout_has_all_gpus_the_batch_exactly_and_room(name, written, batch, sequence):
+def test_every_layout_uses_all_gpus_has_the_exact_batch_and_fits(name, written, batch, sequence):
     model, cluster = get_known_model(name), Cluster.parse(written)
     try:
         result = find_layouts(model, cluster, batch, sequence)
     except InvalidValue as error:
-        offered = [int(each) for each in re.findall(r"\d+", str(error.next_step))]
-        assert all(find_layouts(model, cluster, each, sequence) for each in offered)
+        suggested = [int(each) for each in re.findall(r"\d+", str(error.next_step))]
+        assert all(find_layouts(model, cluster, each, sequence) for each in suggested)
         return
     assert bool(result.best) != bool(result.shortage)
     speeds = [each.step.tokens_per_s for each in result.best]
@@ -126,7 +127,7 @@ def test_search_matches_exhaustive_search(name, written, batch, sequence, flash)
 
 @pytest.mark.parametrize("nodes", [48, 96, 192])
 def test_zero3_is_slower_than_3d_parallelism_at_175b(nodes):
-    """D. Narayanan et al. (2021), table 2: by 6 % on 384 A100, and by more on more (no flash attention then)."""
+    """D. Narayanan et al. (2021), table 2: 6 % on 384 A100s, more on larger clusters (no flash attention)."""
     cluster, old = (
         Cluster.parse(f"{nodes} x 8 A100-80G"),
         msgspec.structs.replace(BASE_SETUP, flash=False),
@@ -142,10 +143,10 @@ def test_zero3_is_slower_than_3d_parallelism_at_175b(nodes):
     assert zero3.setup.tensor == zero3.setup.pipeline == 1
 
 
-def test_replicas_win_where_the_network_is_slow():
-    """oumi-ai/oumi#213: a model of 2 B on 4 nodes of GCP with 100 Gbit/s, 1.34 times as fast with HSDP.
+def test_hybrid_sharding_is_fastest_on_a_slow_network():
+    """oumi-ai/oumi#213: a 2B model on 4 GCP nodes with 100 Gbit/s is 1.34 times as fast with HSDP.
 
-    Taken to be reduced in bf16, which it does not say: reduced in fp32 the model of time has the other one in front.
+    The issue does not state the reduction dtype; bf16 is assumed. With fp32 the time model ranks FSDP first.
     """
     model = msgspec.structs.replace(
         get_known_model("llama2-7b"),
@@ -195,7 +196,7 @@ def test_cross_node_tensor_parallelism_is_opt_in():
     cluster = Cluster.parse("2 x 2 A100-80G")
     result = find_layouts(LLAMA_65B, cluster, 8, 512)
     assert not result.best
-    across = find_layouts(
+    cross_node = find_layouts(
         LLAMA_65B,
         cluster,
         8,
@@ -203,7 +204,7 @@ def test_cross_node_tensor_parallelism_is_opt_in():
         options=LayoutOptions(tensor=4, strategies=(ShardingStrategy.FSDP2,)),
         base=msgspec.structs.replace(BASE_SETUP, offload=OffloadTarget.PARAMETERS),
     )
-    assert across.best[0].setup.tensor == 4
+    assert cross_node.best[0].setup.tensor == 4
 
 
 def test_tight_layouts_are_opt_in_or_last_resort():
@@ -212,14 +213,14 @@ def test_tight_layouts_are_opt_in_or_last_resort():
     tight = find_layouts(LLAMA_65B, cluster, 512, options=LayoutOptions(tight=True))
     assert (safe.tight, tight.tight) == (False, True)
     assert tight.best[0].step.tokens_per_s > safe.best[0].step.tokens_per_s
-    without = find_layouts(
+    unfused = find_layouts(
         LLAMA_65B, cluster, 512, base=msgspec.structs.replace(BASE_SETUP, fused_optimizer=False)
     )
-    assert without.tight
-    assert {each.memory.fit for each in without.best} == {MemoryFit.TIGHT}
+    assert unfused.tight
+    assert {each.memory.fit for each in unfused.best} == {MemoryFit.TIGHT}
 
 
-def test_the_simplest_is_as_good_and_has_no_more_kinds():
+def test_simplest_layout_is_nearly_as_fast_with_fewer_kinds_of_parallelism():
     result = find_layouts(get_known_model("llama3.1-8b"), Cluster.parse("8 H100"), 64, 8192)
     kinds = [
         sum(each > 1 for each in (run.tensor, run.pipeline, run.context))
@@ -232,13 +233,13 @@ def test_the_simplest_is_as_good_and_has_no_more_kinds():
 # ---- invalid input
 
 
-def test_infeasible_batch_names_the_nearest():
+def test_infeasible_batch_error_suggests_the_nearest():
     cluster = Cluster.parse("16 x 8 H100")
     model = get_known_model("llama2-7b")
-    with pytest.raises(InvalidValue, match=r"7 sequences.* meets it exactly; use 16") as refused:
+    with pytest.raises(InvalidValue, match=r"7 sequences.* meets it exactly; use 16") as raised:
         find_layouts(model, cluster, 7, 512)
-    (offered,) = re.findall(r"use (\d+)", str(refused.value))
-    assert find_layouts(model, cluster, int(offered), 512).best
+    (suggested,) = re.findall(r"use (\d+)", str(raised.value))
+    assert find_layouts(model, cluster, int(suggested), 512).best
 
 
 @pytest.mark.parametrize(
@@ -286,7 +287,7 @@ def test_zero_batch_is_rejected(batch, sequence):
         find_layouts(get_known_model("gpt2"), Cluster.parse("8 A100"), batch, sequence)
 
 
-def test_misfit_has_shortage():
+def test_model_that_does_not_fit_has_a_shortage():
     result = find_layouts(get_known_model("llama3.1-405b"), Cluster.parse("8 H100"), 128, 8192)
     assert result.best == ()
     assert result.shortage.memory.fit is MemoryFit.DOES_NOT_FIT
@@ -296,7 +297,7 @@ def test_misfit_has_shortage():
 
 
 def search_exhaustively(query):
-    """(shape, seconds of the fastest that fits with it), by trying all there is."""
+    """Return (shape, seconds of its fastest fitting setup) by trying every combination."""
     fastest = {}
     for shape in space.enumerate_shapes(
         query.model, query.cluster, query.base.sequence, query.options

@@ -1,4 +1,4 @@
-"""Memory by part, compared with published peaks and papers, and its invariants."""
+"""Compare memory by part with published peaks, and check its invariants."""
 
 import itertools
 
@@ -35,7 +35,7 @@ FSDP = (ShardingStrategy.FSDP1, ShardingStrategy.FSDP2)
 # ---- published figures
 
 #: pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md: model, peak reserved GiB, setup.
-#: Norms were not fused then.
+#: Norms were not fused in these runs.
 RESERVED = [
     (
         "llama3.1-8b",
@@ -118,7 +118,7 @@ def test_reserved_memory_matches_published_peaks(name, gib, how):
     assert result.reserved / GIB == pytest.approx(gib, rel=0.05)
 
 
-#: torch's FSDPMemTracker on fake tensors, torch 2.13, at depths 4 and 8 and extrapolated, or at full depth: GiB.
+#: torch's FSDPMemTracker on fake tensors, torch 2.13, at depths 4 and 8 and extrapolated, or at full depth, in GiB.
 TRACKED = [
     (
         "llama3.1-8b",
@@ -162,7 +162,7 @@ TRACKED = [
 
 
 @pytest.mark.parametrize(("name", "gib", "how"), TRACKED)
-def test_tensors_match_the_tracker(name, gib, how):
+def test_tensor_memory_matches_the_tracker(name, gib, how):
     assert estimate_memory(
         get_known_model(name), TrainingSetup(**how)
     ).worst.tensors / GIB == pytest.approx(gib, rel=0.03)
@@ -170,7 +170,7 @@ def test_tensors_match_the_tracker(name, gib, how):
 
 #: pytorch/torchtitan, docs/performance.md, on A100s of 79.15 GiB; Llama 3.1 405B on H100s of 95 GiB.
 @pytest.mark.parametrize(
-    ("name", "gib", "how", "answer"),
+    ("name", "gib", "how", "fit"),
     [
         (
             "llama2-13b",
@@ -221,9 +221,9 @@ def test_tensors_match_the_tracker(name, gib, how):
         ),
     ],
 )
-def test_published_outcomes_are_predicted(name, gib, how, answer):
+def test_published_outcomes_are_predicted(name, gib, how, fit):
     run = TrainingSetup(**{"data": 64, "sequence": 4096, "fused_norms": False, **how})
-    assert estimate_memory(get_known_model(name), run, int(gib * GIB)).fit is answer
+    assert estimate_memory(get_known_model(name), run, int(gib * GIB)).fit is fit
 
 
 #: S. Rajbhandari et al. (2019), figure 1: GB for 7.5 B parameters on 64 ranks.
@@ -236,7 +236,7 @@ def test_published_outcomes_are_predicted(name, gib, how, answer):
         (ShardingStrategy.ZERO3, 1.9),
     ],
 )
-def test_states_match_the_zero_paper(strategy, gb):
+def test_model_states_match_the_zero_paper(strategy, gb):
     size = count_parameters(get_known_model("llama2-7b"))._replace(
         layers=1, matrices=7_500_000_000, norms=0, embedding=0, head=0, last_norm=0
     )
@@ -316,14 +316,14 @@ def test_parts_are_nonnegative_and_sum_to_total(model, setup):
 
 
 @given(MODELS, POWERS, st.sampled_from([1, 2, 3, 5, 8]))
-def test_stages_and_tensor_ranks_have_each_parameter_once(model, tensor, pipeline):
+def test_stages_and_tensor_ranks_partition_the_parameters(model, tensor, pipeline):
     run = TrainingSetup(tensor=tensor, pipeline=pipeline)
     size = count_parameters(model)
-    every = [stage_parameters(size, run, stage) for stage in range(pipeline)]
+    stages = [stage_parameters(size, run, stage) for stage in range(pipeline)]
     norms = size.norms * size.layers + size.last_norm  # on every tensor-parallel rank
     copies = size.head if model.tied and pipeline > 1 else 0  # a tied head on a separate stage
-    assert sum(own.layers for own in every) == model.layers
-    assert sum(own.total for own in every) * tensor - (
+    assert sum(own.layers for own in stages) == model.layers
+    assert sum(own.total for own in stages) * tensor - (
         tensor - 1
     ) * norms - copies == pytest.approx(model.params)
 
@@ -331,12 +331,12 @@ def test_stages_and_tensor_ranks_have_each_parameter_once(model, tensor, pipelin
 @given(
     st.integers(1, 64).flatmap(lambda stages: st.tuples(st.just(stages), st.integers(stages, 200)))
 )
-def test_layers_are_assigned_whole(stages_and_layers):
+def test_stages_have_balanced_numbers_of_layers(stages_and_layers):
     stages, layers = stages_and_layers
-    dealt = [layers_on_stage(layers, stages, stage) for stage in range(stages)]
-    assert sum(dealt) == layers
-    assert min(dealt) >= 0
-    assert max(dealt) - min(dealt) <= 3
+    counts = [layers_on_stage(layers, stages, stage) for stage in range(stages)]
+    assert sum(counts) == layers
+    assert min(counts) >= 0
+    assert max(counts) - min(counts) <= 3
 
 
 @given(MODELS, SETUPS, st.sampled_from([1, 8]))
@@ -344,27 +344,27 @@ def test_shards_of_all_ranks_sum_to_the_model(model, setup, expert):
     setup = changed(setup, expert=min(expert, setup.data), offload=OffloadTarget.NONE)
     assume(model.experts > 1 or setup.expert == 1)
     own = stage_parameters(count_parameters(model), setup, 0)
-    here = model_states(own, setup)
-    whole = own.dense + own.experts * setup.expert
+    states = model_states(own, setup)
+    total = own.dense + own.experts * setup.expert
     form, ranks = setup.precision, setup.shards
     if setup.shards_parameters:
-        kept = form.master if setup.strategy in FSDP else form.compute
-        assert here.parameters * ranks == pytest.approx(whole * kept)
-        assert here.gradients * ranks == pytest.approx(whole * form.gradient)
+        weight_bytes = form.master if setup.strategy in FSDP else form.compute
+        assert states.parameters * ranks == pytest.approx(total * weight_bytes)
+        assert states.gradients * ranks == pytest.approx(total * form.gradient)
     if setup.strategy is not ShardingStrategy.DDP and setup.strategy not in FSDP:
-        assert here.master * ranks == pytest.approx(whole * form.master)
+        assert states.master * ranks == pytest.approx(total * form.master)
     if setup.strategy is not ShardingStrategy.DDP and setup.optimizer is OptimizerKind.ADAMW:
-        assert here.optimizer * ranks == pytest.approx(2 * whole * form.state)
+        assert states.optimizer * ranks == pytest.approx(2 * total * form.state)
 
 
 @given(MODELS, SETUPS)
 def test_checkpointing_never_needs_more_memory(model, setup):
     plain = estimate_memory(model, changed(setup, recompute=ActivationCheckpointing.NONE)).worst
-    assert estimate_memory(model, setup).worst.reserved <= plain.reserved + 16  # of rounding
+    assert estimate_memory(model, setup).worst.reserved <= plain.reserved + 16  # rounding
 
 
 @given(MODELS, SETUPS)
-def test_more_shards_never_need_more(model, setup):
+def test_more_shards_never_need_more_memory(model, setup):
     assert (
         estimate_memory(model, changed(setup, data=2 * setup.data)).worst.total
         <= estimate_memory(model, setup).worst.total + 16
@@ -395,7 +395,7 @@ def test_offloaded_states_are_on_the_host(model, setup):
 
 @given(MODELS, SETUPS)
 def test_strategies_are_ordered_by_sharding(model, setup):
-    held_by = [
+    stages = [
         estimate_memory(
             model,
             changed(
@@ -409,7 +409,7 @@ def test_strategies_are_ordered_by_sharding(model, setup):
             ShardingStrategy.ZERO3,
         )
     ]
-    states = [result.parameters + result.master + result.optimizer for result in held_by]
+    states = [result.parameters + result.master + result.optimizer for result in stages]
     assert all(one >= other for one, other in itertools.pairwise(states))
 
 
@@ -429,17 +429,17 @@ def test_large_vocabulary_peaks_at_the_loss():
 
 
 @pytest.mark.parametrize("loss", [LossKernel.COMPILED, LossKernel.FUSED, LossKernel.CHUNKED])
-def test_other_losses_need_less(loss):
+def test_other_loss_kernels_need_less_memory(loss):
     assert peak(loss=loss, micro_batch=4).total < peak(micro_batch=4).total
 
 
-def test_without_flash_attention_scores_grow_with_the_square():
+def test_attention_scores_grow_quadratically_without_flash_attention():
     short, long = peak(flash=False), peak(flash=False, sequence=16384)
     assert long.activations > 3 * short.activations
     assert peak(sequence=16384).activations == pytest.approx(2 * peak().activations, rel=0.01)
 
 
-def test_a_ring_of_context_ranks_gathers_keys_and_values():
+def test_context_parallel_ranks_gather_keys_and_values():
     alone, ring = (
         layer_activations(
             get_known_model("llama2-7b"),
@@ -461,18 +461,20 @@ def test_tied_head_counts_once():
 
 def test_experts_are_sharded_by_expert_parallelism():
     model = get_known_model("mixtral-8x7b")
-    whole, divided = (
+    replicated, sharded = (
         estimate_rank_memory(
             model, TrainingSetup(strategy=ShardingStrategy.DDP, data=8, expert=each)
         )
         for each in (1, 8)
     )
     experts = 32 * 8 * 3 * 4096 * 14336
-    assert whole.parameters - divided.parameters == pytest.approx(2 * experts * 7 / 8, rel=1e-3)
+    assert replicated.parameters - sharded.parameters == pytest.approx(
+        2 * experts * 7 / 8, rel=1e-3
+    )
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "bytes_a_weight"),
+    ("optimizer", "bytes_per_weight"),
     [
         (OptimizerKind.SGD, 0),
         (OptimizerKind.MOMENTUM, 4),
@@ -480,12 +482,12 @@ def test_experts_are_sharded_by_expert_parallelism():
         (OptimizerKind.ADAMW_8BIT, 2.03125),
     ],
 )
-def test_optimizer_states_match_published_sizes(optimizer, bytes_a_weight):
+def test_optimizer_states_match_published_sizes(optimizer, bytes_per_weight):
     result = estimate_rank_memory(
         get_known_model("llama2-7b"),
         TrainingSetup(strategy=ShardingStrategy.DDP, optimizer=optimizer),
     )
-    assert result.optimizer == pytest.approx(bytes_a_weight * get_known_model("llama2-7b").params)
+    assert result.optimizer == pytest.approx(bytes_per_weight * get_known_model("llama2-7b").params)
 
 
 def test_factored_optimizers_need_less_memory():
@@ -500,19 +502,19 @@ def test_factored_optimizers_need_less_memory():
     assert 0.5 * adam < muon < 0.53 * adam
 
 
-def test_buckets_of_ddp_are_a_copy_of_the_gradients_unless_they_are_views():
+def test_ddp_buckets_copy_the_gradients_unless_they_are_views():
     copied, viewed = (
         peak(strategy=ShardingStrategy.DDP, bucket_views=each) for each in (False, True)
     )
     assert copied.buffers - viewed.buffers == 4 * get_known_model("llama3.1-8b").params
 
 
-def test_more_stages_than_layers_are_refused():
+def test_more_stages_than_layers_are_rejected():
     with pytest.raises(InvalidValue, match="llama2-7b has 32 layers"):
         estimate_memory(get_known_model("llama2-7b"), TrainingSetup(pipeline=64))
 
 
-def test_small_gradient_shards_strand_blocks():
+def test_small_gradient_shards_fragment_reserved_memory():
     short, long = (
         peak(sequence=sequence, recompute=ActivationCheckpointing.FULL)
         for sequence in (1024, 65536)
@@ -524,7 +526,7 @@ def test_small_gradient_shards_strand_blocks():
     assert short.reserve < 0.1 * short.tensors
 
 
-def test_a_margin_within_the_error_is_tight():
+def test_margin_within_the_model_error_is_tight():
     total = peak().total
     answers = [
         estimate_memory(

@@ -1,4 +1,4 @@
-"""Exact parameters of published models; operations per token as published MFU counts them."""
+"""Parameter counts of published models, and FLOPs per token as published MFU figures count them."""
 
 import msgspec
 import pytest
@@ -59,7 +59,7 @@ def test_parameters_match_published_counts(name):
     assert get_known_model(name).params == PUBLISHED[name]
 
 
-def test_active_params_count_chosen_experts():
+def test_active_params_count_only_selected_experts():
     assert get_known_model("mixtral-8x7b").active_params == pytest.approx(
         12.9e9, rel=0.005
     )  # A. Q. Jiang et al. (2024)
@@ -77,8 +77,9 @@ def test_active_params_count_chosen_experts():
 def test_flops_match_published_mfu(name, sequence, tokens_per_s, mfu):
     result = (
         get_known_model(name).flops_per_token(sequence) * tokens_per_s / 312e12
-    )  # NVIDIA's data sheet, BF16 without sparsity
-    assert result * 100 == pytest.approx(mfu, rel=0.02)  # theirs also counts position embeddings
+    )  # NVIDIA's datasheet, BF16 without sparsity
+    # The published MFU also counts position embeddings.
+    assert result * 100 == pytest.approx(mfu, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_flops_match_published_mfu(name, sequence, tokens_per_s, mfu):
         ),
     ],
 )
-def test_config_json_gives_the_known_model(config, name):
+def test_config_json_matches_the_known_model(config, name):
     assert msgspec.structs.replace(transformer_from_config(config), name=name) == KNOWN_MODELS[name]
 
 
@@ -160,7 +161,7 @@ def test_invalid_configurations_are_rejected(change, error, why):
         transformer_from_config({**LLAMA, **change})
 
 
-def test_unknown_model_names_the_nearest():
+def test_unknown_model_error_suggests_the_nearest_name():
     with pytest.raises(UnknownName, match="did you mean llama3"):
         get_known_model("lama3-8b")
     assert get_known_model("LLaMA2-7B").name == "llama2-7b"

@@ -1,4 +1,4 @@
-"""The generated programs create the planned groups: run by 8 ranks over gloo."""
+"""Generated programs create the planned process groups on 8 gloo ranks."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from holdfast.plan.layout.process_groups import build_process_groups
 from holdfast.plan.setup import TrainingSetup
 from tests.unit.training.collectives.ranks import run
 
-#: With and without experts, context ranks and replicas; pipelines outside and inside.
+#: With and without experts, context ranks and replicas; pipeline as outermost or inner dimension.
 CASES = [
     (TrainingSetup(data=2, tensor=2, context=2, expert=2), "tp-cp-ep-dp-pp"),
     (TrainingSetup(data=4, replicas=2, pipeline=2), "tp-cp-ep-dp-pp"),
@@ -19,7 +19,7 @@ CASES = [
 
 
 def create_groups(_: int, programs: list[str]) -> list[dict[str, list[int]]]:
-    """Return this rank's groups by each program."""
+    """Return this rank's groups as created by each program."""
     result = []
     for program in programs:
         names: dict[str, object] = {"__name__": "generated"}
@@ -35,10 +35,10 @@ def create_groups(_: int, programs: list[str]) -> list[dict[str, list[int]]]:
 
 @pytest.mark.slow
 def test_eight_ranks_create_the_planned_groups(tmp_path: Path) -> None:
-    wanted = [build_process_groups(setup, order) for setup, order in CASES]
-    programs = [render_mesh_code(result, "cpu") for result in wanted]
+    planned = [build_process_groups(setup, order) for setup, order in CASES]
+    programs = [render_mesh_code(groups, "cpu") for groups in planned]
     for rank, each in enumerate(run(8, create_groups, tmp_path, programs)):
-        assert each == [result.groups_of_rank(rank) for result in wanted]
+        assert each == [groups.groups_of_rank(rank) for groups in planned]
 
 
 @pytest.mark.parametrize(("setup", "order"), CASES)

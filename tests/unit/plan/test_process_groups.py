@@ -1,4 +1,4 @@
-"""Groups partition the ranks for each kind, as in torchtitan and Megatron-LM."""
+"""The groups of each kind partition the ranks, as in torchtitan and Megatron-LM."""
 
 import pytest
 from hypothesis import given
@@ -18,12 +18,12 @@ from holdfast.plan.setup import ShardingStrategy, TrainingSetup
 
 from .setup_strategies import jobs
 
-#: Two tensor-parallel ranks, four stages.
+#: 2 data-parallel ranks, 2 tensor-parallel ranks, 4 pipeline stages.
 SIXTEEN = TrainingSetup(strategy=ShardingStrategy.DDP, data=2, tensor=2, pipeline=4)
 
 
 def test_groups_match_megatrons_example():
-    """megatron/core/parallel_state.py, ``initialize_model_parallel``: 16 GPUs, 2 of them tensor and 4 pipeline."""
+    """megatron/core/parallel_state.py, ``initialize_model_parallel``: 16 GPUs, tensor degree 2, pipeline degree 4."""
     result = build_process_groups(SIXTEEN)
     assert result.ranks("tp").tolist() == [[each, each + 1] for each in range(0, 16, 2)]
     assert result.ranks("pp").tolist() == [
@@ -41,14 +41,14 @@ def test_groups_match_megatrons_example():
     ]
 
 
-def test_another_order_moves_the_pipeline_inside():
+def test_order_determines_the_pipeline_stride():
     result = build_process_groups(SIXTEEN, "tp-cp-ep-pp-dp")
     assert result.ranks("pp").tolist()[0] == [0, 2, 4, 6]
     assert result.ranks("dp").tolist()[0] == [0, 8]
     assert not verify_groups(result, 16)
 
 
-def test_the_mesh_is_torchtitans():
+def test_mesh_matches_torchtitan():
     result = build_process_groups(
         TrainingSetup(data=4, replicas=2, tensor=2, context=2, pipeline=2, expert=4)
     )
@@ -87,26 +87,26 @@ def test_groups_of_any_setup_are_valid(job, order):
 
 
 def test_cross_node_tensor_groups_are_reported():
-    inside, across = (
+    one_node, cross_node = (
         TrainingSetup(data=2, tensor=8, pipeline=2),
         TrainingSetup(tensor=16, pipeline=2),
     )
     assert {
-        each.kind: each.nodes for each in place_process_groups(build_process_groups(inside), 8)
+        each.kind: each.nodes for each in place_process_groups(build_process_groups(one_node), 8)
     } == {
         "pp": 2,
         "dp_shard": 2,
         "tp": 1,
     }
-    assert verify_groups(build_process_groups(inside), 32, 8) == []
-    (problem,) = verify_groups(build_process_groups(across), 32, 8)
+    assert verify_groups(build_process_groups(one_node), 32, 8) == []
+    (problem,) = verify_groups(build_process_groups(cross_node), 32, 8)
     assert str(problem) == "tp: 2 of 2 groups cross nodes of 8, as ranks 0 to 15 in nodes 0 and 1"
 
 
 # ---- user-defined groups
 
 
-def test_find_differences_detects_halved_shards():
+def test_ranks_without_a_group_are_reported():
     own = {"pp": [[rank % 4 + 8 * stage for stage in range(2)] for rank in range(4)]}
     (problem,) = verify_groups(own, 16)
     assert str(problem) == "pp: ranks 4 to 7 and 12 to 15 are in no group, 50% of all"
@@ -158,14 +158,14 @@ def test_group_problems_name_their_ranks(own, expected):
     ),
     st.integers(1, 9),
 )
-def test_groups_contain_each_rank_once(own, world):
-    flawless = {problem.kind for problem in verify_groups(own, world)}.isdisjoint(own)
+def test_groups_are_accepted_only_if_they_partition_the_ranks(own, world):
+    accepted = {problem.kind for problem in verify_groups(own, world)}.isdisjoint(own)
     partition = all(
         sorted(rank for group in lists for rank in group) == list(range(world))
         and len({*map(len, lists)}) == 1
         for lists in own.values()
     )
-    assert flawless == partition
+    assert accepted == partition
 
 
 @pytest.mark.parametrize(
@@ -184,12 +184,12 @@ def test_invalid_orders_are_rejected(order):
 
 @pytest.mark.parametrize("rank", [-1, 16])
 def test_invalid_rank_is_rejected(rank):
-    for ask in (
+    for lookup in (
         build_process_groups(SIXTEEN).groups_of_rank,
         build_process_groups(SIXTEEN).mesh.coordinates,
     ):
         with pytest.raises(InvalidValue, match="valid ranks are 0 to 15"):
-            ask(rank)
+            lookup(rank)
 
 
 @pytest.mark.parametrize("world", [0, -1, 1 << 30])

@@ -1,4 +1,4 @@
-"""Savings and slowdowns of each change."""
+"""Memory savings and slowdown of each suggested change."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def find_relief(setup, missing=None, gib=80):
 
 def test_sufficient_and_fast_options_come_first():
     result = find_relief(TrainingSetup(data=8, micro_batch=2, sequence=8192))
-    enough = [option.sufficient for option in result.options]
-    assert enough == sorted(enough, reverse=True)
-    assert any(enough)
-    lost = [option.slowdown for option in result.options if option.sufficient]
-    assert lost == sorted(lost)
+    sufficient = [option.sufficient for option in result.options]
+    assert sufficient == sorted(sufficient, reverse=True)
+    assert any(sufficient)
+    slowdowns = [option.slowdown for option in result.options if option.sufficient]
+    assert slowdowns == sorted(slowdowns)
     names = [option.change.what for option in result.options]
     assert names.index("chunk the loss computation") < names.index(
         "checkpoint activations of cheap operations"
@@ -44,15 +44,17 @@ def test_savings_and_slowdowns_match_the_models():
         for each in find_relief(setup).options
         if each.change.what == "checkpoint activations of whole layers"
     )
-    again = TrainingSetup(
+    recomputing = TrainingSetup(
         data=8, micro_batch=2, sequence=8192, recompute=ActivationCheckpointing.FULL
     )
     assert (
         option.saved
-        == estimate_memory(MODEL, setup).worst.total - estimate_memory(MODEL, again).worst.total
+        == estimate_memory(MODEL, setup).worst.total
+        - estimate_memory(MODEL, recomputing).worst.total
     )
     speeds = [
-        estimate_step_time(MODEL, each, CLUSTER).tokens_per_s_per_gpu for each in (setup, again)
+        estimate_step_time(MODEL, each, CLUSTER).tokens_per_s_per_gpu
+        for each in (setup, recomputing)
     ]
     assert option.slowdown == pytest.approx(1 - speeds[1] / speeds[0])
     assert 0.1 < option.slowdown < 0.35
@@ -60,13 +62,13 @@ def test_savings_and_slowdowns_match_the_models():
 
 def test_changes_must_save_the_missing_bytes():
     setup = TrainingSetup(data=8, micro_batch=1, sequence=8192)
-    usual = {option.change.what: option.sufficient for option in find_relief(setup).options}
+    default = {option.change.what: option.sufficient for option in find_relief(setup).options}
     sufficient_by_change = {
         option.change.what: option.sufficient
         for option in find_relief(setup, missing=20 * GIB).options
     }
-    assert usual["chunk the loss computation"]
-    assert not sufficient_by_change["chunk the loss computation"]  # 11 GiB less
+    assert default["chunk the loss computation"]
+    assert not sufficient_by_change["chunk the loss computation"]  # saves only 11 GiB
     assert sufficient_by_change["checkpoint activations of cheap operations"]
 
 

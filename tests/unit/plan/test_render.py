@@ -1,4 +1,4 @@
-"""The terminal report and page of a plan: bars to scale, and the result first."""
+"""Terminal report and HTML page of a plan: the result comes first and bars are to scale."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_parts_have_unique_letters_and_descriptions():
 @pytest.mark.parametrize(
     ("bar", "cells"), [(SMALL, "P" * 5 + "O" * 14), (LARGE, "O" * 29 + "A" * 29)]
 )
-def test_a_bar_is_as_long_as_its_parts(bar, cells):
+def test_bar_length_matches_its_parts(bar, cells):
     drawn = "".join(text for text, _ in stacked_cells(bar, 120 * GIB))
     assert drawn.replace("│", "").replace("·", "") == cells
     assert drawn.index("│") == round(80 * BAR_COLUMNS / 120)
@@ -85,14 +85,14 @@ def test_report_starts_with_result_and_is_100_columns_wide():
     assert "                  $ holdfast plan m".strip() in [line.strip() for line in lines]
 
 
-def test_misfit_bar_exceeds_the_gpu():
+def test_oversized_bar_exceeds_the_gpu_limit():
     text = render_report(make_view(fit="does not fit", headline="no", bars=(SMALL, LARGE)))
     assert text.startswith("✗ no")
     assert "│AAAA" in text.replace("O│", "│") or "│A" in text
 
 
-def test_page_escapes_text_and_draws_everything():
-    dealt = BatchSummary(
+def test_page_escapes_text_and_draws_all_sections():
+    batch = BatchSummary(
         64, 3.5, None, (BatchShare("A100", "ranks 0-1", 24, (12, 12), 2.4),), "how"
     )
     page = render_page.plan_page(
@@ -100,7 +100,7 @@ def test_page_escapes_text_and_draws_everything():
             headline="<script>alert(1)</script>",
             bars=(SMALL, LARGE),
             step=SPEED,
-            batch=dealt,
+            batch=batch,
             curve=(ScalePoint(8, 100.0, 1.0), ScalePoint(16, 150.0, 0.75, "reducing gradients")),
             drawings=(GroupDrawing("Tensor groups", "expected", (0, 0, 1, 1)),),
             world_size=4,
@@ -138,10 +138,10 @@ def test_gpus_are_coloured_by_group_within_nodes():
 
 
 def test_curve_points_are_below_full_efficiency():
-    found = render_page.curve_drawing(
+    curve = render_page.curve_drawing(
         (ScalePoint(8, 100.0, 1.0), ScalePoint(16, 150.0, 0.75, "why"), ScalePoint(32, 200.0, 0.5))
     )
-    ideal = [float(place.split(",")[1]) for place in found.ideal.split()]
-    assert found.dots[0].y == ideal[0]
-    assert all(dot.y > full for dot, full in zip(found.dots[1:], ideal[1:], strict=True))
-    assert [dot.is_bend for dot in found.dots] == [False, True, False]
+    ideal = [float(point.split(",")[1]) for point in curve.ideal.split()]
+    assert curve.dots[0].y == ideal[0]
+    assert all(dot.y > full for dot, full in zip(curve.dots[1:], ideal[1:], strict=True))
+    assert [dot.is_bend for dot in curve.dots] == [False, True, False]

@@ -1,4 +1,4 @@
-"""A plan of a user's module: its counts and its simulated run, both stubbed here."""
+"""Plans of a user's module; its counts and its simulated run are stubs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def module_summary(**more):
 
 @pytest.fixture
 def make_request(monkeypatch):
-    """Return requests for a module with given counts; a run of it needs what gpt2 needs."""
+    """Return a factory of requests for a module; its simulated run uses the memory of gpt2."""
 
     def simulate(_, setup, memory, **__):
-        memory_ = estimate_memory(GPT2, setup, memory)
+        estimate = estimate_memory(GPT2, setup, memory)
         return SimulatedStep(
-            memory=memory_,
+            memory=estimate,
             model=module_summary(),
             layers=12,
             depths=(1, 2),
@@ -63,14 +63,14 @@ def test_recognized_transformer_is_planned_as_one(make_request):
 
 
 def test_module_properties_are_planned(make_request):
-    """Unfused norms save more, and dropout saves its masks."""
-    usual = make_plan(make_request(module_summary(transformer=GPT2))).run
+    """Unfused norms save more activations, and dropout saves its masks."""
+    default = make_plan(make_request(module_summary(transformer=GPT2))).run
     own = make_plan(
         make_request(module_summary(transformer=GPT2, unfused_norms=True, dropout=True))
     ).run
     assert not own.setup.fused_norms
     assert own.setup.dropout
-    assert own.memory.worst.activations > usual.memory.worst.activations
+    assert own.memory.worst.activations > default.memory.worst.activations
 
 
 def test_simulation_is_compared_with_formulas(make_request):

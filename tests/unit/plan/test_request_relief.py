@@ -1,4 +1,4 @@
-"""Changes for a run that was out of memory, from its setup and its log or snapshot."""
+"""Suggested changes for an out-of-memory run, from its setup and its log or snapshot."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def run_failed_plan(*arguments):
     )
 
 
-def test_log_gives_missing_bytes_and_models_give_changes(tmp_path):
+def test_log_gives_missing_bytes_and_plan_suggests_changes(tmp_path):
     (tmp_path / "train.log").write_text(LOG.format(held="74.80", idle="0.60"))
-    expected = run_failed_plan("--micro-batch", "2", "--failed", str(tmp_path))
-    assert expected.return_value == 1
-    text = " ".join(expected.output.split())
+    result = run_failed_plan("--micro-batch", "2", "--failed", str(tmp_path))
+    assert result.return_value == 1
+    text = " ".join(result.output.split())
     assert "tensors at the failure: 76.8 GiB" in text
     assert "at least 819.2 MiB were missing" in text
     assert "checkpoint activations of whole layers: 91.6 GiB less" in text
@@ -62,12 +62,12 @@ def test_snapshot_gives_json_numbers(tmp_path):
 
 def test_logs_without_oom_are_inconclusive(tmp_path):
     (tmp_path / "train.log").write_text("[rank3]: KeyError: 'label'\n")
-    expected = run_failed_plan("--failed", str(tmp_path))
-    assert expected.return_value == 3
-    assert "do not show why memory ran out" in expected.output
+    result = run_failed_plan("--failed", str(tmp_path))
+    assert result.return_value == 3
+    assert "do not show why memory ran out" in result.output
 
 
-def test_invalid_input_gives_one_sentence(tmp_path):
+def test_invalid_input_is_rejected(tmp_path):
     with pytest.raises(MissingFile):
         run_failed_plan("--failed", str(tmp_path / "missing"))
     (tmp_path / "train.log").write_text(LOG.format(held="74.80", idle="0.60"))

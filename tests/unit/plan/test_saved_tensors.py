@@ -1,4 +1,4 @@
-"""Tensors that torch saves for backward of one layer, compared with the formulas."""
+"""Compare the tensors that torch saves for backward of one layer with the formulas."""
 
 import warnings
 
@@ -64,7 +64,7 @@ WIDE = Transformer(
 
 
 class Block(nn.Module):
-    """A layer of ``model``'s form, as it is usually written."""
+    """A transformer layer with the configuration of ``model``, in its usual implementation."""
 
     def __init__(self, model, *, flash, dropout):
         super().__init__()
@@ -82,12 +82,12 @@ class Block(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2))
         self.weights = nn.ParameterList(nn.Parameter(torch.ones(WIDTH)) for _ in range(2))
         self.dropout = nn.Dropout(0.1 if dropout else 0.0)
-        self.enter = nn.ModuleList(nn.Identity() for _ in range(2))  # a gathered sequence
+        self.enter = nn.ModuleList(nn.Identity() for _ in range(2))  # gather the sequence here
 
-    def norm(self, place, x):
+    def norm(self, index, x):
         if self.model.norm_bias:
-            return self.norms[place](x)
-        return rms_norm(x, (WIDTH,), self.weights[place])
+            return self.norms[index](x)
+        return rms_norm(x, (WIDTH,), self.weights[index])
 
     def attention(self, x):
         def heads(each):
@@ -104,7 +104,7 @@ class Block(nn.Module):
         return self.output(result.transpose(1, 2).flatten(2))
 
     def forward(self, x):
-        """Attention and the feed-forward part, each after its norm."""
+        """Apply attention and the feed-forward part, each after its norm."""
 
         def residual(result):
             return self.dropout(result) if self.dropout.p else result
@@ -116,12 +116,12 @@ class Block(nn.Module):
 
 
 def local(tensor):
-    """Return this rank's part."""
+    """Return this rank's shard."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def saved_bytes(block, tokens=TOKENS):
-    """Return the bytes of the distinct saved storages without the weights."""
+    """Return the bytes of the distinct saved storages, excluding the weights."""
     weights = {local(each.detach()).untyped_storage().data_ptr() for each in block.parameters()}
     result = {}
 
@@ -145,7 +145,7 @@ def saved_bytes(block, tokens=TOKENS):
 def test_saved_activations_match_torch(model, flash, dropout):
     block = Block(model, flash=flash, dropout=dropout).to(torch.bfloat16)
     run = TrainingSetup(sequence=TOKENS, flash=flash, dropout=dropout, fused_norms=False)
-    # A CPU saves dropout's masks in the dtype of the input, a GPU as a byte each.
+    # On a CPU, dropout masks have the dtype of the input; on a GPU, one byte per element.
     masks = (HEADS * TOKENS**2 + 2 * TOKENS * WIDTH) if dropout else 0
     assert layer_activations(model, run).saved == pytest.approx(
         saved_bytes(block) - masks, rel=0.01
@@ -154,7 +154,7 @@ def test_saved_activations_match_torch(model, flash, dropout):
 
 @pytest.fixture
 def four_ranks():
-    """A mesh in which this process is the first rank; the others do not exist."""
+    """Return a mesh of 4 ranks; this process is rank 0 and the other ranks do not exist."""
     torch.distributed.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
     yield init_device_mesh("cpu", (4,))
     torch.distributed.destroy_process_group()
@@ -168,9 +168,9 @@ def test_tensor_parallel_activations_match_dtensor(four_ranks, model, sequence_p
     into = ["queries", "keys", "values", "up", *(["gate"] if model.gated else [])]
     plan = {name: ColwiseParallel() for name in into} | {"output": back, "down": back}
     if sequence_parallel:
-        whole = {"input_layouts": (Shard(1),), "desired_input_layouts": (Replicate(),)}
+        gather = {"input_layouts": (Shard(1),), "desired_input_layouts": (Replicate(),)}
         plan |= {"norms.0": SequenceParallel(), "norms.1": SequenceParallel()}
-        plan |= {"enter.0": PrepareModuleInput(**whole), "enter.1": PrepareModuleInput(**whole)}
+        plan |= {"enter.0": PrepareModuleInput(**gather), "enter.1": PrepareModuleInput(**gather)}
     parallelize_module(block, four_ranks, plan)
     run = TrainingSetup(sequence=TOKENS, tensor=4, sequence_parallel=sequence_parallel)
     assert layer_activations(model, run).saved == pytest.approx(
@@ -178,14 +178,14 @@ def test_tensor_parallel_activations_match_dtensor(four_ranks, model, sequence_p
     )
 
 
-def peak_at_loss(spread):
-    """Return the peak bytes of a head and its loss; ``spread`` shards the vocabulary."""
+def peak_at_loss(shard):
+    """Return the peak bytes of a head and its loss; ``shard`` may shard the vocabulary."""
     hidden = torch.randn(TOKENS, 1, dtype=torch.bfloat16, requires_grad=True)
     head = torch.randn(4096, 1, dtype=torch.bfloat16, requires_grad=True)
     tracker = MemTracker()
     with tracker, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = spread(hidden @ head.t())
+        result = shard(hidden @ head.t())
         loss = cross_entropy(result.float(), torch.zeros(TOKENS, dtype=torch.long))
         del result
         loss.backward()

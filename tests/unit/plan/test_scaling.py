@@ -1,4 +1,4 @@
-"""Scaling curves drop for the right reasons, and remedies are valid."""
+"""Scaling curves: reasons for efficiency drops, and valid remedies."""
 
 import msgspec
 import pytest
@@ -30,7 +30,7 @@ MODEL = get_known_model("llama2-7b")
 SETUP = TrainingSetup(data=32, micro_batch=2, sequence=2048)
 
 
-def test_sizes_begin_with_the_ranks_of_one_model():
+def test_gpu_counts_start_at_one_model_replica():
     assert gpu_counts(TrainingSetup(), 8) == (1, 2, 4, 8)
     assert gpu_counts(TrainingSetup(tensor=8, pipeline=3), 100) == (24, 48, 96, 100)
     assert gpu_counts(TrainingSetup(tensor=8), 8) == (8,)
@@ -54,7 +54,7 @@ def test_shard_groups_keep_their_size():
 
 @settings(max_examples=25)
 @given(jobs())
-def test_efficiency_is_a_share(job):
+def test_efficiency_is_at_most_1(job):
     model, setup, cluster = job
     least = setup.tensor * setup.pipeline * setup.context
     result = sweep_gpu_counts(model, setup, cluster, [least * times for times in (1, 2, 4)])
@@ -74,7 +74,7 @@ def test_slow_network_reduces_efficiency_at_second_node():
     assert result.points[-1].efficiency < 0.3
 
 
-def test_constant_global_batch_ends_the_curve():
+def test_curve_ends_where_the_global_batch_cannot_be_split():
     result = sweep_gpu_counts(
         MODEL, TrainingSetup(data=4, micro_batch=2), A100, [4, 8, 16], ScalingMode.STRONG
     )
@@ -112,19 +112,19 @@ def test_remedy_gain_matches_its_step(job):
     model, setup, cluster = job
     before = estimate_step_time(model, setup, cluster)
     for each in find_speed_remedies(model, setup, cluster):
-        again = estimate_step_time(model, each.setup, cluster, each.conditions)
+        after = estimate_step_time(model, each.setup, cluster, each.conditions)
         assert each.gain > 1
-        assert again.tokens_per_s / before.tokens_per_s == pytest.approx(each.gain)
+        assert after.tokens_per_s / before.tokens_per_s == pytest.approx(each.gain)
         assert each.setup.world_size == setup.world_size
 
 
-def test_shards_within_a_node_help_where_the_network_is_slow():
+def test_sharding_within_nodes_helps_on_a_slow_network():
     setup = msgspec.structs.replace(SETUP, precision=Precision(reduced=2))
     result = {each.name: each.gain for each in find_speed_remedies(MODEL, setup, SLOW)}
     assert result["shard within nodes, replicate across nodes (HSDP)"] > 1.2
 
 
-def test_from_ninety_percent_on_8_gpus_to_sixty_on_32():
+def test_efficiency_drop_from_90_to_60_percent_is_explained():
     result = explain_shortfall(
         MODEL, SETUP, A100, (MeasuredThroughput(8, 0.9), MeasuredThroughput(32, 0.6))
     )

@@ -1,4 +1,4 @@
-"""Degrees multiply to the world size; invalid ones are rejected."""
+"""Parallelism degrees multiply to the world size; invalid degrees are rejected."""
 
 import pytest
 

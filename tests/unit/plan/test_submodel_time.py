@@ -1,4 +1,4 @@
-"""Submodels take the time of their trained parts; a single one that of the plain model."""
+"""Step time of submodels depends on their trained parts; one submodel equals the plain model."""
 
 import msgspec
 import pytest
@@ -28,19 +28,19 @@ def test_single_submodel_equals_the_model():
     assert one.exposed == pytest.approx(other.exposed)
 
 
-def test_adapters_save_a_third_of_the_products_and_the_reduction():
+def test_adapters_save_a_third_of_the_matmuls_and_the_gradient_reduction():
     lora = msgspec.structs.replace(WHOLE, trained=False, lora=Lora(rank=16))
-    whole, less = (
+    full, adapters = (
         estimate_submodels_step_time((WHOLE,), SETUP, EIGHT),
         estimate_submodels_step_time((lora,), SETUP, EIGHT),
     )
-    assert 0.6 < less.compute / whole.compute < 0.72
-    assert TrafficKind.REDUCE not in less.exposed
-    assert less.exposed[TrafficKind.GATHER] == pytest.approx(
-        whole.exposed[TrafficKind.GATHER], rel=0.4
+    assert 0.6 < adapters.compute / full.compute < 0.72
+    assert TrafficKind.REDUCE not in adapters.exposed
+    assert adapters.exposed[TrafficKind.GATHER] == pytest.approx(
+        full.exposed[TrafficKind.GATHER], rel=0.4
     )
-    assert less.optimizer < whole.optimizer
-    assert less.mfu <= less.hfu <= 1
+    assert adapters.optimizer < full.optimizer
+    assert adapters.mfu <= adapters.hfu <= 1
 
 
 def test_leading_frozen_submodel_has_no_backward():

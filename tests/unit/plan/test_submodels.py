@@ -1,4 +1,4 @@
-"""Adapters, frozen parts and submodels, compared with torchtune's published table."""
+"""Memory of adapters, frozen parts and submodels, compared with torchtune's published table."""
 
 import msgspec
 import pytest
@@ -34,13 +34,13 @@ RUN = TrainingSetup(
     compiled=True,
     loss=LossKernel.CHUNKED,
 )
-AGAIN = msgspec.structs.replace(RUN, recompute=ActivationCheckpointing.FULL)
+RUN_CHECKPOINTED = msgspec.structs.replace(RUN, recompute=ActivationCheckpointing.FULL)
 #: recipes/configs/llama3_2/3B_lora_single_device.yaml
 ADAPTERS = Lora(64, ("queries", "values", "output", "gate", "up", "down"))
 #: Saved under full checkpointing: the input of each layer.
 INPUTS = 2 * LLAMA.layers * RUN.micro_batch * RUN.sequence * LLAMA.hidden
-#: With its peak at the loss.
-TOGETHER = TrainingSetup(strategy=ShardingStrategy.DDP, micro_batch=16, sequence=2048)
+#: A setup whose memory peak is at the loss.
+LOSS_PEAK = TrainingSetup(strategy=ShardingStrategy.DDP, micro_batch=16, sequence=2048)
 CLIP = Transformer(
     name="clip-vit-l",
     layers=24,
@@ -60,39 +60,41 @@ CLIP = Transformer(
 
 
 @pytest.mark.parametrize(
-    ("submodel", "run", "gone", "gib"),
+    ("submodel", "run", "offloaded", "gib"),
     [
         (Submodel(model=LLAMA), RUN, 0, 42.9),
-        (Submodel(model=LLAMA), AGAIN, 0, 24.9),
-        (Submodel(model=LLAMA, trained=False, lora=ADAPTERS), AGAIN, INPUTS, 8.5),
+        (Submodel(model=LLAMA), RUN_CHECKPOINTED, 0, 24.9),
+        (Submodel(model=LLAMA, trained=False, lora=ADAPTERS), RUN_CHECKPOINTED, INPUTS, 8.5),
         (
             Submodel(model=LLAMA, trained=False, lora=ADAPTERS, frozen_bytes=NF4_BYTES),
-            AGAIN,
+            RUN_CHECKPOINTED,
             INPUTS,
             4.6,
         ),
     ],
 )
-def test_peaks_match_torchtune(submodel, run, gone, gib):
-    # pytorch/torchtune, README.md, "Optimization flags": peak memory active, Llama 3.2 3B in bf16 on one A100; from the
-    # adapters on, layer inputs are on the host
-    assert (estimate_submodels_memory([submodel], run).worst.tensors - gone) / GIB == pytest.approx(
-        gib, rel=0.13
-    )
+def test_peaks_match_torchtune(submodel, run, offloaded, gib):
+    # pytorch/torchtune, README.md, "Optimization flags": peak memory active, Llama 3.2 3B in bf16 on one A100; with
+    # adapters, layer inputs are on the host
+    assert (
+        estimate_submodels_memory([submodel], run).worst.tensors - offloaded
+    ) / GIB == pytest.approx(gib, rel=0.13)
 
 
 def test_embedding_and_head_are_not_quantized():
-    run = msgspec.structs.replace(AGAIN, precision=BF16)
+    run = msgspec.structs.replace(RUN_CHECKPOINTED, precision=BF16)
     model = get_known_model("llama3.1-8b")
-    held = estimate_submodels_memory(
+    parameter_bytes = estimate_submodels_memory(
         [Submodel(model=model, trained=False, lora=Lora(8), frozen_bytes=0.5)], run
     ).worst.parameters
-    ends = 2 * model.vocab * model.hidden
-    assert held == pytest.approx(2 * ends + 0.5 * (model.params - ends), rel=0.01)
+    unquantized = 2 * model.vocab * model.hidden
+    assert parameter_bytes == pytest.approx(
+        2 * unquantized + 0.5 * (model.params - unquantized), rel=0.01
+    )
 
 
 def test_single_trained_submodel_equals_the_model():
-    for run in (RUN, AGAIN, TrainingSetup(data=8)):
+    for run in (RUN, RUN_CHECKPOINTED, TrainingSetup(data=8)):
         assert (
             estimate_submodels_memory([Submodel(model=LLAMA)], run).worst
             == estimate_memory(LLAMA, run).worst
@@ -107,12 +109,12 @@ def test_adapters_are_counted_for_each_matrix():
 def test_leading_frozen_submodel_saves_no_activations():
     def vision(*, trained):
         submodel = Submodel(model=CLIP, tokens=577, trained=trained)
-        return estimate_submodels_memory([submodel, Submodel(model=LLAMA)], TOGETHER).worst
+        return estimate_submodels_memory([submodel, Submodel(model=LLAMA)], LOSS_PEAK).worst
 
     frozen, whole, alone = (
         vision(trained=False),
         vision(trained=True),
-        estimate_memory(LLAMA, TOGETHER).worst,
+        estimate_memory(LLAMA, LOSS_PEAK).worst,
     )
     assert frozen.activations == alone.activations
     assert whole.activations > alone.activations
@@ -122,15 +124,15 @@ def test_leading_frozen_submodel_saves_no_activations():
 
 
 def test_frozen_model_after_trained_one_saves_activations():
-    run = TOGETHER
-    behind = estimate_submodels_memory(
+    run = LOSS_PEAK
+    frozen = estimate_submodels_memory(
         [Submodel(model=CLIP, tokens=577), Submodel(model=LLAMA, trained=False)], run
     ).worst
     whole = estimate_submodels_memory(
         [Submodel(model=CLIP, tokens=577), Submodel(model=LLAMA)], run
     ).worst
-    assert 0.5 * whole.activations < behind.activations < whole.activations
-    assert behind.optimizer < 0.2 * whole.optimizer
+    assert 0.5 * whole.activations < frozen.activations < whole.activations
+    assert frozen.optimizer < 0.2 * whole.optimizer
 
 
 def test_adapters_keep_frozen_weights_in_compute_dtype():
@@ -178,7 +180,7 @@ LLAVA = {
 }
 
 
-def test_config_json_gives_the_known_submodels():
+def test_config_json_matches_the_known_submodels():
     image, language = submodels_from_config(LLAVA)
     known_image, known_language = get_known_submodels("llava-1.6-34b")
     assert image.tokens == 577
@@ -199,7 +201,7 @@ def test_config_json_gives_the_known_submodels():
         ({"hidden_size": "wide"}, InvalidValue),
     ],
 )
-def test_unusable_configuration_is_rejected(change, error):
+def test_invalid_configuration_is_rejected(change, error):
     with pytest.raises(error):
         submodels_from_config({**LLAVA, "vision_config": {**LLAVA["vision_config"], **change}})
 
@@ -207,7 +209,7 @@ def test_unusable_configuration_is_rejected(change, error):
 def test_projector_is_trained_beside_frozen_submodel():
     image, language = get_known_submodels("llava-1.5-7b")
     first = (image, msgspec.structs.replace(language, trained=False))  # LLaVA's first stage
-    result = estimate_submodels_memory(first, TOGETHER).worst
+    result = estimate_submodels_memory(first, LOSS_PEAK).worst
     assert result.optimizer == 8 * image.projector
     assert result.master == 4 * image.projector
 

@@ -1,4 +1,4 @@
-"""A step's time is the sum of its nonnegative parts, and better hardware is never slower."""
+"""Step time is the sum of nonnegative parts, and better hardware is never slower."""
 
 import msgspec
 import pytest
@@ -82,13 +82,13 @@ def test_gathering_overlaps_only_enough_compute():
     many = estimate_step_time(model, TrainingSetup(data=64, micro_batch=8, sequence=2048), cluster)
     assert few.communication / few.seconds > 0.3
     assert many.communication / many.seconds < 0.1
-    alone = estimate_step_time(
+    no_prefetch = estimate_step_time(
         model,
         TrainingSetup(data=64, micro_batch=8, sequence=2048),
         cluster,
         Conditions(prefetch=False),
     )
-    assert alone.exposed[TrafficKind.GATHER] > 1.5 * many.exposed[TrafficKind.GATHER]
+    assert no_prefetch.exposed[TrafficKind.GATHER] > 1.5 * many.exposed[TrafficKind.GATHER]
 
 
 def test_bubble_depends_on_schedule():
@@ -137,7 +137,7 @@ def test_slowest_rank_delays_the_step():
     ).seconds == pytest.approx(before + 1.0)
 
 
-def test_a_newer_kernel_is_faster_on_long_sequences():
+def test_newer_attention_kernels_are_faster_on_long_sequences():
     cluster, setup = Cluster.parse("8 H100"), TrainingSetup(data=8, sequence=65536)
     seconds = [
         estimate_step_time(
@@ -149,7 +149,7 @@ def test_a_newer_kernel_is_faster_on_long_sequences():
 
 
 def test_overhead_is_near_published_measurements():
-    """torchtitan, docs/performance.md: Llama 3 8B, 64 A100-80G, every second layer recomputed; 2,904 tokens/s a GPU."""
+    """torchtitan, docs/performance.md: Llama 3 8B, 64 A100-80G, every second layer recomputed; 2,904 tokens/s per GPU."""
     setup = TrainingSetup(data=64, sequence=8192, recompute=ActivationCheckpointing.SECOND_LAYER)
     result = estimate_step_time(
         get_known_model("llama3-8b"), setup, Cluster.parse("8 x 8 A100-80G")

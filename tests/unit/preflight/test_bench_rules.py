@@ -1,4 +1,4 @@
-"""Rules over measurements: wrong results, slower than before, far below the link."""
+"""Rules on measurements: wrong results, slower than the baseline, far below the link rate."""
 
 from __future__ import annotations
 
@@ -62,17 +62,17 @@ def measured(bandwidth=1e9, latency_s=1e-4, wrong=0, hosts=(HOST,), **more):
     return Measurement(ranks=2, hosts=hosts, series=(series,))
 
 
-def found(now, before=None, tolerance=0.1):
+def findings_of(now, before=None, tolerance=0.1):
     return [(finding.cause, finding.level) for finding in judge(now, before, tolerance)]
 
 
-def test_what_is_as_fast_as_before_and_near_to_the_link_is_no_finding():
-    assert found(measured(), measured()) == []
-    assert found(measured(0.95e9), measured()) == []
-    assert found(measured(2e9, 5e-5), measured()) == []
+def test_fast_measurements_have_no_findings():
+    assert findings_of(measured(), measured()) == []
+    assert findings_of(measured(0.95e9), measured()) == []
+    assert findings_of(measured(2e9, 5e-5), measured()) == []
 
 
-def test_a_smaller_bandwidth_is_an_error_that_names_collective_sizes_and_figures():
+def test_lower_bandwidth_is_an_error_with_collective_sizes_and_figures():
     (finding,) = judge(measured(0.5e9), measured(), 0.1)
     assert (finding.cause, finding.level) == ("collectives-slower-than-before", Level.ERROR)
     assert "all_reduce over gloo takes " in finding.message
@@ -89,9 +89,9 @@ def test_higher_latency_is_distinguished_from_lower_bandwidth():
     assert "for messages up to 64 KiB" in finding.message
 
 
-def test_the_tolerance_is_the_users():
-    assert found(measured(0.85e9), measured(), 0.3) == []
-    assert found(measured(0.5e9), measured(), 1.5) == []
+def test_tolerance_option_applies():
+    assert findings_of(measured(0.85e9), measured(), 0.3) == []
+    assert findings_of(measured(0.5e9), measured(), 1.5) == []
 
 
 def test_a_difference_within_the_noise_has_less_confidence():
@@ -104,7 +104,7 @@ def test_a_difference_within_the_noise_has_less_confidence():
     assert finding.confidence == 0.55
 
 
-def test_wrong_elements_are_an_error_whatever_the_speed():
+def test_wrong_elements_are_an_error_at_any_speed():
     (finding,) = judge(measured(wrong=3))
     assert (finding.cause, finding.level) == ("collective-result-wrong", Level.ERROR)
     assert "15 incorrect elements, first at 8 bytes" in finding.message
@@ -116,12 +116,12 @@ def test_far_below_the_link_is_a_note():
     assert (finding.cause, finding.level) == ("collectives-below-line-rate", Level.NOTE)
     assert (finding.subject.host, finding.subject.link) == ("node1", "eth0")
     assert (
-        found(measured(hosts=(slow, replace(HOST, line_rate=None)))) == []
-    )  # unknown is not judged
-    assert found(measured(hosts=(replace(slow, interface=""),))) == []  # copies in memory
+        findings_of(measured(hosts=(slow, replace(HOST, line_rate=None)))) == []
+    )  # no finding for an unknown rate
+    assert findings_of(measured(hosts=(replace(slow, interface=""),))) == []  # copies within memory
 
 
-def test_on_one_host_nccl_is_held_against_the_gpus_links_and_gloo_beside_it_is_not():
+def test_on_one_host_nccl_is_compared_with_gpu_links_and_gloo_is_not():
     gpus = replace(
         HOST,
         interface="",
@@ -130,12 +130,14 @@ def test_on_one_host_nccl_is_held_against_the_gpus_links_and_gloo_beside_it_is_n
         line="18 NVLinks of 25 GB/s",
     )
     over_gloo = measured(hosts=(gpus,))
-    assert over_gloo.limit(over_gloo.series[0]) == 450e9  # memory's, as no NCCL was measured
-    assert found(over_gloo) == []
+    assert (
+        over_gloo.limit(over_gloo.series[0]) == 450e9
+    )  # memory bandwidth, because NCCL was not measured
+    assert findings_of(over_gloo) == []
     over_nccl = replace(over_gloo.series[0], backend="nccl")
-    both = replace(over_gloo, series=(over_gloo.series[0], over_nccl))
-    assert [both.limit(series) for series in both.series] == [None, 450e9]
-    (finding,) = judge(both)
+    both_backends = replace(over_gloo, series=(over_gloo.series[0], over_nccl))
+    assert [both_backends.limit(series) for series in both_backends.series] == [None, 450e9]
+    (finding,) = judge(both_backends)
     assert finding.message.startswith(
         "all_reduce over nccl, the fastest series, reached 0% of the 450 GB/s"
     )
@@ -151,17 +153,17 @@ def test_on_one_host_nccl_is_held_against_the_gpus_links_and_gloo_beside_it_is_n
         replace(measured(), series=()),
     ],
 )
-def test_a_baseline_that_cannot_be_compared_is_refused_in_one_sentence(other):
-    with pytest.raises(InvalidValue, match=r"^invalid baseline: it ") as told:
+def test_incomparable_baseline_is_rejected_with_one_sentence(other):
+    with pytest.raises(InvalidValue, match=r"^invalid baseline: it ") as raised:
         list(judge(measured(), other))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
 
 
-def test_hosts_of_the_same_kind_may_have_other_names():
-    assert found(measured(), measured(hosts=(replace(HOST, name="node7"),))) == []
+def test_hosts_of_the_same_kind_may_have_different_names():
+    assert findings_of(measured(), measured(hosts=(replace(HOST, name="node7"),))) == []
 
 
-def test_before_time_is_spent_ranks_and_collectives_are_compared():
+def test_ranks_and_collectives_are_compared_before_measuring():
     refuse_unlike(measured(), BenchRequest(), 2)
     with pytest.raises(InvalidValue, match="with 2 ranks, not 8"):
         refuse_unlike(measured(), BenchRequest(), 8)

@@ -14,7 +14,7 @@ from tests.unit.host.gpus.recorded import library
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not())]
 
 PORT = 29500
-#: Generous, as others may use the machine.
+#: Generous, because the machine may be busy.
 LIMIT_S = 45
 
 
@@ -27,7 +27,7 @@ def check(
     only=("--only", "shared-memory"),
     own=None,
 ):
-    """Run the command on each host at once; return the JSON outputs."""
+    """Run the command on all hosts concurrently; return the JSON outputs."""
     nodes, ranks = (
         nodes or [len(nodes_of_job)] * len(nodes_of_job),
         ranks or [host.number for host in nodes_of_job],
@@ -90,7 +90,7 @@ def test_healthy_hosts_and_one_fast_clock():
 def test_all_checks_and_the_smoke_test_on_healthy_hosts():
     """Each host reports its own problems; there is no problem between the hosts.
 
-    The first host runs two smoke-test processes, the other one.
+    The first host runs two smoke-test processes, the second one.
     """
     with hosts(2) as nodes_of_job:
         outputs = check(nodes_of_job, only=(), own=(("--nproc-per-node", 2), ()))
@@ -160,7 +160,7 @@ def test_one_of_four_hosts_drops_packets():
 
 
 def test_a_hung_driver_on_one_host_affects_only_its_check(tmp_path):
-    """The process that queries it really blocks, in a library that replaces the driver's."""
+    """The querying process really blocks, in a library that replaces the driver's."""
     with hosts(2) as nodes_of_job:
         nodes_of_job[1].do("mount", "-t", "tmpfs", "none", "/proc/driver")
         nodes_of_job[1].do("mkdir", "/proc/driver/nvidia")
@@ -178,7 +178,7 @@ def test_a_hung_driver_on_one_host_affects_only_its_check(tmp_path):
         assert each["verdict"]["root"] is None or each["verdict"]["root"]["level"] != "error"
 
 
-def test_hosts_that_cannot_meet_report_why():
+def test_hosts_that_cannot_rendezvous_report_why():
     with hosts(2) as nodes_of_job:
         outputs = check(nodes_of_job, endpoint=NOBODY)
     assert [each["status"] for each in outputs] == [1, 1]

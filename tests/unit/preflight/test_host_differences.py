@@ -1,4 +1,4 @@
-"""Differences between hosts: which hosts, in what, and how severe."""
+"""Differences between hosts: which hosts differ, in what, and how severe it is."""
 
 from holdfast.core.findings import Level, Unknown
 from holdfast.host.checks.system.memory import MemoryResult
@@ -11,13 +11,13 @@ PACKAGES = {"torch": "2.13.0", "numpy": "2.1.0", "nvidia_nccl_cu13": "2.29.7", "
 
 
 def software(code="abc", python="3.11.9", **packages):
-    mine = {name: version for name, version in {**PACKAGES, **packages}.items() if version}
+    installed = {name: version for name, version in {**PACKAGES, **packages}.items() if version}
     return SoftwareResult(
         python=python,
         executable="/usr/bin/python",
         holdfast="0.1.0",
-        packages=mine,
-        fingerprint=environment_fingerprint(python, mine),
+        packages=installed,
+        fingerprint=environment_fingerprint(python, installed),
         code=SourceFingerprint(folder="/job", fingerprint=code, files=3),
     )
 
@@ -38,9 +38,9 @@ def test_equal_hosts_and_a_single_host():
     assert summaries(hosts(software())) == []
 
 
-def test_the_host_with_another_torch_is_named():
-    found = summaries(hosts(software(), software(torch="2.12.1"), software()))
-    assert found == [
+def test_host_with_another_torch_is_reported():
+    findings = summaries(hosts(software(), software(torch="2.12.1"), software()))
+    assert findings == [
         (
             "software-differs-between-hosts",
             Level.ERROR,
@@ -56,9 +56,9 @@ def test_two_hosts_have_no_majority():
     assert message == "nvidia-nccl-cu13 differs between hosts: 2.29.7 on a, (not installed) on b"
 
 
-def test_other_packages_make_one_warning():
-    found = summaries(hosts(software(), software(), software(click="8.2.0", numpy="1.26.4")))
-    assert found == [
+def test_differences_in_other_packages_are_one_warning():
+    findings = summaries(hosts(software(), software(), software(click="8.2.0", numpy="1.26.4")))
+    assert findings == [
         (
             "software-differs-between-hosts",
             Level.WARNING,

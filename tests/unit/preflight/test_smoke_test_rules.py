@@ -1,4 +1,4 @@
-"""From what ranks of a probe failed with to findings. The words of torch are those of 2.13 on gloo, heard in tests."""
+"""Findings from failures of smoke-test ranks. Error texts are those of torch 2.13 on gloo, recorded in tests."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def test_failures_and_their_causes(failure, cause, words):
 
 
 def test_timeouts_of_other_ranks_are_evidence():
-    found = judge(
+    findings = judge(
         [failed(SLOW, rank=0), failed("ifa != nullptr. Unable to find address for: eth9")], "a:1"
     )
-    assert [(finding.cause, finding.subject.rank) for finding in found] == [
+    assert [(finding.cause, finding.subject.rank) for finding in findings] == [
         ("network-interface-wrong", 1)
     ]
-    assert [fact.rank for fact in found[0].evidence] == [0, 1]
+    assert [fact.rank for fact in findings[0].evidence] == [0, 1]
 
 
 def test_timeouts_of_all_ranks_are_one_finding():

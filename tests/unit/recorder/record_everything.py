@@ -14,7 +14,7 @@ one = torch.ones(4)
 
 
 def reduce_from_a_function() -> None:
-    """A call that has a caller, and that no other call's numbers look like."""
+    """Make a call with a caller and with a unique shape."""
     dist.all_reduce(torch.ones(2, 5), dist.ReduceOp.MAX)  # LINE all_reduce
 
 

@@ -1,4 +1,4 @@
-"""Faults: their grammar, and that each one really happens and is diagnosed."""
+"""Injected faults: their grammar, and the diagnosis of each fault in a real job."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from holdfast.recorder.faults import Fault
 
 JOB = Path(__file__).parent / "faulty_job.py"
 
-#: What each fault, on rank 1 of 3 in the middle of the job, must be found to be; None: nothing is wrong with the job.
-FOUND = {
+#: Accepted causes of each fault on rank 1 of 3 in the middle of the job; None: no failure is diagnosed.
+EXPECTED_CAUSES = {
     "hang": {"rank-missing-collective"},
     "exit": {"exit-nonzero"},
     "sigkill": {"rank-killed"},
@@ -28,19 +28,18 @@ FOUND = {
     "wrong-order": {"mismatched-operation"},
     "early-end": {"rank-exits-early"},
     "out-of-memory": {"oom-on-one-rank-then-timeout"},
-    "corrupt": {None},  # NaN is for the checks of numbers, which are not built yet
+    "corrupt": {None},  # numerical checks are not implemented yet
     "device-oom": {"oom-on-one-rank-then-timeout"},
-    "fill-memory": {
-        "host-oom-killed",
-        "python-exception-on-one-rank",
-    },  # the latter where nothing limits memory
-    "kill-loader": {"python-exception-on-one-rank"},  # the job has no loader, and the fault says so
+    # An exception on hosts without a memory limit.
+    "fill-memory": {"host-oom-killed", "python-exception-on-one-rank"},
+    # The job has no loader, and the fault raises an error.
+    "kill-loader": {"python-exception-on-one-rank"},
     "slow-disk": {None},
     "clock-jump": {None},
 }
 
 
-def test_the_grammar() -> None:
+def test_fault_grammar() -> None:
     assert faults.parse_fault(
         "hang@rank=2,step=30;slow@rank=1|3,collective=4,seconds=.5,generation=all"
     ) == (
@@ -57,7 +56,7 @@ def test_the_grammar() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "error", "said"),
+    ("text", "error", "expected"),
     [
         ("hnag@rank=2,step=3", UnknownName, "did you mean hang"),
         ("hang@rnk=2,step=3", UnknownName, "did you mean rank"),
@@ -68,17 +67,19 @@ def test_the_grammar() -> None:
         ("hang", InvalidValue, "exactly one of step="),
     ],
 )
-def test_an_invalid_fault_raises_one_sentence(text: str, error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
+def test_an_invalid_fault_raises_one_sentence(
+    text: str, error: type[Exception], expected: str
+) -> None:
+    with pytest.raises(error, match=expected):
         faults.parse_fault(text)
 
 
-def test_every_fault_has_a_case() -> None:
-    assert FOUND.keys() == faults.FAULT_KINDS.keys()
+def test_every_fault_has_expected_causes() -> None:
+    assert EXPECTED_CAUSES.keys() == faults.FAULT_KINDS.keys()
 
 
-def strike(kind: str, folder: Path) -> None:
-    """Run the job with one fault and hold the verdict to the table."""
+def inject_fault(kind: str, folder: Path) -> None:
+    """Run the job with one fault and compare the verdict with the table."""
     report = folder / "report.json"
     options = [
         "--inject",
@@ -99,7 +100,7 @@ def strike(kind: str, folder: Path) -> None:
         "--act-after",
         "5s",
     ]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, *options, str(JOB)],
         capture_output=True,
         text=True,
@@ -108,21 +109,21 @@ def strike(kind: str, folder: Path) -> None:
         cwd=folder,
     )
     root = json.loads(report.read_text())["verdict"]["root"]
-    assert (root["cause"] if root else None) in FOUND[kind], done.stderr
+    assert (root["cause"] if root else None) in EXPECTED_CAUSES[kind], process.stderr
     if root is None:
-        assert done.returncode == 0, done.stderr
+        assert process.returncode == 0, process.stderr
     else:
-        assert root["subject"]["rank"] == 1, done.stderr
-        assert done.returncode != 0
+        assert root["subject"]["rank"] == 1, process.stderr
+        assert process.returncode != 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["skip-collective", "wrong-shape", "out-of-memory"])
 def test_some_faults_are_detected(kind: str, tmp_path: Path) -> None:
-    strike(kind, tmp_path)
+    inject_fault(kind, tmp_path)
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("kind", faults.FAULT_KINDS)
 def test_every_fault_is_detected(kind: str, tmp_path: Path) -> None:
-    strike(kind, tmp_path)
+    inject_fault(kind, tmp_path)

@@ -1,4 +1,4 @@
-"""The recorder records every collective of an unchanged script, with the user's line."""
+"""The recorder records every collective of an unchanged script with its call site."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ LINES = SCRIPT.read_text().splitlines()
 
 
 def line_of(mark: str) -> int:
-    """The number of the line that ends with ``# LINE mark``."""
+    """Return the number of the line that ends with ``# LINE mark``."""
     return next(number for number, line in enumerate(LINES, 1) if line.endswith(f"# LINE {mark}"))
 
 
 def record(
     folder: Path, mode: str, *arguments: str, native: Path | None = None
 ) -> list[TraceReading]:
-    """Run the script on two ranks, each under the bootstrap; their boxes."""
+    """Run the script on two ranks, each under the bootstrap; return their traces."""
     store = folder / "store"
     ranks = []
     for rank in range(2):
@@ -37,7 +37,7 @@ def record(
             "WORLD_SIZE": "2",
             "TORCHELASTIC_RESTART_COUNT": "0",
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port(store)),
+            "MASTER_PORT": str(shared_port(store)),
             "OMP_NUM_THREADS": "1",
             "HOLDFAST_TRACE": str(folder / f"rank{rank}.trace"),
             "HOLDFAST_RECORDER": mode,
@@ -51,25 +51,25 @@ def record(
     return [TraceReading(folder / f"rank{rank}.trace") for rank in range(2)]
 
 
-def port(memory: Path) -> int:
-    """A free port, the same at every call with the same file."""
-    if not memory.exists():
-        memory.write_text(str(free_port()))
-    return int(memory.read_text())
+def shared_port(port_file: Path) -> int:
+    """Return a free port, the same for every call with the same file."""
+    if not port_file.exists():
+        port_file.write_text(str(free_port()))
+    return int(port_file.read_text())
 
 
 @pytest.fixture(scope="module")
 def native() -> Path:
-    """The compiled recorder; skipped where there is no compiler, as the recorder itself falls back there."""
+    """Return the compiled recorder; skip without a compiler, where the Python recorder is used."""
     if native_extension.find_compiler() is None:
         pytest.skip("no C++ compiler on this machine: the native recorder cannot be built")
-    said: list[str] = []
-    built = build.ensure_built(said.append)
-    assert built is not None, said
-    return built
+    log: list[str] = []
+    library = build.ensure_built(log.append)
+    assert library is not None, log
+    return library
 
 
-#: How often the script makes each (the coalescing manager makes one call of two all-reduces, or two calls).
+#: Number of calls per collective in the script (coalesced all-reduces count as one call or as two).
 EXPECTED = {
     "broadcast": 1,
     "all_gather": 1,
@@ -88,24 +88,24 @@ EXPECTED = {
 ALL_REDUCES = 8  # 1 plain, 2 coalesced, 3 in backward, 1 in the pair, 1 asynchronous
 
 
-def check(boxes: list[TraceReading], *, below: int) -> None:
-    """Both ranks recorded everything, completed, at the script's own lines."""
-    for rank, box in enumerate(boxes):
-        calls = box.recent(1000)
+def check(traces: list[TraceReading], *, below: int) -> None:
+    """Check that both ranks recorded every call as completed, at the script's lines."""
+    for rank, trace in enumerate(traces):
+        calls = trace.recent(1000)
         counts = Counter(call.name for call in calls)
         assert counts["send" if rank == 0 else "recv"] == 2
         assert counts["all_reduce"] + 2 * counts["all_reduce_coalesced"] == ALL_REDUCES + below
         for name, count in EXPECTED.items():
-            assert counts[name] >= count, name  # DDP and FSDP make more of some
+            assert counts[name] >= count, name  # DDP and FSDP call some more often
         assert all(call.site is not None and call.site.file == str(SCRIPT) for call in calls), calls
-        assert box.read_notes().ended is not None
-        assert box.step().number == 3
-        assert box.read_notes().members["0"].ranks == (0, 1)
-        assert not box.notes.dropped
+        assert trace.read_notes().ended is not None
+        assert trace.step().number == 3
+        assert trace.read_notes().members["0"].ranks == (0, 1)
+        assert not trace.notes.dropped
         (reduced,) = [
             call for call in calls if call.site and call.site.line == line_of("all_reduce")
         ]
-        # Every part of a record that C++ and Python lay out by themselves.
+        # Every field of a record that C++ and Python encode separately.
         assert (reduced.name, reduced.dtype, reduced.shape, reduced.elements) == (
             "all_reduce",
             "float32",
@@ -121,34 +121,34 @@ def check(boxes: list[TraceReading], *, below: int) -> None:
         )
     backward = [
         call
-        for call in boxes[0].recent(1000)
+        for call in traces[0].recent(1000)
         if call.site and call.site.line == line_of("backward")
     ]
     assert sum(call.name == "all_reduce" and call.elements == 72 for call in backward) == 3
-    same = [collectives(box) for box in boxes]
+    same = [collectives(trace) for trace in traces]
     assert same[0] == same[1]
 
 
-def collectives(box: TraceReading) -> list[tuple[object, ...]]:
-    """What must be the same on every rank."""
+def collectives(trace: TraceReading) -> list[tuple[object, ...]]:
+    """Return what must be equal on every rank."""
     return [
         (call.group, call.sequence, call.name, call.dtype, call.site)
-        for call in box.recent(1000)
+        for call in trace.recent(1000)
         if not call.is_point_to_point and call.name not in ("scatter", "gather")
     ]
 
 
 def test_the_native_recorder_records_everything(native: Path, tmp_path: Path) -> None:
-    boxes = record(tmp_path, "native", "below-autograd", "fsdp", native=native)
-    check(boxes, below=2)
-    for box in boxes:
-        assert box.read_notes().words[0].startswith("recorder: native")
-        assert box.pending() == []
-        reduced = [call.elements for call in box.recent(1000) if call.name == "all_reduce"]
+    traces = record(tmp_path, "native", "below-autograd", "fsdp", native=native)
+    check(traces, below=2)
+    for trace in traces:
+        assert trace.read_notes().words[0].startswith("recorder: native")
+        assert trace.pending() == []
+        reduced = [call.elements for call in trace.recent(1000) if call.name == "all_reduce"]
         assert reduced.count(6) == 1  # the functional collective
         assert reduced.count(7) == 1  # the one in inference mode
         sharded = [
-            call for call in box.recent(1000) if call.site and call.site.line == line_of("fsdp")
+            call for call in trace.recent(1000) if call.site and call.site.line == line_of("fsdp")
         ]
         assert {"all_gather_into_tensor", "reduce_scatter_tensor"} <= {
             call.name for call in sharded
@@ -156,12 +156,12 @@ def test_the_native_recorder_records_everything(native: Path, tmp_path: Path) ->
 
 
 def test_the_python_recorder_records_the_same(tmp_path: Path) -> None:
-    boxes = record(tmp_path, "python")
-    check(boxes, below=0)
-    assert not [call for box in boxes for call in box.pending() if call.certain]
+    traces = record(tmp_path, "python")
+    check(traces, below=0)
+    assert not [call for trace in traces for call in trace.pending() if call.certain]
 
 
-def test_without_a_trace_the_script_just_runs(tmp_path: Path) -> None:
+def test_without_a_trace_the_script_runs_unrecorded(tmp_path: Path) -> None:
     script = tmp_path / "plain.py"
     script.write_text("import sys; print(__name__, sys.argv, __file__); sys.exit(3)")
     command = [sys.executable, "-m", "holdfast.recorder.bootstrap", str(script), "--flag", "x"]

@@ -1,4 +1,4 @@
-"""A compiled recorder that breaks collectives is refused; the Python recorder is used."""
+"""A compiled recorder that breaks collectives is rejected; the Python recorder is used."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from holdfast.recorder import build, self_test
 
 PACKAGE = Path(holdfast.__file__).parent
 
-#: Has the recorder compile what it runs on torch before 2.9: kernels at the Autograd key.
+#: Makes the recorder compile the kernels for torch before 2.9, at the Autograd key.
 AT_AUTOGRAD = ("#define HOLDFAST_AT_BACKEND (", "#define HOLDFAST_AT_BACKEND 0 && (")
-#: The fault that this guards against: no kernel is left after an alias key, so every collective raised an error.
-NO_KERNEL_LEFT = (
+#: A past bug: no kernel remains after an alias key, so every collective raises an error.
+NO_KERNEL_AFTER_ALIAS_KEY = (
     "c10::after_autograd_keyset",
     "c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, K)",
 )
 
-#: Has what self_test needs of a recorder, and installs by the statements in Python that stand at %s.
+#: A minimal recorder for self_test; installing it executes the Python statements at %s.
 STUB = """
 #include <Python.h>
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -35,7 +35,7 @@ EXPORT unsigned long holdfast_begin(...) { return 0; }
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(400),  # two of them compile the recorder
+    pytest.mark.timeout(400),  # two tests compile the recorder
     pytest.mark.skipif(
         native_extension.find_compiler() is None,
         reason="no C++ compiler on this machine: nothing to test",
@@ -44,7 +44,7 @@ pytestmark = [
 
 
 def patch(source: Path, *changes: tuple[str, str]) -> None:
-    """Replace the first text of each pair by the second; each must be there once."""
+    """Replace the first text of each pair by the second; the first must occur exactly once."""
     text = source.read_text()
     for old, new in changes:
         assert text.count(old) == 1, old
@@ -54,7 +54,9 @@ def patch(source: Path, *changes: tuple[str, str]) -> None:
 
 def test_a_job_runs_although_the_compiled_recorder_breaks_collectives(tmp_path: Path) -> None:
     shutil.copytree(PACKAGE, tmp_path / "holdfast", ignore=shutil.ignore_patterns("__pycache__"))
-    patch(tmp_path / "holdfast/recorder/native/recorder.cpp", AT_AUTOGRAD, NO_KERNEL_LEFT)
+    patch(
+        tmp_path / "holdfast/recorder/native/recorder.cpp", AT_AUTOGRAD, NO_KERNEL_AFTER_ALIAS_KEY
+    )
     script = tmp_path / "job.py"
     script.write_text(
         "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\ntotal = torch.ones(1)\n"
@@ -96,7 +98,7 @@ def test_a_job_runs_although_the_compiled_recorder_breaks_collectives(tmp_path: 
     assert ["Compiling the recorder" in output for output in outputs] == [
         True,
         False,
-    ]  # the verdict is kept
+    ]  # the self-test result is cached
 
 
 def test_the_kernels_of_older_torch_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,8 +106,8 @@ def test_the_kernels_of_older_torch_pass(tmp_path: Path, monkeypatch: pytest.Mon
     patch(tmp_path / "native" / "recorder.cpp", AT_AUTOGRAD)
     monkeypatch.setattr(build, "SOURCES", tmp_path / "native")
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
-    said: list[str] = []
-    assert build.ensure_built(said.append) is not None, said
+    log: list[str] = []
+    assert build.ensure_built(log.append) is not None, log
 
 
 @pytest.mark.parametrize(
@@ -120,27 +122,27 @@ def test_the_kernels_of_older_torch_pass(tmp_path: Path, monkeypatch: pytest.Mon
         ("import os; os._exit(3)", "exit status 3"),
     ],
 )
-def test_unsuitable_recorders_are_refused(statements: str, why: str, tmp_path: Path) -> None:
+def test_broken_recorders_are_rejected(statements: str, why: str, tmp_path: Path) -> None:
     source = tmp_path / "stub.cpp"
     source.write_text(STUB.replace("%s", f'"{statements}"'))
-    said: list[str] = []
+    log: list[str] = []
     library = native_extension.build_extension(
-        tmp_path / "stub.so", [f"-I{sysconfig.get_paths()['include']}", str(source)], said.append
+        tmp_path / "stub.so", [f"-I{sysconfig.get_paths()['include']}", str(source)], log.append
     )
-    assert library is not None, said
+    assert library is not None, log
     assert (self_test.run_self_test(library) or "passed").startswith(why)
 
 
-def test_a_host_where_gloo_fails_does_not_refuse_the_recorder(
+def test_recorder_is_not_rejected_permanently_where_gloo_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the recorder the collectives fail too: the recorder is not used, and tested again at the next start."""
+    """Collectives also fail without the recorder: it is not used now, and tested again at the next start."""
     shutil.copytree(build.SOURCES, tmp_path / "native")
     (tmp_path / "native" / "recorder.cpp").write_text("// nothing to load")
     monkeypatch.setattr(build, "SOURCES", tmp_path / "native")
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
     monkeypatch.setitem(self_test._ENVIRONMENT, "GLOO_SOCKET_IFNAME", "no-such-interface")
-    said: list[str] = []
-    assert build.ensure_built(said.append) is None
-    assert "gloo also fails without it" in said[-1]
+    log: list[str] = []
+    assert build.ensure_built(log.append) is None
+    assert "gloo also fails without it" in log[-1]
     assert list((tmp_path / "cache").iterdir()) == []

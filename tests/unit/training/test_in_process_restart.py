@@ -1,4 +1,4 @@
-"""Which errors count as another rank's death, and how a survivor waits for its order."""
+"""Which errors count as a peer failure, and how a surviving rank waits for its restart order."""
 
 import json
 import threading
@@ -13,7 +13,7 @@ from holdfast.training import in_process_restart
 
 
 @pytest.mark.parametrize(
-    ("error", "of_a_peer"),
+    ("error", "is_peer_failure"),
     [
         (
             RuntimeError(
@@ -28,39 +28,39 @@ from holdfast.training import in_process_restart
         (KeyError("NCCL"), False),
     ],
 )
-def test_errors_that_another_ranks_death_may_cause(error, of_a_peer):
-    assert in_process_restart._is_peer_failure(error) is of_a_peer
+def test_errors_caused_by_a_peer_failure(error, is_peer_failure):
+    assert in_process_restart._is_peer_failure(error) is is_peer_failure
     raised_from, raised_beside, hidden = TypeError(), TypeError(), TypeError()
     raised_from.__cause__ = raised_beside.__context__ = hidden.__context__ = error
     hidden.__suppress_context__ = True  # raise … from None
     assert [
         in_process_restart._is_peer_failure(each) for each in (raised_from, raised_beside, hidden)
     ] == [
-        of_a_peer,
-        of_a_peer,
+        is_peer_failure,
+        is_peer_failure,
         False,
     ]
 
 
 @pytest.fixture
-def box(tmp_path, monkeypatch):
+def trace(tmp_path, monkeypatch):
     monkeypatch.setenv("HOLDFAST_TRACE", str(tmp_path / "rank0.trace"))
     return tmp_path / "rank0.trace"
 
 
-def answered(box, answer):
-    """Return the calls that :func:`in_place` made after a peer error, for this agent answer."""
+def train_until_peer_error(trace, answer):
+    """Run ``train`` in :func:`in_place` with this agent answer; per call, whether the in-place mark existed."""
     calls = []
 
     def train():
-        calls.append((box.parent / "rank0.trace.in-place").exists())
+        calls.append((trace.parent / "rank0.trace.in-place").exists())
         raise RuntimeError("Connection closed by peer")
 
     def agent():
-        while not (box.parent / "rank0.trace.waits").exists():
+        while not (trace.parent / "rank0.trace.waits").exists():
             time.sleep(0.001)
-        (box.parent / "new").write_text(json.dumps(answer))
-        (box.parent / "new").rename(box.parent / "rank0.trace.again")
+        (trace.parent / "new").write_text(json.dumps(answer))
+        (trace.parent / "new").rename(trace.parent / "rank0.trace.again")
 
     thread = threading.Thread(target=agent)
     thread.start()
@@ -70,40 +70,42 @@ def answered(box, answer):
     return calls
 
 
-def test_if_no_rank_died_the_error_is_raised_and_no_files_remain(box):
-    assert answered(box, {}) == [True]
-    assert list(box.parent.iterdir()) == []
+def test_if_no_rank_died_the_error_is_raised_and_no_files_remain(trace):
+    assert train_until_peer_error(trace, {}) == [True]
+    assert list(trace.parent.iterdir()) == []
 
 
-def test_an_unrelated_error_is_raised_immediately(box):
+def test_an_unrelated_error_is_raised_immediately(trace):
     def train():
-        raise ValueError("mine")
+        raise ValueError("unrelated")
 
-    with pytest.raises(ValueError, match="mine"):
+    with pytest.raises(ValueError, match="unrelated"):
         in_process_restart.in_place(train)
-    assert list(box.parent.iterdir()) == []
+    assert list(trace.parent.iterdir()) == []
 
 
-def test_waiting_ranks_are_released_if_none_died_and_a_silent_one_is_logged_once(box, monkeypatch):
+def test_waiting_ranks_are_released_if_none_died_and_unresponsive_ones_are_reported_once(
+    trace, monkeypatch
+):
     monkeypatch.setattr(worker_replacement, "NO_DEATH_TIMEOUT_S", 0.05)
     monkeypatch.setattr(worker_replacement, "ACCEPT_TIMEOUT_S", 0.05)
     environments = {
-        0: {"HOLDFAST_TRACE": str(box)},
-        1: {"HOLDFAST_TRACE": str(box.with_name("rank1.trace"))},
+        0: {"HOLDFAST_TRACE": str(trace)},
+        1: {"HOLDFAST_TRACE": str(trace.with_name("rank1.trace"))},
     }
     survivors = worker_replacement.SurvivingRanks()
     survivors.release_waiting(environments)
     assert survivors.take_unresponsive() == []
-    box.with_name("rank0.trace.waits").touch()
+    trace.with_name("rank0.trace.waits").touch()
     survivors.release_waiting(environments)
-    assert not box.with_name("rank0.trace.again").exists()
+    assert not trace.with_name("rank0.trace.again").exists()
     time.sleep(0.1)
     survivors.release_waiting(environments)
-    assert json.loads(box.with_name("rank0.trace.again").read_text()) == {}
+    assert json.loads(trace.with_name("rank0.trace.again").read_text()) == {}
     assert in_process_restart.has_restart_order()
 
     survivors.notify(environments, {0, 1})
-    box.with_name("rank1.trace.again").unlink()  # it accepted the restart
+    trace.with_name("rank1.trace.again").unlink()  # it accepted the restart
     time.sleep(0.1)
     assert survivors.take_unresponsive() == [0]
     assert survivors.take_unresponsive() == []

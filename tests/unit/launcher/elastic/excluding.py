@@ -28,7 +28,7 @@ class Hooks:
     def import_state(self, state):
         """Do nothing."""
 
-    def worker_environment(self, rank, generation):  # noqa: ARG002 - the agent's
+    def worker_environment(self, rank, generation):  # noqa: ARG002 - the agent's interface
         return {}
 
     def workers_started(self, generation):
@@ -38,10 +38,10 @@ class Hooks:
         up = len(list(Path().glob("up*"))) == 2 and status.waiting_nodes >= int(
             os.environ.get("STANDING_BY", "0")
         )
-        wanted = up and self.current.leader and self.current.number == 0
+        is_due = up and self.current.leader and self.current.number == 0
         return (
             Order(action=OrderAction.EXCLUDE, reason="its disk is gone", grace_s=1.0, excluded=(1,))
-            if wanted
+            if is_due
             else None
         )
 

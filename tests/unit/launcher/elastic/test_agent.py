@@ -1,4 +1,4 @@
-"""The agent calls its hooks and carries out orders, with real workers that need no torch."""
+"""The agent calls its hooks and executes orders, with real workers without torch."""
 
 import signal
 import time
@@ -28,7 +28,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 
 
 class Hooks:
-    """Records every call; returns ``order`` once all workers run or one has ended."""
+    """Records every call; returns ``order`` once all workers run or one has exited."""
 
     def __init__(self, order=None):
         self.calls = []
@@ -79,7 +79,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         termination, "adopt_orphans", lambda: None
-    )  # it cannot be undone in pytest's process
+    )  # cannot be undone in pytest's process
 
     def start(source, hooks, *arguments, restarts=1):
         Path("script.py").write_text(source)

@@ -1,4 +1,4 @@
-"""torchrun's command line with our options, log files, and interruptible waits."""
+"""torchrun's command line with holdfast's options, log files, and interruptible waits."""
 
 import argparse
 import os
@@ -49,16 +49,16 @@ def options(text):
 
 @pytest.mark.parametrize("text", COMMAND_LINES)
 def test_torchrun_arguments_are_parsed_as_by_torchrun(text):
-    ours = vars(options(text))
-    assert {name: ours.pop(name) for name in ("recorder", "inject", "run_dir")} == {
+    parsed = vars(options(text))
+    assert {name: parsed.pop(name) for name in ("recorder", "inject", "run_dir")} == {
         "recorder": None,
         "inject": [],
         "run_dir": None,
     }
-    assert ours == vars(torchrun.parse_args(text.split()))
+    assert parsed == vars(torchrun.parse_args(text.split()))
 
 
-def test_our_options_are_parsed_with_those_of_torchrun():
+def test_holdfast_options_are_parsed_with_those_of_torchrun():
     settings = options(
         "--nproc-per-node 2 --inject a --recorder off --inject b train.py --inject c"
     )

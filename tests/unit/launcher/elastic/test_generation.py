@@ -20,12 +20,12 @@ def stores():
 def boards(stores):
     created = [StatusBoard(store, node, 2) for node, store in enumerate(stores)]
     yield created
-    for board in reversed(created):  # the leader, whose store it is, goes last
+    for board in reversed(created):  # the leader owns the store and closes last
         board.close(2)
 
 
 def meet(rendezvous, where, *, restarts):
-    """Join one node per count of restarts at the same time."""
+    """Join one node per restart count at the same time."""
     joined = {}
 
     def arrive(node):
@@ -47,11 +47,11 @@ def meet(rendezvous, where, *, restarts):
     return [joined[node] for node in sorted(joined)]
 
 
-def until(true, limit_s=10):
+def wait_until(condition, limit_s=10):
     end = time.monotonic() + limit_s
-    while not true() and time.monotonic() < end:
+    while not condition() and time.monotonic() < end:
         time.sleep(0.01)
-    return true()
+    return condition()
 
 
 def order(reason):
@@ -90,10 +90,10 @@ def test_all_nodes_adopt_the_state_of_the_node_with_most_restarts(restarts):
 
 
 def test_workers_can_use_the_store():
-    (alone,) = meet(HashStore(), "holdfast", restarts=(0,))
-    worker = TCPStore(alone.address, alone.port, is_master=False)
+    (single_node,) = meet(HashStore(), "holdfast", restarts=(0,))
+    worker = TCPStore(single_node.address, single_node.port, is_master=False)
     worker.set("key", "text")
-    assert alone.store.get("key") == b"text"
+    assert single_node.store.get("key") == b"text"
 
 
 def test_a_board_of_one_node_needs_no_store():
@@ -105,22 +105,22 @@ def test_a_board_of_one_node_needs_no_store():
     board.close(1)
 
 
-def test_nodes_read_what_others_post(boards):
+def test_nodes_read_posts_of_other_nodes(boards):
     leader, other = boards
     other.post("summary", "old")
     other.post("summary", "new")
     other.post("call", "1")
-    assert until(lambda: leader.read("call"))
+    assert wait_until(lambda: leader.read("call"))
     assert leader.read("summary") == {1: "new"}
     leader.post("done", "1")
-    assert until(lambda: other.read("done") == {0: "1"})
+    assert wait_until(lambda: other.read("done") == {0: "1"})
 
 
 def test_the_first_proposal_applies_to_all_nodes(boards):
     boards[1].propose(order("of node 1"))
-    assert until(lambda: boards[1].order() is not None)
+    assert wait_until(lambda: boards[1].order() is not None)
     boards[0].propose(order("of node 0"))
-    assert until(lambda: boards[0].order() is not None)
+    assert wait_until(lambda: boards[0].order() is not None)
     assert [board.order() for board in boards] == [order("of node 1")] * 2
 
 
@@ -129,7 +129,7 @@ def test_an_order_proposed_just_before_the_leader_leaves_is_read(boards):
     leader.propose(order("stop"))
     leaving = threading.Thread(target=leader.close, args=(5,))
     leaving.start()
-    assert until(lambda: other.order() == order("stop"))
+    assert wait_until(lambda: other.order() == order("stop"))
     other.close(0)
     leaving.join(5)
     assert not leaving.is_alive()
@@ -137,9 +137,9 @@ def test_an_order_proposed_just_before_the_leader_leaves_is_read(boards):
 
 def test_a_node_without_a_leader_decides_alone(stores, capfd):
     board = StatusBoard(stores.pop(), 1, 2)
-    stores.clear()  # the server ends with its last reference
+    stores.clear()  # the server stops with its last reference
     board.post("call", "1")
-    assert until(lambda: board.lost)
+    assert wait_until(lambda: board.lost)
     board.propose(order("alone"))
     assert board.order() == order("alone")
     capfd.readouterr()  # torch prints a stack

@@ -1,4 +1,4 @@
-"""A node that is sent away leaves, and the job goes on without it. Two agents on loopback, workers without torch."""
+"""An excluded node leaves and the job continues without it: two agents on loopback, workers without torch."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ def free_port():
 def test_the_job_continues_without_an_excluded_node(tmp_path, holder, free_port):
     (tmp_path / "worker.py").write_text(WORKER)
     nodes = []
-    for number in (0, 1):  # the node whose process is the older one is node 0
+    for number in (0, 1):  # the node that starts first is node 0
         conf = f"is_host={int(number == holder)},last_call_timeout=20,read_timeout=60"
         where = (
             "--rdzv-backend",

@@ -1,4 +1,4 @@
-"""What ranks print is shown line by whole line, however it was written; torch's own TailLog does the reading."""
+"""Output of ranks is printed in complete lines, however it was written; torch's TailLog reads it."""
 
 import io
 import os
@@ -15,8 +15,8 @@ from holdfast.launcher.elastic.output_tail import whole_lines
 SOON_S = 10.0
 
 
-class Shown(io.StringIO):
-    """What a terminal got; each write is kept by itself."""
+class FakeTerminal(io.StringIO):
+    """A fake terminal that records each write."""
 
     def __init__(self):
         super().__init__()
@@ -27,36 +27,36 @@ class Shown(io.StringIO):
         return super().write(text)
 
 
-class Printing:
-    """Two ranks that print into files, as torch has them do, and what is shown of it."""
+class PrintingRanks:
+    """Two ranks that print into files, as under torchrun, and the printed output."""
 
     def __init__(self, folder):
         self.files = {rank: folder / f"{rank}.log" for rank in (0, 1)}
-        self.shown = Shown()
+        self.terminal = FakeTerminal()
         prefixes = {rank: f"[rank{rank}]: " for rank in self.files}
         names = {rank: str(path) for rank, path in self.files.items()}
-        self._tail = TailLog("worker", names, self.shown, prefixes, interval_sec=0.01).start()
+        self._tail = TailLog("worker", names, self.terminal, prefixes, interval_sec=0.01).start()
 
     def write(self, rank, text):
         with self.files[rank].open("a") as file:
             file.write(text)
-        time.sleep(0.05)  # it is looked at in between
+        time.sleep(0.05)  # TailLog reads in between
 
     def until(self, text):
         end = time.monotonic() + SOON_S
-        while text not in self.shown.getvalue():
-            assert time.monotonic() < end, self.shown.getvalue()
+        while text not in self.terminal.getvalue():
+            assert time.monotonic() < end, self.terminal.getvalue()
             time.sleep(0.01)
 
     def stop(self):
         self._tail.stop()
-        return self.shown.getvalue()
+        return self.terminal.getvalue()
 
 
 @pytest.fixture
 def printing(tmp_path):
     with whole_lines():
-        job = Printing(tmp_path)
+        job = PrintingRanks(tmp_path)
         yield job
         job.stop()
 
@@ -69,7 +69,7 @@ def print_in_pieces(job):
     job.write(0, "  loss 1.1\n")
 
 
-def test_a_line_written_in_parts_is_printed_whole(printing):
+def test_a_line_written_in_parts_is_printed_at_once(printing):
     print_in_pieces(printing)
     lines = printing.stop().splitlines()
     assert [line for line in lines if "rank0" in line] == [
@@ -77,12 +77,12 @@ def test_a_line_written_in_parts_is_printed_whole(printing):
         "[rank0]: step  23  loss 1.1",
     ]
     assert [line for line in lines if "rank1" in line] == ["[rank1]: rank 1: done"]
-    assert all(text.endswith("\n") for text in printing.shown.writes)
+    assert all(text.endswith("\n") for text in printing.terminal.writes)
 
 
 def test_torch_prints_the_parts_separately(tmp_path):
-    """Where this fails, torch shows whole lines by itself, and ``launcher/elastic/output_tail.py`` may go."""
-    job = Printing(tmp_path)
+    """If this fails, torch prints complete lines itself, and ``launcher/elastic/output_tail.py`` can be removed."""
+    job = PrintingRanks(tmp_path)
     print_in_pieces(job)
     assert "[rank0]: step  22  loss 1.172897\n" not in job.stop()
 
@@ -109,7 +109,7 @@ def test_a_line_of_a_megabyte_is_printed_in_parts(printing):
     assert max(map(len, parts)) < 70_000
 
 
-def test_a_job_prints_whole_lines(tmp_path):
+def test_a_job_prints_complete_lines(tmp_path):
     script = tmp_path / "job.py"
     script.write_text(
         "import os, sys, time\n"
@@ -140,5 +140,5 @@ def test_a_job_prints_whole_lines(tmp_path):
     )
     printed = [line for line in done.stdout.splitlines() if " step " in line]
     assert done.returncode == 0, done.stdout
-    wanted = [f"[rank{rank}]: rank {rank} step {step}" for rank in (0, 1) for step in range(40)]
-    assert sorted(printed) == sorted(wanted), done.stdout
+    expected = [f"[rank{rank}]: rank {rank} step {step}" for rank in (0, 1) for step in range(40)]
+    assert sorted(printed) == sorted(expected), done.stdout

@@ -1,4 +1,4 @@
-"""Terminating workers with all processes that they started."""
+"""Termination of workers and all processes that they started."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ for escapes in (False, True):
 print("up", flush=True)
 time.sleep(1000)
 """
-#: Adopts the orphans of its worker; in a separate process, because adopting cannot be undone.
+#: Becomes the subreaper of its worker; in a separate process, because this cannot be undone.
 ADOPTS = """
 import os, signal, subprocess, sys, time
 from holdfast.launcher.elastic import termination
@@ -87,7 +87,7 @@ def test_a_frozen_worker_is_killed_at_once(start, when):
         worker.send_signal(signal.SIGSTOP)
         os.waitid(
             os.P_PID, worker.pid, os.WSTOPPED | os.WNOWAIT
-        )  # of two signals at once SIGTERM would be the first
+        )  # of two pending signals SIGTERM is delivered first
     else:
         subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -STOP {worker.pid}"]).wait()
     assert time_termination(worker) < 5

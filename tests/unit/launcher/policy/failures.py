@@ -1,4 +1,4 @@
-"""Failures for tests of the policy, and the decisions about a sequence of them."""
+"""Failures for policy tests, and decisions about a sequence of failures."""
 
 from msgspec.structs import replace
 
@@ -12,7 +12,7 @@ MANY = RecoveryOptions(max_restarts=1000)
 def failure(
     cause="rank-killed", *, step=None, saved=None, loaded=None, counted=None, trouble=None, **other
 ):
-    """A failure of rank 2 on host b; ``counted`` is 0 if the script continues counting on resume."""
+    """Return a failure of rank 2 on host b; ``counted`` is 0 if the script continues counting on resume."""
     state = JobState(
         step=step,
         counted=counted if counted is not None else 0,

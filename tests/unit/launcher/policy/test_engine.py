@@ -1,4 +1,4 @@
-"""The decision after a failure: from the user's options, past attempts and the job's progress."""
+"""Decisions after a failure, from the user's options, past attempts and the job's progress."""
 
 import pytest
 from hypothesis import given, settings
@@ -90,7 +90,7 @@ def test_the_same_exception_at_the_same_step_resumes_from_an_older_checkpoint():
     assert "newest checkpoint: step 50" in third.reason
 
 
-def test_a_script_that_never_reaches_a_step_is_started_twice():
+def test_a_script_that_never_reaches_a_step_is_started_at_most_twice():
     decisions = decide_all([raised("ImportError: no module")] * 9)
     assert [each.action for each in decisions] == [RecoveryAction.RESTART, RecoveryAction.STOP]
     assert "no step was reached" in decisions[-1].reason
@@ -108,7 +108,7 @@ def test_an_exception_with_an_external_cause_is_retried():
     ]
 
 
-def test_a_rank_killed_at_the_same_step_resumes_from_ever_older_checkpoints():
+def test_a_rank_killed_at_the_same_step_resumes_from_older_checkpoints_each_time():
     decisions = decide_all(
         [failure(step=57, saved=50), *[failure(step=57, loaded=at) for at in (50, 40, 30)]]
     )
@@ -119,8 +119,10 @@ def test_a_rank_killed_at_the_same_step_resumes_from_ever_older_checkpoints():
 
 def test_skip_batches_skips_the_batch_after_an_older_checkpoint_failed():
     decisions = decide_all([failure(step=57, saved=50), *[failure(step=57, loaded=50)] * 9], SKIPS)
-    asked = [(each.adjustments.resume_before, each.adjustments.skips(57)) for each in decisions[:3]]
-    assert asked == [(None, False), (50, False), (50, True)]
+    requested = [
+        (each.adjustments.resume_before, each.adjustments.skips(57)) for each in decisions[:3]
+    ]
+    assert requested == [(None, False), (50, False), (50, True)]
     assert decisions[-1].status == DO_NOT_REQUEUE
     assert len(decisions) == 4
 
@@ -236,7 +238,7 @@ def test_a_host_with_a_broken_gpu_is_excluded_at_once():
     assert decide_all([failure("gpu-fell-off-bus-xid-ecc")])[0].excluded == ("b",)
 
 
-def test_a_fault_of_the_code_suspects_no_host():
+def test_a_code_fault_does_not_exclude_a_host():
     decisions = decide_all(
         [failure("rank-guarded-collective", hang=True, saved=at) for at in (10, 20, 30)]
     )
@@ -245,8 +247,10 @@ def test_a_fault_of_the_code_suspects_no_host():
 
 def test_two_nodes_with_the_same_host_name_are_distinguished():
     def hangs(agent, **other):
-        made = hang(**other)
-        return replace(made, job_state=replace(made.job_state, namesakes={2: agent}))
+        hang_failure = hang(**other)
+        return replace(
+            hang_failure, job_state=replace(hang_failure.job_state, namesakes={2: agent})
+        )
 
     terms = RecoveryOptions(max_restarts=9)
     first, other, again = decide_all(
@@ -292,7 +296,7 @@ def test_a_slow_host_that_caused_a_failure_is_excluded_only_with_exclude_straggl
     )
 
 
-# In place, preempted
+# In-process restart and preemption
 
 
 def test_a_dead_rank_is_replaced_in_place_at_most_once_without_progress():

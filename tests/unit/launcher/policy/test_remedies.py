@@ -1,4 +1,4 @@
-"""The adjustments of the next start; every sequence of remedies ends."""
+"""Adjustments of the next start; every sequence of remedies ends."""
 
 from holdfast.launcher.policy import RecoveryAction
 from tests.unit.launcher.policy.failures import decide_all, failure, raised, trouble
@@ -30,7 +30,7 @@ def test_a_later_fault_of_another_kind_keeps_the_micro_batches():
     assert micro_batches(decide_all([memory(), failure(step=30), failure(step=50)])) == [2, 2, 2]
 
 
-def test_fewer_micro_batches_that_did_not_fit_are_tried_ever_later():
+def test_fewer_micro_batches_that_did_not_fit_are_retried_at_growing_intervals():
     decisions = decide_all([memory(), memory(1010, saved=1000), memory(2010, saved=2000)])
     assert micro_batches(decisions) == [2, 2, 2]
     assert [each.adjustments.fewer_from for each in decisions] == [1010, 5010, 18010]
@@ -62,7 +62,7 @@ def bad(step, first=None, what="nan", **other):
     return failure("mixed-precision-nan", step=step, trouble=trouble(what, step, first), **other)
 
 
-def test_nan_resumes_before_the_batch_skips_it_and_lowers_the_scale():
+def test_nan_resumes_before_the_batch_skips_it_and_lowers_the_loss_scale():
     (decision,) = decide_all([bad(120, saved=115)])
     adjustments = decision.adjustments
     assert (adjustments.resume_before, adjustments.loss_scale) == (119, 0.5)
@@ -95,7 +95,7 @@ def test_resume_before_ends_with_a_newer_checkpoint():
     )
     assert [each.adjustments.resume_before for each in decisions] == [119, 119, None]
     assert [each.adjustments.loss_scale for each in decisions] == [0.5, 0.5, 1.0]
-    assert decisions[-1].adjustments.skips(120)  # if it is ever reached again
+    assert decisions[-1].adjustments.skips(120)  # if training reaches it again
 
 
 def test_a_damaged_checkpoint_is_not_loaded_again():

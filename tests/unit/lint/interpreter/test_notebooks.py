@@ -20,10 +20,15 @@ def parse(content):
 
 def test_lines_keep_their_cell():
     words = {"cell_type": "markdown", "source": ["# Title\n", "words"]}
-    read = parse(book(words, "a = 1\nb = 2", {"cell_type": "code", "source": ["c = 3\n", "d = 4"]}))
-    assert read.text == "a = 1\nb = 2\nc = 3\nd = 4"
-    assert [read.cell_of_line(line) for line in (1, 2, 3, 4)] == [(2, 1), (2, 2), (3, 1), (3, 2)]
-    assert dict(notebooks.iter_cell_lines("n.ipynb", read))["n.ipynb:cell 3"] == ["c = 3", "d = 4"]
+    parsed = parse(
+        book(words, "a = 1\nb = 2", {"cell_type": "code", "source": ["c = 3\n", "d = 4"]})
+    )
+    assert parsed.text == "a = 1\nb = 2\nc = 3\nd = 4"
+    assert [parsed.cell_of_line(line) for line in (1, 2, 3, 4)] == [(2, 1), (2, 2), (3, 1), (3, 2)]
+    assert dict(notebooks.iter_cell_lines("n.ipynb", parsed))["n.ipynb:cell 3"] == [
+        "c = 3",
+        "d = 4",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -40,15 +45,15 @@ def test_lines_keep_their_cell():
     ],
 )
 def test_magics_are_replaced_and_line_numbers_kept(cell, text):
-    read = parse(book(cell))
-    assert (read.text, read.broken) == (text, ())
+    parsed = parse(book(cell))
+    assert (parsed.text, parsed.broken) == (text, ())
 
 
 def test_an_invalid_cell_is_reported_and_the_rest_is_read(tmp_path):
     (tmp_path / "n.ipynb").write_bytes(book("x = 1", "print 'two'", "y = 2"))
-    read = files.read_sources([tmp_path])
-    assert read.modules["n"].lines == ["x = 1", "", "y = 2"]
-    (passed,) = read.skipped
+    parsed = files.read_sources([tmp_path])
+    assert parsed.modules["n"].lines == ["x = 1", "", "y = 2"]
+    (passed,) = parsed.skipped
     assert passed.file == f"{tmp_path}/n.ipynb:cell 2"
     assert "line 1: SyntaxError" in passed.why
 
@@ -75,7 +80,7 @@ def test_format_3_is_read():
 )
 def test_other_files_are_skipped_with_a_reason(content, why, tmp_path):
     (tmp_path / "n.ipynb").write_bytes(content)
-    read = files.read_sources([tmp_path])
-    assert not read.modules
-    (passed,) = read.skipped
+    parsed = files.read_sources([tmp_path])
+    assert not parsed.modules
+    (passed,) = parsed.skipped
     assert why in passed.why

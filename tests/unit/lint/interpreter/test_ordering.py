@@ -1,4 +1,4 @@
-"""DDP training loops over a loader that gives every rank all of the data."""
+"""DDP training loops over a loader that gives every rank all data."""
 
 import pytest
 

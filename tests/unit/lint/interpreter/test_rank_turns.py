@@ -1,4 +1,4 @@
-"""Main process first: the others wait before its work, and it waits after."""
+"""Main-process-first patterns: other ranks wait before its work, and it waits afterwards."""
 
 import textwrap
 

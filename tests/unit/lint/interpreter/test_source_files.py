@@ -56,14 +56,14 @@ def test_cyclic_links_terminate_and_files_count_once(folder):
 
 
 def test_an_inaccessible_path_is_reported(folder, monkeypatch):
-    whole = Path.stat
+    real_stat = Path.stat
 
-    def asked(path, **named):
+    def denying_stat(path, **named):
         if path.name == "inner.py":
             raise PermissionError(13, "Permission denied", str(path))
-        return whole(path, **named)
+        return real_stat(path, **named)
 
-    monkeypatch.setattr(Path, "stat", asked)
+    monkeypatch.setattr(Path, "stat", denying_stat)
     read = files.read_sources([folder / "closed" / "inner.py", folder])
     assert [(skipped_file.file, skipped_file.why) for skipped_file in read.skipped] == [
         (f"{folder}/closed/inner.py", "permission denied")

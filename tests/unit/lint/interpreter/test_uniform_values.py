@@ -285,7 +285,7 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_it_is_uniform(name, tmp_path):
+def test_value_is_uniform(name, tmp_path):
     assert lines(tmp_path, SAME[name]) == []
 
 

@@ -423,12 +423,12 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_it_is_uniform(name, tmp_path):
+def test_value_is_uniform(name, tmp_path):
     assert lines(tmp_path, SAME[name]) == []
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-def test_it_differs(name, tmp_path):
+def test_value_varies(name, tmp_path):
     assert lines(tmp_path, DIFFERENT[name])
 
 

@@ -29,8 +29,8 @@ def without_comments(source):
     return "\n".join(lines).encode()
 
 
-def claims(folder, files):
-    """Lint these files without their comments: the linter must not read what a comment explains."""
+def lint_without_comments(folder, files):
+    """Return the findings in these files without comments, which could influence the linter."""
     bare = {path: without_comments(source) for path, source in files.items()}
     result = lint_paths(list(bare), unsaved=bare)
     assert not result.skipped
@@ -49,14 +49,14 @@ def test_the_bug_is_found_and_the_fixed_version_is_clean(name):
     folder = PROGRAMS / "cases" / name
     case = json.loads((folder / "case.json").read_text())
     marked = {(entry["file"], entry["line"]) for entry in (*case["expect"], *case["related"])}
-    bad = claims(
+    bad = lint_without_comments(
         folder, {folder / file: (folder / file).read_bytes() for file in case["bad_files"]}
     )
     assert {(file, line) for file, line, _ in bad} & marked, bad
-    assert claims(folder, fixed_files(folder, case)) == []
+    assert lint_without_comments(folder, fixed_files(folder, case)) == []
 
 
 @pytest.mark.parametrize("name", NEGATIVES)
 def test_a_negative_has_no_findings(name):
     path = PROGRAMS / "negatives" / name
-    assert claims(path.parent, {path: path.read_bytes()}) == []
+    assert lint_without_comments(path.parent, {path: path.read_bytes()}) == []

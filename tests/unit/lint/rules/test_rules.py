@@ -1,4 +1,4 @@
-"""Each rule finds its bad example on the marked line, alone, and nothing in the good one."""
+"""Each rule reports only the marked line of its bad example, and nothing in its good example."""
 
 from pathlib import Path
 

@@ -36,10 +36,10 @@ def deepspeeds(configs):
                 "wire": str(parsed.communication_data_type),
                 "optimizer": parsed.optimizer_name,
                 "away": [
-                    str(getattr(place, "device", "none").value if place else "none")
-                    if hasattr(getattr(place, "device", ""), "value")
-                    else str(getattr(place, "device", "none"))
-                    for place in (zero.offload_optimizer, zero.offload_param)
+                    str(getattr(offload, "device", "none").value if offload else "none")
+                    if hasattr(getattr(offload, "device", ""), "value")
+                    else str(getattr(offload, "device", "none"))
+                    for offload in (zero.offload_optimizer, zero.offload_param)
                 ],
             }
         )

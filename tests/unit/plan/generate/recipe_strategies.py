@@ -25,7 +25,7 @@ def common_recipes(draw):
     shards = draw(st.sampled_from([2, 4, 8, 16]))
     name = draw(st.sampled_from(["AdamW", "Adam", "SGD"]))
     adam = name != "SGD"
-    made = OptimizerValues(
+    optimizer = OptimizerValues(
         name=name,
         lr=draw(_SMALL),
         weight_decay=draw(st.sampled_from([0.0, 0.1])),
@@ -60,7 +60,7 @@ def common_recipes(draw):
         sharded_states=sharded,
         ranks=shards,
         compute_dtype=half,
-        optimizer=draw(st.sampled_from([made, None])),
+        optimizer=draw(st.sampled_from([optimizer, None])),
         schedule=rates,
         gather_group=draw(st.sampled_from([0, 2])) if sharded is ShardedStates.PARAMETERS else 0,
         micro_batch=draw(st.integers(1, 8)),

@@ -14,25 +14,30 @@ from holdfast.plan.generate.checkpoint_carrying import CONVERSION_SIDES, convers
 from holdfast.plan.generate.migration import ConfigFormat
 
 PAGE = Path(__file__).parents[4] / "docs" / "migration.md"
-READ = [form for form in ConfigFormat if form is not ConfigFormat.TORCHTITAN]  # only written
+READABLE_FORMATS = [
+    form for form in ConfigFormat if form is not ConfigFormat.TORCHTITAN
+]  # only written
 
 
 def test_every_readable_format_has_checkpoint_conversion():
-    assert set(CONVERSION_SIDES) == {*READ, None}
+    assert set(CONVERSION_SIDES) == {*READABLE_FORMATS, None}
 
 
 @pytest.mark.parametrize(
     "pair", list(conversion_pairs()), ids=lambda pair: f"{pair.origin.title} to {pair.to.title}"
 )
-def test_the_command_of_a_pair_is_one(pair):
-    program, *words = shlex.split(pair.command)
-    assert (program, *words[:2]) == ("holdfast", "ckpt", "convert")
-    asked = command.make_context("convert", words[2:]).params
-    assert (str(asked["source"]), str(asked["target"])) == (pair.origin.source, "converted")
-    target = parse_format(asked["to"])
+def test_the_command_of_a_pair_is_valid(pair):
+    program, *arguments = shlex.split(pair.command)
+    assert (program, *arguments[:2]) == ("holdfast", "ckpt", "convert")
+    parameters = command.make_context("convert", arguments[2:]).params
+    assert (str(parameters["source"]), str(parameters["target"])) == (
+        pair.origin.source,
+        "converted",
+    )
+    target = parse_format(parameters["to"])
     assert target not in UNSUPPORTED_TARGETS
-    if asked["form"]:
-        assert asked["form"] in import_module(WRITERS[target]).FORMS
+    if parameters["form"]:
+        assert parameters["form"] in import_module(WRITERS[target]).FORMS
 
 
 def test_the_guide_has_every_pair():

@@ -92,7 +92,7 @@ SCHEDULES = [
 ]
 
 
-def written(name, form):
+def generated(name, form):
     setup, training = CASES[name]
     return generate_configs(setup, training, (form,))[0].files
 
@@ -101,25 +101,25 @@ def written(name, form):
 def parser_results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("configurations")
     texts = [
-        (setup.data, written(name, ConfigFormat.DEEPSPEED)[0].text)
+        (setup.data, generated(name, ConfigFormat.DEEPSPEED)[0].text)
         for name, (setup, _) in CASES.items()
     ]
     paths = []
     for name in CASES:
         for form in (ConfigFormat.ACCELERATE_FSDP2, ConfigFormat.ACCELERATE_DEEPSPEED):
             path = folder / f"{name.replace(' ', '_')}_{form}.yaml"
-            path.write_text(written(name, form)[0].text)
+            path.write_text(generated(name, form)[0].text)
             paths.append(str(path))
     curves = []
     for rates in SCHEDULES:
-        made = deepspeed.deepspeed_settings(
+        settings = deepspeed.deepspeed_settings(
             build_recipe(TrainingSetup(), TrainingValues(schedule=rates))
         )["scheduler"]
-        curves.append((made["type"], made["params"], 3e-4, 50))
-    asked = {"deepspeeds": [texts], "fields": [], "schedules": [curves], "accelerates": [paths]}
+        curves.append((settings["type"], settings["params"], 3e-4, 50))
+    requests = {"deepspeeds": [texts], "fields": [], "schedules": [curves], "accelerates": [paths]}
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("framework_parsers.py")],
-        input=json.dumps(asked),
+        input=json.dumps(requests),
         capture_output=True,
         text=True,
         check=False,
@@ -159,7 +159,7 @@ def test_written_deepspeed_keys_are_known():
     keys = {
         key
         for name in CASES
-        for key in ConfigReader(json.loads(written(name, ConfigFormat.DEEPSPEED)[0].text)).values
+        for key in ConfigReader(json.loads(generated(name, ConfigFormat.DEEPSPEED)[0].text)).values
     }
     assert [key for key in keys if find_mapping(key) is None] == []
 
@@ -167,11 +167,11 @@ def test_written_deepspeed_keys_are_known():
 def test_the_script_has_deepspeeds_learning_rates(parser_results):
     import math
 
-    for rates, theirs in zip(SCHEDULES, parser_results["schedules"], strict=True):
+    for rates, expected_rates in zip(SCHEDULES, parser_results["schedules"], strict=True):
         scope = {"math": math}
         exec(f"def lr_factor(step):\n    {_render_schedule(rates)}", scope)
-        ours = [scope["lr_factor"](step) for step in range(50)]
-        assert ours == pytest.approx(theirs, abs=1e-9), rates
+        rates_of_script = [scope["lr_factor"](step) for step in range(50)]
+        assert rates_of_script == pytest.approx(expected_rates, abs=1e-9), rates
 
 
 def test_accelerate_parses_generated_yaml(parser_results):

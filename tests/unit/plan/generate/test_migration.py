@@ -53,17 +53,22 @@ def close(one, other):
 @given(common_recipes())
 def test_common_settings_round_trip(recipe):
     first = deepspeed.deepspeed_settings(recipe)
-    there = migrate_settings(first, ConfigFormat.FSDP2, recipe.ranks)
+    to_fsdp2 = migrate_settings(first, ConfigFormat.FSDP2, recipe.ranks)
     assert close(
-        there.recipe,
-        msgspec.structs.replace(recipe, schedule=there.recipe.schedule)
+        to_fsdp2.recipe,
+        msgspec.structs.replace(recipe, schedule=to_fsdp2.recipe.schedule)
         if recipe.optimizer is None
         else recipe,
     )
-    back = migrate_settings(json.loads(content(there, fsdp2.NAME)), ConfigFormat.DEEPSPEED)
-    again = json.loads(content(back, deepspeed.NAME))
-    mapped = {entry.key: entry.value for entry in there.mapped}
-    after = {entry.key: entry.value for entry in migrate_settings(again, ConfigFormat.FSDP2).mapped}
+    to_deepspeed = migrate_settings(
+        json.loads(content(to_fsdp2, fsdp2.NAME)), ConfigFormat.DEEPSPEED
+    )
+    deepspeed_settings = json.loads(content(to_deepspeed, deepspeed.NAME))
+    mapped = {entry.key: entry.value for entry in to_fsdp2.mapped}
+    after = {
+        entry.key: entry.value
+        for entry in migrate_settings(deepspeed_settings, ConfigFormat.FSDP2).mapped
+    }
     rates = {"scheduler.params.warmup_min_lr"}
     assert {key: value for key, value in after.items() if key not in rates} == {
         key: value for key, value in mapped.items() if key not in rates
@@ -91,18 +96,18 @@ def test_every_key_is_accounted_for():
 
 def test_silent_differences_are_reported():
     result = migrate_settings(TYPICAL, ConfigFormat.FSDP2)
-    made = json.loads(content(result, fsdp2.NAME))
+    generated = json.loads(content(result, fsdp2.NAME))
     assert result.recipe.ranks == 8
-    assert made["model"]["dtype"] == "float32"
-    assert made["fully_shard"] | {"param_dtype": "", "reduce_dtype": ""} == {
+    assert generated["model"]["dtype"] == "float32"
+    assert generated["fully_shard"] | {"param_dtype": "", "reduce_dtype": ""} == {
         "reshard_after_forward": 4,
         "param_dtype": "",
         "reduce_dtype": "",
         "offload": "none",
     }
-    assert made["clip_grad_norm"] == 1.0  # DeepSpeed's default
-    assert made["optimizer"]["name"] == "AdamW"
-    assert made["optimizer"]["weight_decay"] == 0.0  # torch's would be 0.01
+    assert generated["clip_grad_norm"] == 1.0  # DeepSpeed's default
+    assert generated["optimizer"]["name"] == "AdamW"
+    assert generated["optimizer"]["weight_decay"] == 0.0  # torch's would be 0.01
     assert any("load the model in fp32" in warning for warning in result.warnings)
     assert any("accumulates gradients in bf16" in warning for warning in result.warnings)
 
@@ -115,12 +120,14 @@ def test_missing_fp32_copy_is_preserved():
             "bf16_optimizer_states": True,
         }
     }
-    there = migrate_settings(bare, ConfigFormat.FSDP2)
-    made = json.loads(content(there, fsdp2.NAME))
-    assert made["model"]["dtype"] == "bfloat16"
-    assert any("2.8 %" in warning for warning in there.warnings)
-    back = json.loads(content(migrate_settings(made, ConfigFormat.DEEPSPEED), deepspeed.NAME))
-    assert back["bf16"] == bare["bf16"]
+    to_fsdp2 = migrate_settings(bare, ConfigFormat.FSDP2)
+    generated = json.loads(content(to_fsdp2, fsdp2.NAME))
+    assert generated["model"]["dtype"] == "bfloat16"
+    assert any("2.8 %" in warning for warning in to_fsdp2.warnings)
+    to_deepspeed = json.loads(
+        content(migrate_settings(generated, ConfigFormat.DEEPSPEED), deepspeed.NAME)
+    )
+    assert to_deepspeed["bf16"] == bare["bf16"]
 
 
 def test_schedule_learning_rate_takes_precedence():
@@ -138,7 +145,7 @@ def test_schedule_learning_rate_takes_precedence():
         ("offload_optimiser", None),
     ],
 )
-def test_unknown_key_names_the_nearest(key, near):
+def test_unknown_key_error_suggests_the_nearest(key, near):
     result = migrate_settings(
         TYPICAL | {"zero_optimization": {"stage": 2, key: 1}}, ConfigFormat.FSDP2
     )
@@ -151,12 +158,12 @@ def test_ineffective_setting_is_not_mapped():
     idle = {"stage": 1, "offload_param": {"device": "cpu"}, "zero_hpz_partition_size": 8}
     result = migrate_settings(TYPICAL | {"zero_optimization": idle}, ConfigFormat.FSDP2)
     assert result.recipe.parameter_placement.device is StateDevice.GPU
-    lost = {
+    ineffective = {
         loss.setting.partition(":")[0]
         for loss in result.unmapped
         if "no effect in this ZeRO stage" in loss.why
     }
-    assert lost == {
+    assert ineffective == {
         "zero_optimization.offload_param.device",
         "zero_optimization.zero_hpz_partition_size",
     }
@@ -249,12 +256,12 @@ def test_any_values_convert_or_are_rejected(flat, to, ranks):
     config = {}
     for key, value in flat.items():
         *above, name = key.split(".")
-        place = config
+        node = config
         for part in above:
-            if not isinstance(place.get(part), dict):
-                place[part] = {}
-            place = place[part]
-        place[name] = value
+            if not isinstance(node.get(part), dict):
+                node[part] = {}
+            node = node[part]
+        node[name] = value
     expected = outcome(config, to, ranks)
     assert expected
     assert "\n" not in expected[0]
@@ -310,11 +317,13 @@ def test_values_that_need_ranks_are_not_guessed():
 
 def test_unsupported_optimizer_is_left_to_the_script():
     setup = TrainingSetup(data=2, optimizer=OptimizerKind.ADAMW_8BIT)
-    for made in generate_configs(
+    for generated in generate_configs(
         setup, formats=(ConfigFormat.DEEPSPEED, ConfigFormat.FSDP2, ConfigFormat.TORCHTITAN)
     ):
-        assert any("8 bits" in loss.setting for loss in made.unmapped)
-        assert "8 bits" not in "".join(file.text for file in made.files if file.name != fsdp2.NAME)
+        assert any("8 bits" in loss.setting for loss in generated.unmapped)
+        assert "8 bits" not in "".join(
+            file.text for file in generated.files if file.name != fsdp2.NAME
+        )
 
 
 def test_accelerate_references_deepspeed_json_unchanged():
@@ -372,8 +381,8 @@ def test_accelerate_formats_convert_to_each_other():
     )
     block = yaml.safe_load(plugin.files[0].text)
     assert block["deepspeed_config"]["zero_stage"] == 3
-    back = migrate_settings(block, ConfigFormat.ACCELERATE_FSDP2)
-    assert yaml.safe_load(back.files[0].text) == yaml.safe_load(first.files[0].text)
+    to_deepspeed = migrate_settings(block, ConfigFormat.ACCELERATE_FSDP2)
+    assert yaml.safe_load(to_deepspeed.files[0].text) == yaml.safe_load(first.files[0].text)
 
 
 def test_each_row_has_a_counterpart_or_a_reason():
@@ -489,7 +498,7 @@ def test_every_mapping_is_exercised():
     assert set(CHANGES) == {key for key, entry in SETTING_MAPPINGS.items() if entry.is_mapped}
 
 
-def _made(flat):
+def _fsdp2_settings(flat):
     from holdfast.plan.generate.fields import nest_keys
 
     return parse_config(
@@ -510,9 +519,9 @@ def test_mapped_setting_changes_its_counterpart(key):
         without = {}
     elif key == "scheduler.params.total_num_steps":
         without[key] = 9
-    before, after = _made(_USUAL | without), _made(_USUAL | change)
-    place = SETTING_MAPPINGS[key].fsdp2
-    assert at(before, place) != at(after, place)
+    before, after = _fsdp2_settings(_USUAL | without), _fsdp2_settings(_USUAL | change)
+    node = SETTING_MAPPINGS[key].fsdp2
+    assert at(before, node) != at(after, node)
 
 
 def test_dtype_names_match_everywhere():

@@ -1,4 +1,4 @@
-"""Compare with the names in torchtitan's source; torchtitan_names.json lists them with commits."""
+"""Compare with names in torchtitan's source; torchtitan_names.json lists them with commits."""
 
 import json
 import shlex
@@ -27,24 +27,24 @@ from .recipe_strategies import common_recipes
 NAMES = json.loads(Path(__file__).with_name("torchtitan_names.json").read_text())
 
 
-def both(result):
+def tables_and_arguments(result):
     written = torchtitan.write_torchtitan(result)
     return tomllib.loads(written.files[0].text), shlex.split(written.files[1].text)
 
 
-def flags(words):
+def flags(arguments):
     """Return section and name of each flag."""
-    return [word[2:].replace(".no-", ".").split(".") for word in words if word.startswith("--")]
+    return [word[2:].replace(".no-", ".").split(".") for word in arguments if word.startswith("--")]
 
 
 @settings(max_examples=examples(100))
 @given(common_recipes())
 def test_torchtitan_has_every_name(result):
-    tables, words = both(result)
+    tables, arguments = tables_and_arguments(result)
     for section, values in tables.items():
         assert set(values) <= set(NAMES["toml"]["names"][section])
-    assert len(flags(words)) > 15
-    for section, name in flags(words):
+    assert len(flags(arguments)) > 15
+    for section, name in flags(arguments):
         assert name in NAMES["flags"]["names"][section]
 
 
@@ -52,7 +52,7 @@ def test_torchtitan_has_every_name(result):
 @given(jobs())
 def test_degrees_and_batches_match_the_setup(job):
     _, setup, _ = job
-    tables, words = both(build_recipe(setup))
+    tables, arguments = tables_and_arguments(build_recipe(setup))
     degrees = tables["parallelism"]
     data = degrees["data_parallel_replicate_degree"] * degrees["data_parallel_shard_degree"]
     assert data == setup.data
@@ -63,7 +63,7 @@ def test_degrees_and_batches_match_the_setup(job):
         * degrees["context_parallel_degree"]
     ) == setup.world_size
     assert tables["training"]["global_batch_size"] == setup.global_batch
-    assert words[words.index("--training.num_tokens_per_train_step") + 1] == str(
+    assert arguments[arguments.index("--training.num_tokens_per_train_step") + 1] == str(
         setup.tokens_per_step
     )
 
@@ -86,24 +86,26 @@ def test_unmapped_settings_are_reported():
     )
 
 
-def test_no_clipping_does_not_mean_gradients_of_zero():
-    tables, _ = both(Recipe(ranks=8, clipping=0.0))
+def test_disabled_clipping_does_not_clip_gradients_to_zero():
+    tables, _ = tables_and_arguments(Recipe(ranks=8, clipping=0.0))
     assert tables["training"]["max_norm"] > 1e6
 
 
 @pytest.mark.parametrize("model", ["llama3-8b", "Llama3.1-70B"])
-def test_known_torchtitan_model_is_named(model):
-    tables, words = both(
+def test_known_torchtitan_model_is_selected(model):
+    tables, arguments = tables_and_arguments(
         build_recipe(
             TrainingSetup(data=8, recompute=ActivationCheckpointing.OPERATIONS),
             TrainingValues(model=model),
         )
     )
     assert tables["model"]["flavor"] == model.rpartition("-")[2].upper()
-    assert words[1] == f"CONFIG=llama3_{model.rpartition('-')[2].lower()}"
+    assert arguments[1] == f"CONFIG=llama3_{model.rpartition('-')[2].lower()}"
     assert tables["activation_checkpoint"] == {"mode": "selective", "selective_ac_option": "op"}
 
 
 def test_data_parallelism_without_sharding_is_a_mesh_of_replicas():
-    tables, _ = both(build_recipe(TrainingSetup(data=8, strategy=ShardingStrategy.DDP)))
+    tables, _ = tables_and_arguments(
+        build_recipe(TrainingSetup(data=8, strategy=ShardingStrategy.DDP))
+    )
     assert tables["parallelism"]["data_parallel_replicate_degree"] == 8

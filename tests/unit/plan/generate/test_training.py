@@ -1,4 +1,4 @@
-"""Generated files train: FSDP2's script unchanged, and equal to DeepSpeed with the source JSON."""
+"""Generated files train: the FSDP2 script runs unchanged and matches DeepSpeed with the source JSON."""
 
 import json
 import os
@@ -46,13 +46,13 @@ def script(files, folder):
 
 def test_generated_script_runs_unchanged(tmp_path):
     setup = TrainingSetup(**SMALL, replicas=2, recompute=ActivationCheckpointing.FULL)
-    (made,) = generate_configs(
+    (generated,) = generate_configs(
         setup,
         TrainingValues(gather_on_save=False, optimizer=OptimizerValues(lr=0.01)),
         (ConfigFormat.FSDP2,),
     )
     losses = losses_in(
-        run_torchrun(script(made.files, tmp_path), "--steps", 2, "--save", tmp_path / "saved")
+        run_torchrun(script(generated.files, tmp_path), "--steps", 2, "--save", tmp_path / "saved")
     )
     assert len(losses) == 2
     assert 5 < losses[0] < 6  # about ln(256) before training
@@ -65,8 +65,8 @@ def test_migrated_script_trains_like_deepspeed(tmp_path):
     setup = TrainingSetup(strategy=ShardingStrategy.ZERO2, precision=FP32_PRECISION, **SMALL)
     rates = LrSchedule(decay=LrDecay.LINEAR, warmup_steps=2, total_steps=9, start=0.5)
     training = TrainingValues(clipping=0.5, optimizer=OptimizerValues(lr=0.01), schedule=rates)
-    (made,) = generate_configs(setup, training, (ConfigFormat.DEEPSPEED,))
-    config = json.loads(made.files[0].text)
+    (generated,) = generate_configs(setup, training, (ConfigFormat.DEEPSPEED,))
+    config = json.loads(generated.files[0].text)
     result = migrate_settings(config, ConfigFormat.FSDP2)
     path = script(result.files, tmp_path)
     config["optimizer"]["params"]["torch_adam"] = (
@@ -76,7 +76,7 @@ def test_migrated_script_trains_like_deepspeed(tmp_path):
     text = run_torchrun(
         Path(__file__).with_name("train_both.py"), path, tmp_path / "deepspeed.json", 3
     )
-    ours, theirs = losses_in(text), losses_in(text, "deepspeed")
-    assert ours == pytest.approx(theirs, abs=1e-5)
-    assert len(ours) == 3
-    assert ours[0] - ours[2] > 0.1  # the model learned
+    fsdp2_losses, deepspeed_losses = losses_in(text), losses_in(text, "deepspeed")
+    assert fsdp2_losses == pytest.approx(deepspeed_losses, abs=1e-5)
+    assert len(fsdp2_losses) == 3
+    assert fsdp2_losses[0] - fsdp2_losses[2] > 0.1  # the model learned

@@ -14,20 +14,20 @@ import torch.distributed as dist
 
 script, configuration, steps = sys.argv[1:4]
 spec = importlib.util.spec_from_file_location("ours", script)
-ours = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(ours)
+script_module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(script_module)
 
 deepspeed.ops.__compatible_ops__.pop("deepspeed_shm_comm", None)  # it would be compiled on CPUs
 deepspeed.init_distributed("gloo")
 config = json.loads(Path(configuration).read_text())
-model = ours.build_model()
+model = script_module.build_model()
 engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
-data = ours.batches(dist.get_rank())
+data = script_module.batches(dist.get_rank())
 rounds = config["gradient_accumulation_steps"]
 for step in range(1, int(steps) + 1):
     total = torch.zeros(())
     for _ in range(rounds):
-        loss = ours.loss_of(engine, next(data))
+        loss = script_module.loss_of(engine, next(data))
         engine.backward(loss)
         engine.step()
         total += loss.detach() / rounds
@@ -36,6 +36,6 @@ for step in range(1, int(steps) + 1):
         sys.stdout.write(f"deepspeed {step} loss {total.item() / dist.get_world_size():.7f}\n")
 sys.stdout.flush()
 
-dist.init_process_group = lambda *_: None  # it exists already
+dist.init_process_group = lambda *_: None  # it already exists
 sys.argv = [script, "--steps", steps]
-ours.main()
+script_module.main()

@@ -82,7 +82,7 @@ def llama(layers=8):
 
 
 def gpt(layers=8):
-    """Its head is its embedding, as nanoGPT's, and it has dropout."""
+    """Return a GPT with a tied head, as in nanoGPT, and with dropout."""
     model = Model([GptLayer(0.1) for _ in range(layers)], nn.LayerNorm(WIDTH), positions=1024)
     model.head.weight = model.embedding.weight
     return model
@@ -93,14 +93,14 @@ def four_layers():
 
 
 def reads_values():
-    """Read rates from a tensor, as stochastic depth does; ties are the model's."""
+    """Return a model that reads rates from a tensor, as stochastic depth does."""
     if not torch.empty(()).is_meta:
         assert torch.linspace(0, 0.1, 4).tolist()
     return llama(4)
 
 
 def eight_layers():
-    """Take no depth: extra layers are cut off."""
+    """Return a model without a depth parameter; extra layers are removed."""
     return llama(8)
 
 

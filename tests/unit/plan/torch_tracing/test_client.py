@@ -34,9 +34,9 @@ def test_step_runs_in_a_separate_process():
     ],
 )
 def test_invalid_setups_give_one_sentence(name, limits, why):
-    with pytest.raises(InvalidValue, match=why) as refused:
+    with pytest.raises(InvalidValue, match=why) as raised:
         describe_module(f"{SMALL}:{name}", limits)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_missing_file_is_reported_immediately():

@@ -1,4 +1,4 @@
-"""Counts of modules on the meta device."""
+"""Parameter counts and recognition of modules on the meta device."""
 
 import importlib.util
 from pathlib import Path
@@ -99,10 +99,10 @@ def test_non_transformer_has_only_states():
     trained, frozen = 64 * 64 * 9 + 64 + 64 * 32 * 32 * 10 + 10, 64 * 3 * 9 + 64
     assert (result.params, result.trained) == (trained + frozen, trained)
     run = TrainingSetup(strategy=ShardingStrategy.DDP, precision=Precision(compute=4, master=0))
-    here = module_states(result, run)
-    assert here.parameters == pytest.approx(4 * (trained + frozen))
-    assert here.gradients == pytest.approx(4 * trained)
-    assert here.optimizer == pytest.approx(8 * trained)
+    states = module_states(result, run)
+    assert states.parameters == pytest.approx(4 * (trained + frozen))
+    assert states.gradients == pytest.approx(4 * trained)
+    assert states.optimizer == pytest.approx(8 * trained)
     with pytest.raises(InvalidValue, match="how they divide Sequential is unknown"):
         module_states(result, TrainingSetup(tensor=2))
 
@@ -111,8 +111,8 @@ def test_module_states_match_the_transformer():
     result = summarize_module(on_meta(small.llama))
     run = TrainingSetup(data=8)
     worst = estimate_memory(result.transformer, run).worst
-    here = module_states(result, run)
-    assert here.parameters + here.optimizer == pytest.approx(
+    states = module_states(result, run)
+    assert states.parameters + states.optimizer == pytest.approx(
         worst.parameters + worst.optimizer, abs=2
     )
 

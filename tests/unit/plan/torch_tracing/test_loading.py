@@ -53,14 +53,14 @@ def test_a_file_that_cannot_be_imported(tmp_path):
         load_function(f"{file}:build")
 
 
-def test_depth_is_given_to_a_function_that_takes_it():
+def test_depth_is_passed_to_a_function_that_accepts_it():
     assert len(build_module("it", load_function(f"{SMALL}:llama"), 3)[0].layers) == 3
     assert len(build_module("it", load_function(f"{SMALL}:eight_layers"), 3)[0].layers) == 8
 
 
 def test_compiled_module_is_unwrapped():
     compiled = nn.Module()
-    compiled._orig_mod = nn.Linear(2, 2)  # as torch.compile's OptimizedModule has it
+    compiled._orig_mod = nn.Linear(2, 2)  # as in torch.compile's OptimizedModule
     assert isinstance(build_module("it", lambda: compiled)[0], nn.Linear)
 
 

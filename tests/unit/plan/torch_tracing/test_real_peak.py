@@ -26,7 +26,7 @@ small = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(small)
 
 MIB = 1 << 20
-#: One GPU, all in fp32: only tensors are compared, without wrappers.
+#: One GPU, fp32 only: compares only tensors, without wrappers.
 RUN = TrainingSetup(
     strategy=ShardingStrategy.DDP, micro_batch=8, sequence=1024, precision=FP32_PRECISION
 )
@@ -41,8 +41,8 @@ def measure_peak(setup):
         module = small.llama().train()
         step = make_default_step(module)
         if setup.recompute is ActivationCheckpointing.FULL:
-            for place, layer in enumerate(module.layers):
-                module.layers[place] = checkpoint_wrapper(layer)
+            for index, layer in enumerate(module.layers):
+                module.layers[index] = checkpoint_wrapper(layer)
         adjust = torch.optim.AdamW(module.parameters(), foreach=True)
         for _ in range(2):
             torch.cuda.reset_peak_memory_stats()
@@ -72,7 +72,7 @@ def test_gpu_peak_matches_formulas_and_simulation(recompute):
         )
     view = simulated.memory.worst
     formula = estimate_memory(simulated.model.transformer, setup).worst
-    # cuBLAS's workspace and rounded blocks matter for a model of this size.
+    # cuBLAS's workspace and block rounding are significant for a model of this size.
     assert view.tensors == pytest.approx(allocated, rel=0.1, abs=40 * MIB)
     assert formula.tensors == pytest.approx(allocated, rel=0.15, abs=40 * MIB)
     assert reserved >= allocated

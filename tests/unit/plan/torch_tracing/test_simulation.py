@@ -1,4 +1,4 @@
-"""Two predictions of the same peak: a run on fake tensors, and the formulas."""
+"""Compare two predictions of a memory peak: a run on fake tensors, and the formulas."""
 
 import importlib.util
 from functools import cache
@@ -102,10 +102,10 @@ def test_two_depths_extrapolate_to_a_third(recompute, monkeypatch):
     line = simulate(small.llama, setup)
     assert (line.depths, line.layers) == ((4, 6), 8)
     monkeypatch.setattr(simulation, "DEPTHS", (4, 8))
-    whole = simulate(small.eight_layers, setup)
-    assert whole.depths == (8,)
-    assert line.peaks == pytest.approx(whole.peaks, rel=0.005)
-    assert line.memory.worst.tensors == pytest.approx(whole.memory.worst.tensors, rel=0.005)
+    complete = simulate(small.eight_layers, setup)
+    assert complete.depths == (8,)
+    assert line.peaks == pytest.approx(complete.peaks, rel=0.005)
+    assert line.memory.worst.tensors == pytest.approx(complete.memory.worst.tensors, rel=0.005)
 
 
 def test_dtensor_shape_propagation_is_not_counted():
@@ -133,13 +133,13 @@ def test_unrecognized_module_is_simulated():
 @pytest.mark.parametrize("replicas", [1, 8])
 def test_thousands_of_ranks_are_scaled(replicas, monkeypatch):
     setup = msgspec.structs.replace(RUN, data=64 * replicas, replicas=replicas)
-    whole = simulate(small.four_layers, setup)
+    complete = simulate(small.four_layers, setup)
     monkeypatch.setattr(simulation, "MAX_SHARDS", 8)
     with emulate_gpu_kernels(setup):
-        reckoned = simulation.simulate_module(
+        scaled = simulation.simulate_module(
             "small_models", small.four_layers, setup, None, lambda _: None
         )
-    assert reckoned.peaks == pytest.approx(whole.peaks, rel=0.005)
+    assert scaled.peaks == pytest.approx(complete.peaks, rel=0.005)
 
 
 @pytest.mark.matrix
@@ -164,7 +164,7 @@ def test_fit_has_a_margin():
     assert tight.worst.reserve > 0
 
 
-def test_parts_that_differ_are_named():
+def test_parts_that_differ_are_reported():
     result = simulate(small.llama, RUN)
     other = estimate_memory(
         result.model.transformer,
@@ -183,9 +183,9 @@ def test_parts_that_differ_are_named():
     ],
 )
 def test_unsupported_setups_are_rejected(changes, why):
-    with pytest.raises(InvalidValue, match=why) as refused:
+    with pytest.raises(InvalidValue, match=why) as raised:
         simulate(small.llama, msgspec.structs.replace(RUN, **changes))
-    assert "use the closed formulas, which support it" in str(refused.value)
+    assert "use the closed formulas, which support it" in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_unsupported_setups_are_rejected(changes, why):
         ),
     ],
 )
-def test_missing_torch_internal_is_named(monkeypatch, place, name):
+def test_missing_torch_internal_is_reported(monkeypatch, place, name):
     monkeypatch.delattr(f"{place}.{name}")
     with pytest.raises(
         InvalidValue, match=rf"torch {torch.__version__.split('+')[0]}.* has no .*{name}"

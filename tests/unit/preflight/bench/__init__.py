@@ -1,1 +1,1 @@
-"""Ranks that measure; a package, as each rank imports its program by name."""
+"""Benchmark tests; a package, because each rank imports its program by name."""

@@ -1,4 +1,4 @@
-"""Measurements by real ranks: all collectives and algorithms, verification, and timing accuracy."""
+"""Measurements on real ranks: all collectives and algorithms, verification, and timing accuracy."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def test_dtypes_and_operations_are_verified_exactly(dtype, op, tmp_path):
         op=op,
         root=1,
     )
-    found = run(3, measure, tmp_path, request)[0]
-    assert {each.wrong for each in found.series} == {0}
-    assert all(row.timing.wrong == 0 for each in found.series for row in each.rows)
+    measurement = run(3, measure, tmp_path, request)[0]
+    assert {each.wrong for each in measurement.series} == {0}
+    assert all(row.timing.wrong == 0 for each in measurement.series for row in each.rows)
 
 
 def measure_over_a_corrupting_link(rank, request):
@@ -125,7 +125,7 @@ def request_an_invalid_root(_rank, request):
     return str(raised.value)
 
 
-def test_an_invalid_root_is_refused_on_all_ranks(tmp_path):
+def test_an_invalid_root_is_rejected_on_all_ranks(tmp_path):
     messages = run(
         2, request_an_invalid_root, tmp_path, BenchRequest(collectives=("broadcast",), root=2)
     )
@@ -149,6 +149,6 @@ def time_both_loops(_rank):
     return min(by_hand), min(by_loop)
 
 
-def test_the_loop_agrees_with_one_written_by_hand(tmp_path):
+def test_loop_timing_agrees_with_a_handwritten_loop(tmp_path):
     by_hand, by_loop = run(2, time_both_loops, tmp_path)[0]
     assert by_hand / 4 < by_loop < by_hand * 4  # bench_overhead.py measure the difference

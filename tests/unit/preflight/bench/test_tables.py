@@ -1,4 +1,4 @@
-"""Measurements as text: nccl-tests' table to the letter, and what its readers make of it; CSV; the page."""
+"""Measurements as text: the exact nccl-tests table and its parsers, CSV, and the HTML page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from holdfast.core.measurements.fit import AlphaBetaFit
 from holdfast.preflight.bench import tables
 from holdfast.preflight.bench.page import bench_page
 
-#: The head of a table and a row, in the form that src/util.cu of NVIDIA/nccl-tests 2.19.6 gives them.
+#: Table header and row in the format of src/util.cu of NVIDIA/nccl-tests 2.19.6.
 THEIRS = """\
 #                                                              out-of-place                       in-place          
 #       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong 
@@ -46,7 +46,7 @@ def timing(seconds, wrong=0):
 
 
 def series(rows, **more):
-    given = {
+    fields = {
         "collective": "all_reduce",
         "way": "torch",
         "backend": "gloo",
@@ -55,7 +55,7 @@ def series(rows, **more):
         "root": -1,
         "ranks": 2,
     }
-    return BenchSeries(**given | more, rows=rows)
+    return BenchSeries(**fields | more, rows=rows)
 
 
 SMALL = BenchRow(size_bytes=8, count=2, out_of_place=timing(663.27e-6), in_place=timing(398.54e-6))
@@ -102,7 +102,7 @@ WHOLE = Measurement(
 )
 
 
-def test_head_and_rows_are_those_of_nccl_tests_to_the_letter():
+def test_header_and_rows_equal_those_of_nccl_tests():
     assert "\n".join([*tables.HEADER[1:], tables.table_row(series(()), SMALL)]) + "\n" == THEIRS
 
 
@@ -120,24 +120,24 @@ def test_head_and_rows_are_those_of_nccl_tests_to_the_letter():
         (12345678.9, 7, "1.2e+07"),
     ],
 )
-def test_numbers_take_the_form_with_the_most_digits_that_fits(value, width, text):
+def test_numbers_use_the_most_digits_that_fit(value, width, text):
     assert tables._format_float(value, width) == text
 
 
-def test_every_row_has_thirteen_columns_that_readers_count_from_the_end():
+def test_every_row_has_thirteen_columns_for_parsers_that_count_from_the_end():
     printed = [tables.table_row(series(()), row) for row in (SMALL, LARGE, ONE_WAY)]
     assert [len(line.split()) for line in printed] == [13, 13, 13]
     assert [line.split()[-6] for line in printed] == [
         "0.00",
         "2.15",
         "0.00",
-    ]  # SuperBench takes busbw from there
+    ]  # SuperBench reads busbw there
     assert printed[1].split()[-1] == "1.23457e+06"
     assert printed[2].split()[-5:] == ["N/A"] * 5
 
 
 def table_as_superbench_reads_it(text):
-    """The largest out-of-place busbw, as microsoft/superbenchmark's cuda_nccl_bw_performance.py looks for it."""
+    """Return the largest out-of-place busbw, parsed as in microsoft/superbenchmark's cuda_nccl_bw_performance.py."""
     content = text.splitlines()
     first = max(at for at, line in enumerate(content) if "out-of-place" in line)
     last = max(at for at, line in enumerate(content) if "Out of bounds values" in line)
@@ -151,7 +151,7 @@ def table_as_superbench_reads_it(text):
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_what_is_printed_can_be_read_as_nccl_tests_output(live):
+def test_output_can_be_parsed_as_nccl_tests_output(live):
     out = io.StringIO()
     printer = tables.TablePrinter(out, live=live)
     one = replace(WHOLE, series=(series((SMALL, SMALL, LARGE)),))
@@ -164,10 +164,10 @@ def test_what_is_printed_can_be_read_as_nccl_tests_output(live):
     assert [line for line in lines if not line.startswith("#") and len(line.split()) != 13] == []
 
 
-def test_beside_the_table_stand_percentiles_ways_fits_and_hosts():
+def test_percentiles_algorithms_fits_and_hosts_follow_the_table():
     text = "\n".join(tables.side_by_side(WHOLE))
     assert "           8" in text
-    assert "663.3 (1.00)" not in text  # in place is the call itself
+    assert "663.3 (1.00)" not in text  # in-place calls have no ratio
     assert "398.5 (1.00)" in text
     (text,) = tables.fits(WHOLE)
     assert text.startswith(
@@ -208,7 +208,7 @@ def test_csv_has_a_line_for_each_size_and_placement():
     )
 
 
-def test_the_page_loads_nothing_and_escapes_everything():
+def test_page_loads_no_external_resources_and_escapes_text():
     text = bench_page(WHOLE, Verdict(question="is it <fast>?"))
     assert "default-src 'none'" in text
     assert not re.search(r"(src|href)=\"(?!data:,)", text)

@@ -1,4 +1,4 @@
-"""Peers in threads of one process, each with its own event loop, that meet at 127.0.0.1."""
+"""Peers in threads of one process, each with its own event loop; they rendezvous at 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.preflight.rendezvous.rendezvous import RendezvousConfig, run_rende
 
 
 def config(port, node, nodes, **different):
-    """Return a configuration; the range is the endpoint's port only, so peers on one host do not clash."""
+    """Return a configuration; its port range is only the endpoint's port, so peers on one host do not collide."""
     values = {
         "host": "127.0.0.1",
         "port": port,
@@ -26,7 +26,7 @@ def config(port, node, nodes, **different):
 
 
 def run_peers(configs, clocks=()):
-    """Run these peers at once; return their outcomes, with the observations as the shared result."""
+    """Run these peers concurrently; return their outcomes, with the observations as the shared result."""
     clocks = [*clocks, *[0.0] * (len(configs) - len(clocks))]
 
     def peer(settings, ahead):

@@ -1,4 +1,4 @@
-"""The addresses that gloo and NCCL would publish."""
+"""Addresses that gloo and NCCL would publish."""
 
 import pytest
 

@@ -19,7 +19,7 @@ KEY = derive_key(29500, "secret")
 
 
 def talk(serve, visit):
-    """Return the results of the two sides of one connection."""
+    """Return the results of both sides of one connection."""
 
     async def both():
         done = asyncio.get_running_loop().create_future()
@@ -50,7 +50,7 @@ def talk(serve, visit):
     return asyncio.run(both())
 
 
-def serves(key):
+def receive_with(key):
     async def serve(reader, writer):
         connection = await accept_handshake(reader, writer, key)
         return await connection.receive()
@@ -58,7 +58,7 @@ def serves(key):
     return serve
 
 
-def visits(key, payload):
+def send_with(key, payload):
     async def visit(reader, writer):
         connection = await start_handshake(reader, writer, key)
         await connection.send(payload)
@@ -68,13 +68,13 @@ def visits(key, payload):
 
 def test_a_large_message_arrives():
     payload = bytes(range(256)) * 1000
-    assert talk(serves(KEY), visits(KEY, payload))[0] == payload
+    assert talk(receive_with(KEY), send_with(KEY, payload))[0] == payload
 
 
 def test_another_key_is_detected_on_both_sides():
-    there, here = talk(serves(KEY), visits(derive_key(29500, "other"), b""))
-    assert isinstance(there, ConnectionAbortedError)
-    assert isinstance(here, KeyMismatch)
+    server_error, client_error = talk(receive_with(KEY), send_with(derive_key(29500, "other"), b""))
+    assert isinstance(server_error, ConnectionAbortedError)
+    assert isinstance(client_error, KeyMismatch)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_another_service_gets_nothing_and_is_identified(greeting, kind, words):
         writer.write_eof()
         return await reader.read()
 
-    received, error = talk(serve, visits(KEY, b"private"))
+    received, error = talk(serve, send_with(KEY, b"private"))
     assert isinstance(error, kind)
     assert words in str(error)
     assert b"private" not in (received if isinstance(received, bytes) else b"")
@@ -107,13 +107,13 @@ def test_another_service_gets_nothing_and_is_identified(greeting, kind, words):
         b"\0\0",
     ],
 )
-def test_oversized_modified_or_truncated_messages_are_refused(head):
+def test_oversized_modified_or_truncated_messages_are_rejected(head):
     async def visit(reader, writer):
         await start_handshake(reader, writer, KEY)
         writer.write(head)
         writer.write_eof()
 
-    error, _ = talk(serves(KEY), visit)
+    error, _ = talk(receive_with(KEY), visit)
     assert isinstance(error, ConnectionAbortedError | EOFError)
 
 

@@ -1,4 +1,4 @@
-"""Peers find each other, probe each other and share one result; missing peers do not block it."""
+"""Peers rendezvous, probe each other and share one result; missing peers do not block them."""
 
 import asyncio
 import contextlib
@@ -35,49 +35,54 @@ from tests.ports import free_port
 from tests.unit.preflight.rendezvous.peers import config, observed, run_peers
 
 
-def test_peers_meet_measure_and_share_one_result():
+def test_peers_rendezvous_measure_and_share_one_result():
     port = free_port()
     outcomes = run_peers([config(port, node, 3) for node in range(3)], clocks=[0.0, 3.0])
     assert len({outcome.content for outcome in outcomes}) == 1
-    found = observed(outcomes[2])
-    assert [each.peer.node for each in found.participants] == [0, 1, 2]
-    assert [each.leads for each in found.participants] == [True, False, False]
-    assert (found.failed_probes, found.lost, found.rounds) == ((), {}, 3)
-    assert found.probe_count >= 6
+    observations = observed(outcomes[2])
+    assert [each.peer.node for each in observations.participants] == [0, 1, 2]
+    assert [each.leads for each in observations.participants] == [True, False, False]
+    assert (observations.failed_probes, observations.lost, observations.rounds) == ((), {}, 3)
+    assert observations.probe_count >= 6
     assert {
-        (min(link.source, link.target), max(link.source, link.target)) for link in found.links
+        (min(link.source, link.target), max(link.source, link.target))
+        for link in observations.links
     } == {(0, 1), (0, 2), (1, 2)}
     assert all(
         link.outcome is ConnectOutcome.OPEN and link.forth > 0 and link.back > 0
-        for link in found.links
+        for link in observations.links
     )
-    assert [found.reports[number].environ["NCCL_DEBUG"] for number in range(3)] == ["0", "1", "2"]
-    ahead = {clock.number: clock for clock in found.clocks}
+    assert [observations.reports[number].environ["NCCL_DEBUG"] for number in range(3)] == [
+        "0",
+        "1",
+        "2",
+    ]
+    ahead = {clock.number: clock for clock in observations.clocks}
     assert abs(ahead[1].ahead_s - 3) < max(ahead[1].within_s, 1e-3)
     assert abs(ahead[2].ahead_s) < max(ahead[2].within_s, 1e-3)
 
 
 def test_the_owner_of_the_address_leads_without_ranks():
     port = free_port()
-    found = observed(run_peers([config(port, None, 2), config(port, None, 2)])[0])
-    assert len(found.participants) == 2
+    observations = observed(run_peers([config(port, None, 2), config(port, None, 2)])[0])
+    assert len(observations.participants) == 2
 
 
 def test_missing_peers_are_awaited_up_to_the_limit():
     begun = time.monotonic()
-    found = observed(run_peers([config(free_port(), 0, 2, wait_s=1)])[0])
-    assert [each.peer.node for each in found.participants] == [0]
-    assert found.waited_s <= 1.1
+    observations = observed(run_peers([config(free_port(), 0, 2, wait_s=1)])[0])
+    assert [each.peer.node for each in observations.participants] == [0]
+    assert observations.waited_s <= 1.1
     assert time.monotonic() - begun < 3
 
 
-def test_the_own_peer_joins_without_waiting():
-    found = observed(run_peers([config(free_port(), 0, 2, wait_s=0)])[0])
-    assert [each.peer.node for each in found.participants] == [0]
+def test_own_peer_joins_without_waiting():
+    observations = observed(run_peers([config(free_port(), 0, 2, wait_s=0)])[0])
+    assert [each.peer.node for each in observations.participants] == [0]
 
 
 @pytest.mark.parametrize(("second", "nodes"), [(1, 3), (0, 2)])
-def test_contradictions_end_the_wait(second, nodes):
+def test_contradicting_peers_end_the_wait(second, nodes):
     port = free_port()
     begun = time.monotonic()
     outcomes = run_peers([config(port, 0, 2, wait_s=20), config(port, second, nodes, wait_s=20)])
@@ -91,7 +96,7 @@ def test_contradictions_end_the_wait(second, nodes):
     assert time.monotonic() - begun < 10
 
 
-def test_peers_with_other_tokens_do_not_meet():
+def test_peers_with_different_tokens_do_not_rendezvous():
     port = free_port()
     first, second = run_peers(
         [config(port, 0, 2, wait_s=1, token="a"), config(port, 1, 2, wait_s=1, token="b")]
@@ -102,12 +107,12 @@ def test_peers_with_other_tokens_do_not_meet():
 
 
 def test_a_port_in_use_is_reported_to_both():
-    with socket.create_server(("", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("", 0)) as listener:
+        port = listener.getsockname()[1]
         outcomes = run_peers([config(port, 0, 2, wait_s=8), config(port, 1, 2, wait_s=8)])
-    found = observed(outcomes[1])
+    observations = observed(outcomes[1])
     assert outcomes[0].content == outcomes[1].content
-    leader, other = found.participants
+    leader, other = observations.participants
     assert "in use" in leader.access.bound
     assert other.access.main.outcome is ConnectOutcome.FOREIGN_SERVICE
     assert any(side.outcome is ConnectOutcome.OPEN for side in other.access.side)
@@ -135,13 +140,13 @@ def test_noise_on_the_port_is_ignored():
 
     with ThreadPoolExecutor(1) as pool:
         response = pool.submit(noise)
-        found = observed(run_peers([config(port, 0, 2), config(port, 1, 2)])[0])
+        observations = observed(run_peers([config(port, 0, 2), config(port, 1, 2)])[0])
     assert response.result() == b"holdfast-check/1\n"
-    assert len(found.participants) == 2
+    assert len(observations.participants) == 2
 
 
-async def _wire_to(port):
-    """Connect to the leader as soon as there is one, as a peer written by hand."""
+async def _connect_to_leader(port):
+    """Connect to the leader as soon as it listens, as a handwritten peer."""
     while True:
         stream, _ = await try_connect("127.0.0.1", port)
         if stream is not None:
@@ -152,15 +157,15 @@ async def _wire_to(port):
         await asyncio.sleep(0.05)
 
 
-def _beside(port, peer, *configs):
-    """Run regular peers with one written by hand; return the observations."""
+def _run_with_peer(port, peer, *configs):
+    """Run regular peers with one handwritten peer; return the observations."""
 
     async def limited():
         async with asyncio.timeout(30):
-            connection = await _wire_to(port)
+            connection = await _connect_to_leader(port)
             await peer(connection)
             connection.close()
-            await asyncio.sleep(0.05)  # released in the loop's next iterations
+            await asyncio.sleep(0.05)  # resources are released in the loop's next iterations
 
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(asyncio.run, limited())
@@ -169,7 +174,7 @@ def _beside(port, peer, *configs):
     return observed(outcomes[0])
 
 
-def test_an_incompatible_peer_is_named_and_not_awaited():
+def test_an_incompatible_peer_is_reported_and_not_awaited():
     port = free_port()
 
     async def join_as_other_version(connection):
@@ -184,9 +189,9 @@ def test_an_incompatible_peer_is_named_and_not_awaited():
                 await connection.receive()
 
     begun = time.monotonic()
-    found = _beside(port, join_as_other_version, config(port, 0, 2, wait_s=20))
-    assert found.incompatible == (IncompatiblePeer("9.9", "far", 1),)
-    assert [each.peer.node for each in found.participants] == [0]
+    observations = _run_with_peer(port, join_as_other_version, config(port, 0, 2, wait_s=20))
+    assert observations.incompatible == (IncompatiblePeer("9.9", "far", 1),)
+    assert [each.peer.node for each in observations.participants] == [0]
     assert time.monotonic() - begun < 15
 
 
@@ -238,16 +243,18 @@ def test_results_about_other_peers_are_ignored():
                     encode(LinkReply(LinkMeasurement(source=5, target=99, forth=1.0, back=1.0)))
                 )
 
-    found = _beside(port, send_false_results, config(port, 0, 2, wait_s=20))
+    observations = _run_with_peer(port, send_false_results, config(port, 0, 2, wait_s=20))
     assert "FinalResult" in joined
     assert [
         (each.source, each.target)
-        for each in found.failed_probes
+        for each in observations.failed_probes
         if each.attempt.address == "10.0.0.9"
     ] == [(1, 0)]
-    assert all(each.source in (0, 1) and each.target in (0, 1) for each in found.failed_probes)
-    assert found.links == ()
-    assert found.lookups == () or {each.source for each in found.lookups} == {0}
+    assert all(
+        each.source in (0, 1) and each.target in (0, 1) for each in observations.failed_probes
+    )
+    assert observations.links == ()
+    assert observations.lookups == () or {each.source for each in observations.lookups} == {0}
 
 
 def test_side_ports_depend_on_the_port_only():

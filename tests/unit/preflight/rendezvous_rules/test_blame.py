@@ -22,9 +22,9 @@ def test_an_unreachable_host_and_one_that_reaches_none():
 
 def test_two_bad_hosts_and_a_link():
     pairs = {(a, b) for a in range(8) for b in range(8) if a != b and {a, b} & {2, 5}} | {(0, 1)}
-    found = find_suspects(pairs, 8)
-    assert {each.host for each in found} == {2, 5, None}
-    assert {pair for each in found for pair in each.pairs} == pairs
+    suspects = find_suspects(pairs, 8)
+    assert {each.host for each in suspects} == {2, 5, None}
+    assert {pair for each in suspects for pair in each.pairs} == pairs
 
 
 def test_every_failing_pair_is_listed_exactly_once():

@@ -1,4 +1,4 @@
-"""Why a peer did not reach the endpoint."""
+"""Causes of a peer not reaching the endpoint."""
 
 import pytest
 
@@ -63,7 +63,7 @@ def test_every_outcome_has_its_cause(outcome, side, cause, word):
     assert len(finding.evidence) >= 3
 
 
-def test_the_sender_of_a_rejection_is_named():
+def test_the_sender_of_a_rejection_is_reported():
     other = ConnectAttempt(
         address="10.0.0.0", port=29500, outcome=ConnectOutcome.REJECTED, by="10.0.9.9"
     )

@@ -1,4 +1,4 @@
-"""Findings about several hosts that met."""
+"""Findings about several hosts after a rendezvous."""
 
 import pytest
 
@@ -24,18 +24,18 @@ from tests.unit.preflight.rendezvous_rules.observed_hosts import (
 ALL_LINKS = tuple(link(first, second) for first in range(4) for second in range(first + 1, 4))
 
 
-def summaries(found):
+def summaries(observed):
     return [
         (finding.cause, str(finding.level), finding.subject.host or finding.subject.link)
-        for finding in judge(found)
+        for finding in judge(observed)
     ]
 
 
-def test_no_findings_if_all_is_well():
+def test_healthy_hosts_have_no_findings():
     assert judge(observations(4, links=ALL_LINKS, clocks=clocks(0, 1e-4, -2e-4, 0))) == ()
 
 
-def test_missing_nodes_are_named():
+def test_missing_nodes_are_reported():
     (finding,) = judge(observations(2, nodes=5))
     assert finding.cause == "host-never-arrived"
     assert finding.message == (
@@ -44,8 +44,8 @@ def test_missing_nodes_are_named():
 
 
 def test_missing_nodes_are_counted_without_ranks():
-    found = with_peer(observations(2, nodes=4), 1, node=None)
-    assert "2 nodes of 4 did not reach" in judge(found)[0].message
+    observed = with_peer(observations(2, nodes=4), 1, node=None)
+    assert "2 nodes of 4 did not reach" in judge(observed)[0].message
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,13 @@ def test_a_blocked_port_differs_from_one_without_listener(outcome, word):
 
 
 def test_a_port_in_use():
-    taken = access(main=None, side=(), owned=True, bound="Address already in use")
-    found = with_access(
-        with_access(observations(2), 0, taken),
+    port_in_use = access(main=None, side=(), owned=True, bound="Address already in use")
+    observed = with_access(
+        with_access(observations(2), 0, port_in_use),
         1,
         access(ConnectOutcome.FOREIGN_SERVICE, side=ConnectOutcome.OPEN),
     )
-    assert summaries(found) == [("port-in-use", "error", "h0")]
+    assert summaries(observed) == [("port-in-use", "error", "h0")]
 
 
 def test_different_node_counts_and_duplicate_ranks():
@@ -87,23 +87,23 @@ def test_different_versions_are_one_warning():
 
 
 def test_incompatible_versions_are_an_error():
-    found = judge(observations(1, nodes=2, incompatible=(IncompatiblePeer("9.9", "h1", 1),)))
-    assert [(finding.cause, finding.level) for finding in found] == [
+    observed = judge(observations(1, nodes=2, incompatible=(IncompatiblePeer("9.9", "h1", 1),)))
+    assert [(finding.cause, finding.level) for finding in observed] == [
         ("launch-arguments-differ", Level.ERROR),
         ("host-never-arrived", Level.ERROR),
     ]
-    assert found[0].message == (
+    assert observed[0].message == (
         "h1 (node 1) has holdfast 9.9, and the leader, h0 (node 0), has 1: these versions are "
         "incompatible"
     )
 
 
 def test_the_address_of_another_node():
-    found = with_peer(with_peer(observations(2), 0, node=1), 1, node=0)
-    (finding,) = judge(found)
+    observed = with_peer(with_peer(observations(2), 0, node=1), 1, node=0)
+    (finding,) = judge(observed)
     assert finding.cause == "master-unreachable"
     assert "is an address of h0 (node 1), not of h1 (node 0)" in finding.message
-    assert failing_hosts(found, (finding,)) == set()
+    assert failing_hosts(observed, (finding,)) == set()
 
 
 def test_loopback_as_endpoint():
@@ -140,32 +140,32 @@ def test_an_endpoint_that_the_leader_cannot_resolve():
         (ConnectOutcome.FAILED, "network-fabric-fault"),
     ],
 )
-def test_every_outcome_of_a_link_has_its_cause(outcome, cause):
-    found = observations(
+def test_every_link_outcome_has_its_cause(outcome, cause):
+    observed = observations(
         2, failed_probes=(probe_result(1, 0, outcome, by="10.9.9.9", detail="words"),)
     )
-    assert summaries(found) == [(cause, "error", "h1 -> h0")]
+    assert summaries(observed) == [(cause, "error", "h1 -> h0")]
 
 
-def test_an_unreachable_host_is_named_once():
-    found = observations(
+def test_an_unreachable_host_is_reported_once():
+    observed = observations(
         4,
         failed_probes=tuple(
             probe_result(source, 2, ConnectOutcome.TIMED_OUT) for source in (0, 1, 3)
         ),
     )
-    (finding,) = judge(found)
+    (finding,) = judge(observed)
     assert finding.subject.host == "h2"
     assert "to h2 (node 2) from each of 3 hosts" in finding.message
-    assert failing_hosts(found, (finding,)) == {"h2 (node 2)"}
+    assert failing_hosts(observed, (finding,)) == {"h2 (node 2)"}
 
 
 def test_a_host_and_another_link_are_two_findings():
     pairs = [(0, 3), (1, 3), (2, 3), (3, 0), (3, 1), (3, 2), (0, 1)]
-    found = observations(
+    observed = observations(
         4, failed_probes=tuple(probe_result(*pair, ConnectOutcome.TIMED_OUT) for pair in pairs)
     )
-    assert sorted(finding.subject.host or finding.subject.link for finding in judge(found)) == [
+    assert sorted(finding.subject.host or finding.subject.link for finding in judge(observed)) == [
         "h0 -> h1",
         "h3",
     ]
@@ -195,14 +195,14 @@ def test_the_address_that_gloo_would_publish():
     docker = PublishedAddress(
         library="gloo", address="172.17.0.1", interface="docker0", why="GLOO_SOCKET_IFNAME=docker0"
     )
-    found = with_peer(
+    observed = with_peer(
         observations(
             2, failed_probes=(probe_result(1, 0, ConnectOutcome.FOREIGN_SERVICE, "gloo"),)
         ),
         0,
         published=(docker,),
     )
-    (finding,) = judge(found)
+    (finding,) = judge(observed)
     assert (
         "gloo on h0 (node 0) would publish 172.17.0.1 on docker0 (GLOO_SOCKET_IFNAME=docker0)"
         in finding.message
@@ -227,10 +227,10 @@ def test_published_loopback_is_a_finding(devices, level):
 
 def test_loopback_is_fine_on_one_machine():
     own = PublishedAddress(library="gloo", address="127.0.1.1", interface="lo")
-    found = observations(2)
+    observed = observations(2)
     for number in range(2):
-        found = with_peer(found, number, published=(own,), machine="one")
-    assert judge(found) == ()
+        observed = with_peer(observed, number, published=(own,), machine="one")
+    assert judge(observed) == ()
 
 
 def test_a_missing_interface():
@@ -244,7 +244,7 @@ def test_a_missing_interface():
 
 
 @pytest.mark.parametrize("addresses", [Unknown("Name or service not known"), ("10.7.7.7",)])
-def test_a_host_name_that_does_not_lead_to_the_host(addresses):
+def test_a_host_name_that_resolves_to_another_host(addresses):
     (finding,) = judge(
         observations(
             2, lookups=(EndpointLookup(source=0, target=1, name="h1", addresses=addresses),)
@@ -284,7 +284,7 @@ def test_the_leaders_own_clock_offset():
     assert finding.subject.host == "h0"
 
 
-def test_a_lost_host_is_named():
+def test_a_lost_host_is_reported():
     (finding, *_) = judge(observations(2, lost={1: "its connection was lost"}))
     assert (finding.cause, finding.level, finding.subject.host) == (
         "network-fabric-fault",
@@ -327,19 +327,19 @@ def test_a_different_mtu():
     )
 
 
-def test_one_slow_host_of_three_is_named():
+def test_one_slow_host_of_three_is_reported():
     assert summaries(observations(3, links=(link(0, 1), link(0, 2, 1e8), link(1, 2, 1e8)))) == [
         ("slow-link", "warning", "h2")
     ]
 
 
-def test_missing_nodes_have_the_schedulers_names():
+def test_missing_nodes_have_scheduler_names():
     (finding,) = judge(with_peer(observations(1, nodes=2), 0, names=("gpu-01", "gpu-02")))
     assert finding.message.startswith("node 1 (gpu-02) of 2 did not reach")
 
 
 def test_a_firewall_on_all_hosts_is_one_finding():
-    found = observations(
+    observed = observations(
         5,
         failed_probes=tuple(
             probe_result(a, b, ConnectOutcome.TIMED_OUT)
@@ -348,12 +348,14 @@ def test_a_firewall_on_all_hosts_is_one_finding():
             if a != b
         ),
     )
-    (finding,) = judge(found)
+    (finding,) = judge(observed)
     assert finding.message.startswith(
         "a firewall drops packets between all 5 hosts (20 directed pairs)"
     )
     assert (finding.subject.host, finding.subject.link) == (None, None)
-    assert failing_hosts(found, (finding,)) == {f"h{number} (node {number})" for number in range(5)}
+    assert failing_hosts(observed, (finding,)) == {
+        f"h{number} (node {number})" for number in range(5)
+    }
 
 
 def test_unknown_purposes_of_probes_are_ignored():

@@ -28,7 +28,7 @@ def port():
 
 
 class Rank:
-    """A rank that was started with a plan."""
+    """A rank started with a plan."""
 
     def __init__(self, rank, world, port, variables=None, **own):
         plan = SmokeTestPlan(
@@ -55,7 +55,7 @@ class Rank:
 
 
 def run_ranks(world, port, odd=None, **own):
-    """The outcomes of all ranks, of which the last has ``odd`` variables."""
+    """Return the outcomes of all ranks; the last rank has ``odd`` variables."""
     ranks = [
         Rank(rank, world, port, odd if rank == world - 1 else None, **own) for rank in range(world)
     ]
@@ -125,7 +125,7 @@ def test_an_absent_rank_is_reported(port):
 def test_a_failure_on_one_rank_is_reported_to_the_others_at_once(port):
     began = time.monotonic()
     outcomes = run_ranks(3, port, odd={"GLOO_SOCKET_IFNAME": "eth9"})
-    assert time.monotonic() - began < 20  # its own limit, before which the others would have waited
+    assert time.monotonic() - began < 20  # the other ranks would otherwise wait for their own limit
     for outcome in outcomes:
         (failure,) = outcome.failures
         assert (failure.rank, failure.stage, failure.processes) == (2, "group", 1)
@@ -141,19 +141,17 @@ def test_a_port_in_use_is_reported(port):
 
 
 def test_a_stopped_rank_is_reported_by_the_others(port):
-    """A stopped process cannot watch itself."""
+    """A stopped process cannot enforce its own limit."""
     ranks = [Rank(rank, 2, port, sizes_bytes=(4,) * 20_000, wait_s=3.0) for rank in range(2)]
     try:
         probe = psutil.Process(ranks[1].process.pid)
         until = time.monotonic() + 30
-        while (
-            len(children := probe.children(recursive=True)) < 2
-        ):  # torch is imported, the first step has begun
+        # A second child exists once torch is imported and the first step has started.
+        while len(children := probe.children(recursive=True)) < 2:
             assert time.monotonic() < until
             time.sleep(0.01)
-        while not children[
-            -1
-        ].net_connections():  # it talks: the kernel was told whose end is its own
+        # A connection shows that the rank communicates, so the kernel closes it if the rank dies.
+        while not children[-1].net_connections():
             assert time.monotonic() < until
         children[-1].send_signal(signal.SIGSTOP)
         (failure,) = ranks[0].outcome().failures
@@ -162,15 +160,15 @@ def test_a_stopped_rank_is_reported_by_the_others(port):
         for rank in ranks:
             rank.process.kill()
             rank.process.communicate()
-    assert psutil.wait_procs(children, 5)[1] == []  # who started them is dead: so are they
+    assert psutil.wait_procs(children, 5)[1] == []  # children exit with their parent
 
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_a_network_partition_ends_both_sides(port):
     """The ranks lose contact, and the store no longer answers rank 1: each enforces its own limits."""
-    with hosts(2) as made:
+    with hosts(2) as job_hosts:
         own = {
-            "address": made[0].address,
+            "address": job_hosts[0].address,
             "port": port,
             "world": 2,
             "sizes_bytes": (4,) * 20_000,
@@ -182,16 +180,17 @@ def test_a_network_partition_ends_both_sides(port):
                 ONE_RANK,
                 msgspec.json.encode(SmokeTestPlan(rank=rank, **own)).decode(),
             )
-            for rank, host in enumerate(made)
+            for rank, host in enumerate(job_hosts)
         ]
         until = time.monotonic() + 60
         while (
-            made[0].do("ss", "-Htn", "state", "established", "sport", f"= :{port}").count("\n") < 4
+            job_hosts[0].do("ss", "-Htn", "state", "established", "sport", f"= :{port}").count("\n")
+            < 4
         ):
             assert time.monotonic() < until, ranks[0].errors
             time.sleep(0.05)
-        time.sleep(1)  # they are at their sums
-        for host in made:
+        time.sleep(1)  # the ranks run all-reduces
+        for host in job_hosts:
             host.drop()
         began = time.monotonic()
         outcomes = [

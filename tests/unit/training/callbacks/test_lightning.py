@@ -34,17 +34,17 @@ def model_class():
     import lightning.pytorch as lightning
 
     class Model(lightning.LightningModule):
-        def __init__(self, disturb=None):
+        def __init__(self, fault=None):
             super().__init__()
             self.layer = torch.nn.Linear(1, 1)
             self.drop = torch.nn.Dropout(0.5)
-            self.disturb = disturb
+            self.fault = fault
             self.trace = {}
 
         def training_step(self, batch, _):
             step = self.global_step + 1
-            if self.disturb and self.disturb[0] == step:
-                self.disturb[1](self)
+            if self.fault and self.fault[0] == step:
+                self.fault[1](self)
             loss = self.drop(self.layer(batch / 32)).square().mean()
             self.trace[step] = (float(loss).hex(), batch.flatten().tolist())
             return loss
@@ -59,7 +59,7 @@ def die(_):
     raise Died
 
 
-def spoil(model):
+def corrupt_weights(model):
     with torch.no_grad():
         model.layer.weight.fill_(math.nan)
 
@@ -69,14 +69,14 @@ def warn(_):
     time.sleep(1)
 
 
-def train(folder, disturb=None):
+def train(folder, fault=None):
     """Train from the newest valid checkpoint; return the loss and samples of each step."""
     import lightning.pytorch as lightning
 
     from holdfast.training.callbacks.lightning import HoldfastCallback, resumable
 
     torch.manual_seed(0)
-    model = model_class()(disturb)
+    model = model_class()(fault)
     data = torch.arange(32.0).reshape(32, 1)
     loader = resumable(
         DataLoader(data, 4, shuffle=True, generator=torch.Generator().manual_seed(3))
@@ -102,26 +102,26 @@ def saved(folder):
 
 
 def test_training_resumes_in_the_middle_of_an_epoch(tmp_path):
-    whole = train(tmp_path / "whole")
-    assert len(whole) == 24
-    first = train(tmp_path / "broken", disturb=(14, die))
+    uninterrupted = train(tmp_path / "whole")
+    assert len(uninterrupted) == 24
+    first = train(tmp_path / "broken", fault=(14, die))
     assert saved(tmp_path / "broken") == ["step-0000000012", "step-0000000009"]
     second = train(tmp_path / "broken")
     assert min(second) == 13
     assert {step: used for step, (_, used) in {**first, **second}.items()} == {
-        s: used for s, (_, used) in whole.items()
+        s: used for s, (_, used) in uninterrupted.items()
     }
     assert saved(tmp_path / "broken")[0] == "step-0000000024"
 
 
 def test_a_nan_ends_training_before_it_is_saved(tmp_path):
     with pytest.raises(LossNotFinite, match="step 6"):
-        train(tmp_path, disturb=(6, spoil))
+        train(tmp_path, fault=(6, corrupt_weights))
     assert saved(tmp_path) == ["step-0000000003"]
 
 
 def test_a_preemption_signal_saves_and_exits(tmp_path):
     with pytest.raises(SystemExit) as ended:
-        train(tmp_path, disturb=(7, warn))
+        train(tmp_path, fault=(7, warn))
     assert ended.value.code == 128 + signal.SIGTERM
     assert saved(tmp_path)[0] in {"step-0000000007", "step-0000000008"}

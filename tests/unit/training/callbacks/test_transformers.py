@@ -40,13 +40,13 @@ class Data(torch.utils.data.Dataset):
         return {"x": torch.full((4,), index / 32), "labels": torch.tensor(float(index % 3))}
 
 
-class Disturb(transformers.TrainerCallback):
-    """Does something at the begin of a step."""
+class FaultCallback(transformers.TrainerCallback):
+    """Calls ``what`` at the start of a step."""
 
     def __init__(self, step, what):
         self.step, self.what = step, what
 
-    def on_step_begin(self, args, state, control, model=None, **_):  # noqa: ARG002 - theirs
+    def on_step_begin(self, args, state, control, model=None, **_):  # noqa: ARG002 - the Trainer's signature
         if state.global_step + 1 == self.step:
             self.what(model)
 
@@ -59,13 +59,13 @@ def die(_):
     raise Died
 
 
-def spoil(model):
+def corrupt_weights(model):
     with torch.no_grad():
         model.layer.weight.fill_(math.nan)
 
 
-def train(folder, disturb=None, **options):
-    """The logged losses by step, of one start that goes on from the newest whole checkpoint."""
+def train(folder, fault=None, **options):
+    """Train from the newest valid checkpoint; return the logged losses by step."""
     torch.manual_seed(0)
     guard = HoldfastCallback(**options)
     arguments = transformers.TrainingArguments(
@@ -81,29 +81,29 @@ def train(folder, disturb=None, **options):
         learning_rate=1e-2,
         logging_nan_inf_filter=True,
     )
-    callbacks = [guard] + ([Disturb(*disturb)] if disturb else [])
+    callbacks = [guard] + ([FaultCallback(*fault)] if fault else [])
     trainer = transformers.Trainer(Model(), arguments, train_dataset=Data(), callbacks=callbacks)
     with suppress(Died):
         trainer.train(resume_from_checkpoint=guard.newest(folder))
     return {each["step"]: each["loss"] for each in trainer.state.log_history if "loss" in each}
 
 
-def test_it_resumes_bit_identically_from_the_newest_valid_checkpoint(tmp_path, caplog):
-    whole = train(tmp_path / "whole")
+def test_training_resumes_bit_identically_from_the_newest_valid_checkpoint(tmp_path, caplog):
+    uninterrupted = train(tmp_path / "whole")
     broken = tmp_path / "broken"
-    train(broken, disturb=(11, die))
+    train(broken, fault=(11, die))
     assert newest(broken).name == "checkpoint-8"
     (broken / "checkpoint-8" / "trainer_state.json").write_text("{}")
     assert newest(broken).name == "checkpoint-4"
     assert "trainer_state.json" in caplog.text
     assert newest(broken, before=4) is None
-    assert train(broken) == whole
+    assert train(broken) == uninterrupted
     assert checkpoint_manifest.read_manifest(broken / "checkpoint-12").step == 12
 
 
 def test_a_nan_ends_training_before_it_is_saved(tmp_path):
     with pytest.raises(LossNotFinite, match="step 7"):
-        train(tmp_path, disturb=(7, spoil))
+        train(tmp_path, fault=(7, corrupt_weights))
     assert newest(tmp_path).name == "checkpoint-4"
 
 
@@ -111,7 +111,7 @@ def test_a_preemption_signal_saves_and_exits(tmp_path):
     with pytest.raises(SystemExit) as ended:
         train(
             tmp_path,
-            disturb=(
+            fault=(
                 6,
                 lambda _: (os.kill(os.getpid(), signal.SIGTERM), __import__("time").sleep(1)),
             ),
@@ -120,6 +120,6 @@ def test_a_preemption_signal_saves_and_exits(tmp_path):
     assert newest(tmp_path).name in {"checkpoint-6", "checkpoint-7"}
 
 
-def test_it_saves_at_the_time_interval(tmp_path):
+def test_checkpoints_are_saved_at_the_time_interval(tmp_path):
     train(tmp_path, every=0.0)
     assert checkpoint_manifest.read_manifest(tmp_path / "checkpoint-3").step == 3

@@ -38,7 +38,7 @@ def write_checkpoint(root, step, *, values=None, files=3, size=5000):
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    """``checkpoint(step, …)`` writes one to ``tmp_path/ckpts``."""
+    """Return ``checkpoint(step, …)``, which writes a checkpoint to ``tmp_path/ckpts``."""
 
     def make(step, root=None, **options):
         return write_checkpoint(root or tmp_path / "ckpts", step, **options)
@@ -47,7 +47,7 @@ def checkpoint(tmp_path):
 
 
 class S3:
-    """moto's server: ``url`` is a place of the test's own; it can be ended and started again at the same port."""
+    """moto's S3 server; ``url`` is unique to the test. It can be stopped and restarted on the same port."""
 
     def __init__(self, folder, monkeypatch):
         self.port = free_port()
@@ -101,9 +101,7 @@ class S3:
 def _s3_server(tmp_path_factory):
     pytest.importorskip("s3fs", reason="s3fs is not installed")
     pytest.importorskip("flask", reason="moto's server needs flask")
-    with (
-        pytest.MonkeyPatch.context() as patch
-    ):  # for the session: fsspec keeps a client once it is made
+    with pytest.MonkeyPatch.context() as patch:  # for the session: fsspec caches its clients
         server = S3(tmp_path_factory.mktemp("s3"), patch)
         yield server
         server.end()

@@ -15,7 +15,7 @@ from holdfast import Checkpoint
 
 
 class Net(nn.Module):
-    """Odd sizes, a buffer without dimensions, tied weights, a frozen layer, one that no gradient reaches."""
+    """Odd sizes, a 0-dimensional buffer, tied weights, a frozen layer, and a layer without gradients."""
 
     def __init__(self, width: int = 7) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Net(nn.Module):
 
 
 class Job:
-    """Model, optimizer, scheduler, scaler and the checkpoint of all."""
+    """Model, optimizer, scheduler, scaler and their checkpoint."""
 
     def __init__(
         self, root, *, seed=1, optimizer=None, wrap=lambda model: model, width=7, **options

@@ -1,4 +1,4 @@
-"""Saves all the time, on one rank or two, and records which checkpoints were reported as committed."""
+"""Save continuously on one or two ranks, and record the checkpoints reported as committed."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def train(folder: Path, rank: int, size: int, attempt: int) -> None:
         folder / "checkpoints", model=model, optimizer=optimizer, keep_last=3
     )
 
-    def note(_: Path, found: holdfast.core.checkpoint_manifest.Manifest) -> None:
-        os.write(declared, f"{found.step}\n".encode())
+    def note(_: Path, manifest: holdfast.core.checkpoint_manifest.Manifest) -> None:
+        os.write(declared, f"{manifest.step}\n".encode())
 
     checkpoint.after_commit.append(note)
     restored = checkpoint.load()
     step = restored.step if restored else 0
     for value in (
         model.parameters() if restored else ()
-    ):  # what was loaded is what was saved at that step
+    ):  # the loaded state is that of the saved step
         assert torch.equal(value, torch.full_like(value, float(step))), (step, value)
     os.write(declared, f"# {attempt} begins\n".encode())
     while True:

@@ -1,4 +1,4 @@
-"""A training loop without a model. Arguments: the pause in a step, who stands still at step 20, and how.
+"""A training loop without a model. Arguments: the pause in a step, the rank that hangs at step 20, and the mode.
 
 Prints `<rank> step <n>` at each step, and `<rank> saves <n>`; a step is an all_reduce.
 """
@@ -14,7 +14,7 @@ import torch.distributed as dist
 from holdfast.training.checkpoint import emergency
 
 
-def say(text):
+def report(text):
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -28,15 +28,15 @@ emergency.start_listening()
 if mode == "forks":
     child = os.fork()
     if child == 0:
-        os.kill(os.getpid(), signal.SIGUSR1)  # a data-loader worker knows nothing of it
-        say("child lives")
+        os.kill(os.getpid(), signal.SIGUSR1)  # a data-loader worker has no handler
+        report("child lives")
         os._exit(0)
     os.waitpid(child, 0)
 for step in range(100_000):
     if emergency.is_due(step):
-        say(f"{rank} saves {step}")
+        report(f"{rank} saves {step}")
         emergency.exit_rank()
-    say(f"{rank} step {step}")
+    report(f"{rank} step {step}")
     if rank == frozen and step == 20:
         if mode == "frozen":
             os.kill(os.getpid(), signal.SIGSTOP)

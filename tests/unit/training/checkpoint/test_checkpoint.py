@@ -1,4 +1,4 @@
-"""A single process: the saved state is restored bit by bit, and mismatches are reported."""
+"""Single process: the saved state is restored bit-identically, and mismatches are reported."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _one_thread():
 
 @pytest.fixture
 def tmp_path(tmp_path):
-    """A folder in memory where there is one: these tests sync hundreds of files, which is not what they are about."""
+    """Return a folder in memory if possible, because these tests sync hundreds of files."""
     if not os.access("/dev/shm", os.W_OK):
         yield tmp_path
         return
@@ -72,21 +72,21 @@ def test_training_resumes_bit_identically(tmp_path, name, asynchronous):
     job.checkpoint.save(4)
     expected = job.train(4)
     job.checkpoint.wait()
-    again = Job(tmp_path, seed=2, optimizer=OPTIMIZERS[name])
-    restored = again.checkpoint.load()
+    resumed = Job(tmp_path, seed=2, optimizer=OPTIMIZERS[name])
+    restored = resumed.checkpoint.load()
     assert (restored.step, restored.own, restored.world) == (4, True, 1)
-    assert again.train(4) == expected
-    assert again.optimizer.param_groups[0]["lr"] == job.optimizer.param_groups[0]["lr"]
+    assert resumed.train(4) == expected
+    assert resumed.optimizer.param_groups[0]["lr"] == job.optimizer.param_groups[0]["lr"]
 
 
 def test_a_save_before_the_first_step_creates_no_optimizer_state(tmp_path):
     job = Job(tmp_path)
     job.checkpoint.save(0, asynchronous=False)
     expected = job.train(3)
-    again = Job(tmp_path, seed=2)
-    again.checkpoint.load()
-    assert not again.optimizer.state
-    assert again.train(3) == expected
+    resumed = Job(tmp_path, seed=2)
+    resumed.checkpoint.load()
+    assert not resumed.optimizer.state
+    assert resumed.train(3) == expected
 
 
 def test_state_added_after_the_first_save_is_saved(tmp_path):
@@ -96,21 +96,21 @@ def test_state_added_after_the_first_save_is_saved(tmp_path):
     job.checkpoint.save(2)
     expected = job.train(2)
     job.checkpoint.wait()
-    again = Job(tmp_path, seed=2)
-    assert again.checkpoint.load().step == 2
-    assert again.train(2) == expected
+    resumed = Job(tmp_path, seed=2)
+    assert resumed.checkpoint.load().step == 2
+    assert resumed.train(2) == expected
 
 
 def test_another_order_of_parameters(tmp_path):
     job = Job(tmp_path)
     job.train(4)
     job.checkpoint.save(4, asynchronous=False)
-    again = Job(tmp_path, seed=2, optimizer=adam_of_another_order)
-    again.checkpoint.load()
+    resumed = Job(tmp_path, seed=2, optimizer=adam_of_another_order)
+    resumed.checkpoint.load()
     kept = {
-        name: again.optimizer.state[p]
-        for name, p in again.model.named_parameters()
-        if p in again.optimizer.state
+        name: resumed.optimizer.state[p]
+        for name, p in resumed.model.named_parameters()
+        if p in resumed.optimizer.state
     }
     expected = {
         name: job.optimizer.state[p]
@@ -126,7 +126,7 @@ def test_optimizer_state_of_another_dtype_is_restored(tmp_path):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     optimizer.state[model.weight]["momentum_buffer"] = torch.rand(
         3, 3
-    )  # float32, as master weights are
+    )  # float32, as for master weights
     holdfast.Checkpoint(tmp_path, model=model, optimizer=optimizer).save(1, asynchronous=False)
     expected = optimizer.state[model.weight]["momentum_buffer"].clone()
     fresh = nn.Linear(3, 3).to(torch.bfloat16)
@@ -136,20 +136,20 @@ def test_optimizer_state_of_another_dtype_is_restored(tmp_path):
     assert torch.equal(fresh.weight, model.weight)
 
 
-def test_the_saved_state_is_that_when_save_returned(tmp_path):
+def test_changes_after_save_returns_are_not_saved(tmp_path):
     job = Job(tmp_path)
     job.train(2)
-    for step in (2, 3, 4):  # the second and third into the same buffers
+    for step in (2, 3, 4):  # the second and third save reuse the same buffers
         expected = {name: value.clone() for name, value in job.model.state_dict().items()}
         job.checkpoint.save(step)
         with torch.no_grad():
             for parameter in job.model.parameters():
                 parameter.fill_(float("nan"))
         job.checkpoint.wait()
-        again = Job(tmp_path, seed=2)
-        assert again.checkpoint.load().step == step
+        resumed = Job(tmp_path, seed=2)
+        assert resumed.checkpoint.load().step == step
         assert all(
-            torch.equal(value, expected[name]) for name, value in again.model.state_dict().items()
+            torch.equal(value, expected[name]) for name, value in resumed.model.state_dict().items()
         )
         job.model.load_state_dict(expected)
 
@@ -209,7 +209,7 @@ def test_random_states_objects_and_configuration(tmp_path):
 
 
 class Counter:
-    """Something with a state."""
+    """A stateful object."""
 
     def __init__(self, value):
         self.value = value
@@ -222,22 +222,22 @@ class Counter:
 
 
 def test_several_models_and_optimizers(tmp_path):
-    def made():
+    def make_models():
         models = {"generator": nn.Linear(2, 3), "critic": nn.Linear(3, 1)}
         return models, {
             name: torch.optim.Adam(model.parameters()) for name, model in models.items()
         }
 
-    models, optimizers = made()
+    models, optimizers = make_models()
     models["critic"](models["generator"](torch.ones(1, 2))).sum().backward()
     for optimizer in optimizers.values():
         optimizer.step()
     holdfast.Checkpoint(tmp_path, model=models, optimizer=optimizers).save(1, asynchronous=False)
-    others, their_optimizers = made()
-    holdfast.Checkpoint(tmp_path, model=others, optimizer=their_optimizers).load()
+    other_models, other_optimizers = make_models()
+    holdfast.Checkpoint(tmp_path, model=other_models, optimizer=other_optimizers).load()
     for name in models:
-        assert torch.equal(others[name].weight, models[name].weight)
-        kept = their_optimizers[name].state[others[name].weight]["exp_avg"]
+        assert torch.equal(other_models[name].weight, models[name].weight)
+        kept = other_optimizers[name].state[other_models[name].weight]["exp_avg"]
         assert torch.equal(kept, optimizers[name].state[models[name].weight]["exp_avg"])
     assert set(
         dcp.FileSystemReader(tmp_path / checkpoint_manifest.folder_name(1))
@@ -250,7 +250,7 @@ def test_several_models_and_optimizers(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_torch_alone_loads_it(tmp_path):
+def test_torch_loads_the_checkpoint_without_holdfast(tmp_path):
     job = Job(tmp_path, wrap=lambda model: torch.compile(model, backend="eager"))
     job.train(2)
     job.checkpoint.save(2, asynchronous=False)
@@ -270,7 +270,7 @@ def test_loading_without_checkpoints(tmp_path):
 # ---- mismatches
 
 
-def test_a_checkpoint_of_another_model_names_every_difference(tmp_path):
+def test_a_checkpoint_of_another_model_reports_every_difference(tmp_path):
     job = Job(tmp_path)
     job.train(1)
     job.checkpoint.save(1, asynchronous=False)
@@ -293,7 +293,7 @@ def test_a_checkpoint_of_another_model_names_every_difference(tmp_path):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_strict_false_restores_what_both_have(tmp_path):
+def test_strict_false_restores_common_tensors(tmp_path):
     job = Job(tmp_path)
     job.checkpoint.save(1, asynchronous=False)
     other = Job(tmp_path, seed=2, width=9)
@@ -305,7 +305,7 @@ def test_strict_false_restores_what_both_have(tmp_path):
     assert torch.equal(other.model.extra.weight, kept[1])
 
 
-def test_a_parameter_of_no_known_model(tmp_path):
+def test_optimizer_parameter_outside_the_models_is_rejected(tmp_path):
     optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), momentum=0.9)
     checkpoint = holdfast.Checkpoint(tmp_path, model=nn.Linear(1, 1), optimizer=optimizer)
     with pytest.raises(CheckpointFailed, match="of no model passed to Checkpoint"):
@@ -349,21 +349,21 @@ def test_leftovers_of_dead_writers_are_removed(tmp_path):
 
 
 def test_commit_listeners_are_called_and_their_errors_logged(tmp_path, caplog):
-    job, seen = Job(tmp_path), []
+    job, commits = Job(tmp_path), []
     job.checkpoint.after_commit += [
         lambda *_: 1 / 0,
-        lambda folder, found: seen.append((folder, found.step)),
+        lambda folder, found: commits.append((folder, found.step)),
     ]
     with caplog.at_level(logging.ERROR, "holdfast.checkpoint"):
         job.checkpoint.save(5)
         saved = job.checkpoint.wait()
-    assert seen == [(tmp_path / checkpoint_manifest.folder_name(5), 5)]
+    assert commits == [(tmp_path / checkpoint_manifest.folder_name(5), 5)]
     assert "a listener failed after the checkpoint of step 5" in caplog.text
     assert (saved.step, saved.manifest.ranks) == (5, 1)
     assert 0 < saved.blocked_s <= saved.took_s
 
 
-def test_before_a_step(tmp_path):
+def test_load_before_a_step(tmp_path):
     job = Job(tmp_path)
     for step in (1, 2, 3):
         job.checkpoint.save(step, asynchronous=False)

@@ -1,4 +1,4 @@
-"""Whatever happens to a disk: the last good checkpoint survives, with one clear message."""
+"""Disk failures and damage: the last valid checkpoint survives, with one clear message."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ DAMAGES = {
 
 def test_damage_of_any_file_is_detected_and_the_previous_checkpoint_loads(tmp_path, caplog):
     newest = saved_twice(tmp_path)
-    whole = tmp_path / "whole"
-    shutil.copytree(newest, whole)
+    intact = tmp_path / "whole"
+    shutil.copytree(newest, intact)
     job = Job(tmp_path, seed=2)
     for name in FILES:
         for kind, damage in DAMAGES.items():
@@ -56,7 +56,7 @@ def test_damage_of_any_file_is_detected_and_the_previous_checkpoint_loads(tmp_pa
                 assert job.checkpoint.load().step == 1, (name, kind)
             assert "skipped: step 2" in caplog.text, (name, kind)
             shutil.rmtree(newest)
-            shutil.copytree(whole, newest)
+            shutil.copytree(intact, newest)
             assert job.checkpoint.load().step == 2, (name, kind)
 
 
@@ -79,7 +79,7 @@ def test_a_full_disk_keeps_the_last_checkpoint_and_training_continues(tmp_path, 
             time.sleep(0.01)
         with caplog.at_level(logging.WARNING):
             filler.unlink()
-            job.checkpoint.save(4)  # says what became of step 3
+            job.checkpoint.save(4)  # reports the failed save of step 3
         assert "saving step 3 failed" in caplog.text
         assert job.checkpoint.wait().step == 4
         assert sorted(path.name for path in root.iterdir()) == [
@@ -94,8 +94,8 @@ def test_a_disk_that_fills_up_at_any_point(tmp_path, room):
     with small_disk(tmp_path / "disk", "512k") as root:
         job = Job(root)
         job.checkpoint.save(1, asynchronous=False)
-        left = shutil.disk_usage(root).free - room * 1024
-        (root / "filler").write_bytes(bytes(max(left, 0)))
+        fill_bytes = shutil.disk_usage(root).free - room * 1024
+        (root / "filler").write_bytes(bytes(max(fill_bytes, 0)))
         try:
             job.checkpoint.save(2, asynchronous=False)
         except CheckpointFailed:
@@ -165,11 +165,11 @@ def failure(act):
     return ""
 
 
-# ---- hostile files
+# ---- malicious files
 
 
-class Runs:
-    """A pickle that runs something."""
+class CodeExecutor:
+    """A pickle that executes code."""
 
     def __init__(self, path):
         self.path = path
@@ -178,20 +178,20 @@ class Runs:
         return os.system, (f"touch {self.path}",)
 
 
-def resealed(folder):
-    """Rewrite the manifest to match the folder, as anyone with write access can."""
-    found = checkpoint_manifest.read_manifest(folder)
+def rewrite_manifest(folder):
+    """Rewrite the manifest to match the folder, as any user with write access can."""
+    manifest = checkpoint_manifest.read_manifest(folder)
     entries = tuple(
         checkpoint_manifest.ManifestEntry(
             path=each.path,
             size=(folder / each.path).stat().st_size,
             xxh3=checkpoint_manifest.hash_file(folder / each.path),
         )
-        for each in found.files
+        for each in manifest.files
     )
     import msgspec
 
-    checkpoint_manifest.write_manifest(folder, msgspec.structs.replace(found, files=entries))
+    checkpoint_manifest.write_manifest(folder, msgspec.structs.replace(manifest, files=entries))
 
 
 @pytest.mark.parametrize("name", [".metadata", "rank-00000.state"])
@@ -199,10 +199,10 @@ def test_a_pickle_that_executes_code_is_rejected(tmp_path, name):
     newest = saved_twice(tmp_path / "root")
     ran = tmp_path / "ran"
     if name == ".metadata":
-        (newest / name).write_bytes(pickle.dumps(Runs(ran)))
+        (newest / name).write_bytes(pickle.dumps(CodeExecutor(ran)))
     else:
-        torch.save(Runs(ran), newest / name)
-    resealed(newest)
+        torch.save(CodeExecutor(ran), newest / name)
+    rewrite_manifest(newest)
     with pytest.raises((CheckpointUnreadable, CheckpointFailed), match="system"):
         Job(tmp_path / "root", seed=2).checkpoint.load()
     assert not ran.exists()
@@ -229,15 +229,15 @@ def test_an_invalid_index(tmp_path, data):
 
 def test_an_index_that_names_files_outside_the_manifest_is_rejected(tmp_path):
     newest = saved_twice(tmp_path / "root")
-    shutil.copy(newest / "__0_0.distcp", tmp_path / "stranger")
+    shutil.copy(newest / "__0_0.distcp", tmp_path / "outside")
     with (newest / ".metadata").open("rb") as stream:
         index = read_index(stream, newest)
-    for place in index.storage_data.values():
-        place.relative_path = "../../stranger"
+    for entry in index.storage_data.values():
+        entry.relative_path = "../../outside"
     (newest / ".metadata").write_bytes(pickle.dumps(index))
-    resealed(newest)
+    rewrite_manifest(newest)
     job = Job(tmp_path / "root", seed=2)
     before = {name: value.clone() for name, value in job.model.state_dict().items()}
-    with pytest.raises((CheckpointUnreadable, CheckpointFailed), match="stranger"):
+    with pytest.raises((CheckpointUnreadable, CheckpointFailed), match="outside"):
         job.checkpoint.load()
     assert all(torch.equal(value, before[name]) for name, value in job.model.state_dict().items())

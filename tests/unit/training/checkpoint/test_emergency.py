@@ -20,9 +20,9 @@ LIMIT_S = 60
 
 
 class Ranks:
-    """Processes of the script, without an agent; each prints to its own file.
+    """Processes of the script without an agent; each prints to its own file.
 
-    Not forked ones: these exit faster than an interpreter, and rank 0 hosts the store of the others.
+    They are not forked: forked ones exit faster than an interpreter, and rank 0 hosts the store.
     """
 
     def __init__(self, folder, ranks, pause_s=0.002, frozen=-1, mode="plain", **variables):
@@ -93,20 +93,20 @@ def test_all_ranks_save_at_one_step_and_exit_with_the_signals_status(
     for rank in signalled:
         ranks.processes[rank].send_signal(word)
 
-    found = ranks.statuses()
-    assert found == [status] * 3, "\n".join(
-        ranks.text(rank)[-600:] for rank in range(3) if found[rank] != status
+    statuses = ranks.statuses()
+    assert statuses == [status] * 3, "\n".join(
+        ranks.text(rank)[-600:] for rank in range(3) if statuses[rank] != status
     )
     saved = ranks.saved()
     assert saved[0] == saved[1] == saved[2]
     assert len(saved[0]) == 1
-    for rank in range(3):  # nobody began the step before which all saved
+    for rank in range(3):  # no rank started the saved step
         assert f"{rank} step {int(saved[0][0]) - 1}\n" in ranks.text(rank)
         assert f"{rank} step {saved[0][0]}\n" not in ranks.text(rank)
 
 
 @pytest.mark.slow
-def test_with_a_frozen_rank_the_signal_terminates_the_signalled_one(start):
+def test_with_a_frozen_rank_the_signalled_rank_terminates(start):
     ranks = start(2, frozen=1, mode="frozen").until("step 20")
     begun = time.monotonic()
     ranks.processes[0].send_signal(signal.SIGTERM)
@@ -119,27 +119,27 @@ def test_with_a_frozen_rank_the_signal_terminates_the_signalled_one(start):
 
 @pytest.mark.slow
 def test_termination_by_the_agent_works_inside_a_collective(start, tmp_path):
-    box = tmp_path / "traces" / "rank0.trace"
-    box.parent.mkdir()
-    ranks = start(2, frozen=1, mode="asleep", HOLDFAST_TRACE=str(box)).until("step 20")
-    box.with_name("ranks-end").touch()
+    trace = tmp_path / "traces" / "rank0.trace"
+    trace.parent.mkdir()
+    ranks = start(2, frozen=1, mode="asleep", HOLDFAST_TRACE=str(trace)).until("step 20")
+    trace.with_name("ranks-end").touch()
     begun = time.monotonic()
     ranks.processes[0].send_signal(
         signal.SIGTERM
-    )  # it waits for rank 1 in C++, where no Python handler would run
+    )  # it waits for rank 1 in C++, where no Python handler runs
 
     assert ranks.processes[0].wait(LIMIT_S) == -signal.SIGTERM
     assert time.monotonic() - begun < 3
 
 
 @pytest.mark.slow
-def test_the_kernels_signal_about_a_dead_agent_is_not_a_preemption(tmp_path):
-    """As recorder/bootstrap.py asks the kernel to; the agent's other hosts would save and exit with the orphan."""
-    said = tmp_path / "said"
+def test_parent_death_signal_is_not_a_preemption(tmp_path):
+    """recorder/bootstrap.py requests this signal; otherwise an orphan would make the other hosts save and exit."""
+    output = tmp_path / "output"
     agent = (
         "import ctypes, signal, subprocess, sys\n"
-        "asked = lambda: ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)\n"
-        "rank = subprocess.Popen(sys.argv[1:], stdout=sys.stderr, preexec_fn=asked)\n"
+        "request = lambda: ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)\n"
+        "rank = subprocess.Popen(sys.argv[1:], stdout=sys.stderr, preexec_fn=request)\n"
         "print(rank.pid, flush=True)\n"
         "rank.wait()\n"
     )
@@ -147,7 +147,7 @@ def test_the_kernels_signal_about_a_dead_agent_is_not_a_preemption(tmp_path):
     environment = {
         name: text for name, text in os.environ.items() if not name.startswith(positional)
     }
-    with said.open("wb") as file:
+    with output.open("wb") as file:
         command = [sys.executable, "-c", agent, sys.executable, str(SCRIPT), "0.01", "-1", "plain"]
         parent = subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=file, text=True
@@ -155,12 +155,12 @@ def test_the_kernels_signal_about_a_dead_agent_is_not_a_preemption(tmp_path):
     rank = os.pidfd_open(int(parent.stdout.readline()))
     try:
         end = time.monotonic() + LIMIT_S
-        while "step 30" not in said.read_text():
-            assert time.monotonic() < end, said.read_text()
+        while "step 30" not in output.read_text():
+            assert time.monotonic() < end, output.read_text()
             time.sleep(0.01)
         parent.kill()
         assert select.select([rank], [], [], LIMIT_S)[0], "it goes on"
-        assert "saves" not in said.read_text()
+        assert "saves" not in output.read_text()
     finally:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(rank, signal.SIGKILL)

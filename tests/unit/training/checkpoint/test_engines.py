@@ -26,9 +26,7 @@ def engine_and_checkpoint(rank, root, stage, seed):
     os.environ.update(DS_ACCELERATOR="cpu", RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
     import deepspeed
 
-    deepspeed.ops.__compatible_ops__.pop(
-        "deepspeed_shm_comm", None
-    )  # which it would compile first, on CPUs
+    deepspeed.ops.__compatible_ops__.pop("deepspeed_shm_comm", None)  # avoid compiling it on CPUs
     deepspeed.init_distributed("gloo")
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(4, 33), torch.nn.Linear(33, 4))
@@ -51,7 +49,7 @@ def train(engine, steps):
 
 
 def save_and_load(rank, root, stages):
-    """For each stage of ZeRO: the losses that were wanted, those after the load, and the step that was loaded."""
+    """Return for each ZeRO stage the expected losses, the losses after loading, and the loaded step."""
     return [of_stage(rank, root / str(stage), stage) for stage in stages]
 
 
@@ -59,7 +57,7 @@ def of_stage(rank, root, stage):
     engine, checkpoint = engine_and_checkpoint(rank, root, stage, seed=1)
     train(engine, 2)
     checkpoint.save(2)
-    wanted = train(engine, 2)
+    expected = train(engine, 2)
     checkpoint.save(4)
     if rank == 0:
         flipped(
@@ -72,15 +70,15 @@ def of_stage(rank, root, stage):
     torch.distributed.barrier()
     engine, checkpoint = engine_and_checkpoint(
         rank, root, stage, seed=7
-    )  # another one, that begins elsewhere
+    )  # another engine with other weights
     step = checkpoint.load().step
-    return wanted, train(engine, 2), step
+    return expected, train(engine, 2), step
 
 
 def test_an_engine_resumes_from_its_checkpoint(tmp_path):
     for of_rank in run(
         2, save_and_load, tmp_path, tmp_path / "checkpoints", (1, 2, 3), limit_s=300
     ):
-        for wanted, found, step in of_rank:
-            assert found == wanted
+        for expected, losses, step in of_rank:
+            assert losses == expected
             assert step == 2

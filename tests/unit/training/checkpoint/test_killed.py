@@ -25,7 +25,7 @@ LOADING, BETWEEN, UNREPORTED = (
     "between two saves",
     "committed, not reported yet",
 )
-#: One kill of this many comes while the job starts and loads.
+#: One in this many kills happens while the job starts and loads.
 EARLY = 5
 
 
@@ -75,19 +75,19 @@ def newest_valid(root):
     """Return the step of the newest checkpoint, all files of which are verified."""
     for folder in checkpoint_manifest.folders_newest_first(root):
         try:
-            found = checkpoint_manifest.read_manifest(folder)
+            manifest = checkpoint_manifest.read_manifest(folder)
         except CheckpointUnreadable:
             pytest.fail(f"{folder.name} has the name of a checkpoint and no valid manifest")
-        assert list(checkpoint_manifest.find_damage(folder, found)) == []
-        return found.step
+        assert list(checkpoint_manifest.find_damage(folder, manifest)) == []
+        return manifest.step
     return 0
 
 
-def save_phase(left):
-    """Return what a killed save was doing, from the folder that it left."""
-    if left.name.startswith(".removing-"):
+def save_phase(leftover):
+    """Return the phase of a killed save, derived from its leftover folder."""
+    if leftover.name.startswith(".removing-"):
         return "while an old one was removed"
-    names = {path.name for path in left.iterdir()}
+    names = {path.name for path in leftover.iterdir()}
     if checkpoint_manifest.FILE in names:
         return "manifest written, not renamed yet"
     if INDEX in names:
@@ -112,8 +112,8 @@ def kill_repeatedly(folder, size, seed, times, longest_s):
         assert valid >= reported, f"attempt {attempt}"
         assert reported >= reached
         reached = reported
-        new = [left for left in find_leftovers(root) if left not in before]
-        where = [save_phase(left) for left in sorted(new, reverse=True)] or [
+        new = [leftover for leftover in find_leftovers(root) if leftover not in before]
+        where = [save_phase(leftover) for leftover in sorted(new, reverse=True)] or [
             UNREPORTED if valid > reported else BETWEEN
         ]
         phases[where[0] if has_written(folder, size, f"# {attempt} begins") else LOADING] += 1
@@ -134,7 +134,7 @@ def test_committed_checkpoints_survive_200_kills(tmp_path, size, times):
     """Each start resumes where the last was killed; over a minute of training in total."""
     phases = kill_repeatedly(tmp_path, size, seed=10 + size, times=times, longest_s=0.8)
     for what, count in phases.most_common():
-        sys.stdout.write(f"ranks {size}: {count:3} kills {what}\n")  # pytest -rP shows it
+        sys.stdout.write(f"ranks {size}: {count:3} kills {what}\n")  # shown by pytest -rP
     in_saves = sum(count for what, count in phases.items() if what not in (LOADING, BETWEEN))
     assert in_saves >= times // 4, phases
     assert phases[LOADING] >= times // 20, phases

@@ -1,4 +1,4 @@
-"""Checkpoints spread over host memories: 2/N each, and losing one host loses nothing."""
+"""Checkpoints distributed over host memories: each host holds 2/N, and losing one host loses no data."""
 
 import shutil
 import socket
@@ -20,8 +20,8 @@ LIMIT_S = 60
 HOSTS = 4
 
 
-def written(root, step, world):
-    """Write a checkpoint as by this many ranks."""
+def write_ranks_checkpoint(root, step, world):
+    """Write a checkpoint with the files of ``world`` ranks."""
     folder = root / checkpoint_manifest.folder_name(step)
     folder.mkdir(parents=True)
     entries = []
@@ -43,7 +43,7 @@ def written(root, step, world):
     return folder
 
 
-def held(memory, step):
+def held_files(memory, step):
     return {path.name for path in memory.folder(step).iterdir()} - {
         checkpoint_manifest.FILE,
         peer_memory.FULL_MANIFEST,
@@ -51,19 +51,21 @@ def held(memory, step):
 
 
 def test_each_host_holds_its_own_files_and_its_neighbors(tmp_path):
-    folder = written(tmp_path / "ckpts", 100, world=8)
+    folder = write_ranks_checkpoint(tmp_path / "ckpts", 100, world=8)
     manifest = checkpoint_manifest.read_manifest(folder)
     memories = [PeerMemory(tmp_path / f"host{number}", number, HOSTS) for number in range(HOSTS)]
     for memory in memories:
         memory.put(folder, manifest)
-        memory.put(folder, manifest)  # is there already
+        memory.put(folder, manifest)  # already stored
     for number, memory in enumerate(memories):
-        ours = {
+        expected_ranks = {
             *range(2 * number, 2 * number + 2),
             *((rank - 2) % 8 for rank in range(2 * number, 2 * number + 2)),
         }
-        assert held(memory, 100) - {".metadata"} == {
-            name for rank in ours for name in (f"__{rank}_0.distcp", f"rank-{rank:05d}.state")
+        assert held_files(memory, 100) - {".metadata"} == {
+            name
+            for rank in expected_ranks
+            for name in (f"__{rank}_0.distcp", f"rank-{rank:05d}.state")
         }
         part = memory.manifest(100)
         assert part.size <= manifest.size * 2 / HOSTS * 1.1
@@ -71,7 +73,7 @@ def test_each_host_holds_its_own_files_and_its_neighbors(tmp_path):
         assert peer_memory.read_full_manifest(memory.folder(100)) == manifest
     for lost in range(HOSTS):
         assert set().union(
-            *(held(each, 100) for number, each in enumerate(memories) if number != lost)
+            *(held_files(each, 100) for number, each in enumerate(memories) if number != lost)
         ) == {entry.path for entry in manifest.files}
 
 
@@ -89,21 +91,21 @@ def test_every_file_has_two_holders_if_there_are_two_hosts(nodes):
         assert all(0 <= node < nodes for node in found)
 
 
-def _loaded(rank, folder, lost, damaged):
-    """Each rank is a host of its own; ``gone`` ones have lost their memory, ``damaged`` ones a byte of each file."""
+def _search_and_load(rank, folder, lost, damaged):
+    """Search on one host per rank; ``lost`` hosts have no memory, ``damaged`` hosts have one wrong byte per file."""
     folder = Path(folder)
     memory = PeerMemory(folder / f"host{rank}", rank, HOSTS)
     if rank in lost:
         shutil.rmtree(memory.path)
     elif rank in damaged:
-        for name in held(memory, 100):
+        for name in held_files(memory, 100):
             path = memory.folder(100) / name
             path.write_bytes(b"?" + path.read_bytes()[1:])
-    looked = CheckpointSearch(
+    search = CheckpointSearch(
         FolderBackend(folder / "ckpts"), [], memory, StoreAgreement("one", "resuming", LIMIT_S)
     )
     try:
-        chosen = looked.newest()
+        chosen = search.newest()
     except CheckpointUnreadable as error:
         return str(error)
     if chosen is None:
@@ -123,19 +125,19 @@ def _loaded(rank, folder, lost, damaged):
     ids=["host-lost", "damaged", "both", "two-neighbours-lost"],
 )
 def test_hosts_assemble_the_remaining_files(tmp_path, lost, damaged, whole):
-    folder = written(tmp_path / "ckpts", 100, world=8)
+    folder = write_ranks_checkpoint(tmp_path / "ckpts", 100, world=8)
     for number in range(HOSTS):
         PeerMemory(tmp_path / f"host{number}", number, HOSTS).put(
             folder, checkpoint_manifest.read_manifest(folder)
         )
-    shutil.rmtree(tmp_path / "ckpts")  # there is no disk
+    shutil.rmtree(tmp_path / "ckpts")  # no checkpoint on disk
 
-    results = ranks.run(HOSTS, _loaded, tmp_path, str(tmp_path), lost, damaged)
+    results = ranks.run(HOSTS, _search_and_load, tmp_path, str(tmp_path), lost, damaged)
     assert results == [(17, [], True) if whole else None] * HOSTS
 
 
 def test_files_of_the_manifest_are_served_only_with_the_secret(tmp_path):
-    folder = written(tmp_path / "ckpts", 100, world=1)
+    folder = write_ranks_checkpoint(tmp_path / "ckpts", 100, world=1)
     (tmp_path / "ckpts" / "other").write_text("not yours")
     entry = next(
         each
@@ -145,18 +147,18 @@ def test_files_of_the_manifest_are_served_only_with_the_secret(tmp_path):
     with peer_memory.serve_files(folder, "secret") as address:
         peer_memory.fetch_file(
             ["127.0.0.1 1", address], "secret", entry, tmp_path / "got"
-        )  # nobody is at the first
+        )  # the first address does not respond
         assert (tmp_path / "got").read_bytes() == (folder / entry.path).read_bytes()
         for secret, path in (
             ("wrong", entry.path),
             ("secret", "../other"),
             ("secret", checkpoint_manifest.FILE),
         ):
-            asked = ManifestEntry(
+            requested = ManifestEntry(
                 path=path, size=9, xxh3=checkpoint_manifest.hash_file(tmp_path / "ckpts" / "other")
             )
             with pytest.raises(StorageUnusable, match="does not match the manifest"):
-                peer_memory.fetch_file([address], secret, asked, tmp_path / "no")
+                peer_memory.fetch_file([address], secret, requested, tmp_path / "no")
         host, port = address.split()
         with socket.create_connection((host, int(port))) as line:
             line.sendall(b"\xff" * 100 + b"\n")

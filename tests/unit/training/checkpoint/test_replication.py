@@ -28,21 +28,21 @@ def root(tmp_path):
 
 
 def test_each_backend_gets_every_checkpoint_and_applies_retention(tmp_path, root, checkpoint):
-    one, two = open_backend(tmp_path / "one"), open_backend(tmp_path / "two")
+    first, second = open_backend(tmp_path / "one"), open_backend(tmp_path / "two")
     copies = Replicator(
         root,
-        [one, two],
-        lambda place: RetentionPolicy(last=1) if place is two else RetentionPolicy(),
+        [first, second],
+        lambda backend: RetentionPolicy(last=1) if backend is second else RetentionPolicy(),
     )
     for step in (100, 200):
         checkpoint(step)
         copies.offer(step)
-        wait_until(lambda step=step: one.steps()[:1] == two.steps()[:1] == [step])
+        wait_until(lambda step=step: first.steps()[:1] == second.steps()[:1] == [step])
 
     assert copies.finish(LIMIT_S) == []
-    assert one.steps() == [200, 100]
-    assert two.steps() == [200]
-    assert not any(checkpoint_manifest.find_damage(two.folder(200), two.manifest(200)))
+    assert first.steps() == [200, 100]
+    assert second.steps() == [200]
+    assert not any(checkpoint_manifest.find_damage(second.folder(200), second.manifest(200)))
     assert copies.busy() == frozenset()
 
 
@@ -52,9 +52,9 @@ def test_an_unreachable_bucket_is_logged_once_and_retried(
 ):
     monkeypatch.setattr(copies_module, "RETRY_S", 0.2)
     caplog.set_level(logging.WARNING, "holdfast.checkpoint")
-    place = open_backend(s3.url)
+    backend = open_backend(s3.url)
     s3.end()
-    copies = Replicator(root, [place], lambda _: RetentionPolicy())
+    copies = Replicator(root, [backend], lambda _: RetentionPolicy())
     for step in (100, 200):
         checkpoint(step)
         begun = time.monotonic()
@@ -63,7 +63,7 @@ def test_an_unreachable_bucket_is_logged_once_and_retried(
     wait_until(lambda: caplog.records)
     time.sleep(1.0)  # several attempts
     s3.start()
-    wait_until(lambda: place.steps() == [200, 100])
+    wait_until(lambda: backend.steps() == [200, 100])
 
     assert copies.finish(LIMIT_S) == []
     texts = [record.getMessage() for record in caplog.records]
@@ -81,13 +81,13 @@ def test_incomplete_copies_are_reported_at_the_end(tmp_path, root, checkpoint):
     checkpoint(100)
     copies.offer(100)
 
-    (said,) = copies.finish(LIMIT_S)
-    assert "1 checkpoint (the newest of step 100) not copied" in said
-    assert "not a directory" in said
+    (report,) = copies.finish(LIMIT_S)
+    assert "1 checkpoint (the newest of step 100) not copied" in report
+    assert "not a directory" in report
 
 
 class Slow(FolderBackend):
-    """A place that takes its time."""
+    """A slow backend."""
 
     def __init__(self, path):
         super().__init__(path)

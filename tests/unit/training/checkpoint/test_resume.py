@@ -1,4 +1,4 @@
-"""The newest valid checkpoint in all backends, the same on all ranks, and those skipped."""
+"""Search for the newest valid checkpoint in all backends, with the same result on all ranks."""
 
 import shutil
 from pathlib import Path
@@ -48,14 +48,14 @@ def test_damaged_checkpoints_are_skipped_with_a_reason_each(tmp_path, checkpoint
 
     checkpoint_search = search(ckpts)
     assert checkpoint_search.newest() == ckpts / checkpoint_manifest.folder_name(200)
-    said = "\n".join(checkpoint_search.skipped)
+    reasons = "\n".join(checkpoint_search.skipped)
     assert [sentence.partition(" in ")[0] for sentence in checkpoint_search.skipped] == [
         "step 500",
         "step 400",
         "step 300",
     ]
-    assert "deep/1.distcp: its xxh3" in said
-    assert "first.distcp: no such file" in said
+    assert "deep/1.distcp: its xxh3" in reasons
+    assert "first.distcp: no such file" in reasons
 
 
 def test_if_all_are_damaged_loading_fails(tmp_path, checkpoint):
@@ -68,7 +68,7 @@ def test_if_all_are_damaged_loading_fails(tmp_path, checkpoint):
         search(tmp_path / "ckpts").newest()
 
 
-def test_the_newest_wins_and_for_one_step_memory_then_the_folder(tmp_path, checkpoint):
+def test_newest_step_is_chosen_with_memory_before_the_folder(tmp_path, checkpoint):
     copy, memory = tmp_path / "copy", FolderBackend(tmp_path / "memory", durable=False)
     for step in (100, 200):
         checkpoint(step)
@@ -95,7 +95,7 @@ def test_the_newest_wins_and_for_one_step_memory_then_the_folder(tmp_path, check
     ).newest() == copy / checkpoint_manifest.folder_name(300)
 
 
-def test_before_a_step_later_ones_are_quarantined_everywhere(tmp_path, checkpoint):
+def test_search_before_a_step_quarantines_later_checkpoints_in_all_backends(tmp_path, checkpoint):
     for step in (100, 200, 300):
         checkpoint(step)
         checkpoint(step, root=tmp_path / "copy")
@@ -105,7 +105,7 @@ def test_before_a_step_later_ones_are_quarantined_everywhere(tmp_path, checkpoin
     assert chosen == tmp_path / "ckpts" / checkpoint_manifest.folder_name(100)
     assert (
         keeper.newest(StoreAgreement("two", "resuming", LIMIT_S))[0] == chosen
-    )  # the later ones are found no more
+    )  # later ones are no longer found
     assert len(list((tmp_path / "copy").glob(".aside-step-*"))) == 2
     keeper.finish(0)
 
@@ -118,7 +118,7 @@ def test_a_checkpoint_only_in_s3_is_restored_and_incomplete_uploads_are_not(
     for step in (100, 200):
         folder = checkpoint(step, size=100_000)
         backend.put(folder, checkpoint_manifest.read_manifest(folder))
-    backend._delete_manifest(200)  # as if the upload had been cut off before its end
+    backend._delete_manifest(200)  # emulates an interrupted upload
     shutil.rmtree(tmp_path / "ckpts")
 
     checkpoint_search = search(tmp_path / "ckpts", [s3.url])
@@ -146,7 +146,7 @@ def _three(rank, folder):
     folder = Path(folder)
     memory = FolderBackend(
         folder / f"memory{'A' if rank < 2 else 'B'}", durable=False
-    )  # as of two hosts
+    )  # emulates two hosts
     found = []
     for number in range(4):
         if number == 1 and rank == 2:
@@ -158,7 +158,7 @@ def _three(rank, folder):
         if number == 2 and rank == 0:
             flip(
                 folder / "memoryA" / checkpoint_manifest.folder_name(400) / "first.distcp"
-            )  # in that of the other, too
+            )  # and in the other host's memory
         checkpoint_search = search(
             folder / "ckpts",
             [folder / "copy", f"file://{folder}/far"],
@@ -181,13 +181,15 @@ def test_three_ranks_on_two_hosts_choose_the_same_checkpoint(tmp_path):
     results = ranks.run(3, _three, tmp_path, str(tmp_path))
 
     name = checkpoint_manifest.folder_name(400)
-    taken = [("memoryA", "memoryA", "memoryB/.gathered"), ("copy",) * 3, ("ckpts",) * 3]
+    expected_sources = [("memoryA", "memoryA", "memoryB/.gathered"), ("copy",) * 3, ("ckpts",) * 3]
     assert [result[0][0] for result in results] == [
         str(tmp_path / backend / name) for backend in ("memoryA", "memoryA", "memoryB")
     ]
-    for number, places in enumerate(taken, start=1):
-        for result, backend in zip(results, places, strict=True):
+    for number, sources in enumerate(expected_sources, start=1):
+        for result, backend in zip(results, sources, strict=True):
             assert result[number][0].startswith(str(tmp_path / backend)), number
             assert result[number][0].endswith(name)
     assert "memory" in results[0][2][1][0]
-    assert len(results[0][3][1]) == 3  # memory, folder and copy; fetched from afar into the folder
+    assert (
+        len(results[0][3][1]) == 3
+    )  # memory, folder and copy; fetched from the copy into the folder

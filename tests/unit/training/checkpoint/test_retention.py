@@ -1,4 +1,4 @@
-"""Which checkpoints are retained; the newest valid one always is."""
+"""Retention policies; the newest valid checkpoint is always retained."""
 
 import pytest
 from hypothesis import given
@@ -58,24 +58,24 @@ def test_invalid_options_are_rejected(options):
 def test_a_damaged_checkpoint_is_neither_counted_nor_deleted(tmp_path, checkpoint):
     for step in (100, 200, 300):
         checkpoint(step)
-    broken, place = (
+    broken, backend = (
         tmp_path / "ckpts" / checkpoint_manifest.folder_name(300),
         FolderBackend(tmp_path / "ckpts"),
     )
     (broken / "first.distcp").unlink()
 
-    assert prune(place, RetentionPolicy(last=1)) == [100]
-    assert place.steps() == [300, 200]
+    assert prune(backend, RetentionPolicy(last=1)) == [100]
+    assert backend.steps() == [300, 200]
 
 
 def test_busy_steps_are_not_deleted(tmp_path, checkpoint):
     for step in (100, 200, 300):
         checkpoint(step)
-    place = FolderBackend(tmp_path / "ckpts")
+    backend = FolderBackend(tmp_path / "ckpts")
 
-    assert prune(place, RetentionPolicy(last=1), busy={100}) == [200]
-    assert prune(place, RetentionPolicy(last=1)) == [100]
-    assert [path.name for path in place.path.iterdir()] == [checkpoint_manifest.folder_name(300)]
+    assert prune(backend, RetentionPolicy(last=1), busy={100}) == [200]
+    assert prune(backend, RetentionPolicy(last=1)) == [100]
+    assert [path.name for path in backend.path.iterdir()] == [checkpoint_manifest.folder_name(300)]
 
 
 def test_interrupted_deletions_are_finished(tmp_path, checkpoint):

@@ -1,4 +1,4 @@
-"""Several ranks: each byte is written once, any number of ranks loads it, all agree."""
+"""Several ranks: each byte is written once, any number of ranks loads it, and all ranks agree."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tests.unit.training.checkpoint.jobs import Job, flipped
 from tests.unit.training.collectives.ranks import run
 
 pytestmark = pytest.mark.slow
-WIDTH = 33  # no multiple of any number of ranks here
+WIDTH = 33  # not a multiple of any number of ranks in this file
 
 
 def in_ddp(model):
-    """The model as copies of one, a parameter of which no gradient reaches."""
+    """Wrap the model, which has a parameter without gradient, in DDP."""
     return DistributedDataParallel(model, find_unused_parameters=True)
 
 
 class Position:
-    """What a data loader has: of each rank its own, divided anew where the number of ranks is another one."""
+    """A per-rank state, as of a data loader; redistributed if the number of ranks changes."""
 
     def __init__(self, value=-1):
         self.value = value
@@ -41,14 +41,14 @@ class Position:
 
 
 class Positions(Position):
-    """The same, that wants to see what all ranks had."""
+    """The same, restored from the states of all ranks."""
 
     def load_state_dicts(self, states):
         self.value = [state["value"] for state in states]
 
 
 def sharded(seed):
-    """A model in FSDP2 and its optimizer, after one step."""
+    """Return an FSDP2 model and its optimizer after one step."""
     from torch.distributed.fsdp import fully_shard
 
     torch.manual_seed(seed)
@@ -68,7 +68,7 @@ def step(model, optimizer):
 
 
 def full_state(model, optimizer):
-    """Everything in the model and its optimizer as plain tensors by name."""
+    """Return the full tensors of the model and its optimizer by name."""
     found = dict(model.state_dict())
     for name, parameter in model.named_parameters():
         found |= {f"{name}/{key}": value for key, value in optimizer.state[parameter].items()}
@@ -88,7 +88,7 @@ def save_all(rank, root):
         stateful={"at": Position(rank), "all": Positions(rank)},
     )
     checkpoint.save(1)
-    wanted = full_state(model, optimizer)
+    expected = full_state(model, optimizer)
     step(model, optimizer)
     checkpoint.wait()
     torch.manual_seed(1)
@@ -97,7 +97,7 @@ def save_all(rank, root):
     job.checkpoint.save(2, asynchronous=False)
     torch.manual_seed(100 + rank)
     job.checkpoint.save(3, asynchronous=False)
-    return wanted, job.train(2)
+    return expected, job.train(2)
 
 
 def load_all(rank, root):
@@ -121,31 +121,33 @@ def same(one, other):
 
 @pytest.mark.timeout(600)
 def test_any_number_of_ranks_loads_a_checkpoint_of_two(tmp_path):
-    wanted, losses = zip(
+    expected, losses = zip(
         *run(2, save_all, folder(tmp_path, "save"), tmp_path, limit_s=200), strict=True
     )
-    assert losses[0] != losses[1]  # random states are each rank's own
+    assert losses[0] != losses[1]  # each rank has its own random state
     for size in (2, 3):
         loaded = run(size, load_all, folder(tmp_path, f"load{size}"), tmp_path, limit_s=200)
         for rank, (found, one, every, own, _, after) in enumerate(loaded):
-            assert same(found, wanted[0])
+            assert same(found, expected[0])
             assert (one, every, own) == (rank if rank < 2 else 0, [0, 1], size == 2)
             assert after == (losses[rank] if size == 2 else None)
-        assert len({each[4] for each in loaded}) == size  # a rank more draws numbers of its own
+        assert (
+            len({each[4] for each in loaded}) == size
+        )  # an additional rank has its own random state
     model, optimizer = sharded(3)
     holdfast.Checkpoint(tmp_path / "sharded", model=model, optimizer=optimizer).load()
-    assert same(full_state(model, optimizer), wanted[0])
-    # each tensor stands in one rank's file alone
+    assert same(full_state(model, optimizer), expected[0])
+    # each tensor is in only one rank's file
     found = checkpoint_manifest.read_manifest(
         tmp_path / "copies" / checkpoint_manifest.folder_name(2)
     )
     sizes = {entry.path: entry.size for entry in found.files if entry.path.endswith("distcp")}
-    alone = Job(tmp_path / "alone")
-    alone.train(2)
-    alone.checkpoint.save(2, asynchronous=False)
+    single_rank = Job(tmp_path / "alone")
+    single_rank.train(2)
+    single_rank.checkpoint.save(2, asynchronous=False)
     (single,) = [
         entry.size
-        for entry in alone.checkpoint.last.manifest.files
+        for entry in single_rank.checkpoint.last.manifest.files
         if entry.path.endswith("distcp")
     ]
     assert len(sizes) == 2
@@ -153,16 +155,16 @@ def test_any_number_of_ranks_loads_a_checkpoint_of_two(tmp_path):
 
 
 def folder(tmp_path, name):
-    made = tmp_path / name
-    made.mkdir()
-    return made
+    new_folder = tmp_path / name
+    new_folder.mkdir()
+    return new_folder
 
 
 # ---- failures on one rank
 
 
 def failures_on_rank_1(rank, root):
-    """What each kind of trouble on rank 1 alone gives on every rank, and how long it took."""
+    """Return the error and duration on this rank of each kind of failure on rank 1."""
     job = Job(root, wrap=in_ddp)
     outcomes = []
 
@@ -181,14 +183,14 @@ def failures_on_rank_1(rank, root):
     failing(lambda: job.checkpoint.save(2, asynchronous=False))
     del job.checkpoint.state.stateful["odd"]
     job.checkpoint.save(2, asynchronous=False)
-    # a state that only one rank has in another form
+    # a state whose structure differs on one rank
     job.model.module.more = nn.Linear(1, 1) if rank == 1 else None
     failing(lambda: job.checkpoint.save(3, asynchronous=False))
     job.model.module.more = None
-    # a file in the way, in the background
+    # a background save
     job.checkpoint.save(4)
     failing(job.checkpoint.wait)
-    # a rank that does not come
+    # a rank that does not enter the save
     os.environ["HOLDFAST_CHECKPOINT_S"] = "3"
     if rank == 0:
         failing(lambda: job.checkpoint.save(5, asynchronous=False))
@@ -223,7 +225,7 @@ def save_three(_, root):
         job.checkpoint.save(number, asynchronous=False)
 
 
-def test_all_ranks_load_the_same_one_if_the_newest_are_damaged(tmp_path):
+def test_all_ranks_load_the_same_checkpoint_if_the_newest_are_damaged(tmp_path):
     root = tmp_path / "checkpoints"
     run(2, save_three, folder(tmp_path, "save"), root)
     flipped(root / checkpoint_manifest.folder_name(3) / "__1_0.distcp")
@@ -241,6 +243,6 @@ def rejected(_):
 
 
 def test_fsdp1_is_rejected_with_an_alternative(tmp_path):
-    for said in run(2, rejected, tmp_path):
-        assert "'net'" in said
-        assert "fully_shard" in said
+    for message in run(2, rejected, tmp_path):
+        assert "'net'" in message
+        assert "fully_shard" in message

@@ -1,4 +1,4 @@
-"""The memory or disk of another host, through a real sshd of the test's own; skipped where there is none."""
+"""Copies on another host over SFTP, with a real sshd started by the test; skipped without sshd."""
 
 import getpass
 import os
@@ -25,7 +25,7 @@ pytestmark = [
 
 @pytest.fixture
 def host(tmp_path, monkeypatch):
-    """``sftp://…`` of this machine, as a host of its own would be."""
+    """Return an ``sftp://…`` URL of this machine, which emulates another host."""
     port = free_port()
     for name in ("host", "user"):
         subprocess.run(
@@ -37,7 +37,7 @@ def host(tmp_path, monkeypatch):
         f"PidFile {tmp_path}/sshd.pid\nStrictModes no\nUsePAM no\nPermitRootLogin yes\nSubsystem sftp internal-sftp\n"
     )
     with (tmp_path / "log").open("wb") as log:
-        # Of root's sshd its folder in /run is wanted: in a mount namespace, so that this machine's stays as it is.
+        # sshd run by root requires its folder in /run: create it in a mount namespace, without changing this machine.
         ready = "" if os.geteuid() else "mount -t tmpfs none /run && mkdir -m 755 /run/sshd && "
         command = ["sh", "-c", f"{ready}exec {SSHD} -D -e -f {tmp_path}/sshd.conf"]
         sshd = subprocess.Popen(
@@ -59,18 +59,18 @@ def host(tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_is_copied_to_another_host_and_restored(host, tmp_path, checkpoint):
-    place = open_backend(f"{host}{tmp_path}/far")
-    assert place.steps() == []
+    backend = open_backend(f"{host}{tmp_path}/far")
+    assert backend.steps() == []
     for step in (100, 200):
         folder = checkpoint(step)
-        place.put(folder, checkpoint_manifest.read_manifest(folder))
-    assert place.steps() == [200, 100]
+        backend.put(folder, checkpoint_manifest.read_manifest(folder))
+    assert backend.steps() == [200, 100]
 
-    found = place.manifest(200)
-    for entry in found.files:
-        place.fetch(found, entry, tmp_path / "back")
-    assert not any(checkpoint_manifest.find_damage(tmp_path / "back", found))
-    place.remove(100)
-    place.quarantine(200)
+    manifest = backend.manifest(200)
+    for entry in manifest.files:
+        backend.fetch(manifest, entry, tmp_path / "back")
+    assert not any(checkpoint_manifest.find_damage(tmp_path / "back", manifest))
+    backend.remove(100)
+    backend.quarantine(200)
     with pytest.raises(CheckpointUnreadable):
-        place.manifest(200)
+        backend.manifest(200)

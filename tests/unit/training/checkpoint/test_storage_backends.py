@@ -1,4 +1,4 @@
-"""Folders, S3 and other backends: a stored checkpoint equals the source, or is none."""
+"""Folders, S3 and other backends: a stored checkpoint equals its source or is invalid."""
 
 import itertools
 import shutil
@@ -22,9 +22,9 @@ def backend(request, tmp_path):
 
 
 def fetch_all(backend, step, into):
-    found = backend.manifest(step)
-    for entry in found.files:
-        backend.fetch(found, entry, into)
+    manifest = backend.manifest(step)
+    for entry in manifest.files:
+        backend.fetch(manifest, entry, into)
     return {
         path.relative_to(into).as_posix(): path.read_bytes()
         for path in into.rglob("*")
@@ -64,7 +64,7 @@ def test_another_checkpoint_of_the_same_step_replaces_it(backend, checkpoint, tm
         checkpoint(7, root=tmp_path / "again", values={"loss": 1.5}, size=99),
     )
     backend.put(first, checkpoint_manifest.read_manifest(first))
-    backend.put(first, checkpoint_manifest.read_manifest(first))  # is there already
+    backend.put(first, checkpoint_manifest.read_manifest(first))  # already stored
     backend.put(second, checkpoint_manifest.read_manifest(second))
 
     assert backend.manifest(7).values == {"loss": 1.5}
@@ -103,7 +103,7 @@ def test_a_changed_copy_is_not_fetched(tmp_path, checkpoint):
         fetch_all(backend, 5, tmp_path / "back")
 
 
-def test_an_interrupted_copy_is_no_checkpoint_and_the_next_one_cleans_up(tmp_path, checkpoint):
+def test_an_interrupted_copy_is_invalid_and_the_next_copy_cleans_up(tmp_path, checkpoint):
     backend, folder = FolderBackend(tmp_path / "copies"), checkpoint(5)
     what = checkpoint_manifest.read_manifest(folder)
     (tmp_path / "copies" / ".staging-copy-step-0000000005-dead").mkdir(parents=True)
@@ -138,5 +138,5 @@ def test_an_invalid_url_raises_one_sentence(url, kind, words):
         open_backend(url)
 
 
-def test_no_secret_of_a_url_is_shown():
+def test_secrets_in_urls_are_redacted():
     assert RemoteBackend("memory://key:secret@bucket/x?token=abc").name == "memory://bucket/x"

@@ -1,4 +1,4 @@
-"""Other torch versions, as far as they can be emulated: their names, not their code."""
+"""Other torch versions, emulated by their module names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.distributed.checkpoint import filesystem
 from holdfast.core.errors import CheckpointFailed
 from tests.unit.training.checkpoint.jobs import Job
 
-#: torch 2.4 has DTensor in ``torch.distributed._tensor`` alone.
+#: torch 2.4 has DTensor only in ``torch.distributed._tensor``.
 AS_2_4 = """
 import sys, types
 import torch.distributed.checkpoint.state_dict  # torch's own use of it

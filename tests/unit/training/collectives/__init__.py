@@ -1,1 +1,1 @@
-"""The collectives of holdfast, each on real ranks over gloo."""
+"""Tests of holdfast's collectives on real ranks over gloo."""

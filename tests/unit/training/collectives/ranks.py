@@ -22,12 +22,12 @@ ROOT = Path(__file__).parents[4]
 def run(
     size: int, program: Program, folder: Path, *arguments: object, limit_s: float = 60
 ) -> list[Any]:
-    """Return the result of ``program(rank, *arguments)`` on each rank; an exception as itself.
+    """Return the result or exception of ``program(rank, *arguments)`` on each rank.
 
     None for a rank that exited. The function is imported by name, so it must be at module level.
     """
     file = Path(program.__code__.co_filename).relative_to(ROOT)
-    module = ".".join(file.with_suffix("").parts)  # pytest calls it by another name
+    module = ".".join(file.with_suffix("").parts)  # pytest imports it under another name
     (folder / "arguments").write_bytes(pickle.dumps((module, program.__qualname__, arguments)))
     ranks = [fork_server().start(main, rank, size, folder) for rank in range(size)]
     try:

@@ -148,7 +148,7 @@ REFUSED: dict[str, Any] = {
 }
 
 
-def refused_calls(rank: int) -> Any:
+def rejected_calls(rank: int) -> Any:
     """Return the error of each call, and results of later calls in the group."""
     texts = []
     for call in REFUSED.values():
@@ -160,8 +160,8 @@ def refused_calls(rank: int) -> Any:
     return texts, numbers, truths
 
 
-def test_invalid_tensors_are_refused_alike_and_the_group_still_works(tmp_path: Path) -> None:
-    first, second = run(2, refused_calls, tmp_path)
+def test_invalid_tensors_are_rejected_alike_and_the_group_still_works(tmp_path: Path) -> None:
+    first, second = run(2, rejected_calls, tmp_path)
     assert first == second
     texts, numbers, truths = first
     for part, sentence in zip(REFUSED, texts, strict=True):

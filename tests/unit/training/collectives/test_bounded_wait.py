@@ -1,4 +1,4 @@
-"""Bounded collectives on real ranks: end in time, name missing ranks, give torch's results."""
+"""Bounded collectives on real ranks end within the timeout, report missing ranks, and match torch's results."""
 
 from __future__ import annotations
 
@@ -28,22 +28,24 @@ def rank_1_is_missing(rank: int) -> Any:
     with pytest.raises(CollectiveTimeout) as caught:
         comm.all_reduce(torch.ones(3), timeout=1.5)
     took = time.monotonic() - began
-    with pytest.raises(GroupBroken) as again:
+    with pytest.raises(GroupBroken) as second_error:
         comm.all_reduce(torch.ones(3))
-    return str(caught.value), caught.value.missing, took, str(again.value)
+    return str(caught.value), caught.value.missing, took, str(second_error.value)
 
 
-def test_missing_rank_is_named_with_the_call_site_and_the_group_is_broken(tmp_path: Path) -> None:
+def test_missing_rank_is_reported_with_the_call_site_and_the_group_is_broken(
+    tmp_path: Path,
+) -> None:
     results = run(3, rank_1_is_missing, tmp_path)
     for rank in (0, 2):
-        text, missing, took, again = results[rank]
+        text, missing, took, second_error = results[rank]
         assert missing == (1,)
         assert text.startswith(
             "all_reduce of 3 float32 (call 1 in group '0') at test_bounded_wait.py:"
         )
         assert "rank 1 did not arrive within 1.50 s" in text
         assert 1.5 <= took < 1.5 + LATE_S + 1
-        assert again.startswith(
+        assert second_error.startswith(
             "process group '0' is not used again: all_reduce of 3 float32 timed out: rank 1 did not"
         )
 
@@ -56,7 +58,7 @@ def rank_1_is_late(rank: int) -> Any:
     return tensor.tolist()
 
 
-def test_late_rank_only_costs_time(tmp_path: Path) -> None:
+def test_late_rank_only_delays_the_call(tmp_path: Path) -> None:
     assert run(2, rank_1_is_late, tmp_path) == [[6.0] * 5] * 2
 
 
@@ -83,7 +85,7 @@ CASES = st.tuples(
     st.integers(1, 5),  # chunks in flight
     st.sampled_from(["float32", "float64", "int64", "int32", "uint8", "bfloat16"]),
     st.sampled_from(["SUM", "MAX", "MIN", "PRODUCT"]),
-    st.booleans(),  # every second element of a larger tensor
+    st.booleans(),  # strided: every second element of a larger tensor
 )
 
 
@@ -109,7 +111,7 @@ def test_chunks_give_the_bits_of_one_call(
     assert run(2, reduce_in_chunks, tmp_path_factory.mktemp("chunks"), cases) == [[True] * 30] * 2
 
 
-def refused_call(rank: int, what: str) -> None:
+def rejected_call(rank: int, what: str) -> None:
     tensor = torch.ones(4)
     if what == "sparse":
         comm.all_reduce(tensor.to_sparse())
@@ -126,13 +128,13 @@ def refused_call(rank: int, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["sparse", "gradient", "time", "chunk", "reduction"])
-def test_invalid_calls_are_refused_on_every_rank(what: str, tmp_path: Path) -> None:
-    results = run(2, refused_call, tmp_path, what)
+def test_invalid_calls_are_rejected_on_every_rank(what: str, tmp_path: Path) -> None:
+    results = run(2, rejected_call, tmp_path, what)
     assert [type(each) for each in results] == [InvalidValue] * 2
     assert str(results[0]) == str(results[1])
 
 
-def reduce_empty_and_alone(rank: int) -> Any:
+def reduce_empty_and_single(rank: int) -> Any:
     group = dist.new_group([0])
     empty = comm.all_reduce(torch.ones(0))
     if rank:
@@ -143,7 +145,7 @@ def reduce_empty_and_alone(rank: int) -> Any:
 
 
 def test_empty_tensor_and_group_of_one(tmp_path: Path) -> None:
-    assert run(2, reduce_empty_and_alone, tmp_path) == [1.0, 0]
+    assert run(2, reduce_empty_and_single, tmp_path) == [1.0, 0]
 
 
 def decide(rank: int) -> list[Any]:
@@ -173,7 +175,7 @@ def use_barriers(rank: int) -> Any:
     return str(caught.value), caught.value.missing
 
 
-def test_barrier_names_missing_ranks_without_a_communicator(tmp_path: Path) -> None:
+def test_barrier_reports_missing_ranks_without_a_communicator(tmp_path: Path) -> None:
     results = run(3, use_barriers, tmp_path)
     assert results[0] == results[2]
     assert results[0][1] == (1,)
@@ -183,7 +185,7 @@ def test_barrier_names_missing_ranks_without_a_communicator(tmp_path: Path) -> N
 
 
 def poll_works(rank: int, program: str) -> Any:
-    """As on NCCL, where an expired wait aborts the communicator: works are polled."""
+    """Poll works, as on NCCL, where an expired wait aborts the communicator."""
     GroupState.can_repeat_wait = False  # type: ignore[assignment]
     return {"missing": rank_1_is_missing, "late": rank_1_is_late, "dies": rank_1_exits}[program](
         rank

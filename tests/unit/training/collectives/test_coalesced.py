@@ -41,7 +41,7 @@ _load_extension = packing_extension.load
 
 
 def choose_packer(packer: str) -> None:
-    """Pack by C++ or torch from here on."""
+    """Pack with C++ or torch from now on."""
     native = _load_extension()
     assert native is not None
     packing_extension.load = cache(lambda: native if packer == "c++" else None)  # type: ignore[assignment]
@@ -78,7 +78,7 @@ def compare_packers(rank: int, cases: list[Any]) -> list[bool]:
             choose_packer(packer)
             own = [make(kind, 1000 * number + 10 * at + rank) for at, kind in enumerate(kinds)]
             back = all_reduce_many(iter(own), op, timeout=20)
-            same.append(all(got is mine for got, mine in zip(back, own, strict=True)))
+            same.append(all(got is tensor for got, tensor in zip(back, own, strict=True)))
             same.append(
                 all(torch.equal(got, true) for got, true in zip(own, expected, strict=True))
             )
@@ -86,9 +86,9 @@ def compare_packers(rank: int, cases: list[Any]) -> list[bool]:
 
 
 @given(st.lists(CASE, min_size=CASES_PER_JOB, max_size=CASES_PER_JOB))
-# Without shrinking, each step of which would start a job.
+# No shrinking: each step would start a job.
 @settings(max_examples=3, deadline=None, phases=[Phase.generate])
-def test_many_equal_single_reductions(
+def test_coalesced_equals_single_reductions(
     tmp_path_factory: pytest.TempPathFactory, cases: list[Any]
 ) -> None:
     results = run(2, compare_packers, tmp_path_factory.mktemp("many"), cases)
@@ -173,7 +173,7 @@ INVALID = (
 )
 
 
-def refused_calls(_: int) -> list[str]:
+def rejected_calls(_: int) -> list[str]:
     results = []
     for packer in PACKERS:
         choose_packer(packer)
@@ -186,8 +186,8 @@ def refused_calls(_: int) -> list[str]:
     return [*results, str(caught.value)]
 
 
-def test_invalid_lists_are_refused_on_every_rank(tmp_path: Path) -> None:
-    results = run(2, refused_calls, tmp_path)
+def test_invalid_lists_are_rejected_on_every_rank(tmp_path: Path) -> None:
+    results = run(2, rejected_calls, tmp_path)
     assert results[0] == results[1]
     assert results[0][: len(INVALID)] == results[0][len(INVALID) : 2 * len(INVALID)]
     assert all("share memory" in text for text in results[0][:6])
@@ -232,7 +232,7 @@ def rank_1_is_missing(rank: int) -> Any:
     return str(caught.value), caught.value.missing
 
 
-def test_missing_rank_is_named(tmp_path: Path) -> None:
+def test_missing_rank_is_reported(tmp_path: Path) -> None:
     results = run(2, rank_1_is_missing, tmp_path)
     assert results[0][1] == (1,)
     assert results[0][0].startswith("all_reduce_many of 2 tensors (1 float32, 2 int64; shapes ")

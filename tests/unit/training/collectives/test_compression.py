@@ -151,7 +151,7 @@ def choose(rank: int) -> Any:
     return timing, chosen, lines, compress(model, None), trains(model, rank)
 
 
-def test_all_ranks_choose_what_pays(tmp_path: Path) -> None:
+def test_all_ranks_choose_the_faster_option(tmp_path: Path) -> None:
     results = run(2, choose, tmp_path)
     assert results[0] == results[1]
     timing, chosen, lines, nothing, trained = results[0]

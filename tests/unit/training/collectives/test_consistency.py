@@ -1,4 +1,4 @@
-"""Lockstep checks name diverged ranks on every rank, at the same call."""
+"""Lockstep checks report diverged ranks on every rank, at the same call."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.slow
 
 
 def diverge(rank: int) -> list[Any]:
-    """In turn: a rank one step behind, one batch ahead, with a flipped bit; each in a new group."""
+    """Test a rank one step behind, one batch ahead, and with a flipped bit, each in a new group."""
     results = []
     for what in ("nothing", "step", "batches", "parameters", "nothing again"):
         group = dist.new_group([0, 1, 2])
         model = torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.Linear(3, 1))
         for parameter in model.parameters():
             dist.broadcast(parameter.data, 0)
-        found: Any = None
+        outcome: Any = None
         for step in range(30):
             odd = step >= 12 and rank == 2
             if odd and what == "parameters" and step == 12:
@@ -41,14 +41,14 @@ def diverge(rank: int) -> list[Any]:
                     timeout=20,
                 )
             except RanksOutOfSync as error:
-                found = (step, str(error).partition(f"group '{group.group_name}' ")[2], error.odd)
+                outcome = (step, str(error).partition(f"group '{group.group_name}' ")[2], error.odd)
                 break
             dist.all_reduce(torch.ones(3))
-        results.append(found)
+        results.append(outcome)
     return results
 
 
-def test_diverged_rank_is_named_on_every_rank_at_the_same_step(tmp_path: Path) -> None:
+def test_diverged_rank_is_reported_on_every_rank_at_the_same_step(tmp_path: Path) -> None:
     results = run(3, diverge, tmp_path)
     assert results[0] == results[1] == results[2]
     nothing, step, batches, parameters, again = results[0]
@@ -71,7 +71,7 @@ def skip_check(rank: int) -> Any:
     return "no timeout"
 
 
-def test_missing_rank_is_named_at_the_next_check(tmp_path: Path) -> None:
+def test_missing_rank_is_reported_at_the_next_check(tmp_path: Path) -> None:
     assert run(2, skip_check, tmp_path)[0] == (4, (1,))
 
 
@@ -87,7 +87,7 @@ def rotate_parameters(rank: int) -> list[int]:
     return []
 
 
-def test_parameters_are_read_in_turn(tmp_path: Path) -> None:
+def test_parameters_are_checked_in_turn(tmp_path: Path) -> None:
     assert run(2, rotate_parameters, tmp_path) == [[3]] * 2
 
 

@@ -124,11 +124,11 @@ REFUSED = {
 }
 
 
-def refused_calls(_: int) -> list[Any]:
+def rejected_calls(_: int) -> list[Any]:
     results = []
     for name, make in REFUSED.items():
         try:
-            make(torch.ones(4), dist.new_group([0, 1]))  # a refused call leaves its group broken
+            make(torch.ones(4), dist.new_group([0, 1]))  # a rejected call leaves its group broken
         except InvalidValue as error:
             results.append(str(error))
         else:
@@ -136,8 +136,8 @@ def refused_calls(_: int) -> list[Any]:
     return results
 
 
-def test_invalid_arguments_are_refused_alike_on_every_rank(tmp_path: Path) -> None:
-    first, second = run(2, refused_calls, tmp_path)
+def test_invalid_arguments_are_rejected_alike_on_every_rank(tmp_path: Path) -> None:
+    first, second = run(2, rejected_calls, tmp_path)
     assert first == second
     assert [text for text in first if "was accepted" in text] == []
     assert "a tensor has 9 elements, but 2 ranks need 8" in first[0]
@@ -162,7 +162,7 @@ def rank_1_is_missing(rank: int) -> Any:
     return results
 
 
-def test_missing_rank_is_named_in_time(tmp_path: Path) -> None:
+def test_missing_rank_is_reported_in_time(tmp_path: Path) -> None:
     results = run(3, rank_1_is_missing, tmp_path)
     assert results[0] == results[2] == [((1,), True)] * 3
 
@@ -177,7 +177,7 @@ def rank_1_is_late_then_exits(rank: int) -> Any:
     whole = torch.zeros(600_000)
     all_gather(whole, torch.zeros(300_000), timeout=LIMIT_S)
     time.sleep(1.5 if rank == 1 else 0)
-    # Waited for twice, without harm.
+    # A second wait is harmless.
     all_gather(whole, torch.full((300_000,), rank + 1.0), timeout=LIMIT_S)
     got = whole[0].item(), whole[-1].item()
     if rank == 1:
@@ -188,7 +188,7 @@ def rank_1_is_late_then_exits(rank: int) -> Any:
     return got, time.monotonic() - began < LIMIT_S - 2
 
 
-def test_late_rank_is_waited_for_and_exited_rank_is_not(tmp_path: Path) -> None:
+def test_call_waits_for_late_rank_but_not_for_exited_rank(tmp_path: Path) -> None:
     assert run(2, rank_1_is_late_then_exits, tmp_path)[0] == ((1.0, 2.0), True)
 
 

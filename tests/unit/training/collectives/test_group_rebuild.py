@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 def break_three_times(rank: int) -> Any:
-    """Each time another rank is missing; training's all-reduces continue meanwhile."""
+    """Another rank is missing each time; training's all-reduces continue meanwhile."""
     group = dist.new_group([0, 1, 2], group_desc="evaluation", timeout=timedelta(seconds=25))
     comm.all_reduce(torch.ones(1), group=group, timeout=20)
     sums, names, weights = [], [], torch.zeros(4)
@@ -59,7 +59,7 @@ def test_training_continues_while_another_group_is_rebuilt_three_times(
 
 
 def rebuild_without_rank_2(rank: int) -> Any:
-    """Rank 2 never rebuilds; the others name it, continue without it, and rebuild again."""
+    """Rank 2 never rebuilds; the others report it, continue without it, and rebuild again."""
     group = dist.new_group([2, 0, 1], timeout=timedelta(seconds=25))
     if rank == 2:
         with pytest.raises(InvalidValue, match="not among the members of the new group"):
@@ -71,12 +71,12 @@ def rebuild_without_rank_2(rank: int) -> Any:
     with pytest.raises(GroupBroken, match="it was rebuilt"):
         comm.all_reduce(torch.ones(1), group=group)
     fresh = comm.rebuild(group, ranks=[0, 1], timeout=20)
-    again = comm.rebuild(fresh, timeout=20)
-    instead = [comm.all_reduce(torch.tensor([rank + 1]), group=again, timeout=20).item()]
+    rebuilt_twice = comm.rebuild(fresh, timeout=20)
+    instead = [comm.all_reduce(torch.tensor([rank + 1]), group=rebuilt_twice, timeout=20).item()]
     return str(caught.value), caught.value.missing, instead
 
 
-def test_missing_member_is_named_and_can_be_left_behind(tmp_path: Path) -> None:
+def test_missing_member_is_reported_and_can_be_excluded(tmp_path: Path) -> None:
     results = run(3, rebuild_without_rank_2, tmp_path)
     assert results[0] == results[1]
     text, missing, sums = results[0]
@@ -104,9 +104,9 @@ def rebuild_with_debug_detail(rank: int) -> Any:
     """As with TORCH_DISTRIBUTED_DEBUG=DETAIL, where each backend is wrapped."""
     dist.set_debug_level(dist.DebugLevel.DETAIL)
     group = comm.rebuild(comm.rebuild(timeout=20), timeout=20)
-    made = comm.Hierarchy(group, nodes=[[1], [0]], timeout=20)
+    hierarchy = comm.Hierarchy(group, nodes=[[1], [0]], timeout=20)
     limit = group._get_backend(torch.device("cpu")).wrapped_pg.options._timeout.total_seconds()
-    return made.all_reduce(torch.tensor([rank + 1])).item(), limit
+    return hierarchy.all_reduce(torch.tensor([rank + 1])).item(), limit
 
 
 def test_wrapped_groups_keep_their_timeout(tmp_path: Path) -> None:

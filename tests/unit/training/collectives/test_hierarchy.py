@@ -46,12 +46,12 @@ def reduce_cases(rank: int, cases: list[tuple[int, Any, int, int, str, str, bool
         if size > 500 * chunk:
             chunk = 1000  # noqa: PLW2901 - thousands of chunks take long
         whole = torch.randn(shape, generator=generator) + 1.5
-        mine = (whole * (1 if dtype.startswith(("float", "bf")) else 3)).to(getattr(torch, dtype))
-        mine = mine.t() if transposed and mine.dim() == 2 else mine
-        flat = mine.clone().contiguous()
+        own = (whole * (1 if dtype.startswith(("float", "bf")) else 3)).to(getattr(torch, dtype))
+        own = own.t() if transposed and own.dim() == 2 else own
+        flat = own.clone().contiguous()
         operation = getattr(dist.ReduceOp, op)
         dist.all_reduce(flat, operation)
-        back = made[layout].all_reduce(mine, operation, chunk=chunk, window=window, timeout=30)
+        back = made[layout].all_reduce(own, operation, chunk=chunk, window=window, timeout=30)
         everyone = [torch.empty_like(flat) for _ in range(5)]
         dist.all_gather(everyone, back.contiguous())
         exact = op in ("MAX", "MIN") or not flat.is_floating_point()
@@ -60,7 +60,7 @@ def reduce_cases(rank: int, cases: list[tuple[int, Any, int, int, str, str, bool
         )
         near = torch.equal(back, flat) if exact else torch.allclose(back, flat, **tolerance)
         if (
-            back is not mine
+            back is not own
             or not near
             or not all(torch.equal(each, everyone[0]) for each in everyone)
         ):
@@ -77,14 +77,14 @@ def test_hierarchical_equals_flat_all_reduce(
 
 
 def create_for_all_and_for_subgroup(rank: int) -> Any:
-    """All ranks share a host; a subgroup has a hierarchy of its own."""
-    alone = Hierarchy()
+    """All ranks share a host; a subgroup has its own hierarchy."""
+    single_node = Hierarchy()
     group = dist.new_group([1, 2, 3])
-    total = alone.all_reduce(torch.tensor([rank])).item()
+    total = single_node.all_reduce(torch.tensor([rank])).item()
     if rank == 0:
-        return alone.nodes, total, None
+        return single_node.nodes, total, None
     part = Hierarchy(group, nodes=[[3], [1, 2]])
-    return alone.nodes, total, part.all_reduce(torch.tensor([rank]), dist.ReduceOp.MAX).item()
+    return single_node.nodes, total, part.all_reduce(torch.tensor([rank]), dist.ReduceOp.MAX).item()
 
 
 def test_nodes_default_to_hosts_and_subgroups_work(tmp_path: Path) -> None:
@@ -112,5 +112,5 @@ def rank_1_is_missing(rank: int) -> Any:
     return missing if rank != 1 else None, comm.all_reduce(torch.tensor([rank])).item()
 
 
-def test_missing_rank_is_named_and_the_default_group_still_works(tmp_path: Path) -> None:
+def test_missing_rank_is_reported_and_the_default_group_still_works(tmp_path: Path) -> None:
     assert run(3, rank_1_is_missing, tmp_path) == [((1,), 3), (None, 3), ((1,), 3)]

@@ -1,4 +1,4 @@
-"""A timed-out call no longer writes to its caller's tensors, even when the late rank enters it."""
+"""A timed-out call never writes to its caller's tensors, even after the late rank enters it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.training.collectives.ranks import run
 
 pytestmark = pytest.mark.slow
 
-#: Larger than what all ranks reduce whole in shared memory; 16 MiB and more are chunked.
+#: Larger than what ranks reduce unchunked in shared memory; 16 MiB and more are chunked.
 SMALL, MIDDLE, LARGE = 1000, 900_000, (1 << 22) + 7
 #: Larger than what malloc keeps for the next scratch tensor.
 HUGE = 9_000_000
@@ -121,7 +121,7 @@ def gathered(
     inside: bool = False,
     gloo: bool = True,
 ) -> Case:
-    """Return an all_gather case; not ``gloo``: as on backends with a gather of their own."""
+    """Return an all_gather case; without ``gloo`` as on backends with a native gather."""
 
     def prepare(rank: int, group: Any) -> Prepared:
         whole = torch.ones(dist.get_world_size() * size)
@@ -168,10 +168,10 @@ def broadcast(size: int, chunk: Any = "auto", *, enters: bool = True, step: int 
 
 def hierarchical(nodes: list[list[int]], size: int = MIDDLE, **options: Any) -> Case:
     def prepare(_: int, group: Any) -> Prepared:
-        made = comm.Hierarchy(group, nodes=nodes)
+        hierarchy = comm.Hierarchy(group, nodes=nodes)
         tensor = torch.ones(size)
         return Prepared(
-            [tensor], lambda limit_s: made.all_reduce(tensor, timeout=limit_s, **options)
+            [tensor], lambda limit_s: hierarchy.all_reduce(tensor, timeout=limit_s, **options)
         )
 
     return Case(prepare, enters=min(map(len, nodes)) == max(map(len, nodes)))
@@ -227,8 +227,8 @@ OF_THREE: dict[str, Case] = {
 }
 
 
-class Seen(NamedTuple):
-    """Whether a punctual rank timed out, and kept its tensors' bits then and later."""
+class TimeoutOutcome(NamedTuple):
+    """Whether a punctual rank timed out, and its tensors' bits were unchanged at return and later."""
 
     timed_out: bool
     kept_at_return: bool
@@ -236,47 +236,55 @@ class Seen(NamedTuple):
 
 
 def enter_late(rank: int, table: str, folder: str) -> dict[str, Any]:
-    """Return ``Seen`` of each case; on the late rank, whether its call succeeded."""
+    """Return ``TimeoutOutcome`` of each case; on the late rank, whether its call succeeded."""
     _, cases = TABLES[table]
     prepared = {}
     for name, case in cases.items():
-        made = prepared[name] = case.prepare(rank, dist.new_group())
+        prepared_call = prepared[name] = case.prepare(rank, dist.new_group())
         for _ in range(case.warm):
-            made.call(WARM_S)
-        for tensor in made.tensors:
+            prepared_call.call(WARM_S)
+        for tensor in prepared_call.tensors:
             tensor.fill_(rank + 1)
     dist.barrier()
     others = [other for other in range(dist.get_world_size()) if other != LATE]
     if rank == LATE:
         wait_for([Path(folder, f"timed_out{other}") for other in others])
-        succeeded = {name: enter(cases[name], made) for name, made in prepared.items()}
+        succeeded = {
+            name: enter(cases[name], prepared_call) for name, prepared_call in prepared.items()
+        }
         Path(folder, "entered").touch()
         return succeeded
-    before = {name: copies(made) for name, made in prepared.items()}
-    timed_out = {name: failed(made.call, cases[name].timeout_s) for name, made in prepared.items()}
-    at_return = {name: copies(made) for name, made in prepared.items()}
+    before = {name: copies(prepared_call) for name, prepared_call in prepared.items()}
+    timed_out = {
+        name: failed(prepared_call.call, cases[name].timeout_s)
+        for name, prepared_call in prepared.items()
+    }
+    at_return = {name: copies(prepared_call) for name, prepared_call in prepared.items()}
     Path(folder, f"timed_out{rank}").touch()
     wait_for([Path(folder, "entered")])
     time.sleep(SETTLE_S)
-    later = {name: copies(made) for name, made in prepared.items()}
+    later = {name: copies(prepared_call) for name, prepared_call in prepared.items()}
     return {
-        name: Seen(timed_out[name], before[name] == at_return[name], at_return[name] == later[name])
+        name: TimeoutOutcome(
+            timed_out[name], before[name] == at_return[name], at_return[name] == later[name]
+        )
         for name in cases
     }
 
 
-def enter(case: Case, made: Prepared) -> bool:
+def enter(case: Case, prepared_call: Prepared) -> bool:
     """Enter a call that the others have abandoned; return whether it succeeds."""
     if case.enters:  # complete the pending operation before reading that the group is broken
         bounded_wait._FIRST_WAIT = timedelta(seconds=LATE_S)
-    succeeded = not failed(made.call, LATE_S)
+    succeeded = not failed(prepared_call.call, LATE_S)
     bounded_wait._FIRST_WAIT = timedelta(seconds=bounded_wait.ANNOUNCE_AFTER_S)
     return succeeded
 
 
-def copies(made: Prepared) -> list[bytes]:
+def copies(prepared_call: Prepared) -> list[bytes]:
     return [
-        tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes() for tensor in made.tensors
+        tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        for tensor in prepared_call.tensors
     ]
 
 
@@ -321,7 +329,9 @@ def test_timed_out_call_leaves_the_tensors_unchanged(
     seen = results_of(table)
     for rank, each in enumerate(seen):
         if rank != LATE:
-            assert each[name] == Seen(timed_out=True, kept_at_return=True, kept_later=True)
+            assert each[name] == TimeoutOutcome(
+                timed_out=True, kept_at_return=True, kept_later=True
+            )
     if TABLES[table][1][name].enters:
         assert seen[LATE][name], (
             "the late rank did not enter the pending operation: the case proves nothing"

@@ -1,4 +1,4 @@
-"""comm.synced gives the results of torchmetrics' own compute(), and restores states."""
+"""comm.synced matches torchmetrics' compute() and restores states."""
 
 from __future__ import annotations
 
@@ -74,21 +74,21 @@ def plain(values: dict[str, torch.Tensor]) -> dict[str, Any]:
 
 
 def compute_both(rank: int, batches: list[int]) -> Any:
-    """Return torchmetrics' results and ours, twice, to show that local states are restored."""
-    warnings.simplefilter("ignore")  # of torchmetrics, on the rank that saw no batch
+    """Return results of torchmetrics and holdfast, twice, to show that local states are restored."""
+    warnings.simplefilter("ignore")  # torchmetrics warns on the rank without a batch
     generator = torch.Generator().manual_seed(rank)
-    theirs, ours = collection(), collection()
+    reference, synced_metrics = collection(), collection()
     results: list[Any] = []
     for count in (batches[rank], 2):
         for _ in range(count):
             # Quarters are added exactly in any order.
             prediction, target = torch.randint(-64, 64, (2, 5), generator=generator) / 4
-            theirs.update(prediction, target)
-            ours.update(prediction, target)
-        results.append(plain(theirs.compute()))
-        with comm.synced(ours, timeout=20):
-            results.append(plain(ours.compute()))
-    local = {metric: metric._update_count for metric in ours.values()}
+            reference.update(prediction, target)
+            synced_metrics.update(prediction, target)
+        results.append(plain(reference.compute()))
+        with comm.synced(synced_metrics, timeout=20):
+            results.append(plain(synced_metrics.compute()))
+    local = {metric: metric._update_count for metric in synced_metrics.values()}
     assert not any(metric._is_synced or not metric._to_sync for metric in local)
     return results
 
@@ -114,10 +114,10 @@ def count_calls(rank: int) -> Any:
     if rank == 0:
         for batch in torch.rand(5, 7, generator=torch.Generator().manual_seed(1)):
             metrics.update(batch)
-    theirs = {name: metric.clone() for name, metric in metrics.items()}
-    for metric in theirs.values():
+    reference = {name: metric.clone() for name, metric in metrics.items()}
+    for metric in reference.values():
         metric.process_group = group
-    expected = {name: metric.compute().item() for name, metric in theirs.items()}
+    expected = {name: metric.compute().item() for name, metric in reference.items()}
     from holdfast.training.collectives.group_info import state_of
 
     before = state_of(group).calls

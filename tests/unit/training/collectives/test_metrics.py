@@ -48,7 +48,7 @@ def expected(each: dict[str, Any]) -> dict[str, float]:
 
 
 @given(st.lists(DICTIONARY, min_size=DICTIONARIES_PER_JOB, max_size=DICTIONARIES_PER_JOB))
-# Without shrinking, each step of which would start a job.
+# No shrinking: each step would start a job.
 @settings(max_examples=2, deadline=None, phases=[Phase.generate])
 def test_sums_are_rounded_once(
     tmp_path_factory: pytest.TempPathFactory, dictionaries: list[Any]
@@ -93,7 +93,7 @@ def test_all_kinds_and_counts_of_numbers(tmp_path: Path) -> None:
     assert worst
 
 
-#: Values of rank 1 while rank 0 has {"loss": 1.0, "count": 2}, and a part of the error on both.
+#: Values on rank 1 while rank 0 has {"loss": 1.0, "count": 2}, and an excerpt of the error on both.
 INVALID: list[tuple[Any, dict[str, Any], str]] = [
     ({"loss": 1.0}, {}, "rank 1 lacks 'count' (sum)"),
     ({"loss": 1.0, "count": 2, "accuracy": 0.5}, {}, "rank 1 also has 'accuracy' (sum)"),
@@ -164,7 +164,7 @@ def rank_2_is_missing(rank: int) -> Any:
     return caught.value.missing, str(caught.value)
 
 
-def test_missing_rank_is_named(tmp_path: Path) -> None:
+def test_missing_rank_is_reported(tmp_path: Path) -> None:
     results = run(3, rank_2_is_missing, tmp_path)
     for missing, text in results[:2]:
         assert missing == (2,)
@@ -178,7 +178,7 @@ def negative_timeout(_: int) -> Any:
     return str(caught.value)
 
 
-def test_negative_timeout_is_refused(tmp_path: Path) -> None:
+def test_negative_timeout_is_rejected(tmp_path: Path) -> None:
     results = run(2, negative_timeout, tmp_path)
     assert results[0] == results[1]
     assert "-1 is not a positive duration" in results[0]

@@ -36,7 +36,7 @@ def reduces(
 
 
 USUAL = reduces(lambda: torch.ones(4))
-#: What most ranks call, and what rank 1 calls.
+#: The call of most ranks, and the call of rank 1.
 CALLS: dict[str, tuple[GroupCall, GroupCall]] = {
     "elements": (USUAL, reduces(lambda: torch.ones(5))),
     "shape": (reduces(lambda: torch.ones(3, 2)), reduces(lambda: torch.ones(2, 3))),
@@ -101,7 +101,7 @@ def test_differing_calls_raise_the_same_mismatch_on_all_ranks(
 
 
 @pytest.mark.parametrize("late", [pytest.param(0, marks=pytest.mark.matrix), 1])
-def test_refusal_on_one_rank_leaves_no_rank_waiting(late: int, tmp_path: Path) -> None:
+def test_rejection_on_one_rank_leaves_no_rank_waiting(late: int, tmp_path: Path) -> None:
     results = run(SIZE, run_cases, tmp_path, list(REFUSED), late, limit_s=120)
     for name, by_rank in zip(REFUSED, zip(*results, strict=True), strict=True):
         for rank, (failure, took, after) in enumerate(by_rank):
@@ -113,15 +113,15 @@ def test_refusal_on_one_rank_leaves_no_rank_waiting(late: int, tmp_path: Path) -
             assert isinstance(after, GroupBroken)
 
 
-def same_refusal(_rank: int) -> Any:
+def same_rejection(_rank: int) -> Any:
     for _ in range(2):
         with pytest.raises(InvalidValue):
             comm.all_reduce(torch.ones(4).to_sparse())
     return comm.all_reduce(torch.ones(2)).tolist()
 
 
-def test_refusal_on_all_ranks_does_not_break_the_group(tmp_path: Path) -> None:
-    assert run(2, same_refusal, tmp_path) == [[2.0, 2.0]] * 2
+def test_rejection_on_all_ranks_does_not_break_the_group(tmp_path: Path) -> None:
+    assert run(2, same_rejection, tmp_path) == [[2.0, 2.0]] * 2
 
 
 def time_out_early(rank: int) -> Any:

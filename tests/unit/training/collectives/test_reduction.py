@@ -1,4 +1,4 @@
-"""Folding keeps rank order, rounds after each step, and may write to the first part."""
+"""Reduction keeps rank order, rounds after each step, and may write to the first part."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from holdfast.training.collectives.algorithms.reduction import can_fold, fold
 SUM, AVG, MAX = dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX
 
 
-def test_parts_are_folded_in_order():
+def test_parts_are_reduced_in_order():
     parts = [torch.tensor([value]) for value in (1e8, 1.0, -1e8)]
     out = torch.empty(1)
     fold(parts, SUM, out)
-    assert out.item() == 0  # the 1 is rounded away; in another order it is kept
+    assert out.item() == 0  # the 1 is rounded away; in another order it remains
     fold([parts[0], parts[2], parts[1]], dist.ReduceOp(SUM), out)
     assert out.item() == 1
 

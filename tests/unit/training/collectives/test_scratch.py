@@ -22,7 +22,7 @@ from holdfast.training.collectives.scratch import (
     scratch_copy,
 )
 
-LARGE = 9_000_000  # float32: more than malloc keeps
+LARGE = 9_000_000  # float32: more than malloc caches
 
 
 class Group:
@@ -70,7 +70,7 @@ def test_all_results_are_copied_unless_they_ran_on_their_target(call: BoundedCal
     assert [target[0].item() for target in targets] == [1, 1, 0]
 
 
-def test_kept_memory_is_unavailable_while_an_operation_may_write_to_it(call: BoundedCall) -> None:
+def test_cached_memory_is_unavailable_while_an_operation_may_write_to_it(call: BoundedCall) -> None:
     flat = torch.ones(LARGE)
     first = reusable_scratch_copy(flat, call)
     assert ReusableScratch not in call.state.cache
@@ -85,13 +85,13 @@ def test_kept_memory_is_unavailable_while_an_operation_may_write_to_it(call: Bou
     assert ReusableScratch not in call.state.cache
 
 
-def test_kept_memory_is_only_for_the_same_kind_of_tensor(call: BoundedCall) -> None:
+def test_cached_memory_is_reused_only_for_the_same_kind_of_tensor(call: BoundedCall) -> None:
     for other in (torch.ones(LARGE + 1), torch.ones(LARGE, dtype=torch.int32)):
         keep_scratch(torch.ones(LARGE), call)
-        made = reusable_scratch_copy(other, call)
-        assert torch.equal(made, other)
+        scratch = reusable_scratch_copy(other, call)
+        assert torch.equal(scratch, other)
     keep_scratch(torch.ones(100), call)
-    assert ReusableScratch not in call.state.cache  # malloc keeps small ones
+    assert ReusableScratch not in call.state.cache  # malloc caches small tensors
     with torch.inference_mode():
         keep_scratch(reusable_scratch_copy(torch.ones(LARGE), call), call)
     assert torch.equal(reusable_scratch_copy(torch.ones(LARGE), call), torch.ones(LARGE))

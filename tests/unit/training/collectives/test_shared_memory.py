@@ -43,7 +43,7 @@ def reduce(
 
 
 def wait_for_keys(*names: str) -> None:
-    """Wait until other ranks have set these keys: a sleep would depend on the machine's load."""
+    """Wait until other ranks have set these keys; a sleep would depend on the machine's load."""
     job_store().wait(list(names), timedelta(seconds=LIMIT_S))
 
 
@@ -77,7 +77,7 @@ def rank_1_is_late(rank: int) -> Any:
     return results
 
 
-def test_missing_rank_is_named_and_gets_no_wrong_sum_when_it_is_late(tmp_path: Path) -> None:
+def test_missing_rank_is_reported_and_gets_no_wrong_sum_when_it_is_late(tmp_path: Path) -> None:
     first, late, last = run(3, rank_1_is_late, tmp_path)
     assert first == last == [(kind, (1,), True) for kind in ("small", "large", "shared")]
     assert late[0] == ("small", [3.0])  # all ranks had written their tensors
@@ -88,7 +88,7 @@ def rank_1_exits(rank: int, visible: bool) -> Any:  # noqa: FBT001
     """Rank 1 exits once it has written its first chunk, while the others wait for its slice."""
     reduce(torch.ones(LARGE))
     memory = areas._memories[dist.group.WORLD]
-    if not visible:  # as in a container with a pid namespace of its own
+    if not visible:  # as in a container with its own pid namespace
         memory._peers = PeerProcesses({})
     if rank == 1:
         bounded_wait.ANNOUNCE_AFTER_S = LIMIT_S  # it never announces its arrival
@@ -101,7 +101,7 @@ def rank_1_exits(rank: int, visible: bool) -> Any:  # noqa: FBT001
 
 
 @pytest.mark.parametrize("visible", [True, pytest.param(False, marks=pytest.mark.matrix)])
-def test_exited_rank_is_named(visible: bool, tmp_path: Path) -> None:  # noqa: FBT001
+def test_exited_rank_is_reported(visible: bool, tmp_path: Path) -> None:  # noqa: FBT001
     results = run(3, rank_1_exits, tmp_path, visible)
     assert results == [(True, True), None, (True, True)]
 
@@ -135,7 +135,7 @@ def different_views(rank: int) -> Any:
     return errors, reduce(shared).unique().tolist()  # the group still works
 
 
-def test_different_views_are_refused_on_all_ranks(tmp_path: Path) -> None:
+def test_different_views_are_rejected_on_all_ranks(tmp_path: Path) -> None:
     first, second = run(2, different_views, tmp_path)
     assert first == second
     assert "in a shared tensor only on some ranks" in first[0][0]
@@ -152,7 +152,7 @@ def reduce_without_memory(rank: int) -> Any:
     return transport.is_available(call), tensor.tolist()
 
 
-def test_without_memory_no_rank_uses_it(tmp_path: Path) -> None:
+def test_without_shared_memory_on_one_rank_no_rank_uses_it(tmp_path: Path) -> None:
     assert run(2, reduce_without_memory, tmp_path) == [(False, [[2] * 3] * 2)] * 2
 
 

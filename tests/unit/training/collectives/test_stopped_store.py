@@ -1,4 +1,4 @@
-"""Timeouts hold although the process of the job's store is stopped."""
+"""Timeouts are kept while the process of the job's store is stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history of collectives on real ranks and a real disk: exact, persistent, harmless."""
+"""The timeout history on real ranks and a real disk: exact, persistent, and never blocking."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def read_shared_history(rank: int, folder: str) -> Any:
     )
 
 
-def test_shared_history_is_that_of_the_first_rank(tmp_path, folder):
+def test_first_ranks_history_is_shared(tmp_path, folder):
     for number in range(4):
         with holdfast.phase("evaluation"):
             record(number)
@@ -150,7 +150,7 @@ def rank_0_is_missing(rank: int) -> Any:
     )
 
 
-def test_missing_first_rank_is_named_and_the_first_call_is_recorded(tmp_path):
+def test_missing_first_rank_is_reported_and_the_first_call_is_recorded(tmp_path):
     missing, text, absent = run(2, rank_0_is_missing, tmp_path)[1]
     assert missing == (0,)
     assert (

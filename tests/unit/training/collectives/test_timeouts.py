@@ -76,12 +76,12 @@ def test_phase_ends_with_an_exception_and_is_per_thread():
     with pytest.raises(KeyError), holdfast.phase("validation"):
         raise KeyError
     assert choose_limit(STATE, SMALL) == 5 * MINUTE
-    seen = []
+    limits = []
     with holdfast.phase("validation"):
-        thread = threading.Thread(target=lambda: seen.append(choose_limit(STATE, SMALL)))
+        thread = threading.Thread(target=lambda: limits.append(choose_limit(STATE, SMALL)))
         thread.start()
         thread.join()
-    assert seen == [5 * MINUTE]
+    assert limits == [5 * MINUTE]
 
 
 def test_slow_link_extends_the_timeout_up_to_the_ceiling():
@@ -89,7 +89,7 @@ def test_slow_link_extends_the_timeout_up_to_the_ceiling():
     assert choose_limit(STATE, SMALL) == 5 * MINUTE
     assert choose_limit(STATE, 50_000_000) == pytest.approx(20 * (1 << 26) / 1e6)
     assert choose_limit(STATE, LARGE) == 2 * 60 * MINUTE
-    # The link reaches 1 GB/s: the first call waited for a rank.
+    # The link reaches 1 GB/s: the first call was slow because it waited for a rank.
     collectives_timeouts.record_bandwidth(STATE, 10_000_000, 0.01)
     assert choose_limit(STATE, LARGE) == 10 * MINUTE
     collectives_timeouts.record_bandwidth(STATE, 1000, 10.0)  # too small to measure bandwidth
@@ -150,7 +150,7 @@ def test_file_overrides_key_by_key(monkeypatch, tmp_path):
     with holdfast.phase("evaluation"):
         assert choose_limit(STATE, SMALL) == 20 * MINUTE
     with holdfast.phase("Prüfung"):
-        assert choose_limit(STATE, SMALL) == 30 * MINUTE  # ours
+        assert choose_limit(STATE, SMALL) == 30 * MINUTE  # the default
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_two_timeouts_at_a_call_site_double_its_limit_and_log_the_reason(monkeyp
     assert choose_limit(STATE, LARGE) == 600
     record(slow_call(number=9))
     assert choose_limit(STATE, LARGE) == 1200
-    assert choose_limit(STATE, SMALL) == 300  # of another size
+    assert choose_limit(STATE, SMALL) == 300  # another size
     text = (
         "timeout of all_reduce of 467,019,003 float32 at train.py:41 "
         "raised from 10 min 00 s to 20 min 00 s: "
@@ -242,7 +242,7 @@ def test_two_timeouts_at_a_call_site_double_its_limit_and_log_the_reason(monkeyp
     assert choose_limit(STATE, LARGE) == 1200
     assert caplog.text.count(text) == 1
     monkeypatch.setattr(collectives_timeouts, "find_call_site", lambda: "train.py:99")
-    assert choose_limit(STATE, LARGE) == 600  # of another call site
+    assert choose_limit(STATE, LARGE) == 600  # another call site
 
 
 def test_shorter_explicit_timeouts_are_not_extended(monkeypatch):
@@ -266,12 +266,12 @@ def test_extended_limit_stays_below_the_ceiling(monkeypatch):
         "find_call_site",
         lambda: timeout_history.current_history().troubles[0].site,
     )
-    seen = []
+    limits = []
     for number in range(20):
         record(slow_call(number=number, limit_s=600.0 * 2 ** (number // 2)))
-        seen.append(choose_limit(STATE, LARGE))
-    assert seen[:5] == [600, 1200, 1200, 2400, 2400]
-    assert set(seen[8:]) == {2 * 60 * MINUTE}
+        limits.append(choose_limit(STATE, LARGE))
+    assert limits[:5] == [600, 1200, 1200, 2400, 2400]
+    assert set(limits[8:]) == {2 * 60 * MINUTE}
     (kept,) = timeout_history.current_history().troubles
     assert kept.site.partition(":")[0] == Path(__file__).name
 
@@ -299,10 +299,10 @@ def save_fit(ranks, bandwidth, latency_s=0.0, hosts=1):
 
 def test_earlier_measurements_apply_until_the_group_has_its_own():
     save_fit(ranks=2, bandwidth=10e6)
-    # Of the power of two: over an hour at 10 MB/s.
+    # The size is rounded to a power of two: over an hour at 10 MB/s.
     assert choose_limit(STATE, LARGE) == pytest.approx(20 * (1 << 31) / 10e6)
     assert choose_limit(STATE, SMALL) == 5 * MINUTE
-    # The group's own measurement prevails.
+    # The group's own measurement takes precedence.
     collectives_timeouts.record_bandwidth(STATE, LARGE, LARGE / 1e9)
     assert choose_limit(STATE, LARGE) == 10 * MINUTE
 

@@ -1,1 +1,1 @@
-"""The evaluation guard, on real ranks over gloo where several are the matter."""
+"""Tests of the evaluation guard; tests with several ranks use gloo."""

@@ -36,7 +36,7 @@ class Pair(NamedTuple):
 
 
 @given(st.integers(1, 40), st.integers(1, 40))
-def test_parts_make_up_the_batch(size: int, max_samples: int) -> None:
+def test_parts_add_up_to_the_batch(size: int, max_samples: int) -> None:
     batch = {
         "x": torch.arange(size),
         "pair": Pair(torch.arange(size) * 2, ["s"] * size),
@@ -102,7 +102,7 @@ def test_expected_samples(caplog: pytest.LogCaptureFixture) -> None:
     assert "repeats 1 sample " in caplog.text
 
 
-def test_unknown_batch_sizes_and_lengths_are_refused() -> None:
+def test_unknown_batch_sizes_and_lengths_are_rejected() -> None:
     with pytest.raises(InvalidValue, match="function of the batch size"):
         BatchSource("a", create_loader, None, count_samples)
     with pytest.raises(InvalidValue, match="number of samples in a int"):

@@ -1,4 +1,4 @@
-"""Decisions over the ranks' outcomes, and their results: pure."""
+"""Decisions from the ranks' outcomes, and their results (pure functions)."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ DATA = TensorDataset(torch.arange(10.0)[:, None])
 
 
 class RecordingSink:
-    """A sink that records what it gets, and then fails if ``fails``."""
+    """A sink that records writes, and then raises if ``fails``."""
 
     def __init__(self, *, fails: bool = False) -> None:
         self.records: list[tuple[int, dict[str, float]]] = []
@@ -117,13 +117,13 @@ def test_nan_is_reported_and_is_not_a_failure(caplog: pytest.LogCaptureFixture) 
         ({"loaders": {}}, "loaders is empty"),
     ],
 )
-def test_invalid_options_are_refused(options: dict[str, Any], why: str) -> None:
+def test_invalid_options_are_rejected(options: dict[str, Any], why: str) -> None:
     arguments = {"loaders": [torch.ones(2)], "budget": "1h", **options}
     with pytest.raises(InvalidValue, match=why):
         Evaluation(None, arguments.pop("loaders"), mean, **arguments)
 
 
-def test_async_result_is_of_the_step_of_the_copy() -> None:
+def test_async_result_has_the_step_of_the_copy() -> None:
     model, may_continue, started, sink = (
         identity(),
         threading.Event(),

@@ -37,7 +37,7 @@ def run_cases(rank: int) -> Any:
 
 
 class BrokenCommunicator:
-    """This rank does not start the first sum over the ranks: the others wait for it in vain."""
+    """Prevents this rank from starting the first all-reduce; the other ranks time out."""
 
     def __enter__(self) -> None:
         self._original, self._calls = agreement.all_reduce, 0
@@ -67,16 +67,16 @@ def test_late_and_missing_ranks_do_not_delay_the_common_result(tmp_path: Path) -
     assert not [each for each in results_of_ranks if isinstance(each, Exception)]
     assert all(same for rank in results_of_ranks for same, _ in rank.values())
     assert [rank == results_of_ranks[0] for rank in results_of_ranks] == [True] * RANKS
-    found = {name: two for name, (_, two) in results_of_ranks[0].items()}
-    _, coverage, attempts, degraded, failed, errors, _ = found["a batch is slow"][0]
+    by_case = {name: two for name, (_, two) in results_of_ranks[0].items()}
+    _, coverage, attempts, degraded, failed, errors, _ = by_case["a batch is slow"][0]
     assert (attempts, degraded, failed, errors) == (1, True, False, {1: OUT_OF_TIME})
     assert coverage == 24 / 30
-    metrics, coverage, _, degraded, failed, errors, _ = found["a rank is missing"][0]
+    metrics, coverage, _, degraded, failed, errors, _ = by_case["a rank is missing"][0]
     assert (degraded, failed, errors) == (True, False, {1: NO_REPORT})
     assert set(metrics) == {"long/square", "long/positive", "short/square", "short/positive"}
-    metrics, _, _, _, failed, errors, _ = found["two ranks are missing"][0]
+    metrics, _, _, _, failed, errors, _ = by_case["two ranks are missing"][0]
     assert (metrics, failed, errors) == ({}, True, {0: NO_REPORT, 2: NO_REPORT})
     for name in CASES:
         # The second evaluation is complete and correct, in a rebuilt group if needed.
-        assert found[name][1][6], name
-    assert all(each[6] for each in found["the communicator breaks"])
+        assert by_case[name][1][6], name
+    assert all(each[6] for each in by_case["the communicator breaks"])

@@ -128,7 +128,7 @@ class CommunicatingModel(nn.Module):
 
 
 class FailingDataset(torch.utils.data.Dataset[Any]):
-    """Its last samples cannot be read the first ``times``."""
+    """Reads of its last samples fail the first ``times`` times."""
 
     def __init__(self, whole: Any, times: int) -> None:
         self.whole, self.times = whole, times
@@ -144,7 +144,7 @@ class FailingDataset(torch.utils.data.Dataset[Any]):
 
 
 def sharded() -> tuple[nn.Module, nn.Module]:
-    """Return an FSDP2 model, each layer gathered in its own forward, and its whole weights."""
+    """Return an FSDP2 model, each layer gathered in its own forward, and its full weights."""
     model = network(1)
     for layer in model.children():
         if any(True for _ in layer.parameters()):
@@ -201,7 +201,7 @@ OUTSIDE = ["nothing", "loader", "loader at once", "before", "after"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
-def test_all_ranks_do_equally_many_forwards_whatever_fails_outside_them(
+def test_all_ranks_run_equally_many_forwards_after_failures_outside_them(
     tmp_path: Path, kind: str
 ) -> None:
     names = OUTSIDE if kind == "FSDP2" else [*OUTSIDE, "inside, on all"]

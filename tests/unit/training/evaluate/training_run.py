@@ -1,4 +1,4 @@
-"""A training run for tests: losses show effects of evaluation, steps whether ranks diverged."""
+"""A training run: losses show effects of evaluation, steps show whether ranks diverged."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def train(
     model = network(1)
     model[1].momentum = 0.3
     model[3].eval()  # a module that the user keeps in evaluation mode
-    wrapped = DistributedDataParallel(model) if ddp else model  # DDP imports for seconds
+    wrapped = DistributedDataParallel(model) if ddp else model  # the import of DDP takes seconds
     evaluation = make(wrapped) if make else None
     losses, results = [], []
     for step in range(1, STEPS + 1):
@@ -97,7 +97,7 @@ def train(
                     dist.all_reduce(parameter.grad)
                 parameter.sub_(0.05 * parameter.grad)
         losses.append(loss.item())
-        for buffer in model.buffers():  # as DDP does before the next step
+        for buffer in model.buffers():  # as DDP does before each step
             dist.broadcast(buffer, 0)
         if evaluation is not None and step % EVERY == 0:
             expected = expected_metrics(model)

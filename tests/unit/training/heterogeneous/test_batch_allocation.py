@@ -1,4 +1,4 @@
-"""A batch over unequal GPUs: exact, within memory, and as fast as brute force finds."""
+"""Allocation of a batch to unequal GPUs: exact, within memory, and as fast as brute force."""
 
 import itertools
 
@@ -17,11 +17,11 @@ from holdfast.training.heterogeneous.batch_allocation import (
 )
 from tests.hypothesis_profiles import examples
 
-#: The question of the issue: two fast GPUs with much memory, two slow ones with little, 64 samples.
+#: Example of the issue: 2 fast GPUs with much memory, 2 slow GPUs with little, 64 samples.
 A100, V100 = linear_kind("A100-80G", 2, 0.02, 0.010, 24), linear_kind("V100-32G", 2, 0.02, 0.031, 7)
 
 TIMES = st.lists(st.integers(1, 9), min_size=1, max_size=4).map(
-    lambda found: tuple(each / 8 for each in found)
+    lambda allocation: tuple(each / 8 for each in allocation)
 )
 KINDS = st.lists(
     st.builds(GpuKind, st.sampled_from("ABC"), st.integers(1, 2), TIMES), min_size=1, max_size=2
@@ -29,7 +29,7 @@ KINDS = st.lists(
 
 
 def every_split(samples, most):
-    """All ways to make micro-batches of so many samples, the order left out."""
+    """Return all splits of the samples into micro-batches, ignoring order."""
     if samples == 0:
         yield ()
     for first in range(min(samples, most), 0, -1):
@@ -38,13 +38,13 @@ def every_split(samples, most):
 
 
 def brute_force(kinds, batch, meeting, meet_s):
-    """The least time of a step over all shares, all sizes of micro-batches and all their orders."""
+    """Return the minimum step time over all shares, micro-batch sizes and orders."""
     ranks = [kind for kind in kinds for _ in range(kind.ranks)]
     best = float("inf")
     for shares in itertools.product(range(1, batch + 1), repeat=len(ranks)):
         if sum(shares) != batch:
             continue
-        ways = [
+        splits = [
             [
                 tuple(kind.rising_s[size - 1] for size in split)
                 for split in every_split(share, kind.most)
@@ -52,9 +52,9 @@ def brute_force(kinds, batch, meeting, meet_s):
             for kind, share in zip(ranks, shares, strict=True)
         ]
         if meeting is SyncPoint.STEP:
-            best = min(best, max(min(map(sum, way)) for way in ways) + meet_s)
+            best = min(best, max(min(map(sum, split)) for split in splits) + meet_s)
             continue
-        for chosen in itertools.product(*ways):
+        for chosen in itertools.product(*splits):
             if len({len(each) for each in chosen}) == 1:
                 rounds = len(chosen[0])
                 orders = itertools.product(
@@ -66,17 +66,17 @@ def brute_force(kinds, batch, meeting, meet_s):
     return best
 
 
-def holds(kinds, batch, meeting, found):
-    """The properties that every allotment has."""
+def check_invariants(kinds, batch, meeting, allocation):
+    """Check the invariants of an allocation."""
     ranks = [kind for kind in kinds for _ in range(kind.ranks)]
-    assert [share.rank for share in found.shares] == list(range(len(ranks)))
-    assert sum(share.samples for share in found.shares) == batch
-    assert sum(share.weight for share in found.shares) == pytest.approx(1)
-    for share, kind in zip(found.shares, ranks, strict=True):
+    assert [share.rank for share in allocation.shares] == list(range(len(ranks)))
+    assert sum(share.samples for share in allocation.shares) == batch
+    assert sum(share.weight for share in allocation.shares) == pytest.approx(1)
+    for share, kind in zip(allocation.shares, ranks, strict=True):
         assert all(1 <= size <= kind.most for size in share.micro_batches)
-        assert share.busy_s <= found.step_s + 1e-9
+        assert share.busy_s <= allocation.step_s + 1e-9
     if meeting is SyncPoint.MICRO_BATCH:
-        assert len({len(share.micro_batches) for share in found.shares}) == 1
+        assert len({len(share.micro_batches) for share in allocation.shares}) == 1
 
 
 @settings(max_examples=examples(150))
@@ -87,9 +87,9 @@ def test_no_other_allocation_is_faster(kinds, batch, meeting, meet_s):
         with pytest.raises(InvalidValue, match="a global batch of"):
             allocate_batch(kinds, batch, meeting, meet_s)
         return
-    found = allocate_batch(kinds, batch, meeting, meet_s)
-    holds(kinds, batch, meeting, found)
-    assert found.step_s == pytest.approx(best)
+    allocation = allocate_batch(kinds, batch, meeting, meet_s)
+    check_invariants(kinds, batch, meeting, allocation)
+    assert allocation.step_s == pytest.approx(best)
 
 
 @settings(max_examples=examples(60))
@@ -102,23 +102,23 @@ def test_no_other_allocation_is_faster(kinds, batch, meeting, meet_s):
     st.integers(1, 800),
     st.sampled_from(SyncPoint),
 )
-def test_it_is_exact_and_never_slower_than_equal_shares(kinds, batch, meeting):
-    given_ = [linear_kind(f"kind {at}", *each) for at, each in enumerate(kinds)]
-    if not is_possible(given_, batch, meeting):
+def test_allocation_is_exact_and_never_slower_than_equal_shares(kinds, batch, meeting):
+    gpu_kinds = [linear_kind(f"kind {at}", *each) for at, each in enumerate(kinds)]
+    if not is_possible(gpu_kinds, batch, meeting):
         return
-    found = allocate_batch(given_, batch, meeting)
-    holds(given_, batch, meeting, found)
-    assert found.equal_s is None or found.step_s <= found.equal_s + 1e-9
+    allocation = allocate_batch(gpu_kinds, batch, meeting)
+    check_invariants(gpu_kinds, batch, meeting, allocation)
+    assert allocation.equal_s is None or allocation.step_s <= allocation.equal_s + 1e-9
 
 
 @pytest.mark.parametrize("meeting", SyncPoint)
-def test_two_fast_and_two_slow_ranks_make_64_and_not_62(meeting):
-    found = allocate_batch([A100, V100], 64, meeting)
-    fast, slow = found.shares[0], found.shares[2]
-    assert sum(share.samples for share in found.shares) == 64
+def test_two_fast_and_two_slow_ranks_get_64_samples_and_not_62(meeting):
+    allocation = allocate_batch([A100, V100], 64, meeting)
+    fast, slow = allocation.shares[0], allocation.shares[2]
+    assert sum(share.samples for share in allocation.shares) == 64
     assert fast.samples > 2 * slow.samples
-    assert found.equal_s / found.step_s > 1.4
-    assert found.samples_per_s == pytest.approx(64 / found.step_s)
+    assert allocation.equal_s / allocation.step_s > 1.4
+    assert allocation.samples_per_s == pytest.approx(64 / allocation.step_s)
 
 
 def test_more_samples_never_take_less_time():
@@ -158,5 +158,5 @@ def test_invalid_jobs_are_rejected(kinds, batch, meet_s, why):
 
 def test_thousands_of_ranks_are_fast():
     kinds = [linear_kind("H100", 8192, 0.01, 0.004, 64), linear_kind("A100", 8192, 0.01, 0.009, 40)]
-    found = allocate_batch(kinds, 1 << 16, SyncPoint.MICRO_BATCH, 0.002)
-    assert sum(share.samples for share in found.shares) == 1 << 16
+    allocation = allocate_batch(kinds, 1 << 16, SyncPoint.MICRO_BATCH, 0.002)
+    assert sum(share.samples for share in allocation.shares) == 1 << 16

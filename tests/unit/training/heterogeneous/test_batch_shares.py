@@ -1,4 +1,4 @@
-"""Shares of ranks: every sample once, equal steps and collectives, for any configuration."""
+"""Batch shares: every sample once, equal steps and collectives, for any configuration."""
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +12,7 @@ from tests.hypothesis_profiles import examples
 
 @st.composite
 def any_shares(draw):
-    """Shares of up to 5 ranks; in lockstep, or each with its own number of micro-batches."""
+    """Draw shares of up to 5 ranks, in lockstep or with different numbers of micro-batches."""
     world, meeting = draw(st.integers(1, 5)), draw(st.sampled_from(SyncPoint))
     rounds = draw(st.integers(1, 4))
     counts = [
@@ -34,19 +34,19 @@ def test_an_epoch_is_split_into_divisible_batches(shares, samples):
     assert all(0 < piece <= shares.batch for piece in pieces)
     assert len(pieces) <= samples // shares.batch + 1
     for piece in set(pieces):
-        dealt = BatchShares(
+        allocated = BatchShares(
             shares.of(piece), shares.sync_point
-        )  # which refuses unequal numbers in lockstep
-        assert dealt.batch == piece
-        for mine, whole in zip(dealt.sizes, shares.sizes, strict=True):
-            assert len(mine) <= len(whole)
-            assert all(0 < size <= most for size, most in zip(mine, whole, strict=False))
+        )  # rejects unequal numbers in lockstep
+        assert allocated.batch == piece
+        for own, whole in zip(allocated.sizes, shares.sizes, strict=True):
+            assert len(own) <= len(whole)
+            assert all(0 < size <= most for size, most in zip(own, whole, strict=False))
 
 
 @settings(max_examples=examples(200))
 @given(any_shares(), st.integers(0, 300), st.integers(0, 40))
 def test_the_rest_after_any_steps_is_split_as_before(shares, samples, steps):
-    """So that a job that resumes makes the same steps."""
+    """A resumed job runs the same steps."""
     pieces = shares.epoch(samples)
     if pieces is not None:
         assert shares.epoch(sum(pieces[steps:])) == pieces[steps:]
@@ -54,8 +54,8 @@ def test_the_rest_after_any_steps_is_split_as_before(shares, samples, steps):
 
 @settings(max_examples=examples(200))
 @given(any_shares(), st.integers(1, 300))
-def test_no_divisible_epoch_is_rejected(shares, samples):
-    """Two batches at the end always do, if any two do."""
+def test_divisible_epochs_are_accepted(shares, samples):
+    """If any two final batches work, the check accepts them."""
     whole, rest = divmod(samples, shares.batch)
     together = rest + shares.batch if whole else rest
     fits = any(

@@ -1,4 +1,4 @@
-"""``heterogeneous.yaml``: parsed as written, with all errors reported at once by line."""
+"""Parsing of ``heterogeneous.yaml``, with all errors reported at once by line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ groups:
 
 
 def errors_in(text):
-    """What is said, by line."""
+    """Return the error messages by line."""
     with pytest.raises(InvalidValue) as caught:
         parse_heterogeneous(text, "heterogeneous.yaml")
     return [
@@ -40,23 +40,23 @@ def errors_in(text):
 
 
 def test_parsed_values():
-    found = parse_heterogeneous(GOOD, "heterogeneous.yaml")
-    assert (found.batch, found.meeting, found.world, found.precision) == (
+    parsed = parse_heterogeneous(GOOD, "heterogeneous.yaml")
+    assert (parsed.batch, parsed.meeting, parsed.world, parsed.precision) == (
         64,
         SyncPoint.MICRO_BATCH,
         4,
         "fp16",
     )
-    assert found.shares().sizes == ((24,), (24,), (8,), (8,))
-    assert [group.line for group in found.groups] == [3, 7]
+    assert parsed.shares().sizes == ((24,), (24,), (8,), (8,))
+    assert [group.line for group in parsed.groups] == [3, 7]
 
 
-def test_accumulation_by_a_number_or_by_sizes_and_ranks_in_any_order():
+def test_accumulation_is_a_number_or_sizes_and_ranks_have_any_order():
     text = "batch: 30\ngroups:\n- {name: a, ranks: '1,3', micro_batch: [4, 3]}\n"
-    found = parse_heterogeneous(
+    parsed = parse_heterogeneous(
         text + "- {name: b, ranks: [0, 2], micro_batch: 4, accumulation: 2}\n", "f"
     )
-    assert found.shares().sizes == ((4, 4), (4, 3), (4, 4), (4, 3))
+    assert parsed.shares().sizes == ((4, 4), (4, 3), (4, 4), (4, 3))
     loose = (
         text.replace("[4, 3]", "7")
         + "- {name: b, ranks: [0, 2], micro_batch: 4, accumulation: 2}\n"
@@ -69,17 +69,17 @@ def test_accumulation_by_a_number_or_by_sizes_and_ranks_in_any_order():
     )
 
 
-def test_stages_of_a_pipeline_each_have_the_whole_batch():
+def test_each_pipeline_stage_has_the_full_batch():
     text = """
 batch: 8
 groups:
   - {name: a, ranks: 0-1, micro_batch: 4, stages: 0}
   - {name: b, ranks: 2, micro_batch: 8, stages: [1, 2], precision: bf16}
 """
-    found = parse_heterogeneous(text, "f")
-    assert found.shares(0).sizes == ((4,), (4,))
-    assert found.shares(2).sizes == ((8,),)
-    assert found.precision == ""
+    parsed = parse_heterogeneous(text, "f")
+    assert parsed.shares(0).sizes == ((4,), (4,))
+    assert parsed.shares(2).sizes == ((8,),)
+    assert parsed.precision == ""
     assert errors_in(text.replace("ranks: 2, micro_batch: 8", "ranks: 2, micro_batch: 7")) == [
         (2, "batch is 8, but the groups make 1·7 = 7 at stage 1; for 8 use micro_batch b [7, 1]"),
         (2, "batch is 8, but the groups make 1·7 = 7 at stage 2; for 8 use micro_batch b [7, 1]"),
@@ -101,7 +101,7 @@ def test_twice_16_and_twice_15_are_62():
     corrected = re.findall(r"([ab]) (\[[\d, ]+\])", suggestion)
     for name, sizes in corrected:
         text = re.sub(rf"(name: {name}, .*micro_batch: )\d+", rf"\g<1>{sizes}", text)
-    assert parse_heterogeneous(text, "f").batch == 64  # what it offers is right
+    assert parse_heterogeneous(text, "f").batch == 64  # the suggestion is valid
 
 
 def test_if_no_sizes_make_the_batch_the_nearest_batches_are_suggested():
@@ -173,7 +173,7 @@ def test_duplicate_and_missing_ranks_and_differing_precisions():
         (GOOD.replace("24", "9" * 5000), "micro_batch must be an integer"),
     ],
 )
-def test_hostile_files_are_rejected_in_one_sentence(text, why):
+def test_malicious_files_are_rejected_with_one_sentence(text, why):
     with pytest.raises(InvalidValue, match=re.escape(why)) as caught:
         parse_heterogeneous(text, "heterogeneous.yaml")
     assert len(str(caught.value)) < 1200
@@ -190,12 +190,12 @@ def test_hostile_files_are_rejected_in_one_sentence(text, why):
 )
 def test_any_text_is_parsed_or_rejected(text):
     try:
-        found = parse_heterogeneous(text, "f")
+        parsed = parse_heterogeneous(text, "f")
     except InvalidValue:
         return
-    assert sum(map(sum, found.shares().sizes)) == found.batch
-    assert sorted(rank for group in found.groups for rank in group.ranks) == list(
-        range(found.world)
+    assert sum(map(sum, parsed.shares().sizes)) == parsed.batch
+    assert sorted(rank for group in parsed.groups for rank in group.ranks) == list(
+        range(parsed.world)
     )
 
 
@@ -209,14 +209,14 @@ def test_any_text_is_parsed_or_rejected(text):
     ),
 )
 def test_a_rendered_allocation_is_parsed_unchanged(batch, meeting, kinds):
-    found = [
+    gpu_kinds = [
         linear_kind(f"GPU: {at}", ranks, 0.02, time_s, most)
         for at, (ranks, time_s, most) in enumerate(kinds)
     ]
-    if not is_possible(found, batch, meeting):
+    if not is_possible(gpu_kinds, batch, meeting):
         return
-    dealt = allocate_batch(found, batch, meeting)
-    again = parse_heterogeneous(render_heterogeneous(dealt, "bf16"), "heterogeneous.yaml")
-    assert (again.batch, again.meeting, again.precision) == (batch, meeting, "bf16")
-    assert again.shares().sizes == tuple(share.micro_batches for share in dealt.shares)
-    assert "precision" not in render_heterogeneous(dealt, "fp8")
+    allocation = allocate_batch(gpu_kinds, batch, meeting)
+    reparsed = parse_heterogeneous(render_heterogeneous(allocation, "bf16"), "heterogeneous.yaml")
+    assert (reparsed.batch, reparsed.meeting, reparsed.precision) == (batch, meeting, "bf16")
+    assert reparsed.shares().sizes == tuple(share.micro_batches for share in allocation.shares)
+    assert "precision" not in render_heterogeneous(allocation, "fp8")

@@ -1,4 +1,4 @@
-"""One file for all ranks: the same on all hosts, and for the job's number of ranks."""
+"""The configuration file is equal on all hosts and matches the number of ranks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_one_rank(tmp_path: Path):
 
 
 def reads(rank: int, contents: list[str | None], folder: Path) -> str:
-    file = folder / f"of rank {rank}.yaml"  # as on a host of its own
+    file = folder / f"of rank {rank}.yaml"  # emulates a separate host
     if contents[rank] is not None:
         file.write_text(contents[rank])
     try:

@@ -18,7 +18,7 @@ def line(rank, sample_s, most, fixed_s=0.0):
 MIXED = RankSpeeds((line(0, 0.03, 8), line(1, 0.01, 24), line(2, 0.031, 8), line(3, 0.0105, 24)))
 
 
-def test_ranks_of_similar_speed_are_one_kind_as_slow_as_the_slowest():
+def test_ranks_of_similar_speed_form_a_kind_with_the_slowest_speed():
     assert MIXED.groups() == ((1, 3), (0, 2))
     fast, slow = MIXED.kinds()
     assert (fast.ranks, fast.most, slow.ranks, slow.most) == (2, 24, 2, 8)
@@ -26,7 +26,7 @@ def test_ranks_of_similar_speed_are_one_kind_as_slow_as_the_slowest():
     assert slow.times_s[0] == pytest.approx(0.031)
 
 
-def test_equal_speed_with_other_memory_is_another_kind():
+def test_equal_speed_with_different_memory_is_another_kind():
     assert RankSpeeds((line(0, 0.01, 24), line(1, 0.01, 12))).groups() == ((0,), (1,))
 
 
@@ -35,7 +35,7 @@ def test_small_steps_do_not_merge_distant_ranks():
     assert RankSpeeds(ranks).groups() == ((0, 1), (2, 3), (4, 5))
 
 
-def test_each_share_goes_to_its_rank():
+def test_each_share_is_assigned_to_its_rank():
     found = MIXED.allocate(64)
     assert [share.rank for share in found.shares] == [0, 1, 2, 3]
     assert sum(share.samples for share in found.shares) == 64
@@ -44,7 +44,7 @@ def test_each_share_goes_to_its_rank():
     )
 
 
-def test_a_rank_that_slows_gets_less():
+def test_slowed_rank_gets_a_smaller_share():
     before, after = MIXED.allocate(64), MIXED.slowed({1: 2.0}).allocate(64)
     assert after.shares[1].samples < before.shares[1].samples
     assert after.shares[3].samples > before.shares[3].samples
@@ -62,18 +62,18 @@ def test_a_rank_that_slows_gets_less():
     st.integers(1, 200),
     st.sampled_from(SyncPoint),
 )
-def test_any_ranks(found, batch, meeting):
+def test_allocation_is_valid_for_any_ranks(found, batch, meeting):
     speeds = RankSpeeds(tuple(line(rank, *each) for rank, each in enumerate(found)))
     assert sorted(at for group in speeds.groups() for at in group) == list(range(len(found)))
     if not is_possible(speeds.kinds(), batch, meeting):
         with pytest.raises(InvalidValue):
             speeds.allocate(batch, meeting)
         return
-    made = speeds.allocate(batch, meeting)
-    assert sum(share.samples for share in made.shares) == batch
-    sizes = [share.micro_batches for share in made.shares]
-    assert all(max(mine) <= speeds.ranks[at].most for at, mine in enumerate(sizes))
-    assert speeds.step_s(sizes, meeting) <= made.step_s * (1 + 1e-9)
+    allocation = speeds.allocate(batch, meeting)
+    assert sum(share.samples for share in allocation.shares) == batch
+    sizes = [share.micro_batches for share in allocation.shares]
+    assert all(max(own) <= speeds.ranks[at].most for at, own in enumerate(sizes))
+    assert speeds.step_s(sizes, meeting) <= allocation.step_s * (1 + 1e-9)
 
 
 def test_times_between_sizes_are_interpolated():

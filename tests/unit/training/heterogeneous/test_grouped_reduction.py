@@ -15,7 +15,7 @@ from holdfast.training.heterogeneous.gpu_kinds import RankSpeed, RankSpeeds
 from tests.unit.training.collectives.ranks import run
 
 pytestmark = pytest.mark.slow
-#: Two fast ranks and three slow ones, not side by side.
+#: Two fast ranks and three slow ones, interleaved.
 SPEEDS = RankSpeeds(
     tuple(RankSpeed(rank, "", (1,), (1.0 if rank in (0, 3) else 3.0,)) for rank in range(5))
 )
@@ -26,13 +26,13 @@ def network() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(64, 300), torch.nn.ReLU(), torch.nn.Linear(300, 8))
 
 
-def averaged(rank: int) -> tuple[float, tuple[tuple[int, ...], ...], bool]:
-    """How far the gradients are from DDP's own, relative to the largest; over three steps, in several buckets."""
+def compare_with_plain_ddp(rank: int) -> tuple[float, tuple[tuple[int, ...], ...], bool]:
+    """Return the largest relative difference from DDP's gradients over 3 steps with several buckets."""
     plain = DistributedDataParallel(network(), bucket_cap_mb=0.02)
     hooked = DistributedDataParallel(network(), bucket_cap_mb=0.02)
     hierarchy = holdfast.reduce_by_groups(hooked, SPEEDS, timeout=30)
     inputs = torch.randn(8, 64, generator=torch.Generator().manual_seed(rank))
-    off = 0.0
+    difference = 0.0
     for _ in range(3):
         for model in (plain, hooked):
             model.zero_grad()
@@ -40,32 +40,34 @@ def averaged(rank: int) -> tuple[float, tuple[tuple[int, ...], ...], bool]:
         pairs = [
             (a.grad, b.grad) for a, b in zip(plain.parameters(), hooked.parameters(), strict=True)
         ]
-        off = max(off, *((a - b).abs().max().item() / a.abs().max().item() for a, b in pairs))
-    mine = torch.cat([each.grad.flatten() for each in hooked.parameters()])
-    everyone = [torch.empty_like(mine) for _ in range(5)]
-    dist.all_gather(everyone, mine)
-    return off, hierarchy.nodes, all(torch.equal(each, mine) for each in everyone)
+        difference = max(
+            difference, *((a - b).abs().max().item() / a.abs().max().item() for a, b in pairs)
+        )
+    own = torch.cat([each.grad.flatten() for each in hooked.parameters()])
+    gathered = [torch.empty_like(own) for _ in range(5)]
+    dist.all_gather(gathered, own)
+    return difference, hierarchy.nodes, all(torch.equal(each, own) for each in gathered)
 
 
-def test_gradients_of_ddp_equal_those_of_a_plain_all_reduce(tmp_path: Path) -> None:
-    for off, nodes, same in run(5, averaged, tmp_path):
+def test_gradients_equal_those_of_plain_ddp(tmp_path: Path) -> None:
+    for difference, nodes, same in run(5, compare_with_plain_ddp, tmp_path):
         assert nodes == ((0, 3), (1, 2, 4))
-        assert off < 1e-6
+        assert difference < 1e-6
         assert same
 
 
-def refused(_: int) -> list[str]:
+def rejected_models(_: int) -> list[str]:
     model = DistributedDataParallel(network())
-    found = []
+    errors = []
     for what, groups in ((network(), None), (model, [[0], [0]])):
         try:
             holdfast.reduce_by_groups(what, groups)
         except InvalidValue as error:
-            found.append(str(error))
-    return found
+            errors.append(str(error))
+    return errors
 
 
 def test_models_that_cannot_be_reduced_by_groups_are_rejected(tmp_path: Path) -> None:
-    for bare, twice in run(2, refused, tmp_path):
-        assert "is not wrapped by DistributedDataParallel" in bare
-        assert "must contain each of the ranks (0, 1) once" in twice
+    for not_wrapped, duplicate_rank in run(2, rejected_models, tmp_path):
+        assert "is not wrapped by DistributedDataParallel" in not_wrapped
+        assert "must contain each of the ranks (0, 1) once" in duplicate_rank

@@ -31,7 +31,7 @@ A100, H100, T4, V100, P100 = (
         ("P100", (6, 0)),
     ]
 )
-#: What is said of them.
+#: Expected reasons.
 T4_BF16, V100_BF16, P100_BF16 = (
     f"lacks it (compute capability {has}; bf16 requires 8.0)" for has in (7.5, 7.0, 6.0)
 )
@@ -73,24 +73,24 @@ CPU = PrecisionSupport("cpu", "none", "none")
     ],
 )
 def test_the_best_precision_supported_by_all_ranks(want, ranks, name, why):
-    found = choose_precision(want, dict(enumerate(ranks)))
-    assert (found.name, found.why) == (name, why)
-    assert found.scaler == (name == "fp16")
+    result = choose_precision(want, dict(enumerate(ranks)))
+    assert (result.name, result.why) == (name, why)
+    assert result.scaler == (name == "fp16")
     assert (
-        found.dtype is {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[name]
+        result.dtype is {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[name]
     )
 
 
 def test_a_gpu_that_emulates_bf16_does_not_support_it():
-    """As torch says of a T4: is_bf16_supported() is True there."""
+    """torch reports is_bf16_supported() as True on a T4, which only emulates bf16."""
     with (
         mock.patch("torch.cuda.is_bf16_supported", return_value=True),
         mock.patch("torch.cuda.get_device_capability", return_value=(7, 5)),
         mock.patch("torch.cuda.get_device_name", return_value="NVIDIA A100 (so they say)"),
     ):
-        found = precision_support(torch.device("cuda", 0))
-    assert found.lacks_bf16 == "compute capability 7.5; bf16 requires 8.0"
-    assert not found.lacks_fp16
+        result = precision_support(torch.device("cuda", 0))
+    assert result.lacks_bf16 == "compute capability 7.5; bf16 requires 8.0"
+    assert not result.lacks_fp16
 
 
 @pytest.mark.parametrize(
@@ -117,12 +117,12 @@ def test_amd_capability_numbers_differ_from_nvidias(architecture, has):
         ({"avx512_f": True, "amx_bf16": False}, False),
     ],
 )
-def test_a_cpu_supports_bf16_by_its_instructions(flags, has):
+def test_cpu_bf16_support_depends_on_its_instructions(flags, has):
     with mock.patch("torch.cpu.get_capabilities", return_value=flags, create=True):
         assert (not precision_support(torch.device("cpu")).lacks_bf16) == has
 
 
-def test_an_unknown_device_counts_as_without_support():
+def test_unknown_device_has_no_support():
     assert "is unknown" in precision_support(torch.device("meta")).lacks_bf16
 
 
@@ -160,7 +160,7 @@ def test_an_unknown_precision_is_rejected_and_fp32_has_no_scaler():
 
 
 def overflows(rank: int) -> tuple[bool, float]:
-    """A step of FSDP2 in which the gradients of rank 1's shard are infinite: were weights left, and the new scale."""
+    """Run an FSDP2 step with infinite gradients on rank 1; return whether weights are unchanged, and the new scale."""
     model = fully_shard(torch.nn.Linear(8, 8), mesh=dist.init_device_mesh("cpu", (2,)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
@@ -174,6 +174,6 @@ def overflows(rank: int) -> tuple[bool, float]:
 
 
 @pytest.mark.slow
-def test_a_scaler_skips_a_step_on_all_ranks_of_fsdp2(tmp_path: Path):
-    """As docs/heterogeneous.md says; DDP's ranks have the same gradients anyway."""
+def test_scaler_skips_a_step_on_all_ranks_of_fsdp2(tmp_path: Path):
+    """See docs/heterogeneous.md; DDP ranks have equal gradients anyway."""
     assert run(2, overflows, tmp_path) == [(True, 2.0), (True, 2.0)]

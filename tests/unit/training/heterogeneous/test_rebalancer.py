@@ -1,4 +1,4 @@
-"""A slowing rank gets less, on every rank at the same step; a hiccup changes nothing."""
+"""A slowed rank gets a smaller share, on all ranks at the same step; a short delay changes nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPEEDS = RankSpeeds(tuple(RankSpeed(rank, "", (1, 24), (0.01, 0.24)) for rank in
 
 
 class Clock:
-    """Time that passes where we say so."""
+    """A clock that only the test advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -30,35 +30,39 @@ class Clock:
         return self.now
 
 
-def trains(rank: int, slow: dict[int, float], last: str = "deal") -> dict[str, Any]:
-    """50 steps; ``slow[step]`` is how many times as long rank 1 takes from that step on. No time is really spent."""
+def train(rank: int, slow: dict[int, float], last: str = "deal") -> dict[str, Any]:
+    """Train 50 steps in simulated time; ``slow[step]`` is the slowdown of rank 1 from that step on."""
     clock = rebalancer.time = Clock()
     sampler = holdfast.HeterogeneousSampler(
         SAMPLES, shares_of([[BATCH // 3]] * 3), rank=rank, last=last
     )
     balance = holdfast.Rebalancer(sampler, SPEEDS, every=4, warm_up=2, device="cpu")
     loader = DataLoader(range(SAMPLES), batch_sampler=sampler, collate_fn=list)
-    factor, changes, seen = 1.0, [], []
+    factor, changes, samples = 1.0, [], []
     for batches in sampler.steps(loader):
         factor = slow.get(sampler.step, factor)
         for batch in batches:
-            seen += batch
+            samples += batch
             with balance.busy():
                 clock.now += (
                     0.7 * 0.01 * len(batch) * (factor if rank == 1 else 1)
-                )  # less than was probed: a part of it
+                )  # 70% of the measured time
         change = balance.step()
         if change is not None:
             changes.append(change)
-    return {"changes": changes, "seen": seen, "sizes": [sum(mine) for mine in sampler.shares.sizes]}
+    return {
+        "changes": changes,
+        "samples": samples,
+        "sizes": [sum(own) for own in sampler.shares.sizes],
+    }
 
 
 @pytest.mark.slow
-def test_a_rank_that_slows_and_recovers(tmp_path: Path):
-    ranks = run(3, trains, tmp_path, {16: 3.0, 36: 1.0})
+def test_rank_slows_down_and_recovers(tmp_path: Path):
+    ranks = run(3, train, tmp_path, {16: 3.0, 36: 1.0})
     first, second = ranks[0]["changes"]
     assert all(each["changes"] == ranks[0]["changes"] for each in ranks)
-    assert [sum(mine) for mine in first.shares.sizes] == [10, 3, 11]
+    assert [sum(own) for own in first.shares.sizes] == [10, 3, 11]
     assert 16 + 4 < first.step <= 16 + 12
     assert first.slower == pytest.approx({0: 1.0, 1: 3.0, 2: 1.0})
     assert first.gain == pytest.approx(24 / 11, rel=0.01)
@@ -66,18 +70,20 @@ def test_a_rank_that_slows_and_recovers(tmp_path: Path):
     assert "10/3/11 instead of 8/8/8" in str(first)
     assert 36 < second.step <= 36 + 12
     assert ranks[0]["sizes"] == [8, 8, 8]
-    assert Counter(sample for each in ranks for sample in each["seen"]) == Counter(range(SAMPLES))
+    assert Counter(sample for each in ranks for sample in each["samples"]) == Counter(
+        range(SAMPLES)
+    )
 
 
 @pytest.mark.slow
-def test_a_hiccup_changes_nothing(tmp_path: Path):
+def test_short_delay_changes_nothing(tmp_path: Path):
     assert [
-        each["changes"] for each in run(3, trains, tmp_path, {16: 3.0, 18: 1.0, 27: 5.0, 31: 1.0})
+        each["changes"] for each in run(3, train, tmp_path, {16: 3.0, 18: 1.0, 27: 5.0, 31: 1.0})
     ] == [[]] * 3
 
 
-def strays(rank: int) -> str:
-    """Rank 2 has shares of its own, as a script may give it by mistake."""
+def use_different_shares(rank: int) -> str:
+    """Give rank 2 different shares by mistake; return the error."""
     sampler = holdfast.HeterogeneousSampler(
         SAMPLES, [[9], [8], [7]] if rank == 2 else [[8], [8], [8]], rank=rank
     )
@@ -93,9 +99,9 @@ def strays(rank: int) -> str:
 
 
 @pytest.mark.slow
-def test_a_rank_with_other_shares_is_named_on_every_rank(tmp_path: Path):
-    [said] = set(run(3, strays, tmp_path))
-    assert "rank 2 continued from another sample, or with other shares, than most" in said
+def test_rank_with_different_shares_is_reported_on_every_rank(tmp_path: Path):
+    [message] = set(run(3, use_different_shares, tmp_path))
+    assert "rank 2 continued from another sample, or with other shares, than most" in message
 
 
 def test_invalid_arguments_are_rejected():

@@ -1,4 +1,4 @@
-"""The sampler: every sample once, equal steps on every rank, unchanged by interruptions."""
+"""The sampler yields every sample once, with equal steps on every rank, also after interruptions."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def samplers(length, shares, last="drop", **options):
     ]
 
 
-def made(length, shares, last, **options):
-    """One for each rank; none where holdfast refuses such data."""
+def samplers_if_valid(length, shares, last, **options):
+    """Return one sampler per rank, or None if holdfast rejects the data."""
     try:
         return samplers(length, shares, last, **options)
     except InvalidValue:
@@ -57,26 +57,28 @@ def made(length, shares, last, **options):
     st.integers(0, 3),
     st.booleans(),
 )
-def test_every_sample_once_and_as_many_steps_on_every_rank(shares, length, last, epoch, shuffle):
-    ranks = made(length, shares, last, shuffle=shuffle)
+def test_every_sample_is_used_once_with_equal_steps_on_every_rank(
+    shares, length, last, epoch, shuffle
+):
+    ranks = samplers_if_valid(length, shares, last, shuffle=shuffle)
     if ranks is None:
         assert last == "deal" or length < shares.batch
         return
     for each in ranks:
         each.set_epoch(epoch)
-    had = [list(each) for each in ranks]
-    assert [len(each) for each in ranks] == list(map(len, had))
+    consumed = [list(each) for each in ranks]
+    assert [len(each) for each in ranks] == list(map(len, consumed))
     assert len({each.steps_left for each in ranks}) == 1
     if shares.sync_point is SyncPoint.MICRO_BATCH:
-        assert len({len(each) for each in had}) == 1
-    seen = Counter(itertools.chain.from_iterable(itertools.chain.from_iterable(had)))
-    assert set(seen.values()) == {1}
-    assert len(seen) == (length if last == "deal" else length - length % shares.batch)
-    assert all(had[rank] for rank in range(shares.world))
+        assert len({len(each) for each in consumed}) == 1
+    used = Counter(itertools.chain.from_iterable(itertools.chain.from_iterable(consumed)))
+    assert set(used.values()) == {1}
+    assert len(used) == (length if last == "deal" else length - length % shares.batch)
+    assert all(consumed[rank] for rank in range(shares.world))
     assert all(
         batch and len(batch) <= max(shares.sizes[rank])
         for rank in range(shares.world)
-        for batch in had[rank]
+        for batch in consumed[rank]
     )
 
 
@@ -88,21 +90,21 @@ def test_every_sample_once_and_as_many_steps_on_every_rank(shares, length, last,
     st.integers(0, 8),
     st.sampled_from(["drop", "deal"]),
 )
-def test_other_ranks_with_other_shares_resume_a_stopped_job(shares, others, length, steps, last):
-    """No sample twice, and none left out but at the end, if at all."""
-    ranks = made(length, shares, last, seed=3)
+def test_other_ranks_and_shares_resume_a_stopped_job(shares, others, length, steps, last):
+    """No sample is repeated, and samples are dropped only at the end."""
+    ranks = samplers_if_valid(length, shares, last, seed=3)
     if ranks is None:
         return
-    seen, state = Counter(), None
+    used, state = Counter(), None
     loaders = [DataLoader(range(length), batch_sampler=each, collate_fn=list) for each in ranks]
-    for given_ in itertools.islice(
+    for step_batches in itertools.islice(
         zip(*(s.steps(at) for s, at in zip(ranks, loaders, strict=True)), strict=True), steps
     ):
-        seen.update(sample for mine in given_ for batch in mine for sample in batch)
+        used.update(sample for own in step_batches for batch in own for sample in batch)
         state = ranks[0].state_dict()
         assert all(each.state_dict() == state for each in ranks)
     state = state or ranks[0].state_dict()
-    resumed = made(length, others, last, seed=99)
+    resumed = samplers_if_valid(length, others, last, seed=99)
     try:
         for each in resumed or ():
             each.load_state_dict(state)
@@ -110,11 +112,11 @@ def test_other_ranks_with_other_shares_resume_a_stopped_job(shares, others, leng
         assert last == "deal"
         return
     for each in resumed or ():
-        seen.update(itertools.chain.from_iterable(each))
-    assert not seen or set(seen.values()) == {1}
+        used.update(itertools.chain.from_iterable(each))
+    assert not used or set(used.values()) == {1}
     if resumed:
         left = (length - state["taken"]) % others.batch if last == "drop" else 0
-        assert sum(seen.values()) == length - left
+        assert sum(used.values()) == length - left
 
 
 @settings(max_examples=examples(80))
@@ -128,8 +130,8 @@ def test_other_ranks_with_other_shares_resume_a_stopped_job(shares, others, leng
     st.integers(1, 300),
     st.sampled_from(SyncPoint),
 )
-def test_from_any_speeds_to_shares_of_any_data(found, batch, length, meeting):
-    """Measured speeds, the allotment, and what ranks get by it: exact, within memory, and in lockstep."""
+def test_allocation_of_any_speeds_gives_valid_batches(found, batch, length, meeting):
+    """From measured speeds to batches of each rank: exact, within memory, and in lockstep."""
     ranks = tuple(
         RankSpeed(
             rank,
@@ -141,47 +143,47 @@ def test_from_any_speeds_to_shares_of_any_data(found, batch, length, meeting):
     )
     try:
         allotment = RankSpeeds(ranks).allocate(batch, meeting)
-        given_ = [
+        ranks_samplers = [
             holdfast.HeterogeneousSampler(length, allotment, rank=rank)
             for rank in range(len(ranks))
         ]
     except InvalidValue:
         return
-    had = [list(each) for each in given_]
-    assert {each.steps_left for each in given_} == {length // batch}
-    for rank, mine in enumerate(had):
-        assert all(1 <= len(each) <= ranks[rank].most for each in mine)
+    consumed = [list(each) for each in ranks_samplers]
+    assert {each.steps_left for each in ranks_samplers} == {length // batch}
+    for rank, own in enumerate(consumed):
+        assert all(1 <= len(each) <= ranks[rank].most for each in own)
         if meeting is SyncPoint.MICRO_BATCH:
-            assert len(mine) == len(had[0])
-    seen = [sample for mine in had for each in mine for sample in each]
-    assert len(seen) == len(set(seen)) == length // batch * batch
+            assert len(own) == len(consumed[0])
+    used = [sample for own in consumed for each in own for sample in each]
+    assert len(used) == len(set(used)) == length // batch * batch
 
 
-def test_new_shares_take_effect_at_the_next_step_and_nothing_is_lost():
-    """Also where workers have fetched batches for the old shares already."""
+def test_new_shares_take_effect_at_the_next_step_without_losing_samples():
+    """Also if workers have already prefetched batches for the old shares."""
     length = 200
     ranks = samplers(length, MIXED, "deal", seed=5)
     workers = {0: {}, 1: {"num_workers": 1, "prefetch_factor": 3}, 2: {}}
     loaders = [
         DataLoader(range(length), batch_sampler=each, **workers[each.rank]) for each in ranks
     ]
-    seen, sizes = Counter(), []
-    for number, mine in enumerate(
+    used, sizes = Counter(), []
+    for number, own in enumerate(
         zip(*(s.steps(at) for s, at in zip(ranks, loaders, strict=True)), strict=True)
     ):
-        seen.update(int(sample) for batches in mine for batch in batches for sample in batch)
-        sizes.append([sum(map(len, batches)) for batches in mine])
-        assert [tuple(map(len, batches)) for batches in mine] == list(ranks[0].current)
+        used.update(int(sample) for batches in own for batch in batches for sample in batch)
+        sizes.append([sum(map(len, batches)) for batches in own])
+        assert [tuple(map(len, batches)) for batches in own] == list(ranks[0].current)
         if number in (3, 7):
             for each in ranks:
                 each.reallocate([[3, 2], [3, 2], [3, 2]] if number == 3 else [[8], [4], [3]])
-    assert seen == Counter(range(length))
+    assert used == Counter(range(length))
     assert sizes[3:6] == [[9, 4, 2], [5, 5, 5], [5, 5, 5]]
     assert sizes[8] == [8, 4, 3]
     assert {each.epoch for each in ranks} == {1}
 
 
-def test_the_position_is_that_of_yielded_steps_not_of_prefetching():
+def test_position_counts_yielded_and_not_prefetched_steps():
     sampler = holdfast.HeterogeneousSampler(100, MIXED, rank=0)
     loader = DataLoader(range(100), batch_sampler=sampler, num_workers=1, prefetch_factor=4)
     next(iter(sampler.steps(loader)))
@@ -258,12 +260,12 @@ def test_equal_shares_match_torchs_samples_in_another_rank_order():
     assert [len(batch) for each in ranks for batch in each] == [4] * 8
 
 
-@pytest.mark.filterwarnings("ignore:.*deprecated")  # torchdata's own
+@pytest.mark.filterwarnings("ignore:.*deprecated")  # emitted by torchdata
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("by_steps", [False, True])
 @pytest.mark.parametrize("batches", [1, 4, 7])
 def test_torchdatas_loader_resumes_with_the_next_sample(workers, by_steps, batches):
-    """It asks sampler and iterator; a sampler that told it the beginning of the epoch would have it all again."""
+    """It saves states of sampler and iterator; a sampler state at the epoch's start would repeat all samples."""
     stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata")
 
     def fresh():
@@ -276,17 +278,17 @@ def test_torchdatas_loader_resumes_with_the_next_sample(workers, by_steps, batch
         return itertools.chain.from_iterable(sampler.steps(loader)) if by_steps else iter(loader)
 
     sampler, loader = fresh()
-    had = list(itertools.islice(rest(sampler, loader), batches))
-    if by_steps and batches % 2:  # a step is in hand as a whole
-        had += had_not(sampler, had)
+    consumed = list(itertools.islice(rest(sampler, loader), batches))
+    if by_steps and batches % 2:  # the loader is in the middle of a step
+        consumed += rest_of_step(sampler, consumed)
     state = loader.state_dict()
     sampler, loader = fresh()
     loader.load_state_dict(state)
-    had += list(rest(sampler, loader))
-    assert had == list(holdfast.HeterogeneousSampler(100, MIXED, rank=0))
+    consumed += list(rest(sampler, loader))
+    assert consumed == list(holdfast.HeterogeneousSampler(100, MIXED, rank=0))
 
 
-def had_not(sampler, had):
-    """The rest of the step, which was given with what was had of it."""
-    whole = list(holdfast.HeterogeneousSampler(100, MIXED, rank=0))
-    return whole[len(had) : 2 * sampler.step]
+def rest_of_step(sampler, consumed):
+    """Return the rest of the step, whose first batches are in ``consumed``."""
+    all_batches = list(holdfast.HeterogeneousSampler(100, MIXED, rank=0))
+    return all_batches[len(consumed) : 2 * sampler.step]

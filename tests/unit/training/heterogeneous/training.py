@@ -1,4 +1,4 @@
-"""Train a small language model on ragged texts: in one process, or with unequal shares."""
+"""Train a small language model on texts of different lengths, in one process or with unequal shares."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from torch.nn.parallel import DistributedDataParallel
 import holdfast
 
 STEPS, LETTERS, BATCH = 3, 11, 12
-#: Of 2 and of 3 ranks: sizes of micro-batches in each step, two of them on every rank.
+#: Micro-batch sizes per step for 2 and for 3 ranks; two micro-batches per rank.
 SHARES = {2: ((5, 4), (2, 1)), 3: ((5, 2), (2, 1), (1, 1))}
 Batch = list[torch.Tensor]
 
 
 class Model(torch.nn.Module):
-    """Next letters from the letters so far."""
+    """Predict the next letter from the previous letters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Model(torch.nn.Module):
 
 
 def texts() -> list[torch.Tensor]:
-    """Of 2 to 60 letters. Short ones are of other letters than long ones, so that weights matter."""
+    """Return texts of 2 to 60 letters; short and long texts use different letters, so that weights matter."""
     generator = torch.Generator().manual_seed(7)
     lengths = torch.randint(2, 60, (STEPS * BATCH,), generator=generator).tolist()
     return [
@@ -63,8 +63,8 @@ def tokens(batch: Batch) -> int:
     return sum(len(text) - 1 for text in batch)
 
 
-def alone() -> list[torch.Tensor]:
-    """Weights, and gradients of the last step, of one process that has the whole batch at once."""
+def train_single_process() -> list[torch.Tensor]:
+    """Return weights and last gradients of one process that trains on the full batch."""
     model, data = Model(), texts()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     sampler = holdfast.HeterogeneousSampler(data, [[BATCH]], rank=0)
@@ -75,8 +75,8 @@ def alone() -> list[torch.Tensor]:
     return _all(model)
 
 
-def by_ranks(rank: int, kind: str, how: str) -> list[torch.Tensor]:
-    """The same by ranks with unequal shares. ``how``: tokens, samples, nothing, or sum."""
+def train_on_ranks(rank: int, kind: str, how: str) -> list[torch.Tensor]:
+    """Return the same from ranks with unequal shares. ``how``: tokens, samples, nothing, or sum."""
     world = dist.get_world_size()
     data, model = texts(), Model()
     step = _prepared(model, kind)
@@ -88,17 +88,17 @@ def by_ranks(rank: int, kind: str, how: str) -> list[torch.Tensor]:
 
 
 def _weights(batches: Sequence[Batch], how: str) -> Sequence[float]:
-    if how == "nothing":  # as in common scripts: the mean over micro-batches and ranks
+    if how == "nothing":  # common scripts average over micro-batches and ranks
         return [1 / len(batches)] * len(batches)
     counts = [len(batch) if how == "samples" else tokens(batch) for batch in batches]
     return holdfast.loss_weight(counts, reduction="sum" if how == "sum" else "mean")
 
 
 class Step:
-    """One step of DDP or FSDP2."""
+    """A training step of DDP or FSDP2."""
 
-    def __init__(self, model: torch.nn.Module, whole: torch.nn.Module) -> None:
-        self.model, self.whole = model, whole
+    def __init__(self, model: torch.nn.Module, unsharded: torch.nn.Module) -> None:
+        self.model, self.unsharded = model, unsharded
         self.optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 
     def __call__(self, batches: Sequence[Batch], weights: Sequence[float], how: str) -> None:
@@ -110,23 +110,23 @@ class Step:
 
     def sync(self, *, last: bool) -> None:
         if isinstance(self.model, DistributedDataParallel):
-            self.model.require_backward_grad_sync = last  # what no_sync sets
+            self.model.require_backward_grad_sync = last  # as no_sync does
         else:
             self.model.set_requires_gradient_sync(last)
 
     def weights(self) -> list[torch.Tensor]:
-        return _all(self.whole)
+        return _all(self.unsharded)
 
 
 class Engine:
-    """One step of DeepSpeed's."""
+    """A training step of DeepSpeed."""
 
     def __init__(self, model: Model, stage: int) -> None:
         import deepspeed
 
         settings = {
-            "train_micro_batch_size_per_gpu": 1,  # sizes differ, and nothing is derived from this one
-            "gradient_accumulation_steps": 1,  # told by hand below: it may change in the middle
+            "train_micro_batch_size_per_gpu": 1,  # sizes differ; this value is not used
+            "gradient_accumulation_steps": 1,  # set explicitly below, because it may change
             "gradient_clipping": 0.0,
             "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
             "steps_per_print": sys.maxsize,
@@ -161,39 +161,37 @@ def _prepared(model: Model, kind: str) -> Any:
 
 
 def _all(model: torch.nn.Module) -> list[torch.Tensor]:
-    """Weights and gradients, whole."""
-    found = [*model.parameters(), *(each.grad for each in model.parameters())]
+    """Return full weights and gradients."""
+    tensors = [*model.parameters(), *(each.grad for each in model.parameters())]
     return [
-        getattr(each, "full_tensor", lambda each=each: each)().detach().clone() for each in found
+        getattr(each, "full_tensor", lambda each=each: each)().detach().clone() for each in tensors
     ]
 
 
-def several(rank: int, cases: list[tuple[str, str]]) -> list[list[torch.Tensor]]:
-    """Each way in turn."""
+def train_cases(rank: int, cases: list[tuple[str, str]]) -> list[list[torch.Tensor]]:
+    """Return the results of each case."""
     if any(kind.startswith("zero") for kind, _ in cases):
         os.environ |= {"DS_ACCELERATOR": "cpu", "LOCAL_RANK": str(rank)}
         import deepspeed
 
-        deepspeed.ops.__compatible_ops__.pop(
-            "deepspeed_shm_comm", None
-        )  # which it would compile first
+        deepspeed.ops.__compatible_ops__.pop("deepspeed_shm_comm", None)  # avoid compiling it
         deepspeed.init_distributed("gloo")
-    return [by_ranks(rank, kind, how) for kind, how in cases]
+    return [train_on_ranks(rank, kind, how) for kind, how in cases]
 
 
-def apart(mine: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
-    """Relative error of all of it together."""
-    pairs = list(zip(mine, exact, strict=True))
+def relative_error(own: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
+    """Return the relative error over all tensors."""
+    pairs = list(zip(own, exact, strict=True))
     off = sum((one - other).double().square().sum().item() for one, other in pairs)
     return (off / sum(other.double().square().sum().item() for _, other in pairs)) ** 0.5
 
 
-def errors(mine: list[torch.Tensor]) -> tuple[float, float]:
-    """Of how far the weights moved in three steps, and of the last gradients where they are told (else 0)."""
-    exact, begin = alone(), list(Model().parameters())
+def errors(own: list[torch.Tensor]) -> tuple[float, float]:
+    """Return relative errors of the weight changes over 3 steps and of the last gradients (0 without gradients)."""
+    exact, begin = train_single_process(), list(Model().parameters())
     count = len(begin)
-    moved = apart(
-        [a - b for a, b in zip(mine[:count], begin, strict=True)],
+    moved = relative_error(
+        [a - b for a, b in zip(own[:count], begin, strict=True)],
         [a - b for a, b in zip(exact[:count], begin, strict=True)],
     )
-    return moved, apart(mine[count:], exact[count:]) if len(mine) > count else 0.0
+    return moved, relative_error(own[count:], exact[count:]) if len(own) > count else 0.0

@@ -21,7 +21,7 @@ from holdfast.training.loop import step_sync
 
 
 class Numbers(Dataset):
-    """Sample i is i, and a vector made of it."""
+    """Sample i is i and a vector derived from it."""
 
     def __len__(self):
         return 48
@@ -30,8 +30,8 @@ class Numbers(Dataset):
         return index, torch.full((4,), index / 48)
 
 
-class Said(logging.Handler):
-    """What was logged."""
+class LogLines(logging.Handler):
+    """Collects log messages."""
 
     def __init__(self):
         super().__init__()
@@ -42,8 +42,8 @@ class Said(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def adjusted(folder, **fields):
-    """Has this process obey such adjustments from now on."""
+def set_adjustments(folder, **fields):
+    """Set adjustments for this process."""
     path = Path(folder, f"adjustments-{os.getpid()}.json")
     path.write_bytes(encode_adjustments(Adjustments(**fields)))
     os.environ["HOLDFAST_ADJUSTMENTS"] = str(path)
@@ -74,14 +74,14 @@ class Job:
         self.trace = []
 
     def run(self, *, stop_after=None, loss=None):
-        """Train; the trace holds of each step its number, loss and samples."""
+        """Train; return the number, loss and samples of each step."""
         for numbers, x in self.loop:
             self.optimizer.zero_grad()
             total = 0.0
             for part, weight in self.loop.split_batch(x):
-                here = weight * self.model(part).square().mean()
-                here.backward()
-                total += here.item()
+                part_loss = weight * self.model(part).square().mean()
+                part_loss.backward()
+                total += part_loss.item()
             self.optimizer.step()
             self.loop.report(loss=total if loss is None else loss(self.loop.step))
             self.trace.append((self.loop.step, total.hex(), numbers.tolist()))
@@ -91,30 +91,30 @@ class Job:
         return self.trace
 
 
-def interrupted(_, folder):
-    """An undisturbed run, one that is interrupted, and its continuation."""
-    whole = Job(Path(folder, "whole"), epochs=3, every_steps=4).run()
+def interrupt_and_resume(_, folder):
+    """Return traces of an undisturbed run, an interrupted one, and its continuations."""
+    uninterrupted = Job(Path(folder, "whole"), epochs=3, every_steps=4).run()
     first = Job(Path(folder, "broken"), epochs=3, every_steps=4, workers=2).run(stop_after=10)
     job = Job(Path(folder, "broken"), epochs=3, every_steps=4, workers=2)
     second = job.run()
     saved = sorted(path.name for path in Path(folder, "broken", "checkpoints").glob("step-*"))
     after = Job(Path(folder, "broken"), epochs=3).run()
-    return whole, first, second, saved, after
+    return uninterrupted, first, second, saved, after
 
 
-def elastic(_, folder, keep):
-    """Goes on with what other ranks have saved, if there is anything; up to the checkpoint of step 3 otherwise."""
-    said = Said()
-    there = Path(folder, "checkpoints").exists()
+def resume_elastically(_, folder, keep):
+    """Resume from the checkpoint of other ranks if it exists, else train until the checkpoint of step 3."""
+    log = LogLines()
+    resumes = Path(folder, "checkpoints").exists()
     dist.barrier()
     job = Job(folder, batch=4, epochs=1, every_steps=3, loop={"keep": keep})
-    trace = job.run() if there else job.run(stop_after=4)[:3]  # the fourth is begun, and never over
-    return trace, said.lines
+    trace = job.run() if resumes else job.run(stop_after=4)[:3]  # step 4 starts but never ends
+    return trace, log.lines
 
 
-def rated(_, folder, options, kind, steps):
-    """Goes on to so many steps; the rate before each, what was said, and what the newest manifest keeps."""
-    said = Said()
+def record_learning_rates(_, folder, options, kind, steps):
+    """Train up to ``steps``; return each step's learning rate, the log, and the newest manifest's values."""
+    log = LogLines()
     job = Job(folder, batch=4, steps=steps, loop=options)
     if kind == "scheduled":
         first = torch.optim.lr_scheduler.LinearLR(job.optimizer, total_iters=4)
@@ -132,11 +132,11 @@ def rated(_, folder, options, kind, steps):
         if kind == "scheduled":
             scheduler.step()
     newest = max(Path(folder, "checkpoints").glob("step-*"))
-    return seen, said.lines, checkpoint_manifest.read_manifest(newest).values
+    return seen, log.lines, checkpoint_manifest.read_manifest(newest).values
 
 
-def disturbed(rank, folder, what, step):
-    """One rank's loss goes wrong; which error each rank gets, at which step, and what was saved."""
+def report_bad_loss(rank, folder, what, step):
+    """Give one rank a bad loss; return this rank's error, its steps, and the newest checkpoint."""
     value = {"nan": math.nan, "inf": math.inf}.get(what, 50.0)
     job = Job(folder, steps=200, every_steps=50)
     if rank == 1 or what == "spike":
@@ -146,26 +146,26 @@ def disturbed(rank, folder, what, step):
     try:
         job.run(loss=loss)
     except HoldfastError as error:
-        job.checkpoint.wait()  # what had been begun before
+        job.checkpoint.wait()  # the pending save
         dist.barrier()
         newest = max(path.name for path in Path(folder, "checkpoints").glob("step-*"))
         return type(error).__name__, error.first, error.last, str(error), newest
     return None
 
 
-def pieces(_, folder):
-    """Gradients and number of all-reduces with the batch in pieces, and as a whole; and when fewer are tried."""
-    found = []
+def compare_micro_batches(_, folder):
+    """Return gradients and all-reduce counts with and without micro-batches, and micro-batch counts by step."""
+    gradients_and_counts = []
     for count in (1, 3):
-        adjusted(folder, micro_batches=count, fewer_from=9)
+        set_adjustments(folder, micro_batches=count, fewer_from=9)
         job = Job(Path(folder, str(count)), steps=1)
         job.model.module[1].p = 0.0
         reduced = []
-        job.model.register_comm_hook(reduced, counting)
+        job.model.register_comm_hook(reduced, count_all_reduce)
         job.run()
         grads = [parameter.grad.clone() for parameter in job.model.parameters()]
-        found.append((grads, len(reduced)))
-    adjusted(folder, micro_batches=4, fewer_from=9)
+        gradients_and_counts.append((grads, len(reduced)))
+    set_adjustments(folder, micro_batches=4, fewer_from=9)
     hooks = holdfast.Hooks()
     hooks.resume()
     counts = []
@@ -174,11 +174,11 @@ def pieces(_, folder):
         counts.append(len(list(hooks.split_batch(torch.zeros(8)))))
         hooks.end()
     del os.environ["HOLDFAST_ADJUSTMENTS"]
-    return found, counts
+    return gradients_and_counts, counts
 
 
-def counting(seen, bucket):
-    """DDP's own all-reduce, counted."""
+def count_all_reduce(seen, bucket):
+    """Count DDP's all-reduces."""
     seen.append(bucket.index())
     buffer = bucket.buffer().div_(dist.get_world_size())
     return (
@@ -186,20 +186,20 @@ def counting(seen, bucket):
     )
 
 
-def skipping(_, folder):
-    """Batches are left out; then the job goes back to a checkpoint before a step."""
+def skip_and_roll_back(_, folder):
+    """Apply skipped batches and a rollback to a checkpoint before a step."""
     Job(folder, epochs=1, every_steps=2).run()
-    adjusted(
+    set_adjustments(
         folder, resume_before=4, skip=(StepWindow(3, 4),), reasons=("the loss was NaN at step 4",)
     )
-    said = Said()
+    log = LogLines()
     job = Job(folder, epochs=1, every_steps=2)
     trace = job.run()
     del os.environ["HOLDFAST_ADJUSTMENTS"]
-    return trace, job.loop.step, said.lines
+    return trace, job.loop.step, log.lines
 
 
-def by_the_clock(rank, folder):
+def save_by_time(rank, folder):
     """Train on ranks with different clocks; return the saved steps, and the steps with a sync."""
     synced = []
     plain = step_sync.StepSync.sync
@@ -218,5 +218,5 @@ def by_the_clock(rank, folder):
     for numbers, _ in job.loop:
         job.loop.report(loss=float(numbers.sum()))
         time.sleep(0.005 if rank else 0.0)
-        dist.barrier()  # as gradients do it
+        dist.barrier()  # as the gradient all-reduce does
     return saved, synced

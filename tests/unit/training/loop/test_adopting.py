@@ -1,4 +1,4 @@
-"""Apply the diff of docs/recovery.md to a script, which then survives a kill."""
+"""Apply the diff of docs/recovery.md to a script; the result survives a kill."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def adopted(folder):
-    """The script with the page's diff applied to it."""
+    """Return the script with the diff of the page applied."""
     folder.mkdir()
     shutil.copy(SCRIPT, folder / "train.py")
     (diff,) = re.findall(r"```diff\n(.*?)```", PAGE.read_text(), re.DOTALL)
@@ -28,11 +28,11 @@ def adopted(folder):
 
 
 def final(job):
-    """The last loss of each rank, to the last bit."""
+    """Return the exact last loss of each rank."""
     return dict(re.findall(r"final loss of rank (\d): (\S+)", job.output))
 
 
-def test_few_lines_are_enough(tmp_path):
+def test_diff_is_short(tmp_path):
     diff = adopted(tmp_path / "job")
     lines = [line for line in diff.splitlines() if not line.startswith(("+++", "---"))]
     assert len([line for line in lines if line.startswith("+")]) <= 6
@@ -40,7 +40,7 @@ def test_few_lines_are_enough(tmp_path):
 
 
 def test_the_script_resumes_bit_identically_after_a_kill(tmp_path):
-    found = []
+    losses = []
     for name, more in (
         ("whole", []),
         ("killed", ["--max-restarts", "1", "--inject", "sigkill@rank=1,step=15"]),
@@ -50,8 +50,8 @@ def test_the_script_resumes_bit_identically_after_a_kill(tmp_path):
         script.write_text(script.read_text().replace('every="10m"', "every_steps=4"))
         job = Launched(tmp_path / name, "--standalone", "--nproc-per-node", "2", *more, "train.py")
         assert job.end() == 0, job.output
-        found.append(final(job))
+        losses.append(final(job))
         kept = [path.name for path in (tmp_path / name / "checkpoints").glob("step-*")]
         assert "step-0000000024" in kept
-    assert len(found[0]) == 2
-    assert found[0] == found[1]
+    assert len(losses[0]) == 2
+    assert losses[0] == losses[1]

@@ -22,37 +22,41 @@ def ranks(size, program, folder, *arguments):
 
 
 def samples(traces):
-    """All samples that all ranks used, in any order."""
+    """Return the samples of all ranks, in any order."""
     return sorted(itertools.chain.from_iterable(used for trace in traces for _, _, used in trace))
 
 
 def test_an_interrupted_run_resumes_bit_identically(tmp_path):
-    for whole, first, second, saved, after in ranks(2, programs.interrupted, tmp_path):
-        assert [step for step, _, _ in whole] == list(range(1, 19))
-        assert first == whole[:10]
+    for uninterrupted, first, second, saved, after in ranks(
+        2, programs.interrupt_and_resume, tmp_path
+    ):
+        assert [step for step, _, _ in uninterrupted] == list(range(1, 19))
+        assert first == uninterrupted[:10]
         assert (
-            second == whole[8:]
+            second == uninterrupted[8:]
         )  # from the checkpoint of step 8: the same losses to the last bit, the same samples
         assert saved[-1] == "step-0000000018"
-        assert after == []  # there is nothing left to do
+        assert after == []  # training is complete
 
 
 @pytest.mark.parametrize(("before", "now", "batch"), [(3, 2, 6), (1, 2, 2)])
 def test_another_number_of_ranks_uses_each_sample_once_with_the_same_global_batch(
     before, now, batch, tmp_path
 ):
-    first = [trace for trace, _ in ranks(before, programs.elastic, tmp_path, "global batch")]
-    found = ranks(now, programs.elastic, tmp_path, "global batch")
-    second = [trace for trace, _ in found]
+    first = [
+        trace for trace, _ in ranks(before, programs.resume_elastically, tmp_path, "global batch")
+    ]
+    results = ranks(now, programs.resume_elastically, tmp_path, "global batch")
+    second = [trace for trace, _ in results]
     assert samples([*first, *second]) == list(range(48))
     assert {len(used) for trace in second for _, _, used in trace} == {batch}
     assert second[0][0][0] == 4
-    assert any(f"keep the global batch at {4 * before}" in line for line in found[0][1])
+    assert any(f"keep the global batch at {4 * before}" in line for line in results[0][1])
 
 
 def test_keep_batch_keeps_the_per_rank_batch(tmp_path):
-    first = [trace for trace, _ in ranks(1, programs.elastic, tmp_path, "batch")]
-    second = [trace for trace, _ in ranks(2, programs.elastic, tmp_path, "batch")]
+    first = [trace for trace, _ in ranks(1, programs.resume_elastically, tmp_path, "batch")]
+    second = [trace for trace, _ in ranks(2, programs.resume_elastically, tmp_path, "batch")]
     assert samples([*first, *second])[:1] == [0]
     assert set(samples([*first, *second])) == set(range(48))
     assert {len(used) for _, _, used in second[0][:-1]} == {4}
@@ -67,18 +71,18 @@ def test_keep_batch_keeps_the_per_rank_batch(tmp_path):
         ("linear", "global batch", 1.0),
     ],
 )
-def test_the_rate_follows_the_global_batch_and_is_restored_with_it(rule, keep, half, tmp_path):
+def test_learning_rate_follows_the_global_batch_and_is_restored(rule, keep, half, tmp_path):
     options = {"keep": keep, "rate": rule}
-    found = [
-        ranks(size, programs.rated, tmp_path, options, "plain", steps)[0]
+    results = [
+        ranks(size, programs.record_learning_rates, tmp_path, options, "plain", steps)[0]
         for size, steps in ((2, 3), (1, 6), (2, 9))
     ]
-    (first, _, _), (second, said, values), (third, back, _) = found
+    (first, _, _), (second, log, values), (third, second_log, _) = results
     assert [step for step, _ in [*first, *second, *third]] == list(range(1, 10))
     assert {rate for _, rate in first} == {1e-2}
     assert [rate for _, rate in second] == pytest.approx([1e-2 * half] * 3)
     assert [rate for _, rate in third] == pytest.approx([1e-2] * 3)
-    messages = [line for line in (*said, *back) if "learning rates" in line]
+    messages = [line for line in (*log, *second_log) if "learning rates" in line]
     if half == 1.0:
         assert (messages, "rate_factor" in values) == ([], False)
         return
@@ -91,14 +95,19 @@ def test_the_rate_follows_the_global_batch_and_is_restored_with_it(rule, keep, h
 
 def test_a_scheduler_continues_from_the_scaled_rate(tmp_path):
     options = {"keep": "batch", "rate": "linear"}
-    whole = ranks(2, programs.rated, Path(tempfile.mkdtemp(dir=tmp_path)), options, "scheduled", 9)[
-        0
-    ][0]
+    uninterrupted = ranks(
+        2,
+        programs.record_learning_rates,
+        Path(tempfile.mkdtemp(dir=tmp_path)),
+        options,
+        "scheduled",
+        9,
+    )[0][0]
     parts = [
-        ranks(size, programs.rated, tmp_path, options, "scheduled", steps)[0][0]
+        ranks(size, programs.record_learning_rates, tmp_path, options, "scheduled", steps)[0][0]
         for size, steps in ((2, 3), (1, 6), (2, 9))
     ]
-    halved = [rate * (0.5 if 3 < step <= 6 else 1.0) for step, rate in whole]
+    halved = [rate * (0.5 if 3 < step <= 6 else 1.0) for step, rate in uninterrupted]
     assert [rate for part in parts for _, rate in part] == pytest.approx(halved)
 
 
@@ -107,36 +116,39 @@ def test_a_scheduler_continues_from_the_scaled_rate(tmp_path):
     [("nan", 75, "LossNotFinite", 75), ("spike", 120, "LossSpike", 122)],
 )
 def test_a_bad_loss_on_one_rank_ends_all_before_the_next_save(what, step, error, last, tmp_path):
-    found = ranks(2, programs.disturbed, tmp_path, what, step)
-    assert found[0] == found[1]
-    name, first, until, said, newest = found[0]
+    results = ranks(2, programs.report_bad_loss, tmp_path, what, step)
+    assert results[0] == results[1]
+    name, first, until, message, newest = results[0]
     assert (name, first, until) == (error, step, last)
-    assert f"step{'s' if last > step else ''} {step}" in said
-    assert "(previously 1.03)" in said
+    assert f"step{'s' if last > step else ''} {step}" in message
+    assert "(previously 1.03)" in message
     assert newest == f"step-{(step - 1) // 50 * 50:010d}"
 
 
-def test_micro_batches_give_the_batchs_gradients_with_one_synchronization(tmp_path):
-    for found, counts in ranks(2, programs.pieces, tmp_path):
-        (whole, reduced), (parts, reduced_in_parts) = found
-        for one, other in zip(whole, parts, strict=True):
+def test_micro_batches_give_the_full_batch_gradients_with_one_synchronization(tmp_path):
+    for results, counts in ranks(2, programs.compare_micro_batches, tmp_path):
+        (full, reduced), (parts, reduced_in_parts) = results
+        for one, other in zip(full, parts, strict=True):
             torch.testing.assert_close(one, other)
         assert reduced == reduced_in_parts == 1
-        assert counts == [4] * 8 + [2] * 2  # a half of them is tried from step 9 on
+        assert counts == [4] * 8 + [2] * 2  # half as many are tried from step 9 on
 
 
 def test_the_policys_skips_and_rollbacks_are_applied(tmp_path):
-    for trace, step, said in ranks(2, programs.skipping, tmp_path):
-        assert [number for number, _, _ in trace] == [5, 6]  # from step 2 on, less 3 and 4
+    for trace, step, log in ranks(2, programs.skip_and_roll_back, tmp_path):
+        assert [number for number, _, _ in trace] == [
+            5,
+            6,
+        ]  # resumes after step 2 and skips 3 and 4
         assert step == 6
-        assert "the loss was NaN at step 4" in said
-        assert "skipping the batch of step 3" in said
+        assert "the loss was NaN at step 4" in log
+        assert "skipping the batch of step 3" in log
 
 
 def test_ranks_with_different_clocks_save_at_the_same_steps_and_short_steps_share_a_sync(tmp_path):
-    found = ranks(2, programs.by_the_clock, tmp_path)
-    assert found[0] == found[1]
-    saved, synced = found[0]
+    results = ranks(2, programs.save_by_time, tmp_path)
+    assert results[0] == results[1]
+    saved, synced = results[0]
     assert saved[-1] == 600
     assert 1 < len(saved) < 20
     assert len(synced) < 300

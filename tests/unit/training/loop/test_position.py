@@ -1,4 +1,4 @@
-"""The data position: after any interruption and on any ranks, each sample is used once."""
+"""Data position: each sample is used once, after any interruption and on any number of ranks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def loaders(
     workers=0,
     **options,
 ):
-    """The loaders of all ranks, as a script makes them."""
+    """Return the loaders of all ranks, as a training script creates them."""
     data = Numbers(samples)
     return [
         DataLoader(
@@ -70,7 +70,7 @@ def loaders(
 
 
 def take(position, most=None):
-    """Up to ``most`` batches of the epoch, each used, as lists of samples."""
+    """Use up to ``most`` batches of the epoch; return them as lists of samples."""
     found = []
     for batch in position.batches():
         found.append(batch.tolist())
@@ -88,7 +88,7 @@ def of_all(loaders_of_ranks):
     return [positions.position_of(loader, len(loaders_of_ranks)) for loader in loaders_of_ranks]
 
 
-# The order is torch's own
+# Order equals torch's
 
 
 @pytest.mark.parametrize("samples", [1, 2, 7, 24, 25, 31])
@@ -102,16 +102,16 @@ def test_batches_equal_those_of_torch_without_holdfast(
     if even_by_drop and samples < ranks:
         pytest.skip("torch itself fails on less samples than ranks")
     options = {"drop_last": drop_last, "even_by_drop": even_by_drop}
-    for plain, ours in zip(
+    for plain, own in zip(
         loaders(samples, ranks, batch, **options),
         loaders(samples, ranks, batch, **options),
         strict=True,
     ):
-        position = positions.position_of(ours, ranks)
+        position = positions.position_of(own, ranks)
         for epoch in range(3):
             plain.sampler.set_epoch(epoch)
-            expected = [given.tolist() for given in plain]
-            assert len(ours) == len(expected)
+            expected = [batch.tolist() for batch in plain]
+            assert len(own) == len(expected)
             assert take(position) == expected
             position.next_epoch()
 
@@ -148,10 +148,10 @@ def test_a_resume_continues_with_the_same_batches(workers, stop_after):
 
 def test_batches_that_workers_prefetched_are_not_counted():
     before = of_all(loaders(40, 1, 2, workers=2, prefetch_factor=4))[0]
-    given = before.batches()
-    first = [next(given).tolist() for _ in range(3)]
+    batches = before.batches()
+    first = [next(batches).tolist() for _ in range(3)]
     for _ in range(2):
-        before.advance()  # the third is in use: the step is not over
+        before.advance()  # the third is in use: its step has not ended
     after = of_all(loaders(40, 1, 2, workers=2, prefetch_factor=4))[0]
     after.restore(before.state())
     assert take(after)[0] == first[2]
@@ -168,7 +168,7 @@ def test_each_epoch_has_its_own_order_also_with_persistent_workers(persistent):
     assert seen[0] != seen[1] != seen[2]
 
 
-# With another number of ranks
+# Resume on another number of ranks
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -177,27 +177,27 @@ def test_each_epoch_has_its_own_order_also_with_persistent_workers(persistent):
 def test_with_other_ranks_no_sample_is_repeated_or_skipped(before, after, steps, shuffle):
     samples, batch = 60, 3
     first = of_all(loaders(samples, before, batch, shuffle=shuffle))
-    used = [sample for position in first for given in take(position, steps) for sample in given]
+    used = [sample for position in first for batch in take(position, steps) for sample in batch]
     second = of_all(loaders(samples, after, batch, shuffle=shuffle))
     for position in second:
         assert position.restore(first[0].state()) == ""
-    rest = [sample for position in second for given in take(position) for sample in given]
+    rest = [sample for position in second for batch in take(position) for sample in batch]
     assert len(used) == len(set(used)) == before * batch * steps
     assert set(used) | set(rest) == set(range(samples))
     padding = (
         -len(set(range(samples)) - set(used)) % after
-    )  # torch's own: that each rank has as many
+    )  # torch pads, so that ranks have equal numbers
     assert len(used) + len(rest) == samples + padding
 
 
 def test_uneven_ends_with_other_ranks_lose_no_more_than_torch_does():
     first = of_all(loaders(61, 4, 3, even_by_drop=True))
-    used = [sample for position in first for given in take(position, 2) for sample in given]
+    used = [sample for position in first for batch in take(position, 2) for sample in batch]
     second = of_all(loaders(61, 3, 3, even_by_drop=True))
     for position in second:
         position.restore(first[1].state())
-    rest = [sample for position in second for given in take(position) for sample in given]
-    assert len(used + rest) == len(set(used + rest)) == 60  # 37 are left for three
+    rest = [sample for position in second for batch in take(position) for sample in batch]
+    assert len(used + rest) == len(set(used + rest)) == 60  # 37 remain for 3 ranks
 
 
 def test_the_next_epoch_is_complete_for_the_other_ranks():
@@ -214,7 +214,7 @@ def test_the_next_epoch_is_complete_for_the_other_ranks():
     assert sorted(seen) == list(range(24))
 
 
-# What cannot be gone on with is said
+# Positions that cannot be resumed are reported
 
 
 def test_another_dataset_restarts_the_epoch_with_a_reason():
@@ -237,7 +237,7 @@ def test_an_iterator_is_rejected():
         positions.position_of(iter([1, 2]), 1)
 
 
-# Samplers of somebody else's
+# Custom samplers
 
 
 class Backwards(Sampler):
@@ -252,7 +252,7 @@ class Backwards(Sampler):
 
 
 class Buckets(Sampler):
-    """Batches drawn with Python's and torch's global generators, one at a time; a new order each epoch."""
+    """Draws one batch at a time with Python's and torch's global generators, in a new order each epoch."""
 
     epoch = 0
 
@@ -264,7 +264,7 @@ class Buckets(Sampler):
             yield [random.randrange(1000), int(torch.randint(1000, ())), self.epoch]
 
 
-def made(kind, workers):
+def custom_loader(kind, workers):
     data = Numbers(1000)
     if kind == "buckets":
         return DataLoader(data, batch_sampler=Buckets(), num_workers=workers)
@@ -288,25 +288,25 @@ def made(kind, workers):
 @pytest.mark.parametrize("kind", ["buckets", "weighted", "replaced", "backwards"])
 def test_a_custom_sampler_is_replayed(kind, workers):
     torch.manual_seed(1)
-    undisturbed = positions.position_of(made(kind, workers), 1)
+    undisturbed = positions.position_of(custom_loader(kind, workers), 1)
     assert isinstance(undisturbed, SamplerPosition)
     take(undisturbed)
     undisturbed.next_epoch()
     expected = take(undisturbed)
 
     torch.manual_seed(1)
-    before = positions.position_of(made(kind, workers), 1)
+    before = positions.position_of(custom_loader(kind, workers), 1)
     take(before)
     before.next_epoch()
     first = []
     for batch in before.batches():
         first.append(batch.tolist())
         before.advance()
-        torch.rand(5), random.random()  # the model draws too
+        torch.rand(5), random.random()  # the model also draws random numbers
         if len(first) == 2:
             break
     torch.manual_seed(99)
-    after = positions.position_of(made(kind, workers), 1)
+    after = positions.position_of(custom_loader(kind, workers), 1)
     assert after.restore(before.state()) == ""
     assert first + take(after) == expected
 
@@ -314,7 +314,11 @@ def test_a_custom_sampler_is_replayed(kind, workers):
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", ["order", "weighted"])
 def test_a_loader_does_not_draw_from_the_models_generators(kind, workers):
-    loader = made(kind, workers) if kind == "weighted" else loaders(10, 1, 2, workers=workers)[0]
+    loader = (
+        custom_loader(kind, workers)
+        if kind == "weighted"
+        else loaders(10, 1, 2, workers=workers)[0]
+    )
     position = positions.position_of(loader, 1)
     torch.manual_seed(5)
     random.seed(5)
@@ -325,7 +329,7 @@ def test_a_loader_does_not_draw_from_the_models_generators(kind, workers):
     assert drawn == (torch.rand(3).tolist(), random.random())
 
 
-# Data that comes as it comes
+# Iterable datasets
 
 
 class Stream(IterableDataset):
@@ -338,8 +342,8 @@ class Stream(IterableDataset):
         yield from range(first, self.length, step)
 
 
-class Keeping(Stream):
-    """A stream that knows its position."""
+class StatefulStream(Stream):
+    """A stream that saves and restores its position."""
 
     at = 0
     loads = 0
@@ -359,10 +363,10 @@ class Keeping(Stream):
 
 
 def test_a_stateful_stream_resumes_from_its_state():
-    before = positions.position_of(DataLoader(Keeping(10), 2), 1)
+    before = positions.position_of(DataLoader(StatefulStream(10), 2), 1)
     assert isinstance(before, StatefulPosition)
     first = take(before, 2)
-    data = Keeping(10)
+    data = StatefulStream(10)
     after = positions.position_of(DataLoader(data, 2), 1)
     assert after.restore(before.state()) == ""
     assert first + take(after) == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
@@ -392,7 +396,7 @@ def test_a_list_of_batches_works():
     assert take(after) == [[1], [2], [3]]
 
 
-#: torchdata 0.11 calls what torch 2.13 has renounced.
+#: torchdata 0.11 calls functions that torch 2.13 deprecates.
 old_calls = pytest.mark.filterwarnings(
     "ignore:.*deprecated:UserWarning", "ignore:.*deprecated:FutureWarning"
 )
@@ -400,7 +404,7 @@ old_calls = pytest.mark.filterwarnings(
 
 @old_calls
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("data", [Keeping, Stream])
+@pytest.mark.parametrize("data", [StatefulStream, Stream])
 def test_torchdatas_stateful_loader_resumes_without_prefetched_batches(workers, data):
     stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata")
 
@@ -429,12 +433,12 @@ def test_a_stateful_loader_with_torchs_samplers_fits_any_number_of_ranks():
         ]
 
     before = make(4)
-    used = [sample for position in before for given in take(position, 2) for sample in given]
+    used = [sample for position in before for batch in take(position, 2) for sample in batch]
     after = make(2)
     for position in after:
         assert isinstance(position, OrderPosition)
         position.restore(before[0].state())
-    rest = [sample for position in after for given in take(position) for sample in given]
+    rest = [sample for position in after for batch in take(position) for sample in batch]
     assert sorted(used + rest) == list(range(24))
 
 

@@ -1,4 +1,4 @@
-"""No sink delays or fails a training step, and the log reports once what was lost."""
+"""Sinks never delay or fail a training step, and the log reports lost writes once."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from holdfast import sinks
 from holdfast.training.sinks import JsonLines, guarded
 
 
-class Kept:
-    """Keeps what it is given."""
+class Recorder:
+    """Records its writes."""
 
     def __init__(self):
         self.rows, self.closed = [], False
@@ -30,7 +30,7 @@ class Kept:
         self.closed = True
 
 
-class Raises(Kept):
+class RaisingSink(Recorder):
     def __init__(self, errors):
         super().__init__()
         self.errors = list(errors)
@@ -42,7 +42,7 @@ class Raises(Kept):
         super().write(step, metrics)
 
 
-class Hangs(Kept):
+class HangingSink(Recorder):
     def __init__(self):
         super().__init__()
         self.release = threading.Event()
@@ -58,23 +58,23 @@ def rank_0(monkeypatch):
 
 
 def test_every_sink_gets_every_write_in_order_and_is_closed():
-    both = [Kept(), Kept()]
-    guard = guarded(both)
+    recorders = [Recorder(), Recorder()]
+    guard = guarded(recorders)
     for step in range(500):
         guard.write(step, {"loss": step / 2})
     guard.close()
-    for sink in both:
+    for sink in recorders:
         assert sink.rows == [(step, {"loss": step / 2}) for step in range(500)]
         assert sink.closed
     assert guard.lost == 0
     guard.write(501, {"loss": 1.0})
     guard.close()
-    assert len(both[0].rows) == 500
+    assert len(recorders[0].rows) == 500
 
 
 def test_values_are_read_at_the_write_and_missing_ones_are_skipped(caplog):
-    kept = Kept()
-    guard = guarded([kept])
+    recorder = Recorder()
+    guard = guarded([recorder])
     loss = torch.tensor(2.0)
     guard.write(
         1,
@@ -90,7 +90,7 @@ def test_values_are_read_at_the_write_and_missing_ones_are_skipped(caplog):
     loss.zero_()
     guard.write(2, {"text": "y"})
     guard.close()
-    (_, first), (_, second) = kept.rows
+    (_, first), (_, second) = recorder.rows
     assert {name: value for name, value in first.items() if name != "nan"} == {
         "loss": 2.0,
         "yes": 1.0,
@@ -102,7 +102,7 @@ def test_values_are_read_at_the_write_and_missing_ones_are_skipped(caplog):
 
 
 def test_a_raising_sink_is_logged_once_and_disabled(caplog):
-    good, bad = Kept(), Raises([OSError("no space left on device")] * 99)
+    good, bad = Recorder(), RaisingSink([OSError("no space left on device")] * 99)
     guard = guarded([bad, good], most_failures=3)
     for step in range(50):
         guard.write(step, {"loss": 1.0})
@@ -112,14 +112,14 @@ def test_a_raising_sink_is_logged_once_and_disabled(caplog):
     assert len(bad.errors) == 96
     assert guard.lost == 50
     assert [record.message for record in caplog.records] == [
-        "Raises failed; training continues: OSError: no space left on device",
-        "Raises failed 3 times in a row; it is disabled",
-        "Raises lost 50 of 50 writes",
+        "RaisingSink failed; training continues: OSError: no space left on device",
+        "RaisingSink failed 3 times in a row; it is disabled",
+        "RaisingSink lost 50 of 50 writes",
     ]
 
 
 def test_temporary_failures_lose_only_their_writes(caplog):
-    bad = Raises([ValueError("a"), SystemExit(3), None, KeyError("b"), None])
+    bad = RaisingSink([ValueError("a"), SystemExit(3), None, KeyError("b"), None])
     guard = guarded([bad], most_failures=3)
     for step in range(10):
         guard.write(step, {"loss": 1.0})
@@ -130,26 +130,26 @@ def test_temporary_failures_lose_only_their_writes(caplog):
 
 
 def test_a_hanging_sink_delays_nothing_and_is_disabled(caplog):
-    good, bad = Kept(), Hangs()
+    good, bad = Recorder(), HangingSink()
     guard = guarded([bad, good], write_limit_s=0.2, most_waiting=5)
     begun = time.monotonic()
     for step in range(200):
         guard.write(step, {"loss": 1.0})
         time.sleep(0.002)
-    took = time.monotonic() - begun
+    duration = time.monotonic() - begun
     closing = time.monotonic()
     guard.close(10)
-    assert time.monotonic() - closing < 3  # it is not waited for once it is left out
+    assert time.monotonic() - closing < 3  # close does not wait for a disabled sink
     bad.release.set()
-    assert took < 200 * 0.002 * 3
+    assert duration < 200 * 0.002 * 3
     assert len(good.rows) == 200
     assert guard.lost == 200
-    assert "Hangs is too slow: 5 writes queued, dropping new ones" in caplog.text
-    assert "Hangs spent more than 200 ms on one write; it is disabled" in caplog.text
+    assert "HangingSink is too slow: 5 writes queued, dropping new ones" in caplog.text
+    assert "HangingSink spent more than 200 ms on one write; it is disabled" in caplog.text
 
 
 def test_close_waits_for_a_slow_sink_up_to_the_limit(caplog):
-    bad = Hangs()
+    bad = HangingSink()
     guard = guarded([bad])
     for step in range(3):
         guard.write(step, {"loss": 1.0})
@@ -157,30 +157,32 @@ def test_close_waits_for_a_slow_sink_up_to_the_limit(caplog):
     guard.close(0.3)
     assert 0.3 <= time.monotonic() - begun < 2
     bad.release.set()
-    assert "Hangs lost 3 of 3 writes" in caplog.text
+    assert "HangingSink lost 3 of 3 writes" in caplog.text
 
 
 def test_a_failing_close_is_logged(caplog):
-    class Stuck(Kept):
+    class HangingCloseSink(Recorder):
         def close(self):
             raise RuntimeError("no\nway")
 
-    guard = guarded([Stuck()])
+    guard = guarded([HangingCloseSink()])
     guard.write(1, {"loss": 1.0})
     guard.close()
     assert [record.message for record in caplog.records] == [
-        "Stuck could not be closed: RuntimeError: no"
+        "HangingCloseSink could not be closed: RuntimeError: no"
     ]
 
 
 def test_only_rank_0_writes(monkeypatch):
     monkeypatch.setenv("RANK", "1")
-    kept = Kept()
-    guard = guarded([kept])
+    recorder = Recorder()
+    guard = guarded([recorder])
     guard.write(1, {"loss": 1.0})
     guard.close()
-    assert kept.rows == []
-    assert [thread.name for thread in threading.enumerate() if thread.name == "holdfast Kept"] == []
+    assert recorder.rows == []
+    assert [
+        thread.name for thread in threading.enumerate() if thread.name == "holdfast Recorder"
+    ] == []
 
 
 def test_an_empty_list_of_sinks_works():
@@ -191,8 +193,8 @@ def test_an_empty_list_of_sinks_works():
 
 
 def test_a_forked_child_neither_writes_nor_waits():
-    kept = Kept()
-    guard = guarded([kept])
+    recorder = Recorder()
+    guard = guarded([recorder])
     guard.write(1, {"loss": 1.0})
     child = os.fork()
     if child == 0:
@@ -202,7 +204,7 @@ def test_a_forked_child_neither_writes_nor_waits():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert time.monotonic() - begun < 10
     guard.close()
-    assert len(kept.rows) == 1
+    assert len(recorder.rows) == 1
 
 
 ENDS = """
@@ -232,10 +234,10 @@ import threading, time
 from holdfast import sinks
 from holdfast.training.sinks import background_writer as module
 module.BackgroundSink.close.__defaults__ = (0.5,)
-class Hangs:
+class HangingSink:
     def write(self, step, metrics): threading.Event().wait()
     def close(self): ...
-guard = sinks.guarded([Hangs()])
+guard = sinks.guarded([HangingSink()])
 guard.write(1, {})
 """
 
@@ -250,7 +252,7 @@ def test_a_sink_that_hangs_forever_does_not_block_exit(tmp_path):
         cwd=tmp_path,
     )
     assert ended.returncode == 0, ended.stderr
-    assert "Hangs lost 1 of 1 write" in ended.stderr
+    assert "HangingSink lost 1 of 1 write" in ended.stderr
 
 
 def test_public_names_exist():

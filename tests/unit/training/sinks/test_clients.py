@@ -1,4 +1,4 @@
-"""The real clients: read back what they wrote; disk errors do not affect training."""
+"""Real clients: written metrics are read back; disk errors do not affect training."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ ROWS = [(1, {"loss": 2.5, "eval/accuracy": 0.5}), (5, {"loss": math.nan}), (3, {
 
 
 @pytest.fixture
-def quiet(tmp_path, monkeypatch):
-    """Folders of their own for all clients, and none of them reaches for the network."""
+def offline_clients(tmp_path, monkeypatch):
+    """Give all clients separate folders and disable their network access."""
     for name, value in environment(tmp_path).items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
@@ -50,19 +50,19 @@ def write_all(sink):
     sink.close()
 
 
-def same(values, others):
+def same(values, expected):
     return [(step, str(value)) for step, value in values] == [
-        (step, str(value)) for step, value in others
+        (step, str(value)) for step, value in expected
     ]
 
 
 @pytest.mark.slow
-def test_tensorboard(quiet):
+def test_tensorboard(offline_clients):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    write_all(sinks.TensorBoard(quiet / "runs"))
-    read = EventAccumulator(str(quiet / "runs"))
+    write_all(sinks.TensorBoard(offline_clients / "runs"))
+    read = EventAccumulator(str(offline_clients / "runs"))
     read.Reload()
     assert set(read.Tags()["scalars"]) == {"loss", "eval/accuracy", "late"}
     assert same(
@@ -73,12 +73,12 @@ def test_tensorboard(quiet):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
-def test_mlflow(quiet):
+def test_mlflow(offline_clients):
     pytest.importorskip("mlflow")
     from mlflow.tracking import MlflowClient
 
     write_all(sinks.MLflow(experiment="digits", run_name="one"))
-    client = MlflowClient(f"file://{quiet}/mlruns")
+    client = MlflowClient(f"file://{offline_clients}/mlruns")
     (run,) = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
     assert (run.info.run_name, run.info.status) == ("one", "FINISHED")
     again = sinks.MLflow(experiment="digits", run_id=run.info.run_id)
@@ -110,18 +110,18 @@ guard.write(3, {"late": math.inf, "none": None})
 
 
 @pytest.mark.slow
-def test_wandb_gets_all_writes_before_exit_without_close(quiet):
+def test_wandb_gets_all_writes_before_exit_without_close(offline_clients):
     wandb = pytest.importorskip("wandb")
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", LOGS_TO_WANDB],
         capture_output=True,
         text=True,
         check=False,
         timeout=100,
     )
-    assert ended.returncode == 0, ended.stderr
-    assert "lost" not in ended.stderr
-    (file,) = quiet.glob("wandb/offline-run-*/*.wandb")
+    assert process.returncode == 0, process.stderr
+    assert "lost" not in process.stderr
+    (file,) = offline_clients.glob("wandb/offline-run-*/*.wandb")
     rows = read_wandb(file)
     assert [{name: row[name] for name in row if not name.startswith("_")} for row in rows] == [
         {"loss": 2.5, "step": 1},
@@ -132,7 +132,7 @@ def test_wandb_gets_all_writes_before_exit_without_close(quiet):
 
 
 def read_wandb(file):
-    """The rows of history in W&B's own file of records."""
+    """Return the history rows in a W&B record file."""
     from wandb.proto import wandb_internal_pb2
 
     rows = []
@@ -149,7 +149,7 @@ def read_wandb(file):
 
 
 def _known(text):
-    value = json.loads(text)  # Python's takes NaN and Infinity
+    value = json.loads(text)  # Python's parser accepts NaN and Infinity
     return (
         value
         if isinstance(value, int | str) or math.isfinite(value)
@@ -158,19 +158,19 @@ def _known(text):
 
 
 def leveldb_log(data):
-    """The records of a log in LevelDB's format (doc/log_format.md there), behind W&B's header of 7 bytes."""
+    """Yield the records of a LevelDB log (LevelDB's doc/log_format.md) after W&B's 7-byte header."""
     assert data.startswith(b":W&B")
-    place, whole = 7, b""
-    while place + 7 <= len(data):
-        if 32768 - place % 32768 < 7:  # the rest of a block is too small for a record's header
-            place += 32768 - place % 32768
+    offset, record = 7, b""
+    while offset + 7 <= len(data):
+        if 32768 - offset % 32768 < 7:  # the rest of a block is too small for a record's header
+            offset += 32768 - offset % 32768
             continue
-        size, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
-        whole += data[place + 7 : place + 7 + size]
-        place += 7 + size
+        size, kind = int.from_bytes(data[offset + 4 : offset + 6], "little"), data[offset + 6]
+        record += data[offset + 7 : offset + 7 + size]
+        offset += 7 + size
         if kind in (1, 4):  # full, last
-            yield whole
-            whole = b""
+            yield record
+            record = b""
 
 
 @pytest.mark.parametrize(
@@ -192,19 +192,19 @@ def test_a_missing_client_raises_one_sentence(monkeypatch, name, client, argumen
     )
 
 
-TRAINS = """
+TRAINING = """
 import json, logging, resource, sys, time
 logging.basicConfig(format="%(message)s")
 import holdfast
 from holdfast import sinks
-place, limit = sys.argv[1], int(sys.argv[2])
-made = [
-    sinks.JsonLines(f"{place}/metrics.jsonl"),
-    sinks.TensorBoard(f"{place}/runs"),
-    sinks.MLflow(f"file://{place}/mlruns"),
-    sinks.WandB(project="digits", dir=place),
+folder, limit = sys.argv[1], int(sys.argv[2])
+clients = [
+    sinks.JsonLines(f"{folder}/metrics.jsonl"),
+    sinks.TensorBoard(f"{folder}/runs"),
+    sinks.MLflow(f"file://{folder}/mlruns"),
+    sinks.WandB(project="digits", dir=folder),
 ]
-guard = sinks.guarded(made, most_failures=3)
+guard = sinks.guarded(clients, most_failures=3)
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 guard.write(0, {"loss": 1.0})
@@ -220,9 +220,9 @@ print(json.dumps({"longest": longest, "lost": guard.lost}))
 """
 
 
-def trains(folder: Path, place: str, limit: int = 0) -> tuple[dict[str, float], str]:
-    ended = subprocess.run(
-        [sys.executable, "-c", TRAINS, place, str(limit), "2"],
+def run_training(folder: Path, target: str, limit: int = 0) -> tuple[dict[str, float], str]:
+    process = subprocess.run(
+        [sys.executable, "-c", TRAINING, target, str(limit), "2"],
         capture_output=True,
         text=True,
         check=False,
@@ -230,20 +230,20 @@ def trains(folder: Path, place: str, limit: int = 0) -> tuple[dict[str, float], 
         env={**os.environ, **environment(folder)},
         cwd=folder,
     )
-    assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout.splitlines()[-1]), ended.stderr
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout.splitlines()[-1]), process.stderr
 
 
 @pytest.mark.slow
 def test_a_full_disk_does_not_affect_training(tmp_path):
     for extra in ("wandb", "tensorboard", "mlflow"):
         pytest.importorskip(extra)
-    told, said = trains(tmp_path, str(tmp_path), limit=20_000)
-    assert said.count("JsonLines failed; training continues: OSError") == 1
-    assert said.count("JsonLines failed 3 times in a row; it is disabled") == 1
-    assert "TensorBoard f" in said
-    assert told["lost"] > 300
-    assert told["longest"] < 0.25
+    result, stderr = run_training(tmp_path, str(tmp_path), limit=20_000)
+    assert stderr.count("JsonLines failed; training continues: OSError") == 1
+    assert stderr.count("JsonLines failed 3 times in a row; it is disabled") == 1
+    assert "TensorBoard f" in stderr
+    assert result["lost"] > 300
+    assert result["longest"] < 0.25
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines[:10]] == list(range(10))
 
@@ -252,8 +252,8 @@ def test_a_full_disk_does_not_affect_training(tmp_path):
 def test_an_unwritable_folder_does_not_affect_training(tmp_path):
     for extra in ("wandb", "tensorboard", "mlflow"):
         pytest.importorskip(extra)
-    told, said = trains(tmp_path, "/proc/holdfast")
+    result, stderr = run_training(tmp_path, "/proc/holdfast")
     for name in ("JsonLines", "TensorBoard", "MLflow"):
-        assert said.count(f"{name} failed; training continues") == 1
-        assert said.count(f"{name} lost 300 of 300 writes") == 1
-    assert told["longest"] < 0.25
+        assert stderr.count(f"{name} failed; training continues") == 1
+        assert stderr.count(f"{name} lost 300 of 300 writes") == 1
+    assert result["longest"] < 0.25

@@ -1,4 +1,4 @@
-"""JSON Lines that any reader accepts, with non-finite values and on a full disk."""
+"""JSON Lines are valid for any reader, also with non-finite values and on a full disk."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def test_lines_are_read_back(tmp_path):
     sink.write(2, {})
     sink.close()
     sink.close()
-    again = JsonLines(file)
-    again.write(4, {"loss": 0.25})
-    again.close()
+    reopened = JsonLines(file)
+    reopened.write(4, {"loss": 0.25})
+    reopened.close()
     assert [(row["step"], row["metrics"]) for row in rows(file)] == [
         (3, {"loss": 0.5, "ü\n": 1e300, "nan": "NaN", "up": "Infinity", "down": "-Infinity"}),
         (2, {}),
@@ -41,9 +41,11 @@ def test_a_partial_line_does_not_corrupt_others(tmp_path, monkeypatch):
     sink.write(1, {"loss": 1.0})
     from holdfast.training.sinks import json_lines
 
-    whole = json_lines.os.write
+    real_write = json_lines.os.write
     with monkeypatch.context() as full:
-        full.setattr(json_lines.os, "write", lambda descriptor, data: whole(descriptor, data[:9]))
+        full.setattr(
+            json_lines.os, "write", lambda descriptor, data: real_write(descriptor, data[:9])
+        )
         with pytest.raises(OSError, match="wrote 9 of"):
             sink.write(2, {"loss": 2.0})
     sink.write(3, {"loss": 3.0})

@@ -101,10 +101,10 @@ def kinds(helper, main):
 @pytest.mark.parametrize(
     ("kind", "files"), [(kind, files) for kind, each in SEEN.items() for files in each]
 )
-def test_it_is_found_across_files(kind, files):
+def test_pattern_is_found_across_files(kind, files):
     assert kinds(*files) == [kind]
 
 
 @pytest.mark.parametrize("files", FINE)
-def test_there_is_no_finding(files):
+def test_correct_code_has_no_finding(files):
     assert kinds(*files) == []

@@ -1,4 +1,4 @@
-"""Evaluations that become 0 on failure and decide something."""
+"""Evaluations that return 0 on failure and influence a decision."""
 
 import pytest
 

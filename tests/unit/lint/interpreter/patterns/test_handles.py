@@ -1,4 +1,4 @@
-"""Handles that a method returns only on request, and that its caller drops."""
+"""Async handles that a method returns only on request, and that its caller drops."""
 
 import pytest
 

@@ -263,14 +263,14 @@ def test_less_obvious_patterns_are_found(text):
 
 
 @pytest.mark.parametrize("text", FINE.values(), ids=FINE)
-def test_there_is_no_finding(text):
+def test_correct_code_has_no_finding(text):
     assert [
         (divergence.kind, divergence.location.line)
         for divergence in program_from_sources({"main": ("main.py", text)}).analyze()
     ] == []
 
 
-def test_a_sum_of_very_many_terms_is_handled():
+def test_a_sum_of_many_terms_is_analyzed():
     text = f"""
 import torch.distributed as dist
 def train(model, loader, device):

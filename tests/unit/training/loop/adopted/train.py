@@ -1,4 +1,4 @@
-"""A training script as there are many: it saves nothing, and begins from the start."""
+"""A common training script: it saves no checkpoints and always starts from scratch."""
 
 import torch
 import torch.distributed as dist
