@@ -152,6 +152,7 @@ def test_healthy_job_yields_no_finding_and_continues(tmp_path):
         assert not any(stopped for _, stopped, _ in job.state().values())
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(
     not Path("/proc/self/sched").exists(), reason="this kernel has no /proc/self/sched"
 )
@@ -185,6 +186,7 @@ def test_flight_recorder_dumps_are_requested(tmp_path):
     assert root["subject"]["line"] == line
 
 
+@pytest.mark.matrix
 def test_reports_of_hosts_are_merged_and_a_failed_host_is_unseen(tmp_path):
     """Use a fake ssh, which runs the command locally or fails, depending on the host name."""
     ssh = tmp_path / "ssh"
@@ -201,6 +203,7 @@ def test_reports_of_hosts_are_merged_and_a_failed_host_is_unseen(tmp_path):
     assert any("dead" in text and "No route" in text for text in report["verdict"]["unseen"])
 
 
+@pytest.mark.matrix
 def test_several_jobs_are_listed(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

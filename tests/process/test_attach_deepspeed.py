@@ -47,6 +47,7 @@ def cpu_time_used(pid, seconds):
     return sum(sum(each.cpu_times()[:2]) for each in family) - before
 
 
+@pytest.mark.matrix
 def test_missing_rank_is_root(tmp_path):
     (tmp_path / "train.py").write_text(PROGRAM)
     port = free_port()

@@ -79,6 +79,7 @@ def test_spawned_ranks_are_numbered_in_start_order(how, tmp_path):
     assert any("numbered in the order in which" in text for text in report["verdict"]["unseen"])
 
 
+@pytest.mark.matrix
 def test_node_number_is_the_offset_of_spawned_ranks(tmp_path):
     with started(tmp_path, "fork", 3, SLURM_PROCID="1", SLURM_NTASKS="2") as (pid, _):
         status, report, _ = attach("--pid", pid)
@@ -87,6 +88,7 @@ def test_node_number_is_the_offset_of_spawned_ranks(tmp_path):
     assert "ranks 0-2: not on the inspected hosts" in report["verdict"]["unseen"]
 
 
+@pytest.mark.matrix
 def test_spawned_workers_are_not_ranks(tmp_path):
     with started(tmp_path, "workers", 1) as (_, port):
         status, report, errors = attach("--port", port)

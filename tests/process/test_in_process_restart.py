@@ -67,10 +67,11 @@ def test_survivors_keep_their_processes_and_load_from_memory(launch, tmp_path, r
 @pytest.mark.parametrize(
     ("fault", "decisions", "printed"),
     [
-        (
+        pytest.param(
             "deaf",
             ["replace", "restart"],
             "rank 2 did not restart in process within 5 s; killing it",
+            marks=pytest.mark.matrix,
         ),
         pytest.param("twice", ["replace", "restart"], "", marks=pytest.mark.matrix),
         pytest.param("raises", ["restart"], "of my own", marks=pytest.mark.matrix),

@@ -57,6 +57,7 @@ def start_job(machines, folder, *arguments):
     ]
 
 
+@pytest.mark.matrix
 def test_survivors_on_both_hosts_keep_their_processes(tmp_path):
     (tmp_path / "go").touch()
     with hosts(2) as machines:

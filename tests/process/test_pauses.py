@@ -21,7 +21,11 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("what", "function"), [("retry", "pause()"), ("snapshot", "write_snapshot()")]
+    ("what", "function"),
+    [
+        ("retry", "pause()"),
+        pytest.param("snapshot", "write_snapshot()", marks=pytest.mark.matrix),
+    ],
 )
 def test_a_pausing_rank_is_suspected_and_the_job_completes(launch, what, function):
     job = launch(*RUN, SCRIPT, what).wait_for("rank 0 pauses")

@@ -93,6 +93,7 @@ def test_restarts_without_progress_end_with_status_93(launch):
     assert job.json("report.json")["status"] == 93
 
 
+@pytest.mark.matrix
 def test_max_failures_counts_failures_despite_progress(launch):
     job = launch("--max-failures", 2, "--window", "10m", *RUN, SCRIPT, "storm")
     assert job.end() == 93, job.output
@@ -109,6 +110,7 @@ def test_out_of_memory_doubles_micro_batches_until_they_fit(launch):
     assert "into 2 micro-batches; the global batch stays the same" in past(job)[0].decision.reason
 
 
+@pytest.mark.matrix
 def test_a_nan_loss_resumes_earlier_and_skips_the_batch(launch):
     job = launch("--max-restarts", 9, *RUN, SCRIPT, "nan")
     assert job.end() == 0, job.output
@@ -120,6 +122,7 @@ def test_a_nan_loss_resumes_earlier_and_skips_the_batch(launch):
     assert "resume from a checkpoint before step 12" in entry.decision.reason
 
 
+@pytest.mark.matrix
 def test_a_host_that_hangs_twice_is_suspected_then_to_be_excluded(launch):
     job = launch(
         "--max-restarts",
@@ -139,6 +142,7 @@ def test_a_host_that_hangs_twice_is_suspected_then_to_be_excluded(launch):
     assert "should be excluded, but no other host is available" in second.decision.reason
 
 
+@pytest.mark.matrix
 def test_the_node_of_a_host_that_hangs_twice_is_excluded_if_one_node_suffices(
     launch, free_port, tmp_path
 ):

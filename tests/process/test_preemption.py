@@ -23,7 +23,8 @@ def steps(job, rank):
 
 
 @pytest.mark.parametrize(
-    ("signal_number", "status"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 138)]
+    ("signal_number", "status"),
+    [(signal.SIGTERM, 143), pytest.param(signal.SIGUSR1, 138, marks=pytest.mark.matrix)],
 )
 def test_ranks_save_on_a_schedulers_warning_and_the_next_run_resumes(
     tmp_path, signal_number, status

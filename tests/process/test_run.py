@@ -157,7 +157,10 @@ def run_stale_store(launch, kind, port, folder):
     assert "generation 2" not in job.output
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    ["standalone", *(pytest.param(kind, marks=pytest.mark.matrix) for kind in ("c10d", "static"))],
+)
 def test_a_restarted_rank_does_not_read_the_store_of_the_dead_generation(launch, free_port, kind):
     run_stale_store(launch, kind, free_port, None)
 
@@ -204,6 +207,7 @@ def test_two_nodes_restart_together(launch, free_port, kind):
     assert sum("another node decided" in node.output for node in nodes) == 1
 
 
+@pytest.mark.matrix
 def test_a_finished_node_restarts_if_another_fails_later(launch, free_port, tmp_path):
     (tmp_path / "late.py").write_text(
         "import os, time\n"
@@ -235,6 +239,7 @@ def test_a_finished_node_restarts_if_another_fails_later(launch, free_port, tmp_
     assert all("holdfast: generation 1" in node.output for node in nodes)
 
 
+@pytest.mark.matrix
 def test_a_hang_on_another_node_restarts_all_nodes(launch, free_port, tmp_path):
     (tmp_path / "hangs.py").write_text(
         "import os, time, torch, torch.distributed as dist\n"
@@ -376,7 +381,9 @@ def test_the_job_continues_after_its_watcher_is_killed(launch, tmp_path):
 # Signals
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "signal_number", [pytest.param(signal.SIGINT, marks=pytest.mark.matrix), signal.SIGTERM]
+)
 def test_a_signal_ends_all_processes_and_removes_trace_files(launch, signal_number):
     job = launch("--nproc-per-node", 2, *PYTHON_RECORDER, HERE / "sleeper.py").wait_for(
         "ready", times=2

@@ -106,6 +106,7 @@ def test_no_standby_workers_for_a_script_that_sets_variables_before_torch(launch
     )
 
 
+@pytest.mark.matrix
 def test_standby_workers_can_be_turned_off(launch, tmp_path):
     (tmp_path / "steps.py").write_text(STEPS.format(before=""))
     job = launch("--spares", "off", *PYTHON_RECORDER, tmp_path / "steps.py").wait_for(

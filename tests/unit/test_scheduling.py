@@ -14,7 +14,13 @@ LIVES = "import time\ndef test_lives(): time.sleep(0.02)\n"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dying", [(0,), (5,), (2, 4), (0, 1, 2, 3, 4, 5)])
+@pytest.mark.parametrize(
+    "dying",
+    [
+        (5,),
+        *(pytest.param(each, marks=pytest.mark.matrix) for each in ((0,), (2, 4), tuple(range(6)))),
+    ],
+)
 def test_the_other_tests_of_a_dead_worker_run(tmp_path, dying):
     for at in range(6):
         (tmp_path / f"test_{at}.py").write_text(DIES if at in dying else LIVES)

@@ -16,7 +16,9 @@ from holdfast.chaos.runner import _live_processes, _shared_memory_names
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize("signal_sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "signal_sent", [pytest.param(signal.SIGINT, marks=pytest.mark.matrix), signal.SIGTERM]
+)
 def test_an_interrupted_campaign_cleans_up(tmp_path, signal_sent):
     command = [
         sys.executable,

@@ -20,6 +20,7 @@ def sizes(text):
     return [int(size) for size in text.split("/")]
 
 
+@pytest.mark.matrix
 def test_shares_by_speed_are_faster_with_equal_losses(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "RANK"} | {
         "OMP_NUM_THREADS": "1"

@@ -63,6 +63,7 @@ def test_error_reaches_the_documented_value(processes):
     assert error < ERROR_REACHED
 
 
+@pytest.mark.matrix
 def test_input_pipelines_give_identical_results():
     steps = ("--multi-length-training", "--max-steps", "25")  # an epoch of one process has 23
     plain = last_numbers(train(1, *steps))
@@ -95,6 +96,7 @@ def kill_after_checkpoint(folder: Path, step: int, *arguments: str) -> None:
     job.wait()
 
 
+@pytest.mark.matrix
 def test_resumed_run_equals_an_uninterrupted_one(tmp_path):
     steps = ("--multi-length-training", "--max-steps", "60")
     checkpoints = ("--checkpoint-dir", str(tmp_path), "--checkpoint-every", "5")

@@ -36,10 +36,13 @@ TRAINERS = {
     "accelerate": ("accelerate",),
 }
 
-ZERO = [pytest.param("zero3", marks=DEEPSPEED)]
-ZERO += [pytest.param(name, marks=(DEEPSPEED, pytest.mark.matrix)) for name in ("zero1", "zero2")]
+ZERO = [
+    pytest.param(name, marks=(DEEPSPEED, pytest.mark.matrix))
+    for name in ("zero1", "zero2", "zero3")
+]
 each = pytest.mark.parametrize(
-    "name", ["ddp", "fsdp2", *ZERO, pytest.param("accelerate", marks=ACCELERATE)]
+    "name",
+    ["ddp", "fsdp2", *ZERO, pytest.param("accelerate", marks=(ACCELERATE, pytest.mark.matrix))],
 )
 
 
@@ -113,6 +116,7 @@ def test_evaluation_over_its_budget_is_aborted(trained, tmp_path):
     assert_no_incident(aborted)
 
 
+@pytest.mark.matrix
 def test_failed_evaluations_are_neither_best_nor_without_improvement(tmp_path):
     faults = ";".join(f"exception@rank={step // 10 % 2},step={step}" for step in (10, 20, 30, 40))
     metrics = ("--metrics-file", str(tmp_path / "metrics.jsonl"))
@@ -131,6 +135,7 @@ def test_failed_evaluations_are_neither_best_nor_without_improvement(tmp_path):
     assert not [name for line in lines for name in line if name.endswith(("loss", "accuracy"))]
 
 
+@pytest.mark.matrix
 def test_all_ranks_stop_together_without_improvement(tmp_path):
     trained = train("ddp", tmp_path, "--lr", "0", "--patience", "2")
     assert trained.status == 0, trained.output

@@ -158,6 +158,7 @@ def test_frozen_vision_model_is_not_trained(uninterrupted_losses, tmp_path):
     assert len(moments) == len(state["model"]) - len(frozen) - 1  # the head is the embedding
 
 
+@pytest.mark.matrix
 def test_hybrid_requires_four_ranks():
     with pytest.raises(AssertionError, match="2 ranks cannot form 2 groups of at least two ranks"):
         train("hybrid", "--steps", 1, ranks=2)

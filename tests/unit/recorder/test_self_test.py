@@ -32,6 +32,11 @@ STUB = """
 EXPORT const char* holdfast_install(...) { PyRun_SimpleString(%s); return nullptr; }
 EXPORT unsigned long holdfast_begin(...) { return 0; }
 """
+#: Statements for the stub, in a C string: all_reduce raises the error of a missing kernel.
+WITHOUT_KERNEL = (
+    r"import torch.distributed\ndef all_reduce(*_, **__): raise NotImplementedError('no kernel')"
+    r"\ntorch.distributed.all_reduce = all_reduce"
+)
 
 pytestmark = [
     pytest.mark.slow,
@@ -52,11 +57,18 @@ def patch(source: Path, *changes: tuple[str, str]) -> None:
     source.write_text(text)
 
 
-def test_a_job_runs_although_the_compiled_recorder_breaks_collectives(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "recorder", ["stub", pytest.param("of torch before 2.9", marks=pytest.mark.matrix)]
+)
+def test_a_job_runs_although_the_compiled_recorder_breaks_collectives(
+    tmp_path: Path, recorder: str
+) -> None:
     shutil.copytree(PACKAGE, tmp_path / "holdfast", ignore=shutil.ignore_patterns("__pycache__"))
-    patch(
-        tmp_path / "holdfast/recorder/native/recorder.cpp", AT_AUTOGRAD, NO_KERNEL_AFTER_ALIAS_KEY
-    )
+    source = tmp_path / "holdfast/recorder/native/recorder.cpp"
+    if recorder == "stub":
+        source.write_text(STUB.replace("%s", f'"{WITHOUT_KERNEL}"'))
+    else:
+        patch(source, AT_AUTOGRAD, NO_KERNEL_AFTER_ALIAS_KEY)
     script = tmp_path / "job.py"
     script.write_text(
         "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\ntotal = torch.ones(1)\n"
@@ -101,6 +113,7 @@ def test_a_job_runs_although_the_compiled_recorder_breaks_collectives(tmp_path: 
     ]  # the self-test result is cached
 
 
+@pytest.mark.matrix
 def test_the_kernels_of_older_torch_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(build.SOURCES, tmp_path / "native")
     patch(tmp_path / "native" / "recorder.cpp", AT_AUTOGRAD)

@@ -92,6 +92,7 @@ def test_all_stages_of_a_connected_group_are_timed(port):
         assert all(0 < each.best_s < 10 for each in timings)
 
 
+@pytest.mark.matrix
 def test_hosts_with_several_processes(port):
     """Two and three processes; each host reports the stages of its first one."""
     outcomes = [each.outcome() for each in (Rank(0, 5, port, local=2), Rank(2, 5, port, local=3))]
@@ -107,6 +108,7 @@ def test_hosts_with_several_processes(port):
         ]
 
 
+@pytest.mark.matrix
 def test_one_absent_process_of_several_is_reported_once(port):
     """The second host announces two processes and runs one."""
     first, second = Rank(0, 4, port, local=2, wait_s=2.0), Rank(2, 4, port, wait_s=2.0)

@@ -84,7 +84,11 @@ def start(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("signalled", "word", "status"), [([1], signal.SIGTERM, 143), ([0, 1, 2], signal.SIGUSR1, 138)]
+    ("signalled", "word", "status"),
+    [
+        ([1], signal.SIGTERM, 143),
+        pytest.param([0, 1, 2], signal.SIGUSR1, 138, marks=pytest.mark.matrix),
+    ],
 )
 def test_all_ranks_save_at_one_step_and_exit_with_the_signals_status(
     start, signalled, word, status

@@ -75,6 +75,7 @@ def of_stage(rank, root, stage):
     return expected, train(engine, 2), step
 
 
+@pytest.mark.matrix
 def test_an_engine_resumes_from_its_checkpoint(tmp_path):
     for of_rank in run(
         2, save_and_load, tmp_path, tmp_path / "checkpoints", (1, 2, 3), limit_s=300
