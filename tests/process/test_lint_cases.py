@@ -17,10 +17,8 @@ from holdfast.lint.run import lint_paths
 CASES = Path(__file__).parents[1] / "faults" / "lint_cases" / "cases"
 #: The run identifies three of them by observation, and one by the source.
 SAMPLE = (
-    "b01_download_barrier",
     "b09_lora_sync_flag",
     "b13_log_dir_property",
-    "b30_no_anchor_continue",
 )
 LIMIT_S = 150
 #: The cause that the run reports if it observes too little to use the source.

@@ -59,6 +59,7 @@ def test_a_stopped_rank_is_acted_on_at_once(launch):
     )
 
 
+@pytest.mark.matrix
 def test_act_after_sets_the_delay_before_acting(launch):
     job = launch(*RUN, "--act-after", "12s", SCRIPT, "sleep").wait_for("suspected hang")
     assert "until 12 s without progress (--act-after)" in job.output

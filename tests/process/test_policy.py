@@ -47,6 +47,7 @@ def test_a_fault_that_recurs_at_the_same_step_skips_the_batch(launch):
     assert job.trace_files() == []
 
 
+@pytest.mark.matrix
 def test_a_resubmitted_job_uses_its_history(launch, tmp_path):
     again = (
         "--history",

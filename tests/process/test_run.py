@@ -326,6 +326,7 @@ def test_all_nodes_stop_if_no_restart_is_left(launch, free_port):
     assert all("--max-restarts allows no restart" in node.output for node in nodes)
 
 
+@pytest.mark.matrix
 def test_a_frozen_worker_does_not_delay_the_restart(launch):
     job = launch(
         "--nproc-per-node",

@@ -42,7 +42,12 @@ ZERO = [
 ]
 each = pytest.mark.parametrize(
     "name",
-    ["ddp", "fsdp2", *ZERO, pytest.param("accelerate", marks=(ACCELERATE, pytest.mark.matrix))],
+    [
+        "ddp",
+        pytest.param("fsdp2", marks=pytest.mark.matrix),
+        *ZERO,
+        pytest.param("accelerate", marks=(ACCELERATE, pytest.mark.matrix)),
+    ],
 )
 
 
@@ -80,6 +85,7 @@ def test_training_continues_if_evaluation_fails_on_one_rank(name, trained, tmp_p
     assert_continued(train(example, tmp_path, *arguments, *FAULT), undisturbed=trained(name))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", ["fsdp2", *ZERO])
 def test_losses_equal_those_of_ddp(name, trained):
     assert trained(name).losses == pytest.approx(trained("ddp").losses, abs=1e-4)
@@ -107,6 +113,7 @@ def test_batches_that_do_not_fit_are_halved_without_losing_samples(trained, tmp_
     assert_no_incident(halved)
 
 
+@pytest.mark.matrix
 def test_evaluation_over_its_budget_is_aborted(trained, tmp_path):
     slow = ("--fail-evaluation", "slow@rank=1,step=20,seconds=1.5", "--budget", "2s")
     aborted = train("ddp", tmp_path, *slow)
@@ -143,6 +150,7 @@ def test_all_ranks_stop_together_without_improvement(tmp_path):
     assert trained.ended() == {0: (30, first, 10), 1: (30, first, 10)}
 
 
+@pytest.mark.matrix
 def test_unknown_evaluation_fault_is_rejected(tmp_path):
     trained = train("ddp", tmp_path, "--fail-evaluation", "skip-collective@rank=1,step=20")
     assert trained.status != 0

@@ -330,10 +330,10 @@ def test_gloo_verdict_is_unknown_without_members() -> None:
 @pytest.mark.parametrize(
     ("fault", "causes"),
     [
-        ("none", {None}),
-        ("away", {"rank-missing-collective"}),
+        pytest.param("none", {None}, marks=pytest.mark.matrix),
+        pytest.param("away", {"rank-missing-collective"}, marks=pytest.mark.matrix),
         ("operation", {"mismatched-operation"}),
-        ("shape", {"mismatched-shape"}),
+        pytest.param("shape", {"mismatched-shape"}, marks=pytest.mark.matrix),
     ],
 )
 def test_real_gloo_hang_is_attributed(fault: str, causes: set[str | None], tmp_path: Path) -> None:

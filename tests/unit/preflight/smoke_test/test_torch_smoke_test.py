@@ -165,6 +165,7 @@ def test_a_stopped_rank_is_reported_by_the_others(port):
     assert psutil.wait_procs(children, 5)[1] == []  # children exit with their parent
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_a_network_partition_ends_both_sides(port):
     """The ranks lose contact, and the store no longer answers rank 1: each enforces its own limits."""

@@ -140,7 +140,10 @@ if rank == 1:  # its connections stay open, so that the pending call of rank 0 w
 """
 
 
-@pytest.mark.parametrize("how", ["rebuilt", "destroyed", "broken"])
+@pytest.mark.parametrize(
+    "how",
+    ["rebuilt", *(pytest.param(how, marks=pytest.mark.matrix) for how in ("destroyed", "broken"))],
+)
 def test_process_with_a_broken_group_exits_at_once_with_status_0(how: str, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", ENDS]
     ranks = [

@@ -39,6 +39,7 @@ def test_diff_is_short(tmp_path):
     compile((tmp_path / "job" / "train.py").read_text(), "train.py", "exec")
 
 
+@pytest.mark.matrix
 def test_the_script_resumes_bit_identically_after_a_kill(tmp_path):
     losses = []
     for name, more in (
