@@ -7,11 +7,14 @@ Transformers by their full path.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.abc import Loader
+    from types import ModuleType
 
 #: Former prefix of a module path -> the current one.
 MOVED = {"holdfast.errors": "holdfast.core.errors", "holdfast.runtime": "holdfast.training"}
@@ -25,8 +28,11 @@ def current_path(name: str) -> str | None:
     return None
 
 
-class MovedModuleFinder(MetaPathFinder, Loader):
-    """Finds a former path as a module with the names of the current one."""
+class MovedModuleFinder:
+    """Finds a former path as a module with the names of the current one; a finder and a loader.
+
+    It inherits from neither: importing ``importlib.abc`` would take as long as all of holdfast.
+    """
 
     def find_spec(
         self,
@@ -37,7 +43,10 @@ class MovedModuleFinder(MetaPathFinder, Loader):
         """Return a specification for a former path, else None."""
         if current_path(fullname) is None:
             return None
-        return ModuleSpec(fullname, self, is_package=True)
+        return ModuleSpec(fullname, cast("Loader", self), is_package=True)
+
+    def create_module(self, _spec: ModuleSpec) -> None:
+        """Leave the creation of the module to Python."""
 
     def exec_module(self, module: ModuleType) -> None:
         """Fill the module from the current one."""
