@@ -41,7 +41,8 @@ def run_demo() -> str:
     os.close(leader)
     if status := process.wait():
         sys.exit(f"make demo failed with exit status {status}:\n{b''.join(blocks).decode()}")
-    return b"".join(blocks).decode().replace("\r\n", "\n")
+    # Paths are relative to the checkout in the page.
+    return b"".join(blocks).decode().replace("\r\n", "\n").replace(f"{ROOT}/", "")
 
 
 def _read(leader: int) -> bytes:
