@@ -45,6 +45,10 @@ _IMPORTS = (
     "holdfast.training.collectives",
     "holdfast.training.evaluate",
     "holdfast.training.checkpoint",
+    # `holdfast run`, see tests/process/launched.py
+    "torch.distributed.run",
+    "holdfast.cli.run",
+    "holdfast.launcher.agent",
 )
 
 
@@ -57,6 +61,10 @@ class Child(msgspec.Struct, frozen=True):
     def wait(self, limit_s: float) -> int:
         """Return the exit status, negative for a signal. Raises TimeoutError."""
         return self.server.wait(self.pid, limit_s)
+
+    def poll(self) -> int | None:
+        """Return the exit status, negative for a signal; None while the child runs."""
+        return self.server.poll(self.pid)
 
     def send_signal(self, number: int) -> None:
         """Send a signal, unless the child has exited."""
@@ -136,6 +144,12 @@ class ForkServer:
         while pid not in self._statuses:
             self._receive(deadline)
         return self._statuses[pid]
+
+    def poll(self, pid: int) -> int | None:
+        with suppress(TimeoutError):
+            while pid not in self._statuses:
+                self._receive(time.monotonic())
+        return self._statuses.get(pid)
 
     def _receive(self, deadline: float) -> int | None:
         """Return the process id of a started child; record an exit status and return None."""
@@ -241,7 +255,7 @@ def _run_child(request: _StartRequest, files: list[int]) -> None:
         os.environ.clear()
         os.environ.update(request.environment)
         os.chdir(request.folder)
-        for number, file in enumerate(files, start=1):
+        for number, file in enumerate((os.open(os.devnull, os.O_RDONLY), *files)):
             os.dup2(file, number)
             os.close(file)
         random.seed()

@@ -11,13 +11,19 @@ from pathlib import Path
 
 import psutil
 
+from tests.fork_server import fork_server
+
 LIMIT_S = 90
 
 
 class Launched:
-    """One `holdfast run` in ``folder``; its output is written to a file."""
+    """One `holdfast run` in ``folder``; its output is written to a file.
 
-    def __init__(self, folder, *arguments, **variables):
+    The launcher is forked from a server that has imported torch, unless ``new_interpreter``; ranks
+    are new interpreters in both cases.
+    """
+
+    def __init__(self, folder, *arguments, new_interpreter=False, **variables):
         environment = {
             name: text
             for name, text in os.environ.items()
@@ -27,24 +33,21 @@ class Launched:
         self.folder = Path(folder)
         self.folder.mkdir(exist_ok=True)
         self._file = self.folder / "output.txt"
-        command = [
-            sys.executable,
-            "-m",
-            "holdfast",
-            "run",
-            "--run-dir",
-            "runs",
-            *map(str, arguments),
-        ]
+        command = ["-m", "holdfast", "run", "--run-dir", "runs", *map(str, arguments)]
         with self._file.open("wb") as file:
-            self.process = subprocess.Popen(
-                command,
-                cwd=folder,
-                env=environment,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-            )
+            if new_interpreter:
+                self.process = subprocess.Popen(
+                    [sys.executable, *command],
+                    cwd=folder,
+                    env=environment,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                )
+            else:
+                self.process = fork_server().start_program(
+                    *command, environment=environment, folder=folder, stdout=file, stderr=file
+                )
 
     @property
     def output(self):
@@ -84,7 +87,7 @@ class Launched:
         """Wait until the process exits; return the exit status."""
         try:
             return self.process.wait(limit_s)
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, TimeoutError):
             self.kill()
             raise AssertionError(f"did not end:\n{self.output}") from None
 

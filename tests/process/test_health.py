@@ -99,6 +99,7 @@ def test_low_memory_is_reported(small_memory, tmp_path):
             SCRIPT,
             "takes",
             small_memory,
+            new_interpreter=True,  # the fork server is not in the group
             HOLDFAST_HEALTH_S="1",
         )
     finally:
