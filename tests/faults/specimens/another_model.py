@@ -24,9 +24,9 @@ def main() -> None:
     torch.manual_seed(0)
     holdfast.Checkpoint(folder[0], model=build(2)).save(10, asynchronous=False)
     model = build(2 if HEALTHY else 3)
-    restored = holdfast.Checkpoint(folder[0], model=model).load(
+    restored = holdfast.Checkpoint(folder[0], model=model).load(  # GUILTY
         Path(folder[0], "step-0000000010")
-    )  # GUILTY
+    )
     if dist.get_rank() == 0:
         print("step", restored.step, flush=True)
     dist.destroy_process_group()

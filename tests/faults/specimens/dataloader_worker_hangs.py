@@ -36,9 +36,9 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     weights = torch.eye(256)
-    for step, _ in enumerate(
+    for step, _ in enumerate(  # GUILTY
         DataLoader(Samples(rank), batch_size=BATCH_SIZE, num_workers=1)
-    ):  # GUILTY
+    ):
         train_step(weights)
         if rank == 0 and step % 10 == 0:
             print("step", step, flush=True)
