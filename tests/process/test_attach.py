@@ -115,10 +115,9 @@ def attach(*arguments, **variables):
     "name",
     [
         "ddp_rank_sleeps",
-        "sigstopped",
         *(
             pytest.param(name, marks=pytest.mark.matrix)
-            for name in ("rank_sleeps", "rank0_validates")
+            for name in ("sigstopped", "rank_sleeps", "rank0_validates")
         ),
     ],
 )

@@ -56,6 +56,7 @@ def test_ranks_save_on_a_schedulers_warning_and_the_next_run_resumes(
         assert steps(again, rank) == [step + 1, step + 2, step + 3]
 
 
+@pytest.mark.matrix
 def test_a_restart_loads_the_copy_in_memory(tmp_path):
     job = Launched(tmp_path / "one", "--max-restarts", 1, *TWO, SCRIPT, 30, 5, 18, "memory")
     assert job.end() == 0, job.output

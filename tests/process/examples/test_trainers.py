@@ -93,6 +93,7 @@ def test_losses_equal_those_of_ddp(name, trained):
         assert trained(name).evaluated[step] == pytest.approx(metrics, abs=1e-3)
 
 
+@pytest.mark.matrix
 def test_saved_weights_are_those_of_the_best_step(trained):
     states = [
         torch.load(trained(name).folder / "best.pt", weights_only=True) for name in ("ddp", "fsdp2")

@@ -184,7 +184,11 @@ def test_arguments_that_only_ranks_can_check_are_rejected(arguments, message, tm
     ("sent", "message"),
     [
         (signal.SIGKILL, "rank 1 was killed (SIGKILL)"),
-        (signal.SIGSTOP, "rank 1 is stopped (SIGSTOP, or a debugger)"),
+        pytest.param(
+            signal.SIGSTOP,
+            "rank 1 is stopped (SIGSTOP, or a debugger)",
+            marks=pytest.mark.matrix,
+        ),
     ],
 )
 def test_a_rank_lost_during_the_benchmark_is_reported_within_the_limit(sent, message, tmp_path):
