@@ -29,7 +29,7 @@ demo: $(READY)  ## run a job of 4 processes in which rank 2 hangs: diagnosis, re
 	    examples/rvq/train.py --max-steps 120 --checkpoint-dir "$$checkpoints" --resume
 
 test: $(READY)  ## run all tests except GPU tests and the matrices (ARGS="-k word" selects)
-	@$(BIN)/python -m pytest -m 'not gpu and not matrix' -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(BIN)/python -m pytest -m 'not gpu and not matrix' -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 matrix: $(READY)  ## run the matrices: long repetitions of one test
 	@$(BIN)/python -m pytest -m matrix $(ARGS)

@@ -1,4 +1,4 @@
-"""Hypothesis profiles, chosen by ``HYPOTHESIS_PROFILE``; the default is ``ci`` if ``CI`` is set.
+"""Hypothesis profiles, chosen by ``HYPOTHESIS_PROFILE``; ``make test`` and ``CI`` choose ``ci``.
 
 A property with an explicit number of examples passes ``max_examples=examples(N)``, because an
 explicit number overrides the one of the profile.

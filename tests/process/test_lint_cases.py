@@ -15,11 +15,7 @@ import pytest
 from holdfast.lint.run import lint_paths
 
 CASES = Path(__file__).parents[1] / "faults" / "lint_cases" / "cases"
-#: The run identifies three of them by observation, and one by the source.
-SAMPLE = (
-    "b09_lora_sync_flag",
-    "b13_log_dir_property",
-)
+SAMPLE = ("b13_log_dir_property",)
 LIMIT_S = 150
 #: The cause that the run reports if it observes too little to use the source.
 OTHER_CAUSES = {"b68_signal_file_never_written": "SYNC003"}

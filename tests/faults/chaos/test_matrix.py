@@ -14,7 +14,7 @@ from holdfast.chaos.scenarios import SCENARIOS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-SAMPLE = {"sigkill-middle", "kill-agent-middle"}
+SAMPLE = {"sigkill-middle"}
 
 
 @pytest.fixture(scope="session")

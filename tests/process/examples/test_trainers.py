@@ -103,6 +103,7 @@ def test_saved_weights_are_those_of_the_best_step(trained):
     torch.testing.assert_close(*(each["model"] for each in states), atol=1e-4, rtol=0)
 
 
+@pytest.mark.matrix
 def test_batches_that_do_not_fit_are_halved_without_losing_samples(trained, tmp_path):
     halved = train("ddp", tmp_path, "--fail-evaluation", "out-of-memory@rank=1,step=20")
     undisturbed = trained("ddp")
