@@ -156,7 +156,10 @@ class NodeAgent:
         return {
             **dumps,
             **self._plan.gaps,
-            "HOLDFAST_TRACE": str(self._folder.trace_file(rank)),
+            # The former name too, for scripts that read it.
+            **dict.fromkeys(
+                settings.all_names("HOLDFAST_TRACE"), str(self._folder.trace_file(rank))
+            ),
             "HOLDFAST_RECORDER": self._plan.recorder,
             "HOLDFAST_NATIVE": self._plan.native,
             "HOLDFAST_INJECT": self._plan.inject,

@@ -163,6 +163,7 @@ def test_the_watcher_receives_the_generation(start, capfd):
 def test_the_environment_of_a_worker_has_trace_file_and_preset(start):
     hooks, _, folder = start()
     variables = hooks.worker_environment(1, 0)
+    assert variables["HOLDFAST_BOX"] == variables["HOLDFAST_TRACE"]
     assert (variables["HOLDFAST_TRACE"], variables["HOLDFAST_WATCHER_PID"]) == (
         str(folder.trace_file(1)),
         "4711",

@@ -24,6 +24,7 @@ import msgspec
 from torch.distributed.elastic.multiprocessing import api
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
+from holdfast.core import settings
 from holdfast.launcher.elastic.command_line import BOOTSTRAP
 from holdfast.recorder import imported_modules
 from holdfast.recorder.imported_modules import ImportedModules
@@ -182,7 +183,7 @@ class StandbyPool:
                 "HOLDFAST_SPARE": str(remote.fileno()),
                 "PADDING_FOR_ENVIRONMENT": " " * spare_bytes,
             }
-            for name in ("RANK", "HOLDFAST_TRACE"):
+            for name in ("RANK", *settings.all_names("HOLDFAST_TRACE")):
                 environment.pop(name, None)
             process = subprocess.Popen(
                 command.arguments,
