@@ -15,7 +15,7 @@ from pathlib import Path
 from holdfast.core.trace_file import TraceNote, TraceWriter
 from holdfast.diagnose.dumps import dump_set, reduced_dumps
 from holdfast.diagnose.evidence import EvidenceFile, EvidenceKind
-from tests.unit.diagnose.fake_secrets import LINES, PEM
+from tests.unit.core.fake_secrets import LINES, PEM
 
 LINE = b"[rank3]:[E1101 10:00:00.123 ProcessGroupNCCL.cpp:683] [PG ID 0 PG GUID 0 Rank 3] \x1b[31mCUDA out of memory\r\n"
 _ENTRY = {

@@ -199,7 +199,8 @@ class NodeAgent:
             address=generation.address,
             port=generation.port,
             job=f"{self._plan.script}, {generation.world_size} ranks",
-            script=self._plan.script,
+            launch_options=self._plan.launch_options,
+            script=self._plan.command,
         )
         self._watcher.send(self._state.start)
         print_message(messages.start_message(generation, self._plan, self._folder.path))

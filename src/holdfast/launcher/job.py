@@ -34,7 +34,10 @@ UNLIMITED_RESTARTS = 10_000
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The options besides torchrun's arguments; None selects the default."""
+    """The options besides torchrun's arguments; None selects the default.
+
+    ``launch_options`` are all words before the script, torchrun's included.
+    """
 
     preset: str | None = None
     on_hang: str = OnHang.RESTART
@@ -53,6 +56,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     alert: tuple[str, ...] = ()
     history: str | None = None
     skip_batches: bool = False
+    launch_options: tuple[str, ...] = ()
 
 
 def run_job(options: argparse.Namespace, request: RunRequest) -> int:
@@ -138,6 +142,8 @@ def _plan(options: argparse.Namespace, request: RunRequest) -> LaunchPlan:
         environment=environment,
         json_report=request.json_report,
         script=str(script),
+        command=(options.training_script, *options.training_script_args),
+        launch_options=request.launch_options,
         group_timeout_s=_group_timeout(request.group_timeout),
         gaps=gaps,
     )

@@ -17,6 +17,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the node needs before workers start.
 
     ``gaps`` are the variables that the preset adds for workers, ``environment`` is the watcher's.
+    ``command`` is the script with its arguments and ``launch_options`` what precedes it, as typed.
     """
 
     workers: int
@@ -29,6 +30,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     json_report: Path | None
     group_timeout_s: float | None = None
     script: str = ""
+    command: tuple[str, ...] = ()
+    launch_options: tuple[str, ...] = ()
 
 
 def print_message(text: str) -> None:

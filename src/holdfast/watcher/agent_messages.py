@@ -32,8 +32,9 @@ class StartWatching(Message, frozen=True, tag="start"):
     """A generation started: its workers on this node, and the whole job.
 
     ``run_dir`` is absolute. ``agent`` identifies the agent among all nodes. ``limits_file`` stores
-    the learned time limits of ``job``. ``script`` is the user's, for the commands of remedies.
-    ``address`` and ``port`` are those of the rendezvous.
+    the learned time limits of ``job``. ``launch_options`` and ``script`` (with its arguments) are
+    the user's words, for the commands of remedies. ``address`` and ``port`` are those of the
+    rendezvous.
     """
 
     generation: int
@@ -47,7 +48,8 @@ class StartWatching(Message, frozen=True, tag="start"):
     exclude_stragglers: bool = False
     limits_file: str = ""
     job: str = ""
-    script: str = ""
+    launch_options: tuple[str, ...] = ()
+    script: tuple[str, ...] = ()
     address: str = ""
     port: int = 0
 

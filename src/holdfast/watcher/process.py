@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from holdfast.core import settings
 from holdfast.core.findings import Verdict
 from holdfast.core.rank_table import ProcessState
+from holdfast.core.redaction.redact_command import redact_arguments
 from holdfast.host.checks import CheckContext
 from holdfast.watcher import agent_messages, incidents
 from holdfast.watcher.agent_messages import (
@@ -206,7 +207,8 @@ class NodeWatcher:
         silent_s: float,
     ) -> VerdictReport:
         verdict = self._health.add_to(verdict, table.health)
-        verdict = fill_verdict(verdict, {"SCRIPT": job.script})
+        options, script = map(redact_arguments, (job.launch_options, job.script))
+        verdict = fill_verdict(verdict, options, script)
         folder, page, self._finish_incident = incidents.create_incident(
             Path(job.run_dir) / "incidents", verdict, table, job
         )

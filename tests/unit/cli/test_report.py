@@ -19,9 +19,12 @@ from holdfast.watcher.flight_recorder import dump_reader
 from holdfast.watcher.trace_reader import TraceReading
 from tests.process.launched import Launched
 from tests.unit.cli.in_process import run_holdfast
+from tests.unit.core.fake_secrets import LINES, PEM
 from tests.unit.diagnose import dump_factory
-from tests.unit.diagnose.fake_secrets import LINES, PEM
-from tests.unit.diagnose.test_redact import make_dump_with_secrets, write_trace_with_secrets
+from tests.unit.diagnose.test_redact_records import (
+    make_dump_with_secrets,
+    write_trace_with_secrets,
+)
 
 SCRIPT = """
 import sys

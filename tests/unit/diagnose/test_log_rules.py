@@ -335,6 +335,23 @@ def test_the_rank_that_a_launcher_names(log: str, cause: str, rank: int) -> None
     assert (root.cause, root.subject.rank) == (cause, rank)
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "shown"),
+    [
+        ("[node0]:29501", "node0:29501"),
+        ("[::ffff:10.0.0.1]:29400", "10.0.0.1:29400"),
+        ("(node-1.cluster, 29500)", "node-1.cluster:29500"),
+        ("10.0.0.1:29400", "10.0.0.1:29400"),
+    ],
+)
+def test_remedies_have_the_script_and_the_endpoint_of_the_log(endpoint: str, shown: str) -> None:
+    error = f"DistNetworkError: The client socket has failed to connect to {endpoint} (errno: 110)."
+    root = verdict(raises(1, error).replace("in step", "in <module>")).root
+    assert root is not None
+    commands = [remedy.command or "" for remedy in root.remedies]
+    assert [command for command in commands if f"{shown} /job/train.py" in command], commands
+
+
 def test_blocked_ports_differ_from_an_unreachable_master() -> None:
     unreachable = "DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (m, 29500).\n"
     waits = "torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined.\n"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import TraceUnreadable
+from holdfast.core.redaction.redact import Redactor
 from holdfast.diagnose.bundle.evidence_files import BundleSource, find_sources, open_source
 from holdfast.diagnose.bundle.redacted_copy import (
     MAX_ROUNDS,
@@ -15,9 +16,8 @@ from holdfast.diagnose.bundle.redacted_copy import (
     write_verified,
 )
 from holdfast.diagnose.evidence import EvidenceKind
-from holdfast.diagnose.redaction.redact import Redactor
-from tests.unit.diagnose.fake_secrets import LINES
-from tests.unit.diagnose.test_redact import write_trace_with_secrets
+from tests.unit.core.fake_secrets import LINES
+from tests.unit.diagnose.test_redact_records import write_trace_with_secrets
 
 LOG = BundleSource(Path(), "a.log", EvidenceKind.LOG, "utf-8")
 SECRET = "password = swordfish\n"

@@ -32,7 +32,7 @@ VARIABLE_NOT_SENT = Cause(
         ),
         Remedy(
             text="Compare the hosts.",
-            command="holdfast check --nnodes 2 --rdzv-endpoint MASTER_HOST:29500",
+            command="holdfast check --nnodes 2 --rdzv-endpoint MASTER_HOST:MASTER_PORT",
             safety=Safety.AUTOMATIC,
         ),
     ),

@@ -49,7 +49,7 @@ FIREWALL_BLOCKED_PORTS = Cause(
     remedies=(
         Remedy(
             text="From each other host, try the master port, and a high port that has a listener.",
-            command="nc -vz MASTER_HOST 29500",
+            command="nc -vz MASTER_HOST MASTER_PORT",
             safety=Safety.AUTOMATIC,
         ),
         Remedy(

@@ -54,8 +54,8 @@ HOSTNAME_RESOLUTION = Cause(
         Remedy(
             text="Use the address instead of the name; with the c10d rendezvous, also set the "
             "local address.",
-            command="holdfast run --rdzv-endpoint MASTER_ADDRESS:29500 --local-addr LOCAL_ADDRESS "
-            "SCRIPT",
+            command="holdfast run --rdzv-endpoint MASTER_ADDRESS:MASTER_PORT --local-addr "
+            "LOCAL_ADDRESS SCRIPT",
             safety=Safety.DISRUPTIVE,
         ),
     ),

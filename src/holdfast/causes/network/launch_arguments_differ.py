@@ -23,7 +23,7 @@ LAUNCH_ARGUMENTS_DIFFER = Cause(
         Remedy(
             text="Let one launcher start all hosts, so that the numbers are defined in one place.",
             command="srun --nodes N --ntasks-per-node 1 holdfast run --nnodes N --rdzv-endpoint "
-            "MASTER_HOST:29500 SCRIPT",
+            "MASTER_HOST:MASTER_PORT SCRIPT",
             safety=Safety.DISRUPTIVE,
         ),
         Remedy(

@@ -105,7 +105,7 @@ MASTER_UNREACHABLE = Cause(
             text="Use the same endpoint, owned by the first host, and the same number of nodes on "
             "all hosts.",
             command="holdfast run --nnodes 2 --rdzv-backend c10d --rdzv-endpoint "
-            "MASTER_HOST:29500 SCRIPT",
+            "MASTER_HOST:MASTER_PORT SCRIPT",
             safety=Safety.DISRUPTIVE,
         ),
     ),

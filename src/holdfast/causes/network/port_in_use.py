@@ -43,7 +43,7 @@ PORT_IN_USE = Cause(
     remedies=(
         Remedy(
             text="Find the process that listens on the port.",
-            command="ss -ltnp 'sport = :29500'",
+            command="ss -ltnp 'sport = :MASTER_PORT'",
             safety=Safety.AUTOMATIC,
         ),
         Remedy(

@@ -32,6 +32,7 @@ import msgspec
 import holdfast
 from holdfast.core.errors import DumpUnreadable, MissingFile, TraceUnreadable
 from holdfast.core.findings import SCHEMA, Unknown
+from holdfast.core.redaction.redact import Redactor
 from holdfast.core.text import os_error_reason
 from holdfast.diagnose.bundle.evidence_files import (
     BundleSource,
@@ -41,10 +42,9 @@ from holdfast.diagnose.bundle.evidence_files import (
     find_sources,
     open_source,
 )
+from holdfast.diagnose.bundle.redact_records import redact_data
 from holdfast.diagnose.bundle.redacted_copy import redact_source, write_verified
 from holdfast.diagnose.evidence import EvidenceKind
-from holdfast.diagnose.redaction.redact import Redactor
-from holdfast.diagnose.redaction.redact_records import redact_data
 from holdfast.host import machine_report
 from holdfast.host.environment import environment_facts
 from holdfast.host.host_summary import host_facts

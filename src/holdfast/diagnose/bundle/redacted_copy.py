@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from holdfast.core.redaction.redact import Redactor
 from holdfast.diagnose.bundle.evidence_files import (
     MAX_DOCUMENT_BYTES,
     BundleSource,
     Excerpt,
     open_source,
 )
-from holdfast.diagnose.evidence import EvidenceKind
-from holdfast.diagnose.redaction.redact import Redactor
-from holdfast.diagnose.redaction.redact_records import (
+from holdfast.diagnose.bundle.redact_records import (
     redact_data,
     redact_document,
     redact_dump,
     redact_trace,
 )
+from holdfast.diagnose.evidence import EvidenceKind
 from holdfast.watcher.trace_reader import TraceReading
 
 #: A file that still contains secrets after this many rounds is omitted.

@@ -27,8 +27,10 @@ from holdfast.diagnose.log_rules import (
 )
 from holdfast.diagnose.log_rules.candidates import CauseCandidate, Rule
 from holdfast.diagnose.log_rules.log_index import LogIndex
+from holdfast.diagnose.log_rules.remedy_values import remedy_values
 from holdfast.diagnose.log_rules.signal_causes import Tier
 from holdfast.diagnose.logs import LogFacts
+from holdfast.watcher.rules.placeholders import fill_remedy
 
 #: Signals of a job that runs, or has ended well.
 _LIFE_SIGNALS = frozenset({"finished", "progress", "pace"})
@@ -74,9 +76,9 @@ def judge(facts: LogFacts) -> Verdict:
     best = _best_of_each_cause(candidates)
     if not best:
         return Verdict(question=QUESTION, unseen=_unseen(index, None))
-    root = _finding(best[0])
+    root = _finding(best[0], index)
     later = [one for one in best[1:] if _is_consequence(one, best[0])]
-    suspects = [_finding(one) for one in best[1:] if one not in later]
+    suspects = [_finding(one, index) for one in best[1:] if one not in later]
     found = {one.cause for one in best}
     suspects += [
         _alternative(root, name) for name in by_name(root.cause).alternatives if name not in found
@@ -115,14 +117,17 @@ def _is_consequence(later: CauseCandidate, root: CauseCandidate) -> bool:
     return later.tier >= Tier.NETWORK and later.tier > root.tier
 
 
-def _finding(one: CauseCandidate) -> Finding:
+def _finding(one: CauseCandidate, index: LogIndex) -> Finding:
     file, line = (one.place.file, one.place.line) if one.place else (None, None)
+    cause = by_name(one.cause)
+    evidence = (*one.facts, *(line.as_fact() for line in one.lines[:MAX_CITED_LINES]))
+    values = remedy_values(index, (fact.text for fact in evidence))
     return make_finding(
-        by_name(one.cause),
+        cause,
         one.message,
         subject=Subject(rank=one.rank, host=one.host or None, file=file, line=line),
-        evidence=(*one.facts, *(line.as_fact() for line in one.lines[:MAX_CITED_LINES])),
-        remedies=one.remedies,
+        evidence=evidence,
+        remedies=tuple(fill_remedy(remedy, values) for remedy in one.remedies or cause.remedies),
         confidence=one.confidence,
     )
 

@@ -35,7 +35,8 @@ def parse_run_options(
 ) -> argparse.Namespace:
     """Parse torchrun's arguments and ours.
 
-    ``options`` maps each of our flags to its arguments of ``add_argument``.
+    ``options`` maps each of our flags to its arguments of ``add_argument``. The result also has
+    ``launch_options``, the words before the script.
 
     Raises:
         InvalidValue: the arguments are invalid.
@@ -46,7 +47,16 @@ def parse_run_options(
     group = parser.add_argument_group("holdfast")
     own_actions = [group.add_argument(flag, **settings) for flag, settings in options.items()]
     _keep_abbreviations(parser, own_actions)
-    return parser.parse_args(list(arguments))
+    parsed = parser.parse_args(list(arguments))
+    parsed.launch_options = _words_before_script(arguments, parsed)
+    return parsed
+
+
+def _words_before_script(arguments: Sequence[str], parsed: argparse.Namespace) -> list[str]:
+    words = list(arguments[: len(arguments) - len(parsed.training_script_args)])
+    while words and words.pop() != parsed.training_script:
+        pass  # argparse drops "--" between the script and its arguments
+    return [word for word in words if word != "--"]
 
 
 def torchrun_options() -> list[str]:

@@ -50,12 +50,21 @@ def options(text):
 @pytest.mark.parametrize("text", COMMAND_LINES)
 def test_torchrun_arguments_are_parsed_as_by_torchrun(text):
     parsed = vars(options(text))
+    words = [*parsed.pop("launch_options"), parsed["training_script"]]
+    assert text.split()[: len(words)] == words
     assert {name: parsed.pop(name) for name in ("recorder", "inject", "run_dir")} == {
         "recorder": None,
         "inject": [],
         "run_dir": None,
     }
     assert parsed == vars(torchrun.parse_args(text.split()))
+
+
+@pytest.mark.parametrize("arguments", ["", " -- a", " a train.py", " --lr 1"])
+def test_words_before_the_script_are_kept(arguments):
+    words = ["--nproc-per-node", "2", "--recorder=off"]
+    assert options(f"{' '.join(words)} train.py{arguments}").launch_options == words
+    assert options(f"{' '.join(words)} -- train.py{arguments}").launch_options == words
 
 
 def test_holdfast_options_are_parsed_with_those_of_torchrun():

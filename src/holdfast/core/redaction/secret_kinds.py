@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from holdfast.diagnose.redaction.secret_checks import (
+from holdfast.core.redaction.secret_checks import (
     PLACEHOLDER,
     has_digit,
     is_basic,

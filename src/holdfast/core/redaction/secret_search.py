@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-from holdfast.diagnose.redaction.text_blocks import announces
+from holdfast.core.redaction.text_blocks import announces
 
 #: Begin and end in the block, and the sorted indices of the expressions that may match.
 Stretch = tuple[int, int, Sequence[int]]

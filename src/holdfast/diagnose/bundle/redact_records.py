@@ -15,9 +15,9 @@ import msgspec
 
 from holdfast.core import plain_pickle, trace_file
 from holdfast.core.errors import TraceCorrupt, TraceTruncated
+from holdfast.core.redaction.redact import Redactor
+from holdfast.core.redaction.secret_kinds import is_secret_name
 from holdfast.core.trace_file import HEADER, TraceNote
-from holdfast.diagnose.redaction.redact import Redactor
-from holdfast.diagnose.redaction.secret_kinds import is_secret_name
 from holdfast.watcher.flight_recorder import dump_reader
 
 _HOST_BYTES = 64

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import BinaryIO
 
-from holdfast.diagnose.redaction import secret_kinds
-from holdfast.diagnose.redaction.secret_kinds import KINDS
-from holdfast.diagnose.redaction.secret_search import Stretch, make_search
-from holdfast.diagnose.redaction.text_blocks import read_blocks
+from holdfast.core.redaction import secret_kinds
+from holdfast.core.redaction.secret_kinds import KINDS
+from holdfast.core.redaction.secret_search import Stretch, make_search
+from holdfast.core.redaction.text_blocks import read_blocks
 
 _MARK = "<redacted:{}>"
 _EMAIL = re.compile(
@@ -71,11 +71,19 @@ class Redactor:
     """Removes secrets from text, and counts them by kind in ``counts``.
 
     ``users`` are login names to replace in paths. ``hosts`` are host names to replace, with all
-    host names in logs and all addresses; None keeps hosts.
+    host names in logs and all addresses; None keeps hosts. ``home_folders``: whether names of
+    persons in paths are replaced.
     """
 
-    def __init__(self, *, users: Iterable[str] = (), hosts: Iterable[str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        users: Iterable[str] = (),
+        hosts: Iterable[str] | None = None,
+        home_folders: bool = True,
+    ) -> None:
         self.counts: Counter[str] = Counter()
+        self._home_folders = home_folders
         self._names: dict[tuple[str, bytes], bytes] = {}
         self._numbers: Counter[str] = Counter()
         self._user = _any_of(
@@ -149,7 +157,7 @@ class Redactor:
                 data = _EMAIL.sub(
                     lambda match: self._replacement("e-mail", match[0], fixed=fixed), data
                 )
-            elif row == _HOME_ROW:
+            elif row == _HOME_ROW and self._home_folders:
                 data = _HOME.sub(self._renamer("user", "home-folder"), data)
         return data
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.diagnose.redaction import redact, secret_search
-from holdfast.diagnose.redaction.redact import Redactor
-from tests.unit.diagnose.fake_secrets import LINES, PEM
-from tests.unit.diagnose.test_redact import ORDINARY
+from holdfast.core.redaction import redact, secret_search
+from holdfast.core.redaction.redact import Redactor
+from tests.unit.core.fake_secrets import LINES, PEM
+from tests.unit.core.test_redact import ORDINARY
 
 ORDINARY_LINES = ORDINARY.splitlines()
 SECRET_LINES = [line for line, _ in LINES.values()]
