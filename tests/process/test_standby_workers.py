@@ -97,7 +97,7 @@ for step in range(40):
 
 def test_no_standby_workers_for_a_script_that_sets_variables_before_torch(launch, tmp_path):
     (tmp_path / "sets.py").write_text(STEPS.format(before="os.environ['OMP_NUM_THREADS'] = '3'"))
-    job = launch(*PYTHON_RECORDER, tmp_path / "sets.py")
+    job = launch("--max-restarts", "1", *PYTHON_RECORDER, tmp_path / "sets.py")
     assert job.end() == 0
     assert (
         job.output.count(
@@ -108,11 +108,10 @@ def test_no_standby_workers_for_a_script_that_sets_variables_before_torch(launch
 
 
 @pytest.mark.matrix
-def test_standby_workers_can_be_turned_off(launch, tmp_path):
+@pytest.mark.parametrize("options", [("--max-restarts", "1", "--spares", "off"), ()])
+def test_no_standby_workers_if_turned_off_or_without_restarts(options, launch, tmp_path):
     (tmp_path / "steps.py").write_text(STEPS.format(before=""))
-    job = launch("--spares", "off", *PYTHON_RECORDER, tmp_path / "steps.py").wait_for(
-        "generation 0"
-    )
+    job = launch(*options, *PYTHON_RECORDER, tmp_path / "steps.py").wait_for("generation 0")
     count = 0
     while job.process.poll() is None:
         count += len(standby_workers(job))

@@ -68,6 +68,7 @@ class Agent(LocalElasticAgent):
         logs: LogsSpecs | None,
         standby: StandbyMode = StandbyMode.OFF,
         single_node: bool = False,
+        elastic: bool = False,
         **torch_arguments: Any,
     ) -> None:
         torch_arguments["logs_specs"] = EnvironmentLogs(
@@ -82,6 +83,7 @@ class Agent(LocalElasticAgent):
         self._signals = signals
         self._standby = StandbyPool(standby, hooks.notify, hooks.available_memory)
         self._single_node = single_node  # no other node can ever join
+        self._elastic = elastic  # workers also restart when nodes join or leave
         self._joined: list[generation.JoinedGeneration] = []
         self._join_count = 0
         self._other_children: frozenset[int] = frozenset()  # not workers
@@ -222,7 +224,8 @@ class Agent(LocalElasticAgent):
             if time.monotonic() - self._failed_at < HOOKS_TIMEOUT_S:
                 return RunResult(state=WorkerState.HEALTHY)
         elif len(codes) < len(worker_group.workers):
-            self._standby.tick()
+            if self._remaining_restarts or self._elastic:
+                self._standby.tick()
             # Without asking torch, which would act on an exit that was not in `codes` yet.
             return RunResult(state=WorkerState.HEALTHY)
         result: RunResult = super()._monitor_workers(worker_group)

@@ -86,7 +86,7 @@ def _agent_factory(
     run_logs = configure_logs(options, logs)
     flag = getattr(options, "spares", None)
     standby = StandbyMode(str(settings.read_setting("HOLDFAST_SPARES", flag=flag).value))
-    single_node = torchrun.parse_min_max_nnodes(options.nnodes)[1] == 1
+    min_nodes, max_nodes = torchrun.parse_min_max_nnodes(options.nnodes)
     if getattr(options, "run_path", False):  # the bootstrap runs the script in its interpreter
         options.run_path = options.no_python = False
 
@@ -99,7 +99,8 @@ def _agent_factory(
             signals=signals,
             logs=run_logs,
             standby=standby,
-            single_node=single_node,
+            single_node=max_nodes == 1,
+            elastic=min_nodes < max_nodes,
             **torch_arguments,
         )
 
