@@ -76,7 +76,13 @@ def test_a_restart_uses_standby_workers_in_the_same_state_as_new_processes(launc
 @pytest.mark.matrix
 def test_standby_workers_die_with_a_killed_agent(launch, tmp_path):
     job = launch(
-        "--nproc-per-node", 2, *PYTHON_RECORDER, HERE / "report_process_state.py", tmp_path
+        "--nproc-per-node",
+        2,
+        "--max-restarts",
+        1,
+        *PYTHON_RECORDER,
+        HERE / "report_process_state.py",
+        tmp_path,
     )
     wait_for_standby_workers(job, 2)
     family = job.family()
