@@ -20,16 +20,22 @@ ROOT = Path(__file__).parents[4]
 
 
 def run(
-    size: int, program: Program, folder: Path, *arguments: object, limit_s: float = 60
+    size: int,
+    program: Program,
+    folder: Path,
+    *arguments: object,
+    limit_s: float = 60,
+    imports: tuple[str, ...] = (),
 ) -> list[Any]:
     """Return the result or exception of ``program(rank, *arguments)`` on each rank.
 
     None for a rank that exited. The function is imported by name, so it must be at module level.
+    The fork server has the modules ``imports``.
     """
     file = Path(program.__code__.co_filename).relative_to(ROOT)
     module = ".".join(file.with_suffix("").parts)  # pytest imports it under another name
     (folder / "arguments").write_bytes(pickle.dumps((module, program.__qualname__, arguments)))
-    ranks = [fork_server().start(main, rank, size, folder) for rank in range(size)]
+    ranks = [fork_server(*imports).start(main, rank, size, folder) for rank in range(size)]
     try:
         assert [rank.wait(limit_s) for rank in ranks] == [0] * size
     finally:
