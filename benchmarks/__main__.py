@@ -8,6 +8,7 @@ import time
 
 ALL = (
     "startup",
+    "run_startup",
     "recorder_cost",
     "training_step",
     "judge_scale",
