@@ -8,10 +8,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint.divergence.records import Divergence
-from holdfast.lint.interpreter.abstract_objects import FunctionObject, LibraryName, SubmittedTask
-from holdfast.lint.interpreter.arguments import Arguments, LibraryCall, positional_arguments
-from holdfast.lint.interpreter.effects import (
+from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.abstract_domain.effects import (
     YIELD_MARKER,
     Branch,
     Effect,
@@ -25,9 +23,11 @@ from holdfast.lint.interpreter.effects import (
     final_exit,
     iter_operations,
 )
-from holdfast.lint.interpreter.exceptions import catches
-from holdfast.lint.interpreter.state import InterpreterState
-from holdfast.lint.interpreter.values import UNIFORM, UNKNOWN, TaintKind, Value
+from holdfast.lint.abstract_domain.exceptions import catches
+from holdfast.lint.abstract_domain.values import UNIFORM, UNKNOWN, TaintKind, Value
+from holdfast.lint.abstract_state.abstract_objects import FunctionObject, LibraryName, SubmittedTask
+from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, positional_arguments
+from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.sources.modules import dotted_name, last_name
 
 #: Markers for the begin and the end of a time limit.

@@ -7,8 +7,14 @@ from collections.abc import Sequence
 from itertools import islice
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint.interpreter.effects import Branch, Effect, GroupScope, Operation, iter_operations
-from holdfast.lint.interpreter.values import Taint, TaintKind, taint_kinds
+from holdfast.lint.abstract_domain.effects import (
+    Branch,
+    Effect,
+    GroupScope,
+    Operation,
+    iter_operations,
+)
+from holdfast.lint.abstract_domain.values import Taint, TaintKind, taint_kinds
 
 #: Maximum number of group members, and of operations on a path, to check.
 _MAX_MEMBERS, _MAX_OPERATIONS = 4096, 2000

@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint.divergence.records import Divergence
-from holdfast.lint.interpreter.arguments import LibraryCall
-from holdfast.lint.interpreter.effects import (
+from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.abstract_domain.effects import (
     Branch,
     Effect,
     FunctionCall,
@@ -22,9 +21,10 @@ from holdfast.lint.interpreter.effects import (
     iter_operations,
     summarize_path,
 )
-from holdfast.lint.interpreter.exceptions import catches
-from holdfast.lint.interpreter.frames import Frame
-from holdfast.lint.interpreter.values import is_rank_only
+from holdfast.lint.abstract_domain.exceptions import catches
+from holdfast.lint.abstract_domain.values import is_rank_only
+from holdfast.lint.abstract_state.arguments import LibraryCall
+from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.sources.modules import Function
 
 #: Library calls that take as long as a network transfer, a disk or another program.

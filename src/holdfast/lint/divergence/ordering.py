@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint.divergence.alarms import ALARM_SET, find_abandoned
-from holdfast.lint.divergence.device_selection import find_late_selection
-from holdfast.lint.divergence.long_work import MAY_FAIL, find_awaited_work, find_swallowed_failures
-from holdfast.lint.divergence.records import Divergence
-from holdfast.lint.divergence.shared_files import find_written_by_all
-from holdfast.lint.interpreter.effects import (
+from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.abstract_domain.effects import (
     MAX_EVENTS,
     Branch,
     Effect,
@@ -25,7 +21,11 @@ from holdfast.lint.interpreter.effects import (
     Try,
     iter_events,
 )
-from holdfast.lint.interpreter.values import is_rank_only
+from holdfast.lint.abstract_domain.values import is_rank_only
+from holdfast.lint.divergence.alarms import ALARM_SET, find_abandoned
+from holdfast.lint.divergence.device_selection import find_late_selection
+from holdfast.lint.divergence.long_work import MAY_FAIL, find_awaited_work, find_swallowed_failures
+from holdfast.lint.divergence.shared_files import find_written_by_all
 
 
 def find_in_function(

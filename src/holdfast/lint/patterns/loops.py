@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
 
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.call_graph import find_callers, resolve_callee, scope_of_function
 from holdfast.lint.patterns.scopes import LOOPS, CodeScope, walk_nodes
 from holdfast.lint.sources.modules import FUNCTIONS

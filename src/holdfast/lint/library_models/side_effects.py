@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 
+from holdfast.lint.abstract_domain.effects import Marker
+from holdfast.lint.abstract_state.arguments import LibraryCall
+from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.alarms import record_alarm
 from holdfast.lint.divergence.device_selection import DEVICE_CALLS, record_device
 from holdfast.lint.divergence.long_work import record_work
 from holdfast.lint.divergence.shared_files import record_written
-from holdfast.lint.interpreter.arguments import LibraryCall
-from holdfast.lint.interpreter.effects import Marker
-from holdfast.lint.interpreter.state import InterpreterState
 
 
 def record_call(state: InterpreterState, call: LibraryCall) -> None:

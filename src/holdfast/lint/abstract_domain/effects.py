@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint.interpreter.values import Taint
+from holdfast.lint.abstract_domain.values import Taint
 
 
 class GroupScope(StrEnum):

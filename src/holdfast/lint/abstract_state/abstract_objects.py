@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.lint.interpreter.values import (
+from holdfast.lint.abstract_domain.values import (
     RANK_OR_SELECTED,
     DictEntries,
     Taint,

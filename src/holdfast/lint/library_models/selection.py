@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.lint.interpreter.abstract_objects import BATCH
-from holdfast.lint.interpreter.arguments import LibraryCall
-from holdfast.lint.interpreter.state import InterpreterState
-from holdfast.lint.interpreter.values import RANK_KINDS, Taint, TaintKind, Value, merge_content
+from holdfast.lint.abstract_domain.values import RANK_KINDS, Taint, TaintKind, Value, merge_content
+from holdfast.lint.abstract_state.abstract_objects import BATCH
+from holdfast.lint.abstract_state.arguments import LibraryCall
+from holdfast.lint.abstract_state.state import InterpreterState
 
 #: Functions and methods whose result length depends on the content.
 SELECTING = frozenset({

@@ -10,10 +10,20 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.lint import library
-from holdfast.lint.divergence import alarms
-from holdfast.lint.divergence.collectives import enter_collective
-from holdfast.lint.divergence.long_work import record_work
-from holdfast.lint.interpreter.abstract_objects import (
+from holdfast.lint.abstract_domain.effects import GroupScope, Marker, Operation
+from holdfast.lint.abstract_domain.values import (
+    RANK_OR_SELECTED,
+    UNIFORM,
+    UNKNOWN,
+    TaintKind,
+    Value,
+    combine_values,
+    constant_value,
+    join_values,
+    merge_taint,
+    without_kinds,
+)
+from holdfast.lint.abstract_state.abstract_objects import (
     BATCH,
     CONTAINED,
     COUNT,
@@ -31,25 +41,15 @@ from holdfast.lint.interpreter.abstract_objects import (
     mark_contained,
     model_outputs,
 )
-from holdfast.lint.interpreter.arguments import Arguments, LibraryCall, positional_arguments
-from holdfast.lint.interpreter.effects import GroupScope, Marker, Operation
-from holdfast.lint.interpreter.mutations import mutate
-from holdfast.lint.interpreter.side_effects import record_file
-from holdfast.lint.interpreter.state import InterpreterState
-from holdfast.lint.interpreter.values import (
-    RANK_OR_SELECTED,
-    UNIFORM,
-    UNKNOWN,
-    TaintKind,
-    Value,
-    combine_values,
-    constant_value,
-    join_values,
-    merge_taint,
-    without_kinds,
-)
-from holdfast.lint.library.classes import library_base, prepare_results, run_thread
-from holdfast.lint.library.selection import SELECTING, seed_taint, selection_taint
+from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, positional_arguments
+from holdfast.lint.abstract_state.mutations import mutate
+from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence import alarms
+from holdfast.lint.divergence.collectives import enter_collective
+from holdfast.lint.divergence.long_work import record_work
+from holdfast.lint.library_models.classes import library_base, prepare_results, run_thread
+from holdfast.lint.library_models.selection import SELECTING, seed_taint, selection_taint
+from holdfast.lint.library_models.side_effects import record_file
 from holdfast.lint.sources.modules import dotted_name, last_name
 
 _CONTAINER_METHODS = frozenset({

@@ -8,20 +8,8 @@ import re
 from msgspec.structs import replace
 
 from holdfast.lint import library
-from holdfast.lint.interpreter.abstract_objects import (
-    FunctionObject,
-    GuardedCallable,
-    Instance,
-    LibraryInstance,
-    dict_entries,
-    library_class_names,
-)
-from holdfast.lint.interpreter.arguments import Arguments, LibraryCall
-from holdfast.lint.interpreter.effects import GroupScope, Operation
-from holdfast.lint.interpreter.frames import Frame
-from holdfast.lint.interpreter.function_summaries import SHARDED
-from holdfast.lint.interpreter.state import InterpreterState
-from holdfast.lint.interpreter.values import (
+from holdfast.lint.abstract_domain.effects import GroupScope, Operation
+from holdfast.lint.abstract_domain.values import (
     RANK_KINDS,
     UNKNOWN,
     Taint,
@@ -29,6 +17,18 @@ from holdfast.lint.interpreter.values import (
     merge_content,
     merge_taint,
 )
+from holdfast.lint.abstract_state.abstract_objects import (
+    FunctionObject,
+    GuardedCallable,
+    Instance,
+    LibraryInstance,
+    dict_entries,
+    library_class_names,
+)
+from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
+from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.function_summaries import SHARDED
+from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.sources.modules import Class, SymbolTable
 
 #: The sampler of a loader without one: each rank gets all of the data.

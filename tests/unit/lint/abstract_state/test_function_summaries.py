@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.lint_cases import fixed_files
-from holdfast.lint.interpreter.function_summaries import SummaryCache
+from holdfast.lint.abstract_state.function_summaries import SummaryCache
 from holdfast.lint.interpreter.programs import Program
 from holdfast.lint.sources import files
 from tests.unit.lint.programs import program_from_sources

@@ -7,8 +7,8 @@ import ast
 import msgspec
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint.interpreter.frames import Frame
-from holdfast.lint.interpreter.values import UNKNOWN, Value
+from holdfast.lint.abstract_domain.values import UNKNOWN, Value
+from holdfast.lint.abstract_state.frames import Frame
 
 
 class Arguments(msgspec.Struct):

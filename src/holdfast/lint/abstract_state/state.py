@@ -8,11 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from holdfast.lint import library
-from holdfast.lint.interpreter.abstract_objects import COUNT, LAUNCHER_RANK, FunctionObject
-from holdfast.lint.interpreter.arguments import Arguments
-from holdfast.lint.interpreter.frames import Frame
-from holdfast.lint.interpreter.function_summaries import SummaryCache
-from holdfast.lint.interpreter.values import (
+from holdfast.lint.abstract_domain.values import (
     NONE_OBJECT,
     UNIFORM,
     UNKNOWN,
@@ -25,6 +21,10 @@ from holdfast.lint.interpreter.values import (
     merge_taint,
     persistent_taint,
 )
+from holdfast.lint.abstract_state.abstract_objects import COUNT, LAUNCHER_RANK, FunctionObject
+from holdfast.lint.abstract_state.arguments import Arguments
+from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.function_summaries import SummaryCache
 from holdfast.lint.sources.modules import (
     Class,
     Definition,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint.interpreter.effects import (
+from holdfast.lint.abstract_domain.effects import (
     Branch,
     Effect,
     ExitEffect,

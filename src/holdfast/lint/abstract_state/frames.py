@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint.interpreter.abstract_objects import VariableScope
-from holdfast.lint.interpreter.effects import Effect, EffectSummary
-from holdfast.lint.interpreter.values import Taint, Value, is_rank_only, merge_taint
+from holdfast.lint.abstract_domain.effects import Effect, EffectSummary
+from holdfast.lint.abstract_domain.values import Taint, Value, is_rank_only, merge_taint
+from holdfast.lint.abstract_state.abstract_objects import VariableScope
 from holdfast.lint.sources.modules import Function, Module
 
 

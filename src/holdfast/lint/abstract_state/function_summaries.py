@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint.divergence.records import Divergence
-from holdfast.lint.interpreter.effects import EffectPath
-from holdfast.lint.interpreter.frames import FunctionSummary
+from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.abstract_domain.effects import EffectPath
+from holdfast.lint.abstract_state.frames import FunctionSummary
 from holdfast.lint.sources.modules import Function
 
 #: Pseudo-attribute: whether a class's instances are sharded.

@@ -76,7 +76,7 @@ class Value(msgspec.Struct, frozen=True):
     if ``known``
     element_length: taint of the lengths of the elements
     absent: taint of being None
-    objects: what it may be (:mod:`~holdfast.lint.interpreter.abstract_objects`,
+    objects: what it may be (:mod:`~holdfast.lint.abstract_state.abstract_objects`,
     :data:`NONE_OBJECT`, :data:`UNKNOWN_OBJECT`)
     items: the elements of a short literal
     const: the value of a constant

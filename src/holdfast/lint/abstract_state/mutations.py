@@ -7,20 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.lint.interpreter.abstract_objects import (
-    BATCH,
-    ClassObject,
-    FunctionObject,
-    GuardedCallable,
-    Instance,
-    TupleElements,
-    dict_entries,
-    mark_contained,
-    model_outputs,
-)
-from holdfast.lint.interpreter.frames import Frame
-from holdfast.lint.interpreter.state import InterpreterState
-from holdfast.lint.interpreter.values import (
+from holdfast.lint.abstract_domain.values import (
     MAX_OBJECTS,
     NO_CONSTANT,
     DictEntries,
@@ -31,6 +18,19 @@ from holdfast.lint.interpreter.values import (
     merge_taint,
     persistent_taint,
 )
+from holdfast.lint.abstract_state.abstract_objects import (
+    BATCH,
+    ClassObject,
+    FunctionObject,
+    GuardedCallable,
+    Instance,
+    TupleElements,
+    dict_entries,
+    mark_contained,
+    model_outputs,
+)
+from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.sources.modules import dotted_name
 
 

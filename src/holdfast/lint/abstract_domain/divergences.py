@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint.interpreter.effects import Operation
-from holdfast.lint.interpreter.values import Taint, is_rank_only
+from holdfast.lint.abstract_domain.effects import Operation
+from holdfast.lint.abstract_domain.values import Taint, is_rank_only
 
 
 class Divergence(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.lint.interpreter.values import TaintKind
+from holdfast.lint.abstract_domain.values import TaintKind
 
 
 class CollectiveCall(msgspec.Struct, frozen=True):

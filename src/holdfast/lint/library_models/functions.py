@@ -7,28 +7,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from holdfast.lint.divergence.collectives import ALL_RANKS, WORLD_SIZE
-from holdfast.lint.interpreter.abstract_objects import (
-    BATCH,
-    CONTAINED,
-    COUNT,
-    LAUNCHER_RANK,
-    PADDING,
-    ClassObject,
-    GuardedCallable,
-    Instance,
-    LibraryInstance,
-    LibraryMethod,
-    ModuleObject,
-    TupleElements,
-    element_of,
-    is_callable,
-    model_outputs,
-)
-from holdfast.lint.interpreter.arguments import LibraryCall
-from holdfast.lint.interpreter.side_effects import record_file, record_variable
-from holdfast.lint.interpreter.state import InterpreterState
-from holdfast.lint.interpreter.values import (
+from holdfast.lint.abstract_domain.values import (
     MAX_OBJECTS,
     NO_CONSTANT,
     NONE_OBJECT,
@@ -45,7 +24,28 @@ from holdfast.lint.interpreter.values import (
     merge_taint,
     without_kinds,
 )
-from holdfast.lint.library.classes import deepspeed_engine, fully_shard
+from holdfast.lint.abstract_state.abstract_objects import (
+    BATCH,
+    CONTAINED,
+    COUNT,
+    LAUNCHER_RANK,
+    PADDING,
+    ClassObject,
+    GuardedCallable,
+    Instance,
+    LibraryInstance,
+    LibraryMethod,
+    ModuleObject,
+    TupleElements,
+    element_of,
+    is_callable,
+    model_outputs,
+)
+from holdfast.lint.abstract_state.arguments import LibraryCall
+from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.collectives import ALL_RANKS, WORLD_SIZE
+from holdfast.lint.library_models.classes import deepspeed_engine, fully_shard
+from holdfast.lint.library_models.side_effects import record_file, record_variable
 from holdfast.lint.sources.modules import Class, last_name
 
 #: Objects preserved by conversions between number types.

@@ -5,8 +5,16 @@ from __future__ import annotations
 import ast
 
 from holdfast.lint import library
-from holdfast.lint.divergence.collectives import enter_collective
-from holdfast.lint.interpreter.abstract_objects import (
+from holdfast.lint.abstract_domain.values import (
+    UNKNOWN,
+    TaintKind,
+    Value,
+    as_selection,
+    merge_content,
+    merge_length,
+    merge_taint,
+)
+from holdfast.lint.abstract_state.abstract_objects import (
     BATCH,
     LAUNCHER_RANK,
     RANK_TEXT,
@@ -17,22 +25,14 @@ from holdfast.lint.interpreter.abstract_objects import (
     is_callable,
     model_outputs,
 )
-from holdfast.lint.interpreter.arguments import Arguments, LibraryCall
-from holdfast.lint.interpreter.side_effects import record_call
-from holdfast.lint.interpreter.state import InterpreterState
-from holdfast.lint.interpreter.values import (
-    UNKNOWN,
-    TaintKind,
-    Value,
-    as_selection,
-    merge_content,
-    merge_length,
-    merge_taint,
-)
-from holdfast.lint.library.classes import make_instance
-from holdfast.lint.library.functions import function_model
-from holdfast.lint.library.methods import finiteness_test
-from holdfast.lint.library.selection import SELECTING, seed_taint, selection_taint
+from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
+from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.collectives import enter_collective
+from holdfast.lint.library_models.classes import make_instance
+from holdfast.lint.library_models.functions import function_model
+from holdfast.lint.library_models.methods import finiteness_test
+from holdfast.lint.library_models.selection import SELECTING, seed_taint, selection_taint
+from holdfast.lint.library_models.side_effects import record_call
 from holdfast.lint.sources.modules import is_class_name
 
 #: Constructors of a tensor of given size.
