@@ -306,18 +306,9 @@ def element_of(over: Value) -> Value:
 
 def _has_distributed_sampler(over: Value) -> bool:
     """Return True if a sampler shards the data of a loader."""
-    loaders = [
-        obj.wrapped
-        for obj in over.objects
-        if isinstance(obj, LibraryInstance) and obj.name == "loader"
-    ]
-    samplers = [
-        obj
-        for wrapped in loaders
-        if wrapped is not None
-        for obj in wrapped.objects
-        if isinstance(obj, LibraryInstance)
-    ]
     return any(
-        sampler.name.startswith("sampler") and sampler.wrapped is None for sampler in samplers
+        sampler.name.startswith("sampler") and sampler.wrapped is None
+        for loader in over.objects_of(LibraryInstance)
+        if loader.name == "loader" and loader.wrapped is not None
+        for sampler in loader.wrapped.objects_of(LibraryInstance)
     )

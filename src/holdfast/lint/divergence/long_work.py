@@ -149,12 +149,9 @@ class _WorkWalker:
         self, effect: Effect, one_rank_branch: Branch | None, outer_call: SourceLine | None
     ) -> None:
         match effect:
-            case LoopEffect(body=body, orelse=after):
-                self.walk(body, one_rank_branch, outer_call)
-                self.walk(after, one_rank_branch, outer_call)
-            case Try(body=body, final_body=last):
-                self.walk(body, one_rank_branch, outer_call)
-                self.walk(last, one_rank_branch, outer_call)
+            case LoopEffect(body=first, orelse=second) | Try(body=first, final_body=second):
+                self.walk(first, one_rank_branch, outer_call)
+                self.walk(second, one_rank_branch, outer_call)
             case _:
                 pass
 
