@@ -18,8 +18,8 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.distributed_c10d import PrefixStore
 
 from holdfast.core.errors import InternalError
-from holdfast.training.collectives.group_info import GroupState, job_store
-from holdfast.training.collectives.rendezvous import agree_on_name
+from holdfast.training.collectives.groups.group_info import GroupState, job_store
+from holdfast.training.collectives.groups.rendezvous import agree_on_name
 
 #: gloo allows five times its timeout for connecting (measured: 20 s became 100 s).
 _CONNECT_FACTOR = 5

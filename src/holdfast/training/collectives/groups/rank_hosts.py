@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
-from holdfast.training.collectives.arrivals import arrival_timeout, ranks_without_key
-from holdfast.training.collectives.group_info import GroupState
+from holdfast.training.collectives.groups.arrivals import arrival_timeout, ranks_without_key
+from holdfast.training.collectives.groups.group_info import GroupState
 
 _LIMIT_S = 300.0
 

@@ -14,9 +14,9 @@ import zlib
 
 import torch.distributed as dist
 
-from holdfast.training.collectives.group_info import GroupState
-from holdfast.training.collectives.rank_hosts import host_layout
-from holdfast.training.collectives.shared_memory.segments import (
+from holdfast.training.collectives.groups.group_info import GroupState
+from holdfast.training.collectives.groups.rank_hosts import host_layout
+from holdfast.training.collectives.groups.segments import (
     create_segment,
     preserves_store_order,
     ranks_on_this_host,

@@ -18,9 +18,9 @@ from torch.distributed.distributed_c10d import Store
 from holdfast.core.errors import CollectiveTimeout
 from holdfast.core.rank_sets import describe_ranks
 from holdfast.core.text import format_duration
-from holdfast.training.collectives.group_info import GroupState
+from holdfast.training.collectives.groups.group_info import GroupState
 
-_OWN_PACKAGE = str(Path(__file__).resolve().parents[2])
+_OWN_PACKAGE = str(Path(__file__).resolve().parents[3])
 
 
 @dataclass(slots=True)

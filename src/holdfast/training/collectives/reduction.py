@@ -17,24 +17,16 @@ _FUNCTIONS: tuple[tuple[dist.ReduceOp.RedOpType, Callable[..., torch.Tensor]], .
     (dist.ReduceOp.MAX, torch.maximum),
 )
 #: A subset of what gloo reduces: no algorithm may accept a tensor that another refuses.
-_DTYPES = frozenset(
-    {
-        torch.float32,
-        torch.float64,
-        torch.float16,
-        torch.bfloat16,
-        torch.int8,
-        torch.uint8,
-        torch.int32,
-        torch.int64,
-    }
-)
+FOLDED_DTYPES = frozenset({
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8,
+    torch.int32, torch.int64,
+})  # fmt: skip
 
 
 def can_fold(op: Operation, dtype: torch.dtype) -> bool:
     """Return whether :func:`fold` supports the operation for this dtype; AVG needs floats."""
-    is_known = any(op == kind for kind, _ in _FUNCTIONS)
-    return is_known and dtype in _DTYPES and (op != dist.ReduceOp.AVG or dtype.is_floating_point)
+    is_known = dtype in FOLDED_DTYPES and any(op == kind for kind, _ in _FUNCTIONS)
+    return is_known and (op != dist.ReduceOp.AVG or dtype.is_floating_point)
 
 
 def fold(parts: Sequence[torch.Tensor], op: Operation, out: torch.Tensor) -> None:

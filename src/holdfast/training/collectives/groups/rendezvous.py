@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
-from holdfast.training.collectives.arrivals import arrival_timeout, ranks_without_key
+from holdfast.training.collectives.groups.arrivals import arrival_timeout, ranks_without_key
 from holdfast.training.store_wait import wait_until
 
 #: Longest pause between two polls of the store, in seconds.

@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from holdfast.training.collectives.group_info import GroupState
-from holdfast.training.collectives.rank_hosts import host_layout
+from holdfast.training.collectives.groups.group_info import GroupState
+from holdfast.training.collectives.groups.rank_hosts import host_layout
 
 _OK, _FAILED = "+", "-"
 #: From <sys/mman.h> on Linux; Python's mmap does not define it.

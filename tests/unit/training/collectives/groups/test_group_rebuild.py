@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from holdfast import comm
 from holdfast.core.errors import CollectiveTimeout, GroupBroken, InvalidValue
-from holdfast.training.collectives.group_info import state_of
+from holdfast.training.collectives.groups.group_info import state_of
 from tests.unit.training.collectives.ranks import run
 
 pytestmark = pytest.mark.slow

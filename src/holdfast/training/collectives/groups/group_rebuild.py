@@ -31,14 +31,14 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from holdfast.core.errors import CollectiveFailed, InternalError, InvalidValue
 from holdfast.training.collectives.call_text import first_line
-from holdfast.training.collectives.group_creation import backend_of, create_group
-from holdfast.training.collectives.group_info import (
+from holdfast.training.collectives.groups.group_creation import backend_of, create_group
+from holdfast.training.collectives.groups.group_info import (
     GroupState,
     broken_groups,
     forget_group,
     state_of,
 )
-from holdfast.training.collectives.rendezvous import agree_on_name
+from holdfast.training.collectives.groups.rendezvous import agree_on_name
 
 REBUILD_LIMIT_S = 300.0
 #: A group is kept this much longer than its timeout, for operations that waited in its queue.
