@@ -32,7 +32,7 @@ def _reduce_by(algorithm: str, flat: torch.Tensor) -> None:
 
     from holdfast.training.collectives.algorithms import exchange  # noqa: PLC0415
     from holdfast.training.collectives.bounded_wait import begin_call  # noqa: PLC0415
-    from holdfast.training.collectives.group_info import state_of  # noqa: PLC0415
+    from holdfast.training.collectives.groups.group_info import state_of  # noqa: PLC0415
     from holdfast.training.collectives.shared_memory import transport  # noqa: PLC0415
 
     call = begin_call(state_of(None), f"all_reduce of {flat.numel()}", 60.0)
@@ -50,7 +50,7 @@ def _compare_gathers() -> None:
 
     from holdfast.training.collectives import algorithm_choice  # noqa: PLC0415
     from holdfast.training.collectives.gather import all_gather, reduce_scatter  # noqa: PLC0415
-    from holdfast.training.collectives.group_info import state_of  # noqa: PLC0415
+    from holdfast.training.collectives.groups.group_info import state_of  # noqa: PLC0415
     from holdfast.training.collectives.shared_memory import areas  # noqa: PLC0415
 
     whole, part = torch.ones(BYTES // 4), torch.ones(BYTES // 4 // dist.get_world_size())

@@ -36,7 +36,7 @@ LONG_FUNCTIONS = {
     "chaos/network_faults.py: scenarios": "a list of scenarios",
     "cli/check_hosts.py: _show": "one parameter per line",
     "cli/lint.py: command": "one parameter per line",
-    "lint/interpreter/exceptions.py: iter_raises": "one case per kind of effect",
+    "lint/abstract_domain/exceptions.py: iter_raises": "one case per kind of effect",
     "lint/interpreter/statements.py: _if": "one statement, case by case",
     "plan/advice/shortfall.py: explain_shortfall": "one step per contribution",
     "plan/generate/accelerate.py: write_fsdp2": "one line per key of the file",

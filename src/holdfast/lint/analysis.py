@@ -25,7 +25,7 @@ from holdfast.report import source_findings as report
 
 # the interpreter and the rules are imported in functions: a cached result needs neither (0.2 s)
 if TYPE_CHECKING:
-    from holdfast.lint.divergence.records import Divergence
+    from holdfast.lint.abstract_domain.divergences import Divergence
 
 #: Codes or rule names, separated by commas; a reason may follow.
 _SUPPRESSION = re.compile(

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.core.findings import Finding
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.interpreter.programs import Program
 from holdfast.lint.rules.catalogue import RULES, judge_divergences
 from holdfast.lint.rules.rule import Rule, RuleTier

@@ -6,12 +6,11 @@ import ast
 from collections.abc import Iterator, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint.divergence.records import Divergence
-from holdfast.lint.interpreter.abstract_objects import FunctionObject, LibraryName, SubmittedTask
-from holdfast.lint.interpreter.arguments import Arguments, LibraryCall, positional_arguments
-from holdfast.lint.interpreter.effects import (
+from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.abstract_domain.effects import (
     YIELD_MARKER,
     Branch,
     Effect,
@@ -25,9 +24,11 @@ from holdfast.lint.interpreter.effects import (
     final_exit,
     iter_operations,
 )
-from holdfast.lint.interpreter.exceptions import catches
-from holdfast.lint.interpreter.state import InterpreterState
-from holdfast.lint.interpreter.values import UNIFORM, UNKNOWN, TaintKind, Value
+from holdfast.lint.abstract_domain.exceptions import catches
+from holdfast.lint.abstract_domain.values import UNIFORM, UNKNOWN, TaintKind, Value
+from holdfast.lint.abstract_state.abstract_objects import FunctionObject, LibraryName, SubmittedTask
+from holdfast.lint.abstract_state.arguments import LibraryCall, positional_arguments
+from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.sources.modules import dotted_name, last_name
 
 #: Markers for the begin and the end of a time limit.
@@ -83,16 +84,10 @@ def submit_to_executor(state: InterpreterState, call: LibraryCall) -> Value | No
     """Model ``executor.submit``: the effects of the function occur where its result is awaited."""
     if call.receiver_class != "executor" or not call.arguments.positional:
         return None
-    arguments = call.arguments
-    rest = Arguments(
-        arguments.positional[1:],
-        arguments.nodes[1:],
-        arguments.named,
-        arguments.named_nodes,
-        arguments.starred,
-    )
+    first, *positional = call.arguments.positional
+    rest = replace(call.arguments, positional=positional, nodes=call.arguments.nodes[1:])
     with call.frame.collect_effects() as inner:
-        state.call(call.frame, call.node, arguments.positional[0], rest)
+        state.call(call.frame, call.node, first, rest)
     if inner and not _waits_for_result(call):
         state.summaries.current.threads.append((call.location, tuple(inner)))
     return Value(objects=(SubmittedTask(tuple(inner)),), known=False) if inner else UNKNOWN
@@ -145,20 +140,11 @@ def insert_block(path: Sequence[Effect], block: EffectPath) -> EffectPath:
                     (location, exception, insert_block(handled, block))
                     for location, exception, handled in handlers
                 )
-                effects.append(
-                    msgspec.structs.replace(
-                        effect,
-                        body=insert_block(body, block),
-                        handlers=replaced,
-                        final_body=insert_block(last, block),
-                    )
-                )
+                body, last = insert_block(body, block), insert_block(last, block)
+                effects.append(replace(effect, body=body, handlers=replaced, final_body=last))
             case Branch(yes=yes, no=no):
-                effects.append(
-                    msgspec.structs.replace(
-                        effect, yes=insert_block(yes, block), no=insert_block(no, block)
-                    )
-                )
+                yes, no = insert_block(yes, block), insert_block(no, block)
+                effects.append(replace(effect, yes=yes, no=no))
             case ExitEffect(keyword="return"):
                 break
             case _:

@@ -7,22 +7,8 @@ import ast
 from msgspec.structs import replace
 
 from holdfast.lint import library
-from holdfast.lint.divergence.device_selection import group_device
-from holdfast.lint.divergence.group_members import literal_ranks
-from holdfast.lint.interpreter.abstract_objects import (
-    BATCH,
-    COUNT,
-    LibraryInstance,
-    LibraryMethod,
-    LibraryName,
-    ProcessGroup,
-)
-from holdfast.lint.interpreter.arguments import Arguments, LibraryCall
-from holdfast.lint.interpreter.effects import GroupScope, Marker, Operation
-from holdfast.lint.interpreter.frames import Frame
-from holdfast.lint.interpreter.mutations import store_mutation
-from holdfast.lint.interpreter.state import InterpreterState
-from holdfast.lint.interpreter.values import (
+from holdfast.lint.abstract_domain.effects import GroupScope, Marker, Operation
+from holdfast.lint.abstract_domain.values import (
     NO_CONSTANT,
     RANK_KINDS,
     UNIFORM,
@@ -32,6 +18,20 @@ from holdfast.lint.interpreter.values import (
     taint_kinds,
     without_kinds,
 )
+from holdfast.lint.abstract_state.abstract_objects import (
+    BATCH,
+    COUNT,
+    LibraryInstance,
+    LibraryMethod,
+    LibraryName,
+    ProcessGroup,
+)
+from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
+from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.mutations import store_mutation
+from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.device_selection import group_device
+from holdfast.lint.divergence.group_members import literal_ranks
 from holdfast.lint.library import CollectiveCall
 
 #: The result of ``get_world_size()``, and of ``range`` over it.

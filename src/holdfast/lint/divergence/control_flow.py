@@ -10,14 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint.divergence.group_members import (
-    find_differing_groups,
-    find_excluded_members,
-    is_leaders_collective,
-)
-from holdfast.lint.divergence.rank_turns import drop_exclusive_branches, find_paired_branches
-from holdfast.lint.divergence.records import Divergence
-from holdfast.lint.interpreter.effects import (
+from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.abstract_domain.effects import (
     YIELD_MARKER,
     Branch,
     Effect,
@@ -34,8 +28,14 @@ from holdfast.lint.interpreter.effects import (
     iter_operations,
     unfold_early_exits,
 )
-from holdfast.lint.interpreter.exceptions import catches, iter_raises
-from holdfast.lint.interpreter.values import Taint, TaintKind, is_rank_only, taint_kinds
+from holdfast.lint.abstract_domain.exceptions import catches, iter_raises
+from holdfast.lint.abstract_domain.values import Taint, TaintKind, is_rank_only, taint_kinds
+from holdfast.lint.divergence.group_members import (
+    find_differing_groups,
+    find_excluded_members,
+    is_leaders_collective,
+)
+from holdfast.lint.divergence.rank_turns import drop_exclusive_branches, find_paired_branches
 
 #: Maximum number of operations of a path to compare one by one.
 _MAX_OPERATIONS = 2000

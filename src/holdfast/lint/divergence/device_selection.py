@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.lint.divergence.records import Divergence
-from holdfast.lint.interpreter.arguments import Arguments, LibraryCall
-from holdfast.lint.interpreter.effects import (
+from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.abstract_domain.effects import (
     MAX_EVENTS,
     Branch,
     Effect,
@@ -17,6 +16,7 @@ from holdfast.lint.interpreter.effects import (
     Operation,
     Try,
 )
+from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 
 #: Calls that select a GPU.
 DEVICE_CALLS = frozenset(

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.sources.modules import Module
 from holdfast.lint.sources.variable_names import is_unknown_variable, unknown_variables
 

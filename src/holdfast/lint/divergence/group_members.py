@@ -7,8 +7,14 @@ from collections.abc import Sequence
 from itertools import islice
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint.interpreter.effects import Branch, Effect, GroupScope, Operation, iter_operations
-from holdfast.lint.interpreter.values import Taint, TaintKind, taint_kinds
+from holdfast.lint.abstract_domain.effects import (
+    Branch,
+    Effect,
+    GroupScope,
+    Operation,
+    iter_operations,
+)
+from holdfast.lint.abstract_domain.values import Taint, TaintKind, taint_kinds
 
 #: Maximum number of group members, and of operations on a path, to check.
 _MAX_MEMBERS, _MAX_OPERATIONS = 4096, 2000
@@ -19,22 +25,22 @@ def literal_ranks(node: ast.expr | None) -> tuple[int, ...]:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
         if node.func.id in ("list", "tuple") and len(node.args) == 1:
             return literal_ranks(node.args[0])
-        bounds = [
-            arg.value
-            for arg in node.args
-            if isinstance(arg, ast.Constant) and isinstance(arg.value, int)
-        ]
+        bounds = _literal_integers(node.args)
         if node.func.id == "range" and 0 < len(bounds) == len(node.args) <= 2:
             literal_range = range(*bounds)
             return tuple(literal_range) if len(literal_range) <= _MAX_MEMBERS else ()
     if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
-        ranks = [
-            element.value
-            for element in node.elts
-            if isinstance(element, ast.Constant) and isinstance(element.value, int)
-        ]
+        ranks = _literal_integers(node.elts)
         return tuple(ranks) if len(ranks) == len(node.elts) else ()
     return ()
+
+
+def _literal_integers(nodes: Sequence[ast.expr]) -> list[int]:
+    return [
+        node.value
+        for node in nodes
+        if isinstance(node, ast.Constant) and isinstance(node.value, int)
+    ]
 
 
 def find_excluded_members(branch: Branch) -> tuple[Operation, tuple[SourceLine, ...]] | None:

@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint.divergence.records import Divergence
-from holdfast.lint.interpreter.arguments import LibraryCall
-from holdfast.lint.interpreter.effects import (
+from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.abstract_domain.effects import (
     Branch,
     Effect,
     FunctionCall,
@@ -22,9 +21,10 @@ from holdfast.lint.interpreter.effects import (
     iter_operations,
     summarize_path,
 )
-from holdfast.lint.interpreter.exceptions import catches
-from holdfast.lint.interpreter.frames import Frame
-from holdfast.lint.interpreter.values import is_rank_only
+from holdfast.lint.abstract_domain.exceptions import catches
+from holdfast.lint.abstract_domain.values import is_rank_only
+from holdfast.lint.abstract_state.arguments import LibraryCall
+from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.sources.modules import Function
 
 #: Library calls that take as long as a network transfer, a disk or another program.
@@ -149,12 +149,9 @@ class _WorkWalker:
         self, effect: Effect, one_rank_branch: Branch | None, outer_call: SourceLine | None
     ) -> None:
         match effect:
-            case LoopEffect(body=body, orelse=after):
-                self.walk(body, one_rank_branch, outer_call)
-                self.walk(after, one_rank_branch, outer_call)
-            case Try(body=body, final_body=last):
-                self.walk(body, one_rank_branch, outer_call)
-                self.walk(last, one_rank_branch, outer_call)
+            case LoopEffect(body=first, orelse=second) | Try(body=first, final_body=second):
+                self.walk(first, one_rank_branch, outer_call)
+                self.walk(second, one_rank_branch, outer_call)
             case _:
                 pass
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint.divergence.alarms import ALARM_SET, find_abandoned
-from holdfast.lint.divergence.device_selection import find_late_selection
-from holdfast.lint.divergence.long_work import MAY_FAIL, find_awaited_work, find_swallowed_failures
-from holdfast.lint.divergence.records import Divergence
-from holdfast.lint.divergence.shared_files import find_written_by_all
-from holdfast.lint.interpreter.effects import (
+from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.abstract_domain.effects import (
     MAX_EVENTS,
     Branch,
     Effect,
@@ -25,7 +21,11 @@ from holdfast.lint.interpreter.effects import (
     Try,
     iter_events,
 )
-from holdfast.lint.interpreter.values import is_rank_only
+from holdfast.lint.abstract_domain.values import is_rank_only
+from holdfast.lint.divergence.alarms import ALARM_SET, find_abandoned
+from holdfast.lint.divergence.device_selection import find_late_selection
+from holdfast.lint.divergence.long_work import MAY_FAIL, find_awaited_work, find_swallowed_failures
+from holdfast.lint.divergence.shared_files import find_written_by_all
 
 
 def find_in_function(
@@ -121,14 +121,12 @@ def _missing_set_epoch(path: Sequence[Effect]) -> Iterator[Divergence]:
         if isinstance(effect, FunctionCall):
             continue
         if isinstance(effect, LoopEffect):
-            names = {event.name for event in iter_events(effect.body) if isinstance(event, Marker)}
+            names = _marker_names(effect)
+            inner_loops = [inner for inner in effect.body if isinstance(inner, LoopEffect)]
             if (
                 "shuffled" in names
                 and "set_epoch" not in names
-                and not any(
-                    isinstance(statement, LoopEffect) and _iterates_shuffled(statement)
-                    for statement in effect.body
-                )
+                and not any("shuffled" in _marker_names(inner) for inner in inner_loops)
             ):
                 yield Divergence("epoch", effect.location, effect.location, effect.text, ())
             yield from _missing_set_epoch(effect.body)
@@ -160,10 +158,8 @@ def _unsharded_loops(path: Sequence[Effect]) -> Iterator[Divergence]:
                 pass
 
 
-def _iterates_shuffled(loop: LoopEffect) -> bool:
-    return any(
-        isinstance(event, Marker) and event.name == "shuffled" for event in iter_events(loop.body)
-    )
+def _marker_names(loop: LoopEffect) -> set[str]:
+    return {event.name for event in iter_events(loop.body) if isinstance(event, Marker)}
 
 
 def _unsynchronized_reads(path: EffectPath) -> Iterator[Divergence]:
@@ -250,6 +246,10 @@ class _VariableWalker:
             )
 
 
+def _operations(path: EffectPath) -> Iterator[Operation]:
+    return (event for event in iter_events(path) if isinstance(event, Operation))
+
+
 def _is_on_shared_group(op: Operation) -> bool:
     """Return True if the operation is on a group that the main thread may use too."""
     return (
@@ -265,24 +265,11 @@ def _thread_collectives(
     """Yield collectives of a thread on a group that the main program uses too."""
     if not threads:
         return
-    main = next(
-        (
-            event
-            for event in iter_events(path)
-            if isinstance(event, Operation) and not event.own_group
-        ),
-        None,
-    )
+    if all(op.own_group for op in _operations(path)):
+        return
     for location, inner in threads:
-        op = next(
-            (
-                event
-                for event in iter_events(inner)
-                if isinstance(event, Operation) and _is_on_shared_group(event)
-            ),
-            None,
-        )
-        if op is not None and main is not None:
+        op = next(filter(_is_on_shared_group, _operations(inner)), None)
+        if op is not None:
             yield Divergence(
                 "thread", op.location, location, "a thread runs it", (), op, (location, op.location)
             )

@@ -8,8 +8,8 @@ from functools import lru_cache
 
 from msgspec.structs import replace
 
-from holdfast.lint.interpreter.effects import Branch, Effect, Try, collective_sequence
-from holdfast.lint.interpreter.values import is_rank_only
+from holdfast.lint.abstract_domain.effects import Branch, Effect, Try, collective_sequence
+from holdfast.lint.abstract_domain.values import is_rank_only
 
 #: Normal form of each comparison, and whether it holds (True) or is negated (False).
 _NORMAL_FORMS: dict[type[ast.cmpop], tuple[str, bool]] = {

@@ -6,10 +6,8 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from holdfast.lint.divergence.records import Divergence
-from holdfast.lint.interpreter.abstract_objects import RANK_TEXT
-from holdfast.lint.interpreter.arguments import LibraryCall
-from holdfast.lint.interpreter.effects import (
+from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.abstract_domain.effects import (
     Branch,
     Effect,
     FunctionCall,
@@ -18,9 +16,11 @@ from holdfast.lint.interpreter.effects import (
     Try,
     summarize_path,
 )
-from holdfast.lint.interpreter.frames import Frame
-from holdfast.lint.interpreter.state import InterpreterState
-from holdfast.lint.interpreter.values import Value
+from holdfast.lint.abstract_domain.values import Value
+from holdfast.lint.abstract_state.abstract_objects import RANK_TEXT
+from holdfast.lint.abstract_state.arguments import LibraryCall
+from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.sources.modules import dotted_name
 
 #: Words in a path, and in a test or decorator, that may make it rank-specific.

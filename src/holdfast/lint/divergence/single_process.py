@@ -7,7 +7,7 @@ import re
 
 from msgspec.structs import replace
 
-from holdfast.lint.interpreter.values import Value
+from holdfast.lint.abstract_domain.values import Value
 from holdfast.lint.sources.modules import dotted_name
 
 #: Names of distributed modes; of torch.distributed's initialization tests; and of unrelated tests.

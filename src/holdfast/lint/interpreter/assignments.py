@@ -8,21 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.lint.interpreter.abstract_objects import (
-    LAUNCHER_RANK,
-    SIZED_TENSOR,
-    ClassObject,
-    Instance,
-    dict_entries,
-    element_of,
-    is_callable,
-)
-from holdfast.lint.interpreter.effects import Marker
-from holdfast.lint.interpreter.frames import Frame
-from holdfast.lint.interpreter.function_summaries import ITEMS
-from holdfast.lint.interpreter.mutations import mutate
-from holdfast.lint.interpreter.state import InterpreterState
-from holdfast.lint.interpreter.values import (
+from holdfast.lint.abstract_domain.effects import Marker
+from holdfast.lint.abstract_domain.values import (
     NO_CONSTANT,
     UNIFORM,
     DictEntries,
@@ -32,6 +19,19 @@ from holdfast.lint.interpreter.values import (
     persistent_taint,
     taint_value,
 )
+from holdfast.lint.abstract_state.abstract_objects import (
+    LAUNCHER_RANK,
+    SIZED_TENSOR,
+    ClassObject,
+    Instance,
+    dict_entries,
+    element_of,
+    is_callable,
+)
+from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.function_summaries import ITEMS
+from holdfast.lint.abstract_state.mutations import mutate
+from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.sources.modules import Function, dotted_name
 
 _SIMPLE_NODES = (

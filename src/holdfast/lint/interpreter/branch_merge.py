@@ -7,9 +7,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from holdfast.lint.divergence.single_process import as_uniform
-from holdfast.lint.interpreter.abstract_objects import LAUNCHER_RANK
-from holdfast.lint.interpreter.values import (
+from holdfast.lint.abstract_domain.values import (
     NONE_OBJECT,
     Taint,
     Value,
@@ -17,6 +15,8 @@ from holdfast.lint.interpreter.values import (
     join_values,
     taint_value,
 )
+from holdfast.lint.abstract_state.abstract_objects import LAUNCHER_RANK
+from holdfast.lint.divergence.single_process import as_uniform
 from holdfast.lint.sources.modules import dotted_name
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from holdfast.lint.interpreter.abstract_objects import (
+from holdfast.lint.abstract_domain.values import NO_CONSTANT, DictEntries, Value, taint_kinds
+from holdfast.lint.abstract_state.abstract_objects import (
     FunctionObject,
     GuardedCallable,
     LibraryInstance,
     LibraryMethod,
     TupleElements,
 )
-from holdfast.lint.interpreter.values import NO_CONSTANT, DictEntries, Value, taint_kinds
 
 
 def value_signature(value: Value) -> tuple[Any, ...]:

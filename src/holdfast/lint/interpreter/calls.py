@@ -9,7 +9,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.lint.interpreter.abstract_objects import (
+from holdfast.lint.abstract_domain.effects import (
+    Branch,
+    EffectPath,
+    GroupScope,
+    Operation,
+    collective_sequence,
+)
+from holdfast.lint.abstract_domain.values import UNIFORM, UNKNOWN, DictEntries, Value, join_values
+from holdfast.lint.abstract_state.abstract_objects import (
     BATCH,
     ClassObject,
     FunctionObject,
@@ -22,23 +30,15 @@ from holdfast.lint.interpreter.abstract_objects import (
     element_of,
     model_outputs,
 )
-from holdfast.lint.interpreter.arguments import Arguments, LibraryCall, positional_arguments
-from holdfast.lint.interpreter.effects import (
-    Branch,
-    EffectPath,
-    GroupScope,
-    Operation,
-    collective_sequence,
-)
-from holdfast.lint.interpreter.frames import Frame
-from holdfast.lint.interpreter.function_summaries import SHARDED
+from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, positional_arguments
+from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.function_summaries import SHARDED
+from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.interpreter.functions import unknown_result
 from holdfast.lint.interpreter.iteration import length_taint, own_length_taint
-from holdfast.lint.interpreter.state import InterpreterState
-from holdfast.lint.interpreter.values import UNIFORM, UNKNOWN, DictEntries, Value, join_values
-from holdfast.lint.library.calls import library_call
-from holdfast.lint.library.classes import call_instance, library_base
-from holdfast.lint.library.methods import method_call
+from holdfast.lint.library_models.calls import library_call
+from holdfast.lint.library_models.classes import call_instance, library_base
+from holdfast.lint.library_models.methods import method_call
 from holdfast.lint.sources.modules import Class, dotted_name
 
 _MAX_TEXT = 80

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from holdfast.lint.interpreter.abstract_objects import ClassObject, FunctionObject, LibraryName
-from holdfast.lint.interpreter.arguments import Arguments, positional_arguments
-from holdfast.lint.interpreter.frames import Frame
+from holdfast.lint.abstract_domain.values import Value
+from holdfast.lint.abstract_state.abstract_objects import ClassObject, FunctionObject, LibraryName
+from holdfast.lint.abstract_state.arguments import Arguments, positional_arguments
+from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.interpreter.functions import FunctionRunner
 from holdfast.lint.interpreter.lookup import NameEvaluator
-from holdfast.lint.interpreter.state import InterpreterState
-from holdfast.lint.interpreter.values import Value
 from holdfast.lint.sources.modules import Class, Function, absolute_module, last_name, make_class
 
 #: Functions that describe a field of a dataclass, attrs or pydantic class.

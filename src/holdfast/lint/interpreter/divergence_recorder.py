@@ -8,17 +8,17 @@ from itertools import chain
 
 from msgspec.structs import replace
 
+from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.abstract_domain.effects import EffectPath, EffectSummary
+from holdfast.lint.abstract_domain.values import TaintKind, Value, taint_kinds
+from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.control_flow import (
     checks_shared_storage,
     find_divergences,
     find_undecided,
 )
 from holdfast.lint.divergence.ordering import find_in_function
-from holdfast.lint.divergence.records import Divergence
-from holdfast.lint.interpreter.effects import EffectPath, EffectSummary
-from holdfast.lint.interpreter.frames import Frame
-from holdfast.lint.interpreter.state import InterpreterState
-from holdfast.lint.interpreter.values import TaintKind, Value, taint_kinds
 from holdfast.lint.sources.modules import last_name
 
 _REDUCTIONS = frozenset(

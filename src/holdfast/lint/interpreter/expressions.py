@@ -10,30 +10,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.lint.divergence.collectives import ALL_RANKS
-from holdfast.lint.divergence.single_process import as_uniform, checks_multiple_processes
-from holdfast.lint.interpreter.abstract_objects import (
-    BATCH,
-    COUNT,
-    LAUNCHER_RANK,
-    MASK,
-    PADDING,
-    RANK_COMPARISONS,
-    RANK_TEXT,
-    FunctionObject,
-    LibraryInstance,
-    LibraryMethod,
-    RankTest,
-    TupleElements,
-    as_text,
-    dict_entries,
-)
-from holdfast.lint.interpreter.effects import YIELD_MARKER, Branch, Marker
-from holdfast.lint.interpreter.frames import Frame
-from holdfast.lint.interpreter.iteration import iterated_value
-from holdfast.lint.interpreter.narrowing import apply_narrowing, narrow
-from holdfast.lint.interpreter.state import InterpreterState
-from holdfast.lint.interpreter.values import (
+from holdfast.lint.abstract_domain.effects import YIELD_MARKER, Branch, Marker
+from holdfast.lint.abstract_domain.values import (
     NO_CONSTANT,
     NONE_OBJECT,
     RANK_OR_SELECTED,
@@ -53,6 +31,28 @@ from holdfast.lint.interpreter.values import (
     truth_value,
     without_kinds,
 )
+from holdfast.lint.abstract_state.abstract_objects import (
+    BATCH,
+    COUNT,
+    LAUNCHER_RANK,
+    MASK,
+    PADDING,
+    RANK_COMPARISONS,
+    RANK_TEXT,
+    FunctionObject,
+    LibraryInstance,
+    LibraryMethod,
+    RankTest,
+    TupleElements,
+    as_text,
+    dict_entries,
+)
+from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.collectives import ALL_RANKS
+from holdfast.lint.divergence.single_process import as_uniform, checks_multiple_processes
+from holdfast.lint.interpreter.iteration import iterated_value
+from holdfast.lint.interpreter.narrowing import apply_narrowing, narrow
 from holdfast.lint.sources.modules import dotted_name
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], object]] = {

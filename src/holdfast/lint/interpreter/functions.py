@@ -8,23 +8,13 @@ from collections.abc import Hashable
 from msgspec.structs import replace
 
 from holdfast.lint import library
-from holdfast.lint.divergence.long_work import record_function_work
-from holdfast.lint.interpreter.abstract_objects import (
-    BATCH,
-    FunctionObject,
-    TupleElements,
-    VariableScope,
-    bind_method,
-    mark_contained,
+from holdfast.lint.abstract_domain.effects import (
+    EMPTY_SUMMARY,
+    Branch,
+    FunctionCall,
+    summarize_path,
 )
-from holdfast.lint.interpreter.arguments import Arguments, positional_arguments
-from holdfast.lint.interpreter.call_contexts import value_signature
-from holdfast.lint.interpreter.divergence_recorder import DivergenceRecorder
-from holdfast.lint.interpreter.effects import EMPTY_SUMMARY, Branch, FunctionCall, summarize_path
-from holdfast.lint.interpreter.frames import Frame, FunctionSummary, module_frame
-from holdfast.lint.interpreter.mutations import store_mutation
-from holdfast.lint.interpreter.state import InterpreterState
-from holdfast.lint.interpreter.values import (
+from holdfast.lint.abstract_domain.values import (
     NO_CONSTANT,
     UNIFORM,
     UNKNOWN,
@@ -41,6 +31,21 @@ from holdfast.lint.interpreter.values import (
     taint_kinds,
     without_kinds,
 )
+from holdfast.lint.abstract_state.abstract_objects import (
+    BATCH,
+    FunctionObject,
+    TupleElements,
+    VariableScope,
+    bind_method,
+    mark_contained,
+)
+from holdfast.lint.abstract_state.arguments import Arguments, positional_arguments
+from holdfast.lint.abstract_state.frames import Frame, FunctionSummary, module_frame
+from holdfast.lint.abstract_state.mutations import store_mutation
+from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.long_work import record_function_work
+from holdfast.lint.interpreter.call_contexts import value_signature
+from holdfast.lint.interpreter.divergence_recorder import DivergenceRecorder
 from holdfast.lint.sources.modules import Function, dotted_name, is_class_name
 
 #: Maximum call depth, recursion depth, and number of separate contexts of a function.

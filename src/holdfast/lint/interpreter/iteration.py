@@ -7,11 +7,11 @@ import re
 
 from msgspec.structs import replace
 
-from holdfast.lint.interpreter.abstract_objects import CONTAINED, Instance, bound_method
-from holdfast.lint.interpreter.arguments import Arguments
-from holdfast.lint.interpreter.frames import Frame
-from holdfast.lint.interpreter.state import InterpreterState
-from holdfast.lint.interpreter.values import MAX_OBJECTS, Taint, Value, join_values, merge_taint
+from holdfast.lint.abstract_domain.values import MAX_OBJECTS, Taint, Value, join_values, merge_taint
+from holdfast.lint.abstract_state.abstract_objects import CONTAINED, Instance, bound_method
+from holdfast.lint.abstract_state.arguments import Arguments
+from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.sources.modules import Class
 
 #: Library classes whose instances are iterable.

@@ -7,20 +7,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from holdfast.lint.interpreter.abstract_objects import (
-    RANK_TEXT,
-    TupleElements,
-    as_text,
-    dict_entries,
-    mark_contained,
-)
-from holdfast.lint.interpreter.assignments import assign, assign_round
-from holdfast.lint.interpreter.branch_merge import restore_names
-from holdfast.lint.interpreter.effects import LoopEffect
-from holdfast.lint.interpreter.frames import Frame
-from holdfast.lint.interpreter.iteration import iterated_value
-from holdfast.lint.interpreter.state import InterpreterState
-from holdfast.lint.interpreter.values import (
+from holdfast.lint.abstract_domain.effects import LoopEffect
+from holdfast.lint.abstract_domain.values import (
     NONE_OBJECT,
     UNIFORM,
     UNKNOWN_OBJECT,
@@ -36,6 +24,18 @@ from holdfast.lint.interpreter.values import (
     merge_length,
     merge_taint,
 )
+from holdfast.lint.abstract_state.abstract_objects import (
+    RANK_TEXT,
+    TupleElements,
+    as_text,
+    dict_entries,
+    mark_contained,
+)
+from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.interpreter.assignments import assign, assign_round
+from holdfast.lint.interpreter.branch_merge import restore_names
+from holdfast.lint.interpreter.iteration import iterated_value
 
 #: Longer literals are not tracked element by element.
 _MAX_ITEMS, _MAX_KEYS = 16, 64

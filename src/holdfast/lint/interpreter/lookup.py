@@ -8,8 +8,18 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from holdfast.lint import library
-from holdfast.lint.divergence.single_process import as_uniform
-from holdfast.lint.interpreter.abstract_objects import (
+from holdfast.lint.abstract_domain.values import (
+    NO_CONSTANT,
+    UNKNOWN,
+    UNKNOWN_OBJECT,
+    TaintKind,
+    Value,
+    as_selection,
+    constant_value,
+    join_values,
+    merge_taint,
+)
+from holdfast.lint.abstract_state.abstract_objects import (
     BATCH,
     CONTAINED,
     COUNT,
@@ -31,23 +41,13 @@ from holdfast.lint.interpreter.abstract_objects import (
     is_callable,
     join_rows,
 )
-from holdfast.lint.interpreter.arguments import Arguments
-from holdfast.lint.interpreter.frames import Frame
-from holdfast.lint.interpreter.function_summaries import ITEMS
+from holdfast.lint.abstract_state.arguments import Arguments
+from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.function_summaries import ITEMS
+from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.single_process import as_uniform
 from holdfast.lint.interpreter.functions import FunctionRunner
-from holdfast.lint.interpreter.state import InterpreterState
-from holdfast.lint.interpreter.values import (
-    NO_CONSTANT,
-    UNKNOWN,
-    UNKNOWN_OBJECT,
-    TaintKind,
-    Value,
-    as_selection,
-    constant_value,
-    join_values,
-    merge_taint,
-)
-from holdfast.lint.library.classes import library_base
+from holdfast.lint.library_models.classes import library_base
 from holdfast.lint.sources.modules import Class, Function, Module, canonical_name, last_name
 from holdfast.lint.sources.relevance import COLLECTIVE_WORDS, COMMON_NAMES
 

@@ -11,15 +11,15 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.lint import library
-from holdfast.lint.interpreter.abstract_objects import (
+from holdfast.lint.abstract_domain.values import NONE_OBJECT, Value
+from holdfast.lint.abstract_state.abstract_objects import (
     ClassObject,
     Instance,
     LibraryInstance,
     LibraryName,
 )
-from holdfast.lint.interpreter.frames import Frame
-from holdfast.lint.interpreter.state import InterpreterState
-from holdfast.lint.interpreter.values import NONE_OBJECT, Value
+from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.sources.modules import dotted_name
 
 _WRAPPED = "wrapped:"

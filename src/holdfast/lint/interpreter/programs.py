@@ -8,28 +8,34 @@ from contextlib import contextmanager
 from itertools import chain
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint.divergence.environment_variables import find_set_variables
-from holdfast.lint.divergence.ordering import find_in_program
-from holdfast.lint.divergence.records import Divergence
-from holdfast.lint.interpreter.abstract_objects import (
+from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.abstract_domain.effects import EffectSummary, summarize_path
+from holdfast.lint.abstract_domain.values import (
+    UNKNOWN,
+    UNKNOWN_OBJECT,
+    TaintKind,
+    TaintSource,
+    Value,
+)
+from holdfast.lint.abstract_state.abstract_objects import (
     LAUNCHER_RANK,
     FunctionObject,
     Instance,
     instance_of,
 )
-from holdfast.lint.interpreter.arguments import positional_arguments
+from holdfast.lint.abstract_state.arguments import positional_arguments
+from holdfast.lint.abstract_state.frames import module_frame
+from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.environment_variables import find_set_variables
+from holdfast.lint.divergence.ordering import find_in_program
 from holdfast.lint.interpreter.calls import CallEvaluator
 from holdfast.lint.interpreter.definitions import DefinitionExecutor
 from holdfast.lint.interpreter.divergence_recorder import DivergenceRecorder
-from holdfast.lint.interpreter.effects import EffectSummary, summarize_path
 from holdfast.lint.interpreter.expressions import ExpressionEvaluator
-from holdfast.lint.interpreter.frames import module_frame
 from holdfast.lint.interpreter.functions import FunctionRunner
 from holdfast.lint.interpreter.literals import LiteralEvaluator
 from holdfast.lint.interpreter.lookup import NameEvaluator
-from holdfast.lint.interpreter.state import InterpreterState
 from holdfast.lint.interpreter.statements import StatementExecutor
-from holdfast.lint.interpreter.values import UNKNOWN, UNKNOWN_OBJECT, TaintKind, TaintSource, Value
 from holdfast.lint.library import RANK_PARAMETERS
 from holdfast.lint.patterns import find_patterns
 from holdfast.lint.patterns.averages import find_means_of_means

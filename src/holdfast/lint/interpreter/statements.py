@@ -7,13 +7,29 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from holdfast.lint.divergence.alarms import ALARM_SET, insert_block
-from holdfast.lint.divergence.single_process import (
-    as_uniform,
-    checks_multiple_among_others,
-    checks_multiple_processes,
+from holdfast.lint.abstract_domain.effects import (
+    YIELD_MARKER,
+    Branch,
+    EffectPath,
+    ExitEffect,
+    FunctionCall,
+    LoopEffect,
+    Marker,
+    Try,
+    final_exit,
 )
-from holdfast.lint.interpreter.abstract_objects import (
+from holdfast.lint.abstract_domain.values import (
+    UNKNOWN,
+    TaintKind,
+    Value,
+    combine_values,
+    is_rank_only,
+    join_values,
+    merge_taint,
+    taint_value,
+    truth_value,
+)
+from holdfast.lint.abstract_state.abstract_objects import (
     FunctionObject,
     Instance,
     LibraryInstance,
@@ -21,7 +37,15 @@ from holdfast.lint.interpreter.abstract_objects import (
     RankTest,
     model_outputs,
 )
-from holdfast.lint.interpreter.arguments import Arguments, positional_arguments
+from holdfast.lint.abstract_state.arguments import Arguments, positional_arguments
+from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.alarms import ALARM_SET, insert_block
+from holdfast.lint.divergence.single_process import (
+    as_uniform,
+    checks_multiple_among_others,
+    checks_multiple_processes,
+)
 from holdfast.lint.interpreter.assignments import (
     assign,
     assign_round,
@@ -40,33 +64,9 @@ from holdfast.lint.interpreter.branch_merge import (
     taint_by_handler,
 )
 from holdfast.lint.interpreter.divergence_recorder import DivergenceRecorder
-from holdfast.lint.interpreter.effects import (
-    YIELD_MARKER,
-    Branch,
-    EffectPath,
-    ExitEffect,
-    FunctionCall,
-    LoopEffect,
-    Marker,
-    Try,
-    final_exit,
-)
-from holdfast.lint.interpreter.frames import Frame
 from holdfast.lint.interpreter.iteration import iterated_value
 from holdfast.lint.interpreter.narrowing import apply_narrowing, narrow
-from holdfast.lint.interpreter.state import InterpreterState
-from holdfast.lint.interpreter.values import (
-    UNKNOWN,
-    TaintKind,
-    Value,
-    combine_values,
-    is_rank_only,
-    join_values,
-    merge_taint,
-    taint_value,
-    truth_value,
-)
-from holdfast.lint.library.classes import UNSHARDED
+from holdfast.lint.library_models.classes import UNSHARDED
 from holdfast.lint.sources.modules import last_name
 
 _MAX_TEXT = 200

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.files import find_file_patterns
 from holdfast.lint.patterns.handles import HandleAnalysis
 from holdfast.lint.patterns.loops import find_loop_patterns

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.call_graph import resolve_callee, scope_of_function
 from holdfast.lint.patterns.scopes import CodeScope, Words, iter_scopes
 from holdfast.lint.sources.modules import Module, SymbolTable, dotted_name

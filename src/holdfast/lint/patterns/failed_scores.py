@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator
 
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.sources.modules import FUNCTIONS, Module, dotted_name, last_name
 
 #: Prefilter: an ``except`` followed closely by a zero.

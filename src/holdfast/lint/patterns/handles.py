@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from holdfast.lint import library
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.call_graph import resolve_callee
 from holdfast.lint.patterns.scopes import CodeScope, Words, argument, iter_scopes, walk_nodes
 from holdfast.lint.sources.modules import Function, Module

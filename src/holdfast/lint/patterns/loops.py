@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
 
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.call_graph import find_callers, resolve_callee, scope_of_function
 from holdfast.lint.patterns.scopes import LOOPS, CodeScope, walk_nodes
 from holdfast.lint.sources.modules import FUNCTIONS
@@ -67,10 +67,7 @@ def _synchronizations(
         return
     synchronization = _first_synchronization(scope, loop.body, tensors)
     if synchronization is not None:
-        home, node = synchronization
-        yield Divergence(
-            "hot-sync", home.location(node), scope.location(loop), ast.unparse(node), ()
-        )
+        yield _divergence(synchronization, scope, loop)
 
 
 def _step_synchronizations(scope: CodeScope) -> Iterator[Divergence]:
@@ -99,11 +96,15 @@ def _step_synchronizations(scope: CodeScope) -> Iterator[Divergence]:
                 _first_synchronization(caller, loop.body, results) if results else None
             )
             if synchronization is not None:
-                home, node = synchronization
-                yield Divergence(
-                    "hot-sync", home.location(node), caller.location(loop), ast.unparse(node), ()
-                )
+                yield _divergence(synchronization, caller, loop)
                 return
+
+
+def _divergence(
+    synchronization: tuple[CodeScope, ast.expr], scope: CodeScope, loop: ast.stmt
+) -> Divergence:
+    home, node = synchronization
+    return Divergence("hot-sync", home.location(node), scope.location(loop), ast.unparse(node), ())
 
 
 def _assigned_to(body: Sequence[ast.stmt], call: ast.Call) -> set[str]:

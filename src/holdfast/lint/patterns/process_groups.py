@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import PurePath
 
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.scopes import CodeScope, argument
 from holdfast.lint.sources.modules import Class, Function, Module, SymbolTable
 

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Collection, Iterator
 
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.patterns.call_graph import resolve_callee
 from holdfast.lint.patterns.scopes import CodeScope, Words, iter_scopes
 from holdfast.lint.sources.modules import Function, Module, SymbolTable, last_name

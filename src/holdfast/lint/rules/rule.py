@@ -10,8 +10,8 @@ import msgspec
 
 from holdfast.core.findings import Cause, Fact, Finding, Level, Subject, make_finding
 from holdfast.core.rank_table import SourceLine
-from holdfast.lint.divergence.records import Divergence
-from holdfast.lint.interpreter.values import TaintSource
+from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.abstract_domain.values import TaintSource
 from holdfast.lint.rules.edits import Edit
 from holdfast.report import source_findings as report
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.rules.edits import Edit, find_statement, parse_lines, single_assignment
 from holdfast.lint.sources.modules import dotted_name
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from holdfast.lint.interpreter.values import Value
+from holdfast.lint.abstract_domain.values import Value
 from holdfast.lint.sources.notebooks import Notebook
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

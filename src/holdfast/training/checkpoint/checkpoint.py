@@ -32,7 +32,7 @@ from holdfast.training.checkpoint.storage.retention import RetentionPolicy
 from holdfast.training.checkpoint.store_agreement import StoreAgreement, to_checkpoint_failed
 from holdfast.training.checkpoint.write_plan import SavePlanner
 from holdfast.training.checkpoint.writing import SaveTask
-from holdfast.training.collectives.group_info import GenerationCounter
+from holdfast.training.collectives.groups.group_info import GenerationCounter
 
 _log = logging.getLogger("holdfast.checkpoint")
 #: Save timeout: this factor times the longest save so far, within these bounds, in seconds.

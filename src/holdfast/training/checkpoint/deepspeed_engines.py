@@ -6,13 +6,13 @@ fixed, and its own unpickling reads them.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from holdfast.core.checkpoint_manifest import ManifestEntry, hash_file
 from holdfast.core.errors import CheckpointFailed
+from holdfast.training.checkpoint.storage.shard_files import sync_path
 
 _FOLDER = "deepspeed"
 
@@ -41,11 +41,7 @@ def save_engines(
 
 
 def _sync_and_hash(path: Path, folder: Path) -> ManifestEntry:
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync_path(path)
     return ManifestEntry(
         path=path.relative_to(folder).as_posix(), size=path.stat().st_size, xxh3=hash_file(path)
     )

@@ -40,7 +40,7 @@ from holdfast.core import settings, trace_file
 from holdfast.core.rank_sets import describe_ranks
 from holdfast.core.text import format_duration
 from holdfast.training.checkpoint.signal_listener import SIGNALS, SignalListener, terminate_by
-from holdfast.training.collectives.group_info import epoch, job_store
+from holdfast.training.collectives.groups.group_info import epoch, job_store
 
 #: Seconds after which a rank whose thread published no step counts as dead or frozen.
 AGREE_LIMIT_S = 5.0

@@ -15,8 +15,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-
 from holdfast import recorder
 from holdfast.core import checkpoint_manifest, settings
 from holdfast.core.checkpoint_manifest import Manifest
@@ -32,6 +30,7 @@ from holdfast.training.checkpoint.storage.backends import (
 from holdfast.training.checkpoint.storage.replication import Replicator, memory_backend
 from holdfast.training.checkpoint.storage.retention import RetentionPolicy, prune
 from holdfast.training.checkpoint.store_agreement import StoreAgreement
+from holdfast.training.process_rank import is_rank_zero
 
 MEMORY = "memory"
 _log = logging.getLogger("holdfast.checkpoint")
@@ -61,7 +60,7 @@ class CheckpointManager:
         self._policy = policy or RetentionPolicy()
         self._policy.check()
         memory = memory_backend(settings.read_path("HOLDFAST_TRACE")) if MEMORY in copies else None
-        if MEMORY in copies and memory is None and _is_rank_zero():
+        if MEMORY in copies and memory is None and is_rank_zero():
             _log.warning("copies=['memory'] has no effect: it requires `holdfast run`")
         self._shared = Replicator(
             self.root, list(_copy_backends(self.root, copies)), lambda _: self._policy
@@ -80,7 +79,7 @@ class CheckpointManager:
         emergency.record_save_duration(manifest.at - manifest.began)
         if _is_local_rank_zero():
             self._memory.offer(manifest.step)
-        if _is_rank_zero():
+        if is_rank_zero():
             self._shared.offer(manifest.step)
             threading.Thread(target=self._prune, name="holdfast retention", daemon=True).start()
 
@@ -109,7 +108,7 @@ class CheckpointManager:
             emergency.record_save_duration(manifest.at - manifest.began)
         if before is not None:
             local = [memory] if memory is not None and _is_local_rank_zero() else []
-            for backend in [*local, *([self.root, *backends] if _is_rank_zero() else [])]:
+            for backend in [*local, *([self.root, *backends] if is_rank_zero() else [])]:
                 with suppress(StorageUnusable):
                     for message in quarantine_from(backend, before):
                         _log.warning("%s", message)
@@ -166,12 +165,6 @@ def _copy_backends(
             )
         seen_names.add(backend.name)
         yield backend
-
-
-def _is_rank_zero() -> bool:
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank() == 0
-    return not settings.read_setting("RANK").value
 
 
 def _is_local_rank_zero() -> bool:

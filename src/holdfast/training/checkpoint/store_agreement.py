@@ -19,7 +19,7 @@ from holdfast.core.errors import CheckpointFailed, HoldfastError
 from holdfast.core.rank_sets import describe_ranks
 from holdfast.core.text import format_duration
 from holdfast.training import in_process_restart
-from holdfast.training.collectives.group_info import epoch, generation, job_store
+from holdfast.training.collectives.groups.group_info import epoch, generation, job_store
 from holdfast.training.store_wait import wait_until
 
 #: Maximum wait after the script has ended, in seconds: the other ranks may be gone.

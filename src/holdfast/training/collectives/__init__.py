@@ -11,7 +11,7 @@ from holdfast.training.collectives.coalesced import all_reduce_many
 from holdfast.training.collectives.compression import compress
 from holdfast.training.collectives.consistency import lockstep
 from holdfast.training.collectives.gather import all_gather, reduce_scatter
-from holdfast.training.collectives.group_rebuild import rebuild
+from holdfast.training.collectives.groups.group_rebuild import rebuild
 from holdfast.training.collectives.hierarchy import Hierarchy
 from holdfast.training.collectives.metric_states import synced
 from holdfast.training.collectives.metrics import sync_metrics

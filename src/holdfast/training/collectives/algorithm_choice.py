@@ -19,17 +19,17 @@ import torch
 import torch.distributed as dist
 
 from holdfast.training.collectives import timeout_history
-from holdfast.training.collectives.algorithms.reduction import Operation
 from holdfast.training.collectives.algorithms.selection import (
     ONE_CALL,
     ReduceAlgorithm,
     candidate_algorithms,
     reduce_in_chunks,
 )
-from holdfast.training.collectives.arrivals import BoundedCall
 from holdfast.training.collectives.backend_calls import start_all_reduce
 from holdfast.training.collectives.bounded_wait import poll_until, wait_for_works
-from holdfast.training.collectives.group_info import GroupState
+from holdfast.training.collectives.groups.arrivals import BoundedCall
+from holdfast.training.collectives.groups.group_info import GroupState
+from holdfast.training.collectives.reduction import Operation
 from holdfast.training.collectives.scratch import drop_scratch
 
 #: Turns of each algorithm; the first is not counted, because it creates connections and memory.

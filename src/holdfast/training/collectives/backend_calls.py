@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from holdfast.training.collectives.algorithms.reduction import Operation
-from holdfast.training.collectives.group_info import GroupState
+from holdfast.training.collectives.groups.group_info import GroupState
+from holdfast.training.collectives.reduction import Operation
 
 
 def start_all_reduce(flat: torch.Tensor, op: Operation, state: GroupState) -> dist.Work:

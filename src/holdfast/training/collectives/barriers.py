@@ -10,10 +10,10 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from holdfast.core.errors import InvalidValue
 from holdfast.training.collectives import timeouts
-from holdfast.training.collectives.arrivals import arrival_timeout, ranks_without_key
 from holdfast.training.collectives.backend_calls import start_all_reduce
 from holdfast.training.collectives.bounded_wait import begin_call, wait_for_works
-from holdfast.training.collectives.group_info import state_of
+from holdfast.training.collectives.groups.arrivals import arrival_timeout, ranks_without_key
+from holdfast.training.collectives.groups.group_info import state_of
 from holdfast.training.store_wait import wait_until
 
 #: Longest pause between two polls of the store, in seconds.

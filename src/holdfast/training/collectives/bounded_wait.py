@@ -25,19 +25,18 @@ import torch.distributed as dist
 from holdfast.core.errors import CollectiveFailed, CollectiveTimeout, InvalidValue, UsageError
 from holdfast.core.rank_sets import describe_ranks
 from holdfast.core.text import format_duration
-from holdfast.training.collectives import failures, timeouts
-from holdfast.training.collectives.arrivals import (
+from holdfast.training.collectives import call_signatures, failures, timeouts
+from holdfast.training.collectives.backend_calls import SUM_OPTIONS, start_all_reduce
+from holdfast.training.collectives.call_text import first_line
+from holdfast.training.collectives.call_with_timeout import CallTimedOut, call_with_timeout
+from holdfast.training.collectives.groups.arrivals import (
     BoundedCall,
     announce_arrival,
     announced_calls,
     arrival_timeout,
     missing_ranks,
 )
-from holdfast.training.collectives.backend_calls import SUM_OPTIONS, start_all_reduce
-from holdfast.training.collectives.call_text import first_line
-from holdfast.training.collectives.call_with_timeout import CallTimedOut, call_with_timeout
-from holdfast.training.collectives.group_info import GroupState
-from holdfast.training.collectives.shared_memory import call_signatures
+from holdfast.training.collectives.groups.group_info import GroupState
 from holdfast.training.store_wait import wait_until
 
 _T = TypeVar("_T")

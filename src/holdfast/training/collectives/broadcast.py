@@ -15,7 +15,7 @@ from holdfast.training.collectives.bounded_wait import (
     wait_for_works,
 )
 from holdfast.training.collectives.call_text import dtype_name
-from holdfast.training.collectives.group_info import GroupState, state_of
+from holdfast.training.collectives.groups.group_info import GroupState, state_of
 from holdfast.training.collectives.scratch import PendingCopy, copy_back_in_order
 from holdfast.training.collectives.validation import find_chunk_refusal, find_refusal
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from holdfast.training.collectives.algorithms.reduction import Operation
+from holdfast.training.collectives.reduction import Operation
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -18,10 +18,10 @@ import torch.distributed as dist
 
 from holdfast.training import packing_extension
 from holdfast.training.collectives import algorithm_choice
-from holdfast.training.collectives.algorithms.reduction import Operation
 from holdfast.training.collectives.bounded_wait import begin_call
 from holdfast.training.collectives.call_text import dtype_name, operation_name
-from holdfast.training.collectives.group_info import state_of
+from holdfast.training.collectives.groups.group_info import state_of
+from holdfast.training.collectives.reduction import Operation
 from holdfast.training.collectives.validation import find_refusal
 
 #: Flattening as in DistributedDataParallel and FSDP.

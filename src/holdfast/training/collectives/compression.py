@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from holdfast.core.errors import InvalidValue
 from holdfast.training.collectives.backend_calls import start_all_reduce
 from holdfast.training.collectives.bounded_wait import begin_call, wait_for_works
-from holdfast.training.collectives.group_info import state_of
+from holdfast.training.collectives.groups.group_info import state_of
 
 CompressionKind = Literal["fp16", "bf16", "powersgd"]
 #: Chosen automatically. PowerSGD loses too much precision for that and must be requested.

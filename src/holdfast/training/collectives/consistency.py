@@ -19,11 +19,11 @@ import torch.distributed as dist
 
 from holdfast.core.errors import InvalidValue, RanksOutOfSync
 from holdfast.core.rank_sets import describe_ranks
-from holdfast.training.collectives.arrivals import BoundedCall
 from holdfast.training.collectives.backend_calls import start_all_reduce
 from holdfast.training.collectives.bounded_wait import begin_call, poll_until, wait_for_works
-from holdfast.training.collectives.group_creation import create_companion_group
-from holdfast.training.collectives.group_info import GroupState, state_of
+from holdfast.training.collectives.groups.arrivals import BoundedCall
+from holdfast.training.collectives.groups.group_creation import create_companion_group
+from holdfast.training.collectives.groups.group_info import GroupState, state_of
 
 #: Timeout for a rank that has not entered a check when the others are at the next one.
 LOCKSTEP_LIMIT_S = 300.0

@@ -17,12 +17,12 @@ import torch.distributed as dist
 
 from holdfast.core.errors import CollectiveMismatch, CollectiveTimeout, GroupBroken
 from holdfast.core.rank_sets import describe_ranks
-from holdfast.training.collectives.arrivals import (
+from holdfast.training.collectives.groups.arrivals import (
     BoundedCall,
     announce_arrival,
     announced_calls,
 )
-from holdfast.training.collectives.group_info import GroupState
+from holdfast.training.collectives.groups.group_info import GroupState
 
 #: Ranks that wait in the call announce their signature within this many seconds.
 _ANNOUNCED_WITHIN_S = 1.5

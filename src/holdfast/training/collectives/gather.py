@@ -17,8 +17,6 @@ import torch
 import torch.distributed as dist
 
 from holdfast.training.collectives import algorithm_choice
-from holdfast.training.collectives.algorithms.reduction import Operation, can_fold, fold
-from holdfast.training.collectives.arrivals import BoundedCall
 from holdfast.training.collectives.backend_calls import (
     as_bytes,
     as_reduce_op,
@@ -35,7 +33,9 @@ from holdfast.training.collectives.bounded_wait import (
 )
 from holdfast.training.collectives.broadcast import CHUNK_BYTES, WINDOW
 from holdfast.training.collectives.call_text import dtype_name, operation_name
-from holdfast.training.collectives.group_info import GroupState, state_of
+from holdfast.training.collectives.groups.arrivals import BoundedCall
+from holdfast.training.collectives.groups.group_info import GroupState, state_of
+from holdfast.training.collectives.reduction import Operation, can_fold, fold
 from holdfast.training.collectives.scratch import PendingCopy, copy_back_in_order
 from holdfast.training.collectives.shared_memory import transport
 from holdfast.training.collectives.validation import find_refusal

@@ -19,7 +19,6 @@ import torch.distributed as dist
 
 from holdfast.core.errors import InternalError, InvalidValue
 from holdfast.training.collectives.algorithms.selection import CHUNK, WINDOW, reduce_in_one_call
-from holdfast.training.collectives.arrivals import BoundedCall
 from holdfast.training.collectives.backend_calls import (
     start_all_reduce,
     start_broadcast,
@@ -31,9 +30,10 @@ from holdfast.training.collectives.bounded_wait import (
     wait_for_works,
 )
 from holdfast.training.collectives.call_text import dtype_name
-from holdfast.training.collectives.group_creation import create_companion_group, create_group
-from holdfast.training.collectives.group_info import GroupState, state_of
-from holdfast.training.collectives.rank_hosts import host_layout
+from holdfast.training.collectives.groups.arrivals import BoundedCall
+from holdfast.training.collectives.groups.group_creation import create_companion_group, create_group
+from holdfast.training.collectives.groups.group_info import GroupState, state_of
+from holdfast.training.collectives.groups.rank_hosts import host_layout
 from holdfast.training.collectives.scratch import copy_back, scratch_copy
 from holdfast.training.collectives.validation import find_chunk_refusal, find_refusal
 

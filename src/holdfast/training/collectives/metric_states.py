@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from holdfast.core.errors import MissingExtra
 from holdfast.training.collectives.coalesced import all_reduce_many
-from holdfast.training.collectives.group_info import state_of
+from holdfast.training.collectives.groups.group_info import state_of
 
 if TYPE_CHECKING:
     from torchmetrics import Metric

@@ -24,14 +24,14 @@ import torch.distributed as dist
 
 from holdfast.core.errors import InvalidValue
 from holdfast.core.rank_sets import describe_ranks
-from holdfast.training.collectives.arrivals import BoundedCall
 from holdfast.training.collectives.backend_calls import (
     start_all_gather,
     start_all_to_all,
     uses_gloo,
 )
 from holdfast.training.collectives.bounded_wait import begin_call, poll_until, wait_for_works
-from holdfast.training.collectives.group_info import state_of
+from holdfast.training.collectives.groups.arrivals import BoundedCall
+from holdfast.training.collectives.groups.group_info import state_of
 
 #: Numbers before the values: their count, two halves of their names' checksum, and 1 if invalid.
 _HEADER = 4

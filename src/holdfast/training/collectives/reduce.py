@@ -17,7 +17,6 @@ from holdfast.core.errors import (
     GroupBroken,
 )
 from holdfast.training.collectives import algorithm_choice
-from holdfast.training.collectives.algorithms.reduction import Operation
 from holdfast.training.collectives.algorithms.selection import (
     CHUNK,
     WINDOW,
@@ -25,14 +24,15 @@ from holdfast.training.collectives.algorithms.selection import (
     reduce_in_chunks,
     reduce_in_one_call,
 )
-from holdfast.training.collectives.arrivals import BoundedCall
 from holdfast.training.collectives.bounded_wait import (
     begin_call,
     try_small_sum,
     wait_for_all_ranks,
 )
 from holdfast.training.collectives.call_text import dtype_name, operation_name
-from holdfast.training.collectives.group_info import state_of
+from holdfast.training.collectives.groups.arrivals import BoundedCall
+from holdfast.training.collectives.groups.group_info import state_of
+from holdfast.training.collectives.reduction import Operation
 from holdfast.training.collectives.timeouts import MIN_MEASURED_BYTES
 from holdfast.training.collectives.validation import find_chunk_refusal, find_refusal
 

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator
 import torch
 import torch.distributed as dist
 
-from holdfast.training.collectives.arrivals import BoundedCall
-from holdfast.training.collectives.group_info import GroupState
+from holdfast.training.collectives.groups.arrivals import BoundedCall
+from holdfast.training.collectives.groups.group_info import GroupState
 
 #: A started operation, the tensor on which it runs, and the one to which its result is copied;
 #: nothing is copied if both are the same object.

@@ -30,10 +30,14 @@ from holdfast.core.collective_history import CollectiveAdvice, CollectiveHistory
 from holdfast.core.errors import InvalidValue, MissingFile
 from holdfast.core.text import format_duration, os_error_reason
 from holdfast.core.trace_file import process_start_ticks
-from holdfast.training.collectives import rank_hosts
-from holdfast.training.collectives.arrivals import BoundedCall, arrival_timeout, find_call_site
 from holdfast.training.collectives.call_with_timeout import CallTimedOut, call_with_timeout
-from holdfast.training.collectives.group_info import GroupState
+from holdfast.training.collectives.groups import rank_hosts
+from holdfast.training.collectives.groups.arrivals import (
+    BoundedCall,
+    arrival_timeout,
+    find_call_site,
+)
+from holdfast.training.collectives.groups.group_info import GroupState
 from holdfast.training.store_wait import wait_until
 
 CallOutcome = Literal["well", "timeout", "failed"]

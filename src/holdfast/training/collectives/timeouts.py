@@ -26,9 +26,9 @@ from holdfast.core.errors import HoldfastError, InvalidValue, MissingFile, Unkno
 from holdfast.core.measurements.fit import AlphaBetaFit
 from holdfast.core.text import os_error_reason
 from holdfast.training.collectives import timeout_history
-from holdfast.training.collectives.arrivals import BoundedCall, find_call_site
-from holdfast.training.collectives.group_info import GroupState
-from holdfast.training.collectives.rank_hosts import known_host_layout
+from holdfast.training.collectives.groups.arrivals import BoundedCall, find_call_site
+from holdfast.training.collectives.groups.group_info import GroupState
+from holdfast.training.collectives.groups.rank_hosts import known_host_layout
 
 #: Smaller calls measure latency, not bandwidth.
 MIN_MEASURED_BYTES = 1 << 20

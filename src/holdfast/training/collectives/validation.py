@@ -7,27 +7,13 @@ from functools import lru_cache
 import torch
 import torch.distributed as dist
 
-from holdfast.training.collectives.algorithms.reduction import Operation
 from holdfast.training.collectives.call_text import dtype_name, reduce_op_name
-from holdfast.training.collectives.group_info import GroupState
+from holdfast.training.collectives.groups.group_info import GroupState
+from holdfast.training.collectives.reduction import FOLDED_DTYPES, Operation
 
 _BITWISE = (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR)
 #: What gloo reduces (torch 2.13); it moves the other dtypes but cannot reduce them.
-_GLOO_REDUCES = frozenset(
-    {
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
-        torch.int8,
-        torch.uint8,
-        torch.int32,
-        torch.int64,
-        torch.bool,
-        torch.complex64,
-        torch.complex128,
-    }
-)
+_GLOO_REDUCES = FOLDED_DTYPES | {torch.bool, torch.complex64, torch.complex128}
 
 
 def find_refusal(

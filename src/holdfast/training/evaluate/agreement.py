@@ -18,13 +18,13 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from holdfast.core.errors import CollectiveTimeout, HoldfastError, WorldError
 from holdfast.training.collectives import failures, timeout_history
-from holdfast.training.collectives.group_info import (
+from holdfast.training.collectives.groups.group_info import (
     GenerationCounter,
     epoch,
     job_store,
     state_of,
 )
-from holdfast.training.collectives.group_rebuild import rebuild
+from holdfast.training.collectives.groups.group_rebuild import rebuild
 from holdfast.training.collectives.reduce import all_reduce
 from holdfast.training.evaluate.decision import (
     DatasetTally,

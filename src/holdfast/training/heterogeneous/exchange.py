@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from holdfast.training.collectives.barriers import agree
 from holdfast.training.collectives.gather import all_gather
-from holdfast.training.collectives.group_info import state_of
+from holdfast.training.collectives.groups.group_info import state_of
 
 _T = TypeVar("_T")
 #: Lengths are rounded up to a power of two, so that only a few sizes occur.

@@ -16,7 +16,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.core.errors import InvalidValue
-from holdfast.training.collectives.group_info import state_of
+from holdfast.training.collectives.groups.group_info import state_of
 from holdfast.training.collectives.hierarchy import Hierarchy
 from holdfast.training.heterogeneous.gpu_kinds import RankSpeeds
 

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from holdfast.core.errors import InvalidValue
-from holdfast.training.collectives.group_info import state_of
+from holdfast.training.collectives.groups.group_info import state_of
 from holdfast.training.collectives.reduce import all_reduce
 from holdfast.training.heterogeneous.exchange import is_single_process
 

@@ -11,10 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import torch.distributed as dist
-
-from holdfast.core import settings
 from holdfast.core.text import format_duration, pluralize
+from holdfast.training.process_rank import is_rank_zero
 from holdfast.training.sinks import Sink
 
 #: A sink is disabled after this many failures in a row, or once a write takes this long.
@@ -68,7 +66,7 @@ class BackgroundSink:
 
         Values are read immediately: for a GPU tensor this waits for the GPU.
         """
-        if self._closed or not self._workers or not _is_rank_zero():
+        if self._closed or not self._workers or not is_rank_zero():
             return
         values = dict(self._numbers(metrics))
         for worker in self._workers:
@@ -237,12 +235,6 @@ def _run_caught(action: Callable[[], None]) -> BaseException | None:
     except BaseException as error:  # noqa: BLE001 - sys.exit must not end the thread silently
         return error
     return None
-
-
-def _is_rank_zero() -> bool:
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank() == 0
-    return not settings.read_setting("RANK").value
 
 
 def _first_line(error: BaseException) -> str:

@@ -19,7 +19,7 @@ from holdfast.training.collectives import algorithm_choice
 from holdfast.training.collectives.algorithm_choice import ReduceChoices
 from holdfast.training.collectives.algorithms.selection import CHUNK, candidate_algorithms
 from holdfast.training.collectives.bounded_wait import begin_call
-from holdfast.training.collectives.group_info import state_of
+from holdfast.training.collectives.groups.group_info import state_of
 from tests.unit.training.collectives.ranks import run
 
 CASES = st.tuples(

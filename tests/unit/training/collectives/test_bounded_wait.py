@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast import comm
 from holdfast.core.errors import CollectiveFailed, CollectiveTimeout, GroupBroken, InvalidValue
-from holdfast.training.collectives.group_info import GroupState
+from holdfast.training.collectives.groups.group_info import GroupState
 from tests.unit.training.collectives.ranks import run
 
 LATE_S = 0.3

@@ -120,7 +120,7 @@ def count_calls(rank: int) -> Any:
     for metric in reference.values():
         metric.process_group = group
     expected = {name: metric.compute().item() for name, metric in reference.items()}
-    from holdfast.training.collectives.group_info import state_of
+    from holdfast.training.collectives.groups.group_info import state_of
 
     before = state_of(group).calls
     with comm.synced(metrics, group, timeout=20):

@@ -19,7 +19,7 @@ from holdfast.core.errors import (
     HoldfastError,
     InvalidValue,
 )
-from holdfast.training.collectives import rank_hosts
+from holdfast.training.collectives.groups import rank_hosts
 from tests.unit.training.collectives.ranks import run
 
 SIZE = 3

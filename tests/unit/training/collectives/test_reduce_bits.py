@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.training.collectives.algorithms import exchange
 from holdfast.training.collectives.bounded_wait import begin_call
-from holdfast.training.collectives.group_info import state_of
+from holdfast.training.collectives.groups.group_info import state_of
 from holdfast.training.collectives.shared_memory import transport
 from holdfast.training.collectives.shared_memory.transport import shared_tensor
 from tests.unit.training.collectives.ranks import run

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from holdfast.training.collectives.algorithms.reduction import can_fold, fold
+from holdfast.training.collectives.reduction import can_fold, fold
 
 SUM, AVG, MAX = dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX
 

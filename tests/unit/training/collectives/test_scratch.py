@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from holdfast.training.collectives.arrivals import BoundedCall
-from holdfast.training.collectives.group_info import GroupState
+from holdfast.training.collectives.groups.arrivals import BoundedCall
+from holdfast.training.collectives.groups.group_info import GroupState
 from holdfast.training.collectives.scratch import (
     PendingCopy,
     ReusableScratch,

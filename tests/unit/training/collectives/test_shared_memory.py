@@ -16,9 +16,9 @@ import torch.distributed as dist
 
 from holdfast.core.errors import CollectiveFailed, CollectiveTimeout, GroupBroken, InvalidValue
 from holdfast.training.collectives import bounded_wait
-from holdfast.training.collectives.arrivals import announce_arrival
 from holdfast.training.collectives.bounded_wait import begin_call
-from holdfast.training.collectives.group_info import job_store, state_of
+from holdfast.training.collectives.groups.arrivals import announce_arrival
+from holdfast.training.collectives.groups.group_info import job_store, state_of
 from holdfast.training.collectives.shared_memory import areas, transport
 from holdfast.training.collectives.shared_memory.peers import PeerProcesses
 from holdfast.training.collectives.shared_memory.transport import shared_tensor

@@ -18,7 +18,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from holdfast import comm
 from holdfast.core.errors import CollectiveTimeout, GroupBroken
-from holdfast.training.collectives import call_with_timeout, group_info
+from holdfast.training.collectives import call_with_timeout
+from holdfast.training.collectives.groups import group_info
 from tests.unit.training.collectives.ranks import run
 
 SERVER = """

@@ -17,10 +17,11 @@ import torch.distributed as dist
 import holdfast
 from holdfast.core.collective_history import CollectiveHistory, parse_history
 from holdfast.core.errors import CollectiveTimeout
-from holdfast.training.collectives import rank_hosts, timeout_history
+from holdfast.training.collectives import timeout_history
 from holdfast.training.collectives import timeouts as collectives_timeouts
 from holdfast.training.collectives.algorithm_choice import ReduceChoices
-from holdfast.training.collectives.group_info import state_of
+from holdfast.training.collectives.groups import rank_hosts
+from holdfast.training.collectives.groups.group_info import state_of
 from tests.unit.training.collectives.ranks import run
 
 STATE = SimpleNamespace(epoch=1, name="0", group=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.sync.rank_guarded_collective import RANK_GUARDED_COLLECTIVE
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.rules.rule import Rule, RuleTier
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.environment.variable_set_too_late import VARIABLE_SET_TOO_LATE
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.rules.rule import Rule, RuleTier, short_location
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from holdfast.causes.environment.variable_never_read import VARIABLE_NEVER_READ
 from holdfast.core.findings import Finding, Level
 from holdfast.core.variable_table import closest_name
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.rules.edits import Edit
 from holdfast.lint.rules.rule import Rule, RuleTier
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.checkpoint.checkpoint_runs_code import CHECKPOINT_RUNS_CODE
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.rules.rule import Rule, RuleTier
 
 

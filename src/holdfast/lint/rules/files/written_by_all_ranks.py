@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.data.file_written_by_all_ranks import FILE_WRITTEN_BY_ALL_RANKS
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.rules.rule import Rule, RuleTier
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.process.group_left_at_exit import GROUP_LEFT_AT_EXIT
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.rules.rule import Rule, RuleTier
 
 

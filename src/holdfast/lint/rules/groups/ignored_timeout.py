@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.environment.nccl_timeout_ignored import NCCL_TIMEOUT_IGNORED
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.rules.files.unread_variable import audit_finding
 from holdfast.lint.rules.rule import Rule, RuleTier
 

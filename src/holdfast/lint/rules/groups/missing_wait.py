@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.sync.result_used_too_early import RESULT_USED_TOO_EARLY
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.rules.rule import Rule, RuleTier
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.numerics.replicas_diverge import REPLICAS_DIVERGE
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.rules.rule import Rule, RuleTier, short_location
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.sync.p2p_without_partner import P2P_WITHOUT_PARTNER
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.rules.rule import Rule, RuleTier, short_location
 
 

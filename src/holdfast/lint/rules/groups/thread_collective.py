@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.sync.collective_order_inversion import COLLECTIVE_ORDER_INVERSION
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.rules.rule import Rule, RuleTier
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.data.ranks_draw_the_same import RANKS_DRAW_THE_SAME
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.rules.rule import Rule, RuleTier, short_location
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.numerics.failed_evaluation_counted import FAILED_EVALUATION_COUNTED
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.rules.rule import Rule, RuleTier
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.performance.gpu_awaited_each_step import GPU_AWAITED_EACH_STEP
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.rules.rule import Rule, RuleTier, short_location
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.configuration.local_rank_as_global import LOCAL_RANK_AS_GLOBAL
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.rules.rule import Rule, RuleTier
 
 

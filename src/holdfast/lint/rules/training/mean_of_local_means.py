@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.numerics.mean_of_local_means import MEAN_OF_LOCAL_MEANS
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.rules.rule import Rule, RuleTier, short_location
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.data.data_not_shared_out import DATA_NOT_SHARED_OUT
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.rules.rule import Rule, RuleTier
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.data.sampler_epoch_not_set import SAMPLER_EPOCH_NOT_SET
-from holdfast.lint.divergence.records import Divergence
+from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.rules.rule import Rule, RuleTier
 from holdfast.lint.rules.set_epoch_fix import set_epoch_edit
 

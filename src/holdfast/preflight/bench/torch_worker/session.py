@@ -30,7 +30,7 @@ from holdfast.preflight.bench.torch_worker import timing_loop
 from holdfast.preflight.bench.torch_worker.calls import BenchCase, CallBench
 from holdfast.preflight.bench.torch_worker.pairs import measure_pairs
 from holdfast.training.collectives import algorithm_choice
-from holdfast.training.collectives.rank_hosts import host_identity
+from holdfast.training.collectives.groups.rank_hosts import host_identity
 
 #: Calls after which holdfast.comm has selected an algorithm: trials of four, and the agreement.
 _TUNING_CALLS = 4 * algorithm_choice.TURNS + 1

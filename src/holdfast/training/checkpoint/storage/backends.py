@@ -23,7 +23,7 @@ from holdfast.core.checkpoint_manifest import Manifest, ManifestEntry
 from holdfast.core.errors import CheckpointUnreadable, HoldfastError, MissingExtra, StorageUnusable
 from holdfast.core.text import one_line
 from holdfast.training.checkpoint.storage import commit
-from holdfast.training.checkpoint.storage.shard_files import sync_folder
+from holdfast.training.checkpoint.storage.shard_files import sync_path
 
 _CHUNK_BYTES = 4 << 20
 #: Free memory required, as a multiple: data loaders crash when /dev/shm is full.
@@ -123,7 +123,7 @@ class FolderBackend:
     def commit(self, staging: Path, manifest: Manifest) -> Path:
         """Commit a staging folder, replacing one of its step. Raises OSError, MissingFile."""
         for folder in {path.parent for path in staging.rglob("*")}:
-            sync_folder(folder)
+            sync_path(folder)
         return commit.commit_checkpoint(staging, manifest)
 
     def fetch(self, manifest: Manifest, entry: ManifestEntry, target_folder: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from holdfast.core import checkpoint_manifest
 from holdfast.core.checkpoint_manifest import Manifest
-from holdfast.training.checkpoint.storage.shard_files import sync_folder
+from holdfast.training.checkpoint.storage.shard_files import sync_path
 
 REMOVING = ".removing-"
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
@@ -39,13 +39,13 @@ def commit_checkpoint(staged: Path, manifest: Manifest) -> Path:
     final = root / checkpoint_manifest.folder_name(manifest.step)
     checkpoint_manifest.write_manifest(staged, manifest)
     for folder in (*(path for path in staged.rglob("*") if path.is_dir()), staged):
-        sync_folder(folder)
+        sync_path(folder)
     if final.exists():
         _exchange(staged, final)
         discard(staged)
     else:
         staged.rename(final)
-    sync_folder(root)
+    sync_path(root)
     return final
 
 

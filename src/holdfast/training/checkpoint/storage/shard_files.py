@@ -248,9 +248,9 @@ def write_bytes(path: Path, data: bytes) -> ManifestEntry:
     return file.entry
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable. Raises OSError."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def sync_path(path: Path) -> None:
+    """Make the content of a file, or the names in a folder, durable. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     finally:

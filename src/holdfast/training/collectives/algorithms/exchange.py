@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import torch
 
-from holdfast.training.collectives.algorithms.reduction import Operation, fold
-from holdfast.training.collectives.arrivals import BoundedCall
 from holdfast.training.collectives.backend_calls import start_all_to_all
 from holdfast.training.collectives.bounded_wait import wait_for_works
+from holdfast.training.collectives.groups.arrivals import BoundedCall
+from holdfast.training.collectives.reduction import Operation, fold
 
 
 def reduce_by_exchange(flat: torch.Tensor, op: Operation, call: BoundedCall) -> None:
     """Reduce a contiguous one-dimensional tensor in place; all ranks get the same bits.
 
-    Supports what :func:`holdfast.training.collectives.algorithms.reduction.can_fold` does. Needs
+    Supports what :func:`holdfast.training.collectives.reduction.can_fold` does. Needs
     memory for two tensors per rank.
 
     Raises:

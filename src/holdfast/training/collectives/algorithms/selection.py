@@ -13,10 +13,10 @@ from typing import NamedTuple
 import torch
 
 from holdfast.training.collectives.algorithms.exchange import reduce_by_exchange
-from holdfast.training.collectives.algorithms.reduction import Operation, can_fold
-from holdfast.training.collectives.arrivals import BoundedCall
 from holdfast.training.collectives.backend_calls import start_all_reduce, uses_gloo
 from holdfast.training.collectives.bounded_wait import wait_for_works
+from holdfast.training.collectives.groups.arrivals import BoundedCall
+from holdfast.training.collectives.reduction import Operation, can_fold
 from holdfast.training.collectives.scratch import (
     PendingCopy,
     copy_back,

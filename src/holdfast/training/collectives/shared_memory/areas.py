@@ -24,15 +24,15 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from holdfast.core.errors import CollectiveFailed, InvalidValue
 from holdfast.training.collectives import failures
-from holdfast.training.collectives.arrivals import BoundedCall
 from holdfast.training.collectives.bounded_wait import poll_until
-from holdfast.training.collectives.rank_hosts import host_layout
-from holdfast.training.collectives.shared_memory.peers import PeerProcesses, process_identity
-from holdfast.training.collectives.shared_memory.segments import (
+from holdfast.training.collectives.groups.arrivals import BoundedCall
+from holdfast.training.collectives.groups.rank_hosts import host_layout
+from holdfast.training.collectives.groups.segments import (
     create_segment,
     make_private,
     preserves_store_order,
 )
+from holdfast.training.collectives.shared_memory.peers import PeerProcesses, process_identity
 
 #: Timeout for mapping a segment once all ranks have arrived. If one dies meanwhile, the others wait
 #: this long and then continue without the segment.

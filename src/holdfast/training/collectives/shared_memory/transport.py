@@ -17,11 +17,11 @@ import torch
 import torch.distributed as dist
 
 from holdfast.core.errors import InternalError, InvalidValue
-from holdfast.training.collectives.algorithms.reduction import Operation, can_fold, fold
-from holdfast.training.collectives.arrivals import BoundedCall
 from holdfast.training.collectives.bounded_wait import begin_call
 from holdfast.training.collectives.call_text import dtype_name
-from holdfast.training.collectives.group_info import state_of
+from holdfast.training.collectives.groups.arrivals import BoundedCall
+from holdfast.training.collectives.groups.group_info import state_of
+from holdfast.training.collectives.reduction import Operation, can_fold, fold
 from holdfast.training.collectives.shared_memory.areas import (
     SharedMemory,
     SharedViews,

@@ -1,0 +1,41 @@
+"""A divergence: a line where ranks may take different paths, as rules judge it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.core.rank_table import SourceLine
+from holdfast.lint.abstract_domain.effects import Operation
+from holdfast.lint.abstract_domain.values import Taint, is_rank_only
+
+
+class Divergence(msgspec.Struct, frozen=True):
+    """A line where ranks may diverge.
+
+    ``kind`` is ``branch``, ``exit``, ``loop``, ``order``, ``except``, ``swallowed``, ``root``,
+    ``shape``, ``ranks``, ``thread``, ``paired``, ``undecided``, or the name of a marker or pattern.
+    ``location`` is the line at fault, ``guard`` the test with its ``text``, ``sources`` the taint
+    of the test, ``op`` the first collective that not all ranks enter, ``call_chain`` the calls that
+    lead to it. ``barrier``: a barrier follows. ``detail``: the statement that leaves (``return``),
+    or other text for the message.
+    """
+
+    kind: str
+    location: SourceLine
+    guard: SourceLine
+    text: str
+    sources: Taint
+    op: Operation | None = None
+    call_chain: tuple[SourceLine, ...] = ()
+    detail: str = ""
+    barrier: bool = False
+
+    @property
+    def op_kind(self) -> str:
+        """Return the kind of ``op``; empty without one."""
+        return self.op.kind if self.op is not None else ""
+
+    @property
+    def is_rank_only(self) -> bool:
+        """Return True if the divergence depends on nothing but the rank."""
+        return is_rank_only(self.sources)

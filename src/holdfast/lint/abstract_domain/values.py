@@ -1,0 +1,326 @@
+"""Abstract values: why content, length or order may differ between ranks, and possible objects."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+_Object = TypeVar("_Object")
+#: Maximum number of sources per taint; more add nothing for the reader.
+_MAX_SOURCES = 3
+#: Maximum number of objects per value; :data:`UNKNOWN_OBJECT` replaces the rest.
+MAX_OBJECTS = 6
+
+
+class TaintKind(StrEnum):
+    """Why a value differs between ranks."""
+
+    RANK = "rank"
+    LOCAL_RANK = "local rank"
+    DATA = "data"
+    NAMED = "data, judged by name"
+    FAULT = "exception"
+    TIME = "time"
+    CLOCK = "clock"
+    FILES = "files"
+    HOST = "host or process"
+    OWN = "element selected by rank"
+    ORDER = "order"
+
+
+class TaintSource(msgspec.Struct, frozen=True):
+    """Where a difference between ranks originates: a call, an attribute, an exception."""
+
+    kind: TaintKind
+    file: str
+    line: int
+    text: str
+
+
+Taint = tuple[TaintSource, ...]
+#: Kinds that do not propagate through attributes, conditions and library calls: nearly all file
+#: systems are shared; times, host names and process ids are rarely compared; and elements selected
+#: by rank are usually equal in what controls the flow.
+_TRANSIENT = frozenset({
+    TaintKind.FILES, TaintKind.TIME, TaintKind.FAULT, TaintKind.HOST, TaintKind.OWN,
+    TaintKind.NAMED,
+})  # fmt: skip
+
+
+#: Taint by a rank's number; and by an element that it selects.
+RANK_KINDS = frozenset({TaintKind.RANK, TaintKind.LOCAL_RANK})
+RANK_OR_SELECTED = RANK_KINDS | {TaintKind.OWN}
+
+
+def persistent_taint(sources: Taint) -> Taint:
+    """Return the sources that propagate beyond the next test."""
+    if not sources or not any(source.kind in _TRANSIENT for source in sources):
+        return sources
+    return without_kinds(sources, _TRANSIENT)
+
+
+class NoConstant:
+    """Type of :data:`NO_CONSTANT`."""
+
+
+NO_CONSTANT: Final = NoConstant()
+
+
+class Value(msgspec.Struct, frozen=True):
+    """The abstract value of an expression on all ranks.
+
+    content, length, order: taint of the content, the length and the order; empty means uniform,
+    if ``known``
+    element_length: taint of the lengths of the elements
+    absent: taint of being None
+    objects: what it may be (:mod:`~holdfast.lint.abstract_state.abstract_objects`,
+    :data:`NONE_OBJECT`, :data:`UNKNOWN_OBJECT`)
+    items: the elements of a short literal
+    const: the value of a constant
+    agreed: a collective made it equal on all ranks
+    stored_in: the attributes (class, name) that hold it
+    """
+
+    content: Taint = ()
+    length: Taint = ()
+    order: Taint = ()
+    element_length: Taint = ()
+    absent: Taint = ()
+    known: bool = True
+    objects: tuple[Any, ...] = ()
+    items: tuple[Value, ...] | None = None
+    const: Any = NO_CONSTANT
+    agreed: bool = False
+    stored_in: tuple[tuple[Any, str], ...] = ()
+
+    def objects_of(self, kind: type[_Object] | tuple[type[_Object], ...]) -> list[_Object]:
+        """Return the objects of a class, or of one of several."""
+        return [obj for obj in self.objects if isinstance(obj, kind)]
+
+
+class DictEntries(msgspec.Struct, frozen=True, eq=False):
+    """The entries of ``**kwargs`` or of a dict with constant keys."""
+
+    entries: dict[str, Value]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DictEntries) and other.entries == self.entries
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.entries))
+
+
+UNIFORM = Value()
+UNKNOWN = Value(known=False)
+
+
+def as_selection(sources: Taint) -> Taint:
+    """Return the taint of an element or slice that each rank selects by its own rank."""
+    return tuple(
+        TaintSource(TaintKind.OWN, source.file, source.line, source.text)
+        if source.kind in RANK_OR_SELECTED
+        else source
+        for source in sources
+    )
+
+
+def merge_taint(*taints: Taint) -> Taint:
+    """Merge taints, without duplicates."""
+    first: Taint = ()
+    for taint in taints:  # nearly always all are empty, or only one is not
+        if taint and taint is not first:
+            if first:
+                return tuple(dict.fromkeys(source for taint in taints for source in taint))[
+                    :_MAX_SOURCES
+                ]
+            first = taint
+    return first
+
+
+def merge_content(values: Iterable[Value]) -> Taint:
+    """Return the merged taint of the contents."""
+    return merge_taint(*[value.content for value in values])
+
+
+def merge_length(values: Iterable[Value]) -> Taint:
+    """Return the merged taint of the lengths."""
+    return merge_taint(*[value.length for value in values])
+
+
+def without_kinds(sources: Taint, kinds: Collection[TaintKind]) -> Taint:
+    """Return the sources of other kinds."""
+    return tuple(source for source in sources if source.kind not in kinds)
+
+
+def constant_value(value: Any) -> Value:
+    """Return the value of a constant."""
+    return _NONE_VALUE if value is None else Value(const=value)
+
+
+#: Pseudo-objects: None, and an unknown object.
+NONE_OBJECT, UNKNOWN_OBJECT = "none", "other"
+_NONE_VALUE = Value(const=None, objects=(NONE_OBJECT,))
+
+
+def is_none(value: Value) -> bool | None:
+    """Return whether a value is None; None if unknown."""
+    if value.const is not NO_CONSTANT:
+        return value.const is None
+    if value.items is not None:
+        return False
+    if value.objects:
+        if NONE_OBJECT not in value.objects and UNKNOWN_OBJECT not in value.objects:
+            return False
+        return None
+    return None
+
+
+def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
+    """Return the join of the values; ``selector`` is the taint of which one a rank has."""
+    candidates = list(values)
+    if len(candidates) == 1 and not selector:
+        return candidates[0]
+    selector = persistent_taint(selector)
+    if not candidates:
+        return Value(content=selector)
+    first = candidates[0]
+    if (
+        len(candidates) > 1
+        and first is not UNKNOWN
+        and first is not UNIFORM
+        and all(value is first for value in candidates)
+    ):
+        return first  # all sides have the same object: ``tqdm(loader) if main else loader``
+    if not selector and all(value is first or value == first for value in candidates):
+        return first
+    same_const = all(
+        value.const is not NO_CONSTANT and _same_constant(value.const, first.const)
+        for value in candidates
+    )
+    if same_const:
+        return first
+    sizes = {len(value.items) if value.items is not None else None for value in candidates}
+    same_size = len(sizes) == 1 and None not in sizes
+    items = None
+    if same_size:
+        items = tuple(
+            join_values(column, selector)
+            for column in zip(*(value.items or () for value in candidates), strict=True)
+        )
+    objects = _join_dicts(
+        tuple(dict.fromkeys(obj for value in candidates for obj in value.objects)), selector
+    )
+    if objects and not all(value.objects or value.const is None for value in candidates):
+        objects = (*objects[: MAX_OBJECTS - 1], UNKNOWN_OBJECT)
+    sized = any(
+        value.items is not None or value.length or value.element_length for value in candidates
+    )
+    return Value(
+        content=merge_taint(*(value.content for value in candidates), selector),
+        length=merge_taint(
+            *(value.length for value in candidates), selector if sized and not same_size else ()
+        ),
+        order=merge_taint(*(value.order for value in candidates)),
+        element_length=merge_taint(*(value.element_length for value in candidates)),
+        absent=merge_taint(*(value.absent for value in candidates), selector),
+        known=all(value.known for value in candidates),
+        objects=objects[:MAX_OBJECTS],
+        items=items,
+        agreed=not selector and all(value.agreed for value in candidates),
+        stored_in=tuple(dict.fromkeys(home for value in candidates for home in value.stored_in))[
+            :MAX_OBJECTS
+        ],
+    )
+
+
+def _join_dicts(objects: tuple[Any, ...], selector: Taint) -> tuple[Any, ...]:
+    """Merge several dicts into one with the keys of all."""
+    dicts = [obj.entries for obj in objects if isinstance(obj, DictEntries)]
+    if len(dicts) < 2:
+        return objects
+    entries: dict[str, Value] = {}
+    for name in dict.fromkeys(name for named in dicts for name in named):
+        value = join_values([named[name] for named in dicts if name in named], selector)
+        if not all(name in named for named in dicts):
+            perhaps = (*(value.objects or (UNKNOWN_OBJECT,)), NONE_OBJECT)
+            value = msgspec.structs.replace(
+                taint_value(value, selector), absent=persistent_taint(selector), objects=perhaps
+            )
+        entries[name] = value
+    return (DictEntries(entries), *(obj for obj in objects if not isinstance(obj, DictEntries)))
+
+
+def _same_constant(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
+
+
+#: Kinds by which each rank filters its own data, possibly to nothing.
+_SELECTING_KINDS = frozenset({TaintKind.DATA, TaintKind.CLOCK})
+
+
+def as_test(value: Value) -> Value:
+    """Return a value as a test, tainted if its absence or emptiness is."""
+    if not (value.absent or value.length):
+        return value
+    emptied = tuple(source for source in value.length if source.kind in _SELECTING_KINDS)
+    return msgspec.structs.replace(value, content=merge_taint(value.content, value.absent, emptied))
+
+
+def combine_values(*values: Value) -> Value:
+    """Return the result of an operation on values, tainted like them."""
+    if not any(
+        value.content or value.length or value.order or value.element_length for value in values
+    ):
+        return UNIFORM if all(value.known for value in values) else UNKNOWN
+    return Value(
+        content=merge_content(values),
+        length=merge_length(values),
+        order=merge_taint(*(value.order for value in values)),
+        element_length=merge_taint(*(value.element_length for value in values)),
+        known=all(value.known for value in values),
+    )
+
+
+def taint_value(value: Value, control: Taint) -> Value:
+    """Return a value tainted by the condition under which it was assigned."""
+    control = persistent_taint(control)
+    if not control:
+        return value
+    return msgspec.structs.replace(
+        value,
+        content=merge_taint(value.content, control),
+        absent=merge_taint(value.absent, control),
+        items=tuple(taint_value(item, control) for item in value.items)
+        if value.items is not None
+        else None,
+        agreed=False,
+        const=NO_CONSTANT,
+    )
+
+
+def truth_value(value: Value) -> bool | None:
+    """Return a value's truth; None if unknown."""
+    if value.const is not NO_CONSTANT:
+        try:
+            return bool(value.const)
+        except Exception:  # noqa: BLE001 - a constant of the program under test
+            return None
+    if value.items is not None:
+        return bool(value.items)
+    return None
+
+
+_NO_KINDS: frozenset[TaintKind] = frozenset()
+
+
+def taint_kinds(sources: Taint) -> frozenset[TaintKind]:
+    """Return the kinds of the sources."""
+    return frozenset([source.kind for source in sources]) if sources else _NO_KINDS
+
+
+def is_rank_only(sources: Taint) -> bool:
+    """Return True if the taint depends on nothing but the rank."""
+    return taint_kinds(sources) <= RANK_OR_SELECTED

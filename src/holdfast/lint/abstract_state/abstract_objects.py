@@ -1,0 +1,314 @@
+"""What a value may be: a function, class or instance of the program, or a library object."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from holdfast.lint.abstract_domain.values import (
+    RANK_OR_SELECTED,
+    DictEntries,
+    Taint,
+    TaintKind,
+    Value,
+    as_selection,
+    join_values,
+    taint_kinds,
+)
+from holdfast.lint.sources.modules import Class, Function, Module
+
+
+@dataclass(eq=False, slots=True)
+class VariableScope:
+    """The variables of a function or module; ``outer`` is the enclosing scope."""
+
+    names: dict[str, Value]
+    module: Module
+    outer: VariableScope | None = None
+
+
+class FunctionObject(msgspec.Struct, frozen=True, eq=False):
+    """A function of the program; ``bound`` is a method's instance, ``scope`` a closure's scope.
+
+    ``guard`` is the taint of a decorator such as ``@rank_zero_only``: only some ranks enter it.
+    """
+
+    function: Function
+    scope: VariableScope | None = None
+    bound: Value | None = None
+    guard: Taint = ()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FunctionObject):
+            return False
+        same = (
+            other.function is self.function
+            and other.scope is self.scope
+            and other.guard == self.guard
+        )
+        return same and other.bound == self.bound
+
+    def __hash__(self) -> int:
+        return hash((id(self.function), id(self.scope)))
+
+
+class GuardedCallable(msgspec.Struct, frozen=True, eq=False):
+    """A callable with bound arguments (``partial``) or a ``guard`` (only some ranks call it)."""
+
+    target: Any
+    positional: tuple[Value, ...] = ()
+    named: tuple[tuple[str, Value], ...] = ()
+    guard: Taint = ()
+
+    def __eq__(self, other: object) -> bool:
+        if (
+            not isinstance(other, GuardedCallable)
+            or other.target != self.target
+            or other.guard != self.guard
+        ):
+            return False
+        return other.positional == self.positional and other.named == self.named
+
+    def __hash__(self) -> int:
+        return hash(
+            (type(self.target), len(self.positional), tuple(name for name, _ in self.named))
+        )
+
+
+class ClassObject(msgspec.Struct, frozen=True):
+    """A class of the program."""
+
+    cls: Class
+
+
+class Instance(msgspec.Struct, frozen=True):
+    """An instance of a class of the program."""
+
+    cls: Class
+
+
+def instance_of(cls: Class) -> Value:
+    """Return an instance of a class of the program."""
+    return Value(objects=(Instance(cls),))
+
+
+def bound_method(method: Function, cls: Class) -> FunctionObject:
+    """Return a method bound to an instance of a class."""
+    return FunctionObject(method, None, instance_of(cls))
+
+
+class ModuleObject(msgspec.Struct, frozen=True):
+    """A module of the program."""
+
+    module: Module
+
+
+class LibraryName(msgspec.Struct, frozen=True):
+    """The name of a library module, class, function or constant."""
+
+    name: str
+
+
+class LibraryInstance(msgspec.Struct, frozen=True):
+    """An instance of a library class, named as in :mod:`holdfast.lint.library`.
+
+    ``wrapped`` is the wrapped model, or the sampler of a loader. The part after a colon qualifies
+    the class: ``wrapped:fsdp``, ``output:ddp``.
+    """
+
+    name: str
+    wrapped: Value | None = None
+
+
+class ProcessGroup(msgspec.Struct, frozen=True):
+    """A process group created by the program: of all ranks (``world``), or of ``members``."""
+
+    world: bool
+    members: tuple[int, ...] = ()
+
+
+class RankTest(msgspec.Struct, frozen=True):
+    """The result of comparing the rank with one number or several; ``operator`` is its name."""
+
+    operator: str
+    against: Any
+
+    def passes(self, rank: int) -> bool:
+        """Return True if the test holds for this rank."""
+        return RANK_COMPARISONS[self.operator](rank, self.against)
+
+
+#: Comparisons of the rank, by operator name.
+RANK_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "Eq": operator.eq,
+    "NotEq": operator.ne,
+    "Lt": operator.lt,
+    "LtE": operator.le,
+    "Gt": operator.gt,
+    "GtE": operator.ge,
+    "In": lambda rank, ranks: rank in ranks,
+    "NotIn": lambda rank, ranks: rank not in ranks,
+}
+
+
+class TupleElements(msgspec.Struct, frozen=True, eq=False):
+    """An iterable whose elements are tuples: ``zip``, a generator of tuples."""
+
+    items: tuple[Value, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TupleElements) and other.items == self.items
+
+    def __hash__(self) -> int:
+        return hash((TupleElements, len(self.items)))
+
+
+def join_rows(over: Value) -> Value | None:
+    """Return the joined element of an iterable of tuples; None for other iterables."""
+    rows = [Value(items=obj.items) for obj in over.objects if isinstance(obj, TupleElements)]
+    joined = join_values(rows) if rows else None
+    return joined if joined is not None and joined.items else None
+
+
+class SubmittedTask(msgspec.Struct, frozen=True):
+    """A task of a thread pool, with the path of effects that it executes."""
+
+    path: tuple[Any, ...]
+
+
+class LibraryMethod(msgspec.Struct, frozen=True, eq=False):
+    """A method, not called yet, of an object that is no instance of a program class.
+
+    ``owner`` is the library instance that ``receiver`` may be; None if unknown.
+    """
+
+    owner: LibraryInstance | None
+    name: str
+    receiver: Value
+
+
+def dict_entries(value: Value) -> dict[str, Value] | None:
+    """Return the known entries of a dict by key; None if it is not known to be one dict."""
+    entries = [obj.entries for obj in value.objects_of(DictEntries)]
+    return entries[0] if len(entries) == 1 else None
+
+
+#: The rank that the launcher assigns: differs between ranks, and is set and >= 0 on all or none.
+LAUNCHER_RANK = LibraryInstance("launched")
+
+
+#: Marks instances as elements of a container, which is the value itself.
+CONTAINED = "contained"
+
+
+def mark_contained(objects: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the objects in a container, marked if an instance could be taken for the container."""
+    marked = any(isinstance(obj, Instance) for obj in objects) and CONTAINED not in objects
+    return (CONTAINED, *objects) if marked else objects
+
+
+#: A tensor of fixed size: assignments to its elements do not change its length.
+SIZED_TENSOR = LibraryInstance("array")
+
+
+#: Text that contains the rank.
+RANK_TEXT = LibraryInstance("named")
+#: A batch of a loader whose sampler shards the data, or something derived from it.
+BATCH = LibraryInstance("batch")
+#: The number of elements in a batch or in part of it.
+COUNT = LibraryInstance("count")
+#: The number of extra iterations a rank needs to reach an agreed count.
+PADDING = LibraryInstance("padding")
+#: A list truncated to a multiple of the number of ranks.
+TRIMMED = LibraryInstance("trimmed")
+#: A boolean mask over elements.
+MASK = LibraryInstance("mask")
+
+
+def as_text(value: Value, objects: tuple[Any, ...] = ()) -> Value:
+    """Return the value as text: with the rank in it, it is a rank-specific name."""
+    has_rank = bool(taint_kinds(value.content) & RANK_OR_SELECTED)
+    content = tuple(
+        source for source in as_selection(value.content) if source.kind is not TaintKind.DATA
+    )
+    return msgspec.structs.replace(
+        value, content=content, objects=(RANK_TEXT,) if has_rank else objects[:1]
+    )
+
+
+def bind_method(obj: Any, instance: Value) -> Any:
+    """Return a function bound to an instance; other objects unchanged."""
+    if isinstance(obj, FunctionObject) and obj.bound is None:
+        return msgspec.structs.replace(obj, bound=instance)
+    return obj
+
+
+def is_callable(obj: Any) -> bool:
+    """Return True for a known function, method or class."""
+    return isinstance(obj, (FunctionObject, GuardedCallable, LibraryName, ClassObject)) or (
+        isinstance(obj, LibraryMethod) and obj.owner is not None
+    )
+
+
+def guard_callables(value: Value, guard: Taint) -> Value:
+    """Return the callables of a value, guarded: the result of ``run_on_main(function)``."""
+    objects: list[Any] = []
+    for obj in value.objects:
+        if isinstance(obj, FunctionObject):
+            objects.append(msgspec.structs.replace(obj, guard=guard))
+        elif is_callable(obj):
+            objects.append(GuardedCallable(obj, guard=guard))
+    return Value(objects=tuple(objects), known=False)
+
+
+def model_outputs(values: Iterable[Value]) -> tuple[LibraryInstance, ...]:
+    """Return the first output of a wrapped model: its loss has a distributed backward."""
+    instances = (
+        obj for value in values for obj in value.objects if isinstance(obj, LibraryInstance)
+    )
+    return tuple(item for item in instances if item.name.startswith("output:"))[:1]
+
+
+def library_class_names(value: Value | None) -> list[str]:
+    """Return the names of the library classes of which the value may be an instance."""
+    return [obj.name for obj in value.objects_of(LibraryInstance)] if value is not None else []
+
+
+def element_of(over: Value) -> Value:
+    """Return one element of an iterable."""
+    if over.items:
+        return join_values(over.items)
+    several = join_rows(over)
+    if several is not None:
+        return several
+    if any(
+        isinstance(candidate, LibraryInstance) and candidate.name == "loader"
+        for candidate in over.objects
+    ):
+        return Value(known=False, objects=(BATCH,) if _has_distributed_sampler(over) else ())
+    objects = tuple(
+        obj
+        for obj in over.objects
+        if isinstance(obj, (Instance, FunctionObject, ClassObject, GuardedCallable)) or obj == BATCH
+    )
+    return Value(
+        over.content,
+        over.element_length,
+        known=over.known,
+        stored_in=over.stored_in,
+        objects=objects,
+    )
+
+
+def _has_distributed_sampler(over: Value) -> bool:
+    """Return True if a sampler shards the data of a loader."""
+    return any(
+        sampler.name.startswith("sampler") and sampler.wrapped is None
+        for loader in over.objects_of(LibraryInstance)
+        if loader.name == "loader" and loader.wrapped is not None
+        for sampler in loader.wrapped.objects_of(LibraryInstance)
+    )

@@ -1,0 +1,134 @@
+"""One execution of a function: variables, control taint, and effects so far."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+
+import msgspec
+
+from holdfast.core.rank_table import SourceLine
+from holdfast.lint.abstract_domain.effects import Effect, EffectSummary
+from holdfast.lint.abstract_domain.values import Taint, Value, is_rank_only, merge_taint
+from holdfast.lint.abstract_state.abstract_objects import VariableScope
+from holdfast.lint.sources.modules import Function, Module
+
+
+class FunctionSummary(msgspec.Struct, frozen=True):
+    """The result of a function in one context: value, effects, and parameters mutated in place."""
+
+    value: Value
+    effects: EffectSummary
+    mutated: dict[str, Value]
+
+
+@dataclass(slots=True)
+class Frame:
+    """One execution of a function; ``function`` is None at module level.
+
+    control: taint of the conditions under which ranks get here
+    caller_control, caller_own_control: the part of it from the caller, and what the caller adds
+    exited: taint of conditions under which some ranks left the function
+    lazily_created: attributes and variables that are created here because they are missing
+    assigns_simple: the assigned value is a flag or number
+    effects, mutated: effects so far, and values mutated in place
+    returns, returned_values: returned values with and without control taint
+    join_depth, loop_depth: nesting of ``with model.join()`` and of loops
+    single_process_depth: nesting of tests that only a single process passes
+    pads_rounds: it adds iterations to match other ranks
+    loop_variables, rebound: names of loop variables, and of parameters that were reassigned
+    """
+
+    function: Function | None
+    scope: VariableScope
+    control: Taint = ()
+    caller_control: Taint = ()
+    caller_own_control: Taint = ()
+    exited: Taint = ()
+    lazily_created: tuple[str, ...] = ()
+    assigns_simple: bool = False
+    effects: list[Effect] = field(default_factory=list)
+    returns: list[Value] = field(default_factory=list)
+    returned_values: list[Value] = field(default_factory=list)
+    yields: list[Value] = field(default_factory=list)
+    mutated: dict[str, Value] = field(default_factory=dict)
+    join_depth: int = 0
+    loop_depth: int = 0
+    single_process_depth: int = 0
+    pads_rounds: bool = False
+    ended: bool = False
+    globals: set[str] = field(default_factory=set)
+    loop_variables: set[str] = field(default_factory=set)
+    rebound: set[str] = field(default_factory=set)
+
+    @property
+    def file(self) -> str:
+        """Return the file of the code."""
+        return self.scope.module.file
+
+    @property
+    def tree(self) -> ast.AST:
+        """Return the syntax tree of the function, or of the module at its level."""
+        return self.function.node if self.function is not None else self.scope.module.tree
+
+    def location(self, node: ast.AST) -> SourceLine:
+        """Return the source line of a node in this function."""
+        name = self.function.name if self.function else "<module>"
+        return SourceLine(self.file, getattr(node, "lineno", 0), name)
+
+    def collect_effects(self, control: Taint = ()) -> _EffectCollector:
+        """Collect effects separately, under an additional condition."""
+        return _EffectCollector(self, control)
+
+    @property
+    def own_control(self) -> Taint:
+        """Return the control taint that this function itself adds."""
+        return tuple(source for source in self.control if source not in self.caller_control)
+
+    def write_control(self, name: str) -> Taint:
+        """Return why not all ranks may assign this attribute or variable here.
+
+        Conditions of callers further up are ignored, as are those of lazily created names.
+        """
+        if name in self.lazily_created:
+            return ()
+        return merge_taint(self.own_control, self.caller_own_control)
+
+    def divergent_sources(self, test: Taint) -> Taint:
+        """Return the sources of a test that can still separate the ranks that get here."""
+        if not test or not (self.caller_control or self.exited) or not is_rank_only(test):
+            return test
+        passed = {(source.file, source.line) for source in (*self.caller_control, *self.exited)}
+        return tuple(source for source in test if (source.file, source.line) not in passed)
+
+    def add_effect(self, effect: Effect) -> None:
+        """Append an effect."""
+        self.effects.append(effect)
+
+
+def module_frame(module: Module) -> Frame:
+    """Return a frame at the level of a module."""
+    return Frame(None, VariableScope(module.variables, module))
+
+
+class _EffectCollector:
+    """Context manager of :meth:`Frame.collect_effects`; a class, as it is entered very often."""
+
+    __slots__ = ("_control", "_frame", "_saved")
+
+    def __init__(self, frame: Frame, control: Taint) -> None:
+        self._frame = frame
+        self._control = control
+        self._saved = frame.effects, frame.control, frame.ended
+
+    def __enter__(self) -> list[Effect]:
+        frame = self._frame
+        frame.effects, frame.control, frame.ended = (
+            [],
+            merge_taint(frame.control, self._control),
+            False,
+        )
+        return frame.effects
+
+    def __exit__(self, *_: object) -> None:
+        self._frame.effects, self._frame.control, self._frame.ended = self._saved

@@ -1,0 +1,198 @@
+"""The state of an interpreter, and the dispatch of syntax nodes to its parts."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from holdfast.lint import library
+from holdfast.lint.abstract_domain.values import (
+    NONE_OBJECT,
+    UNIFORM,
+    UNKNOWN,
+    Taint,
+    TaintKind,
+    TaintSource,
+    Value,
+    as_test,
+    join_values,
+    merge_taint,
+    persistent_taint,
+)
+from holdfast.lint.abstract_state.abstract_objects import COUNT, LAUNCHER_RANK, FunctionObject
+from holdfast.lint.abstract_state.arguments import Arguments
+from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.function_summaries import SummaryCache
+from holdfast.lint.sources.modules import (
+    Class,
+    Definition,
+    Function,
+    Module,
+    SymbolTable,
+    dotted_name,
+)
+from holdfast.lint.sources.relevance import Relevance
+
+#: In programs with at most this many functions, a configuration attribute is identified by name.
+_SMALL_PROGRAM = 300
+_MAX_TEXT = 80
+
+
+class InterpreterState:
+    """One interpreter and its program.
+
+    evaluators, executors: the method for each kind of expression and statement
+    call: evaluates a call; several objects that may be called become a branch
+    invoke: runs a function with these arguments and records its effects
+    evaluate_attribute: returns the value of an attribute
+    nested_functions, nested_classes: nested definitions, by the id of their node
+    sharded: classes whose instances are sharded
+    summaries: results and divergences of functions, by context
+    alarm_exception: the exception that the program's alarm handler raises
+    group_timeouts: "default" or "own" for each process group
+    untyped_attributes: in a small program, rank-dependent attributes of unknown objects, by the
+    last part of the owner's name: ``("args", "rank")``
+    in_tests: the running module is a test, whose assignments are not the program's
+    reassigned_attributes: per function, ids of attribute nodes that are set again later
+    """
+
+    evaluators: dict[type[ast.expr], Callable[..., Value]]
+    executors: dict[type[ast.stmt], Callable[..., None]]
+    call: Callable[[Frame, ast.expr, Value, Arguments], Value]
+    invoke: Callable[[Frame, ast.expr, FunctionObject, Arguments], Value]
+    evaluate_attribute: Callable[[Frame, Value, str, ast.expr], Value]
+
+    def __init__(self, modules: Mapping[str, Module]) -> None:
+        self.modules = modules
+        self.symbols = SymbolTable(modules)
+        self.relevance = Relevance(self.symbols)
+        functions = sum(1 for module in modules.values() for _ in module.functions())
+        self.is_small = functions <= _SMALL_PROGRAM
+        self.nested_functions: dict[int, Function] = {}
+        self.nested_classes: dict[int, Class] = {}
+        self.sharded: set[Class] = set()
+        self.summaries = SummaryCache()
+        self.in_tests = False
+        self.alarm_exception = ""
+        self.group_timeouts: set[str] = set()
+        self.untyped_attributes: dict[tuple[str, str], Value] = {}
+        self.reassigned_attributes: dict[int, set[int]] = {}
+        self._texts: dict[int, str] = {}
+        self._dotted: dict[int, str] = {}
+
+    def release(self) -> None:
+        """Break the reference cycles with the parts of the interpreter."""
+        self.evaluators, self.executors = {}, {}
+        del self.call, self.invoke, self.evaluate_attribute
+
+    # ---- dispatch
+
+    def evaluate(self, frame: Frame, node: ast.expr | None) -> Value:
+        """Return the value of ``node``."""
+        if node is None:
+            return UNIFORM
+        evaluator = self.evaluators.get(type(node))
+        return UNKNOWN if evaluator is None else evaluator(frame, node)
+
+    def evaluate_test(self, frame: Frame, node: ast.expr) -> Value:
+        """Return the value of ``node`` as a test."""
+        value = as_test(self.evaluate(frame, node))
+        if COUNT not in value.objects:
+            return value
+        return replace(
+            value,
+            content=merge_taint(value.content, self.taint_source(frame, TaintKind.DATA, node)),
+            objects=(),
+        )
+
+    def run_block(self, frame: Frame, body: Sequence[ast.stmt]) -> None:
+        """Run statements until one leaves the block."""
+        control, exited = frame.control, frame.exited
+        for statement in body:
+            if frame.ended:
+                break
+            executor = self.executors.get(type(statement))
+            if executor is None:
+                continue
+            try:
+                executor(frame, statement)
+            except RecursionError:
+                continue  # expressions nested thousands deep: skip the statement
+        frame.control, frame.exited = control, exited
+
+    # ---- source text
+
+    def unparse(self, node: ast.AST) -> str:
+        """Return a node's source text, cached."""
+        text = self._texts.get(id(node))
+        if text is None:
+            text = self._texts[id(node)] = ast.unparse(node)
+        return text
+
+    def dotted_name(self, node: ast.Attribute) -> str:
+        """Return :func:`holdfast.lint.sources.modules.dotted_name`, cached."""
+        name = self._dotted.get(id(node))
+        if name is None:
+            name = self._dotted[id(node)] = dotted_name(node)
+        return name
+
+    # ---- values
+
+    def environment_variable(self, frame: Frame, name: str, node: ast.expr) -> Value:
+        """Return an environment variable's value, tainted if the launcher sets it per rank."""
+        kind = library.VARYING_VARIABLES.get(name)
+        if kind is not None:
+            return Value(self.taint_source(frame, kind, node), objects=(LAUNCHER_RANK,))
+        return UNKNOWN
+
+    def taint_source(self, frame: Frame, kind: TaintKind, node: ast.AST, text: str = "") -> Taint:
+        """Return a new taint source."""
+        if frame.single_process_depth:
+            return ()
+        description = text or self.unparse(node)
+        description = (
+            description if len(description) < _MAX_TEXT else description[: _MAX_TEXT - 3] + "..."
+        )
+        return (TaintSource(kind, frame.file, getattr(node, "lineno", 0), description),)
+
+    def nested_function(self, frame: Frame, node: Definition, name: str) -> Function:
+        """Return the function of a nested definition, the same object each time."""
+        function = self.nested_functions.get(id(node))
+        if function is None:
+            function = self.nested_functions[id(node)] = Function(name, node, frame.scope.module)
+        return function
+
+    # ---- attributes and variables, for all functions
+
+    def write_attribute(self, cls: Class, name: str, value: Value) -> None:
+        """Join a value into an attribute of a class's instances."""
+        if self.in_tests and not cls.module.is_test:
+            return
+        value = replace(
+            value,
+            content=persistent_taint(value.content),
+            length=persistent_taint(value.length),
+            absent=persistent_taint(value.absent),
+        )
+        if not value.absent and value.const is not None and NONE_OBJECT not in value.objects:
+            cls.always_set.add(name)
+        old = cls.attributes.get(name)
+        if name in cls.always_set:
+            value = replace(value, absent=())
+            old = replace(old, absent=()) if old is not None else None
+        new = value if old is None else join_values((old, value))
+        if new != old:
+            cls.attributes[name] = new
+            self.summaries.record_write(cls, name)
+
+    def write_variable(self, module: Module, name: str, value: Value) -> None:
+        """Join a value into a variable of a module."""
+        if self.in_tests and not module.is_test:
+            return
+        old = module.variables.get(name)
+        new = value if old is None else join_values((old, value))
+        if new != old:
+            module.variables[name] = new
+            self.summaries.record_write(module, name)

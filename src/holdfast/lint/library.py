@@ -1,0 +1,358 @@
+"""Tables of library calls and attributes: collectives, values that differ, values that agree.
+
+Sources: torch 2.13 torch/distributed/distributed_c10d.py, _functional_collectives.py, fsdp and
+checkpoint; accelerate 1.15 accelerator.py and utils/operations.py; lightning 2.6 fabric and
+strategies; deepspeed 0.19 runtime/engine.py; torchmetrics 1.9 metric.py; megatron.core
+parallel_state.py.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.lint.abstract_domain.values import TaintKind
+
+
+class CollectiveCall(msgspec.Struct, frozen=True):
+    """A call that every member of a group has to make.
+
+    ``agrees`` is the argument that is equal on all ranks afterwards ("return": the result);
+    ``root`` the argument that must be equal on all ranks; ``shaped`` the one whose shape must be.
+    """
+
+    name: str
+    agrees: str = ""
+    root: str = ""
+    shaped: str = ""
+    kind: str = "collective"
+    parameters: tuple[str, ...] = ()
+
+
+def _collective(  # one row of a table
+    name: str,
+    parameters: str,
+    agrees: str = "",
+    root: str = "",
+    shaped: str = "",
+    kind: str = "collective",
+) -> CollectiveCall:
+    return CollectiveCall(name, agrees, root, shaped, kind, tuple(parameters.split()))
+
+
+_DIST = {
+    collective.name: collective
+    for collective in (
+        _collective("all_reduce", "tensor op group async_op", "tensor", "", "tensor"),
+        _collective("all_reduce_coalesced", "tensors op group async_op", "tensors"),
+        _collective("broadcast", "tensor src group async_op group_src", "tensor", "src", "tensor"),
+        _collective(
+            "broadcast_object_list", "object_list src group device group_src", "object_list", "src"
+        ),
+        _collective("reduce", "tensor dst op group async_op group_dst", "", "dst"),
+        _collective("all_gather", "tensor_list tensor group async_op", "tensor_list", "", "tensor"),
+        _collective(
+            "all_gather_into_tensor",
+            "output_tensor input_tensor group async_op",
+            "output_tensor",
+            "",
+            "input_tensor",
+        ),
+        _collective(
+            "_all_gather_base", "output_tensor input_tensor group async_op", "output_tensor"
+        ),
+        _collective("all_gather_object", "object_list obj group", "object_list"),
+        _collective(
+            "all_gather_coalesced",
+            "output_tensor_lists input_tensor_list group async_op",
+            "output_tensor_lists",
+        ),
+        _collective("gather", "tensor gather_list dst group async_op group_dst", "", "dst"),
+        _collective("gather_object", "obj object_gather_list dst group group_dst", "", "dst"),
+        _collective("scatter", "tensor scatter_list src group async_op group_src", "", "src"),
+        _collective(
+            "scatter_object_list",
+            "scatter_object_output_list scatter_object_input_list src group group_src",
+            "",
+            "src",
+        ),
+        _collective("reduce_scatter", "output input_list op group async_op"),
+        _collective("reduce_scatter_tensor", "output input op group async_op"),
+        _collective("_reduce_scatter_base", "output input op group async_op"),
+        _collective("all_to_all", "output_tensor_list input_tensor_list group async_op"),
+        _collective(
+            "all_to_all_single", "output input output_split_sizes input_split_sizes group async_op"
+        ),
+        _collective("barrier", "group async_op device_ids"),
+        _collective("monitored_barrier", "group timeout wait_all_ranks"),
+        _collective(
+            "new_group",
+            "ranks timeout backend pg_options use_local_synchronization",
+            kind="creation",
+        ),
+        _collective("new_subgroups", "group_size group timeout", kind="creation"),
+        _collective(
+            "new_subgroups_by_enumeration", "ranks_per_subgroup_list timeout", kind="creation"
+        ),
+        _collective("split_group", "parent_pg split_ranks", kind="creation"),
+    )
+}
+_POINT_TO_POINT = {
+    collective.name: collective
+    for collective in (
+        _collective("send", "tensor dst group tag group_dst", kind="send"),
+        _collective("recv", "tensor src group tag group_src", kind="recv"),
+    )
+}
+#: By canonical name; ``deepspeed.comm`` has the same functions.
+CALLS: dict[str, CollectiveCall] = {
+    f"torch.distributed.{name}": collective
+    for name, collective in (_DIST | _POINT_TO_POINT).items()
+}
+CALLS |= {f"deepspeed.comm.{name}": collective for name, collective in _DIST.items()}
+_ACCELERATE = (
+    "gather", "gather_object", "broadcast", "broadcast_object_list", "reduce",
+    "pad_across_processes",
+)  # fmt: skip
+_DIFFERENTIABLE = (
+    "all_reduce", "all_gather", "broadcast", "reduce", "gather", "scatter", "reduce_scatter",
+    "all_to_all", "all_to_all_single",
+)  # fmt: skip
+_FUNCTIONAL = (
+    "all_reduce", "broadcast", "all_gather_tensor", "reduce_scatter_tensor", "all_to_all_single",
+)  # fmt: skip
+_SHARDED = {
+    "torch.distributed.checkpoint": (
+        "save", "load", "async_save", "save_state_dict", "load_state_dict",
+    ),
+    "torch.distributed.checkpoint.state_dict": (
+        "get_model_state_dict", "get_state_dict", "get_optimizer_state_dict",
+        "set_model_state_dict", "set_state_dict", "set_optimizer_state_dict",
+    ),
+    "torch.distributed.fsdp.FullyShardedDataParallel": (
+        "summon_full_params", "optim_state_dict", "full_optim_state_dict",
+        "scatter_full_optim_state_dict",
+    ),
+    "deepspeed.zero": ("GatheredParameters",),
+    "megatron.core.dist_checkpointing": ("save", "load"),
+}  # fmt: skip
+CALLS |= {f"accelerate.utils.{name}": _collective(name, "tensor", "return") for name in _ACCELERATE}
+CALLS["accelerate.utils.broadcast_object_list"] = _collective(
+    "broadcast_object_list", "object_list from_process", "object_list"
+)
+CALLS |= {
+    f"torch.distributed.nn.{part}{name}": _collective(name, "tensor", "return")
+    for part in ("", "functional.")
+    for name in _DIFFERENTIABLE
+}
+CALLS |= {
+    f"torch.distributed._functional_collectives.{name}": _collective(
+        name, "tensor op group", "return"
+    )
+    for name in _FUNCTIONAL
+}
+CALLS |= {
+    f"{home}.{name}": _collective(name, "", kind="sharded")
+    for home, names in _SHARDED.items()
+    for name in names
+}
+CALLS["torch.distributed.device_mesh.init_device_mesh"] = _collective(
+    "init_device_mesh", "device_type mesh_shape", kind="creation"
+)
+CALLS["deepspeed.comm.init_distributed"] = _collective("init_process_group", "backend", kind="init")
+CALLS["deepspeed.init_distributed"] = _collective("init_process_group", "backend", kind="init")
+CALLS["torch.distributed.init_process_group"] = _collective(
+    "init_process_group", "backend", kind="init"
+)
+
+#: Methods of library instances, by class.
+METHODS: dict[str, dict[str, CollectiveCall]] = {
+    "accelerate.Accelerator": {
+        "gather": _collective("gather", "tensor", "return"),
+        "gather_for_metrics": _collective("gather_for_metrics", "input_data", "return"),
+        "reduce": _collective("reduce", "tensor", "return"),
+        "pad_across_processes": _collective("pad_across_processes", "tensor", "return"),
+        "wait_for_everyone": _collective("wait_for_everyone", ""),
+        "save_state": _collective("save_state", "output_dir", kind="sharded"),
+        "load_state": _collective("load_state", "input_dir", kind="sharded"),
+        "get_state_dict": _collective("get_state_dict", "model", kind="sharded"),
+        "check_trigger": _collective("check_trigger", "", "return"),
+    },
+    "lightning.Fabric": {
+        "barrier": _collective("barrier", "name"),
+        "all_gather": _collective("all_gather", "data", "return"),
+        "all_reduce": _collective("all_reduce", "data", "return"),
+        "broadcast": _collective("broadcast", "obj", "return"),
+        "save": _collective("save", "path state", kind="sharded"),
+        "load": _collective("load", "path state", kind="sharded"),
+    },
+    "lightning.Trainer": {
+        "save_checkpoint": _collective("save_checkpoint", "filepath", kind="sharded"),
+        "validate": _collective("validate", ""),
+        "test": _collective("test", ""),
+        "fit": _collective("fit", ""),
+        "predict": _collective("predict", ""),
+    },
+    "lightning.Module": {"all_gather": _collective("all_gather", "data", "return")},
+    "lightning.Strategy": {
+        "barrier": _collective("barrier", "name"),
+        "broadcast": _collective("broadcast", "obj", "return"),
+        "all_gather": _collective("all_gather", "tensor", "return"),
+        "reduce": _collective("reduce", "tensor", "return"),
+        "reduce_boolean_decision": _collective("reduce_boolean_decision", "decision", "return"),
+    },
+    "deepspeed.Engine": {
+        "save_checkpoint": _collective("save_checkpoint", "save_dir", kind="sharded"),
+        "load_checkpoint": _collective("load_checkpoint", "load_dir", kind="sharded"),
+        "save_16bit_model": _collective("save_16bit_model", "save_dir", kind="sharded"),
+        "save_fp16_model": _collective("save_fp16_model", "save_dir", kind="sharded"),
+        "step": _collective("step", ""),
+        "backward": _collective("backward", "loss", kind="backward"),
+        "train_batch": _collective("train_batch", "", "return"),
+        "eval_batch": _collective("eval_batch", "", "return"),
+    },
+    "transformers.Trainer": {
+        "train": _collective("train", ""),
+        "evaluate": _collective("evaluate", "", "return"),
+        "predict": _collective("predict", ""),
+        "save_model": _collective("save_model", "output_dir", kind="sharded"),
+    },
+    "torchmetrics.Metric": {
+        "compute": _collective("compute", "", "return"),
+        "sync": _collective("sync", ""),
+    },
+    "torch.distributed.fsdp": {
+        "state_dict": _collective("state_dict", "", kind="sharded"),
+        "clip_grad_norm_": _collective("clip_grad_norm_", "max_norm", "return"),
+        "unshard": _collective("unshard", "", kind="forward"),
+    },
+    "zero-optimizer": {
+        "consolidate_state_dict": _collective("consolidate_state_dict", "to", kind="sharded")
+    },
+    "torch.distributed.tensor.DTensor": {
+        "full_tensor": _collective("full_tensor", "", "return"),
+        "redistribute": _collective("redistribute", ""),
+    },
+}
+#: Class of an unknown attribute or variable, by its name.
+RECEIVER_NAMES = {
+    "accelerator": "accelerate.Accelerator",
+    "fabric": "lightning.Fabric",
+    "strategy": "lightning.Strategy",
+}
+#: Methods that only one library has: an unknown receiver is taken for that class.
+UNIQUE_METHODS: dict[str, CollectiveCall] = {
+    name: METHODS[home][name]
+    for home, names in {
+        "accelerate.Accelerator": (
+            "gather_for_metrics",
+            "wait_for_everyone",
+            "pad_across_processes",
+        ),
+        "lightning.Strategy": ("reduce_boolean_decision",),
+        "deepspeed.Engine": ("save_16bit_model", "save_fp16_model"),
+        "torch.distributed.tensor.DTensor": ("full_tensor",),
+    }.items()
+    for name in names
+}
+
+_RANK, _LOCAL = TaintKind.RANK, TaintKind.LOCAL_RANK
+#: Calls whose result differs between ranks.
+VARYING: dict[str, TaintKind] = {
+    "torch.distributed.get_rank": _RANK, "torch.distributed.get_node_local_rank": _LOCAL,
+    "torch.distributed.get_group_rank": _RANK, "deepspeed.comm.get_rank": _RANK,
+    "deepspeed.comm.get_local_rank": _LOCAL, "socket.gethostname": TaintKind.HOST,
+    "platform.node": TaintKind.HOST, "os.getpid": TaintKind.HOST, "os.uname": TaintKind.HOST,
+    "time.time": TaintKind.TIME, "time.monotonic": TaintKind.TIME,
+    "time.perf_counter": TaintKind.TIME, "time.time_ns": TaintKind.TIME,
+    "datetime.datetime.now": TaintKind.TIME, "datetime.now": TaintKind.TIME,
+    "time.perf_counter_ns": TaintKind.TIME, "time.monotonic_ns": TaintKind.TIME,
+    "datetime.datetime.utcnow": TaintKind.TIME, "timeit.default_timer": TaintKind.TIME,
+    "os.path.exists": TaintKind.FILES, "os.path.isfile": TaintKind.FILES,
+    "os.path.isdir": TaintKind.FILES, "os.listdir": TaintKind.FILES, "glob.glob": TaintKind.FILES,
+    "os.path.getsize": TaintKind.FILES, "os.path.getmtime": TaintKind.FILES,
+    "os.scandir": TaintKind.FILES, "shutil.disk_usage": TaintKind.FILES,
+    "torch.cuda.memory_allocated": TaintKind.DATA, "torch.cuda.mem_get_info": TaintKind.DATA,
+    "torch.cuda.max_memory_allocated": TaintKind.DATA, "psutil.virtual_memory": TaintKind.DATA,
+    "torch.cuda.current_device": TaintKind.HOST,
+    "megatron.core.parallel_state.get_data_parallel_rank": _RANK, "torch.isnan": TaintKind.DATA,
+    "torch.isinf": TaintKind.DATA, "torch.isfinite": TaintKind.DATA, "math.isnan": TaintKind.DATA,
+    "math.isinf": TaintKind.DATA, "math.isfinite": TaintKind.DATA, "numpy.isnan": TaintKind.DATA,
+    "numpy.isfinite": TaintKind.DATA, "numpy.isinf": TaintKind.DATA,
+}  # fmt: skip
+#: Those of them that are uniform for a uniform argument.
+FINITENESS_TESTS = frozenset(
+    name for name in VARYING if name.rpartition(".")[2] in ("isnan", "isinf", "isfinite")
+)
+#: Methods that query the file system, whatever the receiver.
+FILE_TESTS = frozenset({"exists", "is_file", "is_dir"})
+#: Methods of tensors that are predicates on data.
+DATA_TESTS = frozenset({"isnan", "isinf", "isfinite"})
+#: Attributes and methods of unknown receivers that differ between ranks.
+VARYING_NAMES: dict[str, TaintKind] = {
+    "is_main_process": _RANK, "is_local_main_process": _LOCAL, "process_index": _RANK,
+    "local_process_index": _LOCAL, "is_global_zero": _RANK, "global_rank": _RANK,
+    "local_rank": _LOCAL, "is_world_process_zero": _RANK, "is_local_process_zero": _LOCAL,
+    "is_last_process": _RANK, "node_rank": _RANK, "global_zero": _RANK, "is_rank_zero": _RANK,
+    "is_master": _RANK, "is_main": _RANK, "get_local_rank": _RANK, "get_coordinate": _RANK,
+    "is_first_rank": _RANK, "is_last_rank": _RANK,
+}  # fmt: skip
+#: Environment variables that differ between ranks.
+VARYING_VARIABLES: dict[str, TaintKind] = {
+    "RANK": _RANK, "LOCAL_RANK": _LOCAL, "GROUP_RANK": _RANK, "NODE_RANK": _RANK,
+    "SLURM_PROCID": _RANK, "SLURM_LOCALID": _LOCAL, "SLURM_NODEID": _RANK,
+    "OMPI_COMM_WORLD_RANK": _RANK, "OMPI_COMM_WORLD_LOCAL_RANK": _LOCAL, "PMI_RANK": _RANK,
+    "ROLE_RANK": _RANK, "HOSTNAME": _RANK,
+}  # fmt: skip
+#: Parameters that hold a rank if nothing in the program calls the function.
+RANK_PARAMETERS = frozenset(
+    {"rank", "local_rank", "global_rank", "proc_id", "process_index", "gpu_id", "world_rank"}
+)
+#: Decorators under which only rank 0 (of the job or of a node) enters the function.
+GUARDS: dict[str, TaintKind] = {
+    "rank_zero_only": _RANK, "on_main_process": _RANK, "on_local_main_process": _LOCAL,
+    "on_process": _RANK, "on_last_process": _RANK, "on_local_process": _LOCAL, "master_only": _RANK,
+    "main_process_only": _RANK, "is_main_process_only": _RANK,
+}  # fmt: skip
+#: Library classes: canonical name → name in the table of methods.
+CLASSES: dict[str, str] = {
+    "accelerate.Accelerator": "accelerate.Accelerator",
+    "accelerate.accelerator.Accelerator": "accelerate.Accelerator",
+    "accelerate.PartialState": "accelerate.Accelerator",
+    "accelerate.state.PartialState": "accelerate.Accelerator",
+    "lightning.Fabric": "lightning.Fabric",
+    "lightning.fabric.Fabric": "lightning.Fabric",
+    "lightning_fabric.Fabric": "lightning.Fabric",
+    "lightning.fabric.fabric.Fabric": "lightning.Fabric",
+    "lightning.Trainer": "lightning.Trainer",
+    "lightning.pytorch.Trainer": "lightning.Trainer",
+    "pytorch_lightning.Trainer": "lightning.Trainer",
+    "transformers.Trainer": "transformers.Trainer",
+    "transformers.Seq2SeqTrainer": "transformers.Trainer",
+    "lightning.LightningModule": "lightning.Module",
+    "lightning.pytorch.LightningModule": "lightning.Module",
+    "pytorch_lightning.LightningModule": "lightning.Module",
+    "torch.nn.parallel.DistributedDataParallel": "wrapped:ddp",
+    "torch.nn.parallel.distributed.DistributedDataParallel": "wrapped:ddp",
+    "torch.distributed.fsdp.FullyShardedDataParallel": "wrapped:fsdp",
+    "torch.distributed.fsdp.fully_sharded_data_parallel.FullyShardedDataParallel": "wrapped:fsdp",
+    "deepspeed.DeepSpeedEngine": "deepspeed.Engine",
+    "deepspeed.runtime.engine.DeepSpeedEngine": "deepspeed.Engine",
+    "torch.utils.data.DistributedSampler": "sampler",
+    "torch.utils.data.distributed.DistributedSampler": "sampler",
+    "torch.utils.data.DataLoader": "loader",
+    "torch.utils.data.dataloader.DataLoader": "loader",
+    "torch.optim.lr_scheduler.ReduceLROnPlateau": "plateau",
+    "torch.autograd.Function": "autograd",
+    "torch.autograd.function.Function": "autograd",
+    "torch.amp.GradScaler": "scaler",
+    "torch.cuda.amp.GradScaler": "scaler",
+    "torch.amp.grad_scaler.GradScaler": "scaler",
+    "torch.distributed.optim.ZeroRedundancyOptimizer": "zero-optimizer",
+    "torch.distributed.optim.zero_redundancy_optimizer.ZeroRedundancyOptimizer": "zero-optimizer",
+    "threading.Thread": "thread",
+    "threading.Timer": "thread",
+    "concurrent.futures.ThreadPoolExecutor": "executor",
+    "concurrent.futures.thread.ThreadPoolExecutor": "executor",
+}
+#: Groups of a mesh or of Megatron's state: some of the ranks.
+SUB_GROUPS = ("get_group", "get_process_group", "_group")

@@ -1,0 +1,1 @@
+"""Effects and results of calls into libraries, from the tables of :mod:`holdfast.lint.library`."""

@@ -1,0 +1,200 @@
+"""Calls into libraries: apply the tables of :mod:`holdfast.lint.library` to values."""
+
+from __future__ import annotations
+
+import ast
+
+from holdfast.lint import library
+from holdfast.lint.abstract_domain.values import (
+    UNKNOWN,
+    TaintKind,
+    Value,
+    as_selection,
+    merge_content,
+    merge_length,
+    merge_taint,
+)
+from holdfast.lint.abstract_state.abstract_objects import (
+    BATCH,
+    LAUNCHER_RANK,
+    RANK_TEXT,
+    SIZED_TENSOR,
+    FunctionObject,
+    LibraryInstance,
+    guard_callables,
+    is_callable,
+    model_outputs,
+)
+from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
+from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.collectives import enter_collective
+from holdfast.lint.library_models.classes import make_instance
+from holdfast.lint.library_models.functions import function_model
+from holdfast.lint.library_models.methods import finiteness_test
+from holdfast.lint.library_models.selection import SELECTING, seed_taint, selection_taint
+from holdfast.lint.library_models.side_effects import record_call
+from holdfast.lint.sources.modules import is_class_name
+
+#: Constructors of a tensor of given size.
+_SIZED_CONSTRUCTORS = frozenset({
+    "arange", "zeros", "ones", "empty", "full", "randn", "rand", "randint", "eye", "linspace",
+    "randperm",
+})  # fmt: skip
+_JOINING_FUNCTIONS = frozenset({
+    "stack", "cat", "concat", "concatenate", "hstack", "vstack", "array", "tensor", "as_tensor",
+    "from_numpy",
+})  # fmt: skip
+_SPLITTING_FUNCTIONS = frozenset(
+    {"split", "chunk", "array_split", "tensor_split", "split_with_sizes"}
+)
+#: Arguments that do not affect the content of a tensor.
+_PLACEMENT_ARGUMENTS = ("device", "pin_memory")
+#: Libraries whose functions never return None on some ranks only.
+_NUMERIC_LIBRARIES = ("torch.", "numpy.", "math.")
+_SEEDED_CONSTRUCTORS = frozenset(
+    {"default_rng", "Generator", "Random", "RandomState", "manual_seed"}
+)
+
+
+def library_call(state: InterpreterState, call: LibraryCall) -> Value:
+    """Return the result of a library function or class, by canonical name."""
+    value = _call_by_table(state, call)
+    if value is not None:
+        return value
+    known = function_model(call.name)
+    if known is not None:
+        return known(state, call)
+    if call.name.startswith("torchmetrics."):
+        local_only = call.arguments.is_constant("sync_on_compute", answer=False)
+        return Value(objects=() if local_only else (LibraryInstance("torchmetrics.Metric"),))
+    guard = library.GUARDS.get(call.name.rpartition(".")[2])
+    # a decorator called as a function, such as ``rank_zero_only``
+    if guard is not None and any(map(is_callable, call.first().objects)):
+        return guard_callables(call.first(), state.taint_source(call.frame, guard, call.node))
+    record_call(state, call)
+    return _unlisted_call(state, call)
+
+
+def _call_by_table(state: InterpreterState, call: LibraryCall) -> Value | None:
+    name = call.name
+    collective = library.CALLS.get(name)
+    if collective is not None:
+        return enter_collective(state, call, collective)
+    class_name = library.CLASSES.get(name)
+    if class_name is not None:
+        return make_instance(state, call, class_name)
+    if name in library.FINITENESS_TESTS:
+        return finiteness_test(
+            state, call, call.arguments.all_values[0] if call.arguments.all_values else UNKNOWN
+        )
+    kind = library.VARYING.get(name)
+    if kind is not None:
+        # with a group argument, ranks outside of it get -1
+        numbered = kind in (TaintKind.RANK, TaintKind.LOCAL_RANK) and not call.arguments.all_values
+        return Value(
+            state.taint_source(call.frame, kind, call.node),
+            objects=(LAUNCHER_RANK,) if numbered else (),
+        )
+    return None
+
+
+def _unlisted_call(state: InterpreterState, call: LibraryCall) -> Value:
+    """Return the result of a function in no table: by its name, else tainted like its arguments."""
+    placements = [
+        call.arguments.named[name] for name in _PLACEMENT_ARGUMENTS if name in call.arguments.named
+    ]
+    values = [
+        value
+        for value in call.arguments.all_values
+        if not any(value is placement for placement in placements)
+    ]
+    last = call.name.rpartition(".")[2]
+    content = merge_content(values)
+    length = merge_length(values)
+    known = all(value.known for value in values)
+    if last in _SIZED_CONSTRUCTORS and call.name.startswith(("torch.", "numpy.", "np.")):
+        length = merge_taint(*(name.content for name in _size_arguments(last, call.arguments)))
+        return Value(content, length, known=known, objects=(SIZED_TENSOR,))
+    if last in _JOINING_FUNCTIONS:
+        pieces = call.arguments.positional or values  # ignore the device= of another tensor
+        length = merge_length(pieces)
+        inner = merge_taint(*(piece.element_length for piece in pieces))
+        agreed = any(value.agreed for value in values)
+        return Value(
+            content,
+            merge_taint(length, inner),
+            known=known,
+            objects=_batch_objects(pieces),
+            agreed=agreed,
+        )
+    if last in _SPLITTING_FUNCTIONS:
+        return Value(content, known=False, objects=(LibraryInstance("pieces"),))
+    if last in _SEEDED_CONSTRUCTORS:
+        return Value(seed_taint(content))
+    return _computed_value(state, call, values, last)
+
+
+def _computed_value(
+    state: InterpreterState, call: LibraryCall, values: list[Value], last: str
+) -> Value:
+    """Return a computed value, tainted like its inputs."""
+    content, length = (merge_content(values), merge_length(values))
+    if last in SELECTING or (last == "where" and len(values) == 1):
+        # ``where`` returns a tuple
+        count = merge_taint(length, selection_taint(state, call, *values))
+        return Value(
+            content,
+            count,
+            element_length=count if last in ("where", "nonzero") else (),
+            known=False,
+        )
+    named: tuple[LibraryInstance, ...] = (
+        (RANK_TEXT,) if any(RANK_TEXT in value.objects for value in values) else ()
+    )
+    if not named and call.name.startswith("torch.") and not is_class_name(last):
+        named = (*model_outputs(values), *_batch_objects(values))
+    functions = tuple(
+        obj for value in values for obj in value.objects if isinstance(obj, FunctionObject)
+    )
+    if functions:
+        _run_spawned(state, call)
+    # A size that all ranks agreed on, or a loss, which is a scalar.
+    sized = (
+        any(value.agreed for value in values[1:])
+        or last.endswith("_loss")
+        or last == "cross_entropy"
+    )
+    # class instances are not tainted by their arguments
+    content = () if is_class_name(last) else as_selection(content)
+    agreed = bool(values) and values[0].agreed
+    absent = () if call.name.startswith(_NUMERIC_LIBRARIES) else content
+    return Value(
+        content, () if sized else length, absent=absent, known=False, objects=named, agreed=agreed
+    )
+
+
+def _batch_objects(values: list[Value]) -> tuple[LibraryInstance, ...]:
+    """Return BATCH if any of the values derives from a batch."""
+    return (BATCH,) if any(BATCH in value.objects for value in values) else ()
+
+
+def _size_arguments(last: str, arguments: Arguments) -> list[Value]:
+    if last == "full":
+        return arguments.positional[:1]
+    return arguments.positional[2:] if last == "randint" else arguments.positional
+
+
+def _run_spawned(state: InterpreterState, call: LibraryCall) -> None:
+    """Run a function passed to ``mp.spawn``: its first argument is the process's rank."""
+    if not call.name.endswith(("multiprocessing.spawn", "mp.spawn")) or not isinstance(
+        call.node, ast.Call
+    ):
+        return
+    worker, extra = call.arguments.get(0, "fn"), call.arguments.get(1, "args")
+    rank = Value(
+        content=state.taint_source(call.frame, TaintKind.RANK, call.node, "the process index")
+    )
+    items = (rank, *((extra.items or ()) if extra is not None else ()))
+    for obj in worker.objects if worker is not None else ():
+        if isinstance(obj, FunctionObject):
+            state.invoke(call.frame, call.node, obj, Arguments(list(items), [None] * len(items)))

@@ -1,0 +1,351 @@
+"""Models of builtin and library functions: their result for given arguments."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from holdfast.lint.abstract_domain.values import (
+    MAX_OBJECTS,
+    NO_CONSTANT,
+    NONE_OBJECT,
+    UNIFORM,
+    UNKNOWN,
+    DictEntries,
+    TaintKind,
+    Value,
+    as_selection,
+    combine_values,
+    constant_value,
+    join_values,
+    merge_content,
+    merge_taint,
+    without_kinds,
+)
+from holdfast.lint.abstract_state.abstract_objects import (
+    BATCH,
+    CONTAINED,
+    COUNT,
+    LAUNCHER_RANK,
+    PADDING,
+    ClassObject,
+    GuardedCallable,
+    Instance,
+    LibraryInstance,
+    LibraryMethod,
+    ModuleObject,
+    TupleElements,
+    element_of,
+    is_callable,
+    model_outputs,
+)
+from holdfast.lint.abstract_state.arguments import LibraryCall
+from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.collectives import ALL_RANKS, WORLD_SIZE
+from holdfast.lint.library_models.classes import deepspeed_engine, fully_shard
+from holdfast.lint.library_models.side_effects import record_file, record_variable
+from holdfast.lint.sources.modules import Class, last_name
+
+#: Objects preserved by conversions between number types.
+_NUMBER_OBJECTS = ((LAUNCHER_RANK,), (COUNT,), (PADDING,))
+FunctionModel = Callable[[InterpreterState, LibraryCall], Value]
+
+
+def _len(_: InterpreterState, call: LibraryCall) -> Value:
+    value = call.first()
+    if value.items is not None:
+        return constant_value(len(value.items))
+    return Value(
+        content=value.length, known=value.known, objects=(COUNT,) if BATCH in value.objects else ()
+    )
+
+
+def _range(_: InterpreterState, call: LibraryCall) -> Value:
+    values = call.arguments.positional
+    content, known = (merge_content(values), all(value.known for value in values))
+    all_ranks = len(values) == 1 and WORLD_SIZE in values[0].objects
+    # from a rank's first to its last index: equally many for each
+    varying_bounds = len(values) == 2 and all(value.content for value in values)
+    if any(PADDING in value.objects for value in values):
+        call.frame.pads_rounds = True
+        return Value(known=False)
+    return Value(
+        content,
+        () if varying_bounds else content,
+        known=known and not varying_bounds,
+        objects=(ALL_RANKS,) if all_ranks else (),
+    )
+
+
+def _slice(_: InterpreterState, call: LibraryCall) -> Value:
+    value = combine_values(*call.arguments.positional)
+    return replace(value, content=as_selection(value.content))
+
+
+def _next(_: InterpreterState, call: LibraryCall) -> Value:
+    over, default = call.first(), call.arguments.get(1, "default")
+    value = element_of(over)
+    if default is None:
+        return value
+    return replace(join_values((value, default)), absent=merge_taint(value.absent, over.length))
+
+
+def _sorted(_: InterpreterState, call: LibraryCall) -> Value:
+    return replace(call.first(), order=(), const=NO_CONSTANT)
+
+
+def _set(state: InterpreterState, call: LibraryCall) -> Value:
+    value = call.first(otherwise=UNIFORM)
+    numbers = value.items is not None and all(
+        isinstance(item.const, (int, float)) for item in value.items
+    )
+    order = (
+        ()
+        if numbers or not call.arguments.positional
+        else state.taint_source(call.frame, TaintKind.ORDER, call.node)
+    )
+    batch_taint = (
+        state.taint_source(call.frame, TaintKind.DATA, call.node) if BATCH in value.objects else ()
+    )
+    return replace(
+        value,
+        items=None,
+        order=order,
+        const=NO_CONSTANT,
+        length=merge_taint(value.length, value.content, batch_taint),
+    )
+
+
+def _first_argument(_: InterpreterState, call: LibraryCall) -> Value:
+    return call.first(otherwise=Value(items=()))
+
+
+def _scalar(state: InterpreterState, call: LibraryCall) -> Value:
+    values = call.arguments.all_values
+    content = merge_content(values)
+    if call.name == "sum":
+        content = merge_taint(content, *(value.length for value in values))
+    if (
+        call.name in ("int", "float", "bool")
+        and values
+        and BATCH in values[0].objects
+        and not values[0].agreed
+    ):
+        content = merge_taint(content, state.taint_source(call.frame, TaintKind.DATA, call.node))
+    # a number in a file name does not depend on whether the file exists
+    if call.name in ("int", "float"):
+        content = without_kinds(content, {TaintKind.FILES})
+    if call.name == "str":  # the handler already taints the exception
+        content = without_kinds(content, {TaintKind.FAULT})
+    return Value(
+        content=content,
+        known=all(value.known for value in values),
+        agreed=any(value.agreed for value in values),
+        objects=values[0].objects
+        if len(values) == 1 and values[0].objects in _NUMBER_OBJECTS
+        else model_outputs(values),
+    )
+
+
+def _dict(_: InterpreterState, call: LibraryCall) -> Value:
+    if call.arguments.positional or call.arguments.starred is not None:
+        return join_values(call.arguments.all_values)
+    named = call.arguments.named
+    value = join_values(named.values()) if named else UNIFORM
+    others = (obj for obj in value.objects if not isinstance(obj, DictEntries))
+    return replace(
+        value, objects=(DictEntries(dict(named)), *others), items=None, const=NO_CONSTANT
+    )
+
+
+def _enumerate(_: InterpreterState, call: LibraryCall) -> Value:
+    value = call.first()
+    stored_in = element_of(value).stored_in
+    return Value(
+        value.content,
+        value.length,
+        value.order,
+        known=value.known,
+        objects=value.objects,
+        stored_in=stored_in,
+    )
+
+
+def _zip(_: InterpreterState, call: LibraryCall) -> Value:
+    objects = tuple(
+        obj
+        for value in call.arguments.all_values
+        for obj in value.objects
+        if not isinstance(obj, TupleElements)
+    )
+    rows = (
+        (TupleElements(tuple(map(element_of, call.arguments.positional))),)
+        if call.arguments.starred is None
+        else ()
+    )
+    value = replace(
+        combine_values(*call.arguments.all_values), objects=(*rows, *objects)[:MAX_OBJECTS]
+    )
+    return replace(value, length=()) if _bounded(call) else value
+
+
+def _bounded(call: LibraryCall) -> bool:
+    """Return True for ``zip(range(steps), loader)``: the iteration count is uniform."""
+    pairs = zip(call.arguments.nodes, call.arguments.positional, strict=False)
+    return any(
+        isinstance(node, ast.Call) and last_name(node.func) == "range" and not value.length
+        for node, value in pairs
+    )
+
+
+def _islice(_: InterpreterState, call: LibraryCall) -> Value:
+    over, bounds = call.first(), call.arguments.positional[1:]
+    return (
+        replace(over, length=()) if bounds and not any(bound.content for bound in bounds) else over
+    )
+
+
+def _divmod(_: InterpreterState, call: LibraryCall) -> Value:
+    value = combine_values(*call.arguments.positional)
+    return Value(items=(value, value))
+
+
+def _tqdm(_: InterpreterState, call: LibraryCall) -> Value:
+    return call.first("iterable", otherwise=UNIFORM)
+
+
+def _isinstance(state: InterpreterState, call: LibraryCall) -> Value:
+    if len(call.arguments.positional) < 2:
+        return UNKNOWN
+    value, classes = call.arguments.positional[:2]
+    tested = [obj.cls for obj in classes.objects_of(ClassObject)]
+    objects = [obj.cls for obj in value.objects_of(Instance)]
+    if tested and objects and len(objects) == len(value.objects):
+        answers = {
+            any(cls is candidate or candidate in state.symbols.bases(cls) for candidate in tested)
+            for cls in objects
+        }
+        if len(answers) == 1:
+            return constant_value(answers.pop())
+    return Value(content=value.absent, known=False)  # the type differs only if one is None
+
+
+def _super(state: InterpreterState, call: LibraryCall) -> Value:
+    owner = call.frame.function.owner if call.frame.function is not None else None
+    if owner is None:
+        return UNKNOWN
+    base = next(
+        (parent for parent in state.symbols.bases(owner) if isinstance(parent, Class)), None
+    )
+    return Value(objects=(Instance(base),) if base is not None else (), known=False)
+
+
+def _partial(_: InterpreterState, call: LibraryCall) -> Value:
+    """Return a callable with positional and keyword arguments bound."""
+    positional, named = tuple(call.arguments.positional[1:]), tuple(call.arguments.named.items())
+    objects = call.first("func").objects
+    return Value(
+        objects=tuple(
+            GuardedCallable(obj, positional, named) for obj in objects if is_callable(obj)
+        ),
+        known=False,
+    )
+
+
+def _getattr(state: InterpreterState, call: LibraryCall) -> Value:
+    """Return an attribute by a known name: a method of an instance, or the default."""
+    base = call.first()
+    name = call.arguments.get(1, "name")
+    default = call.arguments.get(2, "default")
+    if name is None or not isinstance(name.const, str) or not name.const.isidentifier():
+        return UNKNOWN if name is None else combine_values(*call.arguments.all_values)
+    objects = [
+        obj
+        for obj in base.objects
+        if isinstance(obj, (Instance, ModuleObject, ClassObject, LibraryInstance, GuardedCallable))
+    ]
+    if not objects:
+        return combine_values(*call.arguments.all_values)
+    value = state.evaluate_attribute(call.frame, base, name.const, call.node)
+    # no such attribute
+    if any(isinstance(obj, LibraryMethod) and obj.owner is None for obj in value.objects):
+        return default if default is not None else UNKNOWN
+    return value
+
+
+def _open(state: InterpreterState, call: LibraryCall) -> Value:
+    mode = call.arguments.get(1, "mode")
+    letters = mode.const if mode is not None and isinstance(mode.const, str) else ""
+    access = "write" if "w" in letters else "extend" if set(letters) & {"a", "x"} else "read"
+    record_file(state, call, access, call.arguments.node(0, "file"))
+    return UNKNOWN
+
+
+def _getenv(state: InterpreterState, call: LibraryCall) -> Value:
+    name = call.first("key").const
+    value = (
+        state.environment_variable(call.frame, name, call.node)
+        if isinstance(name, str)
+        else UNKNOWN
+    )
+    otherwise = call.arguments.get(1, "default")
+    if otherwise is not None or not value.content:
+        return value
+    return replace(value, objects=(LAUNCHER_RANK, NONE_OBJECT))
+
+
+def _get(state: InterpreterState, call: LibraryCall) -> Value:
+    return _getenv(state, call) if call.name.startswith("os.environ") else UNKNOWN
+
+
+def _setdefault(_: InterpreterState, call: LibraryCall) -> Value:
+    if call.name.startswith("os.environ"):
+        record_variable(call)
+    return UNKNOWN
+
+
+def _world_size(_: InterpreterState, __: LibraryCall) -> Value:
+    return Value(objects=(WORLD_SIZE,))
+
+
+def _uniform(_: InterpreterState, __: LibraryCall) -> Value:
+    return UNIFORM
+
+
+def _initialize(_: InterpreterState, call: LibraryCall) -> Value:
+    return deepspeed_engine(call.arguments) if call.name.startswith("deepspeed") else UNKNOWN
+
+
+def _defaultdict(_: InterpreterState, call: LibraryCall) -> Value:
+    """Return a container of what the factory creates."""
+    factory = call.arguments.get(0, "default_factory")
+    instances = (
+        tuple(Instance(obj.cls) for obj in factory.objects if isinstance(obj, ClassObject))
+        if factory is not None
+        else ()
+    )
+    return Value(objects=(CONTAINED, *instances) if instances else (DictEntries({}),))
+
+
+_BUILTINS: dict[str, FunctionModel] = {
+    "len": _len, "range": _range, "sorted": _sorted, "set": _set, "frozenset": _set,
+    "list": _first_argument, "tuple": _first_argument, "reversed": _first_argument,
+    "iter": _first_argument, "next": _next, "int": _scalar, "float": _scalar, "bool": _scalar,
+    "str": _scalar, "min": _scalar, "max": _scalar, "sum": _scalar, "any": _scalar, "all": _scalar,
+    "abs": _scalar, "dict": _dict, "enumerate": _enumerate, "zip": _zip, "isinstance": _isinstance,
+    "slice": _slice, "super": _super, "open": _open, "getattr": _getattr, "divmod": _divmod,
+}  # fmt: skip
+#: By last name, as several libraries export them.
+_EXPORTED_NAMES: dict[str, FunctionModel] = {
+    "get_world_size": _world_size, "is_initialized": _uniform, "is_available": _uniform,
+    "initialize": _initialize, "fully_shard": fully_shard, "getenv": _getenv, "partial": _partial,
+    "defaultdict": _defaultdict, "ModuleList": _first_argument, "ModuleDict": _first_argument,
+    "get": _get, "setdefault": _setdefault, "tqdm": _tqdm, "islice": _islice,
+}  # fmt: skip
+
+
+def function_model(name: str) -> FunctionModel | None:
+    """Return the model of a function, by its canonical name."""
+    return _EXPORTED_NAMES.get(name.rpartition(".")[2]) or _BUILTINS.get(name)

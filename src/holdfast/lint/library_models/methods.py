@@ -1,0 +1,422 @@
+"""Methods of objects outside of the program: containers, tensors, paths, scalers, frameworks."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.lint import library
+from holdfast.lint.abstract_domain.effects import GroupScope, Marker, Operation
+from holdfast.lint.abstract_domain.values import (
+    RANK_OR_SELECTED,
+    UNIFORM,
+    UNKNOWN,
+    TaintKind,
+    Value,
+    combine_values,
+    constant_value,
+    join_values,
+    merge_taint,
+    without_kinds,
+)
+from holdfast.lint.abstract_state.abstract_objects import (
+    BATCH,
+    CONTAINED,
+    COUNT,
+    MASK,
+    RANK_TEXT,
+    ClassObject,
+    FunctionObject,
+    Instance,
+    LibraryInstance,
+    TupleElements,
+    as_text,
+    dict_entries,
+    guard_callables,
+    is_callable,
+    mark_contained,
+    model_outputs,
+)
+from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, positional_arguments
+from holdfast.lint.abstract_state.mutations import mutate
+from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence import alarms
+from holdfast.lint.divergence.collectives import enter_collective
+from holdfast.lint.divergence.long_work import record_work
+from holdfast.lint.library_models.classes import library_base, prepare_results, run_thread
+from holdfast.lint.library_models.selection import SELECTING, seed_taint, selection_taint
+from holdfast.lint.library_models.side_effects import record_file
+from holdfast.lint.sources.modules import dotted_name, last_name
+
+_CONTAINER_METHODS = frozenset({
+    "append", "extend", "add", "update", "insert", "setdefault", "appendleft", "pop", "remove",
+    "clear",
+})  # fmt: skip
+_BOUND_NAME = re.compile(r"threshold|limit|toleran|\bmax_|\bmin_|(^|\.)(config|args|cfg)\.")
+_NORM_NAME = re.compile(r"(?:grad|total|global)\w*_norm$")
+_SIZE_METHODS = frozenset({"numel", "size", "dim", "nelement"})
+#: Methods that move a tensor to another device and keep its content.
+_DEVICE_METHODS = frozenset({"to", "cuda"})
+#: Methods whose result on a rank-specific name is the same on all ranks.
+_TEXT_METHODS = frozenset(
+    {"startswith", "endswith", "strip", "split", "rsplit", "partition", "rpartition", "lower"}
+)
+_AFFIX_METHODS = frozenset({"startswith", "endswith"})
+#: Kinds that do not affect the prefix or suffix of a name.
+_SELECTED_KINDS = frozenset({TaintKind.OWN})
+#: Names of rank-local batch data.
+_LOCAL_DATA_NAME = re.compile(
+    r"(?:^|_)(?:labels?|targets?|gts?|gt_?\w*|boxes|bboxes|masks?|pos|positives?|valid|kl|finished"
+    r"|done|unfinished)(?:_|$)"
+)
+#: Methods that reduce a tensor's content to a value.
+_VALUE_METHODS = frozenset({"any", "all", "item", "sum", "max", "min", "count_nonzero"})
+#: Methods that return a scalar if called without arguments.
+_REDUCING_METHODS = frozenset({"sum", "mean", "norm", "item", "max", "min", "prod", "std", "var"})
+#: Methods of a model's output whose result can run the whole backward.
+_DIFFERENTIABLE_METHODS = frozenset(
+    {"sum", "mean", "pow", "log", "float", "to", "train", "eval", "cuda", "half", "exp", "abs"}
+)
+
+
+def method_call(state: InterpreterState, call: LibraryCall) -> Value | None:
+    """Return the result of a library method; None if the receiver is unknown."""
+    kind = (
+        "torch.distributed.fsdp" if call.receiver_class == "wrapped:fsdp" else call.receiver_class
+    )
+    collective = library.METHODS.get(kind, {}).get(call.name)
+    if collective is None and not kind:
+        collective = library.UNIQUE_METHODS.get(call.name)
+    if collective is not None:
+        return enter_collective(state, call, collective)
+    if kind.startswith("output:") and call.name == "backward":
+        call.frame.add_effect(Operation("backward", call.location, GroupScope.WORLD, "backward"))
+        return UNIFORM
+    if call.name in _CONTAINER_METHODS and call.receiver_node is not None:
+        return _container_call(state, call)
+    if call.name in library.GUARDS and any(map(is_callable, call.first("function").objects)):
+        guard = state.taint_source(call.frame, library.GUARDS[call.name], call.node)
+        return guard_callables(call.first("function"), guard)
+    answer = _varying_answer(state, call)
+    if answer is not None:
+        return answer
+    known = _METHOD_MODELS.get(call.name)
+    value = known(state, call) if known is not None else None
+    return value if value is not None else _unlisted_method(state, call)
+
+
+def _container_call(state: InterpreterState, call: LibraryCall) -> Value:
+    """Return the result of a container method and record the mutation."""
+    values = call.arguments.all_values
+    objects = tuple(obj for argument in values for obj in argument.objects)
+    grows = call.name not in ("update", "setdefault") or bool(call.frame.control)
+    if call.receiver_node is not None:
+        value = combine_values(*values) if values else UNIFORM
+        # tests of a list usually ask for emptiness rather than content
+        value = replace(value, content=without_kinds(value.content, {TaintKind.DATA}))
+        mutate(state, call.frame, call.receiver_node, value, grows=grows, objects=objects)
+    key, named = call.first().const, dict_entries(call.receiver) or {}
+    if call.name == "pop" and isinstance(key, str) and key in named:
+        return named[key]
+    return replace(call.receiver, known=False) if call.name in ("pop", "setdefault") else UNIFORM
+
+
+def _varying_answer(state: InterpreterState, call: LibraryCall) -> Value | None:
+    """Return the result of a query whose answer differs between ranks."""
+    receiver = call.receiver
+    if call.name in library.FILE_TESTS and not receiver.agreed:
+        return Value(
+            merge_taint(
+                state.taint_source(call.frame, TaintKind.FILES, call.node), receiver.content
+            )
+        )
+    if call.name in library.DATA_TESTS:
+        return finiteness_test(state, call, receiver)
+    if (
+        call.name in _VALUE_METHODS
+        and not receiver.agreed
+        and (BATCH in receiver.objects or _is_local_data(call))
+    ):
+        data = TaintKind.DATA if BATCH in receiver.objects else TaintKind.NAMED
+        return Value(merge_taint(state.taint_source(call.frame, data, call.node), receiver.content))
+    kind = library.VARYING_NAMES.get(call.name)
+    if kind is not None and not receiver.agreed:
+        return Value(state.taint_source(call.frame, kind, call.node))
+    return None
+
+
+def _is_local_data(call: LibraryCall) -> bool:
+    """Return True for rank-local batch data, judged by its name: ``(labels > 0).sum()``."""
+    receiver = call.receiver
+    if (
+        receiver.known
+        or receiver.content
+        or not isinstance(call.receiver_node, (ast.Name, ast.Attribute))
+    ):
+        return False
+    return bool(_LOCAL_DATA_NAME.search(last_name(call.receiver_node)))
+
+
+def finiteness_test(state: InterpreterState, call: LibraryCall, value: Value) -> Value:
+    """Return the result of a finiteness test, tainted unless the value is agreed or uniform."""
+    if (
+        value.agreed
+        or (value.known and not value.content)
+        or _tests_bound(call.node)
+        or _tests_gradient_norm(call.node)
+    ):
+        return Value(content=value.content)
+    return Value(
+        merge_taint(state.taint_source(call.frame, TaintKind.DATA, call.node), value.content)
+    )
+
+
+def _tests_bound(node: ast.AST) -> bool:
+    """Return True for ``math.isfinite(config.threshold)``: the bound is set on all ranks."""
+    tested = node.args[0] if isinstance(node, ast.Call) and node.args else None
+    return isinstance(tested, (ast.Name, ast.Attribute)) and bool(
+        _BOUND_NAME.search(ast.unparse(tested))
+    )
+
+
+def _tests_gradient_norm(node: ast.AST) -> bool:
+    """Return True for ``isfinite(grad_norm)``: gradients, and so their norm, are averaged."""
+    tested = (
+        node.args[0]
+        if isinstance(node, ast.Call) and node.args
+        else getattr(getattr(node, "func", None), "value", None)
+    )
+    return isinstance(tested, (ast.Name, ast.Attribute)) and bool(
+        _NORM_NAME.search(dotted_name(tested))
+    )
+
+
+def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
+    receiver = call.receiver
+    if call.name in _SIZE_METHODS:
+        count = (COUNT,) if BATCH in receiver.objects else ()
+        return Value(content=receiver.length, known=receiver.known, objects=count)
+    value = combine_values(
+        receiver, *(() if call.name in _DEVICE_METHODS else call.arguments.all_values)
+    )
+    if call.name in SELECTING:
+        element_count = merge_taint(value.length, selection_taint(state, call, receiver))
+        value = replace(value, length=element_count, element_length=element_count)
+    if BATCH in receiver.objects and call.name not in _VALUE_METHODS:
+        masks = (MASK,) if MASK in receiver.objects and call.name not in SELECTING else ()
+        return replace(value, known=False, objects=(BATCH, *masks))
+    if RANK_TEXT in receiver.objects:
+        value = replace(value, objects=(RANK_TEXT,))
+    if call.name in _TEXT_METHODS:
+        dropped_kinds = RANK_OR_SELECTED if call.name in _AFFIX_METHODS else _SELECTED_KINDS
+        value = replace(value, content=without_kinds(value.content, dropped_kinds))
+    if call.name in _REDUCING_METHODS and not call.arguments.all_values:
+        value = replace(value, length=(), element_length=())  # a scalar
+    wrappers = tuple(
+        obj
+        for obj in receiver.objects
+        if isinstance(obj, LibraryInstance) and obj.name.startswith(("output:", "wrapped:"))
+    )
+    objects = wrappers if call.name in _DIFFERENTIABLE_METHODS else wrappers[:1] or value.objects
+    return replace(
+        value, known=receiver.agreed and value.known, agreed=receiver.agreed, objects=objects
+    )
+
+
+# ---- models of methods; None if the method is of an unrelated class
+
+
+def _step(state: InterpreterState, call: LibraryCall) -> Value | None:
+    """Model GradScaler's step, skipped on ranks that find Inf, and ReduceLROnPlateau's step."""
+    if call.receiver_class == "plateau":
+        metric = call.first("metrics")
+        if not metric.agreed and (
+            metric.content or model_outputs((metric,)) or BATCH in metric.objects
+        ):
+            why = metric.content or state.taint_source(call.frame, TaintKind.DATA, call.node)
+            call.frame.add_effect(Marker("state", call.location, state.unparse(call.node), why))
+        return UNIFORM
+    if call.receiver_class != "scaler" or not call.arguments.all_values:
+        return None
+    optimizer = call.arguments.all_values[0]
+    fault = state.taint_source(
+        call.frame, TaintKind.DATA, call.node, "GradScaler skips the step on ranks that find Inf"
+    )
+    with call.frame.collect_effects(fault) as inner:
+        for obj in optimizer.objects:
+            method = (
+                state.symbols.find_method(obj.cls, "step") if isinstance(obj, Instance) else None
+            )
+            if method is not None:
+                state.invoke(
+                    call.frame, call.node, FunctionObject(method, None, optimizer), Arguments()
+                )
+    call.frame.effects.extend(inner)
+    return UNIFORM
+
+
+def _unscale(_: InterpreterState, call: LibraryCall) -> Value:
+    if call.receiver_class == "scaler":
+        call.frame.add_effect(Marker("unscale", call.location))
+    return UNIFORM
+
+
+def _backward(_: InterpreterState, call: LibraryCall) -> Value:
+    if model_outputs(call.arguments.all_values) or call.receiver_class in (
+        "accelerate.Accelerator",
+        "lightning.Fabric",
+    ):
+        call.frame.add_effect(Operation("backward", call.location, GroupScope.WORLD, "backward"))
+    else:
+        call.frame.add_effect(Marker("backward", call.location))
+    return UNIFORM
+
+
+def _set_epoch(_: InterpreterState, call: LibraryCall) -> Value:
+    call.frame.add_effect(Marker("set_epoch", call.location))
+    return UNIFORM
+
+
+def _prepare(_: InterpreterState, call: LibraryCall) -> Value | None:
+    return (
+        prepare_results(call.arguments) if call.receiver_class == "accelerate.Accelerator" else None
+    )
+
+
+def _setup(_: InterpreterState, call: LibraryCall) -> Value | None:
+    return prepare_results(call.arguments) if call.receiver_class == "lightning.Fabric" else None
+
+
+def _format(_: InterpreterState, call: LibraryCall) -> Value:
+    value = combine_values(call.receiver, *call.arguments.all_values)
+    return as_text(value)
+
+
+def _get(_: InterpreterState, call: LibraryCall) -> Value:
+    content = merge_taint(
+        call.receiver.content, *(value.content for value in call.arguments.all_values)
+    )
+    key, named = call.first().const, dict_entries(call.receiver)
+    if named is not None and isinstance(key, str):
+        default = call.arguments.get(1, "default")
+        return (
+            named[key] if key in named else default if default is not None else constant_value(None)
+        )
+    absent = merge_taint(
+        call.receiver.length, *(value.content for value in call.arguments.positional)
+    )
+    return Value(content, length=call.receiver.element_length, absent=absent, known=False)
+
+
+def _items(_: InterpreterState, call: LibraryCall) -> Value | None:
+    """Return the pairs of a dict, whose values may be instances of program classes."""
+    named = dict_entries(call.receiver)
+    contents = (
+        join_values(named.values())
+        if named
+        else replace(call.receiver, objects=_contained_instances(call.receiver))
+    )
+    if not contents.objects or call.arguments.all_values:
+        return None
+    key = Value(call.receiver.content, known=False)
+    rows = (TupleElements((key, contents)),)
+    return Value(
+        call.receiver.content, call.receiver.length, call.receiver.order, known=False, objects=rows
+    )
+
+
+def _values(_: InterpreterState, call: LibraryCall) -> Value | None:
+    named = dict_entries(call.receiver)
+    objects = join_values(named.values()).objects if named else _contained_instances(call.receiver)
+    if objects and not call.arguments.all_values:
+        return replace(call.receiver, known=False, objects=mark_contained(objects))
+    return None
+
+
+def _contained_instances(receiver: Value) -> tuple[Any, ...]:
+    """Return the instances in a dict."""
+    if CONTAINED in receiver.objects:
+        return tuple(obj for obj in receiver.objects if isinstance(obj, (Instance, FunctionObject)))
+    return ()
+
+
+def _start(state: InterpreterState, call: LibraryCall) -> Value:
+    for obj in call.receiver.objects:
+        if isinstance(obj, Instance) and library_base(state.symbols, obj.cls) == "thread":
+            method = state.symbols.find_method(obj.cls, "run")
+            if method is not None:
+                thread = Value(objects=(FunctionObject(method, None, call.receiver),))
+                run_thread(state, call.frame, call.node, thread, Arguments())
+    return UNIFORM
+
+
+def _log(_: InterpreterState, call: LibraryCall) -> Value | None:
+    """Model Lightning's ``log``, which reduces over ranks with ``sync_dist``."""
+    if not call.arguments.is_constant("sync_dist", answer=True) or call.arguments.is_constant(
+        "rank_zero_only", answer=True
+    ):
+        return None
+    call.frame.add_effect(Operation("log", call.location))
+    return UNIFORM
+
+
+def _apply(state: InterpreterState, call: LibraryCall) -> Value | None:
+    """Run the forward and backward of a custom ``autograd.Function``."""
+    if call.receiver_class != "autograd":
+        return None
+    value, arguments = UNKNOWN, call.arguments
+    for cls in (obj.cls for obj in call.receiver.objects_of(ClassObject)):
+        names = state.symbols
+        with_context = names.find_method(cls, "setup_context") is None
+        forward, backward = names.find_method(cls, "forward"), names.find_method(cls, "backward")
+        if forward is not None:
+            bound = UNKNOWN if with_context else None
+            value = state.invoke(
+                call.frame, call.node, FunctionObject(forward, None, bound), arguments
+            )
+        if backward is not None:
+            state.invoke(
+                call.frame,
+                call.node,
+                FunctionObject(backward),
+                positional_arguments(*[UNKNOWN] * len(backward.parameters)),
+            )
+    return value
+
+
+def _seed(_: InterpreterState, call: LibraryCall) -> Value:
+    return Value(
+        seed_taint(
+            merge_taint(
+                call.receiver.content, *(value.content for value in call.arguments.all_values)
+            )
+        ),
+        known=False,
+    )
+
+
+def _write(state: InterpreterState, call: LibraryCall) -> Value:
+    record_file(state, call, "write", call.receiver_node)
+    return UNIFORM
+
+
+def _map(_: InterpreterState, call: LibraryCall) -> None:
+    record_work(call)
+
+
+def _read(state: InterpreterState, call: LibraryCall) -> Value:
+    record_file(state, call, "read", call.receiver_node)
+    return Value(content=call.receiver.content, known=False)
+
+
+_METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None]] = {
+    "step": _step, "unscale_": _unscale, "backward": _backward, "set_epoch": _set_epoch,
+    "prepare": _prepare, "setup": _setup, "get": _get, "format": _format, "items": _items,
+    "values": _values, "start": _start, "log": _log, "apply": _apply, "manual_seed": _seed,
+    "write_text": _write, "write_bytes": _write, "read_text": _read, "read_bytes": _read,
+    "map": _map, "submit": alarms.submit_to_executor, "result": alarms.await_result,
+}  # fmt: skip
