@@ -134,10 +134,7 @@ def read_setting(
     if default is not None:
         text = _resolve_threads(default.value, 1, None)
         return SettingReading(
-            name=name,
-            value=_parse(row, text, "preset"),
-            origin=f"preset {preset}",
-            why=default.why,
+            name=name, value=_parse(row, text, "preset"), origin=f"preset {preset}", why=default.why
         )
     value = None if row.default is None else _parse(row, str(row.default), "default")
     return SettingReading(name=name, value=value, origin="default")

@@ -43,10 +43,7 @@ CHECKPOINT_CORRUPT = Cause(
             ),
         ),
     ),
-    alternatives=(
-        "checkpoint-io-slow-timeout",
-        "python-exception-on-one-rank",
-    ),
+    alternatives=("checkpoint-io-slow-timeout", "python-exception-on-one-rank"),
     treatment=Treatment.CHECKPOINT,
     remedies=(
         Remedy(

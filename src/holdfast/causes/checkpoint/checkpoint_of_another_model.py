@@ -28,8 +28,5 @@ CHECKPOINT_OF_ANOTHER_MODEL = Cause(
             "`checkpoint.load(strict=False)`, which loads what both have."
         ),
     ),
-    sources=(
-        "torch.nn.Module.load_state_dict",
-        "torch.distributed.checkpoint, default_planner.py",
-    ),
+    sources=("torch.nn.Module.load_state_dict", "torch.distributed.checkpoint, default_planner.py"),
 )

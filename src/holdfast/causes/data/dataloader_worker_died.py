@@ -51,10 +51,7 @@ DATALOADER_WORKER_DIED = Cause(
             examples=("RuntimeError: DataLoader timed out after 120 seconds",),
         ),
     ),
-    alternatives=(
-        "shm-too-small",
-        "host-oom-killed",
-    ),
+    alternatives=("shm-too-small", "host-oom-killed"),
     may_recover=True,
     treatment=Treatment.SUSPECT,
     remedies=(

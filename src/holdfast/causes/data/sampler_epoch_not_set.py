@@ -28,8 +28,5 @@ SAMPLER_EPOCH_NOT_SET = Cause(
             "shuffle=False)`."
         ),
     ),
-    sources=(
-        "torch.utils.data.distributed.DistributedSampler",
-        "huggingface/transformers#4398",
-    ),
+    sources=("torch.utils.data.distributed.DistributedSampler", "huggingface/transformers#4398"),
 )

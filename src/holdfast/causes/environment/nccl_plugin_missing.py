@@ -19,9 +19,8 @@ NCCL_PLUGIN_MISSING = Cause(
     shows_during="With NCCL_DEBUG=INFO: `NET/Plugin` lines, then `Using network Socket` where "
     "another network was expected. The job runs many times too slowly, or all ranks wait in the "
     "first collective.",
-    shows_after="`Error: network ... not found` and `ncclInvalidUsage` at the first collective, "
-    "or nothing but low throughput. The rank that reports it was only the first to need the "
-    "plugin.",
+    shows_after="`Error: network ... not found` and `ncclInvalidUsage` at the first collective, or "
+    "nothing but low throughput. The rank that reports it was only the first to need the plugin.",
     known_misses="`No plugin found (libnccl-net.so), using internal implementation` is normal "
     "where no plugin is needed; only the bandwidth, or NCCL_NET, shows that one was needed. "
     "Without NCCL_DEBUG=INFO nothing is printed.",

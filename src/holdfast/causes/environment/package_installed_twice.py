@@ -9,10 +9,9 @@ PACKAGE_INSTALLED_TWICE = Cause(
     name="package-installed-twice",
     summary="Two versions of a package are on the path, and the order of sys.path decides which "
     "one is imported.",
-    what_happens="A user's site-packages, a PYTHONPATH or a system folder contains another "
-    "version of a package than the environment. Python imports the first on sys.path; a launcher, "
-    "a shell and a batch system can have different orders, so ranks of one job import different "
-    "code.",
+    what_happens="A user's site-packages, a PYTHONPATH or a system folder contains another version "
+    "of a package than the environment. Python imports the first on sys.path; a launcher, a shell "
+    "and a batch system can have different orders, so ranks of one job import different code.",
     shows_before="The same distribution with two versions in folders of sys.path; PYTHONPATH set "
     "in a profile; `pip install --user` next to a container's packages.",
     shows_during="Usually nothing; or one host behaves differently with the same image.",

@@ -29,8 +29,5 @@ VARIABLE_NEVER_READ = Cause(
             safety=Safety.DISRUPTIVE,
         ),
     ),
-    sources=(
-        "NVIDIA/nccl: all release tags, scanned",
-        "torch: torch/distributed/argparse_util.py",
-    ),
+    sources=("NVIDIA/nccl: all release tags, scanned", "torch: torch/distributed/argparse_util.py"),
 )

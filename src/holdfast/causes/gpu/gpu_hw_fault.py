@@ -69,10 +69,7 @@ GPU_HW_FAULT = Cause(
             examples=("[rank2]: RuntimeError: CUDA error: out of memory",),
         ),
     ),
-    alternatives=(
-        "gpu-fell-off-bus-xid-ecc",
-        "gpu-oom-all-ranks",
-    ),
+    alternatives=("gpu-fell-off-bus-xid-ecc", "gpu-oom-all-ranks"),
     may_be_consequence=True,
     treatment=Treatment.BAD_HOST,
     remedies=(

@@ -10,8 +10,7 @@ GPU_RENUMBERED = Cause(
     summary="The GPU numbers in the program are not those that nvidia-smi shows.",
     what_happens="CUDA numbers the devices in CUDA_VISIBLE_DEVICES from 0: without GPU 0, GPU 1 "
     "becomes cuda:0. If GPUs differ, CUDA also puts the fastest first unless "
-    "CUDA_DEVICE_ORDER=PCI_BUS_ID. If a message then names `GPU 3`, that is another "
-    "device.",
+    "CUDA_DEVICE_ORDER=PCI_BUS_ID. If a message then names `GPU 3`, that is another device.",
     shows_before="The variable is set to anything but 0, 1, 2 … in this order; a host has GPUs of "
     "several kinds.",
     shows_during="The wrong GPU is inspected, drained, or excluded from the next job.",

@@ -21,10 +21,7 @@ GPU_MEMORY_TAKEN_BY_OTHERS = Cause(
     known_misses="In a container the driver hides processes outside of it, and pids are those of "
     "the host: torch then lists this very process among the others. Memory reserved by MIG or MPS "
     "is not listed.",
-    alternatives=(
-        "gpu-oom-all-ranks",
-        "duplicate-gpu",
-    ),
+    alternatives=("gpu-oom-all-ranks", "duplicate-gpu"),
     remedies=(
         Remedy(
             text="Find the process that holds it; end leftovers of an earlier run.",

@@ -24,10 +24,7 @@ GPU_OOM_ALL_RANKS = Cause(
     "and looks like oom-on-one-rank-then-timeout. The last exception in each rank's trace file "
     "decides.",
     log_examples=("n1:5:9 [0] NCCL WARN Cuda failure 'out of memory'",),
-    alternatives=(
-        "oom-on-one-rank-then-timeout",
-        "duplicate-gpu",
-    ),
+    alternatives=("oom-on-one-rank-then-timeout", "duplicate-gpu"),
     treatment=Treatment.MEMORY,
     remedies=(
         Remedy(

@@ -91,10 +91,7 @@ HOST_OOM_KILLED = Cause(
             "'-u', 'fit.py'] exits with return code = -9"
         ),
     ),
-    alternatives=(
-        "rank-killed",
-        "peer-lost",
-    ),
+    alternatives=("rank-killed", "peer-lost"),
     treatment=Treatment.HOST_MEMORY,
     remedies=(
         Remedy(

@@ -26,8 +26,7 @@ HOST_SWAPPING = Cause(
         ),
         Remedy(text="End what fills the memory, or train with fewer loader workers."),
         Remedy(
-            text="Move everything back into memory, if it fits.",
-            command="swapoff -a && swapon -a",
+            text="Move everything back into memory, if it fits.", command="swapoff -a && swapon -a"
         ),
     ),
     sources=("Linux: Documentation/accounting/psi.rst", "proc(5), /proc/swaps"),

@@ -16,9 +16,8 @@ SHM_TOO_SMALL = Cause(
     "files of ended jobs in it.",
     shows_during="The file system /dev/shm is full. holdfast itself reports that it wrote its "
     "trace files to the run folder instead.",
-    shows_after="`DataLoader worker (pid ...) is killed by signal: Bus error`, `unable to write "
-    "to file </torch_...>`, `failed to extend /dev/shm/nccl-...`, or a plain SIGBUS (-7) of a "
-    "rank.",
+    shows_after="`DataLoader worker (pid ...) is killed by signal: Bus error`, `unable to write to "
+    "file </torch_...>`, `failed to extend /dev/shm/nccl-...`, or a plain SIGBUS (-7) of a rank.",
     known_misses="The worker's message can look like dataloader-worker-died; the bus error, or "
     "`No space left on device` with a /dev/shm path, decides. After the job the files are gone "
     "and it is empty again.",
@@ -81,9 +80,5 @@ SHM_TOO_SMALL = Cause(
         ),
         Remedy(text="As a workaround: fewer workers, or none (num_workers=0)."),
     ),
-    sources=(
-        "NVIDIA/nccl#290",
-        "NVIDIA/nccl#342",
-        "torch.utils.data: multi-process data loading",
-    ),
+    sources=("NVIDIA/nccl#290", "NVIDIA/nccl#342", "torch.utils.data: multi-process data loading"),
 )

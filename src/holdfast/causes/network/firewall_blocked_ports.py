@@ -42,10 +42,7 @@ FIREWALL_BLOCKED_PORTS = Cause(
             weighed=True,
         ),
     ),
-    alternatives=(
-        "master-unreachable",
-        "network-fabric-fault",
-    ),
+    alternatives=("master-unreachable", "network-fabric-fault"),
     remedies=(
         Remedy(
             text="From each other host, try the master port, and a high port that has a listener.",

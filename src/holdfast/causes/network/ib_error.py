@@ -68,10 +68,7 @@ IB_ERROR = Cause(
             weighed=True,
         ),
     ),
-    alternatives=(
-        "network-fabric-fault",
-        "comm-config-bad",
-    ),
+    alternatives=("network-fabric-fault", "comm-config-bad"),
     treatment=Treatment.SUSPECT,
     remedies=(
         Remedy(

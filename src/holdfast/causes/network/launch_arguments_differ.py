@@ -9,9 +9,8 @@ LAUNCH_ARGUMENTS_DIFFER = Cause(
     name="launch-arguments-differ",
     summary="The hosts of one job were started with contradicting arguments.",
     what_happens="Each host receives the number of nodes, its node rank and the endpoint. If two "
-    "have the same node rank, or the numbers of nodes differ, the rendezvous waits for a node "
-    "that never joins, or uses the first host's number and continues with fewer nodes than "
-    "intended.",
+    "have the same node rank, or the numbers of nodes differ, the rendezvous waits for a node that "
+    "never joins, or uses the first host's number and continues with fewer nodes than intended.",
     shows_before="`holdfast check` with several hosts compares them. A script was edited on one "
     "host, or a node rank is written in a file that all hosts share.",
     shows_during="All hosts wait, or the job runs with fewer ranks (torchrun's static rendezvous "

@@ -91,10 +91,7 @@ MASTER_UNREACHABLE = Cause(
             "torch.distributed.DistStoreError: Socket Timeout"
         ),
     ),
-    alternatives=(
-        "firewall-blocked-ports",
-        "hostname-resolution",
-    ),
+    alternatives=("firewall-blocked-ports", "hostname-resolution"),
     remedies=(
         Remedy(
             text="From the host that cannot connect, try the endpoint.",

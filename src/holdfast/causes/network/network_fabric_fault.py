@@ -80,10 +80,7 @@ NETWORK_FABRIC_FAULT = Cause(
             weighed=True,
         ),
     ),
-    alternatives=(
-        "firewall-blocked-ports",
-        "peer-lost",
-    ),
+    alternatives=("firewall-blocked-ports", "peer-lost"),
     may_be_consequence=True,
     may_recover=True,
     treatment=Treatment.SUSPECT,
@@ -101,10 +98,5 @@ NETWORK_FABRIC_FAULT = Cause(
         DRAIN,
         RESTART,
     ),
-    sources=(
-        "NVIDIA/nccl#1524",
-        "NVIDIA/nccl#2135",
-        "pytorch/pytorch#175145",
-        "ROCm/rccl#2191",
-    ),
+    sources=("NVIDIA/nccl#1524", "NVIDIA/nccl#2135", "pytorch/pytorch#175145", "ROCm/rccl#2191"),
 )

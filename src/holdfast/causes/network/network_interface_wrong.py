@@ -106,10 +106,7 @@ NETWORK_INTERFACE_WRONG = Cause(
             weighed=True,
         ),
     ),
-    alternatives=(
-        "network-fabric-fault",
-        "ib-error",
-    ),
+    alternatives=("network-fabric-fault", "ib-error"),
     remedies=(
         Remedy(
             text="Set the interface of the training network, on every host.",

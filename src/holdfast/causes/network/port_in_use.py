@@ -10,9 +10,8 @@ PORT_IN_USE = Cause(
     name="port-in-use",
     summary="The rendezvous or master port is already in use on the first host.",
     what_happens="Only one process can listen on a port. A leftover job, a second job of the same "
-    "user with the default 29500, or a rank started twice makes the store's server fail. The "
-    "other ranks may then connect to the other job's store, or wait for a store that never "
-    "starts.",
+    "user with the default 29500, or a rank started twice makes the store's server fail. The other "
+    "ranks may then connect to the other job's store, or wait for a store that never starts.",
     shows_before="`ss -ltnp` shows a listener on the port. A job script with a fixed port may run "
     "twice on one host.",
     shows_during="Rank 0 or the agent of the first host ends within a second; ranks on other "

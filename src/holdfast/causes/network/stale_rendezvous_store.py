@@ -23,10 +23,7 @@ STALE_RENDEZVOUS_STORE = Cause(
     known_misses="`holdfast run` uses a separate store prefix for each generation, so this does "
     "not occur under it. Elsewhere only the time right after a restart distinguishes it from a "
     "network fault.",
-    alternatives=(
-        "network-interface-wrong",
-        "master-unreachable",
-    ),
+    alternatives=("network-interface-wrong", "master-unreachable"),
     remedies=(
         Remedy(
             text="Start with holdfast: every generation has a separate store prefix.",

@@ -8,10 +8,9 @@ PRECISION_WITHOUT_HARDWARE = Cause(
     code="PERF011",
     name="precision-without-hardware",
     summary="A number format is used that a GPU does not support in hardware, so it is emulated.",
-    what_happens="bf16 needs compute capability 8.0, fp8 needs 8.9. On an older GPU torch does "
-    "not fail: it converts, multiplies in fp32 and converts back, at a fraction of the speed of "
-    "the fp16 units. In a job with GPUs of several kinds all ranks wait for those without "
-    "support.",
+    what_happens="bf16 needs compute capability 8.0, fp8 needs 8.9. On an older GPU torch does not "
+    "fail: it converts, multiplies in fp32 and converts back, at a fraction of the speed of the "
+    "fp16 units. In a job with GPUs of several kinds all ranks wait for those without support.",
     shows_before="A setup with bf16 on V100, T4 or RTX 20 cards, or with fp8 on A100. Check the "
     "compute capability, not the GPU's name; `torch.cuda.is_bf16_supported()` returns True even "
     "if it is emulated.",

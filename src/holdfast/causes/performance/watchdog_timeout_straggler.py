@@ -27,10 +27,7 @@ WATCHDOG_TIMEOUT_STRAGGLER = Cause(
             "on Rank 2. (world_size=5, timeout=1800)"
         ),
     ),
-    alternatives=(
-        "rank-missing-collective",
-        "network-fabric-fault",
-    ),
+    alternatives=("rank-missing-collective", "network-fabric-fault"),
     may_be_consequence=True,
     echo_in_logs=True,
     treatment=Treatment.SLOW_HOST,

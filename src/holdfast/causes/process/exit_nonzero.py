@@ -19,10 +19,7 @@ EXIT_NONZERO = Cause(
     "lost connection. 137 and 143 from a wrapper script mean signals 9 and 15.",
     known_misses="os._exit leaves no line. If the script runs in a shell wrapper, the status is "
     "the wrapper's.",
-    alternatives=(
-        "python-exception-on-one-rank",
-        "peer-lost",
-    ),
+    alternatives=("python-exception-on-one-rank", "peer-lost"),
     may_be_consequence=True,
     remedies=(
         Remedy(text="Read the end of that rank's own log file in the run folder, stderr first."),

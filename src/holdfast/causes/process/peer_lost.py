@@ -54,9 +54,8 @@ PEER_LOST = Cause(
             ),
             examples=(
                 (
-                    "[rank1]: RuntimeError: "
-                    "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by "
-                    "peer [10.0.0.2]:4711"
+                    "[rank1]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:553] "
+                    "Connection closed by peer [10.0.0.2]:4711"
                 ),
             ),
             counter_examples=(
@@ -95,10 +94,7 @@ PEER_LOST = Cause(
             weighed=True,
         ),
     ),
-    alternatives=(
-        "network-fabric-fault",
-        "host-oom-killed",
-    ),
+    alternatives=("network-fabric-fault", "host-oom-killed"),
     may_be_consequence=True,
     echo_in_logs=True,
     may_recover=True,

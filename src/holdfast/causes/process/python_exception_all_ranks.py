@@ -20,10 +20,7 @@ PYTHON_EXCEPTION_ALL_RANKS = Cause(
     "it is not special.",
     known_misses="If the launcher ended the slower ranks before they raised, only some show it: "
     "then one of them is named, as python-exception-on-one-rank, with the same advice.",
-    alternatives=(
-        "python-exception-on-one-rank",
-        "comm-config-bad",
-    ),
+    alternatives=("python-exception-on-one-rank", "comm-config-bad"),
     may_be_consequence=True,
     may_start_failure=True,
     treatment=Treatment.CODE,

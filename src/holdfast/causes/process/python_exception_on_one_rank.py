@@ -24,10 +24,7 @@ PYTHON_EXCEPTION_ON_ONE_RANK = Cause(
     known_misses="An exception about the connection itself is an echo and never the root. A rank "
     "that catches the exception and hangs in its handler shows the handler's line. Interleaved "
     "output of many ranks can hide the text; the trace file has all of it.",
-    alternatives=(
-        "python-exception-all-ranks",
-        "model-download-race",
-    ),
+    alternatives=("python-exception-all-ranks", "model-download-race"),
     may_be_consequence=True,
     may_start_failure=True,
     treatment=Treatment.CODE,
@@ -42,8 +39,5 @@ PYTHON_EXCEPTION_ON_ONE_RANK = Cause(
         ),
         RESTART,
     ),
-    sources=(
-        "mosaicml/llm-foundry#749",
-        "torch: torch/distributed/elastic/multiprocessing/errors",
-    ),
+    sources=("mosaicml/llm-foundry#749", "torch: torch/distributed/elastic/multiprocessing/errors"),
 )

@@ -78,10 +78,7 @@ SEGFAULT_IN_WORKER = Cause(
         ),
     ),
     log_examples=("container trainer terminated: Reason: Error, Exit Code:    139",),
-    alternatives=(
-        "gpu-hw-fault",
-        "comm-config-bad",
-    ),
+    alternatives=("gpu-hw-fault", "comm-config-bad"),
     may_be_consequence=True,
     remedies=(
         Remedy(

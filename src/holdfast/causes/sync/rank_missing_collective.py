@@ -47,10 +47,7 @@ RANK_MISSING_COLLECTIVE = Cause(
             "Timeout waiting for key: default_pg/0/0 after 1800000 ms"
         ),
     ),
-    alternatives=(
-        "uneven-inputs",
-        "watchdog-timeout-straggler",
-    ),
+    alternatives=("uneven-inputs", "watchdog-timeout-straggler"),
     may_be_consequence=True,
     echo_in_logs=True,
     may_recover=True,

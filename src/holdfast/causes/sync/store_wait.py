@@ -41,10 +41,7 @@ STORE_WAIT = Cause(
             weighed=True,
         ),
     ),
-    alternatives=(
-        "master-unreachable",
-        "rank-missing-collective",
-    ),
+    alternatives=("master-unreachable", "rank-missing-collective"),
     echo_in_logs=True,
     may_recover=True,
     treatment=Treatment.SUSPECT,

@@ -41,10 +41,7 @@ UNEVEN_INPUTS = Cause(
             ),
         ),
     ),
-    alternatives=(
-        "rank-missing-collective",
-        "watchdog-timeout-straggler",
-    ),
+    alternatives=("rank-missing-collective", "watchdog-timeout-straggler"),
     treatment=Treatment.CODE,
     remedies=(
         Remedy(

@@ -227,8 +227,7 @@ def _judge_ranks(by_name: Mapping[str, VariableSetting]) -> Iterator[Finding]:
         yield variable_finding(
             _CAUSE,
             f"MASTER_ADDR={address} is a loopback address, but only {local} of {world} ranks are "
-            f"on this "
-            "host: the hosts cannot connect to each other",
+            "on this host: the hosts cannot connect to each other",
             by_name["MASTER_ADDR"],
             by_name["WORLD_SIZE"],
             level=Level.ERROR,

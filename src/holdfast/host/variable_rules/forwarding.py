@@ -56,10 +56,8 @@ def judge(settings: Sequence[VariableSetting]) -> Iterator[Finding]:
             yield variable_finding(
                 VARIABLE_NOT_SENT.name,
                 f"{format_setting(setting)} does not reach the ranks: with a hostfile, deepspeed "
-                f"(line "
-                f"{setting.sender}) sends only variables that begin with {', '.join(SENT[:-1])} or "
-                f"{SENT[-1]}, and "
-                f"those in {FILE}",
+                f"(line {setting.sender}) sends only variables that begin with "
+                f"{', '.join(SENT[:-1])} or {SENT[-1]}, and those in {FILE}",
                 setting,
                 advice=(
                     f"Add it to {FILE} in the folder where the launcher starts, or in the home "

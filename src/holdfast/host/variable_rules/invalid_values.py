@@ -260,8 +260,7 @@ def _judge_special(
         yield variable_finding(
             _CAUSE,
             f"{format_setting(setting)} contains {truncate(unknown[0])!r}, which is not an "
-            f"allocator setting: torch "
-            "raises an error at the first use of CUDA",
+            "allocator setting: torch raises an error at the first use of CUDA",
             setting,
             level=Level.ERROR,
             confidence=0.7,

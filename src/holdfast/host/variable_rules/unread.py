@@ -85,8 +85,7 @@ def judge_unread(
         yield variable_finding(
             VARIABLE_NOT_HANDED_ON.name,
             f"{format_setting(setting)} is set without export, so that programs started by "
-            f"{setting.origin} "
-            "do not inherit it",
+            f"{setting.origin} do not inherit it",
             setting,
             command=f'export {setting.name}="${setting.name}"',
         )
@@ -144,8 +143,7 @@ def _judge_removed(
         yield variable_finding(
             cause,
             f"{format_setting(setting)} works in the installed {row.library} {installed}, but was "
-            f"removed in "
-            f"{row.removed_in}",
+            f"removed in {row.removed_in}",
             setting,
             level=Level.NOTE,
         )

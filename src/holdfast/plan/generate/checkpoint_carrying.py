@@ -52,9 +52,8 @@ CONVERSION_SIDES: Mapping[ConfigFormat | None, ConversionSide] = {
         source="saved",
         options="--to dcp",
         loaded='dcp.load(state, checkpoint_id="converted")',
-        mind="call `model, optimizer = get_state_dict(module, adam)` before both, "
-        "`set_state_dict` after the second; "
-        "loads on any number of ranks",
+        mind="call `model, optimizer = get_state_dict(module, adam)` before both, `set_state_dict` "
+        "after the second; loads on any number of ranks",
     ),
     ConfigFormat.ACCELERATE_FSDP2: ConversionSide(
         title="Accelerate with FSDP",
@@ -79,11 +78,9 @@ CONVERSION_SIDES: Mapping[ConfigFormat | None, ConversionSide] = {
         source="saved.pt",
         options="--to torch",
         loaded='torch.load("converted", weights_only=True, mmap=True)',
-        mind="`model` and `optimizer` are for `load_state_dict` of the unwrapped module and of "
-        "the optimizer. The "
-        "optimizer's state is by index: create its groups in the order of the source. If the "
-        "source "
-        "is such a file, name the frozen weights: `--frozen 'vision.*'`",
+        mind="`model` and `optimizer` are for `load_state_dict` of the unwrapped module and of the "
+        "optimizer. The optimizer's state is by index: create its groups in the order of the "
+        "source. If the source is such a file, name the frozen weights: `--frozen 'vision.*'`",
     ),
 }
 

@@ -176,8 +176,7 @@ def write_deepspeed_json(recipe: Recipe) -> WrittenConfig:
     if recipe.compiled:
         unmapped.append(
             UnmappedSetting(
-                "compilation",
-                "not in the JSON: call engine.compile() after deepspeed.initialize",
+                "compilation", "not in the JSON: call engine.compile() after deepspeed.initialize"
             )
         )
     if not recipe.master and recipe.compute_dtype is ComputeDtype.FP16:

@@ -341,9 +341,8 @@ def _warnings(recipe: Recipe) -> tuple[str, ...]:
         warnings.append("the micro-batch is unknown: set MICRO_BATCH in the script, which is 1")
     if not recipe.master:
         warnings.append(
-            "no fp32 copy of the weights: at small learning rates most of them stop changing "
-            "(2.8 % changed "
-            "in one Adam step at 1e-5, against 92 to 96 % with one)"
+            "no fp32 copy of the weights: at small learning rates most of them stop changing (2.8 "
+            "% changed in one Adam step at 1e-5, against 92 to 96 % with one)"
         )
     if recipe.compute_dtype is ComputeDtype.FP16:
         warnings.append(

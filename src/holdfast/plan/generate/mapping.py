@@ -47,10 +47,8 @@ class SettingMapping(msgspec.Struct, frozen=True, kw_only=True):
 _IN_THE_SCRIPT = "in the script"
 _MASTER = (
     "FSDP2's optimizer steps on the sharded weights in the dtype they were loaded in: load the "
-    "model in fp32 and let "
-    "param_dtype cast it. Loaded in bf16 there is no fp32 copy, and one Adam step at a learning "
-    "rate of 1e-5 changed "
-    "2.8 % of the weights, against 92 to 96 % with one"
+    "model in fp32 and let param_dtype cast it. Loaded in bf16 there is no fp32 copy, and one Adam "
+    "step at a learning rate of 1e-5 changed 2.8 % of the weights, against 92 to 96 % with one"
 )
 _PLACE = "CPUOffloadPolicy offloads weights, gradients and optimizer states together"
 
@@ -75,9 +73,8 @@ _MAPPED = (
         accelerate=_IN_THE_SCRIPT,
         accelerate_deepspeed="deepspeed_config.gradient_accumulation_steps",
         difference="DeepSpeed's backward divides the loss by it, a custom loop must; FSDP2 "
-        "communicates after "
-        "each micro-batch unless set_requires_gradient_sync(False) is called; so do ZeRO-2 and "
-        "3, but not ZeRO-1",
+        "communicates after each micro-batch unless set_requires_gradient_sync(False) is called; "
+        "so do ZeRO-2 and 3, but not ZeRO-1",
     ),
     SettingMapping(
         key="gradient_clipping",
@@ -93,8 +90,7 @@ _MAPPED = (
         key="zero_optimization.stage",
         fsdp2="fully_shard.reshard_after_forward",
         torch="3: reshard_after_forward=True; 2: False; 1: False, and gradients synchronised at "
-        "the last micro-batch "
-        "alone; 0: a mesh of replicas, which is DDP",
+        "the last micro-batch alone; 0: a mesh of replicas, which is DDP",
         accelerate="fsdp_config.fsdp_reshard_after_forward",
         accelerate_deepspeed="deepspeed_config.zero_stage",
         difference="with stages 1 and 2 DeepSpeed always keeps unsharded 16-bit weights, FSDP2 "
@@ -241,8 +237,7 @@ _MAPPED = (
         fsdp2="fully_shard.reduce_dtype",
         torch="MixedPrecisionPolicy(reduce_dtype=...)",
         difference="by default both reduce gradients in the 16-bit compute dtype; torchtitan "
-        "reduces in fp32, "
-        "and so do the files written by holdfast",
+        "reduces in fp32, and so do the files written by holdfast",
     ),
     SettingMapping(
         key="optimizer.type",
@@ -283,9 +278,7 @@ _MAPPED = (
         accelerate=_IN_THE_SCRIPT,
     ),
     SettingMapping(
-        key="optimizer.params.adam_w_mode",
-        fsdp2="optimizer.name",
-        torch="false: torch.optim.Adam",
+        key="optimizer.params.adam_w_mode", fsdp2="optimizer.name", torch="false: torch.optim.Adam"
     ),
     SettingMapping(
         key="scheduler.type",

@@ -47,10 +47,8 @@ _GROUPS: tuple[_Group, ...] = (
     _Group(
         _Z,
         "stage3_prefetch_bucket_size stage3_max_live_parameters stage3_max_reuse_distance "
-        "prefetch_bucket_size "
-        "stage3_module_granularity_threshold max_live_parameters max_reuse_distance "
-        "module_granularity_threshold "
-        "leaf_module.*",
+        "prefetch_bucket_size stage3_module_granularity_threshold max_live_parameters "
+        "max_reuse_distance module_granularity_threshold leaf_module.*",
         "FSDP2 frees a module's weights after its forward and prefetches one module, or those that "
         "set_modules_to_forward_prefetch names",
     ),
@@ -58,17 +56,14 @@ _GROUPS: tuple[_Group, ...] = (
     _Group(
         _Z,
         "stage3_param_persistence_threshold stage3_model_persistence_threshold "
-        "param_persistence_threshold "
-        "model_persistence_threshold",
+        "param_persistence_threshold model_persistence_threshold",
         "FSDP2 shards every weight, however small",
     ),
     _Group(
         _Z,
         "contiguous_gradients round_robin_gradients parameter_alignment memory_efficient_linear "
-        "override_module_apply "
-        "log_trace_cache_warnings enable_sanity_checks ignore_unused_parameters legacy_stage1 "
-        "compute_grad_norm "
-        "cpu_offload_use_pin_memory",
+        "override_module_apply log_trace_cache_warnings enable_sanity_checks "
+        "ignore_unused_parameters legacy_stage1 compute_grad_norm cpu_offload_use_pin_memory",
         _ENGINE,
     ),
     _Group(
@@ -123,20 +118,16 @@ _GROUPS: tuple[_Group, ...] = (
         "data_types.",
         "grad_accum_dtype",
         "FSDP2 accumulates gradients in the dtype of the sharded weights (fp32 if loaded so), "
-        "DeepSpeed in "
-        "the compute dtype by default",
+        "DeepSpeed in the compute dtype by default",
     ),
     _Group(
         "data_types.",
         "param_dtype buffer_dtype keep_in_fp32_modules",
         "FSDP2 casts parameters by the policy of their module and does not cast buffers: give "
-        "modules that "
-        "must stay in fp32 a separate policy",
+        "modules that must stay in fp32 a separate policy",
     ),
     _Group(
-        "",
-        "seq_parallel_communication_data_type",
-        "torch's context parallelism has no such option",
+        "", "seq_parallel_communication_data_type", "torch's context parallelism has no such option"
     ),
     _Group(
         "",
@@ -157,22 +148,18 @@ _GROUPS: tuple[_Group, ...] = (
     ),
     _Group(
         _STEP,
-        "bias_correction torch_adam fp32_optimizer_states amsgrad max_coeff min_coeff "
-        "freeze_step cuda_aware muon_lr "
-        "comm_backend_name adam_lr ns_method nesterov foreach fused set_grad_none dampening "
-        "max_grad_norm",
+        "bias_correction torch_adam fp32_optimizer_states amsgrad max_coeff min_coeff freeze_step "
+        "cuda_aware muon_lr comm_backend_name adam_lr ns_method nesterov foreach fused "
+        "set_grad_none dampening max_grad_norm",
         _TORCHS_STEP,
     ),
     _Group("", "optimizer.legacy_fusion zero_force_ds_cpu_optimizer", _TORCHS_STEP),
     _Group(
         _CURVE,
-        "last_batch_iteration lr_range_test_min_lr lr_range_test_step_rate "
-        "lr_range_test_step_size cycle_min_lr "
-        "lr_range_test_staircase cycle_max_lr decay_lr_rate cycle_first_step_size "
-        "cycle_second_step_size "
-        "cycle_first_stair_count cycle_second_stair_count decay_step_size cycle_momentum "
-        "cycle_min_mom cycle_max_mom "
-        "decay_mom_rate",
+        "last_batch_iteration lr_range_test_min_lr lr_range_test_step_rate lr_range_test_step_size "
+        "cycle_min_lr lr_range_test_staircase cycle_max_lr decay_lr_rate cycle_first_step_size "
+        "cycle_second_step_size cycle_first_stair_count cycle_second_stair_count decay_step_size "
+        "cycle_momentum cycle_min_mom cycle_max_mom decay_mom_rate",
         "LRRangeTest and OneCycle are not converted; torch.optim.lr_scheduler has similar ones "
         "that count differently",
     ),
@@ -210,11 +197,7 @@ _GROUPS: tuple[_Group, ...] = (
         "", "disable_allgather allgather_size aio.* hybrid_engine.* weight_quantization.*", _ENGINE
     ),
     _Group("", "dataloader_drop_last", "the DataLoader's drop_last, set in the script"),
-    _Group(
-        "",
-        "data_efficiency.*",
-        "implement curriculum and random layer dropping in the script",
-    ),
+    _Group("", "data_efficiency.*", "implement curriculum and random layer dropping in the script"),
     _Group("", "checkpoint.* datastates_ckpt.*", _FORMAT),
     _Group(
         "",

@@ -200,10 +200,7 @@ def _sections(view: PlanView) -> Iterator[tuple[str, list[ReportRow]]]:
     if view.written:
         yield (
             "framework",
-            [
-                ReportRow(view.framework, style="strong"),
-                *_suggestion_rows(view.framework_reasons),
-            ],
+            [ReportRow(view.framework, style="strong"), *_suggestion_rows(view.framework_reasons)],
         )
     yield "written", list(_written_rows(view))
 

@@ -59,8 +59,7 @@ _SENTENCES: dict[ConnectOutcome, tuple[str, float, str]] = {
         0.96,
         (
             "small messages {path} arrive and large ones are lost ({detail}): the path drops "
-            "packets of "
-            "that size without an ICMP error"
+            "packets of that size without an ICMP error"
         ),
     ),
     ConnectOutcome.FAILED: (NETWORK_FABRIC_FAULT.name, 0.7, "connections {path} break: {detail}"),

@@ -33,8 +33,7 @@ _SENTENCES: dict[ConnectOutcome, tuple[str, float, str]] = {
         0.95,
         (
             "no host answers at {there}, tried from {here} ({source}): the address is unused, or "
-            "its "
-            "host is down"
+            "its host is down"
         ),
     ),
     ConnectOutcome.REJECTED: (
@@ -47,8 +46,7 @@ _SENTENCES: dict[ConnectOutcome, tuple[str, float, str]] = {
         0.8,
         (
             "no process listened at {there} for {wait}, although the host answers: node 0 did not "
-            "start "
-            "there, or a firewall resets connections from {here}"
+            "start there, or a firewall resets connections from {here}"
         ),
     ),
     ConnectOutcome.FOREIGN_SERVICE: (
@@ -160,8 +158,7 @@ def _select_sentence(main: ConnectAttempt, access: EndpointAccess) -> tuple[str,
             0.95,
             (
                 "a firewall drops packets from {here} to port {port} of {there}; the host answers "
-                "on "
-                "other ports"
+                "on other ports"
             ),
         )
     return (
@@ -169,8 +166,7 @@ def _select_sentence(main: ConnectAttempt, access: EndpointAccess) -> tuple[str,
         0.7,
         (
             "packets from {here} to {there} are dropped on every port that was tried: a firewall "
-            "drops "
-            "them, or that host is down; if it is up, it reports {here} as missing"
+            "drops them, or that host is down; if it is up, it reports {here} as missing"
         ),
     )
 

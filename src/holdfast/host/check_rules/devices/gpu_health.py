@@ -102,8 +102,7 @@ def _judge_power_cap(gpu: HostGpu, evidence: tuple[Fact, ...]) -> Iterator[Findi
         yield make_finding(
             GPU_SETTINGS,
             f"GPU {gpu.index} has a power cap of {cap:g} W; the default is {default:g} W. It will "
-            f"be slower than "
-            "the other GPUs",
+            "be slower than the other GPUs",
             level=Level.WARNING,
             subject=Subject(gpu=gpu.index),
             confidence=0.8,
@@ -117,8 +116,7 @@ def _judge_memory_errors(gpu: HostGpu, evidence: tuple[Fact, ...]) -> Iterator[F
         yield make_finding(
             GPU_FELL_OFF_BUS_XID_ECC,
             f"GPU {gpu.index} has {gpu.ecc_errors} uncorrectable ECC errors since its driver was "
-            f"loaded: "
-            "processes on it may crash",
+            "loaded: processes on it may crash",
             subject=subject,
             evidence=evidence,
         )
@@ -133,8 +131,7 @@ def _judge_memory_errors(gpu: HostGpu, evidence: tuple[Fact, ...]) -> Iterator[F
         yield make_finding(
             GPU_MEMORY_WORN,
             f"GPU {gpu.index} has pending row remapping or page retirement: bad memory stays in "
-            f"use until a "
-            "GPU reset",
+            "use until a GPU reset",
             level=Level.WARNING,
             subject=subject,
             evidence=evidence,
@@ -151,8 +148,7 @@ def _judge_memory_errors(gpu: HostGpu, evidence: tuple[Fact, ...]) -> Iterator[F
         yield make_finding(
             GPU_MEMORY_WORN,
             f"GPU {gpu.index} has had {lifetime} uncorrectable ECC errors in its lifetime, none "
-            f"since its driver "
-            "was loaded",
+            "since its driver was loaded",
             level=Level.NOTE,
             subject=subject,
             evidence=evidence,
@@ -166,8 +162,7 @@ def _judge_links(gpu: HostGpu, evidence: tuple[Fact, ...]) -> Iterator[Finding]:
         yield make_finding(
             cause,
             f"GPU {gpu.index} uses {width} of {max_width} PCIe lanes: transfers to the host and to "
-            f"network "
-            "adapters are proportionally slower",
+            "network adapters are proportionally slower",
             level=Level.WARNING,
             subject=subject,
             evidence=evidence,
@@ -198,8 +193,7 @@ def _judge_links(gpu: HostGpu, evidence: tuple[Fact, ...]) -> Iterator[Finding]:
         yield make_finding(
             cause,
             f"the NVLinks of GPU {gpu.index} have had {gpu.nvlink_errors} errors or replays since "
-            f"its driver was "
-            "loaded",
+            "its driver was loaded",
             level=Level.NOTE,
             subject=subject,
             evidence=evidence,
@@ -214,8 +208,7 @@ def _judge_settings(report: DriverReport) -> Iterator[Finding]:
         yield make_finding(
             GPU_SETTINGS,
             f"persistence mode is off on {_describe_gpus(not_persistent)}: the driver unloads GPU "
-            f"state between "
-            "jobs, and each start takes seconds longer",
+            "state between jobs, and each start takes seconds longer",
             level=Level.NOTE,
             evidence=tuple(describe_gpu(gpu, report.source) for gpu in not_persistent),
         )
@@ -246,8 +239,7 @@ def _judge_fabric(report: DriverReport) -> Iterator[Finding]:
         yield make_finding(
             CUDA_DRIVER_MISMATCH,
             f"NVSwitch fabric setup is {waiting[0].fabric} on {_describe_gpus(waiting)}: CUDA "
-            f"fails with `system "
-            "not yet initialized` until the Fabric Manager completes it",
+            "fails with `system not yet initialized` until the Fabric Manager completes it",
             evidence=tuple(
                 check_fact(f"GPU {gpu.index}: fabric", gpu.fabric, report.source) for gpu in waiting
             ),
@@ -267,8 +259,7 @@ def _judge_peer_access(result: GpuHealthResult, report: DriverReport) -> Iterato
         yield make_finding(
             GPU_LINK_DEGRADED,
             f"{_describe_pairs(blocked)} have no peer-to-peer access, unlike other pairs with the "
-            f"same link: their "
-            "traffic passes through the host",
+            "same link: their traffic passes through the host",
             level=Level.WARNING,
             evidence=result.facts(),
             confidence=0.7,
@@ -291,8 +282,7 @@ def _judge_nvlink_counts(result: GpuHealthResult, report: DriverReport) -> Itera
         yield make_finding(
             GPU_LINK_DEGRADED,
             f"GPU {', '.join(map(str, fewer))}: {sum(links[fewer[0]])} NVLinks up, while other "
-            f"GPUs of this host "
-            f"have {most}",
+            f"GPUs of this host have {most}",
             level=Level.WARNING,
             evidence=result.facts(),
             confidence=0.6,

@@ -93,8 +93,7 @@ def _refusal_finding(
     verb = f"{outcome.verdict}s" if outcome.certain else f"may {outcome.verdict}"
     message = (
         f"this host's firewall {verb} connections {direction} other hosts on {packet.interface}, "
-        f"to "
-        f"{' and '.join(ports)}, by {outcome.decided_by}"
+        f"to {' and '.join(ports)}, by {outcome.decided_by}"
     )
     if not outcome.certain:
         return _firewall_finding(result, Level.NOTE, message, 0.4, packet)

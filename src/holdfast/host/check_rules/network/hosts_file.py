@@ -37,8 +37,7 @@ def judge(result: HostsFileResult, context: CheckContext) -> Iterator[Finding]:
         yield make_finding(
             HOSTNAME_RESOLUTION,
             f"{HOSTS_PATH} has no line for localhost at 127.0.0.1: launchers that use the name on "
-            f"one host depend "
-            "on DNS for it",
+            "one host depend on DNS for it",
             level=Level.WARNING,
             evidence=result.facts(),
             confidence=0.5,
@@ -59,9 +58,8 @@ def _judge_own_lines(
             first,
             Level.ERROR if remote and not gloo_interface else Level.WARNING,
             f"line {first.number} of {HOSTS_PATH} maps this host's name {result.name} to "
-            f"{first.address}: gloo "
-            f"publishes {first.address} for this host, and its peers on other hosts connect to "
-            f"themselves",
+            f"{first.address}: gloo publishes {first.address} for this host, and its peers on "
+            "other hosts connect to themselves",
             0.9 if remote else 0.7,
         )
     elif not ip_address(first.address).is_loopback and first.address not in result.addresses:
@@ -70,8 +68,7 @@ def _judge_own_lines(
             first,
             Level.WARNING,
             f"line {first.number} of {HOSTS_PATH} maps {result.name} to {first.address}, which is "
-            f"not an address "
-            "of this host: peers connect to the wrong host",
+            "not an address of this host: peers connect to the wrong host",
             0.8,
         )
     different = sorted({line.address for line in own if ip_address(line.address).version == 4})
@@ -81,8 +78,7 @@ def _judge_own_lines(
             own[1],
             Level.NOTE,
             f"{HOSTS_PATH} maps {result.name} to {' and to '.join(different)}: which one is used "
-            f"depends on line "
-            "order and on the program",
+            "depends on line order and on the program",
             0.6,
         )
 
@@ -97,8 +93,7 @@ def _judge_endpoint_lines(result: HostsFileResult, context: CheckContext) -> Ite
                 line,
                 Level.WARNING,
                 f"line {line.number} of {HOSTS_PATH} maps the endpoint {context.endpoint[0]} to "
-                f"{line.address}: "
-                "unless this host is the endpoint, it connects to itself",
+                f"{line.address}: unless this host is the endpoint, it connects to itself",
                 0.7,
             )
 

@@ -134,8 +134,7 @@ def _judge_shared_networks(outer: Sequence[NetworkInterface]) -> Iterator[Findin
                 NETWORK_INTERFACE_WRONG,
                 Level.NOTE,
                 f"{' and '.join(interface.name for interface in sharing)} are both in {network}: "
-                f"all traffic "
-                "leaves by one of them unless source-based routes are set",
+                "all traffic leaves by one of them unless source-based routes are set",
                 sharing,
                 0.6,
             )

@@ -24,8 +24,7 @@ def judge(result: NeighboursResult, _context: CheckContext) -> Iterator[Finding]
         yield make_finding(
             MASTER_UNREACHABLE,
             f"{address}, the next hop to the other hosts, does not answer ARP on "
-            f"{rows[0].interface}: wrong "
-            "address, or the link is down",
+            f"{rows[0].interface}: wrong address, or the link is down",
             level=Level.WARNING,
             evidence=result.facts(),
             confidence=0.6,
@@ -42,8 +41,7 @@ def judge(result: NeighboursResult, _context: CheckContext) -> Iterator[Finding]
         yield make_finding(
             NETWORK_FABRIC_FAULT,
             f"the neighbour table has {len(result.table)} of at most {result.maximum} entries: "
-            f"with more hosts, "
-            "connections fail intermittently",
+            "with more hosts, connections fail intermittently",
             level=Level.WARNING,
             evidence=result.facts(),
             confidence=0.7,

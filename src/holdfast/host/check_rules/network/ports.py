@@ -32,8 +32,7 @@ def judge(result: PortsResult, context: CheckContext) -> Iterator[Finding]:
             result,
             Level.NOTE,
             f"port {wanted} is in the ephemeral range {first}-{last}: an outgoing connection may "
-            f"occupy it "
-            "when the job starts",
+            "occupy it when the job starts",
             0.5,
             Remedy(
                 text="Exclude the ports of jobs from the ephemeral range.",

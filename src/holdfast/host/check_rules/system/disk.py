@@ -38,8 +38,7 @@ def judge(result: DiskResult, _context: CheckContext) -> Iterator[Finding]:
             CHECKPOINT_FOLDER_UNUSABLE,
             Level.WARNING,
             f"the file system of {result.folder} has only {result.free_files} free inodes: writes "
-            f"fail "
-            "even if bytes are free",
+            "fail even if bytes are free",
             0.9,
         )
     if isinstance(result.speed, float) and result.speed < _SLOW_BYTES_PER_S:
@@ -49,8 +48,7 @@ def judge(result: DiskResult, _context: CheckContext) -> Iterator[Finding]:
             CHECKPOINT_IO_SLOW_TIMEOUT,
             Level.WARNING,
             f"slow writes to {result.folder}: {result.speed / 1e6:.0f} MB/s. A 10 GiB checkpoint "
-            f"takes "
-            f"{minutes:.0f} minutes, during which the other ranks wait",
+            f"takes {minutes:.0f} minutes, during which the other ranks wait",
             0.6,
         )
     if result.is_named and result.kind in _EPHEMERAL:

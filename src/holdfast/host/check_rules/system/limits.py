@@ -39,8 +39,7 @@ def judge(result: LimitsResult, _context: CheckContext) -> Iterator[Finding]:
             MEMLOCK_LIMIT,
             Level.ERROR,
             f"locked-memory limit (ulimit -l) is {locked >> 10} KiB: the RDMA adapters of this "
-            f"host must "
-            "lock all communication buffers",
+            "host must lock all communication buffers",
             Remedy(text=_RAISE, command="ulimit -l unlimited", safety=Safety.DISRUPTIVE),
         )
     processes = _limit_below(result.processes, _MIN_PROCESSES)

@@ -327,9 +327,7 @@ def tag_name(
     tag = options.tag or f"global_step{completed_steps(contents, layout)}{after}"
     if tag in {".", ".."} or any(mark in tag for mark in "/\\\0\n"):
         raise InvalidValue(
-            f"the tag {tag!r}",
-            why="it is not a valid folder name",
-            next_step="use another tag",
+            f"the tag {tag!r}", why="it is not a valid folder name", next_step="use another tag"
         )
     return tag
 
