@@ -122,35 +122,11 @@ NAMES = {"x86_64": _X86_64, "aarch64": _AARCH64}
 
 #: Calls whose first argument is the descriptor that is waited for.
 _ON_DESCRIPTOR = frozenset(
-    {
-        "read",
-        "write",
-        "close",
-        "pread64",
-        "pwrite64",
-        "readv",
-        "writev",
-        "preadv",
-        "pwritev",
-        "sendfile",
-        "getdents",
-        "getdents64",
-        "fsync",
-        "fdatasync",
-        "flock",
-        "fcntl",
-        "ioctl",
-        "connect",
-        "accept",
-        "accept4",
-        "recvfrom",
-        "recvmsg",
-        "sendto",
-        "sendmsg",
-        "epoll_wait",
-        "epoll_pwait",
-        "epoll_pwait2",
-    }
+    """
+    read write close pread64 pwrite64 readv writev preadv pwritev sendfile getdents getdents64
+    fsync fdatasync flock fcntl ioctl connect accept accept4 recvfrom recvmsg sendto sendmsg
+    epoll_wait epoll_pwait epoll_pwait2
+    """.split()
 )
 #: Calls with a path, and the index of its argument.
 _ON_PATH = {

@@ -13,18 +13,12 @@ _CAUSE = VARIABLES_CONTRADICT.name
 _ON = frozenset({"1", "y", "yes", "t", "true"})
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 #: Variables that only affect InfiniBand and RoCE.
-_FOR_INFINIBAND = (
-    "NCCL_IB_HCA",
-    "NCCL_IB_GID_INDEX",
-    "NCCL_IB_TC",
-    "NCCL_IB_SL",
-    "NCCL_IB_TIMEOUT",
-    "NCCL_IB_RETRY_CNT",
-    "NCCL_IB_QPS_PER_CONNECTION",
-    "NCCL_IB_PKEY",
-    "NCCL_IB_ADAPTIVE_ROUTING",
-    "NCCL_IB_AR_THRESHOLD",
-    "NCCL_IB_SPLIT_DATA_ON_QPS",
+_FOR_INFINIBAND = tuple(
+    """
+    NCCL_IB_HCA NCCL_IB_GID_INDEX NCCL_IB_TC NCCL_IB_SL NCCL_IB_TIMEOUT NCCL_IB_RETRY_CNT
+    NCCL_IB_QPS_PER_CONNECTION NCCL_IB_PKEY NCCL_IB_ADAPTIVE_ROUTING NCCL_IB_AR_THRESHOLD
+    NCCL_IB_SPLIT_DATA_ON_QPS
+    """.split()
 )
 #: Two names of one setting, the one that takes precedence first.
 _SYNONYMS = (

@@ -19,19 +19,10 @@ from holdfast.host.variable_sources import VariableSetting
 SENT = ("MLFLOW", "PYTHON", "MV2", "UCX", "NCCL")
 #: Variables that the launcher sets itself for each rank (deepspeed/launcher/launch.py).
 _SET_BY_LAUNCHER = frozenset(
-    {
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "WORLD_SIZE",
-        "RANK",
-        "LOCAL_RANK",
-        "LOCAL_SIZE",
-        "NODE_RANK",
-        "LOCAL_WORLD_SIZE",
-        "CROSS_RANK",
-        "CROSS_SIZE",
-        "CUDA_VISIBLE_DEVICES",
-    }
+    """
+    MASTER_ADDR MASTER_PORT WORLD_SIZE RANK LOCAL_RANK LOCAL_SIZE NODE_RANK LOCAL_WORLD_SIZE
+    CROSS_RANK CROSS_SIZE CUDA_VISIBLE_DEVICES
+    """.split()
 )
 #: Nothing reads these, which another rule reports; sending them would not help.
 _UNREAD = (VariableStatus.NEVER_READ, VariableStatus.REMOVED, VariableStatus.UNUSED)

@@ -37,42 +37,16 @@ _LR_WARMUPS = {each.value: each for each in LrWarmup}
 _RECOMPUTE = {each.value: each for each in ActivationCheckpointing}
 _PLACES = {"none": StateDevice.GPU, "cpu": StateDevice.CPU}
 #: All settings.
-KNOWN = (
-    "framework",
-    "mesh.replicate",
-    "mesh.shard",
-    "model.dtype",
-    "fully_shard.reshard_after_forward",
-    "fully_shard.param_dtype",
-    "fully_shard.reduce_dtype",
-    "fully_shard.offload",
-    "fully_shard.pin_memory",
-    "batch.all",
-    "batch.micro",
-    "batch.accumulation",
-    "batch.sync_every_micro_batch",
-    "batch.sequence",
-    "clip_grad_norm",
-    "autocast",
-    "compile",
-    "recompute.layers",
-    "recompute.on_cpu",
-    "save.whole",
-    "grad_scaler.fixed",
-    "grad_scaler.power",
-    "grad_scaler.window",
-    "optimizer.name",
-    "optimizer.lr",
-    "optimizer.betas",
-    "optimizer.eps",
-    "optimizer.weight_decay",
-    "optimizer.momentum",
-    "schedule.curve",
-    "schedule.warmup_steps",
-    "schedule.total_steps",
-    "schedule.rise",
-    "schedule.start",
-    "schedule.end",
+KNOWN = tuple(
+    """
+    framework mesh.replicate mesh.shard model.dtype fully_shard.reshard_after_forward
+    fully_shard.param_dtype fully_shard.reduce_dtype fully_shard.offload fully_shard.pin_memory
+    batch.all batch.micro batch.accumulation batch.sync_every_micro_batch batch.sequence
+    clip_grad_norm autocast compile recompute.layers recompute.on_cpu save.whole grad_scaler.fixed
+    grad_scaler.power grad_scaler.window optimizer.name optimizer.lr optimizer.betas optimizer.eps
+    optimizer.weight_decay optimizer.momentum schedule.curve schedule.warmup_steps
+    schedule.total_steps schedule.rise schedule.start schedule.end
+    """.split()
 )
 #: torch.optim's optimizers that were tested on DTensors; Adafactor of torch 2.13 fails on them.
 _SUPPORTED_OPTIMIZERS = ("AdamW", "Adam", "SGD")

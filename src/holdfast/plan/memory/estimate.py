@@ -43,18 +43,11 @@ class MemoryFit(StrEnum):
     DOES_NOT_FIT = "does not fit"
 
 
-_PARTS = (
-    "parameters",
-    "master",
-    "gradients",
-    "optimizer",
-    "activations",
-    "temporary",
-    "logits",
-    "gathered",
-    "buffers",
-    "reserve",
-    "framework",
+_PARTS = tuple(
+    """
+    parameters master gradients optimizer activations temporary logits gathered buffers reserve
+    framework
+    """.split()
 )
 
 

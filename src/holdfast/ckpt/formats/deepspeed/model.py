@@ -19,32 +19,13 @@ from holdfast.core.findings import Unknown
 
 #: DeepSpeed's own keys, including those of older releases; the rest is the user's.
 _DEEPSPEED_KEYS = frozenset(
-    {
-        "module",
-        "buffer_names",
-        "optimizer",
-        "param_shapes",
-        "frozen_param_shapes",
-        "shared_params",
-        "frozen_param_fragments",
-        "skipped_steps",
-        "global_steps",
-        "global_samples",
-        "dp_world_size",
-        "mp_world_size",
-        "checkpoint_parallel_dimensions",
-        "ds_config",
-        "ds_version",
-        "universal_checkpoint_info",
-        "num_experts",
-        "ds_autoep_layers",
-        "autoep_layers",
-        "folding",
-        "sparse_tensor_module_names",
-        "csr_tensor_module_names",
-        "micro_steps",
-        "iteration",
-    }
+    """
+    module buffer_names optimizer param_shapes frozen_param_shapes shared_params
+    frozen_param_fragments skipped_steps global_steps global_samples dp_world_size mp_world_size
+    checkpoint_parallel_dimensions ds_config ds_version universal_checkpoint_info num_experts
+    ds_autoep_layers autoep_layers folding sparse_tensor_module_names csr_tensor_module_names
+    micro_steps iteration
+    """.split()
 )
 #: DeepSpeed's keys that a conversion to DeepSpeed preserves.
 _KEPT_KEYS = ("skipped_steps", "global_samples")

@@ -14,15 +14,11 @@ from holdfast.host.processes import proc
 DEVICES = "/sys/class/infiniband"
 _MAX_GIDS = 64
 #: Error counters of a port, and those of the adapter (hw_counters); data counters are not read.
-_COUNTERS = (
-    "symbol_error",
-    "link_error_recovery",
-    "link_downed",
-    "port_rcv_errors",
-    "port_xmit_discards",
-    "local_link_integrity_errors",
-    "excessive_buffer_overrun_errors",
-    "VL15_dropped",
+_COUNTERS = tuple(
+    """
+    symbol_error link_error_recovery link_downed port_rcv_errors port_xmit_discards
+    local_link_integrity_errors excessive_buffer_overrun_errors VL15_dropped
+    """.split()
 )
 _HARDWARE_COUNTERS = (
     "out_of_sequence",
