@@ -71,10 +71,6 @@ class FrameworkChoice(msgspec.Struct, frozen=True):
     is_close: bool
     reasons: tuple[FrameworkReason, ...]
 
-    def reasons_for(self, framework: Framework) -> tuple[FrameworkReason, ...]:
-        """Return the reasons for one framework; never empty."""
-        return tuple(reason for reason in self.reasons if reason.framework is framework)
-
 
 def choose_framework(
     model: Transformer, setup: TrainingSetup, cluster: Cluster, needs: FrameworkNeeds | None = None
