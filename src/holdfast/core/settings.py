@@ -75,12 +75,14 @@ class SettingDefault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     why: str
 
 
-class _Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _SettingTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     settings: tuple[Setting, ...]
     presets: dict[str, dict[str, SettingDefault]]
 
 
-_TABLES = msgspec.json.decode(Path(__file__).with_name("settings.json").read_bytes(), type=_Tables)
+_TABLES = msgspec.json.decode(
+    Path(__file__).with_name("settings.json").read_bytes(), type=_SettingTables
+)
 
 #: Every variable that holdfast reads or sets, by name.
 SETTINGS: Mapping[str, Setting] = {row.name: row for row in _TABLES.settings}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import BEFORE
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import BEFORE, by_hand
+from holdfast.core.findings import Cause
 
 CHECKPOINT_WEIGHTS_ALL_ZERO = Cause(
     code="CKPT010",
@@ -21,8 +21,8 @@ CHECKPOINT_WEIGHTS_ALL_ZERO = Cause(
     "an output projection) look the same; a weight that is all zeros is therefore only a warning.",
     remedies=(
         BEFORE,
-        Remedy(
-            text="If it was converted, convert it again from the source: `holdfast ckpt convert` "
+        by_hand(
+            "If it was converted, convert it again from the source: `holdfast ckpt convert` "
             "reads back what it wrote and compares it with the source."
         ),
     ),

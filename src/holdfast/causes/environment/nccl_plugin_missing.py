@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
 NCCL_PLUGIN_MISSING = Cause(
@@ -58,20 +59,16 @@ NCCL_PLUGIN_MISSING = Cause(
         ),
     ),
     remedies=(
-        Remedy(
-            text="Show what NCCL loads on one host, and why loading fails.",
-            command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV holdfast run SCRIPT",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Show what NCCL loads on one host, and why loading fails.",
+            "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV holdfast run SCRIPT",
         ),
-        Remedy(
-            text="Install the plugin in the image, and add its folder to LD_LIBRARY_PATH on all "
-            "hosts."
+        by_hand(
+            "Install the plugin in the image, and add its folder to LD_LIBRARY_PATH on all hosts."
         ),
-        Remedy(
-            text="If the fabric works without the plugin, restrict NCCL to its built-in "
-            "transports.",
-            command="unset NCCL_NET; export NCCL_NET_PLUGIN=none",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "If the fabric works without the plugin, restrict NCCL to its built-in transports.",
+            "unset NCCL_NET; export NCCL_NET_PLUGIN=none",
         ),
     ),
     sources=("NVIDIA/nccl: src/plugin/net.cc", "aws/aws-ofi-nccl"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, disruptive
+from holdfast.core.findings import Cause
 
 PACKAGE_INSTALLED_TWICE = Cause(
     code="ENV016",
@@ -20,16 +21,13 @@ PACKAGE_INSTALLED_TWICE = Cause(
     known_misses="Folders that a program adds to sys.path later are not seen, nor is a file "
     "beside the script that hides a package.",
     remedies=(
-        Remedy(
-            text="Show which version is imported.",
-            command="python -c \"import sys; print(*sys.path, sep='\\n')\"; python -m pip list "
-            "--verbose",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Show which version is imported.",
+            "python -c \"import sys; print(*sys.path, sep='\\n')\"; python -m pip list --verbose",
         ),
-        Remedy(
-            text="Exclude the user's packages and PYTHONPATH from jobs.",
-            command="export PYTHONNOUSERSITE=1; unset PYTHONPATH",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Exclude the user's packages and PYTHONPATH from jobs.",
+            "export PYTHONNOUSERSITE=1; unset PYTHONPATH",
         ),
     ),
     sources=("Python: site, sys.path and PYTHONNOUSERSITE",),

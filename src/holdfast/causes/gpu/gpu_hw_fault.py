@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import DRAIN, RESTART
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import DRAIN, RESTART, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
@@ -73,10 +73,9 @@ GPU_HW_FAULT = Cause(
     may_be_consequence=True,
     treatment=Treatment.BAD_HOST,
     remedies=(
-        Remedy(
-            text="Run the vendor's diagnostics on the suspect host while the job is stopped.",
-            command="dcgmi diag -r 3",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Run the vendor's diagnostics on the suspect host while the job is stopped.",
+            "dcgmi diag -r 3",
         ),
         DRAIN,
         RESTART,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import disruptive
+from holdfast.core.findings import Cause
 
 GPU_RENUMBERED = Cause(
     code="GPU012",
@@ -18,15 +19,10 @@ GPU_RENUMBERED = Cause(
     known_misses="What a scheduler or container hides below CUDA (cgroups, --gpus) also changes "
     "the numbers, and is not visible.",
     remedies=(
-        Remedy(
-            text="Use the order of nvidia-smi.",
-            command="export CUDA_DEVICE_ORDER=PCI_BUS_ID",
-            safety=Safety.DISRUPTIVE,
-        ),
-        Remedy(
-            text="Select GPUs by UUID to exclude one.",
-            command="CUDA_VISIBLE_DEVICES=GPU-UUID,GPU-UUID holdfast run SCRIPT",
-            safety=Safety.DISRUPTIVE,
+        disruptive("Use the order of nvidia-smi.", "export CUDA_DEVICE_ORDER=PCI_BUS_ID"),
+        disruptive(
+            "Select GPUs by UUID to exclude one.",
+            "CUDA_VISIBLE_DEVICES=GPU-UUID,GPU-UUID holdfast run SCRIPT",
         ),
     ),
     sources=(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
 SHM_TOO_SMALL = Cause(
@@ -68,17 +69,15 @@ SHM_TOO_SMALL = Cause(
     ),
     alternatives=("dataloader-worker-died",),
     remedies=(
-        Remedy(
-            text="Give the container more, or the host's whole shared memory with --ipc=host.",
-            command="docker run --shm-size=32g IMAGE",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Give the container more, or the host's whole shared memory with --ipc=host.",
+            "docker run --shm-size=32g IMAGE",
         ),
-        Remedy(
-            text="In Kubernetes mount an emptyDir of medium Memory at /dev/shm: `emptyDir: "
-            "{medium: Memory, sizeLimit: 32Gi}`.",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "In Kubernetes mount an emptyDir of medium Memory at /dev/shm: `emptyDir: "
+            "{medium: Memory, sizeLimit: 32Gi}`."
         ),
-        Remedy(text="As a workaround: fewer workers, or none (num_workers=0)."),
+        by_hand("As a workaround: fewer workers, or none (num_workers=0)."),
     ),
     sources=("NVIDIA/nccl#290", "NVIDIA/nccl#342", "torch.utils.data: multi-process data loading"),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.findings import Cause
 
 LAUNCH_ARGUMENTS_DIFFER = Cause(
     code="NET012",
@@ -19,15 +20,13 @@ LAUNCH_ARGUMENTS_DIFFER = Cause(
     "/none/torchelastic/role_info/1`; or the results of a smaller job than intended.",
     known_misses="Arguments of the training script itself are not compared.",
     remedies=(
-        Remedy(
-            text="Let one launcher start all hosts, so that the numbers are defined in one place.",
-            command="srun --nodes N --ntasks-per-node 1 holdfast run --nnodes N --rdzv-endpoint "
+        disruptive(
+            "Let one launcher start all hosts, so that the numbers are defined in one place.",
+            "srun --nodes N --ntasks-per-node 1 holdfast run --nnodes N --rdzv-endpoint "
             "MASTER_HOST:29500 SCRIPT",
-            safety=Safety.DISRUPTIVE,
         ),
-        Remedy(
-            text="Start every host with the same command; only --node-rank may differ, from 0 to "
-            "N - 1."
+        by_hand(
+            "Start every host with the same command; only --node-rank may differ, from 0 to N - 1."
         ),
     ),
     sources=("torch: torch/distributed/elastic/agent/server/api.py",),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import DRAIN, RESTART
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import DRAIN, RESTART, automatic
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
@@ -85,15 +85,13 @@ NETWORK_FABRIC_FAULT = Cause(
     may_recover=True,
     treatment=Treatment.SUSPECT,
     remedies=(
-        Remedy(
-            text="Read the error counters of each host's port, and compare hosts.",
-            command="ip -s -d link; ethtool -S INTERFACE | grep -iE 'err|drop|discard'",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Read the error counters of each host's port, and compare hosts.",
+            "ip -s -d link; ethtool -S INTERFACE | grep -iE 'err|drop|discard'",
         ),
-        Remedy(
-            text="Test the path with large packets that must not be fragmented.",
-            command="ping -M do -s 8972 -c 5 OTHER_HOST",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Test the path with large packets that must not be fragmented.",
+            "ping -M do -s 8972 -c 5 OTHER_HOST",
         ),
         DRAIN,
         RESTART,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
 PORT_IN_USE = Cause(
@@ -40,20 +41,14 @@ PORT_IN_USE = Cause(
         ),
     ),
     remedies=(
-        Remedy(
-            text="Find the process that listens on the port.",
-            command="ss -ltnp 'sport = :29500'",
-            safety=Safety.AUTOMATIC,
-        ),
-        Remedy(
-            text="On one host let the launcher choose a free port; on several give each job a "
+        automatic("Find the process that listens on the port.", "ss -ltnp 'sport = :29500'"),
+        disruptive(
+            "On one host let the launcher choose a free port; on several give each job a "
             "different port.",
-            command="holdfast run --standalone SCRIPT",
-            safety=Safety.DISRUPTIVE,
+            "holdfast run --standalone SCRIPT",
         ),
-        Remedy(
-            text="End the leftover process by its pid, after checking that it is yours and not "
-            "needed."
+        by_hand(
+            "End the leftover process by its pid, after checking that it is yours and not needed."
         ),
     ),
     sources=("torch: torch/csrc/distributed/c10d/socket.cpp",),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.findings import Cause
 
 PRECISION_WITHOUT_HARDWARE = Cause(
     code="PERF011",
@@ -19,15 +20,13 @@ PRECISION_WITHOUT_HARDWARE = Cause(
     known_misses="Memory-bound operations lose little; a small model that waits for data anyway "
     "does not show it.",
     remedies=(
-        Remedy(
-            text="Use what all GPUs support: fp16 with a gradient scaler below capability 8.0, "
-            "bf16 from there on. `holdfast.agree_precision` agrees on it over all ranks and "
-            "reports why."
+        by_hand(
+            "Use what all GPUs support: fp16 with a gradient scaler below capability 8.0, bf16 "
+            "from there on. `holdfast.agree_precision` agrees on it over all ranks and reports why."
         ),
-        Remedy(
-            text="Show the capability of each GPU.",
-            command="nvidia-smi --query-gpu=name,compute_cap --format=csv",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Show the capability of each GPU.",
+            "nvidia-smi --query-gpu=name,compute_cap --format=csv",
         ),
     ),
     sources=(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import DRAIN
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import DRAIN, by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 WATCHDOG_TIMEOUT_STRAGGLER = Cause(
@@ -32,13 +32,12 @@ WATCHDOG_TIMEOUT_STRAGGLER = Cause(
     echo_in_logs=True,
     treatment=Treatment.SLOW_HOST,
     remedies=(
-        Remedy(
-            text="Set a timeout longer than the longest healthy stall: "
+        by_hand(
+            "Set a timeout longer than the longest healthy stall: "
             "`dist.init_process_group(backend, timeout=timedelta(minutes=30))`."
         ),
-        Remedy(
-            text="Find the reason for the stall on that host: throttling, swap, storage, other "
-            "jobs."
+        by_hand(
+            "Find the reason for the stall on that host: throttling, swap, storage, other jobs."
         ),
         DRAIN,
     ),

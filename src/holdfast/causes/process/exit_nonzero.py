@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import RESTART, WATCH
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import RESTART, WATCH, by_hand
+from holdfast.core.findings import Cause
 
 EXIT_NONZERO = Cause(
     code="PROC009",
@@ -22,11 +22,8 @@ EXIT_NONZERO = Cause(
     alternatives=("python-exception-on-one-rank", "peer-lost"),
     may_be_consequence=True,
     remedies=(
-        Remedy(text="Read the end of that rank's own log file in the run folder, stderr first."),
-        Remedy(
-            text="Raise an exception instead of calling exit, so that the reason is recorded.",
-            safety=Safety.BY_HAND,
-        ),
+        by_hand("Read the end of that rank's own log file in the run folder, stderr first."),
+        by_hand("Raise an exception instead of calling exit, so that the reason is recorded."),
         WATCH,
         RESTART,
     ),

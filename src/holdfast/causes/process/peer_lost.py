@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import DRAIN, RESTART
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import DRAIN, RESTART, automatic
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
 PEER_LOST = Cause(
@@ -99,10 +99,9 @@ PEER_LOST = Cause(
     echo_in_logs=True,
     may_recover=True,
     remedies=(
-        Remedy(
-            text="Check what happened to the host: scheduler or cluster records.",
-            command="sacct -j JOB --format=JobID,State,ExitCode,NodeList; kubectl describe pod POD",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Check what happened to the host: scheduler or cluster records.",
+            "sacct -j JOB --format=JobID,State,ExitCode,NodeList; kubectl describe pod POD",
         ),
         DRAIN,
         RESTART,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import RESTART
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import RESTART, by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 PYTHON_EXCEPTION_ON_ONE_RANK = Cause(
@@ -29,12 +29,11 @@ PYTHON_EXCEPTION_ON_ONE_RANK = Cause(
     may_start_failure=True,
     treatment=Treatment.CODE,
     remedies=(
-        Remedy(
-            text="Fix the error in the traceback; it is in the verdict and in that rank's own log "
-            "file."
+        by_hand(
+            "Fix the error in the traceback; it is in the verdict and in that rank's own log file."
         ),
-        Remedy(
-            text="Let torchrun record it too: decorate main with "
+        by_hand(
+            "Let torchrun record it too: decorate main with "
             "`torch.distributed.elastic.multiprocessing.errors.record`."
         ),
         RESTART,

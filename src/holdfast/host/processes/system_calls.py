@@ -19,7 +19,7 @@ from holdfast.core.findings import Unknown
 from holdfast.host.processes.proc import PROC, read_text
 
 
-class _Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _SystemCallTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Names by number and machine, and calls with a path: the index of that argument."""
 
     names: dict[str, dict[int, str]]
@@ -27,7 +27,7 @@ class _Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _TABLES = msgspec.json.decode(
-    Path(__file__).with_name("system_calls.json").read_bytes(), type=_Tables
+    Path(__file__).with_name("system_calls.json").read_bytes(), type=_SystemCallTables
 )
 #: Calls whose first argument is the descriptor that is waited for.
 _ON_DESCRIPTOR = frozenset(

@@ -6,7 +6,8 @@ import msgspec
 
 from holdfast.causes import by_name
 from holdfast.causes.environment.variable_value_unusable import VARIABLE_VALUE_UNUSABLE
-from holdfast.core.findings import Fact, Finding, Level, Remedy, Safety, Subject, make_finding
+from holdfast.causes.remedies import disruptive
+from holdfast.core.findings import Fact, Finding, Level, Subject, make_finding
 from holdfast.host.environment import redact_value
 from holdfast.host.variable_sources import ENVIRONMENT, VariableSetting
 
@@ -61,7 +62,7 @@ def variable_finding(
     )
     if cause == VARIABLE_VALUE_UNUSABLE.name and not command:
         command = f"holdfast explain {setting.name}"
-    remedy = Remedy(text=text, command=command or None, safety=Safety.DISRUPTIVE)
+    remedy = disruptive(text, command or None)
     return make_finding(
         by_name(cause),
         message,

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from holdfast.causes.environment.nccl_version_mismatch import NCCL_VERSION_MISMATCH
 from holdfast.causes.gpu.cuda_driver_mismatch import CUDA_DRIVER_MISMATCH
-from holdfast.core.findings import Finding, Level, Remedy, Safety, make_finding
+from holdfast.causes.remedies import automatic
+from holdfast.core.findings import Finding, Level, make_finding
 from holdfast.host.checks import CheckContext
 from holdfast.host.checks.devices.cuda import CudaResult
 
@@ -14,10 +15,9 @@ from holdfast.host.checks.devices.cuda import CudaResult
 #: table 1).
 FIRST_DRIVER = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
 _OTHER_TORCH = (
-    Remedy(
-        text="Install torch for the CUDA version of this driver (see pytorch.org/get-started).",
-        command="python -c 'import torch; print(torch.version.cuda)'",
-        safety=Safety.AUTOMATIC,
+    automatic(
+        "Install torch for the CUDA version of this driver (see pytorch.org/get-started).",
+        "python -c 'import torch; print(torch.version.cuda)'",
     ),
 )
 

@@ -10,7 +10,8 @@ from holdfast.causes.gpu.gpu_in_use import GPU_IN_USE
 from holdfast.causes.gpu.gpu_renumbered import GPU_RENUMBERED
 from holdfast.causes.gpu.gpu_settings import GPU_SETTINGS
 from holdfast.causes.gpu.invalid_device_ordinal import INVALID_DEVICE_ORDINAL
-from holdfast.core.findings import Fact, Finding, Level, Remedy, Safety, Subject, make_finding
+from holdfast.causes.remedies import disruptive
+from holdfast.core.findings import Fact, Finding, Level, Remedy, Subject, make_finding
 from holdfast.host.checks import CheckContext, check_fact
 from holdfast.host.checks.devices.gpus import DRIVER_GPUS, GpusResult, GpuUser
 from holdfast.host.gpus import DriverReport, HostGpu
@@ -159,11 +160,7 @@ def _judge_numbering(
             evidence=evidence,
             confidence=0.8,
             remedies=(
-                Remedy(
-                    text="Make CUDA use PCI bus order too.",
-                    command=f"export {ORDER}=PCI_BUS_ID",
-                    safety=Safety.DISRUPTIVE,
-                ),
+                disruptive("Make CUDA use PCI bus order too.", f"export {ORDER}=PCI_BUS_ID"),
             ),
         )
 
@@ -246,10 +243,8 @@ def _kill_remedy(users: Sequence[GpuUser]) -> tuple[Remedy, ...]:
     if not pids:
         return ()
     return (
-        Remedy(
-            text="End it, after making sure whose it is and that it is not needed.",
-            command=f"kill {pids}",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "End it, after making sure whose it is and that it is not needed.", f"kill {pids}"
         ),
     )
 

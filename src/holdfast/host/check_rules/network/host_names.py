@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from holdfast.causes.network.hostname_resolution import HOSTNAME_RESOLUTION
-from holdfast.core.findings import Finding, Level, Remedy, Safety, make_finding
+from holdfast.causes.remedies import disruptive
+from holdfast.core.findings import Finding, Level, Remedy, make_finding
 from holdfast.host.checks import CheckContext
 from holdfast.host.checks.network.host_names import HostNamesResult
 from holdfast.host.checks.network.resolver import NameLookup
@@ -153,12 +154,9 @@ def _local_address_remedy(result: HostNamesResult, context: CheckContext) -> Rem
     own = next(iter(_routable_addresses(result, version=4)), "LOCAL_ADDRESS")
     interface = result.interfaces.get(own, "INTERFACE")
     endpoint = "{}:{}".format(*context.endpoint) if context.endpoint else "MASTER_ADDRESS:29500"
-    return Remedy(
-        text=(
-            "Workaround: publish an address instead of the name (--local-addr), and set gloo's "
-            "interface."
-        ),
-        command=f"export GLOO_SOCKET_IFNAME={interface}; "
+    return disruptive(
+        "Workaround: publish an address instead of the name (--local-addr), and set gloo's "
+        "interface.",
+        f"export GLOO_SOCKET_IFNAME={interface}; "
         f"holdfast run --local-addr {own} --rdzv-endpoint {endpoint} SCRIPT",
-        safety=Safety.DISRUPTIVE,
     )

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from holdfast.causes.network.hostname_resolution import HOSTNAME_RESOLUTION
-from holdfast.core.findings import Finding, Level, Remedy, Subject, Unknown, make_finding
+from holdfast.causes.remedies import by_hand
+from holdfast.core.findings import Finding, Level, Subject, Unknown, make_finding
 from holdfast.host.checks import CheckContext, check_fact
 from holdfast.host.checks.network.hosts_file import HOSTS_PATH, HostsFileResult, describe_line
 from holdfast.host.checks.network.resolver import HostsLine, is_address
@@ -106,13 +107,13 @@ def _line_finding(
         (text for text in result.addresses if "." in text and not text.startswith("127.")),
         "LOCAL_ADDRESS",
     )
-    change = Remedy(
-        text=f"In line {line.number} of {HOSTS_PATH}, map {result.name} to an address that other "
+    change = by_hand(
+        f"In line {line.number} of {HOSTS_PATH}, map {result.name} to an address that other "
         f"hosts can reach (possibly `{address} {result.name}`)."
     )
-    interface = Remedy(
-        text="If the file cannot be changed, set the interface that reaches the other hosts.",
-        command=f"export GLOO_SOCKET_IFNAME={result.interfaces.get(address, 'INTERFACE')}",
+    interface = by_hand(
+        "If the file cannot be changed, set the interface that reaches the other hosts.",
+        f"export GLOO_SOCKET_IFNAME={result.interfaces.get(address, 'INTERFACE')}",
     )
     names_this_host = result.name in line.names
     return make_finding(

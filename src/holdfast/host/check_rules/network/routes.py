@@ -8,7 +8,8 @@ from ipaddress import ip_address
 from holdfast.causes.network.hostname_resolution import HOSTNAME_RESOLUTION
 from holdfast.causes.network.master_unreachable import MASTER_UNREACHABLE
 from holdfast.causes.network.network_interface_wrong import NETWORK_INTERFACE_WRONG
-from holdfast.core.findings import Finding, Level, Remedy, Safety, Unknown, make_finding
+from holdfast.causes.remedies import automatic
+from holdfast.core.findings import Finding, Level, Unknown, make_finding
 from holdfast.host.check_rules.interface_names import INTERFACE_VARIABLES, matching_interfaces
 from holdfast.host.checks import CheckContext, check_fact
 from holdfast.host.checks.network.interfaces import VIRTUAL_INTERFACE
@@ -49,11 +50,7 @@ def _unreachable_finding(result: RoutesResult, route: RouteLookup) -> Finding:
         "would retry for 30 minutes",
         evidence=result.facts(),
         remedies=(
-            Remedy(
-                text="Show the kernel's route.",
-                command=f"ip route get {route.address}",
-                safety=Safety.AUTOMATIC,
-            ),
+            automatic("Show the kernel's route.", f"ip route get {route.address}"),
             *MASTER_UNREACHABLE.remedies,
         ),
         confidence=0.95,

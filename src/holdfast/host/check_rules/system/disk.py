@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from holdfast.causes.checkpoint.checkpoint_folder_unusable import CHECKPOINT_FOLDER_UNUSABLE
 from holdfast.causes.checkpoint.checkpoint_io_slow_timeout import CHECKPOINT_IO_SLOW_TIMEOUT
-from holdfast.core.findings import Cause, Finding, Level, Remedy, Safety, Unknown, make_finding
+from holdfast.causes.remedies import automatic
+from holdfast.core.findings import Cause, Finding, Level, Unknown, make_finding
 from holdfast.host.checks import CheckContext
 from holdfast.host.checks.system.disk import DiskResult
 
@@ -74,10 +75,9 @@ def _judge_free_space(result: DiskResult, free: int, size: int, worst: Level) ->
 def _disk_finding(
     result: DiskResult, cause: Cause, level: Level, message: str, confidence: float
 ) -> Finding:
-    usage = Remedy(
-        text="Check what is mounted there and its usage.",
-        command=f"findmnt -T {result.at}; df -h -i {result.at}",
-        safety=Safety.AUTOMATIC,
+    usage = automatic(
+        "Check what is mounted there and its usage.",
+        f"findmnt -T {result.at}; df -h -i {result.at}",
     )
     known = not isinstance(result.size, Unknown)
     return make_finding(
