@@ -10,7 +10,7 @@ from holdfast.causes.environment.variable_not_sent import VARIABLE_NOT_SENT
 from holdfast.core.findings import Finding
 from holdfast.core.variable_table import VariableStatus, family_of, variable_entries
 from holdfast.host.environment import redact_value
-from holdfast.host.variable_rules.context import format_setting, variable_finding
+from holdfast.host.variable_rules.context import variable_finding
 from holdfast.host.variable_sources import DEEPSPEED_FILE as FILE
 from holdfast.host.variable_sources import VariableSetting
 
@@ -45,8 +45,8 @@ def judge(settings: Sequence[VariableSetting]) -> Iterator[Finding]:
             value = setting.value or ""
             printable = value.isprintable() and redact_value(name, value) == value
             yield variable_finding(
-                VARIABLE_NOT_SENT.name,
-                f"{format_setting(setting)} does not reach the ranks: with a hostfile, deepspeed "
+                VARIABLE_NOT_SENT,
+                f"{setting} does not reach the ranks: with a hostfile, deepspeed "
                 f"(line {setting.sender}) sends only variables that begin with "
                 f"{', '.join(SENT[:-1])} or {SENT[-1]}, and those in {FILE}",
                 setting,

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.causes.environment.variable_harmful import VARIABLE_HARMFUL
 from holdfast.causes.network.network_interface_wrong import NETWORK_INTERFACE_WRONG
 from holdfast.core.findings import Finding, Level
-from holdfast.host.variable_rules.context import AuditContext, format_setting, variable_finding
+from holdfast.host.variable_rules.context import AuditContext, variable_finding
 from holdfast.host.variable_sources import VariableSetting
 
 
@@ -55,8 +55,8 @@ def judge(
                 else harmful.level
             )
             yield variable_finding(
-                VARIABLE_HARMFUL.name,
-                f"{format_setting(setting)}: {harmful.effect}",
+                VARIABLE_HARMFUL,
+                f"{setting}: {harmful.effect}",
                 setting,
                 level=level,
                 command=f"unset {setting.name}",
@@ -78,9 +78,8 @@ def _judge_log_file(
         level = (others["NCCL_DEBUG"].value if "NCCL_DEBUG" in others else "") or ""
         if level.upper() not in ("", "VERSION"):
             yield variable_finding(
-                VARIABLE_HARMFUL.name,
-                f"{format_setting(setting)} has no %p (and %h), so that all ranks overwrite the "
-                f"same file",
+                VARIABLE_HARMFUL,
+                f"{setting} has no %p (and %h), so that all ranks overwrite the same file",
                 setting,
                 command=f"export NCCL_DEBUG_FILE={shlex.quote(value)}.%h.%p",
             )
@@ -95,8 +94,8 @@ def _judge_interface(setting: VariableSetting) -> Iterator[Finding]:
         "virbr0",
     }:
         yield variable_finding(
-            NETWORK_INTERFACE_WRONG.name,
-            f"{format_setting(setting)} is an interface that no other host can reach; it only "
+            NETWORK_INTERFACE_WRONG,
+            f"{setting} is an interface that no other host can reach; it only "
             f"suits single-host jobs",
             setting,
             level=Level.WARNING,
