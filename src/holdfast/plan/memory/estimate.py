@@ -122,16 +122,6 @@ class MemoryEstimate(msgspec.Struct, frozen=True):
         """Return the stage that needs the most."""
         return max(self.stages, key=lambda rank: rank.total)
 
-    def table(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Return each part with its bytes per stage, largest first; the last row is the total."""
-        order = [name for name, _ in self.worst.parts()]
-        order += [name for stage in self.stages for name, _ in stage.parts() if name not in order]
-        rows = [
-            (name, tuple(getattr(stage, name) for stage in self.stages))
-            for name in dict.fromkeys(order)
-        ]
-        return [*rows, ("total", tuple(stage.total for stage in self.stages))]
-
     @property
     def margin(self) -> int | None:
         """Return the bytes left, below 0 if there are too few."""
