@@ -36,7 +36,6 @@ LONG_FUNCTIONS = {
     "cli/lint.py: command": "one parameter per line",
     "lint/interpreter/exceptions.py: iter_raises": "one case per kind of effect",
     "lint/interpreter/statements.py: _if": "one statement, case by case",
-    "plan/generate/accelerate.py: write_fsdp2": "one line per key of the file",
     "plan/generate/fsdp2.py: fsdp2_settings": "one line per setting",
     "plan/generate/fsdp2.py: read_fsdp2": "one line per setting",
     "plan/memory/peaks.py: transient_memory": "one formula per moment of a step",
