@@ -100,18 +100,6 @@ def by_name(name: str) -> Cause:
     return _by_name()[name]
 
 
-def by_code(code: str) -> Cause:
-    """Return the cause with exactly this ``code``.
-
-    Raises:
-        InternalError: no cause has this code.
-    """
-    for cause in all_causes():
-        if cause.code == code:
-            return cause
-    raise InternalError(f"the catalogue has no cause with the code {code!r}")
-
-
 def find_cause(text: str) -> Cause:
     """Return the cause that ``text`` names.
 

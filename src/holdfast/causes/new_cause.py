@@ -40,7 +40,8 @@ _TEMPLATE = '''"""{code} {name}."""
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
 {constant} = Cause(
@@ -64,10 +65,9 @@ from holdfast.core.log_signals import LogSignal, Tier
         ),
     ),
     remedies=(
-        Remedy(
-            text="PLACEHOLDER: what to do, as a sentence.",
-            command="PLACEHOLDER: a shell command, or delete this line",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "PLACEHOLDER: what to do, as a sentence.",
+            "PLACEHOLDER: a shell command, or delete this line",
         ),
     ),
     sources=("PLACEHOLDER: {source}",),

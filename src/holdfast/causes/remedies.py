@@ -1,4 +1,4 @@
-"""Remedies that several causes share.
+"""Constructors of remedies by their safety, and remedies that several causes share.
 
 Commands contain placeholders in capitals, such as SCRIPT (the training script) and HOST.
 """
@@ -7,35 +7,46 @@ from __future__ import annotations
 
 from holdfast.core.findings import Remedy, Safety
 
-RESTART = Remedy(
-    text="Restart all ranks from the last checkpoint; `holdfast run` does so up to --max-restarts "
+
+def automatic(text: str, command: str | None = None) -> Remedy:
+    """Return a remedy that is safe at any time."""
+    return Remedy(text=text, command=command, safety=Safety.AUTOMATIC)
+
+
+def disruptive(text: str, command: str | None = None) -> Remedy:
+    """Return a remedy that restarts the job or changes its course."""
+    return Remedy(text=text, command=command, safety=Safety.DISRUPTIVE)
+
+
+def by_hand(text: str, command: str | None = None) -> Remedy:
+    """Return a remedy that a person must carry out."""
+    return Remedy(text=text, command=command, safety=Safety.BY_HAND)
+
+
+RESTART = disruptive(
+    "Restart all ranks from the last checkpoint; `holdfast run` does so up to --max-restarts "
     "times.",
-    command="holdfast run --on-hang restart --max-restarts 3 SCRIPT",
-    safety=Safety.DISRUPTIVE,
+    "holdfast run --on-hang restart --max-restarts 3 SCRIPT",
 )
-WATCH = Remedy(
-    text="Run the job under the watcher, which names the rank and its line while it hangs.",
-    command="holdfast run --on-hang report SCRIPT",
-    safety=Safety.DISRUPTIVE,
+WATCH = disruptive(
+    "Run the job under the watcher, which names the rank and its line while it hangs.",
+    "holdfast run --on-hang report SCRIPT",
 )
-DRAIN = Remedy(
-    text="Take the host out of the pool before the next start; otherwise the scheduler may assign "
+DRAIN = by_hand(
+    "Take the host out of the pool before the next start; otherwise the scheduler may assign "
     "it again.",
-    command="scontrol update nodename=HOST state=drain reason='failed in training'",
-    safety=Safety.BY_HAND,
+    "scontrol update nodename=HOST state=drain reason='failed in training'",
 )
-COMPARE_SEQUENCES = Remedy(
-    text="Let torch compare the calls before each collective, to find the line (a collective then "
+COMPARE_SEQUENCES = disruptive(
+    "Let torch compare the calls before each collective, to find the line (a collective then "
     "costs about four times as much CPU, and the checks can hide a race).",
-    command="export TORCH_DISTRIBUTED_DEBUG=DETAIL",
-    safety=Safety.DISRUPTIVE,
+    "export TORCH_DISTRIBUTED_DEBUG=DETAIL",
 )
-BEFORE = Remedy(
-    text="Go back to the newest checkpoint in which `holdfast ckpt verify` finds no error.",
-    command="for one in CHECKPOINTS/*; do holdfast ckpt verify $one; done",
-    safety=Safety.DISRUPTIVE,
+BEFORE = disruptive(
+    "Go back to the newest checkpoint in which `holdfast ckpt verify` finds no error.",
+    "for one in CHECKPOINTS/*; do holdfast ckpt verify $one; done",
 )
-SAME_LINE = Remedy(
-    text="Compare the two calls that the verdict quotes: they have the same number in the group's "
+SAME_LINE = by_hand(
+    "Compare the two calls that the verdict quotes: they have the same number in the group's "
     "sequence and should be the same call."
 )

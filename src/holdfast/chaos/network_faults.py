@@ -3,58 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from holdfast.causes.process.peer_lost import PEER_LOST
 from holdfast.causes.process.rank_killed import RANK_KILLED
 from holdfast.chaos.rank_faults import prefix
 from holdfast.chaos.scenario import ExternalFault, Scenario, name_set
 
-_PACE = ("--pace", "0.1")
+_two_hosts = partial(Scenario, hosts=2, trainer=("--pace", "0.1"))
 
 
 def scenarios() -> Iterator[Scenario]:
     """Yield the scenarios."""
     for mode in ("ddp", "fsdp2"):
         for name, kind in (("one-way", "cut-in"), ("both-ways", "cut-both")):
-            yield Scenario(
+            yield _two_hosts(
                 name=f"{prefix(mode, 2)}cut-{name}",
                 fault=f"network cut {name.replace('-', ' ')}, healed after 2 s",
                 mode=mode,
-                hosts=2,
-                trainer=_PACE,
                 external_faults=(
                     ExternalFault(kind=kind, step=12),
                     ExternalFault(kind="heal", step=12, delay_s=2.0),
                 ),
             )
         for name, host in (("leader", 0), ("other", 1)):
-            yield Scenario(
+            yield _two_hosts(
                 name=f"{prefix(mode, 2)}{name}-lost",
                 fault=f"all processes of the {name} host killed",
                 mode=mode,
-                hosts=2,
                 submissions=2,
-                trainer=_PACE,
                 external_faults=(ExternalFault(kind="kill-host", step=15, host=host),),
                 causes=name_set(PEER_LOST.name, RANK_KILLED.name),
                 expected_actions=name_set("restart", "stop"),
             )
     for name, host in (("leader", 0), ("other", 1)):
-        yield Scenario(
+        yield _two_hosts(
             name=f"two-hosts-kill-agent-{name}",
             fault=f"SIGKILL of the agent of the {name} host",
-            hosts=2,
             submissions=2,
-            trainer=_PACE,
             external_faults=(ExternalFault(kind="kill-agent", step=15, host=host),),
             causes=name_set(PEER_LOST.name, RANK_KILLED.name),
             expected_actions=name_set("restart", "stop"),
         )
-        yield Scenario(
+        yield _two_hosts(
             name=f"two-hosts-kill-watcher-{name}",
             fault=f"SIGKILL of the watcher of the {name} host",
-            hosts=2,
-            trainer=_PACE,
             external_faults=(ExternalFault(kind="kill-watcher", step=12, host=host),),
         )
     yield Scenario(
@@ -67,11 +60,9 @@ def scenarios() -> Iterator[Scenario]:
             ExternalFault(kind="heal", what="start", delay_s=4.0, host=0),
         ),
     )
-    yield Scenario(
+    yield _two_hosts(
         name="two-hosts-ports-blocked",
         fault="ports of the ranks blocked, free after 8 s; a rank killed",
-        hosts=2,
-        trainer=_PACE,
         causes=name_set(RANK_KILLED.name, PEER_LOST.name),
         faulty_rank=1,
         external_faults=(

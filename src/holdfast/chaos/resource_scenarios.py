@@ -44,11 +44,7 @@ def scenarios() -> Iterator[Scenario]:
 
 
 def _slow() -> Iterator[Scenario]:
-    yield Scenario(
-        name="slow-rank",
-        fault="slow rank",
-        inject=("slow@rank=1,step=10,seconds=0.3",),
-    )
+    yield Scenario(name="slow-rank", fault="slow rank", inject=("slow@rank=1,step=10,seconds=0.3",))
     yield Scenario(
         name="slow-disk",
         fault="slow disk",

@@ -170,9 +170,6 @@ class CollectiveAdvice(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
 
 
-NO_ADVICE = CollectiveAdvice()
-
-
 def advise(problem: CollectiveProblem, runs: int) -> CollectiveAdvice:
     """Derive advice from one kind of call, after ``runs`` runs.
 

@@ -43,11 +43,7 @@ class Safety(StrEnum):
         return _RISKS[self]
 
 
-_RISKS = {
-    Safety.AUTOMATIC: "safe",
-    Safety.DISRUPTIVE: "restarts the job",
-    Safety.BY_HAND: "manual",
-}
+_RISKS = {Safety.AUTOMATIC: "safe", Safety.DISRUPTIVE: "restarts the job", Safety.BY_HAND: "manual"}
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):

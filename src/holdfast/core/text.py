@@ -7,38 +7,8 @@ import math
 #: Symbols of the reports and their ASCII replacements, one character for one, so that columns stay
 #: aligned.
 ASCII_TWINS = str.maketrans(
-    {
-        "✗": "x",
-        "✓": "+",
-        "⚠": "!",
-        "•": "*",
-        "·": "-",
-        "—": "-",
-        "–": "-",  # noqa: RUF001
-        "−": "-",  # noqa: RUF001
-        "…": "~",
-        "→": ">",
-        "└": "`",
-        "×": "x",  # noqa: RUF001
-        "≥": ">",
-        "≤": "<",
-        "µ": "u",
-        "’": "'",  # noqa: RUF001
-        "‘": "'",  # noqa: RUF001
-        "“": '"',
-        "”": '"',
-        "─": "-",
-        "━": "=",
-        "│": "|",
-        "┃": "|",
-        "╭": "+",
-        "╮": "+",
-        "╰": "+",
-        "╯": "+",
-        "╴": "-",
-        "╶": "-",
-        "█": "#",
-    }
+    "✗✓⚠•·—–−…→└×≥≤µ’‘─━│┃╭╮╰╯╴╶█“”",  # noqa: RUF001
+    "x+!*----~>`x><u''-=||++++--#\"\"",
 )
 
 MINUTE_S = 60

@@ -70,68 +70,25 @@ FLAG_NO_COMPLETION = 1  # the backend does not report completion
 FLAG_NO_PYTHON = 2  # called by a C++ thread without Python frames: no call site
 FAILED = 1
 
-OPERATIONS = (
-    "unknown",
-    "all_reduce",
-    "broadcast",
-    "all_gather",
-    "all_gather_into_tensor",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "reduce",
-    "gather",
-    "scatter",
-    "all_to_all",
-    "all_to_all_single",
-    "barrier",
-    "monitored_barrier",
-    "send",
-    "recv",
-    "recv_any_source",
-    "all_reduce_coalesced",
-    "all_gather_coalesced",
-    "all_gather_into_tensor_coalesced",
-    "reduce_scatter_tensor_coalesced",
-    "init_process_group",
-    "new_group",
-    "destroy_process_group",
-    "checkpoint",
+OPERATIONS = tuple(
+    """
+    unknown all_reduce broadcast all_gather all_gather_into_tensor reduce_scatter
+    reduce_scatter_tensor reduce gather scatter all_to_all all_to_all_single barrier
+    monitored_barrier send recv recv_any_source all_reduce_coalesced all_gather_coalesced
+    all_gather_into_tensor_coalesced reduce_scatter_tensor_coalesced init_process_group new_group
+    destroy_process_group checkpoint
+    """.split()
 )
 #: Numbers of the operations that are counted per peer, not per group.
 POINT_TO_POINT = range(OPERATIONS.index("send"), OPERATIONS.index("recv_any_source") + 1)
 
 #: torch's ScalarType by number (c10/core/ScalarType.h).
-DTYPES = (
-    "uint8",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "float16",
-    "float32",
-    "float64",
-    "complex32",
-    "complex64",
-    "complex128",
-    "bool",
-    "qint8",
-    "quint8",
-    "qint32",
-    "bfloat16",
-    "quint4x2",
-    "quint2x4",
-    "bits1x8",
-    "bits2x4",
-    "bits4x2",
-    "bits8",
-    "bits16",
-    "float8_e5m2",
-    "float8_e4m3fn",
-    "float8_e5m2fnuz",
-    "float8_e4m3fnuz",
-    "uint16",
-    "uint32",
-    "uint64",
+DTYPES = tuple(
+    """
+    uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool qint8
+    quint8 qint32 bfloat16 quint4x2 quint2x4 bits1x8 bits2x4 bits4x2 bits8 bits16 float8_e5m2
+    float8_e4m3fn float8_e5m2fnuz float8_e4m3fnuz uint16 uint32 uint64
+    """.split()
 )
 
 #: c10d's ReduceOp by number (torch/csrc/distributed/c10d/Types.hpp).

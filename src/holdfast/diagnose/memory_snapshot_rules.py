@@ -171,9 +171,7 @@ def _facts(snapshot: MemorySnapshot, device: DeviceMemory) -> Iterator[Fact]:
     block = f" (the largest block {size_text(device.largest)})" if device.largest else ""
     idle = f"{size_text(device.idle)} are idle{block}{waiting}"
     yield Fact(
-        text=f"of {size_text(device.reserved)} reserved {idle}",
-        origin=segments,
-        rank=snapshot.rank,
+        text=f"of {size_text(device.reserved)} reserved {idle}", origin=segments, rank=snapshot.rank
     )
     for retained in device.retained[:_MAX_SITES]:
         blocks = f"{size_text(retained.bytes)} in {pluralize(retained.blocks, 'block')}"

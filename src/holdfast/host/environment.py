@@ -14,65 +14,19 @@ from msgspec.structs import replace
 from holdfast.core.findings import Fact
 from holdfast.host.host_summary import local_fact
 
-_PREFIXES = (
-    "NCCL_",
-    "RCCL_",
-    "TORCH_",
-    "TORCHELASTIC_",
-    "TORCHINDUCTOR_",
-    "TORCHDYNAMO_",
-    "PYTORCH_",
-    "GLOO_",
-    "UCC_",
-    "UCX_",
-    "FI_",
-    "CUDA_",
-    "CUBLAS_",
-    "NVIDIA_",
-    "HIP_",
-    "HSA_",
-    "ROCR_",
-    "OMP_",
-    "KMP_",
-    "GOMP_",
-    "MKL_",
-    "OPENBLAS_",
-    "TRITON_",
-    "MASTER_",
-    "SLURM_",
-    "PMI_",
-    "PMIX_",
-    "OMPI_",
-    "MPI_",
-    "HOLDFAST_",
-    "PYTHON",
-    "ACCELERATE_",
-    "FSDP_",
-    "DEEPSPEED_",
+_PREFIXES = tuple(
+    """
+    NCCL_ RCCL_ TORCH_ TORCHELASTIC_ TORCHINDUCTOR_ TORCHDYNAMO_ PYTORCH_ GLOO_ UCC_ UCX_ FI_
+    CUDA_ CUBLAS_ NVIDIA_ HIP_ HSA_ ROCR_ OMP_ KMP_ GOMP_ MKL_ OPENBLAS_ TRITON_ MASTER_ SLURM_
+    PMI_ PMIX_ OMPI_ MPI_ HOLDFAST_ PYTHON ACCELERATE_ FSDP_ DEEPSPEED_
+    """.split()
 )
 _NAMES = frozenset(
-    {
-        "RANK",
-        "WORLD_SIZE",
-        "LOCAL_RANK",
-        "LOCAL_WORLD_SIZE",
-        "GROUP_RANK",
-        "GROUP_WORLD_SIZE",
-        "ROLE_RANK",
-        "ROLE_NAME",
-        "ROLE_WORLD_SIZE",
-        "NODE_RANK",
-        "NNODES",
-        "LD_PRELOAD",
-        "LD_LIBRARY_PATH",
-        "MALLOC_ARENA_MAX",
-        "TP_SOCKET_IFNAME",
-        "TOKENIZERS_PARALLELISM",
-        "GPU_DEVICE_ORDINAL",
-        "GPU_MAX_HW_QUEUES",
-        "CC",
-        "CXX",
-    }
+    """
+    RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_NAME
+    ROLE_WORLD_SIZE NODE_RANK NNODES LD_PRELOAD LD_LIBRARY_PATH MALLOC_ARENA_MAX TP_SOCKET_IFNAME
+    TOKENIZERS_PARALLELISM GPU_DEVICE_ORDINAL GPU_MAX_HW_QUEUES CC CXX
+    """.split()
 )
 REDACTED = "<left out>"
 _MAX_CHARACTERS = 2000

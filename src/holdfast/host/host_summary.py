@@ -82,9 +82,7 @@ def _processor_limit(proc_root: Path, cgroups_root: Path) -> Fact:
         return local_fact("CPU quota", group, "/proc/self/cgroup")
     limit = cgroups.cpu_limit(group)
     return local_fact(
-        "CPU quota",
-        "none" if isinstance(limit, Unknown) else f"{limit:g} cores",
-        str(group.folder),
+        "CPU quota", "none" if isinstance(limit, Unknown) else f"{limit:g} cores", str(group.folder)
     )
 
 

@@ -41,17 +41,11 @@ _KERNEL = (
     ("dmesg",),
     ("journalctl", "-k", "--no-pager", "-o", "short-iso", "-n", "{lines}"),
 )
-_CGROUP_FILES = (
-    "memory.max",
-    "memory.high",
-    "memory.events",
-    "cpu.max",
-    "cpuset.cpus.effective",
-    "pids.max",
-    "pids.current",
-    "memory.limit_in_bytes",
-    "memory.failcnt",
-    "cpu.cfs_quota_us",
+_CGROUP_FILES = tuple(
+    """
+    memory.max memory.high memory.events cpu.max cpuset.cpus.effective pids.max pids.current
+    memory.limit_in_bytes memory.failcnt cpu.cfs_quota_us
+    """.split()
 )
 
 

@@ -29,9 +29,8 @@ _REDIRECTS = 0x04 | 0x08
 class PciDevice(msgspec.Struct, frozen=True, kw_only=True):
     """One device.
 
-    ``driver`` is the kernel module bound to it, empty for none; ``speed`` and ``speed_max`` are in
-    GT/s; ``width`` and ``width_max`` are PCIe lanes; ``bridges`` are the addresses of the bridges
-    above it, outermost first.
+    ``driver`` is the kernel module bound to it, empty for none; ``width`` and ``width_max`` are
+    PCIe lanes; ``bridges`` are the addresses of the bridges above it, outermost first.
     """
 
     bus: str
@@ -39,8 +38,6 @@ class PciDevice(msgspec.Struct, frozen=True, kw_only=True):
     device: int
     kind: int
     driver: str
-    speed: float | None
-    speed_max: float | None
     width: int | None
     width_max: int | None
     node: int | None
@@ -84,8 +81,6 @@ def _read_device(entry: Path) -> PciDevice | None:
         device=device,
         kind=kind >> 8,
         driver=driver.resolve().name if driver.is_symlink() else "",
-        speed=_leading_number(entry / "current_link_speed"),
-        speed_max=_leading_number(entry / "max_link_speed"),
         width=_link_width(entry / "current_link_width"),
         width_max=_link_width(entry / "max_link_width"),
         node=node if isinstance(node, int) and node >= 0 else None,
@@ -110,18 +105,10 @@ def _read_hex(path: Path) -> int | None:
         return None
 
 
-def _leading_number(path: Path) -> float | None:
-    """Parse ``16.0 GT/s PCIe`` as 16.0; None for a device without a link (``Unknown``)."""
-    content = proc.read_text(path)
-    try:
-        return float(content.split()[0]) if isinstance(content, str) else None
-    except (IndexError, ValueError):
-        return None
-
-
 def _link_width(path: Path) -> int | None:
-    value = _leading_number(path)
-    return int(value) if value else None  # 0 if the link is down
+    """Return the lanes of a link; None without a link, or if it is down (0)."""
+    width = proc.read_number(path)
+    return width if isinstance(width, int) and width else None
 
 
 def redirecting_bridges(root: str = "/") -> tuple[str, ...] | Unknown:

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.core.findings import Unknown
 from holdfast.core.variable_table import ReadMoment, is_relevant
-from holdfast.host.environment import is_relevant_variable
+from holdfast.host.environment import is_relevant_variable, redact_value
 from holdfast.host.processes import proc
 
 ENVIRONMENT = "environment"
@@ -22,6 +22,12 @@ ENVIRONMENT = "environment"
 #: prefixes.
 DEEPSPEED_FILE = ".deepspeed_env"
 _SYSTEM_FILE = "/etc/nccl.conf"
+_MAX_SHOWN = 120
+
+
+def truncate(text: str) -> str:
+    """Shorten a text of the user's for a message."""
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
 class VariableSetting(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +49,12 @@ class VariableSetting(msgspec.Struct, frozen=True, kw_only=True):
     command_line: int | None = None
     sender: int | None = None
     done_before: tuple[tuple[ReadMoment, int], ...] = ()
+
+    def __str__(self) -> str:
+        """Return ``NAME=value``, redacted and shortened for a message."""
+        if self.value is None:
+            return self.name
+        return f"{self.name}={truncate(redact_value(self.name, self.value))}"
 
     @property
     def location(self) -> str:

@@ -20,15 +20,10 @@ from holdfast.host.processes import proc
 from holdfast.host.processes.proc import PROC
 
 #: Packages whose versions matter to a distributed job, by the names of their folders.
-_PACKAGES = (
-    "numpy",
-    "triton",
-    "deepspeed",
-    "accelerate",
-    "lightning",
-    "pytorch_lightning",
-    "transformers",
-    "megatron_core",
+_PACKAGES = tuple(
+    """
+    numpy triton deepspeed accelerate lightning pytorch_lightning transformers megatron_core
+    """.split()
 )
 _INSTALLED = re.compile(r"(?P<name>[\w.]+?)-(?P<version>[^-]+?)(-[^/]*)?\.(dist|egg)-info")
 _DRIVER = re.compile(r"\s(\d{3,4}\.\d+(?:\.\d+)?)\s")

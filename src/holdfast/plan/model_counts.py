@@ -93,8 +93,7 @@ def module_states(model: ModuleSummary, setup: TrainingSetup) -> ModelStates:
     """
     if setup.tensor > 1 or setup.pipeline > 1 or setup.expert > 1:
         raise InvalidValue(
-            "tensor, pipeline or expert parallelism",
-            why=f"how they divide {model.name} is unknown",
+            "tensor, pipeline or expert parallelism", why=f"how they divide {model.name} is unknown"
         )
     states = model_states(stage_parameters(model.sizes, setup, 0), setup)
     return states._replace(parameters=states.parameters + model.buffers)

@@ -147,26 +147,16 @@ def _llama(
     )
 
 
-def _gpt(
+#: Like GPT-2: layer norms, biases, two feed-forward matrices, and a tied head.
+_GPT_TRAITS = {"gated": False, "tied": True, "qkv_bias": True, "bias": True, "norm_bias": True}
+
+
+def gpt_like(
     name: str, layers: int, hidden: int, heads: int, vocab: int, positions: int
 ) -> Transformer:
-    """Return a model like GPT-2: layer norms, biases, learned positions, tied head."""
-    return Transformer(
-        name=name,
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_width=hidden // heads,
-        ffn=4 * hidden,
-        vocab=vocab,
-        gated=False,
-        tied=True,
-        qkv_bias=True,
-        bias=True,
-        norm_bias=True,
-        positions=positions,
-    )
+    """Return a model like GPT-2 with learned positions."""
+    sizes = (layers, hidden, heads, heads, 4 * hidden, vocab)
+    return _llama(name, *sizes, positions=positions, **_GPT_TRAITS)
 
 
 #: By name. Sizes: the models' config.json on huggingface.co; MPT: mosaicml/llm-foundry,
@@ -194,23 +184,23 @@ KNOWN_MODELS: Mapping[str, Transformer] = {
         _llama("yi-34b", 60, 7168, 56, 8, 20480, 64000),
         _llama("qwen2.5-7b", 28, 3584, 28, 4, 18944, 152064, qkv_bias=True),
         _llama("qwen2.5-72b", 80, 8192, 64, 8, 29568, 152064, qkv_bias=True),
-        _gpt("gpt2", 12, 768, 12, 50257, 1024),
-        _gpt("gpt2-medium", 24, 1024, 16, 50257, 1024),
-        _gpt("gpt2-large", 36, 1280, 20, 50257, 1024),
-        _gpt("gpt2-xl", 48, 1600, 25, 50257, 1024),
-        _gpt("gpt3-175b", 96, 12288, 96, 50257, 2048),
-        _gpt("gpt-22b", 48, 6144, 64, 51200, 2048),
-        _gpt("gpt-530b", 105, 20480, 128, 51200, 2048),
-        _gpt("gpt-1t", 128, 25600, 160, 51200, 2048),
-        _gpt("mpt-125m", 12, 768, 12, 50368, 2048),
-        _gpt("mpt-350m", 24, 1024, 16, 50368, 2048),
-        _gpt("mpt-760m", 24, 1536, 12, 50368, 2048),
-        _gpt("mpt-1b", 24, 2048, 16, 50368, 2048),
-        _gpt("mpt-3b", 32, 2560, 20, 50368, 2048),
-        _gpt("mpt-7b", 32, 4096, 32, 50368, 2048),
-        _gpt("mpt-13b", 40, 5120, 40, 50368, 2048),
-        _gpt("mpt-30b", 48, 7168, 56, 50368, 2048),
-        _gpt("mpt-70b", 80, 8192, 64, 50368, 2048),
+        gpt_like("gpt2", 12, 768, 12, 50257, 1024),
+        gpt_like("gpt2-medium", 24, 1024, 16, 50257, 1024),
+        gpt_like("gpt2-large", 36, 1280, 20, 50257, 1024),
+        gpt_like("gpt2-xl", 48, 1600, 25, 50257, 1024),
+        gpt_like("gpt3-175b", 96, 12288, 96, 50257, 2048),
+        gpt_like("gpt-22b", 48, 6144, 64, 51200, 2048),
+        gpt_like("gpt-530b", 105, 20480, 128, 51200, 2048),
+        gpt_like("gpt-1t", 128, 25600, 160, 51200, 2048),
+        gpt_like("mpt-125m", 12, 768, 12, 50368, 2048),
+        gpt_like("mpt-350m", 24, 1024, 16, 50368, 2048),
+        gpt_like("mpt-760m", 24, 1536, 12, 50368, 2048),
+        gpt_like("mpt-1b", 24, 2048, 16, 50368, 2048),
+        gpt_like("mpt-3b", 32, 2560, 20, 50368, 2048),
+        gpt_like("mpt-7b", 32, 4096, 32, 50368, 2048),
+        gpt_like("mpt-13b", 40, 5120, 40, 50368, 2048),
+        gpt_like("mpt-30b", 48, 7168, 56, 50368, 2048),
+        gpt_like("mpt-70b", 80, 8192, 64, 50368, 2048),
     )
 }
 
@@ -236,9 +226,9 @@ _ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "mistral": {},
     "mixtral": {},
     "qwen2": {"qkv_bias": True},
-    "gpt2": {"gated": False, "tied": True, "qkv_bias": True, "bias": True, "norm_bias": True},
+    "gpt2": _GPT_TRAITS,
     "gpt_neox": {"gated": False, "qkv_bias": True, "bias": True, "norm_bias": True},
-    "opt": {"gated": False, "tied": True, "qkv_bias": True, "bias": True, "norm_bias": True},
+    "opt": _GPT_TRAITS,
     "mpt": {"gated": False, "tied": True},
 }
 #: Keys of each size by architecture, the usual one first.

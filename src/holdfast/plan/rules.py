@@ -59,8 +59,7 @@ def _judge_memory(plan: PlanFacts) -> Iterator[Finding]:
         level, confidence = Level.WARNING, 0.5
     parts = ", ".join(f"{name} {nbytes / GIB:.1f}" for name, nbytes in list(worst.parts())[:6])
     evidence = Fact(
-        text=f"GiB at the peak ({worst.moment}): {parts}",
-        origin="holdfast.plan.memory.estimate",
+        text=f"GiB at the peak ({worst.moment}): {parts}", origin="holdfast.plan.memory.estimate"
     )
     yield make_finding(
         GPU_OOM_ALL_RANKS,

@@ -23,7 +23,13 @@ from holdfast.plan.memory.states import (
     model_states,
     stage_parameters,
 )
-from holdfast.plan.models import KNOWN_MODELS, Transformer, get_known_model, transformer_from_config
+from holdfast.plan.models import (
+    KNOWN_MODELS,
+    Transformer,
+    get_known_model,
+    gpt_like,
+    transformer_from_config,
+)
 from holdfast.plan.setup import TrainingSetup
 
 #: Bytes per weight of NF4 with double quantization: 4 bits, an 8-bit scale per 64 weights, and an
@@ -108,30 +114,9 @@ class Submodel(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _clip(name: str, layers: int, hidden: int, heads: int, patches: int) -> Transformer:
-    """Return CLIP's vision model: a class token and patches of 14 x 14 pixels.
-
-    The patch embedding counts as an embedding of 588 rows.
-    """
-    return Transformer(
-        name=name,
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_width=hidden // heads,
-        ffn=4 * hidden,
-        vocab=14 * 14 * 3,
-        gated=False,
-        tied=True,
-        qkv_bias=True,
-        bias=True,
-        norm_bias=True,
-        positions=patches + 2,
-    )
-
-
-_CLIP_L = _clip("clip-vit-l-336", 24, 1024, 16, 576)
+#: CLIP's vision model: a class token and 576 patches of 14 x 14 pixels. The patch embedding counts
+#: as an embedding of 588 rows.
+_CLIP_L = gpt_like("clip-vit-l-336", 24, 1024, 16, 14 * 14 * 3, 576 + 2)
 
 
 def _llava(language: Transformer, tokens: int) -> tuple[Submodel, ...]:

@@ -51,9 +51,7 @@ class HostReport(msgspec.Struct, frozen=True):
 
 
 def check_host(
-    context: CheckContext,
-    names: Sequence[str] = (),
-    on_check: Callable[[str], None] | None = None,
+    context: CheckContext, names: Sequence[str] = (), on_check: Callable[[str], None] | None = None
 ) -> HostReport:
     """Run the named checks, or all, on this host; ``on_check`` gets the name of each as it ends.
 

@@ -9,13 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from holdfast.causes import by_name
 from holdfast.causes.environment.code_differs_between_hosts import CODE_DIFFERS_BETWEEN_HOSTS
 from holdfast.causes.environment.software_differs_between_hosts import (
     SOFTWARE_DIFFERS_BETWEEN_HOSTS,
 )
 from holdfast.causes.performance.straggler import STRAGGLER
-from holdfast.core.findings import Fact, Finding, Level, Subject, Unknown, make_finding
+from holdfast.core.findings import Cause, Fact, Finding, Level, Subject, Unknown, make_finding
 from holdfast.core.text import pluralize
 from holdfast.host.checks import CheckResult
 from holdfast.host.checks.devices.cuda import CudaResult
@@ -42,7 +41,7 @@ class HostProperty(NamedTuple):
     name: str
     check: str
     of: Callable[[Any], str | None]
-    cause: str
+    cause: Cause
     level: Level
 
 
@@ -77,25 +76,23 @@ PROPERTIES = (
         "Python",
         "software",
         lambda result: result.python,
-        SOFTWARE_DIFFERS_BETWEEN_HOSTS.name,
+        SOFTWARE_DIFFERS_BETWEEN_HOSTS,
         Level.WARNING,
     ),
     HostProperty(
         "holdfast",
         "software",
         lambda result: result.holdfast,
-        SOFTWARE_DIFFERS_BETWEEN_HOSTS.name,
+        SOFTWARE_DIFFERS_BETWEEN_HOSTS,
         Level.NOTE,
     ),
+    HostProperty("training code", "software", _code, CODE_DIFFERS_BETWEEN_HOSTS, Level.WARNING),
     HostProperty(
-        "training code", "software", _code, CODE_DIFFERS_BETWEEN_HOSTS.name, Level.WARNING
+        "NVIDIA driver version", "cuda", _driver, SOFTWARE_DIFFERS_BETWEEN_HOSTS, Level.WARNING
     ),
-    HostProperty(
-        "NVIDIA driver version", "cuda", _driver, SOFTWARE_DIFFERS_BETWEEN_HOSTS.name, Level.WARNING
-    ),
-    HostProperty("number of GPUs", "gpus", _gpus, STRAGGLER.name, Level.WARNING),
-    HostProperty("number of CPU cores", "processors", _cores, STRAGGLER.name, Level.NOTE),
-    HostProperty("memory size", "memory", _memory, STRAGGLER.name, Level.NOTE),
+    HostProperty("number of GPUs", "gpus", _gpus, STRAGGLER, Level.WARNING),
+    HostProperty("number of CPU cores", "processors", _cores, STRAGGLER, Level.NOTE),
+    HostProperty("memory size", "memory", _memory, STRAGGLER, Level.NOTE),
 )
 
 
@@ -138,7 +135,7 @@ def _packages(results: Mapping[str, HostResults]) -> Iterator[Finding]:
         host: each.packages for host, each in software.items() if isinstance(each, SoftwareResult)
     }
     names = sorted({name for each in packages.values() for name in each})
-    cause = SOFTWARE_DIFFERS_BETWEEN_HOSTS.name
+    cause = SOFTWARE_DIFFERS_BETWEEN_HOSTS
     others = []
     for name in names:
         values = {host: each.get(name, _ABSENT) for host, each in packages.items()}
@@ -161,7 +158,7 @@ def _packages(results: Mapping[str, HostResults]) -> Iterator[Finding]:
             if host in odd[:2]
         )
         yield make_finding(
-            by_name(cause),
+            cause,
             f"versions of {pluralize(len(others), 'package')} differ between hosts: {named}{more}",
             level=Level.WARNING,
             subject=_subject(odd),
@@ -184,7 +181,7 @@ def property_differences(what: HostProperty, values: Mapping[str, str]) -> Itera
         else ""
     )
     yield make_finding(
-        by_name(what.cause),
+        what.cause,
         f"{what.name} differs between hosts: {named}{more}{rest}",
         level=what.level,
         subject=_subject(odd),

@@ -10,7 +10,6 @@ import re
 import signal
 from collections.abc import Sequence
 
-from holdfast.causes import by_name
 from holdfast.causes.network.firewall_blocked_ports import FIREWALL_BLOCKED_PORTS
 from holdfast.causes.network.network_fabric_fault import NETWORK_FABRIC_FAULT
 from holdfast.causes.network.network_interface_wrong import NETWORK_INTERFACE_WRONG
@@ -20,7 +19,7 @@ from holdfast.causes.process.python_exception_on_one_rank import PYTHON_EXCEPTIO
 from holdfast.causes.process.rank_killed import RANK_KILLED
 from holdfast.causes.process.segfault_in_worker import SEGFAULT_IN_WORKER
 from holdfast.causes.sync.store_wait import STORE_WAIT
-from holdfast.core.findings import Fact, Finding, Subject, make_finding
+from holdfast.core.findings import Cause, Fact, Finding, Subject, make_finding
 from holdfast.core.rank_sets import describe_ranks
 from holdfast.preflight.torch_smoke_test import SmokeTestFailure
 
@@ -40,13 +39,13 @@ _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}
 _PATTERNS = (
     (
         r"EADDRINUSE",
-        PORT_IN_USE.name,
+        PORT_IN_USE,
         "{who} cannot serve the store at {endpoint}: another process uses the port",
         0.95,
     ),
     (
         r"Unable to find address for: (\S+)",
-        NETWORK_INTERFACE_WRONG.name,
+        NETWORK_INTERFACE_WRONG,
         (
             "{who} is configured to use the interface {0}, which it does not have; the others "
             "would wait"
@@ -55,29 +54,24 @@ _PATTERNS = (
     ),
     (
         r"Connection refused, remote=\[(127\.[^\]]+|::1)\]",
-        NETWORK_INTERFACE_WRONG.name,
+        NETWORK_INTERFACE_WRONG,
         "a peer of {who} publishes {0}, which is not reachable from another host",
         0.95,
     ),
     (
         r"Connection refused, remote=\[([^\]]+)\]:(\d+)",
-        FIREWALL_BLOCKED_PORTS.name,
+        FIREWALL_BLOCKED_PORTS,
         "{who} is refused at {0}, port {1}, where a peer listens for it: data ports are blocked",
         0.85,
     ),
-    (
-        r"sums are wrong",
-        COLLECTIVE_RESULT_WRONG.name,
-        "{who} got wrong sums in an {stage}: {why}",
-        0.95,
-    ),
+    (r"sums are wrong", COLLECTIVE_RESULT_WRONG, "{who} got wrong sums in an {stage}: {why}", 0.95),
     (
         rf"died of signal ({_CRASHES})$",
-        SEGFAULT_IN_WORKER.name,
+        SEGFAULT_IN_WORKER,
         "the process of {who} {why} in {stage}",
         0.9,
     ),
-    (r"died of signal \d+$", RANK_KILLED.name, "the process of {who} {why} in {stage}", 0.9),
+    (r"died of signal \d+$", RANK_KILLED, "the process of {who} {why} in {stage}", 0.9),
 )
 _ORIGIN = "holdfast check --connect"
 
@@ -112,7 +106,7 @@ def _finding(
     rank_hosts: Sequence[str],
 ) -> Finding:
     who = f"rank {failure.rank} ({failure.host})"
-    name, message, confidence = _explain(failure, who, endpoint, rank_hosts) or _explain_timeout(
+    cause, message, confidence = _explain(failure, who, endpoint, rank_hosts) or _explain_timeout(
         failures, who, failure
     )
     rank = failure.missing[0] if failure.missing else failure.rank
@@ -120,7 +114,7 @@ def _finding(
         (rank_hosts[rank] if rank < len(rank_hosts) else None) if failure.missing else failure.host
     )
     return make_finding(
-        by_name(name),
+        cause,
         message,
         subject=Subject(rank=rank, host=host),
         evidence=evidence,
@@ -130,7 +124,7 @@ def _finding(
 
 def _explain(
     failure: SmokeTestFailure, who: str, endpoint: str, rank_hosts: Sequence[str]
-) -> tuple[str, str, float] | None:
+) -> tuple[Cause, str, float] | None:
     """Return cause, sentence and confidence if the failure identifies its cause."""
     if failure.missing:
         missing, stage = describe_ranks(failure.missing), f"{failure.stage} at {endpoint}"
@@ -138,22 +132,18 @@ def _explain(
             rank_hosts[rank] for rank in failure.missing if rank < len(rank_hosts)
         )
         missing += f" ({', '.join(list(hosts)[:_MAX_HOSTS])})" if hosts else ""
-        return STORE_WAIT.name, f"{missing} did not reach {stage}; the other ranks wait there", 0.9
-    for pattern, name, sentence, confidence in _PATTERNS:
+        return STORE_WAIT, f"{missing} did not reach {stage}; the other ranks wait there", 0.9
+    for pattern, cause, sentence, confidence in _PATTERNS:
         if match := re.search(pattern, failure.why):
             message = sentence.format(
                 *match.groups(), who=who, endpoint=endpoint, stage=failure.stage, why=failure.why
             )
-            return name, message, confidence
+            return cause, message, confidence
     if failure.stage == "import":
-        return (
-            PYTHON_EXCEPTION_ON_ONE_RANK.name,
-            f"{who} cannot import torch: {failure.why}",
-            0.95,
-        )
+        return PYTHON_EXCEPTION_ON_ONE_RANK, f"{who} cannot import torch: {failure.why}", 0.95
     if not _TIMEOUT.search(failure.why) and failure.stage in ("group", "step", "store"):
         return (
-            PYTHON_EXCEPTION_ON_ONE_RANK.name,
+            PYTHON_EXCEPTION_ON_ONE_RANK,
             f"{who} failed in {failure.stage}: {failure.why}",
             0.6,
         )
@@ -162,21 +152,17 @@ def _explain(
 
 def _explain_timeout(
     failures: Sequence[SmokeTestFailure], who: str, failure: SmokeTestFailure
-) -> tuple[str, str, float]:
+) -> tuple[Cause, str, float]:
     """Return the same for a failure that is only a timeout."""
     ranks = describe_ranks(sorted({each.rank for each in failures}))
     if failure.stage in ("store", "group"):
         reached = (
             "reached the store but cannot connect to each other on the ports chosen by the kernel"
         )
-        return FIREWALL_BLOCKED_PORTS.name, f"{ranks} {reached}", 0.7
+        return FIREWALL_BLOCKED_PORTS, f"{ranks} {reached}", 0.7
     size = _SIZE.match(failure.stage)
     if size and float(size[1]) * _UNITS[size[2]] > _PACKET_BYTES:
         lost = "smaller messages passed: full-size packets are lost (MTU)"
-        return (
-            NETWORK_FABRIC_FAULT.name,
-            f"{ranks} did not complete an {failure.stage}; {lost}",
-            0.8,
-        )
+        return NETWORK_FABRIC_FAULT, f"{ranks} did not complete an {failure.stage}; {lost}", 0.8
     message = f"{who} did not complete {failure.stage}: {failure.why}"
-    return NETWORK_FABRIC_FAULT.name, message, 0.5
+    return NETWORK_FABRIC_FAULT, message, 0.5

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.plan.generate.checkpoint_carrying import CONVERSION_SIDES, conversion_pairs
+from docs.migration_guide import CONVERSION_SIDES, conversion_pairs
 from holdfast.plan.generate.migration import ConfigFormat
 
 pytestmark = [

@@ -8,6 +8,7 @@ import sys
 import pytest
 from msgspec.structs import replace
 
+from docs import reliability_page
 from holdfast.chaos import reliability
 from holdfast.chaos.reliability import Results, ScenarioOutcome
 from holdfast.core.errors import InvalidValue
@@ -71,7 +72,7 @@ def test_invalid_results_file(tmp_path, content):
 
 def test_the_page():
     again = replace(SKIPPED, name="host-memory-2", hosts=2)
-    page = reliability.render_page(
+    page = reliability_page.render_page(
         Results().merged_with([KILLED, STOPPED, SKIPPED, again], 0.0, {"cores": "2"}),
         "<!-- note -->\n",
     )
@@ -87,7 +88,9 @@ def test_missing_and_unknown_scenarios():
         replace(SKIPPED, skipped="was not played yet"),
         replace(KILLED, skipped="was not played yet"),
     ]
-    found = Results().merged_with([KILLED, STOPPED], 0.0, {}).select(known)
+    found = reliability_page.select_outcomes(
+        Results().merged_with([KILLED, STOPPED], 0.0, {}), known
+    )
     assert [(each.name, each.skipped) for each in found.outcomes] == [
         ("host-memory", "was not played yet"),
         ("sigkill-middle", ""),

@@ -15,7 +15,7 @@ from holdfast.core.collective_history import (
     FORGET_AFTER_RUNS,
     MAX_BYTES,
     MAX_PROBLEMS,
-    NO_ADVICE,
+    CollectiveAdvice,
     CollectiveHistory,
     CollectiveProblem,
     advise,
@@ -88,7 +88,7 @@ def test_timeouts_are_counted_per_limit():
 
 
 def test_missing_ranks_in_training_do_not_raise_the_limit():
-    assert advice(after(*[absent()] * 6)) == NO_ADVICE
+    assert advice(after(*[absent()] * 6)) == CollectiveAdvice()
 
 
 def test_missing_ranks_in_evaluation_raise_the_limit_and_skip_evaluations():

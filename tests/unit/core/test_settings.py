@@ -59,7 +59,7 @@ def test_every_row_is_complete(row):
 
 
 def test_names_are_unique():
-    assert len(settings._ROWS) == len(SETTINGS)
+    assert len(settings._TABLES.settings) == len(SETTINGS)
 
 
 def test_precedence_is_flag_environment_preset_default():

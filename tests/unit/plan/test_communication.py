@@ -1,5 +1,7 @@
 """Compare collective times and volumes with published figures."""
 
+from collections import Counter
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -20,12 +22,20 @@ from holdfast.plan.step_time.communication import (
     collective_time,
     place_group,
 )
-from holdfast.plan.step_time.traffic import TrafficKind, bytes_sent_by_kind, list_calls
+from holdfast.plan.step_time.traffic import TrafficKind, list_calls
 
 from .setup_strategies import jobs
 
 A100, H200 = Cluster.parse("4 x 8 A100-80G"), Cluster.parse("4 x 8 H200")
 HALF = Precision(compute=2, reduced=2)
+
+
+def bytes_sent_by_kind(model, setup):
+    """Return the bytes that a rank sends in a step, by kind."""
+    sums = Counter()
+    for call in list_calls(model, setup):
+        sums[call.kind] += call.bytes_sent(setup.accumulation)
+    return sums
 
 
 @pytest.mark.parametrize(
@@ -137,13 +147,9 @@ def test_tensor_parallel_calls_per_layer(recompute, times):
 
 
 @given(jobs())
-def test_bytes_sent_is_the_sum_of_calls(job):
+def test_no_call_sends_negative_bytes(job):
     model, setup, _ = job
-    calls = list_calls(model, setup)
-    assert sum(bytes_sent_by_kind(model, setup).values()) == pytest.approx(
-        sum(each.bytes_sent(setup.accumulation) for each in calls)
-    )
-    assert all(each.bytes_sent(setup.accumulation) >= 0 for each in calls)
+    assert all(each.bytes_sent(setup.accumulation) >= 0 for each in list_calls(model, setup))
 
 
 @given(

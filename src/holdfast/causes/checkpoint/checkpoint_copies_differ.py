@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import BEFORE
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import BEFORE, by_hand
+from holdfast.core.findings import Cause
 
 CHECKPOINT_COPIES_DIFFER = Cause(
     code="CKPT011",
@@ -20,8 +20,8 @@ CHECKPOINT_COPIES_DIFFER = Cause(
     "stores everything once cannot show it.",
     remedies=(
         BEFORE,
-        Remedy(
-            text="Find the ranks that drifted, and when: compare replicas while training "
+        by_hand(
+            "Find the ranks that drifted, and when: compare replicas while training "
             "(`holdfast.loop`)."
         ),
     ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
@@ -43,19 +44,14 @@ CHECKPOINT_CORRUPT = Cause(
             ),
         ),
     ),
-    alternatives=(
-        "checkpoint-io-slow-timeout",
-        "python-exception-on-one-rank",
-    ),
+    alternatives=("checkpoint-io-slow-timeout", "python-exception-on-one-rank"),
     treatment=Treatment.CHECKPOINT,
     remedies=(
-        Remedy(
-            text="Go back to the previous checkpoint, and move the bad one away instead of "
-            "deleting it.",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Go back to the previous checkpoint, and move the bad one away instead of deleting it."
         ),
-        Remedy(
-            text="Write each file to a temporary path, fsync, checksum, and rename; keep at least "
+        by_hand(
+            "Write each file to a temporary path, fsync, checksum, and rename; keep at least "
             "two: `os.replace(temporary, final)`."
         ),
     ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import by_hand
+from holdfast.core.findings import Cause
 
 CHECKPOINT_FOLDER_UNUSABLE = Cause(
     code="CKPT004",
@@ -20,8 +21,8 @@ CHECKPOINT_FOLDER_UNUSABLE = Cause(
     known_misses="Free bytes do not show quotas of a user or project. The job may run as another "
     "user than the check.",
     remedies=(
-        Remedy(text="Use a folder on the shared storage that every host has mounted."),
-        Remedy(text="Delete old checkpoints, or keep fewer."),
+        by_hand("Use a folder on the shared storage that every host has mounted."),
+        by_hand("Delete old checkpoints, or keep fewer."),
     ),
     sources=("statvfs(3)", "tmpfs(5)"),
 )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import RESTART
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import RESTART, by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 CHECKPOINT_HALF_WRITTEN = Cause(
@@ -22,12 +22,9 @@ CHECKPOINT_HALF_WRITTEN = Cause(
     "checksums or a manifest of the save can show it.",
     treatment=Treatment.CHECKPOINT,
     remedies=(
-        Remedy(
-            text="Resume from the last checkpoint that was completed before the incident.",
-            safety=Safety.DISRUPTIVE,
-        ),
-        Remedy(
-            text="Save every checkpoint into a separate folder, and write the completion marker "
+        disruptive("Resume from the last checkpoint that was completed before the incident."),
+        by_hand(
+            "Save every checkpoint into a separate folder, and write the completion marker "
             "last, after a barrier."
         ),
         RESTART,

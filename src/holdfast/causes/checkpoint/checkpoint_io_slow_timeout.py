@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
 CHECKPOINT_IO_SLOW_TIMEOUT = Cause(
@@ -44,18 +45,17 @@ CHECKPOINT_IO_SLOW_TIMEOUT = Cause(
     ),
     alternatives=("checkpoint-half-written",),
     remedies=(
-        Remedy(
-            text="Check the space and the speed of the target.",
-            command="df -h CHECKPOINT_DIR; dd if=/dev/zero of=CHECKPOINT_DIR/.speed bs=16M "
+        by_hand(
+            "Check the space and the speed of the target.",
+            "df -h CHECKPOINT_DIR; dd if=/dev/zero of=CHECKPOINT_DIR/.speed bs=16M "
             "count=64 conv=fsync; rm CHECKPOINT_DIR/.speed",
-            safety=Safety.BY_HAND,
         ),
-        Remedy(
-            text="Declare the expected duration, so that neither the watcher nor a collective "
+        by_hand(
+            "Declare the expected duration, so that neither the watcher nor a collective "
             "aborts it: `with holdfast.phase('checkpoint', budget='30m'): ...`."
         ),
-        Remedy(
-            text="Write shards (every rank its part), or write to local storage first and copy in "
+        by_hand(
+            "Write shards (every rank its part), or write to local storage first and copy in "
             "the background."
         ),
     ),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import BEFORE
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import BEFORE, by_hand
+from holdfast.core.findings import Cause
 
 CHECKPOINT_NUMBERS_NOT_FINITE = Cause(
     code="CKPT009",
@@ -22,9 +22,7 @@ CHECKPOINT_NUMBERS_NOT_FINITE = Cause(
     "containing only infinities and zeros. A weight that is merely huge is not reported.",
     remedies=(
         BEFORE,
-        Remedy(
-            text="Skip the step, and the save, while the loss or the gradient norm is not finite."
-        ),
+        by_hand("Skip the step, and the save, while the loss or the gradient norm is not finite."),
     ),
     sources=("IEEE 754", "torch.amp.GradScaler", "holdfast.loop"),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import by_hand
+from holdfast.core.findings import Cause
 
 CHECKPOINT_OF_ANOTHER_MODEL = Cause(
     code="CKPT006",
@@ -19,17 +20,14 @@ CHECKPOINT_OF_ANOTHER_MODEL = Cause(
     "`size mismatch`.",
     known_misses="Two models with the same names and shapes cannot be distinguished.",
     remedies=(
-        Remedy(
-            text="Run the job with the configuration that the checkpoint was saved with, or with "
+        by_hand(
+            "Run the job with the configuration that the checkpoint was saved with, or with "
             "another folder."
         ),
-        Remedy(
-            text="To load only a part (a new head on an old body), use "
+        by_hand(
+            "To load only a part (a new head on an old body), use "
             "`checkpoint.load(strict=False)`, which loads what both have."
         ),
     ),
-    sources=(
-        "torch.nn.Module.load_state_dict",
-        "torch.distributed.checkpoint, default_planner.py",
-    ),
+    sources=("torch.nn.Module.load_state_dict", "torch.distributed.checkpoint, default_planner.py"),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import by_hand
+from holdfast.core.findings import Cause
 
 CHECKPOINT_OF_NEWER_VERSION = Cause(
     code="CKPT007",
@@ -18,13 +19,12 @@ CHECKPOINT_OF_NEWER_VERSION = Cause(
     known_misses="The tensors themselves are in torch's format: a torch too old for them fails "
     "with its own message.",
     remedies=(
-        Remedy(
-            text="Install the same holdfast on all hosts, at least as new as the one that saved.",
-            command="pip install --upgrade holdfast",
-            safety=Safety.BY_HAND,
+        by_hand(
+            "Install the same holdfast on all hosts, at least as new as the one that saved.",
+            "pip install --upgrade holdfast",
         ),
-        Remedy(
-            text="Read the tensors without holdfast: `torch.distributed.checkpoint.load(state, "
+        by_hand(
+            "Read the tensors without holdfast: `torch.distributed.checkpoint.load(state, "
             "checkpoint_id=FOLDER)`."
         ),
     ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import by_hand
+from holdfast.core.findings import Cause
 
 CHECKPOINT_RUNS_CODE = Cause(
     code="CKPT008",
@@ -20,16 +21,16 @@ CHECKPOINT_RUNS_CODE = Cause(
     known_misses="A file that only the job itself can write is no danger, which the source does "
     "not show. Loads inside a library are not checked.",
     remedies=(
-        Remedy(
-            text="Save state dicts and plain values, and load them with `torch.load(path, "
+        by_hand(
+            "Save state dicts and plain values, and load them with `torch.load(path, "
             "weights_only=True)`; allow a class that must be in the file by name: "
             "`torch.serialization.add_safe_globals([Config])`."
         ),
-        Remedy(
-            text="Before loading, list the functions that a file refers to: "
+        by_hand(
+            "Before loading, list the functions that a file refers to: "
             "`torch.serialization.get_unsafe_globals_in_checkpoint(path)`."
         ),
-        Remedy(text="Download published weights as safetensors, which contain no code."),
+        by_hand("Download published weights as safetensors, which contain no code."),
     ),
     sources=("torch.load: weights_only", "pytorch/pytorch#86812", "pytorch/pytorch#31875"),
 )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import BEFORE
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import BEFORE, by_hand
+from holdfast.core.findings import Cause
 
 CHECKPOINT_TENSOR_INCOMPLETE = Cause(
     code="CKPT012",
@@ -19,8 +19,8 @@ CHECKPOINT_TENSOR_INCOMPLETE = Cause(
     known_misses="Shards that add up by chance are not found. Shards of formats that mix boxes "
     "and flat ranges are not checked.",
     remedies=(
-        Remedy(
-            text="Find the missing shards, or the folder in which they were left, and copy the "
+        by_hand(
+            "Find the missing shards, or the folder in which they were left, and copy the "
             "whole save again."
         ),
         BEFORE,

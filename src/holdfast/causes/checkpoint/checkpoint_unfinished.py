@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.findings import Cause
 
 CHECKPOINT_UNFINISHED = Cause(
     code="CKPT005",
@@ -18,14 +19,11 @@ CHECKPOINT_UNFINISHED = Cause(
     shows_after="A `.staging-…` folder without a writer, or a `step-…` folder without a manifest.",
     known_misses="From outside, the staging folder of a job that still runs looks the same.",
     remedies=(
-        Remedy(
-            text="Nothing: the next save of a job with this folder removes it, and loading "
-            "ignores it.",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Nothing: the next save of a job with this folder removes it, and loading ignores it."
         ),
-        Remedy(
-            text="If it takes space and no job writes here, remove it.",
-            command="rm -r CHECKPOINTS/.staging-*",
+        by_hand(
+            "If it takes space and no job writes here, remove it.", "rm -r CHECKPOINTS/.staging-*"
         ),
     ),
     sources=("holdfast.core.checkpoint_manifest", "rename(2), fsync(2)"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import BEFORE
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import BEFORE, by_hand
+from holdfast.core.findings import Cause
 
 CHECKPOINT_WEIGHTS_ALL_ZERO = Cause(
     code="CKPT010",
@@ -17,13 +17,12 @@ CHECKPOINT_WEIGHTS_ALL_ZERO = Cause(
     shows_during="Nothing.",
     shows_after="The model's output is poor or useless; the loss after resuming is far higher "
     "than before.",
-    known_misses="Weights that start as zeros and were not trained yet (the second matrix of "
-    "LoRA, an output projection) look the same; a weight that is all zeros is therefore only a "
-    "warning.",
+    known_misses="Weights that start as zeros and were not trained yet (the second matrix of LoRA, "
+    "an output projection) look the same; a weight that is all zeros is therefore only a warning.",
     remedies=(
         BEFORE,
-        Remedy(
-            text="If it was converted, convert it again from the source: `holdfast ckpt convert` "
+        by_hand(
+            "If it was converted, convert it again from the source: `holdfast ckpt convert` "
             "reads back what it wrote and compares it with the source."
         ),
     ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import by_hand
+from holdfast.core.findings import Cause
 
 CHECKPOINTS_NOT_ALIKE = Cause(
     code="CKPT013",
@@ -17,12 +18,10 @@ CHECKPOINTS_NOT_ALIKE = Cause(
     known_misses="A renamed tensor appears as one missing and one additional tensor, unless the "
     "names differ only by a wrapper's prefix.",
     remedies=(
-        Remedy(
-            text="If one was converted from the other, convert it again, without `--no-verify`."
-        ),
-        Remedy(
-            text="If both are of one run, compare the steps at which they were saved.",
-            command="holdfast ckpt inspect CHECKPOINT",
+        by_hand("If one was converted from the other, convert it again, without `--no-verify`."),
+        by_hand(
+            "If both are of one run, compare the steps at which they were saved.",
+            "holdfast ckpt inspect CHECKPOINT",
         ),
     ),
     sources=("holdfast.ckpt.verify.tensor_comparison",),

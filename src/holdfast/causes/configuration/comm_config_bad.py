@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
@@ -55,19 +56,17 @@ COMM_CONFIG_BAD = Cause(
     alternatives=("watchdog-timeout-straggler",),
     treatment=Treatment.CODE,
     remedies=(
-        Remedy(
-            text="Start once without the forced settings; NCCL then chooses by topology.",
-            command="env -u NCCL_ALGO -u NCCL_PROTO -u NCCL_P2P_DISABLE -u NCCL_P2P_LEVEL -u "
+        disruptive(
+            "Start once without the forced settings; NCCL then chooses by topology.",
+            "env -u NCCL_ALGO -u NCCL_PROTO -u NCCL_P2P_DISABLE -u NCCL_P2P_LEVEL -u "
             "NCCL_NET holdfast run SCRIPT",
-            safety=Safety.DISRUPTIVE,
         ),
-        Remedy(
-            text="Show the variables that NCCL reads.",
-            command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=ENV holdfast run SCRIPT",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Show the variables that NCCL reads.",
+            "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=ENV holdfast run SCRIPT",
         ),
-        Remedy(
-            text="Disable the framework's communication overlap, to check whether it is the reason."
+        by_hand(
+            "Disable the framework's communication overlap, to check whether it is the reason."
         ),
     ),
     sources=("NVIDIA NCCL user guide: Environment variables",),

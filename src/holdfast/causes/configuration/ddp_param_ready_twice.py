@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
@@ -39,15 +40,15 @@ DDP_PARAM_READY_TWICE = Cause(
     ),
     treatment=Treatment.CODE,
     remedies=(
-        Remedy(
-            text="Use non-reentrant activation checkpointing: "
+        by_hand(
+            "Use non-reentrant activation checkpointing: "
             "`torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)`."
         ),
-        Remedy(
-            text="If the graph is the same in every iteration, declare it static: "
+        by_hand(
+            "If the graph is the same in every iteration, declare it static: "
             "`DistributedDataParallel(model, static_graph=True)`."
         ),
-        Remedy(text="Detach the shared branch if its gradient is needed only once."),
+        by_hand("Detach the shared branch if its gradient is needed only once."),
     ),
     sources=("torch: torch/csrc/distributed/c10d/reducer.cpp", "torch.utils.checkpoint"),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import by_hand
+from holdfast.core.findings import Cause
 
 LOCAL_RANK_AS_GLOBAL = Cause(
     code="CONF004",
@@ -19,8 +20,8 @@ LOCAL_RANK_AS_GLOBAL = Cause(
     known_misses="Work that is needed once per node (a local cache) correctly uses LOCAL_RANK; "
     "its names mostly say so.",
     remedies=(
-        Remedy(text="Use the global rank: `dist.get_rank() == 0`, or `os.environ['RANK'] == '0'`."),
-        Remedy(text="If once per node is intended, say so in the name: `is_local_main_process`."),
+        by_hand("Use the global rank: `dist.get_rank() == 0`, or `os.environ['RANK'] == '0'`."),
+        by_hand("If once per node is intended, say so in the name: `is_local_main_process`."),
     ),
     sources=("speechbrain/speechbrain#2506", "torchrun: Environment Variables"),
 )

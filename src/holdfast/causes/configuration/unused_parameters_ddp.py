@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
@@ -49,18 +50,13 @@ UNUSED_PARAMETERS_DDP = Cause(
     ),
     treatment=Treatment.CODE,
     remedies=(
-        Remedy(
-            text="Let torch name the parameters.",
-            command="export TORCH_DISTRIBUTED_DEBUG=INFO",
-            safety=Safety.DISRUPTIVE,
-        ),
-        Remedy(
-            text="If the unused parameters are intended, declare them (costs a graph traversal "
+        disruptive("Let torch name the parameters.", "export TORCH_DISTRIBUTED_DEBUG=INFO"),
+        by_hand(
+            "If the unused parameters are intended, declare them (costs a graph traversal "
             "per iteration): `DistributedDataParallel(model, find_unused_parameters=True)`."
         ),
-        Remedy(
-            text="Better: use every parameter in the loss on every rank, or freeze it before "
-            "wrapping."
+        by_hand(
+            "Better: use every parameter in the loss on every rank, or freeze it before wrapping."
         ),
     ),
     sources=(

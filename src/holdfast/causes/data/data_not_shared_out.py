@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import by_hand
+from holdfast.core.findings import Cause
 
 DATA_NOT_SHARED_OUT = Cause(
     code="DATA006",
@@ -19,8 +20,8 @@ DATA_NOT_SHARED_OUT = Cause(
     known_misses="Data that each rank draws at random need no sampler. Accelerate and Lightning "
     "shard the loaders passed to them.",
     remedies=(
-        Remedy(
-            text="Shard the data: `DataLoader(dataset, sampler=DistributedSampler(dataset))`, "
+        by_hand(
+            "Shard the data: `DataLoader(dataset, sampler=DistributedSampler(dataset))`, "
             "with `set_epoch` before each epoch and without shuffle=True."
         ),
     ),

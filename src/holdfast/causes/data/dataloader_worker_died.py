@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import RESTART
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import RESTART, by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
@@ -51,25 +51,21 @@ DATALOADER_WORKER_DIED = Cause(
             examples=("RuntimeError: DataLoader timed out after 120 seconds",),
         ),
     ),
-    alternatives=(
-        "shm-too-small",
-        "host-oom-killed",
-    ),
+    alternatives=("shm-too-small", "host-oom-killed"),
     may_recover=True,
     treatment=Treatment.SUSPECT,
     remedies=(
-        Remedy(
-            text="Set a timeout, so that the loader fails instead of waiting: `DataLoader(..., "
+        by_hand(
+            "Set a timeout, so that the loader fails instead of waiting: `DataLoader(..., "
             "timeout=120)`."
         ),
-        Remedy(
-            text="Start workers without copying locks: `DataLoader(..., "
+        by_hand(
+            "Start workers without copying locks: `DataLoader(..., "
             "multiprocessing_context='forkserver')`."
         ),
-        Remedy(
-            text="Run once without workers, where the hidden error is an ordinary exception: "
-            "`DataLoader(..., num_workers=0)`.",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Run once without workers, where the hidden error is an ordinary exception: "
+            "`DataLoader(..., num_workers=0)`."
         ),
         RESTART,
     ),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import RESTART
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import RESTART, automatic, by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 FILE_IO_BLOCKED = Cause(
@@ -27,13 +27,12 @@ FILE_IO_BLOCKED = Cause(
     may_recover=True,
     treatment=Treatment.SUSPECT,
     remedies=(
-        Remedy(
-            text="Show which file it is, and which processes have it open.",
-            command="ls -l /proc/PID/fd; cat /proc/PID/syscall",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Show which file it is, and which processes have it open.",
+            "ls -l /proc/PID/fd; cat /proc/PID/syscall",
         ),
-        Remedy(
-            text="Copy the data to local storage before training, or read it in loader workers "
+        by_hand(
+            "Copy the data to local storage before training, or read it in loader workers "
             "with a timeout."
         ),
         RESTART,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import by_hand
+from holdfast.core.findings import Cause
 
 FILE_WRITTEN_BY_ALL_RANKS = Cause(
     code="DATA005",
@@ -20,8 +21,8 @@ FILE_WRITTEN_BY_ALL_RANKS = Cause(
     known_misses="Files on node-local disks are not shared, and small identical files nearly "
     "always come out intact.",
     remedies=(
-        Remedy(text="Let one rank write: `if dist.get_rank() == 0: torch.save(state, path)`."),
-        Remedy(text="Or give each rank a separate file: `f'{folder}/rank{dist.get_rank()}.json'`."),
+        by_hand("Let one rank write: `if dist.get_rank() == 0: torch.save(state, path)`."),
+        by_hand("Or give each rank a separate file: `f'{folder}/rank{dist.get_rank()}.json'`."),
     ),
     sources=("NVIDIA/apex#886", "bytedance/ibot#15", "DLLXW/baby-llama2-chinese#56"),
 )

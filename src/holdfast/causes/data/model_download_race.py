@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
 MODEL_DOWNLOAD_RACE = Cause(
@@ -69,17 +70,15 @@ MODEL_DOWNLOAD_RACE = Cause(
         ),
     ),
     remedies=(
-        Remedy(
-            text="Fill the cache before the job, and train offline.",
-            command="hf download MODEL && HF_HUB_OFFLINE=1 holdfast run SCRIPT",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Fill the cache before the job, and train offline.",
+            "hf download MODEL && HF_HUB_OFFLINE=1 holdfast run SCRIPT",
         ),
-        Remedy(
-            text="Let one rank of each host download first, and the others after a barrier on all "
-            "ranks."
+        by_hand(
+            "Let one rank of each host download first, and the others after a barrier on all ranks."
         ),
-        Remedy(
-            text="Remove the half-written file from the cache, after checking that no process "
+        by_hand(
+            "Remove the half-written file from the cache, after checking that no process "
             "still writes it."
         ),
     ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import by_hand
+from holdfast.core.findings import Cause
 
 RANKS_DRAW_THE_SAME = Cause(
     code="DATA007",
@@ -19,9 +20,9 @@ RANKS_DRAW_THE_SAME = Cause(
     known_misses="Weights must be drawn from the same seed unless they are broadcast: seed again, "
     "with the rank, after the model is created.",
     remedies=(
-        Remedy(text="After the model is created: `torch.manual_seed(seed + dist.get_rank())`."),
-        Remedy(
-            text="Or use a separate generator: `torch.randn(size, "
+        by_hand("After the model is created: `torch.manual_seed(seed + dist.get_rank())`."),
+        by_hand(
+            "Or use a separate generator: `torch.randn(size, "
             "generator=torch.Generator().manual_seed(seed + rank))`."
         ),
     ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import by_hand
+from holdfast.core.findings import Cause
 
 SAMPLER_EPOCH_NOT_SET = Cause(
     code="DATA004",
@@ -19,17 +20,14 @@ SAMPLER_EPOCH_NOT_SET = Cause(
     known_misses="Accelerate, Lightning and Transformers call set_epoch themselves; loaders "
     "passed to them are not reported. Samplers of other libraries are not recognized.",
     remedies=(
-        Remedy(
-            text="Before each epoch: `loader.sampler.set_epoch(epoch)`; holdfast.loop calls it "
+        by_hand(
+            "Before each epoch: `loader.sampler.set_epoch(epoch)`; holdfast.loop calls it "
             "automatically."
         ),
-        Remedy(
-            text="If the order must stay the same, disable shuffling: `DistributedSampler(..., "
+        by_hand(
+            "If the order must stay the same, disable shuffling: `DistributedSampler(..., "
             "shuffle=False)`."
         ),
     ),
-    sources=(
-        "torch.utils.data.distributed.DistributedSampler",
-        "huggingface/transformers#4398",
-    ),
+    sources=("torch.utils.data.distributed.DistributedSampler", "huggingface/transformers#4398"),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.findings import Cause
 
 CLOCK_UNSYNCHRONIZED = Cause(
     code="ENV015",
@@ -20,15 +21,11 @@ CLOCK_UNSYNCHRONIZED = Cause(
     "the clock of a virtual machine may be set by its host. The offset between hosts is known "
     "only after comparing them.",
     remedies=(
-        Remedy(
-            text="Show which service synchronizes the clock, and how well.",
-            command="timedatectl; chronyc tracking",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Show which service synchronizes the clock, and how well.",
+            "timedatectl; chronyc tracking",
         ),
-        Remedy(
-            text="Run chrony or systemd-timesyncd on every host.",
-            command="systemctl enable --now chronyd",
-        ),
+        by_hand("Run chrony or systemd-timesyncd on every host.", "systemctl enable --now chronyd"),
     ),
     sources=("adjtimex(2)", "chrony: chronyc(1), tracking"),
 )

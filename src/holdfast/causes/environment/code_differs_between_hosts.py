@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.findings import Cause
 
 CODE_DIFFERS_BETWEEN_HOSTS = Cause(
     code="ENV019",
@@ -20,12 +21,10 @@ CODE_DIFFERS_BETWEEN_HOSTS = Cause(
     known_misses="Only the Python files of the folder in which check was started are compared, "
     "and its commit; data, configuration files and packages installed elsewhere are not.",
     remedies=(
-        Remedy(text="Bring all hosts to one commit, or start from one shared folder."),
-        Remedy(
-            text="Compare the commits.",
-            command="srun --ntasks-per-node=1 sh -c 'hostname; git rev-parse HEAD; git status "
-            "--short'",
-            safety=Safety.AUTOMATIC,
+        by_hand("Bring all hosts to one commit, or start from one shared folder."),
+        automatic(
+            "Compare the commits.",
+            "srun --ntasks-per-node=1 sh -c 'hostname; git rev-parse HEAD; git status --short'",
         ),
     ),
     sources=("pytorch/pytorch#72768", "holdfast: host/source_fingerprint.py"),

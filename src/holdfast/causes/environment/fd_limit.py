@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
 FD_LIMIT = Cause(
@@ -37,17 +38,13 @@ FD_LIMIT = Cause(
         ),
     ),
     remedies=(
-        Remedy(
-            text="Raise the limit for the job.",
-            command="ulimit -n 1048576",
-            safety=Safety.DISRUPTIVE,
-        ),
-        Remedy(
-            text="Share tensors of loader workers by name instead of by descriptor (needs space "
+        disruptive("Raise the limit for the job.", "ulimit -n 1048576"),
+        by_hand(
+            "Share tensors of loader workers by name instead of by descriptor (needs space "
             "in /dev/shm): `torch.multiprocessing.set_sharing_strategy('file_system')`."
         ),
-        Remedy(
-            text="Do not keep a loader's batches in a list; clone what you keep, so that the rest "
+        by_hand(
+            "Do not keep a loader's batches in a list; clone what you keep, so that the rest "
             "is freed."
         ),
     ),

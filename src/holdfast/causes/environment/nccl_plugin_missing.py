@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
 NCCL_PLUGIN_MISSING = Cause(
@@ -19,9 +20,8 @@ NCCL_PLUGIN_MISSING = Cause(
     shows_during="With NCCL_DEBUG=INFO: `NET/Plugin` lines, then `Using network Socket` where "
     "another network was expected. The job runs many times too slowly, or all ranks wait in the "
     "first collective.",
-    shows_after="`Error: network ... not found` and `ncclInvalidUsage` at the first collective, "
-    "or nothing but low throughput. The rank that reports it was only the first to need the "
-    "plugin.",
+    shows_after="`Error: network ... not found` and `ncclInvalidUsage` at the first collective, or "
+    "nothing but low throughput. The rank that reports it was only the first to need the plugin.",
     known_misses="`No plugin found (libnccl-net.so), using internal implementation` is normal "
     "where no plugin is needed; only the bandwidth, or NCCL_NET, shows that one was needed. "
     "Without NCCL_DEBUG=INFO nothing is printed.",
@@ -59,20 +59,16 @@ NCCL_PLUGIN_MISSING = Cause(
         ),
     ),
     remedies=(
-        Remedy(
-            text="Show what NCCL loads on one host, and why loading fails.",
-            command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV holdfast run SCRIPT",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Show what NCCL loads on one host, and why loading fails.",
+            "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV holdfast run SCRIPT",
         ),
-        Remedy(
-            text="Install the plugin in the image, and add its folder to LD_LIBRARY_PATH on all "
-            "hosts."
+        by_hand(
+            "Install the plugin in the image, and add its folder to LD_LIBRARY_PATH on all hosts."
         ),
-        Remedy(
-            text="If the fabric works without the plugin, restrict NCCL to its built-in "
-            "transports.",
-            command="unset NCCL_NET; export NCCL_NET_PLUGIN=none",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "If the fabric works without the plugin, restrict NCCL to its built-in transports.",
+            "unset NCCL_NET; export NCCL_NET_PLUGIN=none",
         ),
     ),
     sources=("NVIDIA/nccl: src/plugin/net.cc", "aws/aws-ofi-nccl"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.findings import Cause
 
 NCCL_TIMEOUT_IGNORED = Cause(
     code="ENV004",
@@ -22,17 +23,13 @@ NCCL_TIMEOUT_IGNORED = Cause(
     known_misses="A framework may read the variable and pass it on; then it does have an effect. "
     "The timeout that the program passes to its groups is not recorded.",
     remedies=(
-        Remedy(
-            text="Pass the timeout to the process group, and to every new_group(): "
+        by_hand(
+            "Pass the timeout to the process group, and to every new_group(): "
             "`dist.init_process_group(backend, timeout=timedelta(seconds=1200))`."
         ),
-        Remedy(
-            text="Remove the variable, because it has no effect.",
-            command="unset NCCL_TIMEOUT",
-            safety=Safety.AUTOMATIC,
-        ),
-        Remedy(
-            text="Frameworks have their own options: DEEPSPEED_TIMEOUT (minutes), Megatron's "
+        automatic("Remove the variable, because it has no effect.", "unset NCCL_TIMEOUT"),
+        by_hand(
+            "Frameworks have their own options: DEEPSPEED_TIMEOUT (minutes), Megatron's "
             "--distributed-timeout-minutes, Accelerate's InitProcessGroupKwargs."
         ),
     ),

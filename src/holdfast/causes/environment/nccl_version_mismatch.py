@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
 NCCL_VERSION_MISMATCH = Cause(
@@ -47,20 +48,16 @@ NCCL_VERSION_MISMATCH = Cause(
         ),
     ),
     remedies=(
-        Remedy(
-            text="Print the NCCL libraries that the processes have loaded, on every host.",
-            command="grep -ho '/[^ ]*libnccl[^ ]*' /proc/*/maps 2>/dev/null | sort | uniq -c",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Print the NCCL libraries that the processes have loaded, on every host.",
+            "grep -ho '/[^ ]*libnccl[^ ]*' /proc/*/maps 2>/dev/null | sort | uniq -c",
         ),
-        Remedy(
-            text="Start without the other library on the path, so that torch's own package is "
-            "loaded.",
-            command="env -u LD_PRELOAD -u LD_LIBRARY_PATH holdfast run SCRIPT",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Start without the other library on the path, so that torch's own package is loaded.",
+            "env -u LD_PRELOAD -u LD_LIBRARY_PATH holdfast run SCRIPT",
         ),
-        Remedy(
-            text="Use one image on all hosts, with torch and the nvidia-nccl package that torch "
-            "pins."
+        by_hand(
+            "Use one image on all hosts, with torch and the nvidia-nccl package that torch pins."
         ),
     ),
     sources=(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, disruptive
+from holdfast.core.findings import Cause
 
 PROCESS_LIMIT = Cause(
     code="ENV014",
@@ -22,21 +23,12 @@ PROCESS_LIMIT = Cause(
     known_misses="The number of threads that a job will have is an estimate. RLIMIT_NPROC does "
     "not apply to root, and limits of another user namespace are not visible.",
     remedies=(
-        Remedy(
-            text="Show the limit and the usage of the cgroup.",
-            command="cat /sys/fs/cgroup/pids.max /sys/fs/cgroup/pids.current; ulimit -u",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Show the limit and the usage of the cgroup.",
+            "cat /sys/fs/cgroup/pids.max /sys/fs/cgroup/pids.current; ulimit -u",
         ),
-        Remedy(
-            text="Start the container with a higher limit.",
-            command="docker run --pids-limit=-1 IMAGE",
-            safety=Safety.DISRUPTIVE,
-        ),
-        Remedy(
-            text="Use fewer threads per rank.",
-            command="export OMP_NUM_THREADS=4",
-            safety=Safety.DISRUPTIVE,
-        ),
+        disruptive("Start the container with a higher limit.", "docker run --pids-limit=-1 IMAGE"),
+        disruptive("Use fewer threads per rank.", "export OMP_NUM_THREADS=4"),
     ),
     sources=("Linux: Documentation/admin-guide/cgroup-v2.rst, PID", "setrlimit(2)"),
 )

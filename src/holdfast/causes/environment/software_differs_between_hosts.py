@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.findings import Cause
 
 SOFTWARE_DIFFERS_BETWEEN_HOSTS = Cause(
     code="ENV018",
@@ -23,12 +24,11 @@ SOFTWARE_DIFFERS_BETWEEN_HOSTS = Cause(
     "patched files) look identical. Of the libraries outside Python (CUDA, OFED, libfabric) only "
     "the driver is compared.",
     remedies=(
-        Remedy(text="Start all hosts from one image, or one lock file."),
-        Remedy(
-            text="Compare the packages host by host.",
-            command="srun --ntasks-per-node=1 sh -c 'hostname; python -m pip list --format=freeze "
+        by_hand("Start all hosts from one image, or one lock file."),
+        automatic(
+            "Compare the packages host by host.",
+            "srun --ntasks-per-node=1 sh -c 'hostname; python -m pip list --format=freeze "
             "| sha256sum'",
-            safety=Safety.AUTOMATIC,
         ),
     ),
     sources=(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.findings import Cause
 
 TRACING_REFUSED = Cause(
     code="ENV017",
@@ -18,14 +19,13 @@ TRACING_REFUSED = Cause(
     known_misses="A system-call filter (seccomp) can deny it too and is not checked; `holdfast "
     "run` starts the ranks itself and lets its watcher trace them where Yama allows that.",
     remedies=(
-        Remedy(
-            text="Start the container with the permission to trace.",
-            command="docker run --cap-add SYS_PTRACE IMAGE",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Start the container with the permission to trace.",
+            "docker run --cap-add SYS_PTRACE IMAGE",
         ),
-        Remedy(
-            text="Allow processes of one user to trace each other.",
-            command="sysctl -w kernel.yama.ptrace_scope=0",
+        by_hand(
+            "Allow processes of one user to trace each other.",
+            "sysctl -w kernel.yama.ptrace_scope=0",
         ),
     ),
     sources=("Linux: Documentation/admin-guide/LSM/Yama.rst", "py-spy: README, permissions"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, disruptive
+from holdfast.core.findings import Cause
 
 VARIABLE_DIFFERS_BETWEEN_HOSTS = Cause(
     code="ENV012",
@@ -19,15 +20,12 @@ VARIABLE_DIFFERS_BETWEEN_HOSTS = Cause(
     known_misses="Values that must differ (ranks, visible devices, file names) are excluded by a "
     "list of names. Variables that the program sets itself are not visible.",
     remedies=(
-        Remedy(
-            text="Set it in one place that all hosts read: the job script with srun, or "
-            ".deepspeed_env.",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Set it in one place that all hosts read: the job script with srun, or .deepspeed_env."
         ),
-        Remedy(
-            text="Compare the hosts.",
-            command="srun --ntasks-per-node=1 sh -c 'env | grep -E \"NCCL|GLOO|TORCH\"'",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Compare the hosts.",
+            "srun --ntasks-per-node=1 sh -c 'env | grep -E \"NCCL|GLOO|TORCH\"'",
         ),
     ),
     sources=(

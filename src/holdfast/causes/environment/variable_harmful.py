@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import disruptive
+from holdfast.core.findings import Cause
 
 VARIABLE_HARMFUL = Cause(
     code="ENV010",
@@ -18,13 +19,7 @@ VARIABLE_HARMFUL = Cause(
     shows_after="Nothing in the log, but the job was too slow, or a hang was never ended.",
     known_misses="Some hosts need one of them (peer-to-peer through a virtual machine's IOMMU "
     "hangs); then the setting is right and the finding can be ignored.",
-    remedies=(
-        Remedy(
-            text="Remove it, and measure before and after.",
-            command="holdfast bench",
-            safety=Safety.DISRUPTIVE,
-        ),
-    ),
+    remedies=(disruptive("Remove it, and measure before and after.", "holdfast bench"),),
     sources=(
         "NVIDIA NCCL user guide: Environment Variables",
         "torch: torch/distributed/distributed_c10d.py",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import disruptive
+from holdfast.core.findings import Cause
 
 VARIABLE_NEVER_READ = Cause(
     code="ENV006",
@@ -22,15 +23,11 @@ VARIABLE_NEVER_READ = Cause(
     known_misses="The program itself, or a plugin, may read any name. Such a variable is reported "
     "as a note, never as an error.",
     remedies=(
-        Remedy(
-            text="Remove it, or set the intended variable: NCCL_IB_DISABLE=1, NCCL_BUFFSIZE, "
+        disruptive(
+            "Remove it, or set the intended variable: NCCL_IB_DISABLE=1, NCCL_BUFFSIZE, "
             "NCCL_DEBUG.",
-            command="unset NCCL_IB_ENABLE NCCL_P2P_ENABLE NCCL_BUFFER_SIZE",
-            safety=Safety.DISRUPTIVE,
+            "unset NCCL_IB_ENABLE NCCL_P2P_ENABLE NCCL_BUFFER_SIZE",
         ),
     ),
-    sources=(
-        "NVIDIA/nccl: all release tags, scanned",
-        "torch: torch/distributed/argparse_util.py",
-    ),
+    sources=("NVIDIA/nccl: all release tags, scanned", "torch: torch/distributed/argparse_util.py"),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import disruptive
+from holdfast.core.findings import Cause
 
 VARIABLE_NOT_HANDED_ON = Cause(
     code="ENV013",
@@ -17,6 +18,6 @@ VARIABLE_NOT_HANDED_ON = Cause(
     shows_after="Nothing. /proc/<pid>/environ of a rank does not contain the name.",
     known_misses="A name that was exported earlier, in a file that sources this one, is passed on "
     "without another export.",
-    remedies=(Remedy(text="Export it.", command="export NCCL_DEBUG", safety=Safety.DISRUPTIVE),),
+    remedies=(disruptive("Export it.", "export NCCL_DEBUG"),),
     sources=("POSIX.1-2024: Shell Command Language, 2.5.3 Shell Variables, export",),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, disruptive
+from holdfast.core.findings import Cause
 
 VARIABLE_NOT_SENT = Cause(
     code="ENV020",
@@ -24,16 +25,14 @@ VARIABLE_NOT_SENT = Cause(
     "reported. With one host, with --no_ssh, or with --launcher slurm, mpich or impi the ranks "
     "have the whole environment, and nothing is reported.",
     remedies=(
-        Remedy(
-            text="Write it into .deepspeed_env, in the folder where the launcher is started or in "
+        disruptive(
+            "Write it into .deepspeed_env, in the folder where the launcher is started or in "
             "the home folder.",
-            command="echo GLOO_SOCKET_IFNAME=INTERFACE >> .deepspeed_env",
-            safety=Safety.DISRUPTIVE,
+            "echo GLOO_SOCKET_IFNAME=INTERFACE >> .deepspeed_env",
         ),
-        Remedy(
-            text="Compare the hosts.",
-            command="holdfast check --nnodes 2 --rdzv-endpoint MASTER_HOST:MASTER_PORT",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Compare the hosts.",
+            "holdfast check --nnodes 2 --rdzv-endpoint MASTER_HOST:MASTER_PORT",
         ),
     ),
     sources=(

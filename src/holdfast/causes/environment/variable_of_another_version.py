@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import disruptive
+from holdfast.core.findings import Cause
 
 VARIABLE_OF_ANOTHER_VERSION = Cause(
     code="ENV008",
@@ -22,10 +23,9 @@ VARIABLE_OF_ANOTHER_VERSION = Cause(
     "LD_LIBRARY_PATH or LD_PRELOAD puts before it is another one (nccl-version-mismatch). "
     "Versions of libfabric, UCX and plugins are not checked.",
     remedies=(
-        Remedy(
-            text="Remove it from the script, or use a release that reads it.",
-            command="unset NCCL_TREE_THRESHOLD",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Remove it from the script, or use a release that reads it.",
+            "unset NCCL_TREE_THRESHOLD",
         ),
     ),
     sources=(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import disruptive
+from holdfast.core.findings import Cause
 
 VARIABLE_RENAMED = Cause(
     code="ENV005",
@@ -24,16 +25,13 @@ VARIABLE_RENAMED = Cause(
     "releases read only the old name, so the advice depends on the version that the job really "
     "runs.",
     remedies=(
-        Remedy(
-            text="Set the new name; set both to the same value while torch older than 2.2 is in "
-            "use.",
-            command="export TORCH_NCCL_ASYNC_ERROR_HANDLING=$NCCL_ASYNC_ERROR_HANDLING",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Set the new name; set both to the same value while torch older than 2.2 is in use.",
+            "export TORCH_NCCL_ASYNC_ERROR_HANDLING=$NCCL_ASYNC_ERROR_HANDLING",
         ),
-        Remedy(
-            text="Set the flight recorder's size under both of its names, as the presets do.",
-            command="export TORCH_FR_BUFFER_SIZE=20000 TORCH_NCCL_TRACE_BUFFER_SIZE=20000",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Set the flight recorder's size under both of its names, as the presets do.",
+            "export TORCH_FR_BUFFER_SIZE=20000 TORCH_NCCL_TRACE_BUFFER_SIZE=20000",
         ),
     ),
     sources=(

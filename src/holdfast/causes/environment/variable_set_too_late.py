@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import disruptive
+from holdfast.core.findings import Cause
 
 VARIABLE_SET_TOO_LATE = Cause(
     code="ENV011",
@@ -19,11 +20,9 @@ VARIABLE_SET_TOO_LATE = Cause(
     known_misses="The order is checked within one file, without the effects of imported modules; "
     "threads, callbacks and frameworks are not followed.",
     remedies=(
-        Remedy(
-            text="Set it where the job is started, or at the top of the program, above `import "
-            "torch`.",
-            command="env OMP_NUM_THREADS=8 holdfast run SCRIPT",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Set it where the job is started, or at the top of the program, above `import torch`.",
+            "env OMP_NUM_THREADS=8 holdfast run SCRIPT",
         ),
     ),
     sources=(

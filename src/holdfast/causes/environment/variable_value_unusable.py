@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 VARIABLE_VALUE_UNUSABLE = Cause(
@@ -26,15 +27,9 @@ VARIABLE_VALUE_UNUSABLE = Cause(
     "the newest releases.",
     treatment=Treatment.CODE,
     remedies=(
-        Remedy(
-            text="Show the form that the reader expects.",
-            command="holdfast explain NCCL_IB_DISABLE",
-            safety=Safety.AUTOMATIC,
-        ),
-        Remedy(
-            text="Write numbers without units, and 1 or 0 for yes or no.",
-            command="export NCCL_IB_DISABLE=1",
-            safety=Safety.DISRUPTIVE,
+        automatic("Show the form that the reader expects.", "holdfast explain NCCL_IB_DISABLE"),
+        disruptive(
+            "Write numbers without units, and 1 or 0 for yes or no.", "export NCCL_IB_DISABLE=1"
         ),
     ),
     sources=(

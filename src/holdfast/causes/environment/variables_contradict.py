@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import disruptive
+from holdfast.core.findings import Cause
 
 VARIABLES_CONTRADICT = Cause(
     code="ENV009",
@@ -19,11 +20,7 @@ VARIABLES_CONTRADICT = Cause(
     known_misses="Variables that are combined only at run time, from a script and from the "
     "scheduler, are visible in the environment and not in files.",
     remedies=(
-        Remedy(
-            text="Decide which one you need, and remove the other.",
-            command="unset NCCL_IB_DISABLE",
-            safety=Safety.DISRUPTIVE,
-        ),
+        disruptive("Decide which one you need, and remove the other.", "unset NCCL_IB_DISABLE"),
     ),
     sources=(
         "NVIDIA/nccl: src/transport/net_ib/init.cc, src/graph/paths.cc",

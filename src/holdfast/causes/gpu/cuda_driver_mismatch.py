@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
 CUDA_DRIVER_MISMATCH = Cause(
@@ -69,19 +70,16 @@ CUDA_DRIVER_MISMATCH = Cause(
         ),
     ),
     remedies=(
-        Remedy(
-            text="Compare kernel module, library and service.",
-            command="cat /proc/driver/nvidia/version; nvidia-smi; systemctl status "
-            "nvidia-fabricmanager",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Compare kernel module, library and service.",
+            "cat /proc/driver/nvidia/version; nvidia-smi; systemctl status nvidia-fabricmanager",
         ),
-        Remedy(
-            text="Reboot after a driver upgrade, and start the Fabric Manager of the same version.",
-            command="systemctl enable --now nvidia-fabricmanager",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Reboot after a driver upgrade, and start the Fabric Manager of the same version.",
+            "systemctl enable --now nvidia-fabricmanager",
         ),
-        Remedy(
-            text="Use a torch build for the CUDA version that the driver supports, or upgrade the "
+        by_hand(
+            "Use a torch build for the CUDA version that the driver supports, or upgrade the "
             "driver."
         ),
     ),

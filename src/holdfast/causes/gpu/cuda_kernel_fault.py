@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
 CUDA_KERNEL_FAULT = Cause(
@@ -72,14 +73,13 @@ CUDA_KERNEL_FAULT = Cause(
     ),
     alternatives=("gpu-hw-fault",),
     remedies=(
-        Remedy(
-            text="Run it once with synchronous launches: the traceback then shows the right line. "
+        disruptive(
+            "Run it once with synchronous launches: the traceback then shows the right line. "
             "Much slower.",
-            command="CUDA_LAUNCH_BLOCKING=1 holdfast run --nproc-per-node 1 SCRIPT",
-            safety=Safety.DISRUPTIVE,
+            "CUDA_LAUNCH_BLOCKING=1 holdfast run --nproc-per-node 1 SCRIPT",
         ),
-        Remedy(
-            text="Run the failing batch on the CPU, where an index out of range is an ordinary "
+        by_hand(
+            "Run the failing batch on the CPU, where an index out of range is an ordinary "
             "exception."
         ),
     ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
@@ -59,14 +60,12 @@ DUPLICATE_GPU = Cause(
     alternatives=("invalid-device-ordinal",),
     treatment=Treatment.CODE,
     remedies=(
-        Remedy(
-            text="Bind each rank to its device before the group is created: "
+        by_hand(
+            "Bind each rank to its device before the group is created: "
             "`torch.cuda.set_device(int(os.environ['LOCAL_RANK']))`."
         ),
-        Remedy(
-            text="Start as many processes as there are GPUs.",
-            command="holdfast run --nproc-per-node gpu SCRIPT",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Start as many processes as there are GPUs.", "holdfast run --nproc-per-node gpu SCRIPT"
         ),
     ),
     sources=("NVIDIA/nccl: src/init.cc", "pytorch/pytorch#129385"),

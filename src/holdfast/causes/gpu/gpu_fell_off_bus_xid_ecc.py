@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import DRAIN
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import DRAIN, automatic, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
@@ -75,16 +75,14 @@ GPU_FELL_OFF_BUS_XID_ECC = Cause(
     alternatives=("gpu-hw-fault",),
     treatment=Treatment.BAD_HOST,
     remedies=(
-        Remedy(
-            text="Read the driver's messages on the host of the rank that failed first.",
-            command="dmesg -T | grep -iE 'NVRM|Xid|nvlink'",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Read the driver's messages on the host of the rank that failed first.",
+            "dmesg -T | grep -iE 'NVRM|Xid|nvlink'",
         ),
-        Remedy(
-            text="Reset the device while no process uses it; if it has fallen off the bus, only a "
+        disruptive(
+            "Reset the device while no process uses it; if it has fallen off the bus, only a "
             "reboot helps.",
-            command="nvidia-smi --gpu-reset -i INDEX",
-            safety=Safety.DISRUPTIVE,
+            "nvidia-smi --gpu-reset -i INDEX",
         ),
         DRAIN,
     ),

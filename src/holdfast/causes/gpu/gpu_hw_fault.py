@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import DRAIN, RESTART
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import DRAIN, RESTART, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
@@ -69,17 +69,13 @@ GPU_HW_FAULT = Cause(
             examples=("[rank2]: RuntimeError: CUDA error: out of memory",),
         ),
     ),
-    alternatives=(
-        "gpu-fell-off-bus-xid-ecc",
-        "gpu-oom-all-ranks",
-    ),
+    alternatives=("gpu-fell-off-bus-xid-ecc", "gpu-oom-all-ranks"),
     may_be_consequence=True,
     treatment=Treatment.BAD_HOST,
     remedies=(
-        Remedy(
-            text="Run the vendor's diagnostics on the suspect host while the job is stopped.",
-            command="dcgmi diag -r 3",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Run the vendor's diagnostics on the suspect host while the job is stopped.",
+            "dcgmi diag -r 3",
         ),
         DRAIN,
         RESTART,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.findings import Cause
 
 GPU_IN_USE = Cause(
     code="GPU011",
@@ -20,13 +21,11 @@ GPU_IN_USE = Cause(
     known_misses="Inside a container only its own processes can be named. A GPU that is shared on "
     "purpose (MPS, a display) is reported too.",
     remedies=(
-        Remedy(
-            text="List the processes that use the GPU.",
-            command="nvidia-smi pmon -c 1; fuser -v /dev/nvidia*",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "List the processes that use the GPU.", "nvidia-smi pmon -c 1; fuser -v /dev/nvidia*"
         ),
-        Remedy(
-            text="End leftover processes of an earlier job by pid; a zombie disappears when its "
+        by_hand(
+            "End leftover processes of an earlier job by pid; a zombie disappears when its "
             "parent ends."
         ),
     ),

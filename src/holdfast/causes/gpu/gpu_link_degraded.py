@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import DRAIN
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import DRAIN, automatic, by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 GPU_LINK_DEGRADED = Cause(
@@ -25,13 +25,9 @@ GPU_LINK_DEGRADED = Cause(
     "the maximum is then lower too. Virtual machines hide the bridges.",
     treatment=Treatment.SUSPECT,
     remedies=(
-        Remedy(
-            text="Compare the links of all GPUs.",
-            command="nvidia-smi topo -m; nvidia-smi nvlink -s",
-            safety=Safety.AUTOMATIC,
-        ),
-        Remedy(
-            text="Reseat the board or replace the riser; for NVLinks reset all GPUs of the host "
+        automatic("Compare the links of all GPUs.", "nvidia-smi topo -m; nvidia-smi nvlink -s"),
+        by_hand(
+            "Reseat the board or replace the riser; for NVLinks reset all GPUs of the host "
             "together."
         ),
         DRAIN,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import DRAIN
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import DRAIN, automatic, by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 GPU_MEMORY_WORN = Cause(
@@ -24,17 +24,12 @@ GPU_MEMORY_WORN = Cause(
     "fleet and are not reported. GPUs without ECC report no memory errors.",
     treatment=Treatment.BAD_HOST,
     remedies=(
-        Remedy(
-            text="Read the counters.",
-            command="nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT",
-            safety=Safety.AUTOMATIC,
+        automatic("Read the counters.", "nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT"),
+        disruptive(
+            "Reset the GPU while no process uses it; the replacement then takes effect.",
+            "nvidia-smi --gpu-reset -i INDEX",
         ),
-        Remedy(
-            text="Reset the GPU while no process uses it; the replacement then takes effect.",
-            command="nvidia-smi --gpu-reset -i INDEX",
-            safety=Safety.DISRUPTIVE,
-        ),
-        Remedy(text="Have the GPU replaced if a row replacement failed, or bad rows reappear."),
+        by_hand("Have the GPU replaced if a row replacement failed, or bad rows reappear."),
         DRAIN,
     ),
     sources=(

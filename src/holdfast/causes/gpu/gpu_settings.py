@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.findings import Cause
 
 GPU_SETTINGS = Cause(
     code="GPU013",
@@ -21,14 +22,13 @@ GPU_SETTINGS = Cause(
     known_misses="Application clocks and limits outside the board (a rack's power capping) are "
     "not read.",
     remedies=(
-        Remedy(
-            text="Restore the setting, as root, on the host.",
-            command="nvidia-smi -pm 1; nvidia-smi -c DEFAULT; nvidia-smi -pl WATTS",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Restore the setting, as root, on the host.",
+            "nvidia-smi -pm 1; nvidia-smi -c DEFAULT; nvidia-smi -pl WATTS",
         ),
-        Remedy(
-            text="Let nvidia-persistenced restore it at each boot.",
-            command="systemctl enable nvidia-persistenced",
+        by_hand(
+            "Let nvidia-persistenced restore it at each boot.",
+            "systemctl enable nvidia-persistenced",
         ),
     ),
     sources=("NVIDIA: nvidia-smi manual", "NVIDIA: Driver persistence"),

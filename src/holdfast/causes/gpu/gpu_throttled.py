@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import DRAIN
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import DRAIN, automatic, by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 GPU_THROTTLED = Cause(
@@ -24,12 +24,11 @@ GPU_THROTTLED = Cause(
     "throttles only under load looks healthy before the job.",
     treatment=Treatment.SLOW_HOST,
     remedies=(
-        Remedy(
-            text="Show the reason, and since when the clocks are lowered.",
-            command="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Show the reason, and since when the clocks are lowered.",
+            "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",
         ),
-        Remedy(text="Check the fans, air or water cooling and the power supplies of this host."),
+        by_hand("Check the fans, air or water cooling and the power supplies of this host."),
         DRAIN,
     ),
     sources=(

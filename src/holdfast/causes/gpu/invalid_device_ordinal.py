@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
@@ -40,13 +41,12 @@ INVALID_DEVICE_ORDINAL = Cause(
     alternatives=("duplicate-gpu",),
     treatment=Treatment.CODE,
     remedies=(
-        Remedy(
-            text="Show the devices that the job's processes can see.",
-            command='echo "$CUDA_VISIBLE_DEVICES"; nvidia-smi -L',
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Show the devices that the job's processes can see.",
+            'echo "$CUDA_VISIBLE_DEVICES"; nvidia-smi -L',
         ),
-        Remedy(
-            text="Request as many devices as processes, and use LOCAL_RANK as the index: "
+        by_hand(
+            "Request as many devices as processes, and use LOCAL_RANK as the index: "
             "`torch.cuda.set_device(int(os.environ['LOCAL_RANK']))`."
         ),
     ),

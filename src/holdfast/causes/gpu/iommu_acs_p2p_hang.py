@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
@@ -60,19 +61,17 @@ IOMMU_ACS_P2P_HANG = Cause(
     ),
     treatment=Treatment.SUSPECT,
     remedies=(
-        Remedy(
-            text="Show how the devices are connected, and whether ACS is on along the path.",
-            command="nvidia-smi topo -m; lspci -vvv | grep -i acsctl",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Show how the devices are connected, and whether ACS is on along the path.",
+            "nvidia-smi topo -m; lspci -vvv | grep -i acsctl",
         ),
-        Remedy(
-            text="Test once without peer-to-peer transfers; if the job then runs, fix the path "
+        disruptive(
+            "Test once without peer-to-peer transfers; if the job then runs, fix the path "
             "instead of keeping this setting.",
-            command="NCCL_P2P_DISABLE=1 holdfast run SCRIPT",
-            safety=Safety.DISRUPTIVE,
+            "NCCL_P2P_DISABLE=1 holdfast run SCRIPT",
         ),
-        Remedy(
-            text="Disable ACS on the bridges, or boot with iommu=pt; for a virtual machine, "
+        by_hand(
+            "Disable ACS on the bridges, or boot with iommu=pt; for a virtual machine, "
             "contact the operator of the host."
         ),
     ),

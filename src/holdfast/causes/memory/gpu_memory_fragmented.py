@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 GPU_MEMORY_FRAGMENTED = Cause(
@@ -27,14 +28,13 @@ GPU_MEMORY_FRAGMENTED = Cause(
     alternatives=("gpu-oom-all-ranks",),
     treatment=Treatment.MEMORY,
     remedies=(
-        Remedy(
-            text="Use expandable segments, which merge gaps (torch 2.1 and later).",
-            command="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Use expandable segments, which merge gaps (torch 2.1 and later).",
+            "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         ),
-        Remedy(text="Use few batch sizes: pad to multiples, or sort by length into buckets."),
-        Remedy(
-            text="Empty the cache where the workload changes (after evaluation): "
+        by_hand("Use few batch sizes: pad to multiples, or sort by length into buckets."),
+        by_hand(
+            "Empty the cache where the workload changes (after evaluation): "
             "torch.cuda.empty_cache()."
         ),
     ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.findings import Cause
 
 GPU_MEMORY_TAKEN_BY_OTHERS = Cause(
     code="MEM009",
@@ -21,22 +22,17 @@ GPU_MEMORY_TAKEN_BY_OTHERS = Cause(
     known_misses="In a container the driver hides processes outside of it, and pids are those of "
     "the host: torch then lists this very process among the others. Memory reserved by MIG or MPS "
     "is not listed.",
-    alternatives=(
-        "gpu-oom-all-ranks",
-        "duplicate-gpu",
-    ),
+    alternatives=("gpu-oom-all-ranks", "duplicate-gpu"),
     remedies=(
-        Remedy(
-            text="Find the process that holds it; end leftovers of an earlier run.",
-            command="nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory "
-            "--format=csv",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Find the process that holds it; end leftovers of an earlier run.",
+            "nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv",
         ),
-        Remedy(
-            text="If they are ranks of this job: set the device of each rank before the first use "
+        by_hand(
+            "If they are ranks of this job: set the device of each rank before the first use "
             'of CUDA, and load checkpoints with map_location="cpu".'
         ),
-        Remedy(text="Request whole GPUs from the scheduler, or start the job on a free one."),
+        by_hand("Request whole GPUs from the scheduler, or start the job on a free one."),
     ),
     sources=("torch: c10/cuda/CUDACachingAllocator.cpp, reportProcessMemoryInfo",),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 GPU_OOM_ALL_RANKS = Cause(
@@ -24,23 +25,19 @@ GPU_OOM_ALL_RANKS = Cause(
     "and looks like oom-on-one-rank-then-timeout. The last exception in each rank's trace file "
     "decides.",
     log_examples=("n1:5:9 [0] NCCL WARN Cuda failure 'out of memory'",),
-    alternatives=(
-        "oom-on-one-rank-then-timeout",
-        "duplicate-gpu",
-    ),
+    alternatives=("oom-on-one-rank-then-timeout", "duplicate-gpu"),
     treatment=Treatment.MEMORY,
     remedies=(
-        Remedy(
-            text="Use a smaller micro-batch, activation checkpointing, or sharding of parameters "
+        by_hand(
+            "Use a smaller micro-batch, activation checkpointing, or sharding of parameters "
             "and optimizer state."
         ),
-        Remedy(
-            text="Reduce fragmentation if `reserved but unallocated` in the message is large.",
-            command="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Reduce fragmentation if `reserved but unallocated` in the message is large.",
+            "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         ),
-        Remedy(
-            text="Configure sharding before the model is created (DeepSpeed ZeRO-3, FSDP on the "
+        by_hand(
+            "Configure sharding before the model is created (DeepSpeed ZeRO-3, FSDP on the "
             "meta device)."
         ),
     ),

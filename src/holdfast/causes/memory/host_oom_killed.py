@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import RESTART
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import RESTART, automatic, by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import AnchoredPattern, LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
@@ -91,24 +91,19 @@ HOST_OOM_KILLED = Cause(
             "'-u', 'fit.py'] exits with return code = -9"
         ),
     ),
-    alternatives=(
-        "rank-killed",
-        "peer-lost",
-    ),
+    alternatives=("rank-killed", "peer-lost"),
     treatment=Treatment.HOST_MEMORY,
     remedies=(
-        Remedy(
-            text="Read the counters of the job's cgroup.",
-            command="cat /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory.max",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Read the counters of the job's cgroup.",
+            "cat /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory.max",
         ),
-        Remedy(
-            text="Use fewer loader workers or a smaller prefetch factor; a memory-mapped dataset "
+        by_hand(
+            "Use fewer loader workers or a smaller prefetch factor; a memory-mapped dataset "
             "instead of copies."
         ),
-        Remedy(
-            text="Request more memory per task from the scheduler, including that of the loader "
-            "workers."
+        by_hand(
+            "Request more memory per task from the scheduler, including that of the loader workers."
         ),
         RESTART,
     ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.findings import Cause
 
 HOST_SWAPPING = Cause(
     code="MEM006",
@@ -19,16 +20,11 @@ HOST_SWAPPING = Cause(
     known_misses="Old pages in swap that are never touched again do no harm: only the pressure "
     "shows that processes wait, and kernels before 4.20 do not measure it.",
     remedies=(
-        Remedy(
-            text="Check whether pages are being moved now.",
-            command="vmstat 1 5; cat /proc/pressure/memory",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Check whether pages are being moved now.", "vmstat 1 5; cat /proc/pressure/memory"
         ),
-        Remedy(text="End what fills the memory, or train with fewer loader workers."),
-        Remedy(
-            text="Move everything back into memory, if it fits.",
-            command="swapoff -a && swapon -a",
-        ),
+        by_hand("End what fills the memory, or train with fewer loader workers."),
+        by_hand("Move everything back into memory, if it fits.", "swapoff -a && swapon -a"),
     ),
     sources=("Linux: Documentation/accounting/psi.rst", "proc(5), /proc/swaps"),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import by_hand
+from holdfast.core.findings import Cause
 
 HUGE_PAGES_UNSUITED = Cause(
     code="MEM007",
@@ -21,10 +22,10 @@ HUGE_PAGES_UNSUITED = Cause(
     known_misses="Some programs (DPDK, databases, Gaudi's driver) reserve huge pages and use them "
     "later.",
     remedies=(
-        Remedy(text="Release the reserved pages.", command="sysctl -w vm.nr_hugepages=0"),
-        Remedy(
-            text="Let only programs that request huge pages wait for them.",
-            command="echo madvise > /sys/kernel/mm/transparent_hugepage/defrag",
+        by_hand("Release the reserved pages.", "sysctl -w vm.nr_hugepages=0"),
+        by_hand(
+            "Let only programs that request huge pages wait for them.",
+            "echo madvise > /sys/kernel/mm/transparent_hugepage/defrag",
         ),
     ),
     sources=(

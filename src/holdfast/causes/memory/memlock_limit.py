@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
 MEMLOCK_LIMIT = Cause(
@@ -51,16 +52,11 @@ MEMLOCK_LIMIT = Cause(
         ),
     ),
     remedies=(
-        Remedy(
-            text="Raise the limit where the job starts.",
-            command="ulimit -l unlimited",
-            safety=Safety.DISRUPTIVE,
-        ),
-        Remedy(
-            text="Make it permanent: limits.conf, LimitMEMLOCK=infinity of the scheduler's "
+        disruptive("Raise the limit where the job starts.", "ulimit -l unlimited"),
+        by_hand(
+            "Make it permanent: limits.conf, LimitMEMLOCK=infinity of the scheduler's "
             "daemon, --ulimit of docker.",
-            command="docker run --ulimit memlock=-1 IMAGE",
-            safety=Safety.BY_HAND,
+            "docker run --ulimit memlock=-1 IMAGE",
         ),
     ),
     sources=(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import RESTART
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import RESTART, by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 OOM_ON_ONE_RANK_THEN_TIMEOUT = Cause(
@@ -28,12 +28,12 @@ OOM_ON_ONE_RANK_THEN_TIMEOUT = Cause(
     alternatives=("gpu-oom-all-ranks",),
     treatment=Treatment.MEMORY,
     remedies=(
-        Remedy(
-            text="Decide on all ranks: share the failure before any of them skips or retries: "
+        by_hand(
+            "Decide on all ranks: share the failure before any of them skips or retries: "
             "`dist.all_reduce(failed, op=dist.ReduceOp.MAX)`."
         ),
-        Remedy(
-            text="Bound the input: limit the tokens per batch, or sort the longest sequences into "
+        by_hand(
+            "Bound the input: limit the tokens per batch, or sort the longest sequences into "
             "the first step."
         ),
         RESTART,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
 SHM_TOO_SMALL = Cause(
@@ -16,9 +17,8 @@ SHM_TOO_SMALL = Cause(
     "files of ended jobs in it.",
     shows_during="The file system /dev/shm is full. holdfast itself reports that it wrote its "
     "trace files to the run folder instead.",
-    shows_after="`DataLoader worker (pid ...) is killed by signal: Bus error`, `unable to write "
-    "to file </torch_...>`, `failed to extend /dev/shm/nccl-...`, or a plain SIGBUS (-7) of a "
-    "rank.",
+    shows_after="`DataLoader worker (pid ...) is killed by signal: Bus error`, `unable to write to "
+    "file </torch_...>`, `failed to extend /dev/shm/nccl-...`, or a plain SIGBUS (-7) of a rank.",
     known_misses="The worker's message can look like dataloader-worker-died; the bus error, or "
     "`No space left on device` with a /dev/shm path, decides. After the job the files are gone "
     "and it is empty again.",
@@ -69,21 +69,15 @@ SHM_TOO_SMALL = Cause(
     ),
     alternatives=("dataloader-worker-died",),
     remedies=(
-        Remedy(
-            text="Give the container more, or the host's whole shared memory with --ipc=host.",
-            command="docker run --shm-size=32g IMAGE",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Give the container more, or the host's whole shared memory with --ipc=host.",
+            "docker run --shm-size=32g IMAGE",
         ),
-        Remedy(
-            text="In Kubernetes mount an emptyDir of medium Memory at /dev/shm: `emptyDir: "
-            "{medium: Memory, sizeLimit: 32Gi}`.",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "In Kubernetes mount an emptyDir of medium Memory at /dev/shm: `emptyDir: "
+            "{medium: Memory, sizeLimit: 32Gi}`."
         ),
-        Remedy(text="As a workaround: fewer workers, or none (num_workers=0)."),
+        by_hand("As a workaround: fewer workers, or none (num_workers=0)."),
     ),
-    sources=(
-        "NVIDIA/nccl#290",
-        "NVIDIA/nccl#342",
-        "torch.utils.data: multi-process data loading",
-    ),
+    sources=("NVIDIA/nccl#290", "NVIDIA/nccl#342", "torch.utils.data: multi-process data loading"),
 )

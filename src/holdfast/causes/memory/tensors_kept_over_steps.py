@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import by_hand
+from holdfast.core.findings import Cause
 
 TENSORS_KEPT_OVER_STEPS = Cause(
     code="MEM010",
@@ -22,16 +23,14 @@ TENSORS_KEPT_OVER_STEPS = Cause(
     "optimizer allocates memory in each. Growth caused by growing inputs (longer sequences, a "
     "curriculum) is not this.",
     remedies=(
-        Remedy(
-            text="Keep numbers, not tensors: `total += loss.detach()`, or `.item()` every few "
-            "steps."
+        by_hand(
+            "Keep numbers, not tensors: `total += loss.detach()`, or `.item()` every few steps."
         ),
-        Remedy(
-            text="Move collected outputs to the host at once: "
-            "`outputs.append(output.detach().cpu())`."
+        by_hand(
+            "Move collected outputs to the host at once: `outputs.append(output.detach().cpu())`."
         ),
-        Remedy(
-            text="Record a snapshot over a few steps, and find the owners of the oldest blocks: "
+        by_hand(
+            "Record a snapshot over a few steps, and find the owners of the oldest blocks: "
             "torch.cuda.memory._record_memory_history(max_entries=100_000)."
         ),
     ),

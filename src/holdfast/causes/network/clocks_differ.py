@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.findings import Cause
 
 CLOCKS_DIFFER = Cause(
     code="NET013",
@@ -20,16 +21,8 @@ CLOCKS_DIFFER = Cause(
     known_misses="Which of two clocks is right is unknown; with three or more hosts the majority "
     "is used. The error is at most half a round trip, more on a loaded host.",
     remedies=(
-        Remedy(
-            text="Check whether the clock is synchronized.",
-            command="timedatectl; chronyc tracking",
-            safety=Safety.AUTOMATIC,
-        ),
-        Remedy(
-            text="Start the time service, on every host.",
-            command="systemctl enable --now chronyd",
-            safety=Safety.BY_HAND,
-        ),
+        automatic("Check whether the clock is synchronized.", "timedatectl; chronyc tracking"),
+        by_hand("Start the time service, on every host.", "systemctl enable --now chronyd"),
     ),
     sources=("RFC 5905",),
 )

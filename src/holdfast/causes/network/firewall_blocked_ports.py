@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
 FIREWALL_BLOCKED_PORTS = Cause(
@@ -42,18 +43,14 @@ FIREWALL_BLOCKED_PORTS = Cause(
             weighed=True,
         ),
     ),
-    alternatives=(
-        "master-unreachable",
-        "network-fabric-fault",
-    ),
+    alternatives=("master-unreachable", "network-fabric-fault"),
     remedies=(
-        Remedy(
-            text="From each other host, try the master port, and a high port that has a listener.",
-            command="nc -vz MASTER_HOST MASTER_PORT",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "From each other host, try the master port, and a high port that has a listener.",
+            "nc -vz MASTER_HOST MASTER_PORT",
         ),
-        Remedy(
-            text="Open all TCP ports between the hosts of the job, in both directions, for this "
+        by_hand(
+            "Open all TCP ports between the hosts of the job, in both directions, for this "
             "network only."
         ),
     ),

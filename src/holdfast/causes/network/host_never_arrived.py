@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.findings import Cause
 
 HOST_NEVER_ARRIVED = Cause(
     code="NET009",
@@ -20,16 +21,13 @@ HOST_NEVER_ARRIVED = Cause(
     known_misses="For the waiting host, a node that was not started looks like one whose packets "
     "are all dropped; the output of the missing host decides.",
     remedies=(
-        Remedy(text="Read the output of the missing host: run the same command there."),
-        Remedy(
-            text="Check that the scheduler started one task on every host.",
-            command="srun --nodes N --ntasks-per-node 1 hostname",
-            safety=Safety.AUTOMATIC,
+        by_hand("Read the output of the missing host: run the same command there."),
+        automatic(
+            "Check that the scheduler started one task on every host.",
+            "srun --nodes N --ntasks-per-node 1 hostname",
         ),
-        Remedy(
-            text="From the missing host, try the endpoint.",
-            command='nc -vz "$MASTER_ADDR" "$MASTER_PORT"',
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "From the missing host, try the endpoint.", 'nc -vz "$MASTER_ADDR" "$MASTER_PORT"'
         ),
     ),
     sources=("pytorch/pytorch#107021", "torch: torch/csrc/distributed/c10d/TCPStore.cpp"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
 HOSTNAME_RESOLUTION = Cause(
@@ -46,17 +47,12 @@ HOSTNAME_RESOLUTION = Cause(
         ),
     ),
     remedies=(
-        Remedy(
-            text="Show on each host what the name resolves to.",
-            command='getent ahosts "$MASTER_ADDR"',
-            safety=Safety.AUTOMATIC,
-        ),
-        Remedy(
-            text="Use the address instead of the name; with the c10d rendezvous, also set the "
+        automatic("Show on each host what the name resolves to.", 'getent ahosts "$MASTER_ADDR"'),
+        disruptive(
+            "Use the address instead of the name; with the c10d rendezvous, also set the "
             "local address.",
-            command="holdfast run --rdzv-endpoint MASTER_ADDRESS:MASTER_PORT --local-addr "
-            "LOCAL_ADDRESS SCRIPT",
-            safety=Safety.DISRUPTIVE,
+            "holdfast run --rdzv-endpoint MASTER_ADDRESS:MASTER_PORT "
+            "--local-addr LOCAL_ADDRESS SCRIPT",
         ),
     ),
     sources=("pytorch/pytorch#150532", "pytorch/pytorch#85300", "pytorch/pytorch#73656"),

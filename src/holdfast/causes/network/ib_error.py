@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import DRAIN
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import DRAIN, automatic, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
@@ -68,27 +68,18 @@ IB_ERROR = Cause(
             weighed=True,
         ),
     ),
-    alternatives=(
-        "network-fabric-fault",
-        "comm-config-bad",
-    ),
+    alternatives=("network-fabric-fault", "comm-config-bad"),
     treatment=Treatment.SUSPECT,
     remedies=(
-        Remedy(
-            text="List the state and the error counters of the ports on both hosts.",
-            command="ibstat; perfquery -x",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "List the state and the error counters of the ports on both hosts.",
+            "ibstat; perfquery -x",
         ),
-        Remedy(
-            text="Test the pair without NCCL.",
-            command="ib_write_bw -d IB_DEVICE OTHER_HOST",
-            safety=Safety.DISRUPTIVE,
-        ),
-        Remedy(
-            text="On RoCE select the index of the RoCE v2 address (see show_gids); on "
+        disruptive("Test the pair without NCCL.", "ib_write_bw -d IB_DEVICE OTHER_HOST"),
+        disruptive(
+            "On RoCE select the index of the RoCE v2 address (see show_gids); on "
             "rail-optimized networks disable crossing.",
-            command="export NCCL_IB_GID_INDEX=3 NCCL_CROSS_NIC=0",
-            safety=Safety.DISRUPTIVE,
+            "export NCCL_IB_GID_INDEX=3 NCCL_CROSS_NIC=0",
         ),
         DRAIN,
     ),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import DRAIN
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import DRAIN, automatic, by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 IB_PORT_DEGRADED = Cause(
@@ -26,12 +26,10 @@ IB_PORT_DEGRADED = Cause(
     "NCCL_IB_HCA.",
     treatment=Treatment.SUSPECT,
     remedies=(
-        Remedy(
-            text="List all ports and their counters.",
-            command="ibstat; rdma link show; ethtool -S INTERFACE",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "List all ports and their counters.", "ibstat; rdma link show; ethtool -S INTERFACE"
         ),
-        Remedy(text="Reseat or replace the cable; check the switch's side of the link."),
+        by_hand("Reseat or replace the cable; check the switch's side of the link."),
         DRAIN,
     ),
     sources=(

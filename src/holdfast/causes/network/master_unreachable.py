@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
 MASTER_UNREACHABLE = Cause(
@@ -91,22 +92,17 @@ MASTER_UNREACHABLE = Cause(
             "torch.distributed.DistStoreError: Socket Timeout"
         ),
     ),
-    alternatives=(
-        "firewall-blocked-ports",
-        "hostname-resolution",
-    ),
+    alternatives=("firewall-blocked-ports", "hostname-resolution"),
     remedies=(
-        Remedy(
-            text="From the host that cannot connect, try the endpoint.",
-            command='nc -vz "$MASTER_ADDR" "$MASTER_PORT"',
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "From the host that cannot connect, try the endpoint.",
+            'nc -vz "$MASTER_ADDR" "$MASTER_PORT"',
         ),
-        Remedy(
-            text="Use the same endpoint, owned by the first host, and the same number of nodes on "
+        disruptive(
+            "Use the same endpoint, owned by the first host, and the same number of nodes on "
             "all hosts.",
-            command="holdfast run --nnodes 2 --rdzv-backend c10d --rdzv-endpoint "
-            "MASTER_HOST:MASTER_PORT SCRIPT",
-            safety=Safety.DISRUPTIVE,
+            "holdfast run --nnodes 2 --rdzv-backend c10d "
+            "--rdzv-endpoint MASTER_HOST:MASTER_PORT SCRIPT",
         ),
     ),
     sources=("pytorch/pytorch#69197", "pytorch/pytorch#79388"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.findings import Cause
 
 MTU_BLACK_HOLE = Cause(
     code="NET010",
@@ -21,20 +22,14 @@ MTU_BLACK_HOLE = Cause(
     known_misses="A link that is only slow still advances, which distinguishes it. With "
     "net.ipv4.tcp_mtu_probing=1 the kernel finds a smaller size by itself after some seconds.",
     remedies=(
-        Remedy(
-            text="Find the largest packet that passes.",
-            command="ping -M do -s 1372 -c 3 OTHER_HOST",
-            safety=Safety.AUTOMATIC,
+        automatic("Find the largest packet that passes.", "ping -M do -s 1372 -c 3 OTHER_HOST"),
+        by_hand(
+            "Set an MTU that the whole path can carry, on all hosts.",
+            "ip link set dev INTERFACE mtu 1400",
         ),
-        Remedy(
-            text="Set an MTU that the whole path can carry, on all hosts.",
-            command="ip link set dev INTERFACE mtu 1400",
-            safety=Safety.BY_HAND,
-        ),
-        Remedy(
-            text="Enable the kernel's MTU probing, or allow ICMP `fragmentation needed`.",
-            command="sysctl net.ipv4.tcp_mtu_probing=1",
-            safety=Safety.BY_HAND,
+        by_hand(
+            "Enable the kernel's MTU probing, or allow ICMP `fragmentation needed`.",
+            "sysctl net.ipv4.tcp_mtu_probing=1",
         ),
     ),
     sources=("RFC 2923", "NVIDIA/nccl#1524", "NVIDIA/nccl#2135"),

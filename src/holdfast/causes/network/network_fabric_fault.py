@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import DRAIN, RESTART
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import DRAIN, RESTART, automatic
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
@@ -80,31 +80,21 @@ NETWORK_FABRIC_FAULT = Cause(
             weighed=True,
         ),
     ),
-    alternatives=(
-        "firewall-blocked-ports",
-        "peer-lost",
-    ),
+    alternatives=("firewall-blocked-ports", "peer-lost"),
     may_be_consequence=True,
     may_recover=True,
     treatment=Treatment.SUSPECT,
     remedies=(
-        Remedy(
-            text="Read the error counters of each host's port, and compare hosts.",
-            command="ip -s -d link; ethtool -S INTERFACE | grep -iE 'err|drop|discard'",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Read the error counters of each host's port, and compare hosts.",
+            "ip -s -d link; ethtool -S INTERFACE | grep -iE 'err|drop|discard'",
         ),
-        Remedy(
-            text="Test the path with large packets that must not be fragmented.",
-            command="ping -M do -s 8972 -c 5 OTHER_HOST",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Test the path with large packets that must not be fragmented.",
+            "ping -M do -s 8972 -c 5 OTHER_HOST",
         ),
         DRAIN,
         RESTART,
     ),
-    sources=(
-        "NVIDIA/nccl#1524",
-        "NVIDIA/nccl#2135",
-        "pytorch/pytorch#175145",
-        "ROCm/rccl#2191",
-    ),
+    sources=("NVIDIA/nccl#1524", "NVIDIA/nccl#2135", "pytorch/pytorch#175145", "ROCm/rccl#2191"),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
 NETWORK_INTERFACE_WRONG = Cause(
@@ -106,23 +107,18 @@ NETWORK_INTERFACE_WRONG = Cause(
             weighed=True,
         ),
     ),
-    alternatives=(
-        "network-fabric-fault",
-        "ib-error",
-    ),
+    alternatives=("network-fabric-fault", "ib-error"),
     remedies=(
-        Remedy(
-            text="Set the interface of the training network, on every host.",
-            command="export NCCL_SOCKET_IFNAME=INTERFACE GLOO_SOCKET_IFNAME=INTERFACE",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Set the interface of the training network, on every host.",
+            "export NCCL_SOCKET_IFNAME=INTERFACE GLOO_SOCKET_IFNAME=INTERFACE",
         ),
-        Remedy(
-            text="Show the addresses that each host would publish.",
-            command='ip -br addr; getent ahosts "$(hostname)"',
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Show the addresses that each host would publish.",
+            'ip -br addr; getent ahosts "$(hostname)"',
         ),
-        Remedy(
-            text="Make each host's name resolve to its address on that network, not to 127.0.1.1 "
+        by_hand(
+            "Make each host's name resolve to its address on that network, not to 127.0.1.1 "
             "(/etc/hosts)."
         ),
     ),

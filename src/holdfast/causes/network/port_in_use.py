@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
 PORT_IN_USE = Cause(
@@ -10,9 +11,8 @@ PORT_IN_USE = Cause(
     name="port-in-use",
     summary="The rendezvous or master port is already in use on the first host.",
     what_happens="Only one process can listen on a port. A leftover job, a second job of the same "
-    "user with the default 29500, or a rank started twice makes the store's server fail. The "
-    "other ranks may then connect to the other job's store, or wait for a store that never "
-    "starts.",
+    "user with the default 29500, or a rank started twice makes the store's server fail. The other "
+    "ranks may then connect to the other job's store, or wait for a store that never starts.",
     shows_before="`ss -ltnp` shows a listener on the port. A job script with a fixed port may run "
     "twice on one host.",
     shows_during="Rank 0 or the agent of the first host ends within a second; ranks on other "
@@ -41,20 +41,14 @@ PORT_IN_USE = Cause(
         ),
     ),
     remedies=(
-        Remedy(
-            text="Find the process that listens on the port.",
-            command="ss -ltnp 'sport = :MASTER_PORT'",
-            safety=Safety.AUTOMATIC,
-        ),
-        Remedy(
-            text="On one host let the launcher choose a free port; on several give each job a "
+        automatic("Find the process that listens on the port.", "ss -ltnp 'sport = :MASTER_PORT'"),
+        disruptive(
+            "On one host let the launcher choose a free port; on several give each job a "
             "different port.",
-            command="holdfast run --standalone SCRIPT",
-            safety=Safety.DISRUPTIVE,
+            "holdfast run --standalone SCRIPT",
         ),
-        Remedy(
-            text="End the leftover process by its pid, after checking that it is yours and not "
-            "needed."
+        by_hand(
+            "End the leftover process by its pid, after checking that it is yours and not needed."
         ),
     ),
     sources=("torch: torch/csrc/distributed/c10d/socket.cpp",),

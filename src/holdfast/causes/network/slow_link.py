@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import DRAIN
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import DRAIN, automatic, disruptive
+from holdfast.core.findings import Cause
 
 SLOW_LINK = Cause(
     code="NET011",
@@ -20,16 +20,11 @@ SLOW_LINK = Cause(
     "is the limit, and faster links look the same. Another job on the network looks like a slow "
     "link. InfiniBand is not measured this way.",
     remedies=(
-        Remedy(
-            text="Compare the port's link rate and errors with those of another host.",
-            command="ethtool INTERFACE | grep -i speed; ip -s link show INTERFACE",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Compare the port's link rate and errors with those of another host.",
+            "ethtool INTERFACE | grep -i speed; ip -s link show INTERFACE",
         ),
-        Remedy(
-            text="Measure the pair with several connections.",
-            command="iperf3 -c OTHER_HOST -P 8",
-            safety=Safety.DISRUPTIVE,
-        ),
+        disruptive("Measure the pair with several connections.", "iperf3 -c OTHER_HOST -P 8"),
         DRAIN,
     ),
     sources=("deepspeedai/DeepSpeed#1617", "NVIDIA/nccl#349"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import disruptive
+from holdfast.core.findings import Cause
 
 STALE_RENDEZVOUS_STORE = Cause(
     code="NET008",
@@ -23,21 +24,16 @@ STALE_RENDEZVOUS_STORE = Cause(
     known_misses="`holdfast run` uses a separate store prefix for each generation, so this does "
     "not occur under it. Elsewhere only the time right after a restart distinguishes it from a "
     "network fault.",
-    alternatives=(
-        "network-interface-wrong",
-        "master-unreachable",
-    ),
+    alternatives=("network-interface-wrong", "master-unreachable"),
     remedies=(
-        Remedy(
-            text="Start with holdfast: every generation has a separate store prefix.",
-            command="holdfast run --max-restarts 3 SCRIPT",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Start with holdfast: every generation has a separate store prefix.",
+            "holdfast run --max-restarts 3 SCRIPT",
         ),
-        Remedy(
-            text="Under torchrun let the workers create a separate store (fixes standalone and "
+        disruptive(
+            "Under torchrun let the workers create a separate store (fixes standalone and "
             "c10d rendezvous, not the static one).",
-            command="TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --max-restarts=3 SCRIPT",
-            safety=Safety.DISRUPTIVE,
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --max-restarts=3 SCRIPT",
         ),
     ),
     sources=("pytorch/pytorch#135712", "pytorch/pytorch#167288", "pytorch/pytorch#167302"),

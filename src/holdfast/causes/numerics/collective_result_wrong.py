@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.findings import Cause
 
 COLLECTIVE_RESULT_WRONG = Cause(
     code="NUM004",
@@ -18,12 +19,11 @@ COLLECTIVE_RESULT_WRONG = Cause(
     known_misses="One run does not find a rare fault: repeat it, for hours if a fault is "
     "suspected.",
     remedies=(
-        Remedy(
-            text="Repeat it by pairs of hosts, to find the host that all wrong pairs share.",
-            command="holdfast bench all --iters 1000",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Repeat it by pairs of hosts, to find the host that all wrong pairs share.",
+            "holdfast bench all --iters 1000",
         ),
-        Remedy(text="Remove the host from the pool, and test its memory and GPUs."),
+        by_hand("Remove the host from the pool, and test its memory and GPUs."),
     ),
     sources=(
         "NVIDIA/nccl-tests: verifiable/",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 FAILED_EVALUATION_COUNTED = Cause(
@@ -23,9 +24,9 @@ FAILED_EVALUATION_COUNTED = Cause(
     known_misses="A score that really is 0 looks the same.",
     treatment=Treatment.NUMERICS,
     remedies=(
-        Remedy(text="Let the exception propagate, or return None and make no decision from it."),
-        Remedy(
-            text="With several ranks share the failure with all of them first: "
+        by_hand("Let the exception propagate, or return None and make no decision from it."),
+        by_hand(
+            "With several ranks share the failure with all of them first: "
             "`dist.all_reduce(failed, op=dist.ReduceOp.MAX)`."
         ),
     ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 LOSS_JUMPED = Cause(
@@ -24,13 +25,12 @@ LOSS_JUMPED = Cause(
     "start are not checked, so a jump right after a resume is not found.",
     treatment=Treatment.NUMERICS,
     remedies=(
-        Remedy(
-            text="Go back to a checkpoint from before the jump, and skip those batches: `holdfast "
-            "run` does so automatically if the script uses `holdfast.loop`.",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Go back to a checkpoint from before the jump, and skip those batches: `holdfast "
+            "run` does so automatically if the script uses `holdfast.loop`."
         ),
-        Remedy(
-            text="Clip gradients, lengthen the warm-up, or lower the learning rate or Adam's beta2."
+        by_hand(
+            "Clip gradients, lengthen the warm-up, or lower the learning rate or Adam's beta2."
         ),
     ),
     sources=(

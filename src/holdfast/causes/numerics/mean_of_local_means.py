@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 MEAN_OF_LOCAL_MEANS = Cause(
@@ -23,8 +24,8 @@ MEAN_OF_LOCAL_MEANS = Cause(
     "approximation may suffice.",
     treatment=Treatment.NUMERICS,
     remedies=(
-        Remedy(
-            text="Reduce the sum and the count, and divide afterwards: `pair = "
+        by_hand(
+            "Reduce the sum and the count, and divide afterwards: `pair = "
             "torch.stack([total, count]); dist.all_reduce(pair); mean = pair[0] / pair[1]`."
         ),
     ),

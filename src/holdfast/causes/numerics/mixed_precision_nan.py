@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
@@ -68,19 +69,16 @@ MIXED_PRECISION_NAN = Cause(
     ),
     treatment=Treatment.NUMERICS,
     remedies=(
-        Remedy(
-            text="Find the first operation that creates it: "
-            "`torch.autograd.set_detect_anomaly(True)`.",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Find the first operation that creates it: `torch.autograd.set_detect_anomaly(True)`."
         ),
-        Remedy(
-            text="Use bfloat16, or float32 where it overflows; clip the gradient; lower the "
+        by_hand(
+            "Use bfloat16, or float32 where it overflows; clip the gradient; lower the "
             "learning rate."
         ),
-        Remedy(
-            text="Check the local loss before the all-reduce, share the result, and skip on all "
-            "ranks; or report it to `holdfast.loop`, and `holdfast run` goes back and skips those "
-            "batches."
+        by_hand(
+            "Check the local loss before the all-reduce, share the result, and skip on all ranks; "
+            "or report it to `holdfast.loop`, and `holdfast run` goes back and skips those batches."
         ),
     ),
     sources=("torch.amp.GradScaler", "pytorch/pytorch#136009"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 REPLICAS_DIVERGE = Cause(
@@ -24,14 +25,13 @@ REPLICAS_DIVERGE = Cause(
     "checkpoints, can.",
     treatment=Treatment.NUMERICS,
     remedies=(
-        Remedy(
-            text="Compare a checksum of the state over the ranks every few steps: "
+        by_hand(
+            "Compare a checksum of the state over the ranks every few steps: "
             "`dist.all_gather_object(sums, [float(p.sum()) for p in model.parameters()])`."
         ),
-        Remedy(
-            text="After fixing the reason, set all ranks to one state again: `for p in "
-            "model.parameters(): dist.broadcast(p.data, src=0)`.",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "After fixing the reason, set all ranks to one state again: `for p in "
+            "model.parameters(): dist.broadcast(p.data, src=0)`."
         ),
     ),
     sources=("pytorch/pytorch#136009", "karpathy/nanochat#857", "dylanyunlon/Neuron_SP#2"),

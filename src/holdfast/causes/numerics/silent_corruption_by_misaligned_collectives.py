@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import COMPARE_SEQUENCES
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import COMPARE_SEQUENCES, by_hand, disruptive
+from holdfast.core.findings import Cause
 
 SILENT_CORRUPTION_BY_MISALIGNED_COLLECTIVES = Cause(
     code="NUM002",
@@ -24,14 +24,12 @@ SILENT_CORRUPTION_BY_MISALIGNED_COLLECTIVES = Cause(
     "well. Calls with equal signature and line cannot be distinguished.",
     remedies=(
         COMPARE_SEQUENCES,
-        Remedy(
-            text="Compare the parameters of all ranks now and then: `dist.all_gather_object(sums, "
+        by_hand(
+            "Compare the parameters of all ranks now and then: `dist.all_gather_object(sums, "
             "[float(p.sum()) for p in model.parameters()])`."
         ),
-        Remedy(
-            text="Go back to a checkpoint from before the ranks diverged; later ones contain the "
-            "damage.",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Go back to a checkpoint from before the ranks diverged; later ones contain the damage."
         ),
     ),
     sources=("torch 2.13.0 with gloo, measured", "NVIDIA-NeMo/Automodel#2468"),

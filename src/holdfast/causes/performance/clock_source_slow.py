@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.findings import Cause
 
 CLOCK_SOURCE_SLOW = Cause(
     code="PERF008",
@@ -19,14 +20,13 @@ CLOCK_SOURCE_SLOW = Cause(
     shows_after="One host is slower than the others by a few percent, without an error.",
     known_misses="A virtual machine's source (kvm-clock, Hyper-V's page) is fast and not reported.",
     remedies=(
-        Remedy(
-            text="Find out why the kernel stopped using the CPU's counter.",
-            command="dmesg | grep -iE 'clocksource|tsc'",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Find out why the kernel stopped using the CPU's counter.",
+            "dmesg | grep -iE 'clocksource|tsc'",
         ),
-        Remedy(
-            text="Select it again, if the other hosts use it.",
-            command="echo tsc > /sys/devices/system/clocksource/clocksource0/current_clocksource",
+        by_hand(
+            "Select it again, if the other hosts use it.",
+            "echo tsc > /sys/devices/system/clocksource/clocksource0/current_clocksource",
         ),
     ),
     sources=("Linux: Documentation/virt/kvm/x86/timekeeping.rst", "vdso(7)"),

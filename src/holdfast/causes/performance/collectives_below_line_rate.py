@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic
+from holdfast.core.findings import Cause
 
 COLLECTIVES_BELOW_LINE_RATE = Cause(
     code="PERF006",
@@ -20,16 +21,14 @@ COLLECTIVES_BELOW_LINE_RATE = Cause(
     "meaningless. On one host it is that of a memory copy, which no collective over sockets can "
     "approach.",
     remedies=(
-        Remedy(
-            text="Check whether another algorithm is faster here.",
-            command="holdfast bench --way all --max-bytes 64M",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Check whether another algorithm is faster here.",
+            "holdfast bench --way all --max-bytes 64M",
         ),
-        Remedy(
-            text="Show the transport that NCCL uses: NET/Socket on hosts with InfiniBand is the "
+        automatic(
+            "Show the transport that NCCL uses: NET/Socket on hosts with InfiniBand is the "
             "usual finding.",
-            command="NCCL_DEBUG=INFO torchrun --nproc-per-node 8 -m holdfast bench",
-            safety=Safety.AUTOMATIC,
+            "NCCL_DEBUG=INFO torchrun --nproc-per-node 8 -m holdfast bench",
         ),
     ),
     sources=("NVIDIA/nccl-tests: doc/PERFORMANCE.md",),

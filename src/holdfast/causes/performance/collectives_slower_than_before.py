@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.findings import Cause
 
 COLLECTIVES_SLOWER_THAN_BEFORE = Cause(
     code="PERF005",
@@ -20,18 +21,16 @@ COLLECTIVES_SLOWER_THAN_BEFORE = Cause(
     known_misses="A measurement while another job runs is slow for that reason alone: measure "
     "again when the machines are idle. Small messages vary more than large ones.",
     remedies=(
-        Remedy(
-            text="Measure again, with nothing else running, and each pair of ranks separately.",
-            command="holdfast bench --pairs --baseline FILE",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Measure again, with nothing else running, and each pair of ranks separately.",
+            "holdfast bench --pairs --baseline FILE",
         ),
-        Remedy(
-            text="Check the interfaces: rate, errors, drops, and which one is used.",
-            command="ip -statistics link; holdfast check",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Check the interfaces: rate, errors, drops, and which one is used.",
+            "ip -statistics link; holdfast check",
         ),
-        Remedy(
-            text="Compare versions of torch, NCCL and the driver, and variables, with those of "
+        by_hand(
+            "Compare versions of torch, NCCL and the driver, and variables, with those of "
             "the baseline."
         ),
     ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.findings import Cause
 
 COMPUTING_LONG = Cause(
     code="PERF002",
@@ -21,16 +22,12 @@ COMPUTING_LONG = Cause(
     known_misses="A busy-wait or an endless loop computes too, and is never reported as a hang: "
     "the process group's timeout ends it.",
     remedies=(
-        Remedy(
-            text="Show what it computes.",
-            command="py-spy dump --nonblocking --pid PID",
-            safety=Safety.AUTOMATIC,
-        ),
-        Remedy(
-            text="If it is expected to take long, declare a budget: `with holdfast.phase('index', "
+        automatic("Show what it computes.", "py-spy dump --nonblocking --pid PID"),
+        by_hand(
+            "If it is expected to take long, declare a budget: `with holdfast.phase('index', "
             "budget='1h'): ...`."
         ),
-        Remedy(text="Do the work before the job, or divide it between all ranks."),
+        by_hand("Do the work before the job, or divide it between all ranks."),
     ),
     sources=("pytorch/pytorch#46076", "intelligent-machine-learning/dlrover#1727"),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.findings import Cause
 
 GPU_AWAITED_EACH_STEP = Cause(
     code="PERF010",
@@ -23,14 +24,13 @@ GPU_AWAITED_EACH_STEP = Cause(
     "measure before and after. A loss that must be checked in each step (a limit for NaN) is "
     "worth its cost.",
     remedies=(
-        Remedy(
-            text="Accumulate on the device, and read it now and then: `total += loss.detach()`, "
+        by_hand(
+            "Accumulate on the device, and read it now and then: `total += loss.detach()`, "
             "and `if step % 50 == 0: print(total.item() / 50)`."
         ),
-        Remedy(
-            text="Find where Python waits: `torch.cuda.set_sync_debug_mode('warn')` reports each "
-            "such call.",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Find where Python waits: `torch.cuda.set_sync_debug_mode('warn')` reports each "
+            "such call."
         ),
     ),
     sources=(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, disruptive
+from holdfast.core.findings import Cause
 
 MEMORY_ON_ANOTHER_NODE = Cause(
     code="PERF009",
@@ -20,16 +21,10 @@ MEMORY_ON_ANOTHER_NODE = Cause(
     known_misses="Only the affinity that a rank would inherit is visible, not its binding once it "
     "runs.",
     remedies=(
-        Remedy(
-            text="Show nodes, memory and devices.",
-            command="numactl --hardware; lscpu | grep -i numa",
-            safety=Safety.AUTOMATIC,
-        ),
-        Remedy(
-            text="Bind each rank to the node of its GPU; torchrun of torch 2.9 and later supports "
-            "it.",
-            command="torchrun --numa-binding=node --nproc-per-node=8 SCRIPT",
-            safety=Safety.DISRUPTIVE,
+        automatic("Show nodes, memory and devices.", "numactl --hardware; lscpu | grep -i numa"),
+        disruptive(
+            "Bind each rank to the node of its GPU; torchrun of torch 2.9 and later supports it.",
+            "torchrun --numa-binding=node --nproc-per-node=8 SCRIPT",
         ),
     ),
     sources=(

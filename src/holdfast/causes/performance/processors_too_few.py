@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic, disruptive
+from holdfast.core.findings import Cause
 
 PROCESSORS_TOO_FEW = Cause(
     code="PERF007",
@@ -19,21 +20,14 @@ PROCESSORS_TOO_FEW = Cause(
     known_misses="Threads outnumber workers: OMP_NUM_THREADS times the ranks counts. Processes "
     "that wait for a disk also count as load.",
     remedies=(
-        Remedy(
-            text="Show which cores may be used, and which processes use them.",
-            command="nproc; uptime; top -b -n 1 | head -20",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Show which cores may be used, and which processes use them.",
+            "nproc; uptime; top -b -n 1 | head -20",
         ),
-        Remedy(
-            text="Request more cores per task from the scheduler.",
-            command="sbatch --cpus-per-task=8 job.sh",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Request more cores per task from the scheduler.", "sbatch --cpus-per-task=8 job.sh"
         ),
-        Remedy(
-            text="Use fewer threads per rank.",
-            command="export OMP_NUM_THREADS=1",
-            safety=Safety.DISRUPTIVE,
-        ),
+        disruptive("Use fewer threads per rank.", "export OMP_NUM_THREADS=1"),
     ),
     sources=("Linux: Documentation/scheduler/sched-bwc.rst", "sched_setaffinity(2)"),
 )

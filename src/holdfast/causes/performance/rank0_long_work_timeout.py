@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import by_hand
+from holdfast.core.findings import Cause
 
 RANK0_LONG_WORK_TIMEOUT = Cause(
     code="PERF004",
@@ -22,15 +23,15 @@ RANK0_LONG_WORK_TIMEOUT = Cause(
     known_misses="Work that sleeps (waits for a server) looks like a rank that hangs, unless it "
     "is declared as a phase.",
     remedies=(
-        Remedy(
-            text="Give the work a phase with a budget: `with holdfast.phase('evaluation', "
+        by_hand(
+            "Give the work a phase with a budget: `with holdfast.phase('evaluation', "
             "budget='1h'): ...`."
         ),
-        Remedy(
-            text="Let the others wait in a group with a sufficient timeout: `waiting = "
+        by_hand(
+            "Let the others wait in a group with a sufficient timeout: `waiting = "
             "dist.new_group(backend='gloo', timeout=timedelta(hours=2))`."
         ),
-        Remedy(text="Divide the work between all ranks, or do it before the job starts."),
+        by_hand("Divide the work between all ranks, or do it before the job starts."),
     ),
     sources=("intelligent-machine-learning/dlrover#1727", "ray-project/ray#22349"),
 )

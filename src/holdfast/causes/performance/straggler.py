@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import DRAIN
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import DRAIN, automatic, by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 STRAGGLER = Cause(
@@ -26,14 +26,12 @@ STRAGGLER = Cause(
     echo_in_logs=True,
     treatment=Treatment.SLOW_HOST,
     remedies=(
-        Remedy(
-            text="Compare clocks, temperatures and throttle reasons between hosts.",
-            command="nvidia-smi -q -d CLOCK,TEMPERATURE,PERFORMANCE",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Compare clocks, temperatures and throttle reasons between hosts.",
+            "nvidia-smi -q -d CLOCK,TEMPERATURE,PERFORMANCE",
         ),
-        Remedy(
-            text="Find work that only this rank does, and move it after the step or to another "
-            "process."
+        by_hand(
+            "Find work that only this rank does, and move it after the step or to another process."
         ),
         DRAIN,
     ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import by_hand
+from holdfast.core.findings import Cause
 
 TENSOR_PARALLEL_ACROSS_NODES = Cause(
     code="PERF012",
@@ -20,12 +21,12 @@ TENSOR_PARALLEL_ACROSS_NODES = Cause(
     "node.",
     known_misses="Racks whose NVLink connects many nodes (GB200 NVL72) count as one node here.",
     remedies=(
-        Remedy(
-            text="Limit the tensor-parallel degree to the GPUs of a node, and use pipeline "
+        by_hand(
+            "Limit the tensor-parallel degree to the GPUs of a node, and use pipeline "
             "stages, FSDP, or both between nodes."
         ),
-        Remedy(
-            text="Order ranks so that those of a tensor group are adjacent: the innermost "
+        by_hand(
+            "Order ranks so that those of a tensor group are adjacent: the innermost "
             "dimension of the mesh."
         ),
     ),

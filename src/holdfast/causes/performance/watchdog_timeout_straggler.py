@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import DRAIN
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import DRAIN, by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 WATCHDOG_TIMEOUT_STRAGGLER = Cause(
@@ -27,21 +27,17 @@ WATCHDOG_TIMEOUT_STRAGGLER = Cause(
             "on Rank 2. (world_size=5, timeout=1800)"
         ),
     ),
-    alternatives=(
-        "rank-missing-collective",
-        "network-fabric-fault",
-    ),
+    alternatives=("rank-missing-collective", "network-fabric-fault"),
     may_be_consequence=True,
     echo_in_logs=True,
     treatment=Treatment.SLOW_HOST,
     remedies=(
-        Remedy(
-            text="Set a timeout longer than the longest healthy stall: "
+        by_hand(
+            "Set a timeout longer than the longest healthy stall: "
             "`dist.init_process_group(backend, timeout=timedelta(minutes=30))`."
         ),
-        Remedy(
-            text="Find the reason for the stall on that host: throttling, swap, storage, other "
-            "jobs."
+        by_hand(
+            "Find the reason for the stall on that host: throttling, swap, storage, other jobs."
         ),
         DRAIN,
     ),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import RESTART, WATCH
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import RESTART, WATCH, by_hand
+from holdfast.core.findings import Cause
 
 EXIT_NONZERO = Cause(
     code="PROC009",
@@ -19,17 +19,11 @@ EXIT_NONZERO = Cause(
     "lost connection. 137 and 143 from a wrapper script mean signals 9 and 15.",
     known_misses="os._exit leaves no line. If the script runs in a shell wrapper, the status is "
     "the wrapper's.",
-    alternatives=(
-        "python-exception-on-one-rank",
-        "peer-lost",
-    ),
+    alternatives=("python-exception-on-one-rank", "peer-lost"),
     may_be_consequence=True,
     remedies=(
-        Remedy(text="Read the end of that rank's own log file in the run folder, stderr first."),
-        Remedy(
-            text="Raise an exception instead of calling exit, so that the reason is recorded.",
-            safety=Safety.BY_HAND,
-        ),
+        by_hand("Read the end of that rank's own log file in the run folder, stderr first."),
+        by_hand("Raise an exception instead of calling exit, so that the reason is recorded."),
         WATCH,
         RESTART,
     ),

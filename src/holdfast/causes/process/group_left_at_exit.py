@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
@@ -42,12 +43,12 @@ GROUP_LEFT_AT_EXIT = Cause(
     ),
     treatment=Treatment.CODE,
     remedies=(
-        Remedy(
-            text="Call `dist.destroy_process_group()` as the script's last step, on every rank, "
+        by_hand(
+            "Call `dist.destroy_process_group()` as the script's last step, on every rank, "
             "also when it leaves early (try … finally)."
         ),
-        Remedy(
-            text="The work was already done: check that the last checkpoint is complete instead "
+        by_hand(
+            "The work was already done: check that the last checkpoint is complete instead "
             "of restarting."
         ),
     ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import automatic
+from holdfast.core.findings import Cause
 
 NO_FAILURE = Cause(
     code="PROC000",
@@ -37,10 +38,9 @@ NO_FAILURE = Cause(
         "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default",
     ),
     remedies=(
-        Remedy(
-            text="Nothing to do. To keep the log quiet, destroy the group at the end and set "
-            "device_id: `dist.destroy_process_group()`.",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Nothing to do. To keep the log quiet, destroy the group at the end and set "
+            "device_id: `dist.destroy_process_group()`."
         ),
     ),
     sources=(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import DRAIN, RESTART
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import DRAIN, RESTART, automatic
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
 PEER_LOST = Cause(
@@ -54,9 +54,8 @@ PEER_LOST = Cause(
             ),
             examples=(
                 (
-                    "[rank1]: RuntimeError: "
-                    "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by "
-                    "peer [10.0.0.2]:4711"
+                    "[rank1]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:553] "
+                    "Connection closed by peer [10.0.0.2]:4711"
                 ),
             ),
             counter_examples=(
@@ -95,18 +94,14 @@ PEER_LOST = Cause(
             weighed=True,
         ),
     ),
-    alternatives=(
-        "network-fabric-fault",
-        "host-oom-killed",
-    ),
+    alternatives=("network-fabric-fault", "host-oom-killed"),
     may_be_consequence=True,
     echo_in_logs=True,
     may_recover=True,
     remedies=(
-        Remedy(
-            text="Check what happened to the host: scheduler or cluster records.",
-            command="sacct -j JOB --format=JobID,State,ExitCode,NodeList; kubectl describe pod POD",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Check what happened to the host: scheduler or cluster records.",
+            "sacct -j JOB --format=JobID,State,ExitCode,NodeList; kubectl describe pod POD",
         ),
         DRAIN,
         RESTART,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 PYTHON_EXCEPTION_ALL_RANKS = Cause(
@@ -20,20 +21,16 @@ PYTHON_EXCEPTION_ALL_RANKS = Cause(
     "it is not special.",
     known_misses="If the launcher ended the slower ranks before they raised, only some show it: "
     "then one of them is named, as python-exception-on-one-rank, with the same advice.",
-    alternatives=(
-        "python-exception-on-one-rank",
-        "comm-config-bad",
-    ),
+    alternatives=("python-exception-on-one-rank", "comm-config-bad"),
     may_be_consequence=True,
     may_start_failure=True,
     treatment=Treatment.CODE,
     remedies=(
-        Remedy(
-            text="Reproduce it with one process, where the traceback is not interleaved.",
-            command="holdfast run --standalone --nproc-per-node 1 SCRIPT",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Reproduce it with one process, where the traceback is not interleaved.",
+            "holdfast run --standalone --nproc-per-node 1 SCRIPT",
         ),
-        Remedy(text="Restarting will fail again; fix this line first.", safety=Safety.BY_HAND),
+        by_hand("Restarting will fail again; fix this line first."),
     ),
     sources=("torch: torch/distributed/elastic/multiprocessing/errors/__init__.py",),
 )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import RESTART
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import RESTART, by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 PYTHON_EXCEPTION_ON_ONE_RANK = Cause(
@@ -24,26 +24,19 @@ PYTHON_EXCEPTION_ON_ONE_RANK = Cause(
     known_misses="An exception about the connection itself is an echo and never the root. A rank "
     "that catches the exception and hangs in its handler shows the handler's line. Interleaved "
     "output of many ranks can hide the text; the trace file has all of it.",
-    alternatives=(
-        "python-exception-all-ranks",
-        "model-download-race",
-    ),
+    alternatives=("python-exception-all-ranks", "model-download-race"),
     may_be_consequence=True,
     may_start_failure=True,
     treatment=Treatment.CODE,
     remedies=(
-        Remedy(
-            text="Fix the error in the traceback; it is in the verdict and in that rank's own log "
-            "file."
+        by_hand(
+            "Fix the error in the traceback; it is in the verdict and in that rank's own log file."
         ),
-        Remedy(
-            text="Let torchrun record it too: decorate main with "
+        by_hand(
+            "Let torchrun record it too: decorate main with "
             "`torch.distributed.elastic.multiprocessing.errors.record`."
         ),
         RESTART,
     ),
-    sources=(
-        "mosaicml/llm-foundry#749",
-        "torch: torch/distributed/elastic/multiprocessing/errors",
-    ),
+    sources=("mosaicml/llm-foundry#749", "torch: torch/distributed/elastic/multiprocessing/errors"),
 )

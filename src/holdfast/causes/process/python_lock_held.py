@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import RESTART
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import RESTART, by_hand
+from holdfast.core.findings import Cause
 
 PYTHON_LOCK_HELD = Cause(
     code="PROC013",
@@ -28,15 +28,14 @@ PYTHON_LOCK_HELD = Cause(
     "the lock. A slow read or a lock in a custom extension looks the same while it lasts.",
     may_recover=True,
     remedies=(
-        Remedy(
-            text="Find what it waits for in C++: std::thread::join under ~ProcessGroupGloo is the "
+        by_hand(
+            "Find what it waits for in C++: std::thread::join under ~ProcessGroupGloo is the "
             "known case.",
-            command="py-spy dump --native --pid PID",
+            "py-spy dump --native --pid PID",
         ),
-        Remedy(
-            text="Free the model before the group: train in a function that has returned when "
-            "`dist.destroy_process_group()` is called; or `del model, optimizer` before it.",
-            safety=Safety.BY_HAND,
+        by_hand(
+            "Free the model before the group: train in a function that has returned when "
+            "`dist.destroy_process_group()` is called; or `del model, optimizer` before it."
         ),
         RESTART,
     ),

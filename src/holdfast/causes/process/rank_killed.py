@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import RESTART
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import RESTART, automatic
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
 RANK_KILLED = Cause(
@@ -34,11 +34,10 @@ RANK_KILLED = Cause(
     ),
     may_be_consequence=True,
     remedies=(
-        Remedy(
-            text="Find the sender: the system log of that minute, user-space memory killers, "
+        automatic(
+            "Find the sender: the system log of that minute, user-space memory killers, "
             "cleanup scripts.",
-            command="journalctl --since '10 minutes ago' | grep -iE 'oom|kill|evict'",
-            safety=Safety.AUTOMATIC,
+            "journalctl --since '10 minutes ago' | grep -iE 'oom|kill|evict'",
         ),
         RESTART,
     ),

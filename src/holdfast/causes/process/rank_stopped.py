@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import RESTART
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import RESTART, automatic, by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 RANK_STOPPED = Cause(
@@ -24,12 +24,8 @@ RANK_STOPPED = Cause(
     "looks like a lost host.",
     treatment=Treatment.SUSPECT,
     remedies=(
-        Remedy(text="Resume the process.", command="kill -CONT PID", safety=Safety.BY_HAND),
-        Remedy(
-            text="Check whether a tracer is attached.",
-            command="grep TracerPid /proc/PID/status",
-            safety=Safety.AUTOMATIC,
-        ),
+        by_hand("Resume the process.", "kill -CONT PID"),
+        automatic("Check whether a tracer is attached.", "grep TracerPid /proc/PID/status"),
         RESTART,
     ),
     sources=("benfred/py-spy#390", "man 5 proc", "Linux: cgroup-v2.rst, cgroup.freeze"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import DRAIN
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import DRAIN, automatic, by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 RANK_UNINTERRUPTIBLE_IO = Cause(
@@ -27,14 +27,12 @@ RANK_UNINTERRUPTIBLE_IO = Cause(
     may_recover=True,
     treatment=Treatment.SUSPECT,
     remedies=(
-        Remedy(
-            text="Show what the kernel waits for.",
-            command="cat /proc/PID/wchan; cat /proc/PID/stack; mount | grep -E 'nfs|lustre'",
-            safety=Safety.AUTOMATIC,
+        automatic(
+            "Show what the kernel waits for.",
+            "cat /proc/PID/wchan; cat /proc/PID/stack; mount | grep -E 'nfs|lustre'",
         ),
-        Remedy(
-            text="Repair or remount the file system; copy frequently read data to local storage "
-            "first."
+        by_hand(
+            "Repair or remount the file system; copy frequently read data to local storage first."
         ),
         DRAIN,
     ),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import RESTART
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import RESTART, by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
 SEGFAULT_IN_WORKER = Cause(
@@ -78,23 +78,14 @@ SEGFAULT_IN_WORKER = Cause(
         ),
     ),
     log_examples=("container trainer terminated: Reason: Error, Exit Code:    139",),
-    alternatives=(
-        "gpu-hw-fault",
-        "comm-config-bad",
-    ),
+    alternatives=("gpu-hw-fault", "comm-config-bad"),
     may_be_consequence=True,
     remedies=(
-        Remedy(
-            text="Get the stack of the crash.",
-            command="PYTHONFAULTHANDLER=1 holdfast run SCRIPT",
-            safety=Safety.DISRUPTIVE,
+        disruptive("Get the stack of the crash.", "PYTHONFAULTHANDLER=1 holdfast run SCRIPT"),
+        disruptive(
+            "Keep a core file and open it.", "ulimit -c unlimited; gdb -batch -ex bt python CORE"
         ),
-        Remedy(
-            text="Keep a core file and open it.",
-            command="ulimit -c unlimited; gdb -batch -ex bt python CORE",
-            safety=Safety.DISRUPTIVE,
-        ),
-        Remedy(text="Rebuild native extensions for the installed torch."),
+        by_hand("Rebuild native extensions for the installed torch."),
         RESTART,
     ),
     sources=("Python: faulthandler", "man 7 signal"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
 SIGNAL_SIGTERM_PREEMPTED = Cause(
@@ -111,12 +112,9 @@ SIGNAL_SIGTERM_PREEMPTED = Cause(
     may_be_consequence=True,
     may_start_failure=True,
     remedies=(
-        Remedy(
-            text="Start the job again; it continues from the last checkpoint.",
-            safety=Safety.DISRUPTIVE,
-        ),
-        Remedy(
-            text="Let the scheduler send a signal some minutes ahead, and save on that signal on "
+        disruptive("Start the job again; it continues from the last checkpoint."),
+        by_hand(
+            "Let the scheduler send a signal some minutes ahead, and save on that signal on "
             "all ranks: `#SBATCH --signal=B:USR1@300 --requeue`."
         ),
     ),

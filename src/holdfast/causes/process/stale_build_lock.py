@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import WATCH
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import WATCH, by_hand
+from holdfast.core.findings import Cause
 
 STALE_BUILD_LOCK = Cause(
     code="PROC011",
@@ -23,16 +23,13 @@ STALE_BUILD_LOCK = Cause(
     "may be building right now; only the ranks of this job are checked.",
     may_recover=True,
     remedies=(
-        Remedy(
-            text="Check that no process builds there, and remove the lock.",
-            command="find ${TORCH_EXTENSIONS_DIR:-~/.cache/torch_extensions} -name lock -mmin +10 "
-            "-delete",
-            safety=Safety.BY_HAND,
+        by_hand(
+            "Check that no process builds there, and remove the lock.",
+            "find ${TORCH_EXTENSIONS_DIR:-~/.cache/torch_extensions} -name lock -mmin +10 -delete",
         ),
-        Remedy(
-            text="Build before training, in one process (DeepSpeed: DS_BUILD_OPS=1 at its "
-            "installation), or give each job a separate folder with TORCH_EXTENSIONS_DIR.",
-            safety=Safety.BY_HAND,
+        by_hand(
+            "Build before training, in one process (DeepSpeed: DS_BUILD_OPS=1 at its "
+            "installation), or give each job a separate folder with TORCH_EXTENSIONS_DIR."
         ),
         WATCH,
     ),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import WATCH
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import WATCH, by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 STALLED_OUTSIDE_COLLECTIVES = Cause(
@@ -29,16 +29,13 @@ STALLED_OUTSIDE_COLLECTIVES = Cause(
     may_recover=True,
     treatment=Treatment.SUSPECT,
     remedies=(
-        Remedy(
-            text="Add a timeout to the call at that line, and let it fail with a warning: "
+        by_hand(
+            "Add a timeout to the call at that line, and let it fail with a warning: "
             "training is over."
         ),
-        Remedy(
-            text="Make helper threads daemons, or end them before the script ends.",
-            safety=Safety.BY_HAND,
-        ),
-        Remedy(
-            text="If the wait is intended, raise the limit: HOLDFAST_ALONE_S=7200, or "
+        by_hand("Make helper threads daemons, or end them before the script ends."),
+        by_hand(
+            "If the wait is intended, raise the limit: HOLDFAST_ALONE_S=7200, or "
             '`holdfast.phase("upload", budget="2h")` around it.'
         ),
         WATCH,

@@ -70,10 +70,7 @@ COLLECTIVE_MISMATCH = Cause(
             ),
         ),
     ),
-    alternatives=(
-        "rank-missing-collective",
-        "segfault-in-worker",
-    ),
+    alternatives=("rank-missing-collective", "segfault-in-worker"),
     treatment=Treatment.CODE,
     remedies=(SAME_LINE, COMPARE_SEQUENCES, RESTART),
     sources=(

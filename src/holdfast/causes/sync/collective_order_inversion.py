@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import RESTART
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import RESTART, by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 COLLECTIVE_ORDER_INVERSION = Cause(
@@ -27,11 +27,11 @@ COLLECTIVE_ORDER_INVERSION = Cause(
     "named. A cycle through a lock or a queue in Python is only partly visible.",
     treatment=Treatment.CODE,
     remedies=(
-        Remedy(
-            text="Enter the groups in the same order on all ranks: iterate over sorted keys, "
+        by_hand(
+            "Enter the groups in the same order on all ranks: iterate over sorted keys, "
             "never over a set."
         ),
-        Remedy(text="Issue all collectives from one thread."),
+        by_hand("Issue all collectives from one thread."),
         RESTART,
     ),
     sources=(

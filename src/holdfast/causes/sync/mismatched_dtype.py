@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import COMPARE_SEQUENCES, SAME_LINE
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import COMPARE_SEQUENCES, SAME_LINE, by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 MISMATCHED_DTYPE = Cause(
@@ -25,8 +25,8 @@ MISMATCHED_DTYPE = Cause(
     "only if nothing else is known. Equal widths leave no trace but wrong values.",
     treatment=Treatment.CODE,
     remedies=(
-        Remedy(
-            text="Set the dtype where the tensor is created: `torch.tensor(value, "
+        by_hand(
+            "Set the dtype where the tensor is created: `torch.tensor(value, "
             "dtype=torch.float32, device=device)`."
         ),
         SAME_LINE,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import COMPARE_SEQUENCES, RESTART, SAME_LINE
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import COMPARE_SEQUENCES, RESTART, SAME_LINE, by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 MISMATCHED_OPERATION = Cause(
@@ -26,8 +26,8 @@ MISMATCHED_OPERATION = Cause(
     treatment=Treatment.CODE,
     remedies=(
         SAME_LINE,
-        Remedy(
-            text="Call the same collectives in both branches, or decide on one rank and broadcast "
+        by_hand(
+            "Call the same collectives in both branches, or decide on one rank and broadcast "
             "the decision."
         ),
         COMPARE_SEQUENCES,

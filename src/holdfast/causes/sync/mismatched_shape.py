@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import SAME_LINE
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import SAME_LINE, by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 MISMATCHED_SHAPE = Cause(
@@ -27,15 +27,14 @@ MISMATCHED_SHAPE = Cause(
     "shape are harmless and not reported.",
     treatment=Treatment.CODE,
     remedies=(
-        Remedy(
-            text="Agree on the size first, pad to it, and cut afterwards: "
+        by_hand(
+            "Agree on the size first, pad to it, and cut afterwards: "
             "`dist.all_reduce(length, op=dist.ReduceOp.MAX)`."
         ),
         SAME_LINE,
-        Remedy(
-            text="Distrust values reduced since the sizes first differed; go back to an earlier "
-            "checkpoint.",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "Distrust values reduced since the sizes first differed; go back to an earlier "
+            "checkpoint."
         ),
     ),
     sources=("huggingface/accelerate#167", "torch 2.13.0 with gloo, measured"),

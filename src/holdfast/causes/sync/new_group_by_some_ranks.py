@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 NEW_GROUP_BY_SOME_RANKS = Cause(
@@ -25,18 +26,16 @@ NEW_GROUP_BY_SOME_RANKS = Cause(
     "collective in them, and rank-missing-collective may be named.",
     treatment=Treatment.CODE,
     remedies=(
-        Remedy(
-            text="Call new_group on all ranks, for all groups, in the same order; keep the one "
-            "that this rank belongs to: `groups = [dist.new_group(members) for members in "
-            "all_members]`."
+        by_hand(
+            "Call new_group on all ranks, for all groups, in the same order; keep the one that "
+            "this rank belongs to: `groups = [dist.new_group(members) for members in all_members]`."
         ),
-        Remedy(
-            text="Or let only the members call it, all of them: `dist.new_group(members, "
+        by_hand(
+            "Or let only the members call it, all of them: `dist.new_group(members, "
             "use_local_synchronization=True)`."
         ),
-        Remedy(
-            text="Pass timeout=... to each new_group; it does not inherit the default group's "
-            "timeout."
+        by_hand(
+            "Pass timeout=... to each new_group; it does not inherit the default group's timeout."
         ),
     ),
     sources=("pytorch/pytorch#25390", "torch.distributed.new_group"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import RESTART
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import RESTART, by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 P2P_WITHOUT_PARTNER = Cause(
@@ -25,11 +25,11 @@ P2P_WITHOUT_PARTNER = Cause(
     "for it.",
     treatment=Treatment.CODE,
     remedies=(
-        Remedy(
-            text="Post both directions together, so that the order does not matter: `for work in "
+        by_hand(
+            "Post both directions together, so that the order does not matter: `for work in "
             "dist.batch_isend_irecv([send_op, recv_op]): work.wait()`."
         ),
-        Remedy(text="Use the same condition for sending and receiving, known to both ranks."),
+        by_hand("Use the same condition for sending and receiving, known to both ranks."),
         RESTART,
     ),
     sources=("NVIDIA/nccl#479", "NVIDIA/nccl#784"),

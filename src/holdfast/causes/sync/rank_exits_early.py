@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import RESTART
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import RESTART, by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 RANK_EXITS_EARLY = Cause(
@@ -26,11 +26,11 @@ RANK_EXITS_EARLY = Cause(
     may_be_consequence=True,
     treatment=Treatment.CODE,
     remedies=(
-        Remedy(
-            text="Decide on all ranks: reduce the stop flag, and leave in the same step: "
+        by_hand(
+            "Decide on all ranks: reduce the stop flag, and leave in the same step: "
             "`dist.all_reduce(stop, op=dist.ReduceOp.MAX)`."
         ),
-        Remedy(text="Let rank 0 measure the time budget and broadcast the decision."),
+        by_hand("Let rank 0 measure the time budget and broadcast the decision."),
         RESTART,
     ),
     sources=("isi-nlp/rtg#11", "pytorch/pytorch#83289"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import COMPARE_SEQUENCES
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import COMPARE_SEQUENCES, by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 RANK_GUARDED_COLLECTIVE = Cause(
@@ -28,16 +28,15 @@ RANK_GUARDED_COLLECTIVE = Cause(
     "next one, nothing stops: see silent-corruption-by-misaligned-collectives.",
     treatment=Treatment.CODE,
     remedies=(
-        Remedy(
-            text="Move the collective out of the branch: all ranks call it, only rank 0 uses the "
-            "result."
+        by_hand(
+            "Move the collective out of the branch: all ranks call it, only rank 0 uses the result."
         ),
-        Remedy(
-            text="On rank 0 use the unwrapped model, whose forward pass has no collective (DDP; "
+        by_hand(
+            "On rank 0 use the unwrapped model, whose forward pass has no collective (DDP; "
             "not FSDP): `model.module(batch)`."
         ),
-        Remedy(
-            text="When saving a sharded model, call the save on every rank; the library lets one "
+        by_hand(
+            "When saving a sharded model, call the save on every rank; the library lets one "
             "rank write."
         ),
         COMPARE_SEQUENCES,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import RESTART
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import RESTART, by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
@@ -47,21 +47,18 @@ RANK_MISSING_COLLECTIVE = Cause(
             "Timeout waiting for key: default_pg/0/0 after 1800000 ms"
         ),
     ),
-    alternatives=(
-        "uneven-inputs",
-        "watchdog-timeout-straggler",
-    ),
+    alternatives=("uneven-inputs", "watchdog-timeout-straggler"),
     may_be_consequence=True,
     echo_in_logs=True,
     may_recover=True,
     treatment=Treatment.SUSPECT,
     remedies=(
-        Remedy(
-            text="Add a timeout to the blocking call at this line, and propagate the failure to "
+        by_hand(
+            "Add a timeout to the blocking call at this line, and propagate the failure to "
             "the other ranks."
         ),
-        Remedy(
-            text="If the rank may take that long, give the work a phase with a budget: `with "
+        by_hand(
+            "If the rank may take that long, give the work a phase with a budget: `with "
             "holdfast.phase('evaluation', budget='20m'): ...`."
         ),
         RESTART,

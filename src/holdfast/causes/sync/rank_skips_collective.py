@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import RESTART
-from holdfast.core.findings import Cause, Remedy, Safety
+from holdfast.causes.remedies import RESTART, by_hand, disruptive
+from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
 RANK_SKIPS_COLLECTIVE = Cause(
@@ -27,18 +27,15 @@ RANK_SKIPS_COLLECTIVE = Cause(
     "the step of the skip is unknown.",
     treatment=Treatment.CODE,
     remedies=(
-        Remedy(
-            text="Skip on all ranks or on none: share the failure first: `dist.all_reduce(failed, "
+        by_hand(
+            "Skip on all ranks or on none: share the failure first: `dist.all_reduce(failed, "
             "op=dist.ReduceOp.MAX)`."
         ),
-        Remedy(
-            text="Do not swallow the exception: let it end the rank, and let the launcher restart "
+        by_hand(
+            "Do not swallow the exception: let it end the rank, and let the launcher restart "
             "the job."
         ),
-        Remedy(
-            text="Distrust everything trained since the skip; go back to an earlier checkpoint.",
-            safety=Safety.DISRUPTIVE,
-        ),
+        disruptive("Distrust everything trained since the skip; go back to an earlier checkpoint."),
         RESTART,
     ),
     sources=(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import by_hand
+from holdfast.core.findings import Cause
 
 RESULT_USED_TOO_EARLY = Cause(
     code="SYNC014",
@@ -22,11 +23,11 @@ RESULT_USED_TOO_EARLY = Cause(
     known_misses="A small collective mostly completes in time, so tests pass. A device-wide wait "
     "(torch.cuda.synchronize) hides the fault.",
     remedies=(
-        Remedy(
-            text="Keep the handle and wait before the buffer is used: `work = dist.all_reduce(x, "
+        by_hand(
+            "Keep the handle and wait before the buffer is used: `work = dist.all_reduce(x, "
             "async_op=True); ...; work.wait()`."
         ),
-        Remedy(text="If no work overlaps with it, remove async_op."),
+        by_hand("If no work overlaps with it, remove async_op."),
     ),
     sources=(
         "torch.distributed: Synchronous and asynchronous collective operations",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.causes.remedies import WATCH
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import WATCH, by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
@@ -41,19 +41,14 @@ STORE_WAIT = Cause(
             weighed=True,
         ),
     ),
-    alternatives=(
-        "master-unreachable",
-        "rank-missing-collective",
-    ),
+    alternatives=("master-unreachable", "rank-missing-collective"),
     echo_in_logs=True,
     may_recover=True,
     treatment=Treatment.SUSPECT,
     remedies=(
-        Remedy(
-            text="Check the missing rank: is it started, alive, and does it reach the same call?"
-        ),
-        Remedy(
-            text="If a slow start is normal here, raise the timeout: "
+        by_hand("Check the missing rank: is it started, alive, and does it reach the same call?"),
+        by_hand(
+            "If a slow start is normal here, raise the timeout: "
             "`dist.init_process_group(backend, timeout=timedelta(minutes=60))`."
         ),
         WATCH,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Cause, Remedy
+from holdfast.causes.remedies import by_hand
+from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
@@ -41,22 +42,19 @@ UNEVEN_INPUTS = Cause(
             ),
         ),
     ),
-    alternatives=(
-        "rank-missing-collective",
-        "watchdog-timeout-straggler",
-    ),
+    alternatives=("rank-missing-collective", "watchdog-timeout-straggler"),
     treatment=Treatment.CODE,
     remedies=(
-        Remedy(
-            text="Give every rank the same number of batches: `DataLoader(..., "
+        by_hand(
+            "Give every rank the same number of batches: `DataLoader(..., "
             "sampler=DistributedSampler(dataset, drop_last=True), drop_last=True)`."
         ),
-        Remedy(
-            text="Or let finished ranks shadow the others' collectives (DDP only, not for models "
+        by_hand(
+            "Or let finished ranks shadow the others' collectives (DDP only, not for models "
             "with collectives in forward): `with model.join(): ...`."
         ),
-        Remedy(
-            text="For iterable data agree on the smallest number of batches with one all-reduce "
+        by_hand(
+            "For iterable data agree on the smallest number of batches with one all-reduce "
             "before the loop."
         ),
     ),

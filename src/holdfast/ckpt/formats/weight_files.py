@@ -201,9 +201,7 @@ def _read_without_index(folder: Path, name: str, weights: ModelWeights) -> None:
                 file = f"{stem}-{number:05}-of-{count:05}.{suffix}"
                 weights.problems.append(
                     FileProblem(
-                        kind="missing",
-                        file=file,
-                        why="implied by the names of the other shards",
+                        kind="missing", file=file, why="implied by the names of the other shards"
                     )
                 )
 

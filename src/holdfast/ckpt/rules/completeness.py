@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.causes import by_name
 from holdfast.causes.checkpoint.checkpoint_corrupt import CHECKPOINT_CORRUPT
 from holdfast.causes.checkpoint.checkpoint_half_written import CHECKPOINT_HALF_WRITTEN
 from holdfast.causes.checkpoint.checkpoint_runs_code import CHECKPOINT_RUNS_CODE
@@ -42,8 +41,7 @@ def judge_completeness(survey: CheckpointSurvey) -> Iterator[Finding]:
     yield from _incomplete_tensors(survey)
     if not survey.tensors and not problems:
         message = f"{survey.contents.root} contains no tensors; nothing to verify"
-        cause, subject = CHECKPOINT_CORRUPT, Subject(file=survey.contents.root)
-        yield make_finding(cause, message, level=Level.UNKNOWN, subject=subject)
+        yield survey_finding(survey, CHECKPOINT_CORRUPT, message, level=Level.UNKNOWN)
 
 
 def refused_pickle(root: str, file: str, names: Sequence[str], why: str = "") -> Finding:
@@ -73,6 +71,35 @@ def list_names(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_NAMES]) + (f" and {more:,} more" if more > 0 else "")
 
 
+def full_path(survey: CheckpointSurvey, file: str) -> str:
+    """Return the path of a file of the checkpoint; '' is the checkpoint itself."""
+    return f"{survey.contents.root}/{file}" if file else survey.contents.root
+
+
+def survey_fact(
+    survey: CheckpointSurvey, text: str, file: str = "", rank: int | None = None
+) -> Fact:
+    """Return a fact about a file of the checkpoint, or about all of it."""
+    return Fact(text=text, origin=full_path(survey, file), rank=rank)
+
+
+def survey_finding(
+    survey: CheckpointSurvey,
+    cause: Cause,
+    message: str,
+    facts: tuple[Fact, ...] = (),
+    *,
+    level: Level = Level.ERROR,
+    rank: int | None = None,
+    confidence: float = 1.0,
+) -> Finding:
+    """Return a finding about the checkpoint."""
+    subject = Subject(file=survey.contents.root, rank=rank)
+    return make_finding(
+        cause, message, level=level, subject=subject, evidence=facts, confidence=confidence
+    )
+
+
 def _problems_finding(
     survey: CheckpointSurvey, problems: Sequence[FileProblem], what: str
 ) -> Finding:
@@ -84,27 +111,22 @@ def _problems_finding(
     if latest is not None:
         message += f"; {latest.file} still points to this checkpoint"
         message += f"; {latest.complete_tag} is complete" if latest.complete_tag else ""
-    cause = (
-        CHECKPOINT_HALF_WRITTEN.name
-        if latest is not None and what == "missing"
-        else CHECKPOINT_CORRUPT.name
-    )
-    return _finding(by_name(cause), survey, message, _problem_facts(survey, problems), problems)
+    interrupted = latest is not None and what == "missing"
+    cause = CHECKPOINT_HALF_WRITTEN if interrupted else CHECKPOINT_CORRUPT
+    return _files_finding(survey, cause, message, problems)
 
 
 def _mixed_saves_finding(survey: CheckpointSurvey, problems: Sequence[FileProblem]) -> Finding:
     message = f"{survey.contents.root} mixes files of different saves: "
     message += f"{problems[0].why}{_writer_ranks(problems)}"
-    return _finding(
-        CHECKPOINT_HALF_WRITTEN, survey, message, _problem_facts(survey, problems), problems
-    )
+    return _files_finding(survey, CHECKPOINT_HALF_WRITTEN, message, problems)
 
 
 def _inconclusive_finding(survey: CheckpointSurvey, problem: FileProblem) -> Finding:
     """Return the finding for complete files that do not say what they contain."""
-    message = f"{_full_path(survey, problem.file)} cannot be verified: {problem.why}"
-    subject = Subject(file=survey.contents.root, rank=problem.rank)
-    return make_finding(CHECKPOINT_TENSOR_INCOMPLETE, message, level=Level.UNKNOWN, subject=subject)
+    message = f"{full_path(survey, problem.file)} cannot be verified: {problem.why}"
+    cause = CHECKPOINT_TENSOR_INCOMPLETE
+    return survey_finding(survey, cause, message, level=Level.UNKNOWN, rank=problem.rank)
 
 
 def _unreadable_files(survey: CheckpointSurvey, reported: set[str]) -> Iterator[Finding]:
@@ -113,10 +135,8 @@ def _unreadable_files(survey: CheckpointSurvey, reported: set[str]) -> Iterator[
         files = list(broken)
         message = f"{pluralize(len(files), 'file')} of {survey.contents.root} cannot be read: "
         message += f"{list_names(files)}: "
-        facts = tuple(
-            Fact(text=why, origin=_full_path(survey, file)) for file, why in broken.items()
-        )
-        yield _finding(CHECKPOINT_CORRUPT, survey, message + broken[files[0]], facts, ())
+        facts = tuple(survey_fact(survey, why, file) for file, why in broken.items())
+        yield survey_finding(survey, CHECKPOINT_CORRUPT, message + broken[files[0]], facts)
 
 
 def _changed_bytes(survey: CheckpointSurvey) -> Iterator[Finding]:
@@ -127,21 +147,19 @@ def _changed_bytes(survey: CheckpointSurvey) -> Iterator[Finding]:
             )
         )
         files = list(dict.fromkeys(mismatch.file for mismatch in survey.wrong))
-        paths = [_full_path(survey, file) for file in files]
+        paths = [full_path(survey, file) for file in files]
         message = f"data was modified after it was written: {list_names(paths)}"
         message += (
             f": {list_names(keys)}"
             if keys
             else f": {list_names([mismatch.record for mismatch in survey.wrong])}"
         )
+        what = "CRC32 of {} does not match the stored checksum"
         facts = tuple(
-            Fact(
-                text=f"CRC32 of {mismatch.record} does not match the stored checksum",
-                origin=_full_path(survey, mismatch.file),
-            )
+            survey_fact(survey, what.format(mismatch.record), mismatch.file)
             for mismatch in survey.wrong
         )
-        yield _finding(CHECKPOINT_CORRUPT, survey, message, facts, ())
+        yield survey_finding(survey, CHECKPOINT_CORRUPT, message, facts)
 
 
 def _incomplete_tensors(survey: CheckpointSurvey) -> Iterator[Finding]:
@@ -152,54 +170,34 @@ def _incomplete_tensors(survey: CheckpointSurvey) -> Iterator[Finding]:
     }
     if bad:
         facts = tuple(
-            Fact(
-                text=f"{describe_tensor(key)}: {coverage.missing:,} elements missing, "
+            survey_fact(
+                survey,
+                f"{describe_tensor(key)}: {coverage.missing:,} elements missing, "
                 f"{pluralize(len(coverage.outside), 'shard')} out of bounds",
-                origin=survey.contents.root,
             )
             for key, coverage in bad.items()
         )
         names = [describe_tensor(key) for key in bad]
         message = f"the shards do not cover {pluralize(len(bad), 'tensor')}: {list_names(names)}"
-        yield _finding(CHECKPOINT_TENSOR_INCOMPLETE, survey, message, facts, ())
+        yield survey_finding(survey, CHECKPOINT_TENSOR_INCOMPLETE, message, facts)
     if unchecked := [
         describe_tensor(key) for key, coverage in survey.covers.items() if not coverage.judged
     ]:
         message = f"shard coverage was not checked for {list_names(unchecked)}"
-        cause = CHECKPOINT_TENSOR_INCOMPLETE
-        yield make_finding(
-            cause, message, level=Level.UNKNOWN, subject=Subject(file=survey.contents.root)
-        )
+        yield survey_finding(survey, CHECKPOINT_TENSOR_INCOMPLETE, message, level=Level.UNKNOWN)
 
 
-def _finding(
-    cause: Cause,
-    survey: CheckpointSurvey,
-    message: str,
-    facts: tuple[Fact, ...],
-    problems: Sequence[FileProblem],
+def _files_finding(
+    survey: CheckpointSurvey, cause: Cause, message: str, problems: Sequence[FileProblem]
 ) -> Finding:
-    rank = problems[0].rank if len(problems) == 1 else None
-    return make_finding(
-        cause, message, subject=Subject(file=survey.contents.root, rank=rank), evidence=facts
-    )
-
-
-def _problem_facts(survey: CheckpointSurvey, problems: Sequence[FileProblem]) -> tuple[Fact, ...]:
-    return tuple(
-        Fact(
-            text=f"{problem.kind}: {problem.why}",
-            origin=_full_path(survey, problem.file),
-            rank=problem.rank,
-        )
+    facts = tuple(
+        survey_fact(survey, f"{problem.kind}: {problem.why}", problem.file, problem.rank)
         for problem in problems
     )
+    rank = problems[0].rank if len(problems) == 1 else None
+    return survey_finding(survey, cause, message, facts, rank=rank)
 
 
 def _writer_ranks(problems: Sequence[FileProblem]) -> str:
     ranks = sorted({problem.rank for problem in problems if problem.rank is not None})
     return f" (written by {describe_ranks(ranks)})" if ranks else ""
-
-
-def _full_path(survey: CheckpointSurvey, file: str) -> str:
-    return f"{survey.contents.root}/{file}" if file else survey.contents.root

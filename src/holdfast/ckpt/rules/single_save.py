@@ -13,10 +13,10 @@ from collections.abc import Iterator
 
 from holdfast.causes.checkpoint.checkpoint_half_written import CHECKPOINT_HALF_WRITTEN
 from holdfast.ckpt.contents import CheckpointFormat
-from holdfast.ckpt.rules.completeness import list_names
+from holdfast.ckpt.rules.completeness import list_names, survey_fact, survey_finding
 from holdfast.ckpt.verify.mixed_saves import WriteTimes
 from holdfast.ckpt.verify.survey import CheckpointSurvey
-from holdfast.core.findings import Fact, Finding, Level, Subject, Unknown, make_finding
+from holdfast.core.findings import Fact, Finding, Level, Unknown
 from holdfast.core.text import format_duration
 
 #: Formats whose files all ranks write at once; other formats may write hours apart.
@@ -65,7 +65,7 @@ def judge_single_save(survey: CheckpointSurvey) -> Iterator[Finding]:
         )
         root = survey.contents.root
         message = f"the optimizer state in {root} has parameters at different steps: {steps}"
-        yield _finding(survey, message, (_fact(survey, message),), 0.5, Level.WARNING)
+        yield _finding(survey, message, (survey_fact(survey, message),), 0.5, Level.WARNING)
 
 
 def _mixed_saves_finding(
@@ -76,32 +76,24 @@ def _mixed_saves_finding(
     message += f"{format_duration(times.pause_s)} after {list_names(times.before)}: "
     message += "files of two saves, the later one unfinished"
     facts = [
-        _fact(survey, f"last written at {times.began:.1f} (Unix time)", times.before[-1]),
-        _fact(survey, f"written from {times.resumed:.1f} on", times.after[0]),
+        survey_fact(survey, f"last written at {times.began:.1f} (Unix time)", times.before[-1]),
+        survey_fact(survey, f"written from {times.resumed:.1f} on", times.after[0]),
     ]
     if times.old_index:
         facts.append(
-            _fact(survey, "written last in this format, but older than those files", times.index)
+            survey_fact(
+                survey, "written last in this format, but older than those files", times.index
+            )
         )
     if len(survey.steps) > 1:
-        facts.append(_fact(survey, f"optimizer steps {', '.join(map(str, sorted(survey.steps)))}"))
+        facts.append(
+            survey_fact(survey, f"optimizer steps {', '.join(map(str, sorted(survey.steps)))}")
+        )
     return _finding(survey, message, tuple(facts), confidence, level)
-
-
-def _fact(survey: CheckpointSurvey, text: str, file: str = "") -> Fact:
-    return Fact(
-        text=text, origin=f"{survey.contents.root}/{file}" if file else survey.contents.root
-    )
 
 
 def _finding(
     survey: CheckpointSurvey, message: str, facts: tuple[Fact, ...], confidence: float, level: Level
 ) -> Finding:
-    return make_finding(
-        CHECKPOINT_HALF_WRITTEN,
-        message,
-        level=level,
-        subject=Subject(file=survey.contents.root),
-        evidence=facts,
-        confidence=confidence,
-    )
+    cause = CHECKPOINT_HALF_WRITTEN
+    return survey_finding(survey, cause, message, facts, level=level, confidence=confidence)

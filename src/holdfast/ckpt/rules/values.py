@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from holdfast.causes import by_name
 from holdfast.causes.checkpoint.checkpoint_copies_differ import CHECKPOINT_COPIES_DIFFER
 from holdfast.causes.checkpoint.checkpoint_numbers_not_finite import CHECKPOINT_NUMBERS_NOT_FINITE
 from holdfast.causes.checkpoint.checkpoint_weights_all_zero import CHECKPOINT_WEIGHTS_ALL_ZERO
-from holdfast.ckpt.rules.completeness import describe_tensor, list_names
+from holdfast.ckpt.rules.completeness import (
+    describe_tensor,
+    list_names,
+    survey_fact,
+    survey_finding,
+)
 from holdfast.ckpt.verify.replicas import ReplicaPair
 from holdfast.ckpt.verify.survey import CheckpointSurvey, Key
 from holdfast.ckpt.verify.values import ValueCounts
-from holdfast.core.findings import Fact, Finding, Level, Subject, Unknown, make_finding
+from holdfast.core.findings import Fact, Finding, Level, Unknown
 from holdfast.core.text import pluralize
 
 #: A smaller shard may be zero legitimately (padding, an embedding row never used).
@@ -36,7 +40,7 @@ def _non_finite(survey: CheckpointSurvey, counts: Mapping[Key, ValueCounts]) -> 
     }
     if bad:
         facts = tuple(
-            _fact(survey, f"{describe_tensor(key)}: {_describe_counts(counted)}")
+            survey_fact(survey, f"{describe_tensor(key)}: {_describe_counts(counted)}")
             for key, counted in bad.items()
         )
         message = (
@@ -48,7 +52,7 @@ def _non_finite(survey: CheckpointSurvey, counts: Mapping[Key, ValueCounts]) -> 
                 for key, counted in bad.items()
             ]
         )
-        yield _finding(survey, CHECKPOINT_NUMBERS_NOT_FINITE.name, message, facts)
+        yield survey_finding(survey, CHECKPOINT_NUMBERS_NOT_FINITE, message, facts)
 
 
 def _is_mask(survey: CheckpointSurvey, key: Key, counts: ValueCounts) -> bool:
@@ -78,23 +82,17 @@ def _zero_weights(survey: CheckpointSurvey, counts: Mapping[Key, ValueCounts]) -
         if len(survey.contents.tensors[key[1]].shape) > 1 and weights[key].elements > 1
     ]
     facts = tuple(
-        _fact(survey, f"{describe_tensor(key)}: {weights[key].elements:,} zeros") for key in large
+        survey_fact(survey, f"{describe_tensor(key)}: {weights[key].elements:,} zeros")
+        for key in large
     )
     if len(weights) > 1 and len(zero) == len(weights):
         message = f"every weight of {survey.contents.root} is all zeros"
-        yield _finding(survey, CHECKPOINT_WEIGHTS_ALL_ZERO.name, message, facts)
+        yield survey_finding(survey, CHECKPOINT_WEIGHTS_ALL_ZERO, message, facts)
     elif large:
         verb = "is" if len(large) == 1 else "are"
         message = f"{pluralize(len(large), 'weight')} of {survey.contents.root} {verb} all zeros: "
         message += list_names([describe_tensor(key) for key in large])
-        yield _finding(
-            survey,
-            CHECKPOINT_WEIGHTS_ALL_ZERO.name,
-            message,
-            facts,
-            level=Level.WARNING,
-            confidence=0.6,
-        )
+        yield _zeros_warning(survey, message, facts, 0.6)
     yield from _zero_scalars(
         survey, [key for key in zero if not survey.contents.tensors[key[1]].shape], weights
     )
@@ -113,15 +111,8 @@ def _zero_scalars(
     ):
         message = "every scalar tensor is 0.0, which is what torch's consolidation produces: "
         message += list_names([name for _, name in zero])
-        facts = tuple(_fact(survey, f"{key[1]} is 0.0") for key in zero)
-        yield _finding(
-            survey,
-            CHECKPOINT_WEIGHTS_ALL_ZERO.name,
-            message,
-            facts,
-            level=Level.WARNING,
-            confidence=0.5,
-        )
+        facts = tuple(survey_fact(survey, f"{key[1]} is 0.0") for key in zero)
+        yield _zeros_warning(survey, message, facts, 0.5)
 
 
 def _zero_moments(survey: CheckpointSurvey, counts: Mapping[Key, ValueCounts]) -> Iterator[Finding]:
@@ -136,15 +127,8 @@ def _zero_moments(survey: CheckpointSurvey, counts: Mapping[Key, ValueCounts]) -
     ):
         root, steps = survey.contents.root, max(survey.steps)
         message = f"the optimizer of {root} is at step {steps:,}, but all its moments are 0"
-        facts = (_fact(survey, f"exp_avg_sq of {len(moments):,} parameters is all zeros"),)
-        yield _finding(
-            survey,
-            CHECKPOINT_WEIGHTS_ALL_ZERO.name,
-            message,
-            facts,
-            level=Level.WARNING,
-            confidence=0.7,
-        )
+        facts = (survey_fact(survey, f"exp_avg_sq of {len(moments):,} parameters is all zeros"),)
+        yield _zeros_warning(survey, message, facts, 0.7)
 
 
 def _zero_shards(survey: CheckpointSurvey) -> Iterator[Finding]:
@@ -161,7 +145,7 @@ def _zero_shards(survey: CheckpointSurvey) -> Iterator[Finding]:
         names = list(dict.fromkeys(describe_tensor(zero.key) for zero in shards))
         message = f"the shard of {list_names(names)} in {list_names(files)} is all zeros, "
         facts = tuple(
-            _fact(
+            survey_fact(
                 survey,
                 f"{describe_tensor(zero.key)}: {zero.shard.numel:,} zeros "
                 f"from {list(zero.shard.start)} on",
@@ -170,14 +154,7 @@ def _zero_shards(survey: CheckpointSurvey) -> Iterator[Finding]:
             for zero in shards
         )
         message += "the rest of the tensor is not"
-        yield _finding(
-            survey,
-            CHECKPOINT_WEIGHTS_ALL_ZERO.name,
-            message,
-            facts,
-            level=Level.WARNING,
-            confidence=0.8,
-        )
+        yield _zeros_warning(survey, message, facts, 0.8)
 
 
 _MESSAGES = {
@@ -196,14 +173,14 @@ def _differing_replicas(survey: CheckpointSurvey) -> Iterator[Finding]:
             names = list_names(list(dict.fromkeys(replica.name for replica in bad)))
             number = sum(replica.kind == kind for replica in survey.copies)
             facts = tuple(
-                _fact(
+                survey_fact(
                     survey, _describe_replica(replica), replica.files[-1] if replica.files else ""
                 )
                 for replica in bad
             )
             message = f"{sentence.format(names=names)} "
             message += f"({len(bad):,} of {number:,} pairs in {survey.contents.root})"
-            yield _finding(survey, CHECKPOINT_COPIES_DIFFER.name, message, facts)
+            yield survey_finding(survey, CHECKPOINT_COPIES_DIFFER, message, facts)
 
 
 def _values_differ(replica: ReplicaPair) -> bool:
@@ -233,26 +210,8 @@ def _shape(survey: CheckpointSurvey, key: Key) -> tuple[int, ...]:
     return tensors[key[1]].shape
 
 
-def _fact(survey: CheckpointSurvey, text: str, file: str = "") -> Fact:
-    return Fact(
-        text=text, origin=f"{survey.contents.root}/{file}" if file else survey.contents.root
-    )
-
-
-def _finding(
-    survey: CheckpointSurvey,
-    name: str,
-    message: str,
-    facts: tuple[Fact, ...],
-    *,
-    level: Level = Level.ERROR,
-    confidence: float = 1.0,
+def _zeros_warning(
+    survey: CheckpointSurvey, message: str, facts: tuple[Fact, ...], confidence: float
 ) -> Finding:
-    return make_finding(
-        by_name(name),
-        message,
-        level=level,
-        subject=Subject(file=survey.contents.root),
-        evidence=facts,
-        confidence=confidence,
-    )
+    cause, level = CHECKPOINT_WEIGHTS_ALL_ZERO, Level.WARNING
+    return survey_finding(survey, cause, message, facts, level=level, confidence=confidence)

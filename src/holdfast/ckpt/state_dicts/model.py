@@ -13,16 +13,10 @@ from holdfast.ckpt.state_dicts.values import TorchSource
 from holdfast.core.errors import CheckpointUnreadable
 
 #: Common keys of a model's state_dict, most common first.
-KEYS = (
-    "model",
-    "state_dict",
-    "model_state_dict",
-    "module",
-    "model_state",
-    "net",
-    "network",
-    "weights",
-    "params",
+KEYS = tuple(
+    """
+    model state_dict model_state_dict module model_state net network weights params
+    """.split()
 )
 _MAX_DEPTH = 40
 

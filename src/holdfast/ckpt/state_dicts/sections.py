@@ -34,14 +34,10 @@ OPTIMIZER_WORDS = frozenset(
         "optimizer_states",
     }
 )
-_STEP_WORDS = (
-    "step",
-    "global_step",
-    "iteration",
-    "steps",
-    "global_steps",
-    "current_step",
-    "num_steps",
+_STEP_WORDS = tuple(
+    """
+    step global_step iteration steps global_steps current_step num_steps
+    """.split()
 )
 
 _MAX_GROUPS = 1 << 16

@@ -20,12 +20,7 @@ from msgspec.structs import replace
 
 from holdfast.core import trace_file
 from holdfast.core.findings import Unknown
-from holdfast.core.rank_table import (
-    ProcessState,
-    RankState,
-    SourceLine,
-    ThreadStack,
-)
+from holdfast.core.rank_table import ProcessState, RankState, SourceLine, ThreadStack
 from holdfast.diagnose.attach.jobs import HostJob, JobRank
 from holdfast.diagnose.stacks.job_samples import JobSamples, Threads
 from holdfast.host.processes import inspection, python_stacks, thread_idle_time
@@ -53,9 +48,7 @@ class _SampleRound(msgspec.Struct, frozen=True):
 
 
 def sample_job(
-    job: HostJob,
-    interval_s: float = SAMPLE_INTERVAL_S,
-    last_delay_s: float = LAST_SAMPLE_DELAY_S,
+    job: HostJob, interval_s: float = SAMPLE_INTERVAL_S, last_delay_s: float = LAST_SAMPLE_DELAY_S
 ) -> JobSamples:
     """Sample the ranks of ``job`` twice, or three times if it is unclear whether they are stuck."""
     node = _open_traces(job)

@@ -145,10 +145,7 @@ class _BundleWriter:
     """Writes redacted members into a folder, and the archive from them."""
 
     def __init__(
-        self,
-        folder: Path,
-        new_redactor: Callable[[], Redactor],
-        on_progress: Callable[[str], None],
+        self, folder: Path, new_redactor: Callable[[], Redactor], on_progress: Callable[[str], None]
     ) -> None:
         self._folder, self._new_redactor, self._on_progress = folder, new_redactor, on_progress
         self._redactor = new_redactor()

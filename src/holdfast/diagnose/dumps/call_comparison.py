@@ -120,10 +120,7 @@ def _element_counts(sizes: _Sizes) -> tuple[int, ...]:
 
 
 def _divergence_in_group(
-    table: DumpTable,
-    group: str,
-    histories: Mapping[int, CallHistory],
-    comparison: _CallComparison,
+    table: DumpTable, group: str, histories: Mapping[int, CallHistory], comparison: _CallComparison
 ) -> CallDivergence | None:
     first = min(_first_differences(histories, comparison), default=None)
     if first is None:

@@ -6,13 +6,11 @@ Process groups are identified by name and members, because ids count the groups 
 
 from __future__ import annotations
 
-import gc
 import re
 from array import array
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from math import prod
 from operator import attrgetter
 from typing import TypeVar
@@ -20,6 +18,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from holdfast.core.errors import DumpUnreadable
+from holdfast.core.gc_pause import gc_paused
 from holdfast.core.rank_table import RecordedCall
 from holdfast.diagnose.dumps import reduced_dumps
 from holdfast.diagnose.dumps.dump_blocks import GroupBlocks, group_entries
@@ -49,18 +48,6 @@ _SIGNATURE = attrgetter("title", "input_sizes", "output_sizes", "input_dtypes", 
 _T = TypeVar("_T")
 
 
-@contextmanager
-def _garbage_collector_off() -> Iterator[None]:
-    """Keep the garbage collector from traversing tens of thousands of dicts without a cycle."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
 class DumpReducer:
     """Reduces dumps, and merges files of reduced dumps, into ``reduced``."""
 
@@ -84,7 +71,7 @@ class DumpReducer:
             if is_reduced:
                 self.merge(reduced_dumps.decode(data, source.name))
             else:
-                with _garbage_collector_off():
+                with gc_paused():
                     self._add(dump_reader.parse_dump(data, source.name), source.name)
         except DumpUnreadable as error:
             self.skipped.append(SkippedEvidence(source.name, error.why, lost=True))

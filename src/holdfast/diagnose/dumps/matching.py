@@ -72,11 +72,7 @@ def match_calls(table: DumpTable) -> MatchedCalls:
             late.add(rank)
             if rank not in behind:
                 unreported[rank] = tuple(done)
-        pending = (
-            *_mark_certain(still_open),
-            *unmatched.get(rank, ()),
-            *failed.get(rank, ()),
-        )
+        pending = (*_mark_certain(still_open), *unmatched.get(rank, ()), *failed.get(rank, ()))
         ranks.append(replace(state, pending=pending, groups=groups))
     return MatchedCalls(tuple(ranks), unreported, frozenset(late), behind)
 

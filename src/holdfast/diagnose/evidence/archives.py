@@ -325,10 +325,7 @@ def _read_tar_stream(location: EvidenceLocation, opener: Opener) -> FoundEvidenc
         BinaryIO, FaultTolerantStream(opener(), partial(_append_once, errors), location.budget)
     )
     try:
-        with (
-            stream,
-            tarfile.open(fileobj=stream, mode="r|", tarinfo=_SafeTarInfo) as archive,
-        ):
+        with stream, tarfile.open(fileobj=stream, mode="r|", tarinfo=_SafeTarInfo) as archive:
             for number, member in enumerate(archive):
                 reopen = partial(_reopen_tarred, opener, number)
                 inner = location.member(member.name, member.size, reopen)

@@ -20,20 +20,10 @@ FAILURES = ("exit-code", "failed-code", "watchdog-timeout", "segfault", "killed"
 #: The process is gone, or its allocation failed: only later lines about the same rank, or about a
 #: new attempt, show a recovery.
 FATAL = frozenset(
-    {
-        "exit-code",
-        "failed-code",
-        "process-ended",
-        "mpi-signal",
-        "slurm-task",
-        "segfault",
-        "bus-error",
-        "crashed",
-        "killed",
-        "aborted",
-        "terminated",
-        "cuda-out-of-memory",
-    }
+    """
+    exit-code failed-code process-ended mpi-signal slurm-task segfault bus-error crashed killed
+    aborted terminated cuda-out-of-memory
+    """.split()
 )
 #: Exit codes that are no failure of the rank: none, success, and SIGTERM by the launcher.
 _HARMLESS_EXIT_CODES = (None, 0, -15)

@@ -24,21 +24,12 @@ _RENDEZVOUS_SIGNALS = (
     "rendezvous-timeout",
     "store-key-timeout",
 )
-_PEER_SIGNALS = (
-    "ib-completion",
-    "ib-verb",
-    "ib-event",
-    "no-interface",
-    "docker-interface",
-    "no-route",
-    "connect-timed-out",
-    "connect-refused",
-    "gloo-connect",
-    "nccl-system-error",
-    "nccl-cuda-error",
-    "nccl-internal-error",
-    "store-lost",
-    "peer-closed",
+_PEER_SIGNALS = tuple(
+    """
+    ib-completion ib-verb ib-event no-interface docker-interface no-route connect-timed-out
+    connect-refused gloo-connect nccl-system-error nccl-cuda-error nccl-internal-error store-lost
+    peer-closed
+    """.split()
 )
 #: Without one of these, the name of an interface is no fault.
 _CONNECTION_FAILURES = (

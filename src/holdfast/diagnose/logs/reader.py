@@ -34,16 +34,9 @@ Fields = dict[str, str | int | float]
 
 #: Signals of nearly every line of a healthy log: sampled in the middle of a long log.
 SPARSE_SIGNALS = frozenset(
-    {
-        "progress",
-        "pace",
-        "evaluation",
-        "checkpoint-word",
-        "preparing",
-        "rank-elements",
-        "process-rank",
-        "actor-failed",
-    }
+    """
+    progress pace evaluation checkpoint-word preparing rank-elements process-rank actor-failed
+    """.split()
 )
 
 #: Ranks in file names: torchrun's folders, and common conventions within one part of a path.

@@ -54,7 +54,7 @@ _INSTALLED = frozenset(
     numpy pandas peft pytorch_lightning ray scipy sklearn tensorboard tokenizers torch
     torchaudio torchdata torchgen torchvision tqdm transformers triton trl vllm wandb webdataset
     xformers
-    """.split()  # noqa: SIM905 - a table of names
+    """.split()
 )
 
 

@@ -110,11 +110,7 @@ CHECKS: Mapping[str, Check] = {
             "NVIDIA GPUs: temperature, throttling, power cap, ECC errors, PCIe and NVLink",
         ),
         Check("amd-gpus", "devices", "AMD GPUs: count, driver, temperature, memory errors"),
-        Check(
-            "kernel-log",
-            "system",
-            "kernel log: GPU errors (Xid), PCIe links, network adapters",
-        ),
+        Check("kernel-log", "system", "kernel log: GPU errors (Xid), PCIe links, network adapters"),
         Check("cuda", "devices", "compatibility of driver, CUDA, torch and NCCL"),
         Check(
             "pci-paths",

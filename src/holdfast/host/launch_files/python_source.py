@@ -25,36 +25,17 @@ from holdfast.host.variable_sources import VariableSetting
 #: What the program has certainly done so far, with lines.
 _Done = dict[ReadMoment, int]
 _COLLECTIVES = frozenset(
-    {
-        "all_reduce",
-        "all_gather",
-        "broadcast",
-        "barrier",
-        "reduce",
-        "reduce_scatter",
-        "all_to_all",
-        "all_gather_object",
-        "all_gather_into_tensor",
-        "reduce_scatter_tensor",
-        "broadcast_object_list",
-        "DistributedDataParallel",
-        "DDP",
-        "FullyShardedDataParallel",
-    }
+    """
+    all_reduce all_gather broadcast barrier reduce reduce_scatter all_to_all all_gather_object
+    all_gather_into_tensor reduce_scatter_tensor broadcast_object_list DistributedDataParallel DDP
+    FullyShardedDataParallel
+    """.split()
 )
 #: Functions of torch.cuda that do not create a CUDA context.
 _WITHOUT_CONTEXT = frozenset(
-    {
-        "is_available",
-        "device_count",
-        "manual_seed",
-        "manual_seed_all",
-        "set_device",
-        "Stream",
-        "Event",
-        "amp",
-        "nvtx",
-    }
+    """
+    is_available device_count manual_seed manual_seed_all set_device Stream Event amp nvtx
+    """.split()
 )
 _MAX_DEPTH = 8
 

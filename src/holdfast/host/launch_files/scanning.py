@@ -22,20 +22,10 @@ MAX_BYTES = 1 << 20
 MAX_FILES = 20_000
 #: Large folders without launch scripts.
 _SKIPPED_FOLDERS = frozenset(
-    {
-        ".git",
-        ".hg",
-        "node_modules",
-        "__pycache__",
-        ".venv",
-        "venv",
-        "site-packages",
-        ".mypy_cache",
-        ".ruff_cache",
-        ".tox",
-        "wandb",
-        "holdfast-runs",
-    }
+    """
+    .git .hg node_modules __pycache__ .venv venv site-packages .mypy_cache .ruff_cache .tox wandb
+    holdfast-runs
+    """.split()
 )
 _SHELLS = ("sh", "bash", "zsh", "ksh", "dash", "env -S bash")
 

@@ -28,21 +28,9 @@ _SETTING_COMMANDS = frozenset(
 )
 #: Commands whose arguments are text, not settings.
 _TEXT_COMMANDS = frozenset(
-    {
-        "echo",
-        "printf",
-        "grep",
-        "sed",
-        "awk",
-        "unset",
-        "test",
-        "[",
-        "[[",
-        "if",
-        "elif",
-        "while",
-        "case",
-    }
+    """
+    echo printf grep sed awk unset test [ [[ if elif while case
+    """.split()
 )
 _OPERATORS = frozenset(
     {";", "&&", "||", "|", "&", "(", ")", ";;", "\n", "{", "}", "then", "do", "else"}

@@ -17,13 +17,7 @@ from holdfast.host.processes import proc, system_calls
 from holdfast.host.processes.proc import PROC, TICKS_PER_S, ProcessGone
 from holdfast.host.processes.system_calls import SystemCall
 
-__all__ = [
-    "Activity",
-    "IoBytes",
-    "ProcessSample",
-    "compare_samples",
-    "sample_process",
-]
+__all__ = ["Activity", "IoBytes", "ProcessSample", "compare_samples", "sample_process"]
 
 
 class IoBytes(msgspec.Struct, frozen=True):

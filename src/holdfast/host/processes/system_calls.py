@@ -18,154 +18,25 @@ import msgspec
 from holdfast.core.findings import Unknown
 from holdfast.host.processes.proc import PROC, read_text
 
-_X86_64 = {
-    0: "read",
-    1: "write",
-    2: "open",
-    3: "close",
-    7: "poll",
-    16: "ioctl",
-    17: "pread64",
-    18: "pwrite64",
-    19: "readv",
-    20: "writev",
-    23: "select",
-    26: "msync",
-    34: "pause",
-    35: "nanosleep",
-    40: "sendfile",
-    42: "connect",
-    43: "accept",
-    44: "sendto",
-    45: "recvfrom",
-    46: "sendmsg",
-    47: "recvmsg",
-    61: "wait4",
-    72: "fcntl",
-    73: "flock",
-    74: "fsync",
-    75: "fdatasync",
-    78: "getdents",
-    82: "rename",
-    83: "mkdir",
-    87: "unlink",
-    128: "rt_sigtimedwait",
-    130: "rt_sigsuspend",
-    162: "sync",
-    202: "futex",
-    217: "getdents64",
-    219: "restart_syscall",
-    230: "clock_nanosleep",
-    232: "epoll_wait",
-    247: "waitid",
-    257: "openat",
-    262: "newfstatat",
-    270: "pselect6",
-    271: "ppoll",
-    281: "epoll_pwait",
-    288: "accept4",
-    295: "preadv",
-    296: "pwritev",
-    332: "statx",
-    426: "io_uring_enter",
-    437: "openat2",
-    441: "epoll_pwait2",
-}
-_AARCH64 = {
-    22: "epoll_pwait",
-    25: "fcntl",
-    29: "ioctl",
-    32: "flock",
-    34: "mkdirat",
-    35: "unlinkat",
-    38: "renameat",
-    56: "openat",
-    57: "close",
-    61: "getdents64",
-    63: "read",
-    64: "write",
-    65: "readv",
-    66: "writev",
-    67: "pread64",
-    68: "pwrite64",
-    69: "preadv",
-    70: "pwritev",
-    71: "sendfile",
-    72: "pselect6",
-    73: "ppoll",
-    79: "newfstatat",
-    81: "sync",
-    82: "fsync",
-    83: "fdatasync",
-    95: "waitid",
-    98: "futex",
-    101: "nanosleep",
-    115: "clock_nanosleep",
-    128: "restart_syscall",
-    133: "rt_sigsuspend",
-    137: "rt_sigtimedwait",
-    202: "accept",
-    203: "connect",
-    206: "sendto",
-    207: "recvfrom",
-    211: "sendmsg",
-    212: "recvmsg",
-    227: "msync",
-    242: "accept4",
-    260: "wait4",
-    291: "statx",
-    426: "io_uring_enter",
-    437: "openat2",
-    441: "epoll_pwait2",
-}
-NAMES = {"x86_64": _X86_64, "aarch64": _AARCH64}
 
+class _SystemCallTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names by number and machine, and calls with a path: the index of that argument."""
+
+    names: dict[str, dict[int, str]]
+    on_path: dict[str, int]
+
+
+_TABLES = msgspec.json.decode(
+    Path(__file__).with_name("system_calls.json").read_bytes(), type=_SystemCallTables
+)
 #: Calls whose first argument is the descriptor that is waited for.
 _ON_DESCRIPTOR = frozenset(
-    {
-        "read",
-        "write",
-        "close",
-        "pread64",
-        "pwrite64",
-        "readv",
-        "writev",
-        "preadv",
-        "pwritev",
-        "sendfile",
-        "getdents",
-        "getdents64",
-        "fsync",
-        "fdatasync",
-        "flock",
-        "fcntl",
-        "ioctl",
-        "connect",
-        "accept",
-        "accept4",
-        "recvfrom",
-        "recvmsg",
-        "sendto",
-        "sendmsg",
-        "epoll_wait",
-        "epoll_pwait",
-        "epoll_pwait2",
-    }
+    """
+    read write close pread64 pwrite64 readv writev preadv pwritev sendfile getdents getdents64
+    fsync fdatasync flock fcntl ioctl connect accept accept4 recvfrom recvmsg sendto sendmsg
+    epoll_wait epoll_pwait epoll_pwait2
+    """.split()
 )
-#: Calls with a path, and the index of its argument.
-_ON_PATH = {
-    "open": 0,
-    "mkdir": 0,
-    "unlink": 0,
-    "rename": 0,
-    "openat": 1,
-    "openat2": 1,
-    "newfstatat": 1,
-    "statx": 1,
-    "mkdirat": 1,
-    "unlinkat": 1,
-    "renameat": 1,
-}
 _STANDARD = {0: "standard input", 1: "standard output", 2: "standard error"}
 _MAX_DESCRIPTORS = 16
 _PATH_BYTES = 4096
@@ -227,7 +98,7 @@ def current_system_call(
         return Unknown(f"the system call of process {pid} has an unexpected format: {line[:80]!r}")
     if number < 0:
         return SystemCall("running")  # interrupted outside a call, for example by a page fault
-    names = NAMES.get(machine)
+    names = _TABLES.names.get(machine)
     if names is None:
         return Unknown(f"no table of system calls for {machine}")
     name = names.get(number, f"#{number}")
@@ -237,8 +108,8 @@ def current_system_call(
 def _targets(process: Path, name: str, arguments: list[int]) -> tuple[CallTarget, ...]:
     if name in _ON_DESCRIPTOR:
         descriptors = [arguments[0] & 0xFFFFFFFF]
-    elif name in _ON_PATH:
-        return (_path_target(process, _string(process, arguments[_ON_PATH[name]])),)
+    elif name in _TABLES.on_path:
+        return (_path_target(process, _string(process, arguments[_TABLES.on_path[name]])),)
     elif name in ("poll", "ppoll"):
         descriptors = _polled(process, arguments[0], arguments[1])
     elif name in ("select", "pselect6"):

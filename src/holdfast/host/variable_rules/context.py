@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.causes import by_name
 from holdfast.causes.environment.variable_value_unusable import VARIABLE_VALUE_UNUSABLE
-from holdfast.core.findings import Fact, Finding, Level, Remedy, Safety, Subject, make_finding
-from holdfast.host.environment import redact_value
+from holdfast.causes.remedies import disruptive
+from holdfast.core.findings import Cause, Fact, Finding, Level, Subject, make_finding
 from holdfast.host.variable_sources import ENVIRONMENT, VariableSetting
-
-_MAX_SHOWN = 120
 
 
 class AuditContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,22 +24,8 @@ class AuditContext(msgspec.Struct, frozen=True, kw_only=True):
     infiniband: bool | None = None
 
 
-def format_setting(setting: VariableSetting) -> str:
-    """Return ``NAME=value`` redacted and shortened for a message."""
-    return (
-        setting.name
-        if setting.value is None
-        else f"{setting.name}={truncate(redact_value(setting.name, setting.value))}"
-    )
-
-
-def truncate(text: str) -> str:
-    """Shorten a text of the user's for a message."""
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
-
-
 def variable_finding(
-    cause: str,
+    cause: Cause,
     message: str,
     setting: VariableSetting,
     *others: VariableSetting,
@@ -59,16 +42,16 @@ def variable_finding(
     text = advice or (
         f"Change it in {setting.location}." if file else "Change it where the job starts."
     )
-    if cause == VARIABLE_VALUE_UNUSABLE.name and not command:
+    if cause is VARIABLE_VALUE_UNUSABLE and not command:
         command = f"holdfast explain {setting.name}"
-    remedy = Remedy(text=text, command=command or None, safety=Safety.DISRUPTIVE)
+    remedy = disruptive(text, command or None)
     return make_finding(
-        by_name(cause),
+        cause,
         message,
         level=level,
         subject=Subject(file=file, line=setting.line),
         evidence=tuple(
-            Fact(text=format_setting(other), origin=other.location) for other in (setting, *others)
+            Fact(text=str(other), origin=other.location) for other in (setting, *others)
         ),
         remedies=(remedy,),
         confidence=confidence,

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from holdfast.causes.environment.variables_contradict import VARIABLES_CONTRADICT
 from holdfast.core.findings import Finding, Level
-from holdfast.host.variable_rules.context import AuditContext, format_setting, variable_finding
+from holdfast.host.variable_rules.context import AuditContext, variable_finding
 from holdfast.host.variable_sources import VariableSetting
 
-_CAUSE = VARIABLES_CONTRADICT.name
+_finding = partial(variable_finding, VARIABLES_CONTRADICT)
 _ON = frozenset({"1", "y", "yes", "t", "true"})
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 #: Variables that only affect InfiniBand and RoCE.
-_FOR_INFINIBAND = (
-    "NCCL_IB_HCA",
-    "NCCL_IB_GID_INDEX",
-    "NCCL_IB_TC",
-    "NCCL_IB_SL",
-    "NCCL_IB_TIMEOUT",
-    "NCCL_IB_RETRY_CNT",
-    "NCCL_IB_QPS_PER_CONNECTION",
-    "NCCL_IB_PKEY",
-    "NCCL_IB_ADAPTIVE_ROUTING",
-    "NCCL_IB_AR_THRESHOLD",
-    "NCCL_IB_SPLIT_DATA_ON_QPS",
+_FOR_INFINIBAND = tuple(
+    """
+    NCCL_IB_HCA NCCL_IB_GID_INDEX NCCL_IB_TC NCCL_IB_SL NCCL_IB_TIMEOUT NCCL_IB_RETRY_CNT
+    NCCL_IB_QPS_PER_CONNECTION NCCL_IB_PKEY NCCL_IB_ADAPTIVE_ROUTING NCCL_IB_AR_THRESHOLD
+    NCCL_IB_SPLIT_DATA_ON_QPS
+    """.split()
 )
 #: Two names of one setting, the one that takes precedence first.
 _SYNONYMS = (
@@ -69,8 +64,7 @@ def _number(by_name: Mapping[str, VariableSetting], name: str) -> int | None:
 def _judge_infiniband(by_name: Mapping[str, VariableSetting]) -> Iterator[Finding]:
     off, net = _value(by_name, "NCCL_IB_DISABLE") == "1", _value(by_name, "NCCL_NET").casefold()
     if off and net == "ib":
-        yield variable_finding(
-            _CAUSE,
+        yield _finding(
             "NCCL_IB_DISABLE=1 disables the network that NCCL_NET=IB requires, so that NCCL cannot "
             "start",
             by_name["NCCL_NET"],
@@ -82,10 +76,9 @@ def _judge_infiniband(by_name: Mapping[str, VariableSetting]) -> Iterator[Findin
     idle = [by_name[name] for name in _FOR_INFINIBAND if name in by_name]
     if switch and idle:
         more = f" and {len(idle) - 1} more" if len(idle) > 1 else ""
-        yield variable_finding(
-            _CAUSE,
-            f"{format_setting(by_name[switch])} disables InfiniBand and RoCE, so that "
-            f"{format_setting(idle[0])}{more} has no effect",
+        yield _finding(
+            f"{by_name[switch]} disables InfiniBand and RoCE, so that "
+            f"{idle[0]}{more} has no effect",
             idle[0],
             by_name[switch],
             *idle[1:],
@@ -96,9 +89,8 @@ def _judge_infiniband(by_name: Mapping[str, VariableSetting]) -> Iterator[Findin
 def _judge_synonyms(by_name: Mapping[str, VariableSetting]) -> Iterator[Finding]:
     for wins, loses in _SYNONYMS:
         if wins in by_name and loses in by_name and _value(by_name, wins) != _value(by_name, loses):
-            yield variable_finding(
-                _CAUSE,
-                f"{format_setting(by_name[loses])} and {format_setting(by_name[wins])} are two "
+            yield _finding(
+                f"{by_name[loses]} and {by_name[wins]} are two "
                 f"names of one setting; {wins} takes precedence",
                 by_name[loses],
                 by_name[wins],
@@ -110,34 +102,28 @@ def _judge_bounds(by_name: Mapping[str, VariableSetting]) -> Iterator[Finding]:
     for low, high in _BOUNDS:
         least, most = _number(by_name, low), _number(by_name, high)
         if least is not None and most is not None and least > most > 0:
-            yield variable_finding(
-                _CAUSE,
-                f"{format_setting(by_name[low])} is greater than {format_setting(by_name[high])}",
-                by_name[low],
-                by_name[high],
+            yield _finding(
+                f"{by_name[low]} is greater than {by_name[high]}", by_name[low], by_name[high]
             )
 
 
 def _judge_ineffective(by_name: Mapping[str, VariableSetting]) -> Iterator[Finding]:
     if _value(by_name, "NCCL_P2P_DISABLE") == "1" and "NCCL_P2P_LEVEL" in by_name:
-        yield variable_finding(
-            _CAUSE,
-            f"NCCL_P2P_DISABLE=1 overrides {format_setting(by_name['NCCL_P2P_LEVEL'])}",
+        yield _finding(
+            f"NCCL_P2P_DISABLE=1 overrides {by_name['NCCL_P2P_LEVEL']}",
             by_name["NCCL_P2P_LEVEL"],
             by_name["NCCL_P2P_DISABLE"],
             command="unset NCCL_P2P_DISABLE",
         )
     for name in ("NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"):
         if name in by_name and _value(by_name, "NCCL_DEBUG").upper() in ("", "VERSION"):
-            yield variable_finding(
-                _CAUSE,
-                f"{format_setting(by_name[name])} has no effect without NCCL_DEBUG=INFO or WARN",
+            yield _finding(
+                f"{by_name[name]} has no effect without NCCL_DEBUG=INFO or WARN",
                 by_name[name],
                 level=Level.NOTE,
             )
     if _value(by_name, "NCCL_CUMEM_ENABLE") == "0" and _value(by_name, "NCCL_NVLS_ENABLE") == "1":
-        yield variable_finding(
-            _CAUSE,
+        yield _finding(
             "NCCL_NVLS_ENABLE=1 enables NVLink SHARP, which needs cuMem, but NCCL_CUMEM_ENABLE=0 "
             "disables cuMem",
             by_name["NCCL_NVLS_ENABLE"],
@@ -148,9 +134,8 @@ def _judge_ineffective(by_name: Mapping[str, VariableSetting]) -> Iterator[Findi
         "nvls",
         "nvlstree",
     ):
-        yield variable_finding(
-            _CAUSE,
-            f"{format_setting(by_name['NCCL_ALGO'])} selects what NCCL_NVLS_ENABLE=0 disables, so "
+        yield _finding(
+            f"{by_name['NCCL_ALGO']} selects what NCCL_NVLS_ENABLE=0 disables, so "
             f"that NCCL finds no algorithm",
             by_name["NCCL_ALGO"],
             by_name["NCCL_NVLS_ENABLE"],
@@ -159,16 +144,14 @@ def _judge_ineffective(by_name: Mapping[str, VariableSetting]) -> Iterator[Findi
     dumps = _value(by_name, "TORCH_NCCL_DUMP_ON_TIMEOUT").casefold() in _ON
     for size in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
         if dumps and _value(by_name, size) == "0":
-            yield variable_finding(
-                _CAUSE,
+            yield _finding(
                 f"TORCH_NCCL_DUMP_ON_TIMEOUT dumps the flight recorder, which {size}=0 disables",
                 by_name["TORCH_NCCL_DUMP_ON_TIMEOUT"],
                 by_name[size],
                 command=f"export {size}=2000",
             )
     if dumps and _value(by_name, "TORCH_NCCL_BLOCKING_WAIT").casefold() in _ON:
-        yield variable_finding(
-            _CAUSE,
+        yield _finding(
             "TORCH_NCCL_DUMP_ON_TIMEOUT needs the watchdog, which TORCH_NCCL_BLOCKING_WAIT=1 does "
             "not start",
             by_name["TORCH_NCCL_DUMP_ON_TIMEOUT"],
@@ -182,10 +165,8 @@ def _judge_sockets(by_name: Mapping[str, VariableSetting]) -> Iterator[Finding]:
         _number(by_name, "NCCL_NSOCKS_PERTHREAD"),
     )
     if threads and sockets and threads * sockets > 64:
-        yield variable_finding(
-            _CAUSE,
-            f"{format_setting(by_name['NCCL_SOCKET_NTHREADS'])} times "
-            f"{format_setting(by_name['NCCL_NSOCKS_PERTHREAD'])} is more "
+        yield _finding(
+            f"{by_name['NCCL_SOCKET_NTHREADS']} times {by_name['NCCL_NSOCKS_PERTHREAD']} is more "
             "than 64 sockets, NCCL's maximum; NCCL uses fewer",
             by_name["NCCL_NSOCKS_PERTHREAD"],
             by_name["NCCL_SOCKET_NTHREADS"],
@@ -199,11 +180,9 @@ def _judge_sockets(by_name: Mapping[str, VariableSetting]) -> Iterator[Finding]:
         and gloo[:1] not in "^="
         and not any(gloo == name or (gloo.startswith(name) and nccl[:1] != "=") for name in names)
     ):
-        yield variable_finding(
-            _CAUSE,
-            f"{format_setting(by_name['NCCL_SOCKET_IFNAME'])} and "
-            f"{format_setting(by_name['GLOO_SOCKET_IFNAME'])} make NCCL and gloo use "
-            "different interfaces",
+        yield _finding(
+            f"{by_name['NCCL_SOCKET_IFNAME']} and {by_name['GLOO_SOCKET_IFNAME']} make NCCL and "
+            "gloo use different interfaces",
             by_name["GLOO_SOCKET_IFNAME"],
             by_name["NCCL_SOCKET_IFNAME"],
             level=Level.NOTE,
@@ -215,8 +194,7 @@ def _judge_ranks(by_name: Mapping[str, VariableSetting]) -> Iterator[Finding]:
         _number(by_name, name) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
     )
     if rank is not None and world is not None and rank >= world:
-        yield variable_finding(
-            _CAUSE,
+        yield _finding(
             f"RANK={rank} is not below WORLD_SIZE={world}: ranks start at 0",
             by_name["RANK"],
             by_name["WORLD_SIZE"],
@@ -224,11 +202,9 @@ def _judge_ranks(by_name: Mapping[str, VariableSetting]) -> Iterator[Finding]:
         )
     address = _value(by_name, "MASTER_ADDR")
     if address in _LOCAL and world is not None and local is not None and world > local:
-        yield variable_finding(
-            _CAUSE,
+        yield _finding(
             f"MASTER_ADDR={address} is a loopback address, but only {local} of {world} ranks are "
-            f"on this "
-            "host: the hosts cannot connect to each other",
+            "on this host: the hosts cannot connect to each other",
             by_name["MASTER_ADDR"],
             by_name["WORLD_SIZE"],
             level=Level.ERROR,

@@ -10,7 +10,7 @@ from holdfast.causes.environment.variable_not_sent import VARIABLE_NOT_SENT
 from holdfast.core.findings import Finding
 from holdfast.core.variable_table import VariableStatus, family_of, variable_entries
 from holdfast.host.environment import redact_value
-from holdfast.host.variable_rules.context import format_setting, variable_finding
+from holdfast.host.variable_rules.context import variable_finding
 from holdfast.host.variable_sources import DEEPSPEED_FILE as FILE
 from holdfast.host.variable_sources import VariableSetting
 
@@ -19,19 +19,10 @@ from holdfast.host.variable_sources import VariableSetting
 SENT = ("MLFLOW", "PYTHON", "MV2", "UCX", "NCCL")
 #: Variables that the launcher sets itself for each rank (deepspeed/launcher/launch.py).
 _SET_BY_LAUNCHER = frozenset(
-    {
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "WORLD_SIZE",
-        "RANK",
-        "LOCAL_RANK",
-        "LOCAL_SIZE",
-        "NODE_RANK",
-        "LOCAL_WORLD_SIZE",
-        "CROSS_RANK",
-        "CROSS_SIZE",
-        "CUDA_VISIBLE_DEVICES",
-    }
+    """
+    MASTER_ADDR MASTER_PORT WORLD_SIZE RANK LOCAL_RANK LOCAL_SIZE NODE_RANK LOCAL_WORLD_SIZE
+    CROSS_RANK CROSS_SIZE CUDA_VISIBLE_DEVICES
+    """.split()
 )
 #: Nothing reads these, which another rule reports; sending them would not help.
 _UNREAD = (VariableStatus.NEVER_READ, VariableStatus.REMOVED, VariableStatus.UNUSED)
@@ -54,12 +45,10 @@ def judge(settings: Sequence[VariableSetting]) -> Iterator[Finding]:
             value = setting.value or ""
             printable = value.isprintable() and redact_value(name, value) == value
             yield variable_finding(
-                VARIABLE_NOT_SENT.name,
-                f"{format_setting(setting)} does not reach the ranks: with a hostfile, deepspeed "
-                f"(line "
-                f"{setting.sender}) sends only variables that begin with {', '.join(SENT[:-1])} or "
-                f"{SENT[-1]}, and "
-                f"those in {FILE}",
+                VARIABLE_NOT_SENT,
+                f"{setting} does not reach the ranks: with a hostfile, deepspeed "
+                f"(line {setting.sender}) sends only variables that begin with "
+                f"{', '.join(SENT[:-1])} or {SENT[-1]}, and those in {FILE}",
                 setting,
                 advice=(
                     f"Add it to {FILE} in the folder where the launcher starts, or in the home "

@@ -8,18 +8,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from functools import partial
 
 from holdfast.causes.environment.variable_value_unusable import VARIABLE_VALUE_UNUSABLE
 from holdfast.causes.network.network_interface_wrong import NETWORK_INTERFACE_WRONG
 from holdfast.core.findings import Finding, Level
 from holdfast.core.variable_table import ValueForm, VariableEntry, parse_release, variable_entries
-from holdfast.host.variable_rules.context import (
-    AuditContext,
-    format_setting,
-    truncate,
-    variable_finding,
-)
-from holdfast.host.variable_sources import VariableSetting
+from holdfast.host.variable_rules.context import AuditContext, variable_finding
+from holdfast.host.variable_sources import VariableSetting, truncate
 
 _NUMBER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|\d+)")
 _OCTAL = re.compile(r"[+-]?0\d+")
@@ -28,7 +24,7 @@ _YES, _NO = (
     frozenset({"false", "no", "off", "n", "f"}),
 )
 _SUFFIXES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_CAUSE = VARIABLE_VALUE_UNUSABLE.name
+_finding = partial(variable_finding, VARIABLE_VALUE_UNUSABLE)
 #: The first NCCL release in which an unknown token of a list makes communicator setup fail.
 _STRICT_TOKENS = (2, 24)
 
@@ -60,19 +56,16 @@ def _judge_nccl_number(
     if match is None:
         intended = "1" if text.casefold() in _YES else "0" if text.casefold() in _NO else ""
         if intended == "0":
-            yield variable_finding(
-                _CAUSE,
-                f"{format_setting(setting)} is parsed as 0, because NCCL parses only numbers; use "
-                f"0",
+            yield _finding(
+                f"{setting} is parsed as 0, because NCCL parses only numbers; use 0",
                 setting,
                 level=Level.NOTE,
                 command=f"export {setting.name}=0",
             )
             return
         command = f"export {setting.name}={intended}" if intended else ""
-        yield variable_finding(
-            _CAUSE,
-            f"{format_setting(setting)} is parsed as 0, because NCCL parses only numbers"
+        yield _finding(
+            f"{setting} is parsed as 0, because NCCL parses only numbers"
             + (f": it does the opposite; use {setting.name}=1" if intended else ""),
             setting,
             level=Level.ERROR if intended else Level.WARNING,
@@ -87,17 +80,14 @@ def _judge_nccl_number(
             if factor and not _OCTAL.fullmatch(match[0])
             else ""
         )
-        yield variable_finding(
-            _CAUSE,
-            f"{format_setting(setting)} is parsed as {match[0]}: NCCL silently stops at "
-            f"{rest[:12]!r}",
+        yield _finding(
+            f"{setting} is parsed as {match[0]}: NCCL silently stops at {rest[:12]!r}",
             setting,
             command=command,
         )
     elif _OCTAL.fullmatch(text) and text.strip("0+-"):
-        yield variable_finding(
-            _CAUSE,
-            f"{format_setting(setting)} begins with 0, so that NCCL parses it as an octal number",
+        yield _finding(
+            f"{setting} begins with 0, so that NCCL parses it as an octal number",
             setting,
             command=f"export {setting.name}={text.lstrip('0')}",
         )
@@ -108,17 +98,13 @@ def _judge_nccl_number(
 def _judge_number(setting: VariableSetting, row: VariableEntry, text: str) -> Iterator[Finding]:
     if not re.fullmatch(r"[+-]?\d+(?:\.\d+)?", text):
         if re.match(r"[+-]?\d", text):
-            yield variable_finding(
-                _CAUSE,
-                f"{format_setting(setting)} is not a number; the reader uses its leading digits, "
-                f"or rejects it",
+            yield _finding(
+                f"{setting} is not a number; the reader uses its leading digits, or rejects it",
                 setting,
             )
         else:
-            yield variable_finding(
-                _CAUSE,
-                f"{format_setting(setting)} is not a number; {row.owner} rejects it, and the "
-                f"program ends",
+            yield _finding(
+                f"{setting} is not a number; {row.owner} rejects it, and the program ends",
                 setting,
                 level=Level.ERROR,
             )
@@ -148,10 +134,8 @@ def _judge_range(setting: VariableSetting, row: VariableEntry, value: float) -> 
         allowed_text = "a power of two"
     if allowed_text:
         unit = f" ({row.unit})" if row.unit else ""
-        yield variable_finding(
-            _CAUSE,
-            f"{format_setting(setting)} is invalid; allowed: {allowed_text}{unit}. {row.effect}",
-            setting,
+        yield _finding(
+            f"{setting} is invalid; allowed: {allowed_text}{unit}. {row.effect}", setting
         )
 
 
@@ -164,42 +148,31 @@ def _judge_choice(setting: VariableSetting, row: VariableEntry, text: str) -> It
         return  # numbers are old names of the distances; larger ones mean the last
     valid = ", ".join(choices)
     if row.form is ValueForm.EXACT and text.upper() in choices:
-        yield variable_finding(
-            _CAUSE,
-            f"{format_setting(setting)} is silently ignored: the names are case-sensitive "
-            f"(uppercase)",
+        yield _finding(
+            f"{setting} is silently ignored: the names are case-sensitive (uppercase)",
             setting,
             command=f"export {setting.name}={text.upper()}",
         )
     elif row.form is ValueForm.WORDS:
-        yield variable_finding(
-            _CAUSE,
-            f"{format_setting(setting)} is not one of {valid}, and torch raises an error",
+        yield _finding(
+            f"{setting} is not one of {valid}, and torch raises an error",
             setting,
             level=Level.ERROR,
         )
     elif setting.name == "TORCH_DISTRIBUTED_DEBUG":
-        yield variable_finding(
-            _CAUSE,
-            f"{format_setting(setting)} is not one of {valid}, so that importing torch.distributed "
-            f"raises an error",
+        yield _finding(
+            f"{setting} is not one of {valid}, so that importing torch.distributed raises an error",
             setting,
             level=Level.ERROR,
         )
     elif setting.name == "GLOO_DEVICE_TRANSPORT":
-        yield variable_finding(
-            _CAUSE,
-            f"{format_setting(setting)} is not one of {valid}: no gloo process group can be "
-            f"created",
+        yield _finding(
+            f"{setting} is not one of {valid}: no gloo process group can be created",
             setting,
             level=Level.ERROR,
         )
     else:
-        yield variable_finding(
-            _CAUSE,
-            f"{format_setting(setting)} is not one of {valid}; it is ignored or misparsed",
-            setting,
-        )
+        yield _finding(f"{setting} is not one of {valid}; it is ignored or misparsed", setting)
 
 
 def _judge_list(
@@ -216,21 +189,17 @@ def _judge_list(
     if not unknown:
         return
     problem = (
-        f"{format_setting(setting)} contains {truncate(unknown[0])!r}, which is not one of "
-        f"{', '.join(row.choices)}"
+        f"{setting} contains {truncate(unknown[0])!r}, which is not one of {', '.join(row.choices)}"
     )
     release = parse_release(context.nccl)
     if setting.name in ("NCCL_ALGO", "NCCL_PROTO") and (not release or release >= _STRICT_TOKENS):
-        yield variable_finding(
-            _CAUSE,
-            f"{problem}: since NCCL 2.24 communicator setup fails then",
-            setting,
-            level=Level.ERROR,
+        yield _finding(
+            f"{problem}: since NCCL 2.24 communicator setup fails then", setting, level=Level.ERROR
         )
     elif setting.name == "NCCL_DEBUG_SUBSYS" and release >= (2, 30):
-        yield variable_finding(_CAUSE, f"{problem}: NCCL 2.30 then ignores the whole list", setting)
+        yield _finding(f"{problem}: NCCL 2.30 then ignores the whole list", setting)
     else:
-        yield variable_finding(_CAUSE, f"{problem}; it is ignored", setting)
+        yield _finding(f"{problem}; it is ignored", setting)
 
 
 def _judge_special(
@@ -239,9 +208,8 @@ def _judge_special(
     """Judge values with a special grammar."""
     if setting.name == "GLOO_SOCKET_IFNAME" and text[:1] in "^=":
         plain = shlex.quote(text.lstrip("^="))
-        yield variable_finding(
-            _CAUSE,
-            f"{format_setting(setting)} uses NCCL's {text[0]!r}; gloo accepts only interface "
+        yield _finding(
+            f"{setting} uses NCCL's {text[0]!r}; gloo accepts only interface "
             f"names, and cannot create a group",
             setting,
             level=Level.ERROR,
@@ -250,18 +218,13 @@ def _judge_special(
     elif setting.name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
         yield from _judge_interface(setting, text, context)
     elif setting.name == "PET_NNODES" and not re.fullmatch(r"\d+(:\d+)?", text):
-        yield variable_finding(
-            _CAUSE,
-            f"{format_setting(setting)} is not a number of nodes, or a range MIN:MAX",
-            setting,
-            level=Level.ERROR,
+        yield _finding(
+            f"{setting} is not a number of nodes, or a range MIN:MAX", setting, level=Level.ERROR
         )
     elif row.keys and (unknown := [key for key in _allocator_keys(text) if key not in row.keys]):
-        yield variable_finding(
-            _CAUSE,
-            f"{format_setting(setting)} contains {truncate(unknown[0])!r}, which is not an "
-            f"allocator setting: torch "
-            "raises an error at the first use of CUDA",
+        yield _finding(
+            f"{setting} contains {truncate(unknown[0])!r}, which is not an "
+            "allocator setting: torch raises an error at the first use of CUDA",
             setting,
             level=Level.ERROR,
             confidence=0.7,
@@ -292,8 +255,8 @@ def _judge_interface(
         return
     library = "gloo" if setting.name.startswith("GLOO") else "NCCL"
     yield variable_finding(
-        NETWORK_INTERFACE_WRONG.name,
-        f"{format_setting(setting)} matches no interface of this host "
+        NETWORK_INTERFACE_WRONG,
+        f"{setting} matches no interface of this host "
         f"({', '.join(present) or 'none'}): {library} finds no address and cannot start",
         setting,
         level=Level.ERROR,

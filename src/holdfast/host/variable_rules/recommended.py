@@ -160,8 +160,7 @@ def _recommend_interfaces(machine: MachineFacts, profile: JobProfile) -> Iterato
             "NCCL_SOCKET_IFNAME",
             f"={route.interface}",
             f"{reason}; by default NCCL uses ib* first, then any other interface; = matches "
-            f"exactly this name "
-            "(without it, eth1 matches eth10 too)",
+            "exactly this name (without it, eth1 matches eth10 too)",
         )
 
 
@@ -200,15 +199,13 @@ def _recommend_roce(machine: MachineFacts, ports: Sequence[Port]) -> Iterator[Ad
             "NCCL_IB_GID_INDEX",
             str(index),
             f"GID index of the RoCE v2 address; NCCL {machine.nccl} uses index 0, NCCL 2.21 and "
-            f"newer finds it "
-            "automatically",
+            "newer finds it automatically",
         )
     else:
         yield "NCCL_IB_GID_INDEX: NCCL finds the index of the RoCE v2 address itself since 2.21"
     yield (
         "NCCL_IB_TC: depends on the traffic class that your switches treat as lossless; ask your "
-        "network "
-        "administrators (106 is common but not a standard)"
+        "network administrators (106 is common but not a standard)"
     )
 
 
@@ -238,8 +235,7 @@ def _recommend_sockets(machine: MachineFacts) -> Iterator[Advice | str]:
     if machine.gpus and speed and speed >= _FAST_MBIT:
         why = (
             f"{name} has {speed // 1000} Gbit/s, which one connection does not saturate (NVIDIA's "
-            f"guide: "
-            "4 from 100 Gbit/s on)"
+            "guide: 4 from 100 Gbit/s on)"
         )
         yield Advice("NCCL_SOCKET_NTHREADS", "4", why)
         yield Advice("NCCL_NSOCKS_PERTHREAD", "4", why)
@@ -277,8 +273,7 @@ def _recommend_debugging(machine: MachineFacts) -> Iterator[Advice]:
         "TORCH_DISTRIBUTED_DEBUG",
         "DETAIL",
         "reports ranks that call different collectives at once; it makes every call several times "
-        "slower, so "
-        "remove it after debugging",
+        "slower, so remove it after debugging",
     )
     yield Advice("TORCH_SHOW_CPP_STACKTRACES", "1", "C++ errors include a stack trace")
 

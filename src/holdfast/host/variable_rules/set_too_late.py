@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from holdfast.causes.environment.variable_set_too_late import VARIABLE_SET_TOO_LATE
 from holdfast.core.findings import Finding, Level
 from holdfast.core.variable_table import READ_MOMENTS, ReadMoment, VariableStatus, variable_entries
-from holdfast.host.variable_rules.context import format_setting, variable_finding
+from holdfast.host.variable_rules.context import variable_finding
 from holdfast.host.variable_sources import VariableSetting
 
 #: How the time of reading shows in the source.
@@ -36,8 +36,8 @@ def judge(setting: VariableSetting) -> Iterator[Finding]:
         and ReadMoment.GROUP in done_before
     ):
         yield variable_finding(
-            VARIABLE_SET_TOO_LATE.name,
-            f"{format_setting(setting)} is set after init_process_group (line "
+            VARIABLE_SET_TOO_LATE,
+            f"{setting} is set after init_process_group (line "
             f"{done_before[ReadMoment.GROUP]}); it is read {READ_MOMENTS[moment]}",
             setting,
             level=Level.NOTE,
@@ -46,8 +46,8 @@ def judge(setting: VariableSetting) -> Iterator[Finding]:
         )
     elif moment in done_before:
         yield variable_finding(
-            VARIABLE_SET_TOO_LATE.name,
-            f"{format_setting(setting)} has no effect: {_DESCRIPTIONS[moment]} in line "
+            VARIABLE_SET_TOO_LATE,
+            f"{setting} has no effect: {_DESCRIPTIONS[moment]} in line "
             f"{done_before[moment]}, and it is read {READ_MOMENTS[moment]}",
             setting,
             advice="Set it where the job starts, or above that line.",
@@ -55,9 +55,8 @@ def judge(setting: VariableSetting) -> Iterator[Finding]:
         )
     elif moment is ReadMoment.LAUNCH and setting.origin.endswith(".py"):
         yield variable_finding(
-            VARIABLE_SET_TOO_LATE.name,
-            f"{format_setting(setting)} has no effect in the program: it is read "
-            f"{READ_MOMENTS[moment]}",
+            VARIABLE_SET_TOO_LATE,
+            f"{setting} has no effect in the program: it is read {READ_MOMENTS[moment]}",
             setting,
             level=Level.NOTE,
             confidence=0.6,

@@ -19,13 +19,8 @@ from holdfast.core.variable_table import (
     parse_release,
     variable_entries,
 )
-from holdfast.host.variable_rules.context import (
-    AuditContext,
-    format_setting,
-    truncate,
-    variable_finding,
-)
-from holdfast.host.variable_sources import VariableSetting
+from holdfast.host.variable_rules.context import AuditContext, variable_finding
+from holdfast.host.variable_sources import VariableSetting, truncate
 
 _GROUP = "init_process_group(timeout=...)"
 #: Names that container images and clusters set for other purposes.
@@ -33,18 +28,11 @@ _HARMLESS = frozenset(
     {"NCCL_ROOT", "NCCL_INCLUDE_DIR", "NCCL_LIB_DIR", "NCCL_LIBRARY", "NCCL_INCLUDE_DIRS"}
 )
 #: Prefixes of variables that plugins read.
-_PLUGINS = (
-    "NCCL_FASTRAK_",
-    "NCCL_GPUDIRECTTCPX_",
-    "NCCL_TCPX_",
-    "NCCL_DMABUF_",
-    "NCCL_TUNER_CONFIG_",
-    "NCCL_UCX_",
-    "NCCL_SHIMNET_",
-    "NCCL_TOPO_",
-    "NCCL_OFI_",
-    "NCCL_PROFILER_",
-    "NCCL_INSPECTOR_",
+_PLUGINS = tuple(
+    """
+    NCCL_FASTRAK_ NCCL_GPUDIRECTTCPX_ NCCL_TCPX_ NCCL_DMABUF_ NCCL_TUNER_CONFIG_ NCCL_UCX_
+    NCCL_SHIMNET_ NCCL_TOPO_ NCCL_OFI_ NCCL_PROFILER_ NCCL_INSPECTOR_
+    """.split()
 )
 
 
@@ -59,8 +47,8 @@ def judge_unread(
         yield _never_read_finding(setting, row)
     elif row.status is VariableStatus.FRAMEWORK:
         yield variable_finding(
-            VARIABLE_NEVER_READ.name,
-            f"{format_setting(setting)} is not read by torchrun, which uses {row.replaced_by} or "
+            VARIABLE_NEVER_READ,
+            f"{setting} is not read by torchrun, which uses {row.replaced_by} or "
             "--node-rank; Lightning and Accelerate read it",
             setting,
             level=Level.NOTE,
@@ -69,8 +57,8 @@ def judge_unread(
         yield from _judge_removed(setting, row, context)
     elif row.status is VariableStatus.UNUSED:
         yield variable_finding(
-            VARIABLE_OF_ANOTHER_VERSION.name,
-            f"{format_setting(setting)} has no effect: NCCL still declares it but does not use "
+            VARIABLE_OF_ANOTHER_VERSION,
+            f"{setting} has no effect: NCCL still declares it but does not use "
             "it" + (f" since {row.removed_in}" if row.removed_in else ""),
             setting,
             command=f"unset {setting.name}",
@@ -83,10 +71,9 @@ def judge_unread(
         yield from _judge_newer(setting, row, context)
     if not setting.exported and (row.read_at if row else family_of(setting.name)):
         yield variable_finding(
-            VARIABLE_NOT_HANDED_ON.name,
-            f"{format_setting(setting)} is set without export, so that programs started by "
-            f"{setting.origin} "
-            "do not inherit it",
+            VARIABLE_NOT_HANDED_ON,
+            f"{setting} is set without export, so that programs started by "
+            f"{setting.origin} do not inherit it",
             setting,
             command=f'export {setting.name}="${setting.name}"',
         )
@@ -97,8 +84,8 @@ def _never_read_finding(setting: VariableSetting, row: VariableEntry) -> Finding
     if row.replaced_by == _GROUP:
         limit = value if value.isdigit() else "…"
         return variable_finding(
-            NCCL_TIMEOUT_IGNORED.name,
-            f"{format_setting(setting)} has no effect: nothing in NCCL or torch reads it. The "
+            NCCL_TIMEOUT_IGNORED,
+            f"{setting} has no effect: nothing in NCCL or torch reads it. The "
             f"process group's timeout "
             "applies (10 minutes for NCCL, 30 for gloo); set it by "
             "init_process_group(timeout=timedelta("
@@ -108,7 +95,7 @@ def _never_read_finding(setting: VariableSetting, row: VariableEntry) -> Finding
     reason = f"; {row.effect.partition('; ')[2]}" if "; " in row.effect else ""
     if not row.replaced_by:
         return variable_finding(
-            VARIABLE_NEVER_READ.name,
+            VARIABLE_NEVER_READ,
             f"{setting.name} has no effect: nothing reads it{reason}",
             setting,
             command=f"unset {setting.name}",
@@ -117,7 +104,7 @@ def _never_read_finding(setting: VariableSetting, row: VariableEntry) -> Finding
     if new == "NCCL_SOCKET_RETRY_CNT":
         new, reason = "NCCL_SOCKET_RETRY_CNT (with NCCL_SOCKET_RETRY_SLEEP_MSEC)", ""
     return variable_finding(
-        VARIABLE_NEVER_READ.name,
+        VARIABLE_NEVER_READ,
         f"{setting.name} has no effect: nothing reads it; use {new}",
         setting,
         advice=f"Remove {setting.name} from {setting.location}{reason or f'; {row.effect}'}.",
@@ -129,11 +116,11 @@ def _judge_removed(
     setting: VariableSetting, row: VariableEntry, context: AuditContext
 ) -> Iterator[Finding]:
     effect = row.effect.removeprefix("Removed. ")
-    cause = VARIABLE_OF_ANOTHER_VERSION.name
+    cause = VARIABLE_OF_ANOTHER_VERSION
     if effect.startswith("Harmful"):
         yield variable_finding(
             cause,
-            f"{format_setting(setting)} ends the process: current libfabric aborts if it is set",
+            f"{setting} ends the process: current libfabric aborts if it is set",
             setting,
             level=Level.ERROR,
             command=f"unset {setting.name}",
@@ -143,9 +130,8 @@ def _judge_removed(
     if installed and row.gone and parse_release(installed) < row.gone:
         yield variable_finding(
             cause,
-            f"{format_setting(setting)} works in the installed {row.library} {installed}, but was "
-            f"removed in "
-            f"{row.removed_in}",
+            f"{setting} works in the installed {row.library} {installed}, but was "
+            f"removed in {row.removed_in}",
             setting,
             level=Level.NOTE,
         )
@@ -175,7 +161,7 @@ def _judge_alias(
     value = "…" if setting.value is None else shlex.quote(truncate(setting.value))
     if setting.name == "NCCL_ASYNC_ERROR_HANDLING" and context.elastic:
         yield variable_finding(
-            VARIABLE_RENAMED.name,
+            VARIABLE_RENAMED,
             f"{setting.name} has no effect here: the elastic agent sets {new}=1 if it is unset; "
             f"use {new}={value}",
             setting,
@@ -183,7 +169,7 @@ def _judge_alias(
         )
     elif setting.name == "TORCH_NCCL_TRACE_BUFFER_SIZE":
         yield variable_finding(
-            VARIABLE_RENAMED.name,
+            VARIABLE_RENAMED,
             f"{setting.name} is an old name that torch still reads, with a warning, and the only "
             f"one that the NCCL process group checks before it dumps; set {new} to the same value",
             setting,
@@ -194,7 +180,7 @@ def _judge_alias(
         reader = "NCCL" if row.owner == "nccl" else "torch"
         warning = ", with a warning" if reader == "torch" else ""
         yield variable_finding(
-            VARIABLE_RENAMED.name,
+            VARIABLE_RENAMED,
             f"{setting.name} is an old name that {reader} still reads{warning}; use {new}={value}",
             setting,
             level=Level.NOTE,
@@ -205,8 +191,8 @@ def _judge_alias(
 def _deprecated_finding(setting: VariableSetting, row: VariableEntry) -> Finding:
     instead = f"; use {row.replaced_by}" if row.replaced_by else ""
     return variable_finding(
-        VARIABLE_RENAMED.name,
-        f"{format_setting(setting)} is deprecated{instead} ({row.effect})",
+        VARIABLE_RENAMED,
+        f"{setting} is deprecated{instead} ({row.effect})",
         setting,
         level=Level.NOTE,
     )
@@ -218,8 +204,8 @@ def _judge_newer(
     installed = _installed_version(row, context)
     if installed and row.first and parse_release(installed) < row.first:
         yield variable_finding(
-            VARIABLE_OF_ANOTHER_VERSION.name,
-            f"{format_setting(setting)} has no effect here: {row.library} {installed} is "
+            VARIABLE_OF_ANOTHER_VERSION,
+            f"{setting} has no effect here: {row.library} {installed} is "
             f"installed, and only {row.since} or newer reads it",
             setting,
             command=f"unset {setting.name}",
@@ -230,7 +216,7 @@ def _judge_unknown_name(setting: VariableSetting) -> Iterator[Finding]:
     if intended := closest_name(setting.name):
         value = setting.value if setting.value is not None and setting.value.isalnum() else "…"
         yield variable_finding(
-            VARIABLE_NEVER_READ.name,
+            VARIABLE_NEVER_READ,
             f"{setting.name} has no effect: nothing reads it; did you mean {intended}?",
             setting,
             command=f"export {intended}={value}" if value != "…" else "",
@@ -242,7 +228,7 @@ def _judge_unknown_name(setting: VariableSetting) -> Iterator[Finding]:
         and not setting.name.startswith(_PLUGINS)
     ):
         yield variable_finding(
-            VARIABLE_NEVER_READ.name,
+            VARIABLE_NEVER_READ,
             f"{setting.name} is not a known variable of NCCL or torch; a plugin or the program "
             f"itself may read it",
             setting,

@@ -121,11 +121,7 @@ def _use_flash_attention(setup: TrainingSetup) -> Iterator[_Candidate]:
 
 def _chunk_loss(setup: TrainingSetup) -> Iterator[_Candidate]:
     if setup.loss is LossKernel.EAGER:
-        yield (
-            "chunk the loss computation",
-            "negligible",
-            _with(setup, loss=LossKernel.CHUNKED),
-        )
+        yield ("chunk the loss computation", "negligible", _with(setup, loss=LossKernel.CHUNKED))
 
 
 def _fuse_optimizer(setup: TrainingSetup) -> Iterator[_Candidate]:

@@ -72,8 +72,7 @@ def explain_shortfall(
     for point in measured:
         if not 0 < point.efficiency <= 1:
             raise InvalidValue(
-                f"an efficiency of {point.efficiency:g}",
-                why="must be above 0 and at most 1",
+                f"an efficiency of {point.efficiency:g}", why="must be above 0 and at most 1"
             )
     if small.gpus == large.gpus:
         raise InvalidValue("the two measurements", why=f"both are for {small.gpus} GPUs")

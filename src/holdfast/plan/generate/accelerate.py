@@ -8,7 +8,7 @@ set in the script.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -205,89 +205,36 @@ def _common_keys(recipe: Recipe, kind: str) -> dict[str, Any]:
     return settings
 
 
-def _script_settings(recipe: Recipe) -> list[UnmappedSetting]:
-    unmapped = (
-        [UnmappedSetting("learning rate, schedule, batch", _IN_THE_SCRIPT)]
-        if recipe.optimizer is not None
-        else []
-    )
-    unmapped += [
-        UnmappedSetting(
-            f"{name} parallelism of {getattr(recipe, name)}",
-            "not written: set tp_size and cp_size in parallelism_config; the model must support "
-            "them"
-            if name in ("tensor", "context")
-            else "not supported by Accelerate",
-        )
-        for name in ("tensor", "pipeline", "context", "expert")
-        if getattr(recipe, name) > 1
-    ]
-    return unmapped
+def _script_settings(recipe: Recipe) -> Iterator[UnmappedSetting]:
+    if recipe.optimizer is not None:
+        yield UnmappedSetting("learning rate, schedule, batch", _IN_THE_SCRIPT)
+    for name in ("tensor", "pipeline", "context", "expert"):
+        if getattr(recipe, name) > 1:
+            yield UnmappedSetting(
+                f"{name} parallelism of {getattr(recipe, name)}",
+                "not written: set tp_size and cp_size in parallelism_config; the model must "
+                "support them"
+                if name in ("tensor", "context")
+                else "not supported by Accelerate",
+            )
 
 
 def write_fsdp2(recipe: Recipe) -> WrittenConfig:
     """Write the FSDP2 form; without sharding DDP, as Accelerate has no mesh of replicas only."""
-    unmapped = _script_settings(recipe)
-    warnings: list[str] = []
     is_ddp = recipe.sharded_states is ShardedStates.NOTHING
     settings = _common_keys(recipe, "MULTI_GPU" if is_ddp else "FSDP")
-    if recipe.clipping:
-        unmapped.append(
-            UnmappedSetting(
-                f"clipping at {recipe.clipping:g}", "call accelerator.clip_grad_norm_ in the script"
-            )
-        )
-    if recipe.accumulation > 1:
-        unmapped.append(
-            UnmappedSetting(
-                f"accumulation of {recipe.accumulation}",
-                "use Accelerator(gradient_accumulation_steps=...) and accelerator.accumulate",
-            )
-        )
-    if (
-        recipe.compute_dtype is not ComputeDtype.FP32
-        and recipe.reduce_dtype is not recipe.compute_dtype
-    ):
-        unmapped.append(
-            UnmappedSetting(
-                f"gradients reduced in {recipe.reduce_dtype}",
-                f"Accelerate reduces in {recipe.compute_dtype}, unless its plugin is configured "
-                "otherwise",
-            )
-        )
-    if not recipe.master:
-        unmapped.append(
-            UnmappedSetting(
-                "weights without an fp32 copy",
-                "Accelerate loads trained weights in fp32 under mixed precision",
-            )
-        )
-    if recipe.gather_group:
-        unmapped.append(
-            UnmappedSetting(
-                f"weights gathered in groups of {recipe.gather_group}",
-                "fsdp_reshard_after_forward is true or false",
-            )
-        )
+    unmapped = [*_script_settings(recipe), *_unmapped_by_fsdp2(recipe)]
+    warnings: list[str] = []
     if is_ddp:
         return _written_file(FSDP_NAME, settings, unmapped, warnings)
-    is_offloaded = StateDevice.GPU not in (
-        recipe.optimizer_placement.device,
-        recipe.parameter_placement.device,
-    )
-    if not is_offloaded and {
-        recipe.optimizer_placement.device,
-        recipe.parameter_placement.device,
-    } != {StateDevice.GPU}:
+    devices = {recipe.optimizer_placement.device, recipe.parameter_placement.device}
+    is_offloaded = StateDevice.GPU not in devices
+    if not is_offloaded and devices != {StateDevice.GPU}:
         warnings.append(
             "FSDP2 offloads all or nothing: weights, gradients and optimizer states move to the "
             "host"
         )
         is_offloaded = True
-    if StateDevice.NVME in (recipe.optimizer_placement.device, recipe.parameter_placement.device):
-        unmapped.append(
-            UnmappedSetting("NVMe", "FSDP2 offloads only to host memory, which is used instead")
-        )
     settings["fsdp_config"] = {
         "fsdp_version": 2,
         "fsdp_reshard_after_forward": recipe.sharded_states is ShardedStates.PARAMETERS,
@@ -309,14 +256,42 @@ def write_fsdp2(recipe: Recipe) -> WrittenConfig:
     return _written_file(FSDP_NAME, settings, unmapped, warnings)
 
 
+def _unmapped_by_fsdp2(recipe: Recipe) -> Iterator[UnmappedSetting]:
+    if recipe.clipping:
+        yield UnmappedSetting(
+            f"clipping at {recipe.clipping:g}", "call accelerator.clip_grad_norm_ in the script"
+        )
+    if recipe.accumulation > 1:
+        yield UnmappedSetting(
+            f"accumulation of {recipe.accumulation}",
+            "use Accelerator(gradient_accumulation_steps=...) and accelerator.accumulate",
+        )
+    if (
+        recipe.compute_dtype is not ComputeDtype.FP32
+        and recipe.reduce_dtype is not recipe.compute_dtype
+    ):
+        yield UnmappedSetting(
+            f"gradients reduced in {recipe.reduce_dtype}",
+            f"Accelerate reduces in {recipe.compute_dtype}, unless its plugin is configured "
+            "otherwise",
+        )
+    if not recipe.master:
+        yield UnmappedSetting(
+            "weights without an fp32 copy",
+            "Accelerate loads trained weights in fp32 under mixed precision",
+        )
+    if recipe.gather_group:
+        yield UnmappedSetting(
+            f"weights gathered in groups of {recipe.gather_group}",
+            "fsdp_reshard_after_forward is true or false",
+        )
+    devices = (recipe.optimizer_placement.device, recipe.parameter_placement.device)
+    if StateDevice.NVME in devices and recipe.sharded_states is not ShardedStates.NOTHING:
+        yield UnmappedSetting("NVMe", "FSDP2 offloads only to host memory, which is used instead")
+
+
 def write_deepspeed(recipe: Recipe) -> WrittenConfig:
     """Write the DeepSpeed form; settings it lacks exist only in DeepSpeed's JSON."""
-    unmapped = _script_settings(recipe)
-    unmapped += [
-        item
-        for item in deepspeed.write_deepspeed_json(recipe).unmapped
-        if "parallelism" not in item.setting
-    ]
     settings = _common_keys(recipe, "DEEPSPEED")
     block: dict[str, Any] = {
         "zero_stage": int(recipe.sharded_states),
@@ -334,23 +309,26 @@ def write_deepspeed(recipe: Recipe) -> WrittenConfig:
         if placement.device is StateDevice.NVME:
             block[f"offload_{kind}_nvme_path"] = placement.path or "/local_nvme"
     settings["deepspeed_config"] = block
+    return _written_file(DEEPSPEED_NAME, settings, [*_unmapped_by_deepspeed(recipe)], [])
+
+
+def _unmapped_by_deepspeed(recipe: Recipe) -> Iterator[UnmappedSetting]:
+    yield from _script_settings(recipe)
+    for item in deepspeed.write_deepspeed_json(recipe).unmapped:
+        if "parallelism" not in item.setting:
+            yield item
     if recipe.gather_group:
-        unmapped.append(
-            UnmappedSetting(
-                f"weights gathered in groups of {recipe.gather_group}",
-                "use deepspeed_config_file instead",
-            )
+        yield UnmappedSetting(
+            f"weights gathered in groups of {recipe.gather_group}",
+            "use deepspeed_config_file instead",
         )
     if (
         recipe.compute_dtype is not ComputeDtype.FP32
         and recipe.reduce_dtype is not recipe.compute_dtype
     ):
-        unmapped.append(
-            UnmappedSetting(
-                f"gradients reduced in {recipe.reduce_dtype}", "use deepspeed_config_file instead"
-            )
+        yield UnmappedSetting(
+            f"gradients reduced in {recipe.reduce_dtype}", "use deepspeed_config_file instead"
         )
-    return _written_file(DEEPSPEED_NAME, settings, unmapped, [])
 
 
 def write_pointing_file(recipe: Recipe, config: Mapping[str, Any]) -> WrittenConfig:

@@ -150,53 +150,46 @@ def _scheduler(recipe: Recipe) -> dict[str, Any]:
 
 def write_deepspeed_json(recipe: Recipe) -> WrittenConfig:
     """Write the file, and list what it cannot express."""
-    unmapped = []
+    name = recipe.optimizer.name if recipe.optimizer is not None else ""
+    text = json.dumps(deepspeed_settings(recipe), indent=2) + "\n"
+    file = ConfigFile(NAME, text, "for deepspeed.initialize(config=...)")
+    return WrittenConfig(
+        (file,), tuple(_unmapped_settings(recipe, name)), tuple(_warnings(recipe, name))
+    )
+
+
+def _unmapped_settings(recipe: Recipe, name: str) -> Iterator[UnmappedSetting]:
     if recipe.replicas > 1 and recipe.sharded_states is not ShardedStates.NOTHING:
-        unmapped.append(
-            UnmappedSetting(
-                f"{recipe.replicas} replicas of {recipe.shards} shards",
-                "DeepSpeed 0.19 shards over all ranks (it removed MiCS, which did this): "
-                "zero_hpz_partition_size keeps the "
-                "weight all-gathers within a group, gradients still cross all links",
-            )
+        yield UnmappedSetting(
+            f"{recipe.replicas} replicas of {recipe.shards} shards",
+            "DeepSpeed 0.19 shards over all ranks (it removed MiCS, which did this): "
+            "zero_hpz_partition_size keeps the "
+            "weight all-gathers within a group, gradients still cross all links",
         )
-    unmapped += [
+    yield from (
         UnmappedSetting(f"{name} parallelism of {getattr(recipe, name)}", why)
         for name, why in _PARALLEL.items()
         if getattr(recipe, name) > 1
-    ]
+    )
     if recipe.recompute.value != "none":
-        unmapped.append(
-            UnmappedSetting(
-                f"activation checkpointing ({recipe.recompute})",
-                "not in DeepSpeed's JSON: call model.gradient_checkpointing_enable() or "
-                "torch.utils.checkpoint",
-            )
+        yield UnmappedSetting(
+            f"activation checkpointing ({recipe.recompute})",
+            "not in DeepSpeed's JSON: call model.gradient_checkpointing_enable() or "
+            "torch.utils.checkpoint",
         )
     if recipe.compiled:
-        unmapped.append(
-            UnmappedSetting(
-                "compilation",
-                "not in the JSON: call engine.compile() after deepspeed.initialize",
-            )
+        yield UnmappedSetting(
+            "compilation", "not in the JSON: call engine.compile() after deepspeed.initialize"
         )
     if not recipe.master and recipe.compute_dtype is ComputeDtype.FP16:
-        unmapped.append(
-            UnmappedSetting(
-                "fp16 weights without an fp32 copy",
-                "DeepSpeed supports this only for its CPU optimizer",
-            )
+        yield UnmappedSetting(
+            "fp16 weights without an fp32 copy",
+            "DeepSpeed supports this only for its CPU optimizer",
         )
-    name = recipe.optimizer.name if recipe.optimizer is not None else ""
     if name == EIGHT_BITS:
-        unmapped.append(
-            UnmappedSetting(
-                name, "create it in the script (bitsandbytes) and pass it to deepspeed.initialize"
-            )
+        yield UnmappedSetting(
+            name, "create it in the script (bitsandbytes) and pass it to deepspeed.initialize"
         )
-    text = json.dumps(deepspeed_settings(recipe), indent=2) + "\n"
-    file = ConfigFile(NAME, text, "for deepspeed.initialize(config=...)")
-    return WrittenConfig((file,), tuple(unmapped), tuple(_warnings(recipe, name)))
 
 
 def _warnings(recipe: Recipe, name: str) -> Iterator[str]:

@@ -183,8 +183,7 @@ def _read_batch(config: ConfigReader, ranks: int) -> tuple[int, int, int]:
         if remainder or global_batch != micro_batch * max(accumulation, 1) * ranks:
             config.problems.append(
                 f"train_batch_size is {global_batch}, which is not micro-batch x accumulation x "
-                f"{ranks} ranks "
-                f"({micro_batch or '?'} x {accumulation or 1} x {ranks})"
+                f"{ranks} ranks ({micro_batch or '?'} x {accumulation or 1} x {ranks})"
             )
     elif global_batch and micro_batch and accumulation:
         config.problems.append(

@@ -71,10 +71,6 @@ class FrameworkChoice(msgspec.Struct, frozen=True):
     is_close: bool
     reasons: tuple[FrameworkReason, ...]
 
-    def reasons_for(self, framework: Framework) -> tuple[FrameworkReason, ...]:
-        """Return the reasons for one framework; never empty."""
-        return tuple(reason for reason in self.reasons if reason.framework is framework)
-
 
 def choose_framework(
     model: Transformer, setup: TrainingSetup, cluster: Cluster, needs: FrameworkNeeds | None = None
@@ -111,16 +107,14 @@ def _deepspeed(weight: int, sentence: str, source: str) -> FrameworkReason:
 def _general_reasons() -> Iterator[FrameworkReason]:
     yield _fsdp(
         1,
-        "part of torch: no other package to install or compile, and shards are DTensors, which "
-        "all of "
-        "torch supports",
+        "part of torch: no other package to install or compile, and shards are DTensors, which all "
+        "of torch supports",
         "torch/distributed/fsdp/_fully_shard",
     )
     yield _deepspeed(
         1,
-        "includes loop, accumulation, clipping, loss scaling and schedule, configured in one "
-        "JSON; with FSDP2 "
-        "they are user code",
+        "includes loop, accumulation, clipping, loss scaling and schedule, configured in one JSON; "
+        "with FSDP2 they are user code",
         "deepspeed/runtime/config.py",
     )
 
@@ -140,10 +134,9 @@ def _offload_reasons(
     if setup.offload is OffloadTarget.OPTIMIZER:
         yield _deepspeed(
             2,
-            "can offload only the optimizer, or a share of it, with an Adam optimized for CPUs "
-            "(5 to 7 times "
-            "faster than torch's, by its authors); FSDP2 also offloads weights and uses torch's "
-            "optimizer",
+            "can offload only the optimizer, or a share of it, with an Adam optimized for CPUs (5 "
+            "to 7 times faster than torch's, by its authors); FSDP2 also offloads weights and uses "
+            "torch's optimizer",
             "deepspeed/ops/adam/cpu_adam.py; torch/distributed/fsdp/_fully_shard/_fsdp_api.py, "
             "CPUOffloadPolicy",
         )
@@ -175,8 +168,7 @@ def _precision_reasons(setup: TrainingSetup, cluster: Cluster) -> Iterator[Frame
         yield _fsdp(
             1,
             "stores only fp32 weights and casts them as they are gathered; gradients can be "
-            "reduced in "
-            "fp32 by one setting",
+            "reduced in fp32 by one setting",
             "torch/distributed/fsdp/_fully_shard/_fsdp_api.py, MixedPrecisionPolicy",
         )
     if not setup.precision.master and setup.precision.compute < 4:
@@ -200,22 +192,19 @@ def _link_reasons(
     if state_bytes < _MAX_STATE_SHARE * cluster.gpu.memory_gib * _GIB:
         yield _fsdp(
             2,
-            f"a node's links are {ratio} times faster than its network, and one node can hold "
-            "all states "
-            f"({state_bytes / _GIB:.0f} GiB per GPU): HSDP gathers weights within nodes and "
-            "sends only gradients between "
-            "them; DeepSpeed 0.19 removed MiCS, its counterpart",
+            f"a node's links are {ratio} times faster than its network, and one node can hold all "
+            f"states ({state_bytes / _GIB:.0f} GiB per GPU): HSDP gathers weights within nodes and "
+            "sends only gradients between them; DeepSpeed 0.19 removed MiCS, its counterpart",
             "torch's mesh of (replicate, shard); deepspeed/runtime/config.py, "
             "_REMOVED_ZERO_CONFIG_KEYS",
         )
     else:
         yield _deepspeed(
             2,
-            f"a node's links are {ratio} times faster than its network, and one node cannot "
-            "hold all states: ZeRO++ "
-            "gathers from a second copy within the node (hpZ) and sends quantized weights and "
-            "gradients; FSDP2 has only the "
-            "first of the three (reshard_after_forward=<GPUs of a node>)",
+            f"a node's links are {ratio} times faster than its network, and one node cannot hold "
+            "all states: ZeRO++ gathers from a second copy within the node (hpZ) and sends "
+            "quantized weights and gradients; FSDP2 has only the first of the three "
+            "(reshard_after_forward=<GPUs of a node>)",
             "G. Wang et al., ZeRO++ (2023)",
         )
 
@@ -251,8 +240,7 @@ def _ecosystem_reasons(setup: TrainingSetup, needs: FrameworkNeeds) -> Iterator[
         yield _fsdp(
             2,
             "supports torch.compile per layer, as torchtitan uses in production; ZeRO-3's hooks "
-            "are excluded "
-            "from compiled graphs, which break there, unless DeepCompile is on",
+            "are excluded from compiled graphs, which break there, unless DeepCompile is on",
             "torchtitan/models/llama3/parallelize.py; deepspeed/runtime/zero/parameter_offload.py",
         )
     if setup.optimizer is OptimizerKind.MUON:
@@ -266,9 +254,8 @@ def _ecosystem_reasons(setup: TrainingSetup, needs: FrameworkNeeds) -> Iterator[
     if needs.changes_gpu_count:
         yield _fsdp(
             2,
-            "its checkpoints load on another number of ranks (8 of 8 tests); DeepSpeed's "
-            "universal format does "
-            "between some stages (10 of 18 tests)",
+            "its checkpoints load on another number of ranks (8 of 8 tests); DeepSpeed's universal "
+            "format does between some stages (10 of 18 tests)",
             "measured here; deepspeedai/DeepSpeed#3810, #7546",
         )
     if library == "torchtitan":

@@ -8,6 +8,7 @@ and _fsdp_api.py).
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -37,42 +38,16 @@ _LR_WARMUPS = {each.value: each for each in LrWarmup}
 _RECOMPUTE = {each.value: each for each in ActivationCheckpointing}
 _PLACES = {"none": StateDevice.GPU, "cpu": StateDevice.CPU}
 #: All settings.
-KNOWN = (
-    "framework",
-    "mesh.replicate",
-    "mesh.shard",
-    "model.dtype",
-    "fully_shard.reshard_after_forward",
-    "fully_shard.param_dtype",
-    "fully_shard.reduce_dtype",
-    "fully_shard.offload",
-    "fully_shard.pin_memory",
-    "batch.all",
-    "batch.micro",
-    "batch.accumulation",
-    "batch.sync_every_micro_batch",
-    "batch.sequence",
-    "clip_grad_norm",
-    "autocast",
-    "compile",
-    "recompute.layers",
-    "recompute.on_cpu",
-    "save.whole",
-    "grad_scaler.fixed",
-    "grad_scaler.power",
-    "grad_scaler.window",
-    "optimizer.name",
-    "optimizer.lr",
-    "optimizer.betas",
-    "optimizer.eps",
-    "optimizer.weight_decay",
-    "optimizer.momentum",
-    "schedule.curve",
-    "schedule.warmup_steps",
-    "schedule.total_steps",
-    "schedule.rise",
-    "schedule.start",
-    "schedule.end",
+KNOWN = tuple(
+    """
+    framework mesh.replicate mesh.shard model.dtype fully_shard.reshard_after_forward
+    fully_shard.param_dtype fully_shard.reduce_dtype fully_shard.offload fully_shard.pin_memory
+    batch.all batch.micro batch.accumulation batch.sync_every_micro_batch batch.sequence
+    clip_grad_norm autocast compile recompute.layers recompute.on_cpu save.whole grad_scaler.fixed
+    grad_scaler.power grad_scaler.window optimizer.name optimizer.lr optimizer.betas optimizer.eps
+    optimizer.weight_decay optimizer.momentum schedule.curve schedule.warmup_steps
+    schedule.total_steps schedule.rise schedule.start schedule.end
+    """.split()
 )
 #: torch.optim's optimizers that were tested on DTensors; Adafactor of torch 2.13 fails on them.
 _SUPPORTED_OPTIMIZERS = ("AdamW", "Adam", "SGD")
@@ -254,7 +229,7 @@ def _read_schedule(config: ConfigReader) -> LrSchedule:
 
 def write_fsdp2_files(recipe: Recipe) -> WrittenConfig:
     """Write the settings and the generated script, and list what they cannot express."""
-    unmapped, warnings = _unmapped_settings(recipe), _warnings(recipe)
+    unmapped, warnings = tuple(_unmapped_settings(recipe)), tuple(_warnings(recipe))
     requested = recipe.optimizer or _DEFAULT_OPTIMIZER
     supported = (
         requested
@@ -277,53 +252,41 @@ def write_fsdp2_files(recipe: Recipe) -> WrittenConfig:
     return WrittenConfig(files, unmapped, warnings)
 
 
-def _unmapped_settings(recipe: Recipe) -> tuple[UnmappedSetting, ...]:
-    unmapped = [
-        UnmappedSetting(
-            f"{name} parallelism of {getattr(recipe, name)}",
-            "with torch it is part of the model's code; torchtitan supports it",
-        )
-        for name in ("tensor", "pipeline", "context", "expert")
-        if getattr(recipe, name) > 1
-    ]
-    placements = (
+def _unmapped_settings(recipe: Recipe) -> Iterator[UnmappedSetting]:
+    for name in ("tensor", "pipeline", "context", "expert"):
+        if getattr(recipe, name) > 1:
+            yield UnmappedSetting(
+                f"{name} parallelism of {getattr(recipe, name)}",
+                "with torch it is part of the model's code; torchtitan supports it",
+            )
+    for kind, placement in (
         ("optimizer", recipe.optimizer_placement),
         ("parameters", recipe.parameter_placement),
-    )
-    unmapped += [
-        UnmappedSetting(f"{kind} on NVMe ({placement.path or 'no path given'})", _NVME)
-        for kind, placement in placements
-        if placement.device is StateDevice.NVME
-    ]
+    ):
+        if placement.device is StateDevice.NVME:
+            yield UnmappedSetting(f"{kind} on NVMe ({placement.path or 'no path given'})", _NVME)
     optimizer = recipe.optimizer
     if optimizer is not None and optimizer.name not in _SUPPORTED_OPTIMIZERS:
         why = (
             "torch.optim.Muon accepts only matrices: use AdamW for the rest"
             if optimizer.name == "Muon"
-            else ("torch.optim has none that is known to work on DTensors")
+            else "torch.optim has none that is known to work on DTensors"
         )
-        unmapped.append(
-            UnmappedSetting(
-                f"the optimizer {optimizer.name[:50]}", f"{why}; the script uses AdamW instead"
-            )
+        yield UnmappedSetting(
+            f"the optimizer {optimizer.name[:50]}", f"{why}; the script uses AdamW instead"
         )
     if recipe.recompute in (ActivationCheckpointing.SELECTIVE, ActivationCheckpointing.OPERATIONS):
-        unmapped.append(
-            UnmappedSetting(
-                f"activation checkpointing ({recipe.recompute})",
-                "the script checkpoints whole layers",
-            )
+        yield UnmappedSetting(
+            f"activation checkpointing ({recipe.recompute})", "the script checkpoints whole layers"
         )
-    return tuple(unmapped)
 
 
-def _warnings(recipe: Recipe) -> tuple[str, ...]:
-    warnings = []
+def _warnings(recipe: Recipe) -> Iterator[str]:
     if (
         recipe.sharded_states in (ShardedStates.OPTIMIZER, ShardedStates.GRADIENTS)
         and recipe.optimizer_placement.device is not StateDevice.GPU
     ):
-        warnings.append(
+        yield (
             "FSDP2 offloads all or nothing: weights move to the host with the optimizer, which "
             "is slower"
         )
@@ -333,23 +296,21 @@ def _warnings(recipe: Recipe) -> tuple[str, ...]:
         and StateDevice.GPU in devices
         and _is_offloaded(recipe)
     ):
-        warnings.append(
+        yield (
             "FSDP2 offloads all or nothing: weights, gradients and optimizer states move to the "
             "host"
         )
     if not recipe.micro_batch:
-        warnings.append("the micro-batch is unknown: set MICRO_BATCH in the script, which is 1")
+        yield ("the micro-batch is unknown: set MICRO_BATCH in the script, which is 1")
     if not recipe.master:
-        warnings.append(
-            "no fp32 copy of the weights: at small learning rates most of them stop changing "
-            "(2.8 % changed "
-            "in one Adam step at 1e-5, against 92 to 96 % with one)"
+        yield (
+            "no fp32 copy of the weights: at small learning rates most of them stop changing (2.8 "
+            "% changed in one Adam step at 1e-5, against 92 to 96 % with one)"
         )
     if recipe.compute_dtype is ComputeDtype.FP16:
-        warnings.append(
+        yield (
             "GradScaler halves the scale at the first overflow, DeepSpeed at the second "
             "(hysteresis)"
         )
     if recipe.autocast_dtype is not ComputeDtype.FP32:
-        warnings.append("under autocast, FSDP2 gathers and reduces in fp32: param_dtype is faster")
-    return tuple(warnings)
+        yield ("under autocast, FSDP2 gathers and reduces in fp32: param_dtype is faster")

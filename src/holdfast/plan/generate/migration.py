@@ -247,9 +247,8 @@ def _warnings(
     ):
         warnings.append(
             "load the model in fp32: DeepSpeed creates an fp32 copy of a 16-bit model, FSDP2 "
-            "updates the weights as "
-            "loaded (of weights loaded in bf16, 2.8 % changed in one Adam step at 1e-5, against "
-            "92 to 96 %)"
+            "updates the weights as loaded (of weights loaded in bf16, 2.8 % changed in one Adam "
+            "step at 1e-5, against 92 to 96 %)"
         )
     if not recipe.ranks:
         warnings.append(

@@ -8,6 +8,7 @@ config_registry.py, whose values flags override: those of commit b5bcd76c of 202
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from holdfast.plan.generate.generated import ConfigFile, UnmappedSetting, WrittenConfig
@@ -146,7 +147,7 @@ def write_torchtitan(recipe: Recipe) -> WrittenConfig:
             "for torchtitan since 2026-02-23, without TOML; run in its directory",
         ),
     )
-    return WrittenConfig(files, _unmapped_settings(recipe), _warnings(recipe))
+    return WrittenConfig(files, tuple(_unmapped_settings(recipe)), tuple(_warnings(recipe)))
 
 
 def _lines(values: dict[str, Any]) -> str:
@@ -187,70 +188,52 @@ def _flags(recipe: Recipe) -> str:
     return " \\\n    ".join(lines) + "\n"
 
 
-def _unmapped_settings(recipe: Recipe) -> tuple[UnmappedSetting, ...]:
-    unmapped = []
+def _unmapped_settings(recipe: Recipe) -> Iterator[UnmappedSetting]:
     if recipe.model not in _MODELS:
-        unmapped.append(
-            UnmappedSetting(
-                f"the model {recipe.model[:50] or '(unnamed)'}",
-                "torchtitan has its own models: set name and flavor in [model]",
-            )
+        yield UnmappedSetting(
+            f"the model {recipe.model[:50] or '(unnamed)'}",
+            "torchtitan has its own models: set name and flavor in [model]",
         )
     if recipe.compute_dtype is ComputeDtype.FP16:
-        unmapped.append(
-            UnmappedSetting(
-                "fp16",
-                "torchtitan supports only bfloat16 and float32, without loss scaling: bfloat16 "
-                "is written",
-            )
+        yield UnmappedSetting(
+            "fp16",
+            "torchtitan supports only bfloat16 and float32, without loss scaling: bfloat16 "
+            "is written",
         )
     if (
         recipe.compute_dtype is not ComputeDtype.FP32
         and recipe.reduce_dtype is not ComputeDtype.FP32
     ):
-        unmapped.append(
-            UnmappedSetting(
-                f"gradients reduced in {recipe.reduce_dtype}", "torchtitan reduces only in float32"
-            )
+        yield UnmappedSetting(
+            f"gradients reduced in {recipe.reduce_dtype}", "torchtitan reduces only in float32"
         )
     optimizer = recipe.optimizer
     if optimizer is not None and optimizer.name not in ("AdamW", "Adam"):
-        unmapped.append(
-            UnmappedSetting(
-                f"the optimizer {optimizer.name[:50]}", "torchtitan supports only Adam and AdamW"
-            )
+        yield UnmappedSetting(
+            f"the optimizer {optimizer.name[:50]}", "torchtitan supports only Adam and AdamW"
         )
     if recipe.gather_group:
-        unmapped.append(
-            UnmappedSetting(
-                f"weights gathered in groups of {recipe.gather_group}",
-                "torchtitan's fsdp_reshard_after_forward is always or never",
-            )
+        yield UnmappedSetting(
+            f"weights gathered in groups of {recipe.gather_group}",
+            "torchtitan's fsdp_reshard_after_forward is always or never",
         )
     if StateDevice.NVME in (recipe.optimizer_placement.device, recipe.parameter_placement.device):
-        unmapped.append(
-            UnmappedSetting("NVMe", "FSDP2 offloads only to host memory, which is used instead")
-        )
-    return tuple(unmapped)
+        yield UnmappedSetting("NVMe", "FSDP2 offloads only to host memory, which is used instead")
 
 
-def _warnings(recipe: Recipe) -> tuple[str, ...]:
-    warnings = []
+def _warnings(recipe: Recipe) -> Iterator[str]:
     if _has_other_schedule(recipe):
-        warnings.append(
+        yield (
             "torchtitan warms up linearly and decays over all later steps: check the first and "
             "last rates"
         )
     if recipe.optimizer is not None:
-        warnings.append(
-            f"{FLAGS} lacks the optimizer's values: set them in the configuration function"
-        )
+        yield (f"{FLAGS} lacks the optimizer's values: set them in the configuration function")
     if recipe.recompute is not ActivationCheckpointing.NONE:
-        warnings.append(
+        yield (
             f"{FLAGS} lacks activation checkpointing: set its class (FullAC, SelectiveAC) in "
             "the configuration function"
         )
-    return tuple(warnings)
 
 
 def _has_other_schedule(recipe: Recipe) -> bool:

@@ -19,18 +19,11 @@ from holdfast.core.errors import InvalidValue
 from holdfast.plan.layout.process_groups import ProcessGroups, RankArray
 
 #: Common names of mesh axes; other kinds may combine several axes.
-_MESH_AXES = {
-    "tp",
-    "tensor",
-    "cp",
-    "context",
-    "pp",
-    "pipeline",
-    "dp",
-    "data",
-    "dp_replicate",
-    "dp_shard",
-}
+_MESH_AXES = set(
+    """
+    tp tensor cp context pp pipeline dp data dp_replicate dp_shard
+    """.split()
+)
 _DATA_AXES = {"dp", "data"}
 _MAX_SHOWN = 8
 #: Groups of one kind.

@@ -43,18 +43,11 @@ class MemoryFit(StrEnum):
     DOES_NOT_FIT = "does not fit"
 
 
-_PARTS = (
-    "parameters",
-    "master",
-    "gradients",
-    "optimizer",
-    "activations",
-    "temporary",
-    "logits",
-    "gathered",
-    "buffers",
-    "reserve",
-    "framework",
+_PARTS = tuple(
+    """
+    parameters master gradients optimizer activations temporary logits gathered buffers reserve
+    framework
+    """.split()
 )
 
 
@@ -128,16 +121,6 @@ class MemoryEstimate(msgspec.Struct, frozen=True):
     def worst(self) -> RankMemory:
         """Return the stage that needs the most."""
         return max(self.stages, key=lambda rank: rank.total)
-
-    def table(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Return each part with its bytes per stage, largest first; the last row is the total."""
-        order = [name for name, _ in self.worst.parts()]
-        order += [name for stage in self.stages for name, _ in stage.parts() if name not in order]
-        rows = [
-            (name, tuple(getattr(stage, name) for stage in self.stages))
-            for name in dict.fromkeys(order)
-        ]
-        return [*rows, ("total", tuple(stage.total for stage in self.stages))]
 
     @property
     def margin(self) -> int | None:

@@ -43,15 +43,10 @@ PART_DESCRIPTIONS = {
     "framework": "CUDA context, NCCL communicators (rule of thumb)",
 }
 #: Colours of the time spans, in order.
-_TIME_COLOURS = (
-    "green",
-    "yellow",
-    "magenta",
-    "cyan",
-    "blue",
-    "red",
-    "bright_yellow",
-    "bright_magenta",
+_TIME_COLOURS = tuple(
+    """
+    green yellow magenta cyan blue red bright_yellow bright_magenta
+    """.split()
 )
 BAR_COLUMNS = 58
 SYMBOLS = {"fits": ("✓", "fine"), "tight": ("⚠", "warning"), "does not fit": ("✗", "error")}
@@ -200,10 +195,7 @@ def _sections(view: PlanView) -> Iterator[tuple[str, list[ReportRow]]]:
     if view.written:
         yield (
             "framework",
-            [
-                ReportRow(view.framework, style="strong"),
-                *_suggestion_rows(view.framework_reasons),
-            ],
+            [ReportRow(view.framework, style="strong"), *_suggestion_rows(view.framework_reasons)],
         )
     yield "written", list(_written_rows(view))
 

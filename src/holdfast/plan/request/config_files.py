@@ -12,10 +12,9 @@ from holdfast.core.atomic_files import write_atomic
 from holdfast.core.errors import InvalidValue, MissingFile
 from holdfast.core.text import os_error_reason
 from holdfast.plan.generate.fields import parse_config
-from holdfast.plan.generate.files import generate_configs
 from holdfast.plan.generate.generated import ConfigFile
-from holdfast.plan.generate.migration import ConfigFormat, Migration, migrate_settings
-from holdfast.plan.generate.recipe import ComputeDtype, TrainingValues
+from holdfast.plan.generate.migration import ConfigFormat, Migration, migrate_settings, write_format
+from holdfast.plan.generate.recipe import ComputeDtype, TrainingValues, build_recipe
 from holdfast.plan.layout.process_group_code import render_mesh_code
 from holdfast.plan.models import KNOWN_MODELS
 from holdfast.plan.request.plan_request import PlannedRun, PlanRequest
@@ -79,19 +78,20 @@ def write_configs(
         if request.model.submodels and request.model.main_transformer.name in KNOWN_MODELS
         else ""
     )
-    configs = generate_configs(run.setup, TrainingValues(compute_dtype=dtype, model=model_name))
-    files = [file for config in configs for file in config.files]
+    recipe = build_recipe(run.setup, TrainingValues(compute_dtype=dtype, model=model_name))
+    configs = {name: write_format(recipe, name) for name in ConfigFormat}
+    files = [file for config in configs.values() for file in config.files]
     groups = ConfigFile(
         _GROUPS,
         render_mesh_code(checked_process_groups(run)),
         "make_groups() creates all process groups, identically on every rank",
     )
     omitted = [
-        f"{config.format}: {setting.setting}: {setting.why}"
-        for config in configs
+        f"{name}: {setting.setting}: {setting.why}"
+        for name, config in configs.items()
         for setting in config.unmapped
     ]
-    omitted += [f"{config.format}: {text}" for config in configs for text in config.warnings]
+    omitted += [f"{name}: {text}" for name, config in configs.items() for text in config.warnings]
     return WrittenFiles(save_files((*files, groups), directory), tuple(omitted))
 
 

@@ -28,8 +28,6 @@ from holdfast.plan.submodels import (
 _MAX_BYTES = 1 << 20
 #: Suffixes of model names beside family and size.
 _NAME_SUFFIXES = re.compile(r"-(hf|base|instruct|chat|it|v0\.\d|vicuna|hermes)\b")
-#: Sizes that options can set; the second tuple is required.
-SIZES = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts", "active")
 _REQUIRED_SIZES = ("layers", "hidden")
 _DEFAULT_HEAD_WIDTH = 128
 

@@ -323,8 +323,7 @@ def _fit_text(request: PlanRequest, setup: TrainingSetup) -> str:
 def _shortfall_sentences(shortfall: Shortfall) -> Iterator[str]:
     yield (
         f"time not overlapped per second of compute: {format_duration(shortfall.exposed[0])} at "
-        "the smaller size, "
-        f"{format_duration(shortfall.exposed[1])} at the larger"
+        f"the smaller size, {format_duration(shortfall.exposed[1])} at the larger"
     )
     yield f"expected efficiency with the network's nominal rate: {shortfall.expected:.0%}"
     if shortfall.outside_share is None or shortfall.bandwidth is None:

@@ -163,8 +163,7 @@ def relief_document(plan: ReliefPlan) -> ReportDocument:
         rows.append(
             ReportRow(
                 f"tensors at the failure: {size_text(plan.observed_bytes)} with the failed "
-                "request; "
-                f"predicted peak: {size_text(worst.tensors)}"
+                f"request; predicted peak: {size_text(worst.tensors)}"
             )
         )
     if plan.relief.missing_bytes:

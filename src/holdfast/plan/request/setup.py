@@ -85,9 +85,7 @@ def check_degrees(request: PlanRequest) -> None:
         )
     if degrees.get("chunks", 1) > 1 and degrees.get("pipeline", 1) == 1:
         raise InvalidValue(
-            "--chunks",
-            why="chunks need pipeline stages",
-            next_step="add --pipeline",
+            "--chunks", why="chunks need pipeline stages", next_step="add --pipeline"
         )
 
 

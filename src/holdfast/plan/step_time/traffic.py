@@ -268,11 +268,3 @@ def _sharded_unit_calls(setup: TrainingSetup, params: float, count: float) -> li
             )
         )
     return calls
-
-
-def bytes_sent_by_kind(model: Transformer, setup: TrainingSetup) -> dict[TrafficKind, float]:
-    """Return the bytes that a rank sends in a step, by kind."""
-    sums: dict[TrafficKind, float] = {}
-    for call in list_calls(model, setup):
-        sums[call.kind] = sums.get(call.kind, 0.0) + call.bytes_sent(setup.accumulation)
-    return sums

@@ -25,18 +25,11 @@ _QUERIES = {"q", "wq", "q_proj", "query", "queries", "to_q", "q_lin"}
 _KEYS = {"k", "wk", "k_proj", "key", "keys", "to_k", "k_lin"}
 _VALUES = {"v", "wv", "v_proj", "value", "values", "to_v", "v_lin"}
 _QKV = {"qkv", "c_attn", "wqkv", "query_key_value", "qkv_proj", "in_proj", "in_proj_weight"}
-_OUTPUT = {
-    "o",
-    "wo",
-    "o_proj",
-    "out_proj",
-    "out_lin",
-    "output",
-    "proj",
-    "c_proj",
-    "dense",
-    "to_out",
-}
+_OUTPUT = set(
+    """
+    o wo o_proj out_proj out_lin output proj c_proj dense to_out
+    """.split()
+)
 _HEADS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "heads", "nhead")
 _KV_HEADS = ("num_key_value_heads", "n_kv_heads", "num_kv_heads", "n_kv_head", "kv_heads")
 _CONFIGS = ("config", "cfg", "args", "params", "model_args")

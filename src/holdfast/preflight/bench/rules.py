@@ -91,8 +91,7 @@ def _same_machines(now: Measurement, before: Measurement) -> None:
     here, there = (
         "; ".join(
             f"{host.name}: {host.processor or 'unknown CPU'}, {host.cores} cores, "
-            f"{len(host.devices)} GPUs, "
-            f"{len(host.ranks)} ranks"
+            f"{len(host.devices)} GPUs, {len(host.ranks)} ranks"
             for host in each.hosts[:4]
         )
         for each in (now, before)
@@ -188,8 +187,7 @@ def _below(now: Measurement) -> Iterator[Finding]:
         yield make_finding(
             COLLECTIVES_BELOW_LINE_RATE,
             f"{series.name}, the fastest series, reached {share:.0%} of the {limit / 1e9:.3g} GB/s "
-            "of "
-            f"{slowest.name}'s link",
+            f"of {slowest.name}'s link",
             level=Level.NOTE,
             subject=Subject(host=slowest.name, link=slowest.interface or None),
             evidence=(

@@ -132,8 +132,7 @@ def check_request(request: BenchRequest) -> None:
         if not any(supported):
             what = f"{', '.join(request.collectives)} ({request.dtype}, {request.op})"
             raise InvalidValue(
-                "--way",
-                why=f"{algorithm} does not support {what}; it is {ALGORITHMS[algorithm]}",
+                "--way", why=f"{algorithm} does not support {what}; it is {ALGORITHMS[algorithm]}"
             )
     if request.op == "avg" and request.backends != ("nccl",):
         raise InvalidValue(

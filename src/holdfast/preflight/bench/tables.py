@@ -42,27 +42,11 @@ HEADER = (
     f"# {'size':>10}  {'count':>12}  {'type':>8}  {'redop':>6}  {'root':>6}{2 * _PLACEMENT} ",
     f"# {'(B)':>10}  {'(elements)':>12}  {'':>8}  {'':>6}  {'':>6}{2 * _UNITS} ",
 )
-_CSV = (
-    "collective",
-    "way",
-    "backend",
-    "type",
-    "redop",
-    "root",
-    "ranks",
-    "size_bytes",
-    "count",
-    "placement",
-    "calls",
-    "mean_us",
-    "min_us",
-    "p50_us",
-    "p90_us",
-    "p99_us",
-    "max_us",
-    "algbw_GBps",
-    "busbw_GBps",
-    "wrong",
+_CSV = tuple(
+    """
+    collective way backend type redop root ranks size_bytes count placement calls mean_us min_us
+    p50_us p90_us p99_us max_us algbw_GBps busbw_GBps wrong
+    """.split()
 )
 #: Maximum number of pairs shown; a line counts the others.
 _MAX_PAIRS = 12

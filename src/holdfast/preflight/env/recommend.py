@@ -74,10 +74,7 @@ def parse_endpoint(text: str, port: str = "") -> tuple[str, int]:
         or not digits.isdigit()
         or not 0 <= int(digits[:6]) <= 65535
     ):
-        raise InvalidValue(
-            "--rdzv-endpoint",
-            why=f"{text!r} is not HOST[:PORT]",
-        )
+        raise InvalidValue("--rdzv-endpoint", why=f"{text!r} is not HOST[:PORT]")
     return host, int(digits)
 
 

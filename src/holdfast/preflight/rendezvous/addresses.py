@@ -119,9 +119,7 @@ def _nccl(environ: Mapping[str, str], known: tuple[InterfaceAddress, ...]) -> Pu
         interface = _first(each for each in candidates if _is_selected(setting, each.name))
         if interface is None:
             return PublishedAddress(
-                library="NCCL",
-                address=Unknown(f"{why} matches no interface that is up"),
-                why=why,
+                library="NCCL", address=Unknown(f"{why} matches no interface that is up"), why=why
             )
         return PublishedAddress(
             library="NCCL", address=interface.address, interface=interface.name, why=why

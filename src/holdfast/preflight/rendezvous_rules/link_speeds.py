@@ -6,11 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from statistics import median_high
 
-from holdfast.causes import by_name
 from holdfast.causes.network.mtu_black_hole import MTU_BLACK_HOLE
 from holdfast.causes.network.network_fabric_fault import NETWORK_FABRIC_FAULT
 from holdfast.causes.network.slow_link import SLOW_LINK
-from holdfast.core.findings import Fact, Finding, Level, Subject, make_finding
+from holdfast.core.findings import Cause, Fact, Finding, Level, Subject, make_finding
 from holdfast.preflight.rendezvous import ConnectOutcome, LinkMeasurement, Observations
 from holdfast.preflight.rendezvous_rules.blame import find_suspects
 
@@ -29,9 +28,9 @@ def judge(observed: Observations) -> Iterator[Finding]:
             broken[link.outcome].append(link)
     for outcome, links in broken.items():
         if outcome is ConnectOutcome.STALLED:
-            cause, what = MTU_BLACK_HOLE.name, "a message of 4 MiB stalls"
+            cause, what = MTU_BLACK_HOLE, "a message of 4 MiB stalls"
         else:
-            cause = NETWORK_FABRIC_FAULT.name
+            cause = NETWORK_FABRIC_FAULT
             what = f"the measurement fails ({links[0].detail or outcome})"
         yield from _findings_by_suspect(links, observed, cause, what, Level.ERROR)
     slow = slow_pairs(observed)
@@ -39,7 +38,7 @@ def judge(observed: Observations) -> Iterator[Finding]:
         usual = _usual_speed(_speeds(observed)) / _MIB
         what = f"throughput is less than half of the usual {usual:.0f} MiB/s"
         links = [link for link in observed.links if (link.source, link.target) in slow]
-        yield from _findings_by_suspect(links, observed, SLOW_LINK.name, what, Level.WARNING)
+        yield from _findings_by_suspect(links, observed, SLOW_LINK, what, Level.WARNING)
 
 
 def slow_pairs(observed: Observations) -> frozenset[tuple[int, int]]:
@@ -74,7 +73,7 @@ def _usual_speed(speeds: dict[tuple[int, int], float]) -> float:
 
 
 def _findings_by_suspect(
-    links: list[LinkMeasurement], observed: Observations, cause: str, what: str, level: Level
+    links: list[LinkMeasurement], observed: Observations, cause: Cause, what: str, level: Level
 ) -> Iterator[Finding]:
     """Yield one finding for each host or link that the links have in common."""
     hosts = [each.peer.host for each in observed.participants]
@@ -91,7 +90,7 @@ def _findings_by_suspect(
             name = hosts[suspect.host]
             where, subject = f"on {len(own_links)} links of {name}", Subject(host=name)
         yield make_finding(
-            by_name(cause),
+            cause,
             f"{where}, {what}",
             level=level,
             confidence=0.7 if level is Level.WARNING else 0.9,

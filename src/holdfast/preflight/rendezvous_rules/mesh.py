@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from holdfast.causes import by_name
 from holdfast.causes.network.firewall_blocked_ports import FIREWALL_BLOCKED_PORTS
 from holdfast.causes.network.hostname_resolution import HOSTNAME_RESOLUTION
 from holdfast.causes.network.mtu_black_hole import MTU_BLACK_HOLE
 from holdfast.causes.network.network_fabric_fault import NETWORK_FABRIC_FAULT
 from holdfast.causes.network.network_interface_wrong import NETWORK_INTERFACE_WRONG
-from holdfast.core.findings import Fact, Finding, Level, Subject, Unknown, make_finding
+from holdfast.core.findings import Cause, Fact, Finding, Level, Subject, Unknown, make_finding
 from holdfast.core.rank_sets import compress_ranks
 from holdfast.preflight.rendezvous import (
     ConnectOutcome,
@@ -23,47 +22,46 @@ from holdfast.preflight.rendezvous import (
 from holdfast.preflight.rendezvous_rules.blame import Suspect, find_suspects
 
 #: Outcome -> cause, confidence, and the sentence.
-_SENTENCES: dict[ConnectOutcome, tuple[str, float, str]] = {
+_SENTENCES: dict[ConnectOutcome, tuple[Cause, float, str]] = {
     ConnectOutcome.TIMED_OUT: (
-        FIREWALL_BLOCKED_PORTS.name,
+        FIREWALL_BLOCKED_PORTS,
         0.95,
         "a firewall drops packets {path}, although a process listens there",
     ),
     ConnectOutcome.REJECTED: (
-        FIREWALL_BLOCKED_PORTS.name,
+        FIREWALL_BLOCKED_PORTS,
         0.97,
         "a firewall rejects connections {path}{by}",
     ),
     ConnectOutcome.REFUSED: (
-        FIREWALL_BLOCKED_PORTS.name,
+        FIREWALL_BLOCKED_PORTS,
         0.9,
         "connections {path} are refused, although a process listens there: a firewall resets them",
     ),
     ConnectOutcome.NO_ROUTE: (
-        NETWORK_INTERFACE_WRONG.name,
+        NETWORK_INTERFACE_WRONG,
         0.95,
         "there is no route for packets {path}",
     ),
     ConnectOutcome.NO_HOST: (
-        NETWORK_FABRIC_FAULT.name,
+        NETWORK_FABRIC_FAULT,
         0.85,
         "no host answers at the destination address of packets {path}",
     ),
     ConnectOutcome.FOREIGN_SERVICE: (
-        NETWORK_INTERFACE_WRONG.name,
+        NETWORK_INTERFACE_WRONG,
         0.9,
         "another service or host answers connections {path}: {detail}",
     ),
     ConnectOutcome.STALLED: (
-        MTU_BLACK_HOLE.name,
+        MTU_BLACK_HOLE,
         0.96,
         (
             "small messages {path} arrive and large ones are lost ({detail}): the path drops "
-            "packets of "
-            "that size without an ICMP error"
+            "packets of that size without an ICMP error"
         ),
     ),
-    ConnectOutcome.FAILED: (NETWORK_FABRIC_FAULT.name, 0.7, "connections {path} break: {detail}"),
+    ConnectOutcome.FAILED: (NETWORK_FABRIC_FAULT, 0.7, "connections {path} break: {detail}"),
 }
 _MAX_FACTS = 16
 
@@ -121,7 +119,7 @@ def _suspect_finding(
     by = f" (the ICMP error comes from {attempt.by})" if attempt.by else ""
     path = _describe_path(suspect, results, observed)
     return make_finding(
-        by_name(cause),
+        cause,
         sentence.format(path=path, by=by, detail=attempt.detail),
         subject=_subject(suspect, results, observed),
         evidence=tuple(_fact(result, observed) for result in results[:_MAX_FACTS]),

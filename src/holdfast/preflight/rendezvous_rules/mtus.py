@@ -9,7 +9,7 @@ from holdfast.core.findings import Finding, Level
 from holdfast.preflight.host_differences import HostProperty, property_differences
 from holdfast.preflight.rendezvous import Observations, Peer
 
-_MTU = HostProperty("MTU", "interfaces", str, MTU_BLACK_HOLE.name, Level.WARNING)
+_MTU = HostProperty("MTU", "interfaces", str, MTU_BLACK_HOLE, Level.WARNING)
 
 
 def judge(observed: Observations) -> Iterator[Finding]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.causes import by_name
 from holdfast.causes.network.firewall_blocked_ports import FIREWALL_BLOCKED_PORTS
 from holdfast.causes.network.hostname_resolution import HOSTNAME_RESOLUTION
 from holdfast.causes.network.launch_arguments_differ import LAUNCH_ARGUMENTS_DIFFER
 from holdfast.causes.network.master_unreachable import MASTER_UNREACHABLE
 from holdfast.causes.network.network_fabric_fault import NETWORK_FABRIC_FAULT
 from holdfast.causes.network.port_in_use import PORT_IN_USE
-from holdfast.core.findings import Fact, Finding, Subject, Unknown, make_finding
+from holdfast.core.findings import Cause, Fact, Finding, Subject, Unknown, make_finding
 from holdfast.preflight.rendezvous import (
     ConnectAttempt,
     ConnectOutcome,
@@ -22,52 +21,42 @@ from holdfast.preflight.rendezvous import (
 from holdfast.preflight.rendezvous.addresses import is_loopback
 
 #: Outcome of the attempt at the endpoint -> cause, confidence, and the sentence.
-_SENTENCES: dict[ConnectOutcome, tuple[str, float, str]] = {
+_SENTENCES: dict[ConnectOutcome, tuple[Cause, float, str]] = {
     ConnectOutcome.NO_ROUTE: (
-        MASTER_UNREACHABLE.name,
+        MASTER_UNREACHABLE,
         0.98,
         "{here} has no route to {there}: no network of this host leads there",
     ),
     ConnectOutcome.NO_HOST: (
-        MASTER_UNREACHABLE.name,
+        MASTER_UNREACHABLE,
         0.95,
         (
             "no host answers at {there}, tried from {here} ({source}): the address is unused, or "
-            "its "
-            "host is down"
+            "its host is down"
         ),
     ),
     ConnectOutcome.REJECTED: (
-        FIREWALL_BLOCKED_PORTS.name,
+        FIREWALL_BLOCKED_PORTS,
         0.97,
         "a firewall rejects connections from {here} to {there}{by}",
     ),
     ConnectOutcome.REFUSED: (
-        MASTER_UNREACHABLE.name,
+        MASTER_UNREACHABLE,
         0.8,
         (
             "no process listened at {there} for {wait}, although the host answers: node 0 did not "
-            "start "
-            "there, or a firewall resets connections from {here}"
+            "start there, or a firewall resets connections from {here}"
         ),
     ),
-    ConnectOutcome.FOREIGN_SERVICE: (
-        PORT_IN_USE.name,
-        0.9,
-        "another service uses {there}: {detail}",
-    ),
+    ConnectOutcome.FOREIGN_SERVICE: (PORT_IN_USE, 0.9, "another service uses {there}: {detail}"),
     ConnectOutcome.INCOMPATIBLE: (
-        PORT_IN_USE.name,
+        PORT_IN_USE,
         0.9,
         "another `holdfast check` uses {there}: {detail}",
     ),
-    ConnectOutcome.FAILED: (
-        MASTER_UNREACHABLE.name,
-        0.7,
-        "{here} cannot connect to {there}: {detail}",
-    ),
+    ConnectOutcome.FAILED: (MASTER_UNREACHABLE, 0.7, "{here} cannot connect to {there}: {detail}"),
     ConnectOutcome.OPEN: (
-        NETWORK_FABRIC_FAULT.name,
+        NETWORK_FABRIC_FAULT,
         0.6,
         "{here} reached {there} and lost the connection: {why}",
     ),
@@ -106,7 +95,7 @@ def judge(peer: Peer, access: EndpointAccess, why: Unknown, wait_s: float) -> It
         return
     cause, confidence, sentence = _select_sentence(main, access)
     yield make_finding(
-        by_name(cause),
+        cause,
         sentence.format(
             here=peer.label,
             there=_endpoint(access, main),
@@ -150,27 +139,25 @@ def loopback_endpoint(peer: Peer, access: EndpointAccess) -> Finding:
     )
 
 
-def _select_sentence(main: ConnectAttempt, access: EndpointAccess) -> tuple[str, float, str]:
+def _select_sentence(main: ConnectAttempt, access: EndpointAccess) -> tuple[Cause, float, str]:
     if main.outcome is not ConnectOutcome.TIMED_OUT:
         return _SENTENCES[main.outcome]
     unanswered = (ConnectOutcome.TIMED_OUT, ConnectOutcome.NO_HOST)
     if any(side.outcome not in unanswered for side in access.side):
         return (
-            FIREWALL_BLOCKED_PORTS.name,
+            FIREWALL_BLOCKED_PORTS,
             0.95,
             (
                 "a firewall drops packets from {here} to port {port} of {there}; the host answers "
-                "on "
-                "other ports"
+                "on other ports"
             ),
         )
     return (
-        FIREWALL_BLOCKED_PORTS.name,
+        FIREWALL_BLOCKED_PORTS,
         0.7,
         (
             "packets from {here} to {there} are dropped on every port that was tried: a firewall "
-            "drops "
-            "them, or that host is down; if it is up, it reports {here} as missing"
+            "drops them, or that host is down; if it is up, it reports {here} as missing"
         ),
     )
 

@@ -37,12 +37,7 @@ def test_a_port(tmp_path):
         400,
         4,
     )
-    assert (one.firmware, one.subnet_manager, one.pkeys, one.errors) == (
-        "28.39.1002",
-        True,
-        (0xFFFF, 0),
-        {"symbol_error": 12},
-    )
+    assert (one.pkeys, one.errors) == ((0xFFFF, 0), {"symbol_error": 12})
     assert [gid.index for gid in one.gids] == [0]
 
 
@@ -107,14 +102,7 @@ def test_a_gpu_below_two_bridges(tmp_path):
         current_link_speed="2.5 GT/s PCIe",
     )
     (one,) = result("pci-paths", tmp_path).devices
-    assert (one.bridges, one.driver, one.width, one.speed, one.speed_max, one.node) == (
-        above,
-        "nvidia",
-        16,
-        2.5,
-        None,
-        None,
-    )
+    assert (one.bridges, one.driver, one.width, one.node) == (above, "nvidia", 16, None)
     assert result("pci-paths", tmp_path).iommu[0].mode == "DMA-FQ"
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from docs.migration_guide import CONVERSION_SIDES, conversion_pairs
 from holdfast.ckpt.convert.targets import UNSUPPORTED_TARGETS, WRITERS, parse_format
 from holdfast.cli.ckpt.convert import command
-from holdfast.plan.generate.checkpoint_carrying import CONVERSION_SIDES, conversion_pairs
 from holdfast.plan.generate.migration import ConfigFormat
 
 PAGE = Path(__file__).parents[4] / "docs" / "migration.md"

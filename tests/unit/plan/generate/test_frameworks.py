@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.plan.generate import deepspeed
-from holdfast.plan.generate.files import generate_configs
 from holdfast.plan.generate.fsdp2_code import _render_schedule
 from holdfast.plan.generate.mapping import find_mapping
-from holdfast.plan.generate.migration import ConfigFormat
+from holdfast.plan.generate.migration import ConfigFormat, write_format
 from holdfast.plan.generate.recipe import (
     ComputeDtype,
     LrDecay,
@@ -94,7 +93,7 @@ SCHEDULES = [
 
 def generated(name, form):
     setup, training = CASES[name]
-    return generate_configs(setup, training, (form,))[0].files
+    return write_format(build_recipe(setup, training), form).files
 
 
 @pytest.fixture(scope="module")

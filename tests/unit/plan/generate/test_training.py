@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.plan.generate.files import generate_configs
-from holdfast.plan.generate.migration import ConfigFormat, migrate_settings
-from holdfast.plan.generate.recipe import LrDecay, LrSchedule, OptimizerValues, TrainingValues
+from holdfast.plan.generate.migration import ConfigFormat, migrate_settings, write_format
+from holdfast.plan.generate.recipe import (
+    LrDecay,
+    LrSchedule,
+    OptimizerValues,
+    TrainingValues,
+    build_recipe,
+)
 from holdfast.plan.setup import (
     FP32_PRECISION,
     ActivationCheckpointing,
@@ -46,11 +51,8 @@ def script(files, folder):
 
 def test_generated_script_runs_unchanged(tmp_path):
     setup = TrainingSetup(**SMALL, replicas=2, recompute=ActivationCheckpointing.FULL)
-    (generated,) = generate_configs(
-        setup,
-        TrainingValues(gather_on_save=False, optimizer=OptimizerValues(lr=0.01)),
-        (ConfigFormat.FSDP2,),
-    )
+    training = TrainingValues(gather_on_save=False, optimizer=OptimizerValues(lr=0.01))
+    generated = write_format(build_recipe(setup, training), ConfigFormat.FSDP2)
     losses = losses_in(
         run_torchrun(script(generated.files, tmp_path), "--steps", 2, "--save", tmp_path / "saved")
     )
@@ -65,7 +67,7 @@ def test_migrated_script_trains_like_deepspeed(tmp_path):
     setup = TrainingSetup(strategy=ShardingStrategy.ZERO2, precision=FP32_PRECISION, **SMALL)
     rates = LrSchedule(decay=LrDecay.LINEAR, warmup_steps=2, total_steps=9, start=0.5)
     training = TrainingValues(clipping=0.5, optimizer=OptimizerValues(lr=0.01), schedule=rates)
-    (generated,) = generate_configs(setup, training, (ConfigFormat.DEEPSPEED,))
+    generated = write_format(build_recipe(setup, training), ConfigFormat.DEEPSPEED)
     config = json.loads(generated.files[0].text)
     result = migrate_settings(config, ConfigFormat.FSDP2)
     path = script(result.files, tmp_path)

@@ -19,16 +19,10 @@ from holdfast.ckpt.convert.writers import state_dicts
 VERSION = "2.2.0"
 #: Lightning's own top-level keys, written here.
 _OWN = frozenset(
-    {
-        "epoch",
-        "global_step",
-        "pytorch-lightning_version",
-        "state_dict",
-        "loops",
-        "callbacks",
-        "optimizer_states",
-        "lr_schedulers",
-    }
+    """
+    epoch global_step pytorch-lightning_version state_dict loops callbacks optimizer_states
+    lr_schedulers
+    """.split()
 )
 
 

@@ -17,35 +17,17 @@ from holdfast.ckpt.files.torch_pickle import OpaqueObject, TensorRef
 from holdfast.ckpt.formats.deepspeed.files import RankFile
 from holdfast.core.findings import Unknown
 
-#: DeepSpeed's own keys, including those of older releases; the rest is the user's.
-_DEEPSPEED_KEYS = frozenset(
-    {
-        "module",
-        "buffer_names",
-        "optimizer",
-        "param_shapes",
-        "frozen_param_shapes",
-        "shared_params",
-        "frozen_param_fragments",
-        "skipped_steps",
-        "global_steps",
-        "global_samples",
-        "dp_world_size",
-        "mp_world_size",
-        "checkpoint_parallel_dimensions",
-        "ds_config",
-        "ds_version",
-        "universal_checkpoint_info",
-        "num_experts",
-        "ds_autoep_layers",
-        "autoep_layers",
-        "folding",
-        "sparse_tensor_module_names",
-        "csr_tensor_module_names",
-        "micro_steps",
-        "iteration",
-    }
+#: Keys of ``*_model_states.pt`` with a meaning of their own in DeepSpeed; the rest is the user's.
+DEEPSPEED_KEYS = frozenset(
+    """
+    module buffer_names optimizer param_shapes frozen_param_shapes shared_params
+    frozen_param_fragments skipped_steps global_steps global_samples dp_world_size mp_world_size
+    checkpoint_parallel_dimensions ds_config ds_version universal_checkpoint_info num_experts
+    ds_autoep_layers autoep_layers folding
+    """.split()
 )
+#: Keys of older releases, and counts that a converted checkpoint does not need.
+_OTHER_KEYS = {"sparse_tensor_module_names", "csr_tensor_module_names", "micro_steps", "iteration"}
 #: DeepSpeed's keys that a conversion to DeepSpeed preserves.
 _KEPT_KEYS = ("skipped_steps", "global_samples")
 
@@ -162,7 +144,7 @@ def user_values(state: Mapping[Any, Any]) -> dict[str, Any]:
     mine = {
         str(key): value
         for key, value in state.items()
-        if key not in _DEEPSPEED_KEYS and value is not None
+        if key not in DEEPSPEED_KEYS | _OTHER_KEYS and value is not None
     }
     own = {f"deepspeed.{key}": state[key] for key in _KEPT_KEYS if isinstance(state.get(key), int)}
     return {**dict(flatten(mine)), **own}

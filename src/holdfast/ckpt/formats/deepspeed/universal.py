@@ -129,8 +129,7 @@ def _read(folder: Path) -> CheckpointContents:
         root=str(folder),
         ties={k: v for k, v in model.ties.items() if v in tensors},
         tensors=models.in_model_order(
-            {name: tensor for name, tensor in tensors.items() if name not in model.ties},
-            model,
+            {name: tensor for name, tensor in tensors.items() if name not in model.ties}, model
         ),
         halves={
             k: v for k, v in model.present.items() if k in weights and v.shape == weights[k].shape

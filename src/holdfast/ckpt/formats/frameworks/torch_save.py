@@ -20,15 +20,10 @@ from holdfast.ckpt.state_dicts.values import TorchSource, flatten_values
 from holdfast.core.findings import Unknown
 
 #: Common keys of the optimizer step count.
-_STEPS = (
-    "step",
-    "global_step",
-    "global_steps",
-    "iteration",
-    "iter_num",
-    "iter",
-    "steps",
-    "num_updates",
+_STEPS = tuple(
+    """
+    step global_step global_steps iteration iter_num iter steps num_updates
+    """.split()
 )
 
 

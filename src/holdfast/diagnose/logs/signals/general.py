@@ -25,8 +25,6 @@ DEVICES_AND_NETWORK = rows(
     ),
     ("cuda-out-of-memory", r"Cuda failure '?(?:\d+ '?)?out of memory"),
     ("iommu-warned", r"Missing .iommu=pt. from kernel command line"),
-    ("loopback-used", r"NET/Socket : Using \[0\]lo:127|Bootstrap : Using lo:127"),
-    ("loopback-used", r"connect to (?:address )?\[?127\.\d+\.\d+\.\d+"),
 )
 
 COLLECTIVES = rows(
@@ -80,10 +78,6 @@ COLLECTIVES = rows(
         r"ranks\. Rank (?P<rank>\d+) is running (?:inconsistent )?collective: (?P<kind>.{0,200})",
     ),
     ("fingerprint", r"but Rank (?P<rank>\d+) is running collective: (?P<kind>.{0,200})"),
-    (
-        "desync-report",
-        r"(?:Ranks? )?\[(?P<ranks>[\d, ]+)\] (?:haven't|finished|joined) .{0,60}(?:collective|but)",
-    ),
 )
 
 TRAINING = rows(
@@ -138,7 +132,6 @@ PROCESSES = rows(
         ),
     ),
     ("root-marker", r"Root Cause \(first observed failure\)"),
-    ("no-other-failures", r"<NO_OTHER_FAILURES>"),
     ("process-ended", r"(?:return|[Ee]xit) ?[Cc]ode(?: =|:)? {0,8}(?P<code>-?\d{1,3})\b"),
     (
         "process-ended",

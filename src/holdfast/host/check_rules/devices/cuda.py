@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from holdfast.causes.environment.nccl_version_mismatch import NCCL_VERSION_MISMATCH
 from holdfast.causes.gpu.cuda_driver_mismatch import CUDA_DRIVER_MISMATCH
-from holdfast.core.findings import Finding, Level, Remedy, Safety, make_finding
+from holdfast.causes.remedies import automatic
+from holdfast.core.findings import Finding, Level, make_finding
 from holdfast.host.checks import CheckContext
 from holdfast.host.checks.devices.cuda import CudaResult
 
@@ -14,10 +15,9 @@ from holdfast.host.checks.devices.cuda import CudaResult
 #: table 1).
 FIRST_DRIVER = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
 _OTHER_TORCH = (
-    Remedy(
-        text="Install torch for the CUDA version of this driver (see pytorch.org/get-started).",
-        command="python -c 'import torch; print(torch.version.cuda)'",
-        safety=Safety.AUTOMATIC,
+    automatic(
+        "Install torch for the CUDA version of this driver (see pytorch.org/get-started).",
+        "python -c 'import torch; print(torch.version.cuda)'",
     ),
 )
 
@@ -30,8 +30,7 @@ def judge(result: CudaResult, _context: CheckContext) -> Iterator[Finding]:
             yield make_finding(
                 CUDA_DRIVER_MISMATCH,
                 f"torch {result.torch} is built for {built}: it will not use the {result.nvidia} "
-                f"NVIDIA "
-                "GPUs of this host",
+                "NVIDIA GPUs of this host",
                 evidence=result.facts(),
                 remedies=_OTHER_TORCH,
             )
@@ -39,8 +38,7 @@ def judge(result: CudaResult, _context: CheckContext) -> Iterator[Finding]:
             yield make_finding(
                 CUDA_DRIVER_MISMATCH,
                 f"torch {result.torch} is not built for ROCm: it will not use the {result.amd} AMD "
-                f"GPUs "
-                "of this host",
+                "GPUs of this host",
                 level=Level.WARNING,
                 evidence=result.facts(),
                 confidence=0.8,
@@ -58,8 +56,7 @@ def _judge_driver(result: CudaResult) -> Iterator[Finding]:
         yield make_finding(
             CUDA_DRIVER_MISMATCH,
             f"torch is built for CUDA {result.cuda}, which needs driver "
-            f"{'.'.join(map(str, first))} or newer; "
-            f"driver {result.module} is loaded{compat}",
+            f"{'.'.join(map(str, first))} or newer; driver {result.module} is loaded{compat}",
             level=Level.WARNING if result.has_compat else Level.ERROR,
             evidence=result.facts(),
         )
@@ -67,8 +64,7 @@ def _judge_driver(result: CudaResult) -> Iterator[Finding]:
         yield make_finding(
             CUDA_DRIVER_MISMATCH,
             f"kernel driver {result.module} and driver library {', '.join(result.library)} differ: "
-            f"every CUDA "
-            "call fails until a reboot",
+            "every CUDA call fails until a reboot",
             evidence=result.facts(),
             confidence=0.9,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from holdfast.causes.gpu.cuda_driver_mismatch import CUDA_DRIVER_MISMATCH
 from holdfast.causes.gpu.gpu_fell_off_bus_xid_ecc import GPU_FELL_OFF_BUS_XID_ECC
@@ -49,40 +50,33 @@ def judge(result: GpuHealthResult, _context: CheckContext) -> Iterator[Finding]:
 
 
 def _judge_temperature(gpu: HostGpu, evidence: tuple[Fact, ...]) -> Iterator[Finding]:
-    cause, subject = GPU_THROTTLED, Subject(gpu=gpu.index)
+    warning = partial(
+        make_finding,
+        GPU_THROTTLED,
+        level=Level.WARNING,
+        subject=Subject(gpu=gpu.index),
+        evidence=evidence,
+    )
     reasons = gpu.throttled if isinstance(gpu.throttled, tuple) else ()
     at = f" at {gpu.temperature_c} °C" if isinstance(gpu.temperature_c, int) else ""
     thermal = [reason for reason in reasons if reason in _THERMAL_REASONS]
     if thermal:
-        yield make_finding(
-            cause,
+        yield warning(
             f"GPU {gpu.index} is thermally throttled{at} ({', '.join(thermal)}): all ranks will "
-            f"wait for it",
-            level=Level.WARNING,
-            subject=subject,
-            evidence=evidence,
+            f"wait for it"
         )
     margin_c = _thermal_margin_c(gpu)
     if not thermal and margin_c is not None and margin_c <= _MARGIN_C:
-        yield make_finding(
-            cause,
-            f"GPU {gpu.index} is{at} {margin_c} °C below its throttling temperature",
-            level=Level.WARNING,
-            subject=subject,
-            evidence=evidence,
-            confidence=0.7,
+        yield warning(
+            f"GPU {gpu.index} is{at} {margin_c} °C below its throttling temperature", confidence=0.7
         )
     power = [reason for reason in reasons if reason in _POWER_REASONS] or [
         reason for reason in reasons if reason in _UNSPECIFIED_REASONS and not thermal
     ]
     if power:
-        yield make_finding(
-            cause,
+        yield warning(
             f"GPU {gpu.index} is throttled by its hardware ({', '.join(power)}): insufficient "
-            f"power or cooling",
-            level=Level.WARNING,
-            subject=subject,
-            evidence=evidence,
+            f"power or cooling"
         )
 
 
@@ -102,8 +96,7 @@ def _judge_power_cap(gpu: HostGpu, evidence: tuple[Fact, ...]) -> Iterator[Findi
         yield make_finding(
             GPU_SETTINGS,
             f"GPU {gpu.index} has a power cap of {cap:g} W; the default is {default:g} W. It will "
-            f"be slower than "
-            "the other GPUs",
+            "be slower than the other GPUs",
             level=Level.WARNING,
             subject=Subject(gpu=gpu.index),
             confidence=0.8,
@@ -112,97 +105,70 @@ def _judge_power_cap(gpu: HostGpu, evidence: tuple[Fact, ...]) -> Iterator[Findi
 
 
 def _judge_memory_errors(gpu: HostGpu, evidence: tuple[Fact, ...]) -> Iterator[Finding]:
-    subject = Subject(gpu=gpu.index)
+    finding = partial(make_finding, subject=Subject(gpu=gpu.index), evidence=evidence)
     if isinstance(gpu.ecc_errors, int) and gpu.ecc_errors:
-        yield make_finding(
+        yield finding(
             GPU_FELL_OFF_BUS_XID_ECC,
             f"GPU {gpu.index} has {gpu.ecc_errors} uncorrectable ECC errors since its driver was "
-            f"loaded: "
-            "processes on it may crash",
-            subject=subject,
-            evidence=evidence,
+            "loaded: processes on it may crash",
         )
     if gpu.rows_failed is True:
-        yield make_finding(
-            GPU_MEMORY_WORN,
-            f"row remapping failed on GPU {gpu.index}: the GPU must be replaced",
-            subject=subject,
-            evidence=evidence,
+        yield finding(
+            GPU_MEMORY_WORN, f"row remapping failed on GPU {gpu.index}: the GPU must be replaced"
         )
     if gpu.rows_pending is True or gpu.pages_pending is True:
-        yield make_finding(
+        yield finding(
             GPU_MEMORY_WORN,
             f"GPU {gpu.index} has pending row remapping or page retirement: bad memory stays in "
-            f"use until a "
-            "GPU reset",
+            "use until a GPU reset",
             level=Level.WARNING,
-            subject=subject,
-            evidence=evidence,
         )
     if isinstance(gpu.recovery, str) and gpu.recovery != "none":
-        yield make_finding(
-            GPU_FELL_OFF_BUS_XID_ECC,
-            f"the driver requires a {gpu.recovery} for GPU {gpu.index}",
-            subject=subject,
-            evidence=evidence,
+        yield finding(
+            GPU_FELL_OFF_BUS_XID_ECC, f"the driver requires a {gpu.recovery} for GPU {gpu.index}"
         )
     lifetime = gpu.ecc_lifetime_errors
     if isinstance(lifetime, int) and lifetime and not gpu.ecc_errors:
-        yield make_finding(
+        yield finding(
             GPU_MEMORY_WORN,
             f"GPU {gpu.index} has had {lifetime} uncorrectable ECC errors in its lifetime, none "
-            f"since its driver "
-            "was loaded",
+            "since its driver was loaded",
             level=Level.NOTE,
-            subject=subject,
-            evidence=evidence,
         )
 
 
 def _judge_links(gpu: HostGpu, evidence: tuple[Fact, ...]) -> Iterator[Finding]:
-    cause, subject = GPU_LINK_DEGRADED, Subject(gpu=gpu.index)
+    finding = partial(
+        make_finding, GPU_LINK_DEGRADED, subject=Subject(gpu=gpu.index), evidence=evidence
+    )
     width, max_width = gpu.pcie_width, gpu.pcie_width_max
     if isinstance(width, int) and isinstance(max_width, int) and width < max_width:
-        yield make_finding(
-            cause,
+        yield finding(
             f"GPU {gpu.index} uses {width} of {max_width} PCIe lanes: transfers to the host and to "
-            f"network "
-            "adapters are proportionally slower",
+            "network adapters are proportionally slower",
             level=Level.WARNING,
-            subject=subject,
-            evidence=evidence,
         )
     gen, max_gen = gpu.pcie_gen, gpu.pcie_gen_max
     busy = isinstance(gpu.performance, int) and gpu.performance <= _BUSY_PSTATE
     if busy and isinstance(gen, int) and isinstance(max_gen, int) and gen < max_gen:
-        yield make_finding(
-            cause,
+        yield finding(
             f"GPU {gpu.index} is busy, but its PCIe link runs at generation {gen} of {max_gen}",
             level=Level.NOTE,
-            subject=subject,
-            evidence=evidence,
             confidence=0.5,
         )
     links = _nvlink_states(gpu)
     if any(links) and not all(links):
         down = ", ".join(str(number) for number, up in enumerate(links) if not up)
-        yield make_finding(
-            cause,
+        yield finding(
             f"GPU {gpu.index} has {sum(links)} of {len(links)} NVLinks up; down: {down}",
             level=Level.WARNING,
-            subject=subject,
-            evidence=evidence,
             confidence=0.7,
         )
     if isinstance(gpu.nvlink_errors, int) and gpu.nvlink_errors:
-        yield make_finding(
-            cause,
+        yield finding(
             f"the NVLinks of GPU {gpu.index} have had {gpu.nvlink_errors} errors or replays since "
-            f"its driver was "
-            "loaded",
+            "its driver was loaded",
             level=Level.NOTE,
-            subject=subject,
-            evidence=evidence,
             confidence=0.5,
         )
 
@@ -214,8 +180,7 @@ def _judge_settings(report: DriverReport) -> Iterator[Finding]:
         yield make_finding(
             GPU_SETTINGS,
             f"persistence mode is off on {_describe_gpus(not_persistent)}: the driver unloads GPU "
-            f"state between "
-            "jobs, and each start takes seconds longer",
+            "state between jobs, and each start takes seconds longer",
             level=Level.NOTE,
             evidence=tuple(describe_gpu(gpu, report.source) for gpu in not_persistent),
         )
@@ -246,8 +211,7 @@ def _judge_fabric(report: DriverReport) -> Iterator[Finding]:
         yield make_finding(
             CUDA_DRIVER_MISMATCH,
             f"NVSwitch fabric setup is {waiting[0].fabric} on {_describe_gpus(waiting)}: CUDA "
-            f"fails with `system "
-            "not yet initialized` until the Fabric Manager completes it",
+            "fails with `system not yet initialized` until the Fabric Manager completes it",
             evidence=tuple(
                 check_fact(f"GPU {gpu.index}: fabric", gpu.fabric, report.source) for gpu in waiting
             ),
@@ -267,8 +231,7 @@ def _judge_peer_access(result: GpuHealthResult, report: DriverReport) -> Iterato
         yield make_finding(
             GPU_LINK_DEGRADED,
             f"{_describe_pairs(blocked)} have no peer-to-peer access, unlike other pairs with the "
-            f"same link: their "
-            "traffic passes through the host",
+            "same link: their traffic passes through the host",
             level=Level.WARNING,
             evidence=result.facts(),
             confidence=0.7,
@@ -291,8 +254,7 @@ def _judge_nvlink_counts(result: GpuHealthResult, report: DriverReport) -> Itera
         yield make_finding(
             GPU_LINK_DEGRADED,
             f"GPU {', '.join(map(str, fewer))}: {sum(links[fewer[0]])} NVLinks up, while other "
-            f"GPUs of this host "
-            f"have {most}",
+            f"GPUs of this host have {most}",
             level=Level.WARNING,
             evidence=result.facts(),
             confidence=0.6,

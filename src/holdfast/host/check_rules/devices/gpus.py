@@ -10,7 +10,8 @@ from holdfast.causes.gpu.gpu_in_use import GPU_IN_USE
 from holdfast.causes.gpu.gpu_renumbered import GPU_RENUMBERED
 from holdfast.causes.gpu.gpu_settings import GPU_SETTINGS
 from holdfast.causes.gpu.invalid_device_ordinal import INVALID_DEVICE_ORDINAL
-from holdfast.core.findings import Fact, Finding, Level, Remedy, Safety, Subject, make_finding
+from holdfast.causes.remedies import disruptive
+from holdfast.core.findings import Fact, Finding, Level, Remedy, Subject, make_finding
 from holdfast.host.checks import CheckContext, check_fact
 from holdfast.host.checks.devices.gpus import DRIVER_GPUS, GpusResult, GpuUser
 from holdfast.host.gpus import DriverReport, HostGpu
@@ -47,8 +48,7 @@ def _judge_driver(result: GpusResult) -> Iterator[Finding]:
         yield make_finding(
             GPU_FELL_OFF_BUS_XID_ECC,
             "the NVIDIA driver does not respond: a GPU or its firmware is stuck, and any process "
-            "that uses it "
-            "will hang",
+            "that uses it will hang",
             evidence=evidence,
             confidence=0.7,
         )
@@ -78,8 +78,7 @@ def _judge_missing_gpus(result: GpusResult, report: DriverReport) -> Iterator[Fi
         yield make_finding(
             CUDA_DRIVER_MISMATCH,
             f"{_count_gpus(len(missing))} on the PCI bus, but the driver lists none: hidden from "
-            f"this container, "
-            "or failed; CUDA will find none",
+            "this container, or failed; CUDA will find none",
             level=Level.WARNING,
             evidence=result.facts(),
             confidence=0.6,
@@ -89,8 +88,7 @@ def _judge_missing_gpus(result: GpusResult, report: DriverReport) -> Iterator[Fi
         yield make_finding(
             GPU_FELL_OFF_BUS_XID_ECC,
             f"{_count_gpus(len(missing))} missing from the driver's list ({', '.join(missing)}): "
-            f"failed, or "
-            "hidden from this container",
+            "failed, or hidden from this container",
             evidence=(
                 *result.facts(),
                 check_fact("listed by the kernel driver", names, DRIVER_GPUS),
@@ -121,8 +119,7 @@ def _judge_visible_devices(
         yield make_finding(
             cause,
             f"{setting}: {visible.invalid} is not a GPU of this host, and CUDA ignores it and all "
-            f"later entries: "
-            f"{effect}",
+            f"later entries: {effect}",
             level=Level.WARNING if is_mig else Level.ERROR,
             evidence=evidence,
             confidence=0.5 if is_mig else 1.0,
@@ -158,17 +155,12 @@ def _judge_numbering(
         yield make_finding(
             cause,
             f"mixed GPU models ({', '.join(sorted(models))}): CUDA numbers the fastest first, "
-            f"nvidia-smi uses PCI "
-            "bus order, so that GPU numbers may differ",
+            "nvidia-smi uses PCI bus order, so that GPU numbers may differ",
             level=Level.WARNING,
             evidence=evidence,
             confidence=0.8,
             remedies=(
-                Remedy(
-                    text="Make CUDA use PCI bus order too.",
-                    command=f"export {ORDER}=PCI_BUS_ID",
-                    safety=Safety.DISRUPTIVE,
-                ),
+                disruptive("Make CUDA use PCI bus order too.", f"export {ORDER}=PCI_BUS_ID"),
             ),
         )
 
@@ -183,8 +175,7 @@ def _judge_fabric_manager(result: GpusResult, report: DriverReport) -> Iterator[
         yield make_finding(
             CUDA_DRIVER_MISMATCH,
             f"this host has {result.switches} NVSwitches, but no visible Fabric Manager process: "
-            f"without it CUDA "
-            "fails with `system not yet initialized`",
+            "without it CUDA fails with `system not yet initialized`",
             level=Level.WARNING,
             confidence=0.5,
             evidence=(*result.facts(), check_fact("nv-fabricmanager", "no such process", "/proc")),
@@ -205,8 +196,7 @@ def _judge_modes(report: DriverReport) -> Iterator[Finding]:
             yield make_finding(
                 GPU_SETTINGS,
                 f"{name} is in MIG mode: a process sees one slice of it, and NCCL cannot connect "
-                f"slices of one "
-                "GPU",
+                "slices of one GPU",
                 level=Level.WARNING,
                 subject=subject,
                 confidence=0.8,
@@ -253,10 +243,8 @@ def _kill_remedy(users: Sequence[GpuUser]) -> tuple[Remedy, ...]:
     if not pids:
         return ()
     return (
-        Remedy(
-            text="End it, after making sure whose it is and that it is not needed.",
-            command=f"kill {pids}",
-            safety=Safety.DISRUPTIVE,
+        disruptive(
+            "End it, after making sure whose it is and that it is not needed.", f"kill {pids}"
         ),
     )
 

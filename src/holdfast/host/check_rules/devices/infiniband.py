@@ -152,8 +152,7 @@ def _judge_gid_index(ports: Sequence[Port], context: CheckContext) -> Iterator[F
         yield make_finding(
             IB_ERROR,
             f"NCCL_IB_GID_INDEX={index} is {f'of type {kind}' if kind else 'an unused entry'} on "
-            f"{names}; RoCE v2 "
-            f"is at index {indices}",
+            f"{names}; RoCE v2 is at index {indices}",
             evidence=tuple(
                 check_fact(f"{port.name} GID {gid.index}", f"{gid.address} {gid.kind}", "gid_attrs")
                 for port, _ in wrong
@@ -180,8 +179,7 @@ def _judge_roce(port: Port, evidence: tuple[Fact, ...]) -> Iterator[Finding]:
         yield make_finding(
             IB_PORT_DEGRADED,
             f"the interface of {port.name} has an MTU of {port.mtu}: RoCE packets are limited to "
-            f"1,024 bytes; an "
-            f"MTU of {_ROCE_MTU} allows 4,096",
+            f"1,024 bytes; an MTU of {_ROCE_MTU} allows 4,096",
             level=Level.NOTE,
             evidence=evidence,
             confidence=0.7,
@@ -211,8 +209,7 @@ def _judge_partition(
         yield make_finding(
             IB_ERROR,
             f"{port.name} is only a limited member of partition {key:#06x}: it cannot communicate "
-            f"with other "
-            "limited members",
+            "with other limited members",
             level=Level.WARNING,
             evidence=evidence,
             confidence=0.8,

@@ -51,17 +51,12 @@ def judge(result: NumaResult, context: CheckContext) -> Iterator[Finding]:
             result,
             Level.WARNING,
             f"vm.zone_reclaim_mode is {result.reclaim}: a full node stalls programs to reclaim its "
-            f"own memory "
-            "instead of using another node's",
+            "own memory instead of using another node's",
             0.6,
         )
 
 
 def _numa_finding(result: NumaResult, level: Level, message: str, confidence: float) -> Finding:
     return make_finding(
-        MEMORY_ON_ANOTHER_NODE,
-        message,
-        level=level,
-        evidence=result.facts(),
-        confidence=confidence,
+        MEMORY_ON_ANOTHER_NODE, message, level=level, evidence=result.facts(), confidence=confidence
     )

@@ -42,8 +42,7 @@ def _judge_iommu(result: PciPathsResult, gpus: set[str]) -> Iterator[Finding]:
         yield make_finding(
             IOMMU_ACS_P2P_HANG,
             f"the IOMMU translates addresses of {len(translated)} GPUs: peer-to-peer transfers may "
-            f"be slow, hang, "
-            "or corrupt data",
+            "be slow, hang, or corrupt data",
             level=Level.WARNING,
             evidence=result.facts(),
             confidence=0.6,
@@ -59,8 +58,7 @@ def _judge_acs(result: PciPathsResult, gpus: set[str]) -> Iterator[Finding]:
         yield make_finding(
             IOMMU_ACS_P2P_HANG,
             f"ACS on PCI bridges above GPUs ({', '.join(bridges[:4])}; {len(bridges)} in all) "
-            f"redirects "
-            "peer-to-peer traffic through the root complex: transfers are slow or hang",
+            "redirects peer-to-peer traffic through the root complex: transfers are slow or hang",
             level=Level.WARNING,
             evidence=result.facts(),
             confidence=0.7,

@@ -14,7 +14,8 @@ from ipaddress import IPv4Network, IPv6Network, ip_interface, ip_network
 import msgspec
 
 from holdfast.causes.network.firewall_blocked_ports import FIREWALL_BLOCKED_PORTS
-from holdfast.core.findings import Finding, Level, Remedy, Unknown, make_finding
+from holdfast.causes.remedies import by_hand
+from holdfast.core.findings import Finding, Level, Unknown, make_finding
 from holdfast.host.checks import CheckContext
 from holdfast.host.checks.network.firewall import FirewallResult
 from holdfast.host.netfilter import FirewallChain, FirewallRule
@@ -93,8 +94,7 @@ def _refusal_finding(
     verb = f"{outcome.verdict}s" if outcome.certain else f"may {outcome.verdict}"
     message = (
         f"this host's firewall {verb} connections {direction} other hosts on {packet.interface}, "
-        f"to "
-        f"{' and '.join(ports)}, by {outcome.decided_by}"
+        f"to {' and '.join(ports)}, by {outcome.decided_by}"
     )
     if not outcome.certain:
         return _firewall_finding(result, Level.NOTE, message, 0.4, packet)
@@ -265,5 +265,5 @@ def _firewall_finding(
         level=level,
         evidence=result.facts(),
         confidence=confidence,
-        remedies=(Remedy(text=text, command=command), *FIREWALL_BLOCKED_PORTS.remedies),
+        remedies=(by_hand(text, command), *FIREWALL_BLOCKED_PORTS.remedies),
     )

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from holdfast.causes.network.hostname_resolution import HOSTNAME_RESOLUTION
-from holdfast.core.findings import Finding, Level, Remedy, Safety, make_finding
+from holdfast.causes.remedies import disruptive
+from holdfast.core.findings import Finding, Level, Remedy, make_finding
 from holdfast.host.checks import CheckContext
 from holdfast.host.checks.network.host_names import HostNamesResult
 from holdfast.host.checks.network.resolver import NameLookup
@@ -32,8 +33,7 @@ def judge(result: HostNamesResult, context: CheckContext) -> Iterator[Finding]:
             context,
             Level.WARNING,
             f"resolving {slowest.name} took {slowest.elapsed_s:.1f} s: the first name server does "
-            f"not answer, "
-            "which delays every start",
+            "not answer, which delays every start",
             0.8,
         )
 
@@ -47,8 +47,7 @@ def _judge_endpoint(
             context,
             Level.ERROR,
             f"the endpoint {lookup.name} does not resolve ({lookup.failure}): this host cannot "
-            f"reach the "
-            "rendezvous",
+            "reach the rendezvous",
             0.95 if lookup.is_known_absent else 0.8,
         )
     elif all(ip_address(text).version == 6 for text in lookup.addresses) and not any(
@@ -82,8 +81,7 @@ def _judge_own_name(result: HostNamesResult, context: CheckContext) -> Iterator[
             context,
             Level.WARNING,
             f"this host's name {own.name} does not resolve ({own.failure}): gloo publishes its "
-            f"loopback address "
-            "instead, to which peers on other hosts cannot connect",
+            "loopback address instead, to which peers on other hosts cannot connect",
             0.8,
         )
     elif all(ip_address(text).is_loopback for text in own.addresses):
@@ -92,8 +90,7 @@ def _judge_own_name(result: HostNamesResult, context: CheckContext) -> Iterator[
             context,
             Level.WARNING,
             f"this host's name {own.name} resolves to {own.addresses[0]}: gloo publishes it, and "
-            f"peers on other "
-            "hosts connect to themselves",
+            "peers on other hosts connect to themselves",
             0.8,
         )
     elif foreign and len(foreign) == len(own.addresses):
@@ -102,8 +99,7 @@ def _judge_own_name(result: HostNamesResult, context: CheckContext) -> Iterator[
             context,
             Level.WARNING,
             f"this host's name {own.name} resolves to {foreign[0]}, which is not an address of "
-            f"this host: peers "
-            "connect to the wrong host",
+            "this host: peers connect to the wrong host",
             0.7,
         )
 
@@ -117,8 +113,7 @@ def _judge_published_name(result: HostNamesResult, context: CheckContext) -> Ite
             context,
             Level.WARNING,
             f"the fully qualified name of this host is {name}, which torch's c10d rendezvous "
-            f"publishes: if this "
-            "is the first host, every other host connects to itself",
+            "publishes: if this is the first host, every other host connects to itself",
             0.8,
         )
     elif not result.published.addresses and name != result.own.name:
@@ -127,8 +122,7 @@ def _judge_published_name(result: HostNamesResult, context: CheckContext) -> Ite
             context,
             Level.WARNING,
             f"the fully qualified name of this host, {name}, does not resolve: the c10d rendezvous "
-            f"publishes it, "
-            "and other hosts may not resolve it either",
+            "publishes it, and other hosts may not resolve it either",
             0.6,
         )
 
@@ -160,12 +154,9 @@ def _local_address_remedy(result: HostNamesResult, context: CheckContext) -> Rem
     own = next(iter(_routable_addresses(result, version=4)), "LOCAL_ADDRESS")
     interface = result.interfaces.get(own, "INTERFACE")
     endpoint = "{}:{}".format(*context.endpoint) if context.endpoint else "MASTER_ADDRESS:29500"
-    return Remedy(
-        text=(
-            "Workaround: publish an address instead of the name (--local-addr), and set gloo's "
-            "interface."
-        ),
-        command=f"export GLOO_SOCKET_IFNAME={interface}; "
+    return disruptive(
+        "Workaround: publish an address instead of the name (--local-addr), and set gloo's "
+        "interface.",
+        f"export GLOO_SOCKET_IFNAME={interface}; "
         f"holdfast run --local-addr {own} --rdzv-endpoint {endpoint} SCRIPT",
-        safety=Safety.DISRUPTIVE,
     )

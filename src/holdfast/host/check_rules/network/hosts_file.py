@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from holdfast.causes.network.hostname_resolution import HOSTNAME_RESOLUTION
-from holdfast.core.findings import Finding, Level, Remedy, Subject, Unknown, make_finding
+from holdfast.causes.remedies import by_hand
+from holdfast.core.findings import Finding, Level, Subject, Unknown, make_finding
 from holdfast.host.checks import CheckContext, check_fact
 from holdfast.host.checks.network.hosts_file import HOSTS_PATH, HostsFileResult, describe_line
 from holdfast.host.checks.network.resolver import HostsLine, is_address
@@ -37,8 +38,7 @@ def judge(result: HostsFileResult, context: CheckContext) -> Iterator[Finding]:
         yield make_finding(
             HOSTNAME_RESOLUTION,
             f"{HOSTS_PATH} has no line for localhost at 127.0.0.1: launchers that use the name on "
-            f"one host depend "
-            "on DNS for it",
+            "one host depend on DNS for it",
             level=Level.WARNING,
             evidence=result.facts(),
             confidence=0.5,
@@ -59,9 +59,8 @@ def _judge_own_lines(
             first,
             Level.ERROR if remote and not gloo_interface else Level.WARNING,
             f"line {first.number} of {HOSTS_PATH} maps this host's name {result.name} to "
-            f"{first.address}: gloo "
-            f"publishes {first.address} for this host, and its peers on other hosts connect to "
-            f"themselves",
+            f"{first.address}: gloo publishes {first.address} for this host, and its peers on "
+            "other hosts connect to themselves",
             0.9 if remote else 0.7,
         )
     elif not ip_address(first.address).is_loopback and first.address not in result.addresses:
@@ -70,8 +69,7 @@ def _judge_own_lines(
             first,
             Level.WARNING,
             f"line {first.number} of {HOSTS_PATH} maps {result.name} to {first.address}, which is "
-            f"not an address "
-            "of this host: peers connect to the wrong host",
+            "not an address of this host: peers connect to the wrong host",
             0.8,
         )
     different = sorted({line.address for line in own if ip_address(line.address).version == 4})
@@ -81,8 +79,7 @@ def _judge_own_lines(
             own[1],
             Level.NOTE,
             f"{HOSTS_PATH} maps {result.name} to {' and to '.join(different)}: which one is used "
-            f"depends on line "
-            "order and on the program",
+            "depends on line order and on the program",
             0.6,
         )
 
@@ -97,8 +94,7 @@ def _judge_endpoint_lines(result: HostsFileResult, context: CheckContext) -> Ite
                 line,
                 Level.WARNING,
                 f"line {line.number} of {HOSTS_PATH} maps the endpoint {context.endpoint[0]} to "
-                f"{line.address}: "
-                "unless this host is the endpoint, it connects to itself",
+                f"{line.address}: unless this host is the endpoint, it connects to itself",
                 0.7,
             )
 
@@ -111,13 +107,13 @@ def _line_finding(
         (text for text in result.addresses if "." in text and not text.startswith("127.")),
         "LOCAL_ADDRESS",
     )
-    change = Remedy(
-        text=f"In line {line.number} of {HOSTS_PATH}, map {result.name} to an address that other "
+    change = by_hand(
+        f"In line {line.number} of {HOSTS_PATH}, map {result.name} to an address that other "
         f"hosts can reach (possibly `{address} {result.name}`)."
     )
-    interface = Remedy(
-        text="If the file cannot be changed, set the interface that reaches the other hosts.",
-        command=f"export GLOO_SOCKET_IFNAME={result.interfaces.get(address, 'INTERFACE')}",
+    interface = by_hand(
+        "If the file cannot be changed, set the interface that reaches the other hosts.",
+        f"export GLOO_SOCKET_IFNAME={result.interfaces.get(address, 'INTERFACE')}",
     )
     names_this_host = result.name in line.names
     return make_finding(

@@ -9,7 +9,8 @@ from itertools import chain
 
 from holdfast.causes.network.network_fabric_fault import NETWORK_FABRIC_FAULT
 from holdfast.causes.network.network_interface_wrong import NETWORK_INTERFACE_WRONG
-from holdfast.core.findings import Cause, Finding, Level, Remedy, Safety, Unknown, make_finding
+from holdfast.causes.remedies import automatic
+from holdfast.core.findings import Cause, Finding, Level, Remedy, Unknown, make_finding
 from holdfast.host.check_rules.interface_names import INTERFACE_VARIABLES, matching_interfaces
 from holdfast.host.checks import CheckContext, check_fact
 from holdfast.host.checks.network.interfaces import InterfacesResult, NetworkInterface
@@ -134,8 +135,7 @@ def _judge_shared_networks(outer: Sequence[NetworkInterface]) -> Iterator[Findin
                 NETWORK_INTERFACE_WRONG,
                 Level.NOTE,
                 f"{' and '.join(interface.name for interface in sharing)} are both in {network}: "
-                f"all traffic "
-                "leaves by one of them unless source-based routes are set",
+                "all traffic leaves by one of them unless source-based routes are set",
                 sharing,
                 0.6,
             )
@@ -164,10 +164,8 @@ def _interface_finding(
 ) -> Finding:
     remedies: tuple[Remedy, ...] = ()
     if len(interfaces) == 1:
-        show = Remedy(
-            text="Show the state of the interface.",
-            command=f"ip -s -d link show {interfaces[0].name}",
-            safety=Safety.AUTOMATIC,
+        show = automatic(
+            "Show the state of the interface.", f"ip -s -d link show {interfaces[0].name}"
         )
         remedies = (show, *cause.remedies)
     return make_finding(

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from holdfast.causes.network.master_unreachable import MASTER_UNREACHABLE
 from holdfast.causes.network.network_fabric_fault import NETWORK_FABRIC_FAULT
-from holdfast.core.findings import Finding, Level, Remedy, Safety, Unknown, make_finding
+from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.findings import Finding, Level, Unknown, make_finding
 from holdfast.host.checks import CheckContext
 from holdfast.host.checks.network.neighbours import NeighboursResult
 
@@ -24,17 +25,12 @@ def judge(result: NeighboursResult, _context: CheckContext) -> Iterator[Finding]
         yield make_finding(
             MASTER_UNREACHABLE,
             f"{address}, the next hop to the other hosts, does not answer ARP on "
-            f"{rows[0].interface}: wrong "
-            "address, or the link is down",
+            f"{rows[0].interface}: wrong address, or the link is down",
             level=Level.WARNING,
             evidence=result.facts(),
             confidence=0.6,
             remedies=(
-                Remedy(
-                    text="Query it again.",
-                    command=f"ip neigh show {address}; ping -c 3 {address}",
-                    safety=Safety.AUTOMATIC,
-                ),
+                automatic("Query it again.", f"ip neigh show {address}; ping -c 3 {address}"),
                 *MASTER_UNREACHABLE.remedies,
             ),
         )
@@ -42,15 +38,14 @@ def judge(result: NeighboursResult, _context: CheckContext) -> Iterator[Finding]
         yield make_finding(
             NETWORK_FABRIC_FAULT,
             f"the neighbour table has {len(result.table)} of at most {result.maximum} entries: "
-            f"with more hosts, "
-            "connections fail intermittently",
+            "with more hosts, connections fail intermittently",
             level=Level.WARNING,
             evidence=result.facts(),
             confidence=0.7,
             remedies=(
-                Remedy(
-                    text="Raise the limits of the table on every host.",
-                    command="sysctl -w net.ipv4.neigh.default.gc_thresh3=16384 "
+                by_hand(
+                    "Raise the limits of the table on every host.",
+                    "sysctl -w net.ipv4.neigh.default.gc_thresh3=16384 "
                     "net.ipv4.neigh.default.gc_thresh2=8192",
                 ),
             ),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.causes.network.port_in_use import PORT_IN_USE
-from holdfast.core.findings import Finding, Level, Remedy, Safety, Unknown, make_finding
+from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.findings import Finding, Level, Remedy, Unknown, make_finding
 from holdfast.host.checks import CheckContext
 from holdfast.host.checks.network.ports import PortHolder, PortsResult, describe_holder
 
@@ -32,13 +33,11 @@ def judge(result: PortsResult, context: CheckContext) -> Iterator[Finding]:
             result,
             Level.NOTE,
             f"port {wanted} is in the ephemeral range {first}-{last}: an outgoing connection may "
-            f"occupy it "
-            "when the job starts",
+            "occupy it when the job starts",
             0.5,
-            Remedy(
-                text="Exclude the ports of jobs from the ephemeral range.",
-                command="sysctl -w net.ipv4.ip_local_reserved_ports="
-                f"{result.wanted[0]}-{result.wanted[1]}",
+            by_hand(
+                "Exclude the ports of jobs from the ephemeral range.",
+                f"sysctl -w net.ipv4.ip_local_reserved_ports={result.wanted[0]}-{result.wanted[1]}",
             ),
         )
     if last - first < _MIN_EPHEMERAL:
@@ -47,10 +46,7 @@ def judge(result: PortsResult, context: CheckContext) -> Iterator[Finding]:
             Level.WARNING,
             f"only {last - first + 1} ephemeral ports ({first}-{last}): many ranks exhaust them",
             0.6,
-            Remedy(
-                text="Widen the range.",
-                command='sysctl -w net.ipv4.ip_local_port_range="32768 60999"',
-            ),
+            by_hand("Widen the range.", 'sysctl -w net.ipv4.ip_local_port_range="32768 60999"'),
         )
 
 
@@ -64,11 +60,7 @@ def _judge_taken_port(result: PortsResult, holder: PortHolder, context: CheckCon
         level, why = Level.NOTE, "a job that uses this port fails"
     if not holder.listens and level is Level.ERROR:
         level = Level.WARNING
-    find = Remedy(
-        text="Find the process that holds it.",
-        command=f"ss -tanp 'sport = :{port}'",
-        safety=Safety.AUTOMATIC,
-    )
+    find = automatic("Find the process that holds it.", f"ss -tanp 'sport = :{port}'")
     message = f"port {port} is {describe_holder(holder)}: {why}"
     return _port_finding(result, level, message, 0.9, find)
 

@@ -8,7 +8,8 @@ from ipaddress import ip_address
 from holdfast.causes.network.hostname_resolution import HOSTNAME_RESOLUTION
 from holdfast.causes.network.master_unreachable import MASTER_UNREACHABLE
 from holdfast.causes.network.network_interface_wrong import NETWORK_INTERFACE_WRONG
-from holdfast.core.findings import Finding, Level, Remedy, Safety, Unknown, make_finding
+from holdfast.causes.remedies import automatic
+from holdfast.core.findings import Finding, Level, Unknown, make_finding
 from holdfast.host.check_rules.interface_names import INTERFACE_VARIABLES, matching_interfaces
 from holdfast.host.checks import CheckContext, check_fact
 from holdfast.host.checks.network.interfaces import VIRTUAL_INTERFACE
@@ -31,8 +32,7 @@ def judge(result: RoutesResult, context: CheckContext) -> Iterator[Finding]:
         yield make_finding(
             HOSTNAME_RESOLUTION,
             f"{result.endpoint} resolves to {first.address} first, which has no route "
-            f"({first.refused}): "
-            f"programs that do not fall back to {route.address} fail",
+            f"({first.refused}): programs that do not fall back to {route.address} fail",
             level=Level.WARNING,
             evidence=result.facts(),
             confidence=0.6,
@@ -47,15 +47,10 @@ def _unreachable_finding(result: RoutesResult, route: RouteLookup) -> Finding:
     return make_finding(
         MASTER_UNREACHABLE,
         f"no route from this host to {result.endpoint} ({route.address}): {route.refused}. torch "
-        f"would "
-        "retry for 30 minutes",
+        "would retry for 30 minutes",
         evidence=result.facts(),
         remedies=(
-            Remedy(
-                text="Show the kernel's route.",
-                command=f"ip route get {route.address}",
-                safety=Safety.AUTOMATIC,
-            ),
+            automatic("Show the kernel's route.", f"ip route get {route.address}"),
             *MASTER_UNREACHABLE.remedies,
         ),
         confidence=0.95,
@@ -70,8 +65,7 @@ def _judge_loopback(result: RoutesResult, route: RouteLookup) -> Iterator[Findin
         yield make_finding(
             HOSTNAME_RESOLUTION,
             f"{result.endpoint} resolves to the loopback address {route.address} on this host: "
-            f"correct only "
-            "if this host is the endpoint; any other host would connect to itself",
+            "correct only if this host is the endpoint; any other host would connect to itself",
             level=Level.WARNING,
             evidence=result.facts(),
             confidence=0.6,
@@ -88,8 +82,7 @@ def _judge_interface(
         yield make_finding(
             NETWORK_INTERFACE_WRONG,
             f"the route to {result.endpoint} uses {interface}, an interface of containers, virtual "
-            f"machines or "
-            "a VPN: other hosts may be unreachable or slow",
+            "machines or a VPN: other hosts may be unreachable or slow",
             level=Level.WARNING,
             evidence=result.facts(),
             confidence=0.5,

@@ -21,8 +21,7 @@ def judge(result: ContainerResult, _context: CheckContext) -> Iterator[Finding]:
         yield make_finding(
             TRACING_REFUSED,
             f"ptrace is blocked {where} (ptrace_scope {result.ptrace_scope}{missing}): native "
-            f"stacks "
-            "of a hung job cannot be sampled",
+            "stacks of a hung job cannot be sampled",
             level=Level.NOTE,
             evidence=result.facts(),
             confidence=0.7,

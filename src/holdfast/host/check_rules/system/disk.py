@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from holdfast.causes.checkpoint.checkpoint_folder_unusable import CHECKPOINT_FOLDER_UNUSABLE
 from holdfast.causes.checkpoint.checkpoint_io_slow_timeout import CHECKPOINT_IO_SLOW_TIMEOUT
-from holdfast.core.findings import Cause, Finding, Level, Remedy, Safety, Unknown, make_finding
+from holdfast.causes.remedies import automatic
+from holdfast.core.findings import Cause, Finding, Level, Unknown, make_finding
 from holdfast.host.checks import CheckContext
 from holdfast.host.checks.system.disk import DiskResult
 
@@ -38,8 +39,7 @@ def judge(result: DiskResult, _context: CheckContext) -> Iterator[Finding]:
             CHECKPOINT_FOLDER_UNUSABLE,
             Level.WARNING,
             f"the file system of {result.folder} has only {result.free_files} free inodes: writes "
-            f"fail "
-            "even if bytes are free",
+            "fail even if bytes are free",
             0.9,
         )
     if isinstance(result.speed, float) and result.speed < _SLOW_BYTES_PER_S:
@@ -49,8 +49,7 @@ def judge(result: DiskResult, _context: CheckContext) -> Iterator[Finding]:
             CHECKPOINT_IO_SLOW_TIMEOUT,
             Level.WARNING,
             f"slow writes to {result.folder}: {result.speed / 1e6:.0f} MB/s. A 10 GiB checkpoint "
-            f"takes "
-            f"{minutes:.0f} minutes, during which the other ranks wait",
+            f"takes {minutes:.0f} minutes, during which the other ranks wait",
             0.6,
         )
     if result.is_named and result.kind in _EPHEMERAL:
@@ -76,10 +75,9 @@ def _judge_free_space(result: DiskResult, free: int, size: int, worst: Level) ->
 def _disk_finding(
     result: DiskResult, cause: Cause, level: Level, message: str, confidence: float
 ) -> Finding:
-    usage = Remedy(
-        text="Check what is mounted there and its usage.",
-        command=f"findmnt -T {result.at}; df -h -i {result.at}",
-        safety=Safety.AUTOMATIC,
+    usage = automatic(
+        "Check what is mounted there and its usage.",
+        f"findmnt -T {result.at}; df -h -i {result.at}",
     )
     known = not isinstance(result.size, Unknown)
     return make_finding(

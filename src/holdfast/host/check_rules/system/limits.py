@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from holdfast.causes.environment.fd_limit import FD_LIMIT
 from holdfast.causes.environment.process_limit import PROCESS_LIMIT
 from holdfast.causes.memory.memlock_limit import MEMLOCK_LIMIT
-from holdfast.core.findings import Cause, Finding, Level, Remedy, Safety, Unknown, make_finding
+from holdfast.causes.remedies import disruptive
+from holdfast.core.findings import Cause, Finding, Level, Remedy, Unknown, make_finding
 from holdfast.host.checks import CheckContext
 from holdfast.host.checks.system.limits import LimitsResult, ResourceLimit
 
@@ -39,9 +40,8 @@ def judge(result: LimitsResult, _context: CheckContext) -> Iterator[Finding]:
             MEMLOCK_LIMIT,
             Level.ERROR,
             f"locked-memory limit (ulimit -l) is {locked >> 10} KiB: the RDMA adapters of this "
-            f"host must "
-            "lock all communication buffers",
-            Remedy(text=_RAISE, command="ulimit -l unlimited", safety=Safety.DISRUPTIVE),
+            "host must lock all communication buffers",
+            disruptive(_RAISE, "ulimit -l unlimited"),
         )
     processes = _limit_below(result.processes, _MIN_PROCESSES)
     if processes is not None:
@@ -61,7 +61,7 @@ def judge(result: LimitsResult, _context: CheckContext) -> Iterator[Finding]:
             Level.WARNING,
             f"stack limit (ulimit -s) is {stack >> 10} KiB: threads of numeric libraries overflow "
             f"it and crash",
-            Remedy(text=_RAISE, command="ulimit -s 8192", safety=Safety.DISRUPTIVE),
+            disruptive(_RAISE, "ulimit -s 8192"),
         )
 
 
@@ -76,10 +76,9 @@ def _raise_limit(limit: ResourceLimit | Unknown, letter: str, wanted: int) -> Re
     """Any user may raise a limit up to the hard limit; beyond it, only root."""
     hard = wanted if isinstance(limit, Unknown) or limit.hard is None else min(limit.hard, wanted)
     unprivileged = isinstance(limit, Unknown) or limit.soft is None or hard > limit.soft
-    return Remedy(
-        text=_RAISE if unprivileged else "Let root raise it (limits.conf, docker --ulimit).",
-        command=f"ulimit -{letter} {hard if unprivileged else wanted}",
-        safety=Safety.DISRUPTIVE,
+    return disruptive(
+        _RAISE if unprivileged else "Let root raise it (limits.conf, docker --ulimit).",
+        f"ulimit -{letter} {hard if unprivileged else wanted}",
     )
 
 

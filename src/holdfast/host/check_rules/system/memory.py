@@ -35,8 +35,7 @@ def judge(result: MemoryResult, context: CheckContext) -> Iterator[Finding]:
             result,
             Level.WARNING,
             f"strict overcommit (vm.overcommit_memory=2) leaves only {left / _GIB:.1f} GiB to "
-            f"commit: "
-            "allocations fail although memory is free",
+            "commit: allocations fail although memory is free",
             0.8,
         )
 
@@ -60,8 +59,7 @@ def _judge_free_memory(
             result,
             Level.WARNING,
             f"{text}, {free / workers / _GIB:.1f} GiB for each of {count}: loader workers or a "
-            f"CUDA "
-            "context may exceed that",
+            "CUDA context may exceed that",
             0.5,
         )
     elif free < _LOW_SHARE * total:

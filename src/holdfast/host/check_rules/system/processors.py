@@ -42,8 +42,7 @@ def judge(result: ProcessorsResult, context: CheckContext) -> Iterator[Finding]:
             result,
             Level.WARNING,
             f"the cgroup's CPU quota throttled it in {result.throttled:.0%} of periods so far: "
-            f"ranks "
-            "pause for up to 100 ms at a time",
+            "ranks pause for up to 100 ms at a time",
             0.7,
         )
     if result.load is not None and result.load > _BUSY_LOAD * online and result.load > 1.5:

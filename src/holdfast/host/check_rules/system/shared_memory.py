@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.causes.memory.shm_too_small import SHM_TOO_SMALL
-from holdfast.core.findings import Finding, Level, Remedy, Safety, Unknown, make_finding
+from holdfast.causes.remedies import disruptive
+from holdfast.core.findings import Finding, Level, Unknown, make_finding
 from holdfast.host.checks import CheckContext
 from holdfast.host.checks.system.shared_memory import SHM_PATH, SharedMemoryResult
 
@@ -13,11 +14,7 @@ _MIB, _GIB = 1 << 20, 1 << 30
 #: 64 MiB is Docker's default. NCCL takes about 10 MiB per pair of ranks, a loader worker its
 #: batches.
 _TINY, _SMALL = 64 * _MIB, _GIB
-_LARGER = Remedy(
-    text="Start the container with a larger /dev/shm.",
-    command="docker run --shm-size=16g …",
-    safety=Safety.DISRUPTIVE,
-)
+_LARGER = disruptive("Start the container with a larger /dev/shm.", "docker run --shm-size=16g …")
 
 
 def judge(result: SharedMemoryResult, _context: CheckContext) -> Iterator[Finding]:

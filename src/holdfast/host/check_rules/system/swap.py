@@ -30,8 +30,7 @@ def judge(result: SwapResult, _context: CheckContext) -> Iterator[Finding]:
         yield make_finding(
             cause,
             f"{result.used / 2**30:.1f} GiB of this host's memory are swapped out: a rank that "
-            f"accesses "
-            "them waits for the disk",
+            "accesses them waits for the disk",
             level=Level.WARNING,
             evidence=result.facts(),
             confidence=0.6,

@@ -14,15 +14,11 @@ from holdfast.host.processes import proc
 DEVICES = "/sys/class/infiniband"
 _MAX_GIDS = 64
 #: Error counters of a port, and those of the adapter (hw_counters); data counters are not read.
-_COUNTERS = (
-    "symbol_error",
-    "link_error_recovery",
-    "link_downed",
-    "port_rcv_errors",
-    "port_xmit_discards",
-    "local_link_integrity_errors",
-    "excessive_buffer_overrun_errors",
-    "VL15_dropped",
+_COUNTERS = tuple(
+    """
+    symbol_error link_error_recovery link_downed port_rcv_errors port_xmit_discards
+    local_link_integrity_errors excessive_buffer_overrun_errors VL15_dropped
+    """.split()
 )
 _HARDWARE_COUNTERS = (
     "out_of_sequence",
@@ -68,14 +64,11 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
 
     device: str
     number: int
-    kind: str
-    firmware: str
     layer: str
     state: str
     physical: str
     rate_gbits: float | None
     lanes: int | None
-    subnet_manager: bool
     gids: tuple[Gid, ...]
     pkeys: tuple[int, ...]
     errors: dict[str, int]
@@ -147,14 +140,11 @@ def _read_port(context: CheckContext, device: Path, port: Path) -> Port | None:
     return Port(
         device=device.name,
         number=int(port.name),
-        kind=_first_line(device / "hca_type"),
-        firmware=_first_line(device / "fw_ver"),
         layer=_first_line(port / "link_layer"),
         state=_state_word(port / "state"),
         physical=_state_word(port / "phys_state"),
         rate_gbits=float(rate[1]) if rate else None,
         lanes=int(rate[2]) if rate and rate[2] else None,
-        subnet_manager=_first_line(port / "sm_lid") not in ("", "0x0", "0"),
         gids=gids,
         pkeys=tuple(_read_hex(entry) for entry in _numbered_entries(port / "pkeys")),
         errors=_read_errors(port),

@@ -18,15 +18,10 @@ from holdfast.host.source_fingerprint import SourceFingerprint, fingerprint_sour
 from holdfast.host.versions import installed
 
 #: Packages that have a fact of their own, where they are installed.
-_SHOWN_PACKAGES = (
-    "torch",
-    "numpy",
-    "triton",
-    "nvidia_nccl_cu12",
-    "nvidia_nccl_cu13",
-    "deepspeed",
-    "accelerate",
-    "transformers",
+_SHOWN_PACKAGES = tuple(
+    """
+    torch numpy triton nvidia_nccl_cu12 nvidia_nccl_cu13 deepspeed accelerate transformers
+    """.split()
 )
 
 

@@ -111,15 +111,10 @@ def measure(
     began, at = time.monotonic(), time.time()
     ranks = dist.get_world_size()
     if not 0 <= request.root < ranks:
-        raise InvalidValue(
-            "--root",
-            why=f"{request.root} is not in 0..{ranks - 1}",
-        )
+        raise InvalidValue("--root", why=f"{request.root} is not in 0..{ranks - 1}")
     if ranks == 1 and "sendrecv" in request.collectives:
         raise InvalidValue(
-            "sendrecv",
-            why="it needs at least 2 ranks",
-            next_step="use --nproc-per-node 2",
+            "sendrecv", why="it needs at least 2 ranks", next_step="use --nproc-per-node 2"
         )
     try:
         hosts = _hosts(host)

@@ -26,6 +26,7 @@ from holdfast.ckpt.convert.writers.zero.groups import (
     ZeroLayout,
     completed_steps,
 )
+from holdfast.ckpt.formats.deepspeed.model import DEEPSPEED_KEYS
 from holdfast.ckpt.state_dicts.optimizers import SCALAR_STATES
 from holdfast.ckpt.state_dicts.values import is_plain
 from holdfast.core.errors import InvalidValue
@@ -35,34 +36,7 @@ VERSION = "0.19.8"
 #: Key under which the reader stores the engine's counts and loss scale.
 ENGINE_KEY = "deepspeed"
 #: Keys that the engine does not return as ``client_state``, or that mean something else.
-RESERVED = frozenset(
-    {
-        "module",
-        "buffer_names",
-        "optimizer",
-        "param_shapes",
-        "frozen_param_shapes",
-        "shared_params",
-        "frozen_param_fragments",
-        "lr_scheduler",
-        "data_sampler",
-        "random_ltd",
-        "skipped_steps",
-        "global_steps",
-        "global_samples",
-        "dp_world_size",
-        "mp_world_size",
-        "checkpoint_parallel_dimensions",
-        "ds_config",
-        "ds_version",
-        "universal_checkpoint_info",
-        ENGINE_KEY,
-        "num_experts",
-        "ds_autoep_layers",
-        "autoep_layers",
-        "folding",
-    }
-)
+RESERVED = DEEPSPEED_KEYS | {"lr_scheduler", "data_sampler", "random_ltd", ENGINE_KEY}
 #: Version of the universal format, required by ds_to_universal.
 UNIVERSAL = 0.2
 #: The module of DeepSpeed's loss scalers, its initial scale (``initial_scale_power`` 16), and its
@@ -327,9 +301,7 @@ def tag_name(
     tag = options.tag or f"global_step{completed_steps(contents, layout)}{after}"
     if tag in {".", ".."} or any(mark in tag for mark in "/\\\0\n"):
         raise InvalidValue(
-            f"the tag {tag!r}",
-            why="it is not a valid folder name",
-            next_step="use another tag",
+            f"the tag {tag!r}", why="it is not a valid folder name", next_step="use another tag"
         )
     return tag
 
