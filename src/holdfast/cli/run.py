@@ -119,6 +119,12 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "Standby workers for restarts: off, warm (imports done) or cuda (GPU opened too); "
         "default: warm.",
     ),
+    "--prefix": _option(
+        "WHEN",
+        "Prefix printed lines with their rank: auto (on a terminal, once a second rank prints), "
+        "always or never (default: auto).",
+        default="auto",
+    ),
     "--recorder": _option(
         "KIND", "Recorder: auto, native (compiled), python or off (default: auto)."
     ),

@@ -24,6 +24,7 @@ from holdfast.launcher.host_gate import HostGate
 from holdfast.launcher.messages import LaunchPlan, print_message
 from holdfast.launcher.policy import OnHang, RecoveryOptions
 from holdfast.launcher.recovery import Recovery
+from holdfast.launcher.terminal.connection import Prefix
 from holdfast.launcher.watcher_channel import WatcherChannel
 from holdfast.recorder import build, faults, parse_duration
 from holdfast.training import packing_extension
@@ -53,6 +54,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     alert: tuple[str, ...] = ()
     history: str | None = None
     skip_batches: bool = False
+    prefix: str = Prefix.AUTO
 
 
 def run_job(options: argparse.Namespace, request: RunRequest) -> int:
@@ -155,6 +157,8 @@ def _check_request(
         raise InvalidValue("--inject", why=why, next_step="remove --recorder off and --no-python")
     if request.on_hang not in set(OnHang):
         raise UnknownName("value of --on-hang", request.on_hang, OnHang)
+    if request.prefix not in set(Prefix):
+        raise UnknownName("value of --prefix", request.prefix, Prefix)
     if request.json_report is not None and not request.json_report.absolute().parent.is_dir():
         raise MissingFile(request.json_report, why="its folder does not exist")
 

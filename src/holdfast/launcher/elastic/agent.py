@@ -41,11 +41,12 @@ from holdfast.launcher.elastic.generation import (
     Worker,
 )
 from holdfast.launcher.elastic.interruptible_wait import AgentSignals, WaitReporter, run_in_thread
-from holdfast.launcher.elastic.standby_workers import StandbyMode, StandbyPool, use_standby_workers
+from holdfast.launcher.elastic.standby_workers import StandbyMode, StandbyPool
+from holdfast.launcher.elastic.worker_start import use_own_start
+from holdfast.launcher.terminal.connection import LINE_PREFIX, TerminalRelay
 from holdfast.training.store_wait import wait_until
 from holdfast.watcher import shared_memory_cleanup
 
-LINE_PREFIX = "[rank${rank}]: "
 #: After a failure, torch decides if the hooks propose no order within this time.
 HOOKS_TIMEOUT_S = 15.0
 #: Time for nodes to agree on a proposal, and for the leader to wait for other nodes at the end.
@@ -67,6 +68,7 @@ class Agent(LocalElasticAgent):
         signals: AgentSignals,
         logs: LogsSpecs | None,
         standby: StandbyMode = StandbyMode.OFF,
+        terminal: TerminalRelay | None = None,
         single_node: bool = False,
         **torch_arguments: Any,
     ) -> None:
@@ -81,6 +83,7 @@ class Agent(LocalElasticAgent):
         self._hooks = hooks
         self._signals = signals
         self._standby = StandbyPool(standby, hooks.notify, hooks.available_memory)
+        self._terminal = terminal
         self._single_node = single_node  # no other node can ever join
         self._joined: list[generation.JoinedGeneration] = []
         self._join_count = 0
@@ -160,7 +163,7 @@ class Agent(LocalElasticAgent):
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         self._other_children = termination.children_of(os.getpid()) - self._standby.pids
         try:
-            with use_standby_workers(self._standby):
+            with use_own_start(self._standby, self._terminal):
                 pids: dict[int, Any] = super()._start_workers(worker_group)
         except BaseException:  # a signal while workers start: torch does not know them yet
             self._kill([])
@@ -294,7 +297,13 @@ class Agent(LocalElasticAgent):
             dead = set(ranks.values())
         changed = worker_replacement.changed_environments(group, self._restarts)
         environments = worker_replacement.start_replacements(
-            self._pcontext, dead, changed, self._logs_specs, self._standby, LINE_PREFIX
+            self._pcontext,
+            dead,
+            changed,
+            self._logs_specs,
+            self._standby,
+            self._terminal,
+            LINE_PREFIX,
         )
         self._survivors.notify(environments, set(ranks.values()) - dead)
         pids = {local_rank: child.pid for local_rank, child in self._children().items()}
@@ -396,6 +405,8 @@ class Agent(LocalElasticAgent):
                 for name in ("_stdout", "_stderr"):
                     if log := getattr(handler, name, None):
                         log.close()  # torch leaves them open
+        if self._terminal is not None:
+            self._terminal.finish_generation()
         shared_memory_cleanup.remove_shared_memory(current.address, current.port)
         self._generation = None
         self._hooks.workers_ended(how)

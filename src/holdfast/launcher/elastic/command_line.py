@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -131,13 +131,23 @@ def insert_bootstrap(arguments: Sequence[str]) -> tuple[str, ...]:
 # Logs
 
 
-def configure_logs(options: argparse.Namespace, folder: Path) -> RunLogs | None:
-    """Return log files in ``folder``; None if the user set ``--tee``, ``--log-dir`` or similar."""
-    user_set = options.log_dir is not None or options.tee != "0" or options.redirects != "0"
-    if user_set or getattr(options, "logs_specs", None):
+def has_own_logs(options: argparse.Namespace) -> bool:
+    """Return whether the user chose where the output goes: torch then handles it."""
+    chosen = options.log_dir is not None or options.tee != "0" or options.redirects != "0"
+    return chosen or bool(getattr(options, "logs_specs", None))
+
+
+def configure_logs(
+    options: argparse.Namespace, folder: Path, relayed: Collection[str] = ()
+) -> RunLogs | None:
+    """Return log files in ``folder``; None if the user set ``--tee``, ``--log-dir`` or similar.
+
+    ``relayed``: "stdout" and "stderr" if the terminal's relay shows them.
+    """
+    if has_own_logs(options):
         return None
     options.log_dir = str(folder)  # otherwise torch creates an unused folder in /tmp
-    return RunLogs(folder, parse_shown_ranks(options))
+    return RunLogs(folder, parse_shown_ranks(options), relayed)
 
 
 def parse_shown_ranks(options: argparse.Namespace) -> frozenset[int] | None:
@@ -157,10 +167,13 @@ def parse_shown_ranks(options: argparse.Namespace) -> frozenset[int] | None:
 class RunLogs(LogsSpecs):
     """Each rank's output in its folder ``generation0/rank2/`` and on the terminal."""
 
-    def __init__(self, folder: Path, shown: frozenset[int] | None) -> None:
+    def __init__(
+        self, folder: Path, shown: frozenset[int] | None, relayed: Collection[str] = ()
+    ) -> None:
         super().__init__(log_dir=str(folder))
         self._folder = folder
         self._shown = shown
+        self._relayed = relayed
 
     @property
     def root_log_dir(self) -> str:
@@ -181,7 +194,11 @@ class RunLogs(LogsSpecs):
             {local_rank: str(folder / name) for local_rank, folder in folders.items()}
             for name in ("stdout.log", "stderr.log", "error.json")
         )
-        logs = LogsDest(out, err, self._select_shown(out), self._select_shown(err), errors)
+        shown_out, shown_err = (
+            {} if name in self._relayed else self._select_shown(files)
+            for name, files in (("stdout", out), ("stderr", err))
+        )
+        logs = LogsDest(out, err, shown_out, shown_err, errors)
         for name in ("filtered_stdout", "filtered_stderr"):  # for --duplicate-stdout-filters
             if hasattr(logs, name):
                 setattr(logs, name, str(generation / f"{name}.log"))
