@@ -144,7 +144,9 @@ class Agent(LocalElasticAgent):
             f"holdfast/{self._join_count}" if static else "holdfast",
             node=group.group_rank,
             nodes=group.group_world_size,
-            address=group.master_addr,
+            endpoint=generation.StoreEndpoint(
+                group.master_addr, int(spec.master_port or 0), self._join_count
+            ),
             restarts=self._restarts,
             state=self._hooks.export_state(),
         )

@@ -46,6 +46,7 @@ from holdfast.launcher.elastic.interruptible_wait import (
 )
 from holdfast.launcher.elastic.output_tail import whole_lines
 from holdfast.launcher.elastic.standby_workers import StandbyMode
+from holdfast.launcher.local_address import published_address
 from holdfast.launcher.terminal.connection import LINE_PREFIX, Prefix, TerminalRelay
 
 P = ParamSpec("P")
@@ -82,12 +83,19 @@ def launch(options: argparse.Namespace, hooks: AgentHooks, *, logs: Path, quiet:
     with terminal or nullcontext(), signals, lines, agents, _rendezvous_errors(options, guarded):
         try:
             await_rendezvous(options, hooks.notify)
+            _choose_address(options)
             record(torchrun.run)(options)
         except (ChildFailedError, SignalException):
             return FAILED if signals.status is None else signals.status
         except FileNotFoundError as error:  # an invalid $PYTHON_EXEC
             raise MissingFile(error.filename or error) from error
     return 0
+
+
+def _choose_address(options: argparse.Namespace) -> None:
+    """Publish an address that the other nodes can reach, unless ``--local-addr`` is set."""
+    if options.rdzv_backend != "static" and options.local_addr is None and not options.standalone:
+        options.local_addr = published_address(rendezvous_endpoint(options)[0])
 
 
 def _agent_factory(
