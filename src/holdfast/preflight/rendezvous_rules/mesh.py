@@ -240,9 +240,7 @@ def _names(observed: Observations) -> Iterator[Finding]:
             if name in shared:
                 continue
             shared.add(name)
-            what = (
-                f"{len(namesakes)} hosts have the same name, {name}, so that it leads to only one"
-            )
+            what = f"{len(namesakes)} hosts have the same name, {name}, which leads to only one"
         yield make_finding(
             HOSTNAME_RESOLUTION,
             f"{what}: torchrun's c10d rendezvous publishes that name, and its job does not start "
