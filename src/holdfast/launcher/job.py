@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -120,7 +121,8 @@ def _plan(options: argparse.Namespace, request: RunRequest) -> LaunchPlan:
     if options.no_python:
         recorder = "off"
     inject = ";".join(request.inject) or settings.read_text("HOLDFAST_INJECT") or ""
-    _check_request(request, environment, recorder, inject)
+    _check_request(request, environment)
+    _check_faults(inject, recorder, workers * command_line.max_nodes(options))
     gaps = {name: value for name, value in environment.items() if own.get(name) != value}
     if request.act_after is not None:  # only the watcher reads it
         act_after_s = _parse_time("--act-after", request.act_after)
@@ -145,22 +147,40 @@ def _plan(options: argparse.Namespace, request: RunRequest) -> LaunchPlan:
     )
 
 
-def _check_request(
-    request: RunRequest, environment: Mapping[str, str], recorder: str, inject: str
-) -> None:
+def _check_faults(inject: str, recorder: str, world_size: int) -> None:
+    """Report faults that cannot be injected: without a recorder, or into no rank of this job."""
+    faults_wanted = faults.parse_fault(inject)
+    if faults_wanted and recorder == "off":
+        why = "the recorder injects faults, and it is off"
+        raise InvalidValue("--inject", why=why, next_step="remove --recorder off and --no-python")
+    for rank in (rank for fault in faults_wanted for rank in fault.ranks or ()):
+        if rank >= world_size:
+            raise InvalidValue(
+                "--inject",
+                why=f"there is no rank {rank} in a job of {world_size}",
+                next_step=f"use a rank from 0 to {world_size - 1}",
+            )
+
+
+def _check_json_report(path: Path) -> None:
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise MissingFile(path, why="its folder does not exist")
+    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise MissingFile(path, why="it cannot be written", next_step="choose another path")
+
+
+def _check_request(request: RunRequest, environment: Mapping[str, str]) -> None:
     """Report invalid options and variables before anything starts."""
     for name in settings.SETTINGS:
         if name.startswith("HOLDFAST_"):
             settings.read_setting(name, environ=environment)
-    if faults.parse_fault(inject) and recorder == "off":
-        why = "the recorder injects faults, and it is off"
-        raise InvalidValue("--inject", why=why, next_step="remove --recorder off and --no-python")
     if request.on_hang not in set(OnHang):
         raise UnknownName("value of --on-hang", request.on_hang, OnHang)
     if request.prefix not in set(Prefix):
         raise UnknownName("value of --prefix", request.prefix, Prefix)
-    if request.json_report is not None and not request.json_report.absolute().parent.is_dir():
-        raise MissingFile(request.json_report, why="its folder does not exist")
+    if request.json_report is not None:
+        _check_json_report(request.json_report)
 
 
 def _recovery_options(options: argparse.Namespace, request: RunRequest) -> RecoveryOptions:
