@@ -6,6 +6,7 @@ import argparse
 import atexit
 import os
 import shlex
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -67,8 +68,7 @@ def run_job(options: argparse.Namespace, request: RunRequest) -> int:
     """
     command_line.check_options(options)
     plan, recovery_options = _plan(options, request), _recovery_options(options, request)
-    run_dir = settings.read_setting("HOLDFAST_RUN_DIR", flag=request.run_dir).value
-    base = Path(str(run_dir)).expanduser()
+    base = _run_dir(request.run_dir)
     folder = RunFolder(base, workers=plan.workers, records=settings.read_count("HOLDFAST_RING"))
     atexit.register(folder.close)
     for finding in audit_environment().findings:
@@ -102,6 +102,17 @@ def run_job(options: argparse.Namespace, request: RunRequest) -> int:
         status = recovery.status(status)
         node.close(status)
     return status
+
+
+def _run_dir(flag: str | None) -> Path:
+    """Return the parent of the run folder; a temporary one if the current folder is read-only."""
+    reading = settings.read_setting("HOLDFAST_RUN_DIR", flag=flag)
+    base = Path(str(reading.value)).expanduser()
+    if reading.origin != "default" or os.access(base if base.exists() else Path(), os.W_OK):
+        return base
+    elsewhere = Path(tempfile.gettempdir()) / f"{base.name}-{os.getuid()}"
+    print_message(f"{Path().absolute()} is not writable: the run folder is in {elsewhere}")
+    return elsewhere
 
 
 def _history(request: RunRequest, base: Path) -> tuple[Path | None, bool]:
