@@ -35,7 +35,7 @@ def use_own_start(standby: StandbyPool, terminal: TerminalRelay | None) -> Itera
             process = standby.assign(local_rank, command, self._stdout, self._stderr)
             return process or super()._popen(args, env)
 
-    original = api.get_subprocess_handler
+    original = vars(api)["get_subprocess_handler"]
     setattr(api, "get_subprocess_handler", Handler)  # noqa: B010 - mypy rejects assigning to it
     try:
         yield

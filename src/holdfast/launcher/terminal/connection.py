@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from io import TextIOWrapper
 from pathlib import Path
 from string import Template
 from typing import Any, Self, TextIO
@@ -46,7 +47,7 @@ _SYNC_S = relay.SYNC_LIMIT_S + 1.0
 
 
 @dataclass(frozen=True)
-class _Source:
+class _SentStream:
     """What the relay was sent, for the thread that replaces it."""
 
     message: bytes
@@ -69,7 +70,7 @@ class TerminalRelay:
     def __init__(self, prefix: str, template: str, shown: frozenset[int] | None) -> None:
         self._prefix, self._template, self._shown = prefix, template, shown
         self.terminal, self.streams = terminal_streams()
-        self._sources: list[_Source] = []
+        self._sources: list[_SentStream] = []
         self._lock = threading.Lock()
         self._closing = False
         self._own: dict[str, TextIO] = {}
@@ -116,8 +117,8 @@ class TerminalRelay:
         return self._shown is None or local_rank in self._shown
 
     def connect(
-        self, name: str, local_rank: int, environment: Mapping[str, str], log: TextIO
-    ) -> TextIO:
+        self, name: str, local_rank: int, environment: Mapping[str, str], log: TextIOWrapper
+    ) -> TextIOWrapper:
         """Return the pseudo-terminal for stream ``name`` of a worker, copied to ``log``.
 
         Returns ``log`` itself for a stream that is not shown, or without free pseudo-terminals.
@@ -148,7 +149,7 @@ class TerminalRelay:
         self._request(relay.SYNC)
         self._forget(keep=len(self._own))
 
-    def _open_stream(self, message: dict[str, Any], log: TextIO | None) -> TextIO:
+    def _open_stream(self, message: dict[str, Any], log: TextIO | None) -> TextIOWrapper:
         """Create a pseudo-terminal, and have the relay copy it. Raises OSError."""
         master, slave = os.openpty()
         mode = termios.tcgetattr(slave)
@@ -156,7 +157,7 @@ class TerminalRelay:
         mode[3] &= ~termios.ECHO
         termios.tcsetattr(slave, termios.TCSANOW, mode)
         descriptors = (master,) if log is None else (master, os.dup(log.fileno()))
-        source = _Source(json.dumps(message).encode(), descriptors)
+        source = _SentStream(json.dumps(message).encode(), descriptors)
         with self._lock:
             self._sources.append(source)
             self._send(source)
@@ -172,12 +173,12 @@ class TerminalRelay:
         with self._connect() as remote:
             self._process = subprocess.Popen(
                 [sys.executable, "-S", "-c", _START, _source_folder(), self._prefix],
-                stdin=remote,
+                stdin=remote.fileno(),
                 stdout=self.terminal,
                 start_new_session=True,  # Ctrl-C and Ctrl-Z go to the launcher only
             )
 
-    def _send(self, source: _Source) -> None:
+    def _send(self, source: _SentStream) -> None:
         with suppress(OSError):  # the relay was killed: the next one gets it
             socket.send_fds(self._control, [source.message], source.descriptors)
 

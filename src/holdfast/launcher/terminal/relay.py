@@ -159,7 +159,7 @@ class Relay:
             if self._control is None:
                 now = time.monotonic()
                 self._deadline = self._deadline or now + ORPHANS_LIMIT_S
-                self._stop = self._stop or not self._sources or now > self._deadline
+                self._stop |= not self._sources or now > self._deadline
         self._writer.flush(SYNC_LIMIT_S)
 
     def _receive(self) -> None:
