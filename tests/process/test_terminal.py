@@ -2,6 +2,7 @@
 
 import os
 import signal
+import termios
 import time
 
 import psutil
@@ -107,6 +108,19 @@ def test_input_and_debugger_work(run, terminal):
         terminal.type(f"{answer}\n")
     assert job.end() == 0
     assert {"name? Ada", "hello Ada", "43", "continued with 42"} <= set(terminal.lines)
+
+
+def test_the_second_signal_in_a_debugger_restores_the_terminal(run, terminal):
+    before = termios.tcgetattr(terminal.file)
+    job = run("input('ready? ')\nbreakpoint()\nprint()")
+    terminal.wait_for("ready? ")
+    terminal.type("yes\n")
+    terminal.wait_for("(Pdb) ")
+    assert termios.tcgetattr(terminal.file) != before
+    job.send(signal.SIGINT)
+    terminal.wait_for("a second signal kills")
+    assert job.send(signal.SIGINT).end() == 128 + signal.SIGINT
+    assert termios.tcgetattr(terminal.file) == before
 
 
 @pytest.mark.parametrize("prefix", ["auto", "never"])

@@ -78,6 +78,8 @@ def launch(options: argparse.Namespace, hooks: AgentHooks, *, logs: Path, quiet:
     signals = AgentSignals(getattr(options, "signals_to_handle", SIGNALS), hooks.abort)
     prefix = getattr(options, "prefix", Prefix.AUTO)
     terminal = _open_terminal(options, prefix)
+    if terminal is not None:
+        signals.before_exit = terminal.restore_input
     agents = _use_agent(_agent_factory(options, guarded, signals, logs, terminal))
     lines = whole_lines(prefixed=prefix != Prefix.NEVER)
     with terminal or nullcontext(), signals, lines, agents, _rendezvous_errors(options, guarded):

@@ -74,6 +74,7 @@ class TerminalRelay:
         self._lock = threading.Lock()
         self._closing = False
         self._own: dict[str, TextIO] = {}
+        self._mode: list[Any] | None = None
 
     @property
     def is_usable(self) -> bool:
@@ -90,6 +91,7 @@ class TerminalRelay:
     def __enter__(self) -> Self:
         """Start the relay and send the launcher's own output through it."""
         self._start_process()
+        self._mode = _input_mode()
         for name in self.streams:
             self._own[name] = getattr(sys, name)
             slave = self._open_stream({"rank": None, "header": "", "margin": 0}, None)
@@ -111,6 +113,13 @@ class TerminalRelay:
             self._process.kill()
         self._control.close()
         self._forget()
+        self.restore_input()
+
+    def restore_input(self) -> None:
+        """Restore what a debugger in a killed worker changed, if this is the foreground job."""
+        with suppress(termios.error):
+            if self._mode is not None and not _in_background():
+                termios.tcsetattr(0, termios.TCSADRAIN, self._mode)
 
     def shows(self, local_rank: int) -> bool:
         """Return whether the output of a local rank is shown."""
@@ -224,6 +233,21 @@ def _is_terminal(descriptor: int) -> bool:
     try:
         return os.isatty(descriptor)
     except OSError:
+        return False
+
+
+def _input_mode() -> list[Any] | None:
+    """Return the settings of the terminal that this process reads, None if it reads none."""
+    try:
+        return termios.tcgetattr(0)
+    except termios.error:
+        return None
+
+
+def _in_background() -> bool:
+    try:
+        return os.tcgetpgrp(0) != os.getpgrp()
+    except OSError:  # another session's terminal has no background jobs of this one
         return False
 
 
