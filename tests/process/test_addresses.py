@@ -35,24 +35,47 @@ def test_the_master_port_reaches_the_workers(launch, tmp_path):
     assert second == port + 1 or second != port  # another program may use the next port
 
 
-@pytest.mark.skipif(bool(why_not()), reason=why_not())
-def test_hosts_of_equal_name_find_each_other(tmp_path):
+def equal_names(first, second):
     """As in containers: each resolves the common name to itself, and none knows the others'."""
+    for host in (first, second):
+        host.do("sh", "-c", "echo worker > /proc/sys/kernel/hostname")
+        host.names({"worker": host.address})
+    return first.address
+
+
+def own_name_is_loopback(first, second):
+    """As Debian's installer writes /etc/hosts."""
+    first.names({first.name: "127.0.1.1", second.name: second.address})
+    second.names({second.name: "127.0.1.1", first.name: first.address})
+    return first.name
+
+
+def unknown_names(first, second):
+    """The hosts resolve no name, not even their own."""
+    first.names({})
+    second.names({})
+    return first.address
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+@pytest.mark.parametrize("names", [equal_names, own_name_is_loopback, unknown_names])
+def test_hosts_find_each_other_whatever_their_names_lead_to(tmp_path, names):
     (tmp_path / "reduces.py").write_text(REDUCES)
     with hosts(2) as machines:
-        for host in machines:
-            host.do("sh", "-c", "echo worker > /proc/sys/kernel/hostname")
-            host.names({"worker": host.address})
+        endpoint = names(*machines)
         jobs = [
             host.start(
-                *("env", f"PYTHONPATH={ROOT / 'src'}", sys.executable, "-m", "holdfast", "run"),
-                *("--nnodes", 2, "--rdzv-backend", "c10d", "--recorder", "off"),
-                *("--rdzv-endpoint", f"{machines[0].address}:{PORT}", tmp_path / "reduces.py"),
+                *("env", f"PYTHONPATH={ROOT / 'src'}", "GLOO_SOCKET_IFNAME=eth0"),
+                *(sys.executable, "-m", "holdfast", "run", "--recorder", "off", "--nnodes", 2),
+                *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{endpoint}:{PORT}"),
+                *("--rdzv-conf", f"is_host={int(host is machines[0])}", tmp_path / "reduces.py"),
             )
             for host in machines
         ]
         statuses = [job.wait() for job in jobs]
         texts = [job.output + job.errors for job in jobs]
+        addresses = [host.address for host in machines]
     assert statuses == [0, 0], texts
-    assert all("ranks: 2 store: 10." in text or "ranks: 2 store: " in text for text in texts)
-    assert not any("store: worker" in text for text in texts)
+    stores = {text.partition("store: ")[2].split()[0] for text in texts}
+    assert len(stores) == 1
+    assert stores <= set(addresses)
