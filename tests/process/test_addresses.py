@@ -79,3 +79,16 @@ def test_hosts_find_each_other_whatever_their_names_lead_to(tmp_path, names):
     stores = {text.partition("store: ")[2].split()[0] for text in texts}
     assert len(stores) == 1
     assert stores <= set(addresses)
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_a_job_of_one_host_needs_no_name(tmp_path):
+    (tmp_path / "reduces.py").write_text(REDUCES)
+    with hosts(1) as (host,):
+        host.names({})
+        job = host.start(
+            *("env", f"PYTHONPATH={ROOT / 'src'}", sys.executable, "-m", "holdfast", "run"),
+            *("--recorder", "off", "--nproc-per-node", 2, tmp_path / "reduces.py"),
+        )
+        assert job.wait() == 0, job.errors
+        assert job.output.count("ranks: 2 store: 127.0.0.1") == 2

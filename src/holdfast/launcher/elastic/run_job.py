@@ -22,7 +22,7 @@ from torch.distributed.launcher import api
 
 from holdfast.core import settings
 from holdfast.core.errors import HostUnfit, MissingFile, RendezvousUnreachable, UsageError
-from holdfast.launcher.elastic import termination, worker_start
+from holdfast.launcher.elastic import command_line, termination, worker_start
 from holdfast.launcher.elastic.agent import Agent
 from holdfast.launcher.elastic.command_line import (
     configure_logs,
@@ -96,7 +96,11 @@ def launch(options: argparse.Namespace, hooks: AgentHooks, *, logs: Path, quiet:
 
 def _choose_address(options: argparse.Namespace) -> None:
     """Publish an address that the other nodes can reach, unless ``--local-addr`` is set."""
-    if options.rdzv_backend != "static" and options.local_addr is None and not options.standalone:
+    if options.local_addr is not None:
+        return
+    if options.standalone or command_line.max_nodes(options) == 1:
+        options.local_addr = published_address("localhost")
+    elif options.rdzv_backend != "static":
         options.local_addr = published_address(rendezvous_endpoint(options)[0])
 
 
@@ -110,7 +114,7 @@ def _agent_factory(
     run_logs = configure_logs(options, logs, terminal.streams if terminal else ())
     flag = getattr(options, "spares", None)
     standby = StandbyMode(str(settings.read_setting("HOLDFAST_SPARES", flag=flag).value))
-    single_node = torchrun.parse_min_max_nnodes(options.nnodes)[1] == 1
+    single_node = command_line.max_nodes(options) == 1
     if getattr(options, "run_path", False):  # the bootstrap runs the script in its interpreter
         options.run_path = options.no_python = False
 
