@@ -2,7 +2,7 @@
 
 It is a process so that neither a busy, stopped (Ctrl-Z) nor killed launcher blocks a worker that
 prints or loses its output: it ignores signals and exits after the last stream. Only the standard
-library is imported, so it starts in 20 ms. The launcher's side is :mod:`.connection`.
+library is imported, so that it starts in 50 ms. The launcher's side is :mod:`.connection`.
 """
 
 from __future__ import annotations
