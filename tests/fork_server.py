@@ -113,10 +113,12 @@ class ForkServer:
         folder: Path | None = None,
         stdout: IO[Any] | None = None,
         stderr: IO[Any] | None = None,
+        stdin: IO[Any] | None = None,
     ) -> Child:
         """Fork a child that calls a module-level function and exits.
 
-        Environment, working folder and output are those of the test process by default.
+        Environment, working folder and output are those of the test process by default; standard
+        input is empty.
         """
         request = _StartRequest(
             module=function.__module__,
@@ -125,8 +127,10 @@ class ForkServer:
             environment=dict(os.environ if environment is None else environment),
             folder=str(folder or Path.cwd()),
         )
-        files = [stdout.fileno() if stdout else 1, stderr.fileno() if stderr else 2]
-        socket.send_fds(self._socket, [pickle.dumps(("start", request))], files)
+        with Path(os.devnull).open() as empty:
+            files = [(stdin or empty).fileno()]
+            files += [stdout.fileno() if stdout else 1, stderr.fileno() if stderr else 2]
+            socket.send_fds(self._socket, [pickle.dumps(("start", request))], files)
         deadline = time.monotonic() + _START_LIMIT_S
         while (pid := self._receive(deadline)) is None:
             pass
@@ -214,7 +218,7 @@ def main(number: int, *extra_imports: str) -> None:
 
 def _handle(connection: socket.socket, children: set[int]) -> bool:
     """Handle one request; return False if the test process has exited."""
-    data, files, _, _ = socket.recv_fds(connection, _MAX_MESSAGE_BYTES, 2)
+    data, files, _, _ = socket.recv_fds(connection, _MAX_MESSAGE_BYTES, 3)
     if not data:
         return False
     kind, content = pickle.loads(data)
@@ -255,7 +259,7 @@ def _run_child(request: _StartRequest, files: list[int]) -> None:
         os.environ.clear()
         os.environ.update(request.environment)
         os.chdir(request.folder)
-        for number, file in enumerate((os.open(os.devnull, os.O_RDONLY), *files)):
+        for number, file in enumerate(files):
             os.dup2(file, number)
             os.close(file)
         random.seed()

@@ -20,10 +20,11 @@ class Launched:
     """One `holdfast run` in ``folder``; its output is written to a file.
 
     The launcher is forked from a server that has imported torch, unless ``new_interpreter``; ranks
-    are new interpreters in both cases.
+    are new interpreters in both cases. With a ``terminal`` (tests/process/terminal.py), input and
+    output are that.
     """
 
-    def __init__(self, folder, *arguments, new_interpreter=False, **variables):
+    def __init__(self, folder, *arguments, new_interpreter=False, terminal=None, **variables):
         environment = {
             name: text
             for name, text in os.environ.items()
@@ -35,7 +36,13 @@ class Launched:
         self._file = self.folder / "output.txt"
         command = ["-m", "holdfast", "run", "--run-dir", "runs", *map(str, arguments)]
         with self._file.open("wb") as file:
-            if new_interpreter:
+            if terminal is not None:
+                del environment["COLUMNS"]
+                streams = dict.fromkeys(("stdin", "stdout", "stderr"), terminal.file)
+                self.process = fork_server().start_program(
+                    *command, environment=environment, folder=folder, **streams
+                )
+            elif new_interpreter:
                 self.process = subprocess.Popen(
                     [sys.executable, *command],
                     cwd=folder,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from holdfast.cli.torchrun_options import TORCHRUN_OPTIONS, leading_options, torchrun_flags
 from holdfast.core import settings
 from holdfast.core.errors import InvalidValue, UnknownName, UsageError
 from holdfast.core.exit_status import OK, USAGE
@@ -119,21 +119,35 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "Standby workers for restarts: off, warm (imports done) or cuda (GPU opened too); "
         "default: warm.",
     ),
+    "--prefix": _option(
+        "WHEN",
+        "Prefix printed lines with their rank: auto (on a terminal, once a second rank prints), "
+        "always or never (default: auto).",
+        default="auto",
+    ),
     "--recorder": _option(
         "KIND", "Recorder: auto, native (compiled), python or off (default: auto)."
     ),
 }
 
 
-_SEE_HELP = "see holdfast run --help, or torchrun --help"
+_SEE_HELP = "see holdfast run --help"
 
 
-def _explain_unknown_option(error: InvalidValue, torchrun_options: Iterable[str]) -> UsageError:
-    """Return an error with similar options if the parser rejected an unknown option."""
-    match = re.match(r"unrecognized arguments: (--[^\s=]+)", error.why)
-    if match is None:
+def _leading_options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    values = {flag: "metavar" in row for flag, row in OPTIONS.items()}
+    return leading_options(arguments, {"-h": False, "--help": False, **values})
+
+
+def _explain_unknown_option(error: InvalidValue, arguments: Sequence[str]) -> UsageError:
+    """Return an error with similar options if the parser rejected an unknown option.
+
+    The parser may complain about something else, such as a script that it took for the value.
+    """
+    name = next((name for name, full in _leading_options(arguments) if not full), None)
+    if name is None:
         return error
-    unknown = UnknownName("option", match[1], (*OPTIONS, *torchrun_options))
+    unknown = UnknownName("option", name, (*OPTIONS, *torchrun_flags()))
     if not unknown.near:
         unknown.next_step = _SEE_HELP
     return unknown
@@ -156,13 +170,17 @@ class _TorchrunCommand(click.Command):
         )
         formatter.write_paragraph()
         formatter.write_text("Accepts every torchrun argument (it uses torch's own parser).")
-        with formatter.section("Additional options"):
-            formatter.write_dl(
-                [
-                    (f"{flag} {row.get('metavar', '')}".rstrip(), row["help"])
-                    for flag, row in OPTIONS.items()
-                ]
-            )
+        own = [
+            (f"{flag} {row.get('metavar', '')}".rstrip(), row["help"])
+            for flag, row in OPTIONS.items()
+        ]
+        theirs = {
+            group: [(f"{', '.join(flags)} {value}".rstrip(), text) for flags, value, text in rows]
+            for group, rows in TORCHRUN_OPTIONS.items()
+        }
+        for group, rows in {"holdfast": own, **theirs}.items():
+            with formatter.section(group):
+                formatter.write_dl(rows)
 
 
 @click.command(cls=_TorchrunCommand)
@@ -170,7 +188,7 @@ class _TorchrunCommand(click.Command):
 def command(ctx: click.Context) -> int:
     """Run a training job like torchrun; diagnose hangs and failures, and restart the job."""
     arguments = ctx.args
-    if arguments[:1] in ([], ["-h"], ["--help"]):
+    if not arguments or any(full in ("-h", "--help") for _, full in _leading_options(arguments)):
         click.echo(ctx.get_help())
         return OK if arguments else USAGE
     if arguments[:1] == ["--preset=help"] or arguments[:2] == ["--preset", "help"]:
@@ -183,5 +201,5 @@ def command(ctx: click.Context) -> int:
     try:
         options = command_line.parse_run_options(arguments, OPTIONS)
     except InvalidValue as error:
-        raise _explain_unknown_option(error, command_line.torchrun_options()) from None
+        raise _explain_unknown_option(error, arguments) from None
     return run_job(options, msgspec.convert(vars(options), RunRequest))

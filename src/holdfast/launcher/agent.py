@@ -417,7 +417,10 @@ class NodeAgent:
             status, "" if status == 0 else f"after {pluralize(len(self._incidents), 'incident')}"
         )
         if self._plan.json_report is not None:
-            json_report.write_json(self._plan.json_report, self._report(status))
+            try:
+                json_report.write_json(self._plan.json_report, self._report(status))
+            except MissingFile as error:  # the folder was removed, or the disk is full
+                print_message(f"warning: no JSON report: {error}")
         self._alerts.ended(
             status, sum(each.decision != RecoveryAction.REPORT for each in self._incidents)
         )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import os
 import shlex
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from holdfast.launcher.host_gate import HostGate
 from holdfast.launcher.messages import LaunchPlan, print_message
 from holdfast.launcher.policy import OnHang, RecoveryOptions
 from holdfast.launcher.recovery import Recovery
+from holdfast.launcher.terminal.connection import Prefix
 from holdfast.launcher.watcher_channel import WatcherChannel
 from holdfast.recorder import build, faults, parse_duration
 from holdfast.training import packing_extension
@@ -57,6 +60,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     history: str | None = None
     skip_batches: bool = False
     launch_options: tuple[str, ...] = ()
+    prefix: str = Prefix.AUTO
 
 
 def run_job(options: argparse.Namespace, request: RunRequest) -> int:
@@ -68,8 +72,7 @@ def run_job(options: argparse.Namespace, request: RunRequest) -> int:
     """
     command_line.check_options(options)
     plan, recovery_options = _plan(options, request), _recovery_options(options, request)
-    run_dir = settings.read_setting("HOLDFAST_RUN_DIR", flag=request.run_dir).value
-    base = Path(str(run_dir)).expanduser()
+    base = _run_dir(request.run_dir)
     folder = RunFolder(base, workers=plan.workers, records=settings.read_count("HOLDFAST_RING"))
     atexit.register(folder.close)
     for finding in audit_environment().findings:
@@ -105,6 +108,17 @@ def run_job(options: argparse.Namespace, request: RunRequest) -> int:
     return status
 
 
+def _run_dir(flag: str | None) -> Path:
+    """Return the parent of the run folder; a temporary one if the current folder is read-only."""
+    reading = settings.read_setting("HOLDFAST_RUN_DIR", flag=flag)
+    base = Path(str(reading.value)).expanduser()
+    if reading.origin != "default" or os.access(base if base.exists() else Path(), os.W_OK):
+        return base
+    elsewhere = Path(tempfile.gettempdir()) / f"{base.name}-{os.getuid()}"
+    print_message(f"{Path().absolute()} is not writable: the run folder is in {elsewhere}")
+    return elsewhere
+
+
 def _history(request: RunRequest, base: Path) -> tuple[Path | None, bool]:
     """Return the history folder, and whether it is implied: a Slurm job has one by default."""
     if request.history is not None:
@@ -122,7 +136,8 @@ def _plan(options: argparse.Namespace, request: RunRequest) -> LaunchPlan:
     if options.no_python:
         recorder = "off"
     inject = ";".join(request.inject) or settings.read_text("HOLDFAST_INJECT") or ""
-    _check_request(request, environment, recorder, inject)
+    _check_request(request, environment)
+    _check_faults(inject, recorder, workers * command_line.max_nodes(options))
     gaps = {name: value for name, value in environment.items() if own.get(name) != value}
     if request.act_after is not None:  # only the watcher reads it
         act_after_s = _parse_time("--act-after", request.act_after)
@@ -149,20 +164,40 @@ def _plan(options: argparse.Namespace, request: RunRequest) -> LaunchPlan:
     )
 
 
-def _check_request(
-    request: RunRequest, environment: Mapping[str, str], recorder: str, inject: str
-) -> None:
+def _check_faults(inject: str, recorder: str, world_size: int) -> None:
+    """Report faults that cannot be injected: without a recorder, or into no rank of this job."""
+    faults_wanted = faults.parse_fault(inject)
+    if faults_wanted and recorder == "off":
+        why = "the recorder injects faults, and it is off"
+        raise InvalidValue("--inject", why=why, next_step="remove --recorder off and --no-python")
+    for rank in (rank for fault in faults_wanted for rank in fault.ranks or ()):
+        if rank >= world_size:
+            raise InvalidValue(
+                "--inject",
+                why=f"there is no rank {rank} in a job of {world_size}",
+                next_step=f"use a rank from 0 to {world_size - 1}",
+            )
+
+
+def _check_json_report(path: Path) -> None:
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise MissingFile(path, why="its folder does not exist")
+    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise MissingFile(path, why="it cannot be written", next_step="choose another path")
+
+
+def _check_request(request: RunRequest, environment: Mapping[str, str]) -> None:
     """Report invalid options and variables before anything starts."""
     for name in settings.SETTINGS:
         if name.startswith("HOLDFAST_"):
             settings.read_setting(name, environ=environment)
-    if faults.parse_fault(inject) and recorder == "off":
-        why = "the recorder injects faults, and it is off"
-        raise InvalidValue("--inject", why=why, next_step="remove --recorder off and --no-python")
     if request.on_hang not in set(OnHang):
         raise UnknownName("value of --on-hang", request.on_hang, OnHang)
-    if request.json_report is not None and not request.json_report.absolute().parent.is_dir():
-        raise MissingFile(request.json_report, why="its folder does not exist")
+    if request.prefix not in set(Prefix):
+        raise UnknownName("value of --prefix", request.prefix, Prefix)
+    if request.json_report is not None:
+        _check_json_report(request.json_report)
 
 
 def _recovery_options(options: argparse.Namespace, request: RunRequest) -> RecoveryOptions:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import builtins
 import ctypes
 import faulthandler
+import functools
 import importlib.abc
 import importlib.util
 import os
@@ -30,6 +31,7 @@ from holdfast.core.trace_file import STACK_SIGNAL, TraceNote, TraceWriter
 from holdfast.recorder import imported_modules
 
 PR_SET_PDEATHSIG = 1  # prctl(2): signal sent when the parent dies
+_USER_BUDGET = "24h"
 PR_SET_PTRACER = 0x59616D61  # prctl(2): a non-ancestor that may trace this process
 
 
@@ -82,10 +84,23 @@ def _prepare(trace: TraceWriter) -> None:
     _allow_watcher_ptrace(int(settings.read_text("HOLDFAST_WATCHER_PID") or 0))
     # Data-loader workers are not ranks.
     os.register_at_fork(after_in_child=lambda: recorder.use_trace(None))
+    if sys.stdin is not None and sys.stdin.isatty():
+        builtins.input = _user_may_take_time(builtins.input)
     imports = imported_modules.ImportRecorder(trace.path)
     if settings.read_text("HOLDFAST_SPARES") != "off":
         recorder.step_listeners.append(imports.on_step)
     after_import("torch", lambda: _attach(trace), before=imports.before_torch)
+
+
+def _user_may_take_time(read: Callable[..., str]) -> Callable[..., str]:
+    """Wrap ``input``, which pdb uses, too: a rank that waits for its user does not hang."""
+
+    @functools.wraps(read)
+    def wait_for_user(*prompt: object) -> str:
+        with recorder.extend_phase("input()", _USER_BUDGET):
+            return read(*prompt)
+
+    return wait_for_user
 
 
 def _allow_watcher_ptrace(watcher: int) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.cli import main
 from holdfast.cli.run import OPTIONS
+from holdfast.cli.torchrun_options import TORCHRUN_OPTIONS, torchrun_flags
 from holdfast.core import settings
 
 
@@ -53,6 +54,22 @@ REFUSED = {
         "did you mean --max-restarts",
     ),
     ("--nproc-per-node", "2"): ("training_script",),
+    ("--nproc-pernode=2",): ("--nproc-pernode", "did you mean --nproc-per-node"),
+    ("--nproc-pernode", "2", "train.py"): ("--nproc-pernode", "did you mean --nproc-per-node"),
+    ("--nnodes", "1", "--jsonreport"): ("--jsonreport", "did you mean --json-report"),
+    ("--inject", "hang@rank=2,step=3", "--nproc-per-node", "2", "train.py"): (
+        "no rank 2 in a job of 2",
+        "0 to 1",
+    ),
+    ("--json-report", ".", "train.py"): ("cannot be written",),
+    ("--prefix", "allways", "train.py"): ("allways", "did you mean always"),
+    ("-",): ("cannot open -", "save it to a file"),
+    ("/dev/null",): ("/dev/null", "not a file"),
+    (".",): ("folder without __main__.py",),
+    (sys.executable,): ("binary program", "add --no-python"),
+    ("-m", "no_such_module"): ("no_such_module", "no such module"),
+    ("-m", "--no-python", "train"): ("--no-python", "exclude each other"),
+    ("--no-python", "train.py"): ("train.py", "./train.py"),
 }
 
 
@@ -80,7 +97,24 @@ def test_help_lists_the_options_and_mentions_those_of_torchrun(run):
     status, out, _ = run("--help")
     assert status == 0
     assert "Accepts every torchrun argument" in " ".join(out.split())
-    assert [flag for flag in OPTIONS if flag not in out] == []
+    assert [flag for flag in (*OPTIONS, *torchrun_flags()) if flag not in out] == []
+    assert run("--nnodes", "2", "--help") == (0, out, "")
+
+
+def test_the_listed_options_of_torchrun_are_those_of_the_installed_torch():
+    from torch.distributed.run import get_args_parser
+
+    actions = [each for each in get_args_parser()._actions if each.option_strings]
+    actual = {
+        flag: each.nargs != 0 for each in actions for flag in each.option_strings if "_" not in flag
+    }
+    listed = {
+        flag: bool(value)
+        for rows in TORCHRUN_OPTIONS.values()
+        for flags, value, _ in rows
+        for flag in flags
+    }
+    assert {"-h": False, "--help": False, **listed} == actual
 
 
 def test_help_after_the_script_is_the_scripts(run):

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import recorder
 from holdfast.core import native_extension
-from holdfast.recorder import build, parse_duration
+from holdfast.recorder import bootstrap, build, parse_duration
 from holdfast.watcher.trace_reader import TraceReading
 from tests.ports import free_port
 
@@ -210,3 +211,16 @@ def test_spawned_children_find_the_script(tmp_path: Path) -> None:
 )
 def test_budgets_are_durations(text: str | float, expected: float) -> None:
     assert parse_duration(text) == expected
+
+
+def test_a_rank_that_waits_for_its_user_is_in_a_phase():
+    phases = []
+
+    def read(prompt):
+        phases.append(recorder.current_phase())
+        return prompt
+
+    asks = bootstrap._user_may_take_time(read)
+    assert asks("name? ") == "name? "
+    assert phases == [("input()", 86400.0)]
+    assert recorder.current_phase() == ("", 0.0)

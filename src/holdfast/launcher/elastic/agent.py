@@ -41,11 +41,12 @@ from holdfast.launcher.elastic.generation import (
     Worker,
 )
 from holdfast.launcher.elastic.interruptible_wait import AgentSignals, WaitReporter, run_in_thread
-from holdfast.launcher.elastic.standby_workers import StandbyMode, StandbyPool, use_standby_workers
+from holdfast.launcher.elastic.standby_workers import StandbyMode, StandbyPool
+from holdfast.launcher.elastic.worker_start import use_own_start
+from holdfast.launcher.terminal.connection import LINE_PREFIX, TerminalRelay
 from holdfast.training.store_wait import wait_until
 from holdfast.watcher import shared_memory_cleanup
 
-LINE_PREFIX = "[rank${rank}]: "
 #: After a failure, torch decides if the hooks propose no order within this time.
 HOOKS_TIMEOUT_S = 15.0
 #: Time for nodes to agree on a proposal, and for the leader to wait for other nodes at the end.
@@ -57,7 +58,7 @@ _NO_SLEEP_S = 1e-6
 
 
 class Agent(LocalElasticAgent):
-    """Starts, monitors and terminates the workers of one node."""
+    """Starts, monitors and terminates the workers of one node, of MIN to MAX ``nodes``."""
 
     def __init__(
         self,
@@ -67,8 +68,8 @@ class Agent(LocalElasticAgent):
         signals: AgentSignals,
         logs: LogsSpecs | None,
         standby: StandbyMode = StandbyMode.OFF,
-        single_node: bool = False,
-        elastic: bool = False,
+        terminal: TerminalRelay | None = None,
+        nodes: tuple[int, int],
         **torch_arguments: Any,
     ) -> None:
         torch_arguments["logs_specs"] = EnvironmentLogs(
@@ -82,8 +83,9 @@ class Agent(LocalElasticAgent):
         self._hooks = hooks
         self._signals = signals
         self._standby = StandbyPool(standby, hooks.notify, hooks.available_memory)
-        self._single_node = single_node  # no other node can ever join
-        self._elastic = elastic  # workers also restart when nodes join or leave
+        self._terminal = terminal
+        self._single_node = nodes[1] == 1  # no other node can ever join
+        self._elastic = nodes[0] < nodes[1]  # workers also restart when nodes join or leave
         self._joined: list[generation.JoinedGeneration] = []
         self._join_count = 0
         self._other_children: frozenset[int] = frozenset()  # not workers
@@ -143,7 +145,9 @@ class Agent(LocalElasticAgent):
             f"holdfast/{self._join_count}" if static else "holdfast",
             node=group.group_rank,
             nodes=group.group_world_size,
-            address=group.master_addr,
+            endpoint=generation.StoreEndpoint(
+                group.master_addr, int(spec.master_port or 0), self._join_count
+            ),
             restarts=self._restarts,
             state=self._hooks.export_state(),
         )
@@ -162,7 +166,7 @@ class Agent(LocalElasticAgent):
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         self._other_children = termination.children_of(os.getpid()) - self._standby.pids
         try:
-            with use_standby_workers(self._standby):
+            with use_own_start(self._standby, self._terminal):
                 pids: dict[int, Any] = super()._start_workers(worker_group)
         except BaseException:  # a signal while workers start: torch does not know them yet
             self._kill([])
@@ -297,7 +301,13 @@ class Agent(LocalElasticAgent):
             dead = set(ranks.values())
         changed = worker_replacement.changed_environments(group, self._restarts)
         environments = worker_replacement.start_replacements(
-            self._pcontext, dead, changed, self._logs_specs, self._standby, LINE_PREFIX
+            self._pcontext,
+            dead,
+            changed,
+            self._logs_specs,
+            self._standby,
+            self._terminal,
+            LINE_PREFIX,
         )
         self._survivors.notify(environments, set(ranks.values()) - dead)
         pids = {local_rank: child.pid for local_rank, child in self._children().items()}
@@ -399,6 +409,8 @@ class Agent(LocalElasticAgent):
                 for name in ("_stdout", "_stderr"):
                     if log := getattr(handler, name, None):
                         log.close()  # torch leaves them open
+        if self._terminal is not None:
+            self._terminal.finish_generation()
         shared_memory_cleanup.remove_shared_memory(current.address, current.port)
         self._generation = None
         self._hooks.workers_ended(how)

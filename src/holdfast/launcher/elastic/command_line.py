@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,10 +18,13 @@ from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing import LogsSpecs
 from torch.distributed.elastic.multiprocessing.api import LogsDest
 
+from holdfast.core import settings
 from holdfast.core.errors import InvalidValue, MissingFile
+from holdfast.core.text import os_error_reason
 
 BOOTSTRAP = "holdfast.recorder.bootstrap"
-_SEE_HELP = "see holdfast run --help, or torchrun --help"
+_SEE_HELP = "see holdfast run --help"
+_SAVE_IT = "save it to a file"
 
 
 class Parser(argparse.ArgumentParser):
@@ -59,13 +64,6 @@ def _words_before_script(arguments: Sequence[str], parsed: argparse.Namespace) -
     return [word for word in words if word != "--"]
 
 
-def torchrun_options() -> list[str]:
-    """Return torchrun's options in their spelling with hyphens."""
-    actions = torchrun.get_args_parser()._actions  # noqa: SLF001
-    flags = (flag for action in actions for flag in action.option_strings)
-    return [flag for flag in flags if flag.startswith("--") and "_" not in flag]
-
-
 def _keep_abbreviations(
     parser: argparse.ArgumentParser, own_actions: Sequence[argparse.Action]
 ) -> None:
@@ -87,18 +85,18 @@ def min_nodes(options: argparse.Namespace) -> int:
     return int(most if options.rdzv_backend == "static" else least)
 
 
+def max_nodes(options: argparse.Namespace) -> int:
+    """Return MAX of ``--nnodes MIN:MAX``."""
+    return int(torchrun.parse_min_max_nnodes(options.nnodes)[1])
+
+
 def check_options(options: argparse.Namespace) -> None:
     """Find errors that would otherwise appear once per worker, or not at all.
 
     Raises:
         UsageError: the script does not exist, or a number is invalid.
     """
-    script = str(options.training_script)
-    if options.no_python:
-        if shutil.which(script) is None:
-            raise MissingFile(script, why="no such program, or it is not executable")
-    elif not options.module and not Path(script).exists():
-        raise MissingFile(script)
+    _check_script(options)
     try:
         least, most = torchrun.parse_min_max_nnodes(options.nnodes)
         workers = local_world_size(options)
@@ -124,6 +122,54 @@ def check_options(options: argparse.Namespace) -> None:
         )
 
 
+def _check_script(options: argparse.Namespace) -> None:
+    """Find a script that no worker could run. Raises UsageError."""
+    script = str(options.training_script)
+    file = Path(script)
+    if options.no_python:
+        if options.module:
+            why = "--no-python and --module exclude each other"
+            raise InvalidValue("the command line", why=why, next_step="remove one of them")
+        if shutil.which(script) is None:
+            step = f"remove --no-python, or make it executable and name it ./{script}"
+            raise MissingFile(
+                script,
+                why="no such program, or it is not executable",
+                next_step=step if file.is_file() and "/" not in script else None,
+            )
+    elif options.module:
+        _check_module(script)
+    elif script == "-" or (file.exists() and not file.is_file() and not file.is_dir()):
+        raise MissingFile(
+            script, why="it is not a file, and every rank reads the script", next_step=_SAVE_IT
+        )
+    elif not file.exists():
+        raise MissingFile(script)
+    elif file.is_dir() and not (file / "__main__.py").exists():
+        raise MissingFile(script, why="it is a folder without __main__.py")
+    elif file.is_file() and _starts_with(file, b"\x7fELF"):
+        raise MissingFile(script, why="it is a binary program", next_step="add --no-python")
+
+
+def _check_module(name: str) -> None:
+    """Find the package of a module as the workers will, unless they run another interpreter."""
+    package = name.partition(".")[0]
+    if "PYTHON_EXEC" in settings.current_environment() or package in sys.builtin_module_names:
+        return
+    if PathFinder.find_spec(package, [str(Path.cwd()), *sys.path]) is None:
+        raise MissingFile(
+            name, why="there is no such module", next_step="check the name, PYTHONPATH and folder"
+        )
+
+
+def _starts_with(file: Path, magic: bytes) -> bool:
+    try:
+        with file.open("rb") as content:
+            return content.read(len(magic)) == magic
+    except OSError as error:
+        raise MissingFile(str(file), why=os_error_reason(error)) from error
+
+
 def local_world_size(options: argparse.Namespace) -> int:
     """Return the number of workers on this node; evaluates ``auto``, ``gpu`` and ``cpu``.
 
@@ -141,13 +187,23 @@ def insert_bootstrap(arguments: Sequence[str]) -> tuple[str, ...]:
 # Logs
 
 
-def configure_logs(options: argparse.Namespace, folder: Path) -> RunLogs | None:
-    """Return log files in ``folder``; None if the user set ``--tee``, ``--log-dir`` or similar."""
-    user_set = options.log_dir is not None or options.tee != "0" or options.redirects != "0"
-    if user_set or getattr(options, "logs_specs", None):
+def has_own_logs(options: argparse.Namespace) -> bool:
+    """Return whether the user chose where the output goes: torch then handles it."""
+    chosen = options.log_dir is not None or options.tee != "0" or options.redirects != "0"
+    return chosen or bool(getattr(options, "logs_specs", None))
+
+
+def configure_logs(
+    options: argparse.Namespace, folder: Path, relayed: Collection[str] = ()
+) -> RunLogs | None:
+    """Return log files in ``folder``; None if the user set ``--tee``, ``--log-dir`` or similar.
+
+    ``relayed``: "stdout" and "stderr" if the terminal's relay shows them.
+    """
+    if has_own_logs(options):
         return None
     options.log_dir = str(folder)  # otherwise torch creates an unused folder in /tmp
-    return RunLogs(folder, parse_shown_ranks(options))
+    return RunLogs(folder, parse_shown_ranks(options), relayed)
 
 
 def parse_shown_ranks(options: argparse.Namespace) -> frozenset[int] | None:
@@ -167,10 +223,13 @@ def parse_shown_ranks(options: argparse.Namespace) -> frozenset[int] | None:
 class RunLogs(LogsSpecs):
     """Each rank's output in its folder ``generation0/rank2/`` and on the terminal."""
 
-    def __init__(self, folder: Path, shown: frozenset[int] | None) -> None:
+    def __init__(
+        self, folder: Path, shown: frozenset[int] | None, relayed: Collection[str] = ()
+    ) -> None:
         super().__init__(log_dir=str(folder))
         self._folder = folder
         self._shown = shown
+        self._relayed = relayed
 
     @property
     def root_log_dir(self) -> str:
@@ -191,7 +250,11 @@ class RunLogs(LogsSpecs):
             {local_rank: str(folder / name) for local_rank, folder in folders.items()}
             for name in ("stdout.log", "stderr.log", "error.json")
         )
-        logs = LogsDest(out, err, self._select_shown(out), self._select_shown(err), errors)
+        shown_out, shown_err = (
+            {} if name in self._relayed else self._select_shown(files)
+            for name, files in (("stdout", out), ("stderr", err))
+        )
+        logs = LogsDest(out, err, shown_out, shown_err, errors)
         for name in ("filtered_stdout", "filtered_stderr"):  # for --duplicate-stdout-filters
             if hasattr(logs, name):
                 setattr(logs, name, str(generation / f"{name}.log"))

@@ -1,9 +1,10 @@
 """One generation of a job: from one start of its workers to the next.
 
-Every generation has its own TCPStore server, on a free port of the first node, which the agents
-announce through the rendezvous. The store of an ended generation still holds addresses that nothing
-listens on; torchrun of torch 2.13 keeps one store for all generations, and a restarted rank that
-reads an old address fails or waits.
+Every generation has its own TCPStore server on the first node, which the agents announce through
+the rendezvous. The store of an ended generation still holds addresses that nothing listens on;
+torchrun of torch 2.13 keeps one store for all generations, and a restarted rank that reads an old
+address fails or waits. With ``--master-port`` the first generation uses the rendezvous's own store,
+so that the workers get this port as under torchrun, and the next ones the ports after it.
 
 The same store carries the :class:`StatusBoard`: short texts that each node posts and the others
 read. A thread exchanges them, so no agent waits for the network while it monitors workers.
@@ -33,6 +34,9 @@ TOPICS = ("call", "summary", "dead", "done", "left")
 #: Topics that all nodes read; the leader reads all topics.
 _COMMON_TOPICS = ("dead", "done", "left")
 _EMPTY = "-"
+#: With ``--master-port P``, restarts use the ports P + 1 to P + RESTART_PORTS in turn.
+RESTART_PORTS = 4
+_PORTS = 1 << 16
 
 
 class OrderAction(StrEnum):
@@ -264,6 +268,36 @@ class JoinedGeneration:
     state: str
 
 
+@dataclass(frozen=True)
+class StoreEndpoint:
+    """Where node 0 opens the store of a generation.
+
+    ``rendezvous_port`` is that of a static rendezvous, 0 for others; ``number`` counts the
+    generations that this node joined before.
+    """
+
+    address: str
+    rendezvous_port: int = 0
+    number: int = 0
+
+    @property
+    def port(self) -> int:
+        """Return the port, 0 for any free one."""
+        if self.rendezvous_port == 0 or self.number == 0:
+            return self.rendezvous_port
+        port = self.rendezvous_port + 1 + (self.number - 1) % RESTART_PORTS
+        return port if port < _PORTS else 0
+
+    def open(self) -> TCPStore:
+        """Serve the store, on any free port if another program uses this one."""
+        if self.port != 0 and self.number == 0:  # the rendezvous serves it
+            return _tcp_store(self.address, self.port, serve=False)
+        try:
+            return _tcp_store(self.address, self.port, serve=True)
+        except RuntimeError:
+            return _tcp_store(self.address, 0, serve=True)
+
+
 class _NodeArrival(msgspec.Struct, frozen=True):
     restarts: int
     state: str
@@ -282,13 +316,13 @@ def join_generation(
     *,
     node: int,
     nodes: int,
-    address: str,
+    endpoint: StoreEndpoint,
     restarts: int,
     state: str = "",
 ) -> JoinedGeneration:
     """Create (node 0) or connect to (others) the next generation's store; blocks until all arrived.
 
-    ``prefix`` is unique to the generation within ``rendezvous``; ``address`` is that of node 0. The
+    ``prefix`` is unique to the generation within ``rendezvous``; node 0 uses ``endpoint``. The
     nodes agree on the highest count of ``restarts``, and on the ``state`` of that node: counts
     differ after nodes joined or left.
     """
@@ -301,7 +335,7 @@ def join_generation(
     others = (rendezvous.get(f"{prefix}/arrived/{other}") for other in range(1, nodes))
     arrivals = [arrival, *(msgspec.json.decode(text, type=_NodeArrival) for text in others)]
     agreed = max(arrivals, key=lambda each: (each.restarts, len(each.state)))
-    store = _tcp_store(address, 0, serve=True)
+    store, address = endpoint.open(), endpoint.address
     for key in ("order", *(_key(topic, each) for topic in TOPICS for each in range(nodes))):
         store.set(key, _EMPTY)  # multi_get waits for missing keys
     announcement = _Announcement(address, store.port, agreed.restarts, agreed.state)

@@ -47,6 +47,8 @@ class AgentSignals:
         self.kill: Callable[[], None] = lambda: None
         #: Forwards a warning to the workers.
         self.forward: Callable[[signal.Signals], None] = lambda _: None
+        #: Called before the second signal ends this process.
+        self.before_exit: Callable[[], None] = lambda: None
         #: Exit status of the job if all workers saved and exited with this status.
         self.status: int | None = None
 
@@ -72,6 +74,7 @@ class AgentSignals:
             self.kill()
             self._abort()
             sys.stdout.flush()
+            self.before_exit()
             os._exit(128 + number)
         self.received = signal.Signals(number)
         message = f"process {os.getpid()} received {self.received.name}"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from typing import TextIO
+from typing import Any, TextIO
 
 from torch.distributed.elastic.multiprocessing import tail_log
 
@@ -24,13 +24,17 @@ _FUNCTION = "tail_logfile"
 
 
 @contextmanager
-def whole_lines() -> Iterator[None]:
-    """Make torch's ``TailLog`` print whole lines inside the with-block."""
+def whole_lines(*, prefixed: bool = True) -> Iterator[None]:
+    """Make torch's ``TailLog`` print whole lines inside the with-block, ``prefixed`` or not."""
     original = getattr(tail_log, _FUNCTION, None)
     if original is None:
         yield
         return
-    setattr(tail_log, _FUNCTION, tail_logfile)
+
+    def tail(header: str, *rest: Any, **named: Any) -> None:
+        tail_logfile(header if prefixed else "", *rest, **named)
+
+    setattr(tail_log, _FUNCTION, tail)
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -22,9 +22,14 @@ from torch.distributed.launcher import api
 
 from holdfast.core import settings
 from holdfast.core.errors import HostUnfit, MissingFile, RendezvousUnreachable, UsageError
-from holdfast.launcher.elastic import termination
+from holdfast.launcher.elastic import command_line, termination, worker_start
 from holdfast.launcher.elastic.agent import Agent
-from holdfast.launcher.elastic.command_line import configure_logs, insert_bootstrap
+from holdfast.launcher.elastic.command_line import (
+    configure_logs,
+    has_own_logs,
+    insert_bootstrap,
+    parse_shown_ranks,
+)
 from holdfast.launcher.elastic.generation import (
     AgentHooks,
     Generation,
@@ -41,12 +46,15 @@ from holdfast.launcher.elastic.interruptible_wait import (
 )
 from holdfast.launcher.elastic.output_tail import whole_lines
 from holdfast.launcher.elastic.standby_workers import StandbyMode
+from holdfast.launcher.local_address import published_address
+from holdfast.launcher.terminal.connection import LINE_PREFIX, Prefix, TerminalRelay
 
 P = ParamSpec("P")
 T = TypeVar("T")
 #: torchrun's exit status if the job fails, or if a signal ends it.
 FAILED = 1
 _FAILED_TICK = Order(action=OrderAction.STOP, reason="the hook raised an exception")
+_TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"  # as torchrun reads it
 _SAME_LAUNCHER = "that `holdfast run` started each of them"
 
 
@@ -68,10 +76,16 @@ def launch(options: argparse.Namespace, hooks: AgentHooks, *, logs: Path, quiet:
     termination.adopt_orphans()
     guarded = _GuardedHooks(hooks)
     signals = AgentSignals(getattr(options, "signals_to_handle", SIGNALS), hooks.abort)
-    agents = _use_agent(_agent_factory(options, guarded, signals, logs))
-    with signals, whole_lines(), agents, _rendezvous_errors(options, guarded):
+    prefix = getattr(options, "prefix", Prefix.AUTO)
+    terminal = _open_terminal(options, prefix)
+    if terminal is not None:
+        signals.before_exit = terminal.restore_input
+    agents = _use_agent(_agent_factory(options, guarded, signals, logs, terminal))
+    lines = whole_lines(prefixed=prefix != Prefix.NEVER)
+    with terminal or nullcontext(), signals, lines, agents, _rendezvous_errors(options, guarded):
         try:
             await_rendezvous(options, hooks.notify)
+            _choose_address(options)
             record(torchrun.run)(options)
         except (ChildFailedError, SignalException):
             return FAILED if signals.status is None else signals.status
@@ -80,13 +94,26 @@ def launch(options: argparse.Namespace, hooks: AgentHooks, *, logs: Path, quiet:
     return 0
 
 
+def _choose_address(options: argparse.Namespace) -> None:
+    """Publish an address that the other nodes can reach, unless ``--local-addr`` is set."""
+    if options.local_addr is not None:
+        return
+    if options.standalone or command_line.max_nodes(options) == 1:
+        options.local_addr = published_address("localhost")
+    elif options.rdzv_backend != "static":
+        options.local_addr = published_address(rendezvous_endpoint(options)[0])
+
+
 def _agent_factory(
-    options: argparse.Namespace, hooks: AgentHooks, signals: AgentSignals, logs: Path
+    options: argparse.Namespace,
+    hooks: AgentHooks,
+    signals: AgentSignals,
+    logs: Path,
+    terminal: TerminalRelay | None,
 ) -> Callable[..., Agent]:
-    run_logs = configure_logs(options, logs)
+    run_logs = configure_logs(options, logs, terminal.streams if terminal else ())
     flag = getattr(options, "spares", None)
     standby = StandbyMode(str(settings.read_setting("HOLDFAST_SPARES", flag=flag).value))
-    min_nodes, max_nodes = torchrun.parse_min_max_nnodes(options.nnodes)
     if getattr(options, "run_path", False):  # the bootstrap runs the script in its interpreter
         options.run_path = options.no_python = False
 
@@ -99,12 +126,21 @@ def _agent_factory(
             signals=signals,
             logs=run_logs,
             standby=standby,
-            single_node=max_nodes == 1,
-            elastic=min_nodes < max_nodes,
+            terminal=terminal,
+            nodes=torchrun.parse_min_max_nnodes(options.nnodes),
             **torch_arguments,
         )
 
     return create_agent
+
+
+def _open_terminal(options: argparse.Namespace, prefix: str) -> TerminalRelay | None:
+    """Return the relay to the terminal; None without a terminal, or if the user configured logs."""
+    if not worker_start.is_supported() or has_own_logs(options):
+        return None
+    template = settings.current_environment().get(_TEMPLATE) or LINE_PREFIX
+    terminal = TerminalRelay(prefix, template, parse_shown_ranks(options))
+    return terminal if terminal.is_usable else None
 
 
 @contextmanager

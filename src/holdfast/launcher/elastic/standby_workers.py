@@ -13,16 +13,14 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import msgspec
-from torch.distributed.elastic.multiprocessing import api
-from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
 from holdfast.core import settings
 from holdfast.launcher.elastic.command_line import BOOTSTRAP
@@ -245,32 +243,6 @@ class StandbyPool:
     def _kill(self, local_rank: int) -> None:
         if local_rank in self._workers:
             self._workers.pop(local_rank).kill()
-
-
-@contextmanager
-def use_standby_workers(standby: StandbyPool) -> Iterator[None]:
-    """Make torch use matching standby workers when it starts workers in the with-block."""
-    original = getattr(api, "get_subprocess_handler", None)
-    if (
-        original is None
-        or standby.mode is StandbyMode.OFF
-        or not hasattr(SubprocessHandler, "_popen")
-    ):
-        yield
-        return
-
-    class Handler(SubprocessHandler):
-        def _popen(self, args: tuple[str, ...], env: dict[str, str]) -> Any:
-            command, local_rank = WorkerCommand(tuple(args), env), int(self.local_rank_id)
-            standby.request(local_rank, command)
-            process = standby.assign(local_rank, command, self._stdout, self._stderr)
-            return process or super()._popen(args, env)
-
-    setattr(api, "get_subprocess_handler", Handler)  # noqa: B010 - mypy rejects assigning to it
-    try:
-        yield
-    finally:
-        setattr(api, "get_subprocess_handler", original)  # noqa: B010
 
 
 def _import_folder(arguments: Sequence[str]) -> str:

@@ -18,7 +18,9 @@ from torch.distributed.elastic.multiprocessing.tail_log import TailLog
 
 from holdfast.core.atomic_files import write_atomic
 from holdfast.launcher.elastic.generation import Worker
-from holdfast.launcher.elastic.standby_workers import StandbyPool, use_standby_workers
+from holdfast.launcher.elastic.standby_workers import StandbyPool
+from holdfast.launcher.elastic.worker_start import use_own_start
+from holdfast.launcher.terminal.connection import TerminalRelay
 from holdfast.training.in_process_restart import RESTART_SUFFIX, RESTARTABLE_SUFFIX, WAITING_SUFFIX
 
 #: A survivor that does not accept the restart for this long is blocked outside of collectives.
@@ -73,6 +75,7 @@ def start_replacements(
     changed: Mapping[int, Mapping[str, str]],
     logs: LogsSpecs,
     standby: StandbyPool,
+    terminal: TerminalRelay | None,
     prefix: str,
 ) -> dict[int, dict[str, str]]:
     """Start the ``dead`` local ranks again; return the environments of all local ranks.
@@ -84,7 +87,7 @@ def start_replacements(
         for local_rank, environment in context.envs.items()
     }
     files = logs.reify(environments)
-    with use_standby_workers(standby):
+    with use_own_start(standby, terminal):
         for local_rank in dead:
             context.subprocess_handlers[local_rank] = vars(api)["get_subprocess_handler"](
                 entrypoint=context.entrypoint,

@@ -17,6 +17,7 @@ from holdfast.preflight.rendezvous import (
     EndpointLookup,
     Observations,
     Participant,
+    Peer,
     ProbeResult,
 )
 from holdfast.preflight.rendezvous_rules.blame import Suspect, find_suspects
@@ -227,13 +228,21 @@ def _names(observed: Observations) -> Iterator[Finding]:
             isinstance(lookup.addresses, Unknown) or not own & set(lookup.addresses)
         ):
             wrong[lookup.target].append(lookup)
+    shared: set[str] = set()
     for number, lookups in wrong.items():
         peer = observed.participants[number].peer
         sources = _name_hosts([observed.participants[lookup.source] for lookup in lookups])
+        name, namesakes = lookups[0].name, _namesakes(observed, lookups[0].name)
+        what = f"the name of {peer.label}, {name}, {_describe_lookup(lookups[0])} on {sources}"
+        if len(namesakes) > 1:
+            if name in shared:
+                continue
+            shared.add(name)
+            what = f"{len(namesakes)} hosts have the same name, {name}, which leads to only one"
         yield make_finding(
             HOSTNAME_RESOLUTION,
-            f"the name of {peer.label}, {lookups[0].name}, {_describe_lookup(lookups[0])} on "
-            f"{sources}: torchrun's c10d rendezvous publishes that name",
+            f"{what}: torchrun's c10d rendezvous publishes that name, and its job does not start "
+            "without --local-addr ADDRESS (holdfast run publishes the address)",
             level=Level.WARNING,
             subject=Subject(host=peer.host),
             confidence=0.8,
@@ -246,6 +255,12 @@ def _names(observed: Observations) -> Iterator[Finding]:
                 for lookup in lookups[:_MAX_FACTS]
             ),
         )
+
+
+def _namesakes(observed: Observations, name: str) -> list[Peer]:
+    """Return the first peer on each machine with this full name."""
+    peers = {each.peer.machine: each.peer for each in reversed(observed.participants)}
+    return [each for each in reversed(peers.values()) if each.name == name]
 
 
 def _describe_lookup(lookup: EndpointLookup) -> str:

@@ -6,7 +6,15 @@ import time
 import pytest
 from torch.distributed import HashStore, PrefixStore, TCPStore
 
-from holdfast.launcher.elastic.generation import Order, OrderAction, StatusBoard, join_generation
+from holdfast.launcher.elastic.generation import (
+    RESTART_PORTS,
+    Order,
+    OrderAction,
+    StatusBoard,
+    StoreEndpoint,
+    join_generation,
+)
+from tests.ports import free_port
 
 
 @pytest.fixture
@@ -34,7 +42,7 @@ def meet(rendezvous, where, *, restarts):
             where,
             node=node,
             nodes=len(restarts),
-            address="127.0.0.1",
+            endpoint=StoreEndpoint("127.0.0.1"),
             restarts=restarts[node],
             state=f"state of {node}" if restarts[node] else "",
         )
@@ -143,3 +151,18 @@ def test_a_node_without_a_leader_decides_alone(stores, capfd):
     board.propose(order("alone"))
     assert board.order() == order("alone")
     capfd.readouterr()  # torch prints a stack
+
+
+def test_the_port_of_the_store_derives_from_the_rendezvous():
+    ports = [StoreEndpoint("127.0.0.1", 29777, number).port for number in range(7)]
+    assert ports == [29777, 29778, 29779, 29780, 29781, 29778, 29779]
+    assert len(set(ports)) == 1 + RESTART_PORTS
+    assert [StoreEndpoint("127.0.0.1", 0, number).port for number in (0, 1)] == [0, 0]
+    assert StoreEndpoint("127.0.0.1", 65535, 1).port == 0
+
+
+def test_a_store_whose_port_is_in_use_gets_another_one():
+    first = StoreEndpoint("127.0.0.1", free_port(), 1)
+    taken = first.open()
+    assert taken.port == first.port
+    assert first.open().port not in (0, first.port)

@@ -257,6 +257,20 @@ def test_a_host_name_that_resolves_to_another_host(addresses):
     )
 
 
+def test_hosts_of_equal_name_are_one_finding():
+    lookups = (
+        EndpointLookup(source=1, target=0, name="worker", addresses=("10.0.0.1",)),
+        EndpointLookup(source=0, target=1, name="worker", addresses=("10.0.0.0",)),
+    )
+    observed = observations(2, lookups=lookups)
+    for number in (0, 1):
+        observed = with_peer(observed, number, host="worker", name="worker")
+    (finding,) = judge(observed)
+    assert finding.cause == "hostname-resolution"
+    assert "2 hosts have the same name, worker" in finding.message
+    assert "--local-addr" in finding.message
+
+
 def test_a_slow_host_and_a_slow_link():
     wide = tuple(link(a, b, 1e8 if b == 4 else 1e9) for a in range(5) for b in range(a + 1, 5))
     assert summaries(observations(5, links=wide)) == [("slow-link", "warning", "h4")]
