@@ -108,11 +108,15 @@ class ThreadStack(msgspec.Struct, frozen=True, gc=False):
 
 
 class RaisedException(msgspec.Struct, frozen=True, gc=False):
-    """An exception that ended a rank's script: type, text, and the innermost frame of user code."""
+    """An exception that ended a rank's script: type, text, and the innermost frame of user code.
+
+    ``origin`` is where it was read, if not in the trace: the file of the rank's stderr.
+    """
 
     type: str
     text: str
     place: SourceLine | None = None
+    origin: str = ""
 
 
 class StepProblem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -173,9 +177,10 @@ class WaitSlice(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One row: the state of one rank. None means not observed; ``unseen`` lists what could not be.
 
-    ``cpu_share`` is the CPU seconds per second of wall time used by the process between the two
-    stack samples; ``io_bytes`` is what it read and wrote between them. ``blocked_on`` is the file
-    or pipe that the main thread waits for in a system call. ``stacks`` holds the samples of the
+    ``exited`` is when its exit code was reported (0: not reported). ``cpu_share`` is the CPU
+    seconds per second of wall time used by the process between the two stack samples; ``io_bytes``
+    is what it read and wrote between them. ``blocked_on`` is the file or pipe that the main thread
+    waits for in a system call. ``stacks`` holds the samples of the
     main thread, oldest first. ``asleep_s`` is how long the main thread has not run. ``woke`` means
     that it was asleep in one sample, for too long to be polling, and has run since. ``counted`` is
     the number of steps done by this process; ``saved`` is the step of its newest committed
@@ -189,6 +194,7 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     pid: int = 0
     life: ProcessState = ProcessState.UNKNOWN
     exit_code: int | None = None
+    exited: float = 0.0
     out_of_memory: bool = False
     started: float = 0.0
     progress: float = 0.0

@@ -6,6 +6,7 @@ Each node reports a :class:`JobSummary` of its ranks; the leader combines them i
 from __future__ import annotations
 
 import base64
+import signal
 import time
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,13 @@ from msgspec.structs import replace
 from holdfast.core import trace_file
 from holdfast.core.errors import TraceUnreadable
 from holdfast.core.findings import Fact, Finding, Unknown
-from holdfast.core.rank_table import ProcessGroupInfo, ProcessState, RankState, ThreadStack
+from holdfast.core.rank_table import (
+    ProcessGroupInfo,
+    ProcessState,
+    RaisedException,
+    RankState,
+    ThreadStack,
+)
 from holdfast.host.memory_kills import read_kill_counters, was_oom_killed
 from holdfast.host.processes import inspection, python_stacks
 from holdfast.host.processes.child_processes import ChildrenWatch
@@ -27,6 +34,7 @@ from holdfast.host.processes.inspection import ProcessSample
 from holdfast.watcher.flight_recorder import completion
 from holdfast.watcher.flight_recorder.dump_requests import DumpLocation, DumpRequests
 from holdfast.watcher.trace_reader import TraceReading, step_seconds
+from holdfast.watcher.tracebacks import read_exception, stderr_file
 from holdfast.watcher.wait_times import WaitTimes
 
 #: Recent calls per rank in a close observation, and in all ranks together: it bounds the leader's
@@ -100,7 +108,7 @@ class NodeSensor:
         """Store the exit codes that the agent collected; negative: ended by that signal."""
         for rank, code in codes.items():
             if rank in self._ranks:
-                self._ranks[rank].exit_code = code
+                self._ranks[rank].set_exit_code(code)
 
     def new_warnings(self) -> list[tuple[int, str, str]]:
         """Return the warnings of ranks since the last call: rank, topic, sentence."""
@@ -185,6 +193,7 @@ class _RankSensor:
     def __init__(self, worker: WorkerProcess) -> None:
         self.worker = worker
         self.exit_code: int | None = None
+        self.exited = 0.0
         self.trace: TraceReading | None = None
         self.processes: deque[ProcessSample | Unknown] = deque(maxlen=2)
         self.stacks: deque[ThreadStack | Unknown] = deque(maxlen=2)
@@ -198,14 +207,27 @@ class _RankSensor:
         self._dumps = DumpRequests(worker.pid, worker.dumps) if worker.dumps is not None else None
         self._begun_calls = 0
         self._warnings_returned = 0
+        self._stderr = stderr_file(worker.pid)
+        self._printed: RaisedException | None = None
 
     def _open(self) -> TraceReading | None:
         if self.trace is None and self.worker.trace.exists():
+            # A standby worker gets its stderr when it becomes a rank.
+            self._stderr = stderr_file(self.worker.pid) or self._stderr
             try:
                 self.trace = TraceReading(self.worker.trace)
             except TraceUnreadable as error:
                 self._trace_error = str(error)
         return self.trace
+
+    def set_exit_code(self, code: int) -> None:
+        """Store the exit code; after a failure, read the exception that the rank printed."""
+        if self.exit_code is None:
+            self.exited = time.time()
+            aborted = code == -signal.SIGABRT
+            if self._stderr is not None and (code > 0 or aborted):
+                self._printed = read_exception(self._stderr, aborted=aborted)
+        self.exit_code = code
 
     def groups(self) -> dict[str, ProcessGroupInfo]:
         """Return the process groups of this rank."""
@@ -236,6 +258,8 @@ class _RankSensor:
                 exit_code=self.exit_code,
                 started=self._started,
                 progress=self._started,
+                raised=self._printed,
+                exited=self.exited,
                 unseen=(self._trace_error,),
             )
         notes, step = trace.read_notes(), trace.step()
@@ -265,8 +289,9 @@ class _RankSensor:
             step_p99_s=self._step_p99(trace),
             groups=trace.progress(),
             pending=tuple(trace.pending()),
-            raised=notes.raised,
+            raised=notes.raised or self._printed,
             ended=notes.ended,
+            exited=self.exited,
         )
 
     def detailed_state(self, calls: int) -> RankState:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core.findings import Verdict
 from holdfast.core.rank_table import (
@@ -337,13 +338,21 @@ def test_a_rank_missing_at_the_rendezvous_is_named() -> None:
     assert root_of(judge([*entered, row(2, at=LOADER)]))[:2] == ("store-wait", 2)
 
 
-def test_a_call_that_all_ranks_entered_points_to_the_network() -> None:
-    assert root_of(judge(waiting(0, 1, 2, 3)))[0] == "network-fabric-fault"
+def on_two_hosts(*ranks: RankState) -> list[RankState]:
+    """Return the ranks with every second one on another host."""
+    return [replace(state, host="ab"[state.rank % 2]) for state in ranks]
+
+
+def test_a_call_that_all_ranks_entered_points_to_the_network_between_hosts_only() -> None:
+    assert root_of(judge(on_two_hosts(*waiting(0, 1, 2, 3))))[0] == "network-fabric-fault"
+    verdict = judge(waiting(0, 1, 2, 3))
+    assert root_of(verdict) == ("collective-incomplete", None, TRAIN.line)
+    assert "network-fabric-fault" in {entry.cause for entry in verdict.ruled_out}
 
 
 def test_ranks_still_inside_a_completed_call_point_to_the_network() -> None:
     rows = [*waiting(0, 2), row(1, *history(31)), row(3, *history(31))]
-    root = judge(rows).root
+    root = judge(on_two_hosts(*rows)).root
     assert root is not None
     assert root.cause == "network-fabric-fault"
     assert "ranks 0,2 are still in all_reduce #31" in root.message

@@ -43,6 +43,7 @@ from holdfast.core.rank_table import ProcessState, RaisedException, RankState, S
 from holdfast.host.processes.user_code import innermost_user_frame, is_library_frame
 from holdfast.watcher.rules.call_sites import SourceContexts, exception_swallowed_in_loop
 from holdfast.watcher.rules.gpu_memory import add_oom_details
+from holdfast.watcher.rules.named_exceptions import cause_of_message
 from holdfast.watcher.rules.placeholders import fill_remedy
 from holdfast.watcher.rules.stall import BUSY_CPU_SHARE
 from holdfast.watcher.rules.subjects import rank_subject
@@ -68,9 +69,15 @@ _TIMED_OUT = re.compile(r"time[d ]?.?out", re.IGNORECASE)
 _ECHO = re.compile(
     r"Connection (reset|closed|refused)|Broken pipe|Socket Timeout|Timed out waiting|recv"
     r"|remote (peer|process)|peer closed|NCCL (remote|communicator was aborted)"
-    r"|DistNetworkError|DistStoreError|gloo",
+    r"|DistNetworkError|DistStoreError|gloo|Watchdog (caught|thread)",
     re.IGNORECASE,
 )
+#: Errors of a backend about the arguments of a call: its own check, or what the peers sent.
+_SIZES_DIFFER = re.compile(
+    r"data size doesn't match|preamble\.length|invalid tensor size|mismatch between collectives"
+    r"|appears not to match sizes"
+)
+_INVALID_CALL = re.compile(rf"{_SIZES_DIFFER.pattern}|ProcessGroup\w+::\w+: |ncclInvalid")
 
 
 class _Evidence(NamedTuple):
@@ -81,9 +88,21 @@ class _Evidence(NamedTuple):
 
 
 def is_echo(state: RankState) -> bool:
-    """Return whether the rank died of a lost connection, and not of its own work."""
+    """Return whether the rank died of a lost connection, and not of its own work.
+
+    Without an exception: whether it exited after its newest call had failed.
+    """
     raised = state.raised
-    return raised is not None and bool(_ECHO.search(f"{raised.type} {raised.text}"))
+    if raised is None:
+        newest = max(state.recent, key=lambda call: call.entered, default=None)
+        return (state.exit_code or 0) > 0 and newest is not None and newest.failed
+    text = f"{raised.type} {raised.text}"
+    return bool(_ECHO.search(text)) and not _INVALID_CALL.search(text)
+
+
+def sizes_differ(state: RankState) -> bool:
+    """Return whether the rank died because a backend found that the sizes in a call differ."""
+    return state.raised is not None and bool(_SIZES_DIFFER.search(state.raised.text))
 
 
 def timed_out(state: RankState) -> bool:
@@ -96,6 +115,18 @@ def timed_out(state: RankState) -> bool:
 def died(state: RankState) -> bool:
     """Return whether the process ended by a signal, a status other than 0, or an exception."""
     return state.raised is not None or (state.exit_code is not None and state.exit_code != 0)
+
+
+def time_of_death(state: RankState) -> float:
+    """Return when the script ended, else when the exit was reported, else 0 (Unix s)."""
+    return state.ended.time if state.ended is not None else state.exited
+
+
+def is_killed(state: RankState) -> bool:
+    """Return whether a signal ended the rank that no exit of a peer causes."""
+    return state.exit_code is not None and -state.exit_code in (_CRASHES | {signal.SIGKILL}) - {
+        signal.SIGABRT
+    }
 
 
 def is_unobserved(state: RankState) -> bool:
@@ -214,7 +245,11 @@ def _last_line(state: RankState) -> SourceLine | None:
 
 
 def _explain_signal(state: RankState, _source: SourceContexts, waited: str) -> Finding | None:
-    if state.exit_code is None or state.exit_code >= 0 or state.raised is not None:
+    if (
+        state.exit_code is None
+        or state.exit_code >= 0
+        or (state.raised is not None and not _is_cpp(state.raised))
+    ):
         return None
     if waited and _crashed_after_script_end(state):
         return None
@@ -247,15 +282,25 @@ def _explain_native_crash(
         )
         end = _Evidence(f"trace of rank {state.rank}", f"the script had ended: {state.ended.how}")
         return _finding(GROUP_LEFT_AT_EXIT, state, message, None, exit_status, end, confidence=0.8)
-    message = f"rank {state.rank} crashed in native code ({name})"
-    return _finding(SEGFAULT_IN_WORKER, state, message, line, exit_status, confidence=0.7)
+    message, evidence = f"rank {state.rank} crashed in native code ({name})", [exit_status]
+    if state.raised is not None:
+        message += f": {describe_exception(state.raised)}"
+        evidence.append(_Evidence(state.raised.origin, describe_exception(state.raised)))
+    return _finding(SEGFAULT_IN_WORKER, state, message, line, *evidence, confidence=0.7)
+
+
+def _is_cpp(raised: RaisedException) -> bool:
+    """Return whether the exception ended the process in C++ (``std::runtime_error``)."""
+    return "::" in raised.type
 
 
 def cause_of_common_exception(raised: RaisedException | None) -> Cause:
     """Return the cause if all ranks raised the same exception."""
     if raised is not None and _OUT_OF_MEMORY.search(f"{raised.type} {raised.text}"):
         return GPU_OOM_ALL_RANKS
-    return _CAUSES_OF_OWN_EXCEPTIONS.get(raised.type if raised else "", PYTHON_EXCEPTION_ALL_RANKS)
+    named = cause_of_message(raised) if raised is not None else None
+    named = named or _CAUSES_OF_OWN_EXCEPTIONS.get(raised.type if raised else "")
+    return named or PYTHON_EXCEPTION_ALL_RANKS
 
 
 def _explain_exception(state: RankState, _source: SourceContexts, waited: str) -> Finding | None:
@@ -267,8 +312,8 @@ def _explain_exception(state: RankState, _source: SourceContexts, waited: str) -
         exit_status = _Evidence(f"exit status of process {state.pid}", str(state.exit_code))
         line = state.ended.place if state.ended else None
         return _finding(EXIT_NONZERO, state, message, line, exit_status)
-    summary = f"{raised.type}: {raised.text.splitlines()[0] if raised.text else ''}"
-    record = _Evidence(f"exception recorded in the trace of rank {state.rank}", summary[:300])
+    origin = raised.origin or f"exception recorded in the trace of rank {state.rank}"
+    record = _Evidence(origin, describe_exception(raised, 300))
     where = _at(raised.place, " at ")
     if _LOADER_EXITED.search(raised.text):
         message = f"a data-loader worker of rank {state.rank} died"
@@ -280,9 +325,18 @@ def _explain_exception(state: RankState, _source: SourceContexts, waited: str) -
     if is_echo(state):
         message = f"rank {state.rank} lost its connection to a peer{where}"
         return _finding(PEER_LOST, state, message, raised.place, record, confidence=0.4)
-    message = f"rank {state.rank} raised {summary[:160]}{where}"
-    cause = _CAUSES_OF_OWN_EXCEPTIONS.get(raised.type, PYTHON_EXCEPTION_ON_ONE_RANK)
+    message = f"rank {state.rank} raised {describe_exception(raised)}{where}"
+    if state.ended is not None and state.ended.how == "sys.exit":
+        message += f", caught it and exited{_at(state.ended.place, ' at ')}"
+    cause = _CAUSES_OF_OWN_EXCEPTIONS.get(raised.type) or cause_of_message(raised)
+    cause = cause or PYTHON_EXCEPTION_ON_ONE_RANK
     return _finding(cause, state, message, raised.place, record, confidence=0.95)
+
+
+def describe_exception(raised: RaisedException, length: int = 160) -> str:
+    """Return type and first line of an exception."""
+    first = next(iter(raised.text.splitlines()), "")
+    return f"{raised.type}: {first}"[:length].rstrip(": ")
 
 
 def _crashed_after_script_end(state: RankState) -> bool:

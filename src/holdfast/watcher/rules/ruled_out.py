@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from holdfast.causes.memory.host_oom_killed import HOST_OOM_KILLED
+from holdfast.causes.network.network_fabric_fault import NETWORK_FABRIC_FAULT
 from holdfast.causes.performance.straggler import STRAGGLER
 from holdfast.causes.process.rank_killed import RANK_KILLED
 from holdfast.causes.process.rank_stopped import RANK_STOPPED
@@ -25,6 +26,8 @@ def contradicted_causes(
         yield RuledOut(RANK_KILLED.name, f"all {len(states)} processes are alive")
     if states and not lives & {ProcessState.STOPPED, ProcessState.UNKNOWN}:
         yield RuledOut(RANK_STOPPED.name, "no process is stopped")
+    if graph.waits and is_one_host(states, world_size):
+        yield RuledOut(NETWORK_FABRIC_FAULT.name, f"all ranks run on {states[0].host}")
     compared = sum(bool(state.recent) for state in states)
     if not diverged and compared > 1:
         why = f"the recorded calls of {compared} ranks agree in operation, dtype and size"
@@ -34,6 +37,12 @@ def contradicted_causes(
     if not any(state.out_of_memory for state in states):
         why = "no memory cgroup of these ranks counts an out-of-memory kill"
         yield RuledOut(HOST_OOM_KILLED.name, why)
+
+
+def is_one_host(states: Iterable[RankState], world_size: int) -> bool:
+    """Return whether all ranks of the job run on one host."""
+    hosts = [state.host for state in states]
+    return len(hosts) == world_size and "" not in hosts and len({*hosts}) == 1
 
 
 def contradicted_straggler(root: RankState | None) -> Iterator[RuledOut]:

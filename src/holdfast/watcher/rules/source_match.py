@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from holdfast.causes.network.network_fabric_fault import NETWORK_FABRIC_FAULT
+from holdfast.causes.sync.collective_incomplete import COLLECTIVE_INCOMPLETE
 from holdfast.causes.sync.collective_mismatch import COLLECTIVE_MISMATCH
 from holdfast.causes.sync.collective_order_inversion import COLLECTIVE_ORDER_INVERSION
 from holdfast.causes.sync.mismatched_dtype import MISMATCHED_DTYPE
@@ -48,6 +49,7 @@ _DIVERGED = frozenset(
         COLLECTIVE_MISMATCH.name,
         RANK_EXITS_EARLY.name,
         NETWORK_FABRIC_FAULT.name,
+        COLLECTIVE_INCOMPLETE.name,
     }
 )
 #: Kinds of divergence with an extra collective on some ranks; the others have a missing one.
