@@ -180,7 +180,9 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     ``exited`` is when its exit code was reported (0: not reported). ``cpu_share`` is the CPU
     seconds per second of wall time used by the process between the two stack samples; ``io_bytes``
     is what it read and wrote between them. ``blocked_on`` is the file or pipe that the main thread
-    waits for in a system call. ``stacks`` holds the samples of the
+    waits for in a system call. ``children_cpu_share`` is that of its child processes. ``active`` is
+    when it last moved a byte, used CPU or changed its stack between two close observations (Unix
+    seconds; 0: in none). ``stacks`` holds the samples of the
     main thread, oldest first. ``asleep_s`` is how long the main thread has not run. ``woke`` means
     that it was asleep in one sample, for too long to be polling, and has run since. ``counted`` is
     the number of steps done by this process; ``saved`` is the step of its newest committed
@@ -213,6 +215,8 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     recent: tuple[RecordedCall, ...] = ()
     stacks: tuple[ThreadStack, ...] = ()
     cpu_share: float | None = None
+    children_cpu_share: float | None = None
+    active: float = 0.0
     asleep_s: float | None = None
     woke: bool = False
     io_bytes: int | None = None

@@ -28,11 +28,12 @@ from holdfast.core.rank_table import (
     ThreadStack,
 )
 from holdfast.host.memory_kills import read_kill_counters, was_oom_killed
-from holdfast.host.processes import inspection, python_stacks
-from holdfast.host.processes.child_processes import ChildrenWatch
-from holdfast.host.processes.inspection import ProcessSample
+from holdfast.host.processes import child_processes, inspection, python_stacks
+from holdfast.host.processes.child_processes import ChildrenUsage, ChildrenWatch
+from holdfast.host.processes.inspection import Activity, ProcessSample
 from holdfast.watcher.flight_recorder import completion
 from holdfast.watcher.flight_recorder.dump_requests import DumpLocation, DumpRequests
+from holdfast.watcher.rules.stall import BUSY_CPU_SHARE, same_stack
 from holdfast.watcher.trace_reader import TraceReading, step_seconds
 from holdfast.watcher.tracebacks import read_exception, stderr_file
 from holdfast.watcher.wait_times import WaitTimes
@@ -142,6 +143,7 @@ class NodeSensor:
         living = [rank for rank in self._ranks.values() if rank.exit_code is None]
         for rank in living:
             rank.processes.append(inspection.sample_process(rank.worker.pid))
+            rank.children_usage.append(child_processes.total_usage(rank.worker.pid))
         if stacks:
             self.request_dumps()
             stack_files = {rank.worker.pid: Path(f"{rank.worker.trace}.stacks") for rank in living}
@@ -196,7 +198,9 @@ class _RankSensor:
         self.exited = 0.0
         self.trace: TraceReading | None = None
         self.processes: deque[ProcessSample | Unknown] = deque(maxlen=2)
+        self.children_usage: deque[ChildrenUsage] = deque(maxlen=2)
         self.stacks: deque[ThreadStack | Unknown] = deque(maxlen=2)
+        self._active = 0.0
         self._trace_error = "its trace file does not exist yet"
         self._children = ChildrenWatch(worker.pid)
         self._children_at = 0.0
@@ -303,6 +307,8 @@ class _RankSensor:
         unseen = [stack.why for stack in list(self.stacks)[-1:] if isinstance(stack, Unknown)]
         samples = [sample for sample in self.processes if isinstance(sample, ProcessSample)]
         activity = inspection.compare_samples(*samples) if len(samples) == 2 else None
+        children_share = child_processes.cpu_share(*self.children_usage)
+        self._note_activity(activity, children_share)
         return replace(
             state,
             recent=tuple(self.trace.recent(calls)) if self.trace is not None else (),
@@ -311,9 +317,22 @@ class _RankSensor:
             children=self._children.sample(since=state.progress - CHILD_MARGIN_S),
             cpu_share=activity.cpu_share if activity else None,
             io_bytes=activity.io_bytes if activity else None,
+            children_cpu_share=children_share,
+            active=self._active,
             blocked_on=samples[-1].blocked_on if samples else None,
             out_of_memory=self._is_out_of_memory(),
         )
+
+    def _note_activity(self, activity: Activity | None, children_share: float | None) -> None:
+        """Remember when the rank last showed a sign of progress between two observations."""
+        stacks = [stack for stack in self.stacks if isinstance(stack, ThreadStack)]
+        if (
+            (activity is not None and (activity.io_bytes or 0) > 0)
+            or (activity is not None and (activity.cpu_share or 0.0) >= BUSY_CPU_SHARE)
+            or (children_share or 0.0) >= BUSY_CPU_SHARE
+            or (len(stacks) > 1 and not same_stack(*stacks))
+        ):
+            self._active = time.time()
 
     def request_dump(self) -> None:
         """Request a dump if the trace file holds collectives of unknown completion."""

@@ -165,7 +165,8 @@ def test_a_rank_asleep_with_the_gil_held_is_named() -> None:
     ],
 )
 def test_a_rank_that_held_the_gil_briefly_or_works_is_not_named_for_it(state: RankState) -> None:
-    assert root_of(judge([*waiting(0, 1, 3), state]))[:2] == ("rank-missing-collective", 2)
+    cause = "rank-missing-collective" if state.cpu_share == 0.0 else "computing-long"
+    assert root_of(judge([*waiting(0, 1, 3), state]))[:2] == (cause, 2)
 
 
 @pytest.mark.parametrize("others", [call(31), call(32)], ids=["still inside", "in the next one"])

@@ -45,7 +45,7 @@ from holdfast.diagnose.stacks.job_snapshot import (
 )
 from holdfast.diagnose.stacks.wait_kinds import StackWait, WaitKind
 from holdfast.host.processes.user_code import innermost_user_frame
-from holdfast.watcher.rules import build_locks, hang, roots, stall
+from holdfast.watcher.rules import blocked_ranks, build_locks, hang, roots, stall
 from holdfast.watcher.rules.call_sites import SourceContexts, rank_guard
 
 MAX_SUSPECTS = 3
@@ -149,7 +149,7 @@ def _all_wait(snapshot: JobSnapshot) -> list[Finding]:
     groups = _ranks_by_wait(snapshot)
     if len(groups) > 1:
         return [_diverged(snapshot, groups)]
-    if any((state.cpu_share or 0.0) >= roots.IDLE_CPU_SHARE for state in snapshot.ranks.values()):
+    if any((state.cpu_share or 0.0) >= blocked_ranks.IDLE_CPU_SHARE for state in snapshot.ranks.values()):
         return []  # a rank computes in the call
     wait = next(iter(groups))
     cause, check = NETWORK_FABRIC_FAULT, "check the network and the devices"
