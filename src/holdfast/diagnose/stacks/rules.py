@@ -149,7 +149,8 @@ def _all_wait(snapshot: JobSnapshot) -> list[Finding]:
     groups = _ranks_by_wait(snapshot)
     if len(groups) > 1:
         return [_diverged(snapshot, groups)]
-    if any((state.cpu_share or 0.0) >= blocked_ranks.IDLE_CPU_SHARE for state in snapshot.ranks.values()):
+    shares = [state.cpu_share or 0.0 for state in snapshot.ranks.values()]
+    if any(share >= blocked_ranks.IDLE_CPU_SHARE for share in shares):
         return []  # a rank computes in the call
     wait = next(iter(groups))
     cause, check = NETWORK_FABRIC_FAULT, "check the network and the devices"
