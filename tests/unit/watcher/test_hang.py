@@ -403,3 +403,106 @@ def test_an_unobserved_rank_is_named() -> None:
     assert verdict.root is not None
     assert verdict.root.subject.rank == 2
     assert verdict.root.confidence <= 0.5
+
+
+def test_a_world_size_beyond_the_started_ranks_is_named_at_its_line() -> None:
+    init = "init_process_group"
+    groups = world(2) | {init: ProcessGroupInfo(init, (0, 1, 2))}
+    verdict = judge(
+        [row(rank, call(1, init, group=init, site=EVAL)) for rank in (0, 1)], groups=groups
+    )
+    assert root_of(verdict) == ("launch-arguments-differ", 0, EVAL.line)
+    assert verdict.root is not None
+    assert "with world_size=3 at train.py:77, but the job has 2 ranks" in verdict.root.message
+    assert verdict.suspects == ()
+
+
+def test_a_size_error_of_the_backend_names_the_sizes() -> None:
+    """gloo: all_gather of 31 against 30 elements, which may differ on other backends."""
+    error = RaisedException("RuntimeError", "op.preamble.length <= op.nbytes. 124 vs 120", TRAIN)
+    dead = {"life": ProcessState.DEAD, "exit_code": 1}
+    calls = [
+        replace(call(31, "all_gather", elements=30 + (rank == 2)), failed=True) for rank in range(4)
+    ]
+    rows = [
+        row(rank, *history(30), each, **dead, raised=error if rank == 0 else None)
+        for rank, each in enumerate(calls)
+    ]
+    verdict = judge(rows)
+    assert root_of(verdict) == ("mismatched-shape", 2, TRAIN.line)
+    assert verdict.root is not None
+    assert "31 elements [31] where the others send 30 elements [30]" in verdict.root.message
+    assert any("124 vs 120" in fact.text for fact in verdict.root.evidence)
+
+
+def test_an_exit_in_the_handler_of_a_lost_connection_is_no_root() -> None:
+    """SIGKILL on one host; a rank on another host exits with status 3 after its call failed."""
+    killed = row(3, *history(30), life=ProcessState.DEAD, exit_code=-9, exited=100.4)
+    failed = replace(call(31), failed=True, completed=31.4)
+    exited = row(0, *history(30), failed, life=ProcessState.DEAD, exit_code=3, exited=100.1)
+    assert root_of(judge([exited, *waiting(1, 2), killed]))[:2] == ("rank-killed", 3)
+
+
+def test_a_signal_precedes_an_exit_at_about_the_same_time() -> None:
+    killed = row(3, *history(30), life=ProcessState.DEAD, exit_code=-9, exited=101.0)
+    exited = row(0, *history(30), life=ProcessState.DEAD, exit_code=3, exited=100.0)
+    assert root_of(judge([exited, *waiting(1, 2), killed]))[:2] == ("rank-killed", 3)
+    later = replace(killed, exited=110.0)
+    assert root_of(judge([exited, *waiting(1, 2), later]))[:2] == ("exit-nonzero", 0)
+
+
+def test_exceptions_with_other_texts_are_quoted_separately() -> None:
+    rows = [
+        row(
+            rank,
+            *history(30),
+            life=ProcessState.DEAD,
+            exit_code=1,
+            raised=RaisedException("KeyError", f"'{key}'", EVAL),
+        )
+        for rank, key in enumerate(("a", "b"))
+    ]
+    root = judge(rows).root
+    assert root is not None
+    assert (
+        "KeyError: 'a' at train.py:77 (rank 0); KeyError: 'b' at train.py:77 (rank 1)"
+        in root.message
+    )
+    assert [fact.text for fact in root.evidence] == ["KeyError: 'a'", "KeyError: 'b'"]
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("[Errno 28] No space left on device", "checkpoint-folder-unusable"),
+        (
+            "[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0",
+            "checkpoint-folder-unusable",
+        ),
+        ("The server socket has failed to listen: EADDRINUSE", "port-in-use"),
+        ("bad value", "python-exception-on-one-rank"),
+    ],
+)
+def test_the_message_of_an_exception_may_state_its_cause(text: str, cause: str) -> None:
+    state = row(
+        2,
+        *history(30),
+        life=ProcessState.DEAD,
+        exit_code=1,
+        raised=RaisedException("RuntimeError", text, EVAL),
+    )
+    assert root_of(judge([*waiting(0, 1, 3), state])) == (cause, 2, EVAL.line)
+
+
+def test_a_receive_from_the_wrong_rank_is_named_and_not_the_cycle() -> None:
+    """Rank 3 receives from rank 1; rank 2 sends to rank 3, and rank 1 to rank 2."""
+    rows = [
+        row(0, call(1, "send", peer=1, site=TRAIN)),
+        row(1, call(1, "send", peer=2, done=True), call(2, "send", peer=2, site=TRAIN)),
+        row(2, call(1, "send", peer=3, site=TRAIN)),
+        row(3, call(1, "recv", peer=1, site=EVAL)),
+    ]
+    verdict = judge(rows)
+    assert root_of(verdict) == ("p2p-without-partner", 3, EVAL.line)
+    assert verdict.root is not None
+    assert "the peer should be rank 2" in verdict.root.message

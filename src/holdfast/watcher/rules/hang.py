@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from holdfast.causes import by_name
-from holdfast.causes.configuration.world_size_wrong import WORLD_SIZE_WRONG
+from holdfast.causes.network.launch_arguments_differ import LAUNCH_ARGUMENTS_DIFFER
 from holdfast.causes.network.network_fabric_fault import NETWORK_FABRIC_FAULT
 from holdfast.causes.process.peer_lost import PEER_LOST
 from holdfast.causes.sync.collective_incomplete import COLLECTIVE_INCOMPLETE
@@ -158,7 +158,7 @@ def _world_size(case: HangCase) -> list[Finding]:
             )
             return [
                 make_finding(
-                    WORLD_SIZE_WRONG,
+                    LAUNCH_ARGUMENTS_DIFFER,
                     message,
                     subject=subject_of(case, first, wait.operation),
                     evidence=(call_fact(case, first, wait.operation),),
@@ -214,6 +214,58 @@ def wait_cycle(case: HangCase) -> list[Finding]:
     ]
 
 
+def _wrong_peer(case: HangCase) -> list[Finding]:
+    """Explain a recv from the wrong rank, or a send to the wrong one.
+
+    The call has no partner, and another rank waits with the partner that it should have: one wrong
+    number explains both. A pair of ranks that exchanged data before is right.
+    """
+    unmatched = [
+        (wait.waiters[0], wait.operation)
+        for wait in case.graph.waits
+        if wait.operation.is_point_to_point and wait.awaited
+    ]
+    wrong = [
+        (rank, call, other, other_call)
+        for rank, call in unmatched
+        for other, other_call in unmatched
+        if other != call.peer
+        and other_call.peer == rank
+        and (call.name == "send") != (other_call.name == "send")
+        and not _has_completed_before(case.ranks[rank], call)
+    ]
+    wrong = [
+        entry
+        for entry in wrong
+        if not any(entry[:2] == (partner, theirs) for _, _, partner, theirs in wrong)
+    ]
+    if len(wrong) != 1:
+        return []
+    rank, call, other, other_call = wrong[0]
+    direction = "to" if call.name == "send" else "from"
+    message = (
+        f"rank {rank}'s {call.name} {direction} rank {call.peer}{line_text(call)} has no partner, "
+        f"while rank {other} waits in {other_call.name} {'from' if direction == 'to' else 'to'} "
+        f"rank {rank}{line_text(other_call)}: the peer should be rank {other}"
+    )
+    return [
+        make_finding(
+            P2P_WITHOUT_PARTNER,
+            message,
+            subject=subject_of(case, rank, call),
+            evidence=(call_fact(case, rank, call), call_fact(case, other, other_call)),
+            confidence=0.9,
+        )
+    ]
+
+
+def _has_completed_before(state: RankState, call: RecordedCall) -> bool:
+    return any(
+        (each.name, each.peer) == (call.name, call.peer) and each.completed is not None
+        for each in state.recent
+    )
+
+
 def _unmatched_point_to_point(case: HangCase) -> list[Finding]:
     found = []
     for wait in case.graph.waits:
@@ -257,7 +309,7 @@ def _awaited_ranks(case: HangCase) -> list[Finding]:
         for state in states
     ]
     for rank in case.graph.roots:
-        if rank not in case.ranks:
+        if rank not in case.ranks and rank < case.world_size:
             call = describe_awaited_call(case, rank)
             text = f"rank {rank} never entered {call}; no data from this rank"
             found.append(make_finding(PEER_LOST, text, subject=Subject(rank=rank), confidence=0.5))
@@ -327,6 +379,7 @@ _RULES = (
     _diverged,
     _new_group,
     _stopped,
+    _wrong_peer,
     wait_cycle,
     _unmatched_point_to_point,
     _awaited_ranks,

@@ -27,6 +27,7 @@ from holdfast.watcher.rules.call_sites import (
     SourceContexts,
     exception_swallowed_in_loop,
     is_after_loop_of,
+    left_loop_line,
     rank_guard,
 )
 from holdfast.watcher.rules.gpu_memory import add_oom_details
@@ -147,11 +148,12 @@ def _explain(divergence: CallDivergence, sides: _Sides, source: SourceContexts) 
                 f"{handler.short}"
             )
             return _Explanation(RANK_SKIPS_COLLECTIVE, handler, text, 0.8)
+        left = left_loop_line(usual, odd, source)
         text = (
-            f"{who} left the loop first and is in {_describe(odd)}; the others are still in "
-            f"{_describe(usual)}"
+            f"{who} left the loop first{_at(left)} and is in {_describe(odd)}; the others are "
+            f"still in {_describe(usual)}"
         )
-        return _Explanation(UNEVEN_INPUTS, odd.site, text, 0.9)
+        return _Explanation(UNEVEN_INPUTS, left or odd.site, text, 0.9)
     text = f"{who} makes {_describe(odd)}: {_difference(divergence.kind, odd, usual)}"
     confidence = 0.6 if divergence.tie else 0.9
     return _Explanation(_CAUSE_OF_KIND[divergence.kind], odd.site, text, confidence)

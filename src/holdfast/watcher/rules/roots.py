@@ -37,7 +37,11 @@ from holdfast.watcher.rules.blocked_ranks import (
     RankRule,
     explain_elsewhere,
 )
-from holdfast.watcher.rules.call_sites import SourceContexts, exception_swallowed_in_loop
+from holdfast.watcher.rules.call_sites import (
+    SourceContexts,
+    exception_swallowed_in_loop,
+    left_loop_line,
+)
 from holdfast.watcher.rules.gpu_memory import add_oom_details
 from holdfast.watcher.rules.named_exceptions import cause_of_message
 from holdfast.watcher.rules.rank_findings import Evidence, at_line, last_line, rank_finding
@@ -304,11 +308,14 @@ def _explain_early_end(state: RankState, source: SourceContexts, waited: str) ->
         return rank_finding(
             RANK_SKIPS_COLLECTIVE, state, message, handler, _end_evidence(state), confidence=0.75
         )
+    left = left_loop_line(last, None, source)
+    where_left = f" in the loop that it left{at_line(left, ' at ')}" if left else ""
     message = (
-        f"rank {state.rank} finished before the other ranks; its last call was{at_line(line)}, "
-        f"and the others continued with {waited}"
+        f"rank {state.rank} finished before the other ranks; its last call was{at_line(line)}"
+        f"{where_left}, and the others continued with {waited}"
     )
-    return rank_finding(UNEVEN_INPUTS, state, message, line, _end_evidence(state), confidence=0.85)
+    evidence = _end_evidence(state)
+    return rank_finding(UNEVEN_INPUTS, state, message, left or line, evidence, confidence=0.85)
 
 
 def _end_evidence(state: RankState) -> Evidence:

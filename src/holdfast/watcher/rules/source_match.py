@@ -83,6 +83,9 @@ def refine(
     if match is None:
         return verdict
     finding = match.hint.finding
+    if _is_direct(root, ranks) and finding.cause != root.cause:
+        explained = replace(root, evidence=(*root.evidence, *_lint_facts(match)))
+        return replace(verdict, root=explained)
     refined = _refined_root(root, match, {state.rank: state for state in ranks})
     consequences = tuple(
         replace(entry, code=finding.code, cause=finding.cause, remedies=finding.remedies[:1])
@@ -96,6 +99,29 @@ def refine(
         consequences=consequences,
         suspects=tuple(entry for entry in verdict.suspects if entry != root),
         ruled_out=tuple(entry for entry in verdict.ruled_out if entry.cause != finding.cause),
+    )
+
+
+def _is_direct(root: Finding, ranks: Sequence[RankState]) -> bool:
+    """Return whether the run shows the cause itself: the line at which the rank left the script."""
+    state = next((state for state in ranks if state.rank == root.subject.rank), None)
+    return (
+        root.cause == RANK_EXITS_EARLY.name
+        and state is not None
+        and state.ended is not None
+        and state.ended.place is not None
+    )
+
+
+def _lint_facts(match: HintMatch) -> tuple[Fact, ...]:
+    """Return what the linter found about the source."""
+    hint = match.hint
+    return (
+        Fact(
+            text=f"lint: {hint.rule} reports this line: {hint.finding.message}",
+            origin=f"{hint.place.file}:{hint.place.line}",
+        ),
+        *(replace(fact, text=f"lint: {fact.text}") for fact in hint.finding.evidence),
     )
 
 
@@ -131,6 +157,8 @@ def _message(match: HintMatch, root: Finding) -> str:
     """Return the linter's sentence, and what happened in this run."""
     sentence = match.hint.finding.message
     if not match.makers:
+        if match.hint.finding.cause == root.cause:
+            return f"{root.message}; {sentence}"
         return f"{sentence}; in this run: {root.message}"
     makers, others = describe_ranks(match.makers), describe_ranks(match.others)
     verb = "is" if len(match.others) == 1 else "are"
