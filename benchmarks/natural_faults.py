@@ -1,7 +1,7 @@
 """Verdicts on faulty programs in the style of public training scripts, and on healthy odd jobs.
 
-Usage: ``python -m benchmarks.natural_faults [FOLDER] [--only NAME] [--json FILE]``. ``--only`` may be
-repeated. FOLDER has one script per case (`natural_cases` describes the format); the default is
+Usage: ``python -m benchmarks.natural_faults [FOLDER] [--only NAME] [--json FILE]``. ``--only`` may
+be repeated. FOLDER has one script per case (`natural_cases` describes the format); the default is
 tests/faults/natural. Each script runs alone under ``holdfast run --max-restarts 0``: a faulty one
 with ``--act-after 8s``, a healthy one with the default, as its pauses are longer than 8 s. The peer
 of a case that crashes is the rank that torchrun's failure summary names as root cause.
@@ -47,7 +47,7 @@ def run_holdfast(case: Case) -> tuple[Outcome, str]:
 
 
 def run_torchrun(case: Case, limit_s: float = PEER_LIMIT_S) -> tuple[int | None, str]:
-    """Return torchrun's exit status, None if the job still runs after ``limit_s``, and its output."""
+    """Return torchrun's exit status, None if still running after ``limit_s``, and its output."""
     command = [sys.executable, "-m", "torch.distributed.run", *_started(case)]
     with tempfile.TemporaryDirectory(prefix="natural-") as folder:
         return run_limited(command, Path(folder), limit_s)
@@ -138,8 +138,8 @@ def totals(outcomes: Sequence[Outcome]) -> str:
         lines.append(f"{label} right: {sum(counted)} of {len(counted)}")
     lines += [
         f"all right: {sum(each.right for each in faulty)} of {len(faulty)}",
-        f"healthy jobs accused: {sum(each.accused for each in healthy)} of {len(healthy)}, "
-        f"suspected for a while: {sum(each.suspected for each in healthy)}",
+        f"healthy jobs accused: {sum(each.accused for each in healthy)} of {len(healthy)}",
+        f"healthy jobs suspected for a while: {sum(each.suspected for each in healthy)}",
     ]
     return "\n".join(lines)
 
