@@ -31,7 +31,7 @@ from holdfast.core.findings import (
     make_finding,
 )
 from holdfast.core.rank_sets import describe_ranks
-from holdfast.core.rank_table import ProcessGroupInfo, ProcessState, RankState
+from holdfast.core.rank_table import ProcessGroupInfo, ProcessState, RankState, RecordedCall
 from holdfast.watcher.rules import build_locks, call_divergence, mismatch, roots, wait_for_graph
 from holdfast.watcher.rules.call_sites import SourceContexts
 from holdfast.watcher.rules.dead_ranks import explain_dead_ranks
