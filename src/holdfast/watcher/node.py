@@ -303,6 +303,7 @@ class _RankSensor:
         if self._dumps is not None:
             self._dumps.read()
         state = self._with_completion(self.state())
+        self._discard_old_samples(state.progress)
         stacks = [stack for stack in self.stacks if isinstance(stack, ThreadStack)]
         unseen = [stack.why for stack in list(self.stacks)[-1:] if isinstance(stack, Unknown)]
         samples = [sample for sample in self.processes if isinstance(sample, ProcessSample)]
@@ -322,6 +323,13 @@ class _RankSensor:
             blocked_on=samples[-1].blocked_on if samples else None,
             out_of_memory=self._is_out_of_memory(),
         )
+
+    def _discard_old_samples(self, progress: float) -> None:
+        """Discard samples from before the rank advanced: they do not show where it is now."""
+        while self.stacks and _time_of(self.stacks[0], progress) < progress:
+            self.stacks.popleft()
+        while self.processes and _time_of(self.processes[0], progress) < progress:
+            self.processes.popleft()
 
     def _note_activity(self, activity: Activity | None, children_share: float | None) -> None:
         """Remember when the rank last showed a sign of progress between two observations."""
@@ -393,6 +401,10 @@ class _RankSensor:
             durations = step_seconds(trace.table())
             self._p99 = float(np.percentile(durations, 99)) if len(durations) else None
         return self._p99
+
+
+def _time_of(sample: ThreadStack | ProcessSample | Unknown, progress: float) -> float:
+    return progress if isinstance(sample, Unknown) else sample.time
 
 
 def agree_on_groups(

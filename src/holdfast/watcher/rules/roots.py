@@ -50,6 +50,7 @@ from holdfast.watcher.rules.stall import (
 )
 
 _CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT})
+_LEAVES_GROUP = "destroy_process_group"
 _LOADER_EXITED = re.compile(r"DataLoader worker \(pid(?:\(s\))?")
 #: Causes of exceptions that holdfast raises, usually on all ranks.
 _CAUSES_OF_OWN_EXCEPTIONS = {
@@ -292,7 +293,8 @@ def _crashed_after_script_end(state: RankState) -> bool:
 def _explain_early_end(state: RankState, source: SourceContexts, waited: str) -> Finding | None:
     if state.life != ProcessState.DEAD and (state.ended is None or state.ended.how == "exception"):
         return None
-    ended, last = state.ended, max(state.recent, key=lambda call: call.entered, default=None)
+    ended, calls = state.ended, [call for call in state.recent if call.name != _LEAVES_GROUP]
+    last = max(calls, key=lambda call: call.entered, default=None)
     line = last.site if last else None
     if ended is None or ended.how == "sys.exit":
         where = ended.place if ended else line
