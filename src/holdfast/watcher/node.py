@@ -450,7 +450,10 @@ def _mark_outdated(state: RankState, age_s: float) -> RankState:
     """Mark a rank of an unreachable node: its process state is unknown unless it had ended."""
     life = ProcessState.UNKNOWN if state.life == ProcessState.RUNNING else state.life
     return replace(
-        state, life=life, unseen=(*state.unseen, f"its node last reported {age_s:.0f} s ago")
+        state,
+        life=life,
+        node_silent_s=age_s,
+        unseen=(*state.unseen, f"its node last reported {age_s:.0f} s ago"),
     )
 
 

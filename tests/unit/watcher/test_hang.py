@@ -17,7 +17,7 @@ from holdfast.core.rank_table import (
     SourceLine,
     ThreadStack,
 )
-from holdfast.watcher.rules import hang
+from holdfast.watcher.rules import hang, stall
 from holdfast.watcher.source_context import EnclosingLoop, Guard, SourceContext
 from tests.unit.watcher.rank_tables import EVAL, LOADER, TRAIN, call, history, row, world
 
@@ -506,3 +506,32 @@ def test_a_receive_from_the_wrong_rank_is_named_and_not_the_cycle() -> None:
     assert root_of(verdict) == ("p2p-without-partner", 3, EVAL.line)
     assert verdict.root is not None
     assert "the peer should be rank 2" in verdict.root.message
+
+
+def test_a_node_that_stopped_reporting_is_named_with_its_host() -> None:
+    lost = {"life": ProcessState.UNKNOWN, "host": "b", "node_silent_s": 9.5}
+    verdict = judge([*waiting(0, 1), row(2, *history(30), **lost), row(3, *history(31), **lost)])
+    assert root_of(verdict)[:2] == ("peer-lost", 2)
+    assert verdict.root is not None
+    assert verdict.root.subject.host == "b"
+    assert (
+        "host b stopped reporting 10 s ago, with all of its ranks (ranks 2-3)"
+        in verdict.root.message
+    )
+    ranks = [row(2, *history(30), **lost)]
+    assert stall.act_after_s("peer-lost", ranks, stall.StallLimits()) == 0.0
+    assert stall.act_after_s("peer-lost", [row(2)], stall.StallLimits()) == 60.0
+
+
+def test_a_crash_is_the_root_even_if_another_node_stopped_reporting() -> None:
+    lost = row(1, *history(30), life=ProcessState.UNKNOWN, host="b", node_silent_s=20.0)
+    raised = RaisedException("ValueError", "bad", EVAL)
+    dead = row(0, *history(30), life=ProcessState.DEAD, exit_code=1, raised=raised)
+    assert root_of(judge([dead, lost]))[:2] == ("python-exception-on-one-rank", 0)
+
+
+def test_a_rank_that_loads_its_own_data_does_not_wait_for_workers() -> None:
+    loader = "/env/torch/utils/data/dataloader.py"
+    stack = ThreadStack((LOADER, SourceLine(loader, 790, "_next_data"), TRAIN))
+    state = row(2, *history(30), stacks=(stack, stack), cpu_share=1.0)
+    assert root_of(judge([*waiting(0, 1, 3), state])) == ("computing-long", 2, LOADER.line)

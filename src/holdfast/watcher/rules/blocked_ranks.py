@@ -28,7 +28,8 @@ from holdfast.watcher.rules.stall import (
 RankRule = Callable[[RankState, SourceContexts, str], Finding | None]
 #: A process uses at most this fraction of a core if nothing happens in its main thread.
 IDLE_CPU_SHARE = 0.05
-_LOADER_FRAMES = re.compile(r"/torch/utils/data/dataloader\.py$")
+#: The rank waits for its data-loader workers; without workers it loads the data itself.
+_LOADER_FRAMES = re.compile(r"/torch/utils/data/dataloader\.py:_(try_)?get_data$")
 #: Library frames of a thread that waits for another one.
 _LOCK_FRAMES = (
     (re.compile(r"/queue\.py:get$|/multiprocessing/queues\.py:get$"), "an entry of a queue"),
@@ -55,7 +56,9 @@ def _explain_stop(state: RankState, _source: SourceContexts, waited: str) -> Fin
 
 def _explain_data_loader(state: RankState, _source: SourceContexts, _waited: str) -> Finding | None:
     if not any(
-        _LOADER_FRAMES.search(frame.file) for stack in state.stacks[-1:] for frame in stack.frames
+        _LOADER_FRAMES.search(f"{frame.file}:{frame.function}")
+        for stack in state.stacks[-1:]
+        for frame in stack.frames
     ):
         return None
     line = last_line(state)

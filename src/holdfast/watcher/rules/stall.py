@@ -17,11 +17,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from holdfast.causes import by_name
+from holdfast.causes.process.peer_lost import PEER_LOST
 from holdfast.core.rank_table import ProcessState, RankState, SourceLine, ThreadStack
 
 SILENT_STEPS = 10.0
 BUSY_CPU_SHARE = 0.3
 ACTIVE_IO_BYTES = 1 << 16
+#: Seconds without a report after which a node is gone; it sends one twice a second.
+NODE_SILENT_S = 8.0
 #: The patience with a rank that computes, as a multiple of that with an idle one.
 BUSY_FACTOR = 5.0
 #: Completed collectives after which a rank without known steps is beyond its setup.
@@ -126,11 +129,20 @@ def act_after_s(cause: str, ranks: Sequence[RankState], limits: StallLimits) -> 
     """Return the seconds of silence after which a job is ended or restarted for ``cause``.
 
     0 means at once. A job that a scheduler is about to end gets no more than the grace period,
-    which :func:`threshold_s` includes.
+    which :func:`threshold_s` includes. A node that stopped reporting is gone.
     """
-    if not by_name(cause).may_recover or any(state.preempted is not None for state in ranks):
+    if (
+        not by_name(cause).may_recover
+        or any(state.preempted is not None for state in ranks)
+        or (cause == PEER_LOST.name and any(is_node_silent(state) for state in ranks))
+    ):
         return 0.0
     return limits.act_after_s
+
+
+def is_node_silent(state: RankState) -> bool:
+    """Return whether the whole node of the rank stopped reporting, which no pause explains."""
+    return state.node_silent_s >= NODE_SILENT_S and state.exit_code is None
 
 
 def extension(
