@@ -180,7 +180,10 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     ``exited`` is when its exit code was reported (0: not reported). ``cpu_share`` is the CPU
     seconds per second of wall time used by the process between the two stack samples; ``io_bytes``
     is what it read and wrote between them. ``blocked_on`` is the file or pipe that the main thread
-    waits for in a system call. ``children_cpu_share`` is that of its child processes. ``active`` is
+    waits for in a system call. ``runnable``: its main thread ran or waited for a processor in
+    both samples. ``children_cpu_share`` is the share of its child processes. ``steady`` is the
+    innermost line of user code that most stacks share since the rank advanced, then the usual line in the function
+    that it calls, if that varies. ``active`` is
     when it last moved a byte, used CPU or changed its stack between two close observations (Unix
     seconds; 0: in none). ``stacks`` holds the samples of the
     main thread, oldest first. ``asleep_s`` is how long the main thread has not run. ``woke`` means
@@ -216,7 +219,9 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     recent: tuple[RecordedCall, ...] = ()
     stacks: tuple[ThreadStack, ...] = ()
     cpu_share: float | None = None
+    runnable: bool = False
     children_cpu_share: float | None = None
+    steady: tuple[SourceLine, ...] = ()
     active: float = 0.0
     asleep_s: float | None = None
     woke: bool = False

@@ -33,6 +33,7 @@ from holdfast.host.processes.child_processes import ChildrenUsage, ChildrenWatch
 from holdfast.host.processes.inspection import Activity, ProcessSample
 from holdfast.watcher.flight_recorder import completion
 from holdfast.watcher.flight_recorder.dump_requests import DumpLocation, DumpRequests
+from holdfast.watcher.repeated_stacks import RepeatedStacks
 from holdfast.watcher.rules.stall import BUSY_CPU_SHARE, same_stack
 from holdfast.watcher.trace_reader import TraceReading, step_seconds
 from holdfast.watcher.tracebacks import read_exception, stderr_file
@@ -149,7 +150,7 @@ class NodeSensor:
             stack_files = {rank.worker.pid: Path(f"{rank.worker.trace}.stacks") for rank in living}
             samples = _sample_stacks(stack_files)
             for rank in living:
-                rank.stacks.append(samples[rank.worker.pid])
+                rank.add_stack(samples[rank.worker.pid])
 
     def request_dumps(self) -> None:
         """Request dumps from living ranks where they help; a later observation reads them."""
@@ -201,6 +202,8 @@ class _RankSensor:
         self.children_usage: deque[ChildrenUsage] = deque(maxlen=2)
         self.stacks: deque[ThreadStack | Unknown] = deque(maxlen=2)
         self._active = 0.0
+        self._repeated = RepeatedStacks()
+        self._repeated_since = 0.0
         self._trace_error = "its trace file does not exist yet"
         self._children = ChildrenWatch(worker.pid)
         self._children_at = 0.0
@@ -318,7 +321,9 @@ class _RankSensor:
             children=self._children.sample(since=state.progress - CHILD_MARGIN_S),
             cpu_share=activity.cpu_share if activity else None,
             io_bytes=activity.io_bytes if activity else None,
+            runnable=len(samples) == 2 and all(sample.state == "R" for sample in samples),
             children_cpu_share=children_share,
+            steady=self._repeated.steady_lines(),
             active=self._active,
             blocked_on=samples[-1].blocked_on if samples else None,
             out_of_memory=self._is_out_of_memory(),
@@ -330,6 +335,9 @@ class _RankSensor:
             self.stacks.popleft()
         while self.processes and _time_of(self.processes[0], progress) < progress:
             self.processes.popleft()
+        if progress > self._repeated_since:
+            self._repeated_since = progress
+            self._repeated.clear()
 
     def _note_activity(self, activity: Activity | None, children_share: float | None) -> None:
         """Remember when the rank last showed a sign of progress between two observations."""
@@ -341,6 +349,12 @@ class _RankSensor:
             or (len(stacks) > 1 and not same_stack(*stacks))
         ):
             self._active = time.time()
+
+    def add_stack(self, stack: ThreadStack | Unknown) -> None:
+        """Store a stack sample."""
+        self.stacks.append(stack)
+        if isinstance(stack, ThreadStack):
+            self._repeated.add(stack)
 
     def request_dump(self) -> None:
         """Request a dump if the trace file holds collectives of unknown completion."""

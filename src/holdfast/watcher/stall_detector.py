@@ -302,6 +302,7 @@ def _source_contexts(ranks: Sequence[RankState]) -> dict[SourceLine, SourceConte
     """Read the source around the pending and newest calls of ranks, and around their callers."""
     calls = [call for state in ranks for call in (*state.pending, *state.recent[-MAX_CALLS:])]
     level = {line for call in calls for line in (call.site, call.caller) if line is not None}
+    level |= {line for state in ranks for line in state.steady}
     contexts: dict[SourceLine, SourceContext] = {}
     for _ in range(MAX_CALLER_LEVELS + 1):
         lines = sorted(level - contexts.keys(), key=str)[:MAX_LINES]

@@ -535,3 +535,24 @@ def test_a_rank_that_loads_its_own_data_does_not_wait_for_workers() -> None:
     stack = ThreadStack((LOADER, SourceLine(loader, 790, "_next_data"), TRAIN))
     state = row(2, *history(30), stacks=(stack, stack), cpu_share=1.0)
     assert root_of(judge([*waiting(0, 1, 3), state])) == ("computing-long", 2, LOADER.line)
+
+
+def test_an_endless_loop_is_named_where_it_calls() -> None:
+    inner = SourceLine("/job/train.py", 23, "rollout")
+    state = row(2, *history(30), at=inner, cpu_share=1.0, steady=(EVAL, inner))
+    rows = [*waiting(0, 1, 3), state]
+    loop = EnclosingLoop(76, 80, "while True:", None)
+    source = {EVAL: SourceContext("evaluate", 70, "", loops=(loop,))}
+    assert root_of(judge(rows, source=source)) == ("computing-long", 2, EVAL.line)
+    assert root_of(judge(rows)) == ("computing-long", 2, inner.line)
+
+
+def test_a_rank_that_waits_for_a_processor_computes() -> None:
+    state = row(2, *history(30), at=LOADER, cpu_share=0.1, runnable=True)
+    assert root_of(judge([*waiting(0, 1, 3), state]))[:2] == ("computing-long", 2)
+
+
+def test_a_port_in_use_is_no_lost_connection() -> None:
+    error = RaisedException("DistNetworkError", "failed to listen, name: EADDRINUSE", EVAL)
+    dead = row(0, *history(30), life=ProcessState.DEAD, exit_code=1, raised=error)
+    assert root_of(judge([dead, *waiting(1, 2, 3)])) == ("port-in-use", 0, EVAL.line)

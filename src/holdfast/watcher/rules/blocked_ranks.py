@@ -14,13 +14,13 @@ from holdfast.causes.process.rank_uninterruptible_io import RANK_UNINTERRUPTIBLE
 from holdfast.causes.sync.rank_missing_collective import RANK_MISSING_COLLECTIVE
 from holdfast.causes.sync.store_wait import STORE_WAIT
 from holdfast.core.findings import Finding
-from holdfast.core.rank_table import ProcessState, RankState
+from holdfast.core.rank_table import ProcessState, RankState, SourceLine
 from holdfast.watcher.rules.call_sites import SourceContexts
 from holdfast.watcher.rules.rank_findings import Evidence, at_line, last_line, rank_finding
 from holdfast.watcher.rules.stall import (
     ANOTHER_PROGRAM,
-    BUSY_CPU_SHARE,
     DOWNLOAD,
+    is_busy,
     visible_phase,
 )
 
@@ -113,7 +113,7 @@ BLOCK_RULES: tuple[RankRule, ...] = (
 )
 
 
-def explain_elsewhere(state: RankState, waited: str) -> Finding:
+def explain_elsewhere(state: RankState, source: SourceContexts, waited: str) -> Finding:
     """Explain a rank that is alive outside of the call that the others wait in."""
     line = last_line(state)
     if waited.startswith("init_process_group"):
@@ -129,11 +129,26 @@ def explain_elsewhere(state: RankState, waited: str) -> Finding:
         activity = f"state {state.life}"
     evidence = [Evidence(f"process {state.pid}", activity)] if activity else []
     never = f"rank {state.rank} never entered {waited}"
-    if (state.cpu_share or 0.0) >= BUSY_CPU_SHARE:
-        message = f"{never}; it computes{at_line(line, ' at ')}"
-        return rank_finding(COMPUTING_LONG, state, message, line, *evidence)
+    if is_busy(state):
+        loop = _line_of_loop(state, source) or line
+        message = f"{never}; it computes{at_line(loop, ' at ')}"
+        return rank_finding(COMPUTING_LONG, state, message, loop, *evidence)
     message = f"{never}; it is blocked{at_line(line, ' at ')}{_awaited_outside(state)}"
     return rank_finding(RANK_MISSING_COLLECTIVE, state, message, line, *evidence, confidence=0.93)
+
+
+def _line_of_loop(state: RankState, source: SourceContexts) -> SourceLine | None:
+    """Return the line of work that does not end, from stacks over a longer time.
+
+    It is the usual line of the innermost function, unless a ``while`` loop calls that function.
+    """
+    if not state.steady:
+        return None
+    context = source.get(state.steady[0])
+    loops = context.loops if context is not None else ()
+    if loops and loops[-1].header.startswith("while"):
+        return state.steady[0]
+    return state.steady[-1]
 
 
 def _awaited_outside(state: RankState) -> str:

@@ -46,7 +46,7 @@ from holdfast.watcher.rules.gpu_memory import add_oom_details
 from holdfast.watcher.rules.named_exceptions import cause_of_message
 from holdfast.watcher.rules.rank_findings import Evidence, at_line, last_line, rank_finding
 from holdfast.watcher.rules.stall import (
-    BUSY_CPU_SHARE,
+    is_busy,
 )
 
 _CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT})
@@ -89,7 +89,10 @@ def is_echo(state: RankState) -> bool:
         newest = max(state.recent, key=lambda call: call.entered, default=None)
         return (state.exit_code or 0) > 0 and newest is not None and newest.failed
     text = f"{raised.type} {raised.text}"
-    return bool(_ECHO.search(text)) and not _INVALID_CALL.search(text)
+    if not _ECHO.search(text) or _INVALID_CALL.search(text):
+        return False
+    named = cause_of_message(raised)  # a port in use is no lost connection
+    return named is None or named.family in ("SYNC", "PROC")
 
 
 def sizes_differ(state: RankState) -> bool:
@@ -134,7 +137,7 @@ def severity(state: RankState) -> int:
     if state.life == ProcessState.DEAD:
         return 1
     return {ProcessState.STOPPED: 1, ProcessState.DISK: 2}.get(
-        state.life, 3 if (state.cpu_share or 0.0) < BUSY_CPU_SHARE else 4
+        state.life, 4 if is_busy(state) else 3
     )
 
 
@@ -147,7 +150,7 @@ def explain_root(state: RankState, source: SourceContexts, waited: str) -> Findi
         finding = rule(state, source, waited)
         if finding is not None:
             return finding
-    return explain_elsewhere(state, waited)
+    return explain_elsewhere(state, source, waited)
 
 
 def explain_single_rank(state: RankState, source: SourceContexts, others: str) -> Finding:

@@ -13,7 +13,7 @@ from holdfast.causes.sync.collective_mismatch import COLLECTIVE_MISMATCH
 from holdfast.causes.sync.collective_order_inversion import COLLECTIVE_ORDER_INVERSION
 from holdfast.core.findings import RuledOut
 from holdfast.core.rank_table import ProcessState, RankState
-from holdfast.watcher.rules.stall import BUSY_CPU_SHARE
+from holdfast.watcher.rules.stall import is_busy
 from holdfast.watcher.rules.wait_for_graph import WaitGraph
 
 
@@ -51,7 +51,7 @@ def contradicted_straggler(root: RankState | None) -> Iterator[RuledOut]:
         root is not None
         and len(root.stacks) > 1
         and root.cpu_share is not None
-        and root.cpu_share < BUSY_CPU_SHARE
+        and not is_busy(root)
     ):
         why = f"two stacks of rank {root.rank} agree and it used {root.cpu_share:.0%} of a core"
         yield RuledOut(STRAGGLER.name, why)

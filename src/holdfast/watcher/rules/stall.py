@@ -241,10 +241,15 @@ def _match_phase(root: RankState) -> tuple[_PhasePattern, SourceLine] | None:
     return None
 
 
+def is_busy(state: RankState) -> bool:
+    """Return whether the rank computes; on a busy machine it may only wait for a processor."""
+    return (state.cpu_share or 0.0) >= BUSY_CPU_SHARE or state.runnable
+
+
 def describe_activity(root: RankState) -> str | None:
     """Return what a slow rank does; None if it shows no sign of progress."""
-    if root.cpu_share is not None and root.cpu_share >= BUSY_CPU_SHARE:
-        return f"it is computing ({root.cpu_share:.0%} of a core)"
+    if is_busy(root):
+        return f"it is computing ({root.cpu_share or 0:.0%} of a core)"
     if root.io_bytes is not None and root.io_bytes >= ACTIVE_IO_BYTES:
         return f"it moves data ({root.io_bytes / 1e6:.1f} MB between two samples)"
     if root.children_cpu_share is not None and root.children_cpu_share >= BUSY_CPU_SHARE:
