@@ -17,8 +17,9 @@ from holdfast.watcher.source_context import EnclosingLoop, Guard, SourceContext
 #: The source around every line that a rule may need.
 SourceContexts = Mapping[SourceLine, SourceContext]
 MAX_CALLER_LEVELS = 2
-#: A loop with the same number of iterations on all ranks, mostly.
+#: Loops that count, and those with the same number of iterations on all ranks.
 _COUNTS = re.compile(r"for \w+ in (range|trange|count)\(")
+_COUNTS_TO_NUMBER = re.compile(r"for \w+ in t?range\([\d_, ]+\)")
 
 
 def iterate_callers(
@@ -83,8 +84,8 @@ def left_loop_line(
     """Return the line that let a rank leave the loop around ``usual`` before ``odd``.
 
     ``odd`` is None if the rank has ended. The outermost loop with a single ``break`` or ``return``
-    was left there; otherwise the iterations of the innermost one ended, unless it counts
-    (``for epoch in range(...)``).
+    was left there; otherwise the iterations of the innermost one ended that does not only count, or
+    of the outermost one that counts to a variable (``for epoch in range(begin, end)``).
     """
     after = {
         (line.file, context.begin): line.line
@@ -107,8 +108,9 @@ def left_loop_line(
     for line, loop in reversed(left):
         if len(loop.exits) == 1:
             return replace(line, line=loop.exits[0])
-    uneven = [line for line, loop in left if not _COUNTS.match(loop.header)]
-    return next(iter(uneven), left[0][0] if left else None)
+    iterates = [line for line, loop in left if not _COUNTS.match(loop.header)]
+    counts = [line for line, loop in reversed(left) if not _COUNTS_TO_NUMBER.match(loop.header)]
+    return next(iter((*iterates, *counts, *(line for line, _ in left))), None)
 
 
 def exception_swallowed_in_loop(
