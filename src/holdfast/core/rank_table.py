@@ -180,18 +180,18 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     ``exited`` is when its exit code was reported (0: not reported). ``cpu_share`` is the CPU
     seconds per second of wall time used by the process between the two stack samples; ``io_bytes``
     is what it read and wrote between them. ``blocked_on`` is the file or pipe that the main thread
-    waits for in a system call. ``runnable``: its main thread ran or waited for a processor in
-    both samples. ``children_cpu_share`` is the share of its child processes. ``steady`` is the
-    innermost line of user code that most stacks share since the rank advanced, then the usual line
-    in the function that it calls, if that varies. ``active`` is when it last moved a byte, used CPU
-    or changed its stack between two close observations (Unix seconds; 0: in none). ``stacks`` holds the samples of the
-    main thread, oldest first. ``asleep_s`` is how long the main thread has not run. ``woke`` means
-    that it was asleep in one sample, for too long to be polling, and has run since. ``counted`` is
-    the number of steps done by this process; ``saved`` is the step of its newest committed
-    checkpoint, ``loaded`` that of the one it started from; ``preempted`` is the exit status used
-    after a scheduler's warning. ``trouble`` is the last problem that its loop detected. ``waits``
-    holds the newest time slices, oldest first. ``node_silent_s`` is the age of the last report of
-    the rank's node, if it is out of date.
+    waits for in a system call. ``runnable``: its main thread ran or waited for a processor in both
+    samples. ``children_cpu_share`` is the share of its child processes. ``steady`` is the innermost
+    line of user code that most stacks share since the rank advanced, then the usual line in the
+    function that it calls, if that varies. ``active`` is when it last moved a byte, used CPU or
+    changed its stack between two close observations (Unix seconds; 0: in none). ``stacks`` holds
+    the samples of the main thread, oldest first. ``asleep_s`` is how long the main thread has not
+    run. ``woke`` means that it was asleep in one sample, for too long to be polling, and has run
+    since. ``counted`` is the number of steps done by this process; ``saved`` is the step of its
+    newest committed checkpoint, ``loaded`` that of the one it started from; ``preempted`` is the
+    exit status used after a scheduler's warning. ``trouble`` is the last problem that its loop
+    detected. ``waits`` holds the newest time slices, oldest first. ``node_silent_s`` is the age of
+    the last report of the rank's node, if it is out of date.
     """
 
     rank: int
