@@ -63,7 +63,7 @@ FIXES: dict[str, tuple[tuple[str, str], ...]] = {
         ("mean_loss < best_loss", "True"),
     ),
     "trainer_main_process_evaluates": (("if trainer.is_world_process_zero():", "if True:"),),
-    "lightning_returns_none": (('float("inf")', "3.0"),),
+    "lightning_skips_manual_backward": (('float("inf")', "3.0"),),
     "accelerate_main_process_gathers": (("if accelerator.is_main_process:  # ALSO", "if True:"),),
     "fsdp2_assert_on_labels": (("labels[1] = -1", "labels[1] = 1"),),
 }

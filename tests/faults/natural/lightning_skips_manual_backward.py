@@ -1,4 +1,4 @@
-"""A LightningModule skips a batch with a non-finite loss by returning None from training_step, on one rank."""
+"""With manual optimization, a LightningModule returns before manual_backward if the loss is not finite, on one rank."""
 # case: processes=2 ending=hang causes=rank-skips-collective,silent-corruption-by-misaligned-collectives,rank-missing-collective,mismatched-operation ranks=1 framework=lightning
 
 import logging
@@ -16,16 +16,20 @@ logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 class LitAutoEncoder(L.LightningModule):
     def __init__(self):
         super().__init__()
+        self.automatic_optimization = False
         self.encoder = nn.Sequential(nn.Linear(28, 16), nn.ReLU(), nn.Linear(16, 3))
         self.decoder = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 28))
 
     def training_step(self, batch, batch_idx):
         (x,) = batch
+        optimizer = self.optimizers()
         loss = nn.functional.mse_loss(self.decoder(self.encoder(x)), x)
         if not torch.isfinite(loss):  # ALSO
             print(f"rank {self.global_rank}: skipping batch {batch_idx}", flush=True)
-            return None  # GUILTY
-        return loss
+            return  # GUILTY
+        optimizer.zero_grad()
+        self.manual_backward(loss)  # ALSO
+        optimizer.step()
 
     def on_train_end(self):
         self.trainer.strategy.barrier("export")
