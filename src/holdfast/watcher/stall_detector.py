@@ -35,6 +35,8 @@ RETRY_S = 2.0
 SOURCE_LIMIT_S = 1.5
 #: Silence after which one line reports why there is no verdict yet.
 NOTE_AFTER_S = 30.0
+#: An extension that is longer has no end.
+LONG_S = 1e6
 #: Calls per rank whose source is read, and source lines in all.
 MAX_CALLS = 64
 MAX_LINES = 256
@@ -233,9 +235,10 @@ class StallDetector:
         if silent_s <= NOTE_AFTER_S or self._note_sent:
             return DetectorOutcome(table)
         self._note_sent = True
+        until = f" until {extension.until_s:.0f} s" if extension.until_s < LONG_S else ""
         note = (
-            f"silent for {silent_s:.0f} s: {verdict.root.message}; not reported as a hang because "
-            f"{extension.why}"
+            f"silent for {silent_s:.0f} s: {verdict.root.message}; not reported as a hang{until} "
+            f"because {extension.why}"
         )
         return DetectorOutcome(table, note=note)
 
