@@ -190,8 +190,9 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     since. ``counted`` is the number of steps done by this process; ``saved`` is the step of its
     newest committed checkpoint, ``loaded`` that of the one it started from; ``preempted`` is the
     exit status used after a scheduler's warning. ``trouble`` is the last problem that its loop
-    detected. ``waits`` holds the newest time slices, oldest first. ``node_silent_s`` is the age of
-    the last report of the rank's node, if it is out of date.
+    detected. ``waits`` holds the newest time slices, oldest first. ``node`` tells nodes apart that
+    share a host name. ``node_silent_s`` is the age of the last report of the rank's node, if it is
+    out of date.
     """
 
     rank: int
@@ -230,5 +231,6 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     raised: RaisedException | None = None
     ended: ScriptEnd | None = None
     waits: tuple[WaitSlice, ...] = ()
+    node: str = ""
     node_silent_s: float = 0.0
     unseen: tuple[str, ...] = ()

@@ -477,9 +477,10 @@ def combine_summaries(summaries: Sequence[JobSummary], now: float, max_age_s: fl
     groups: dict[str, ProcessGroupInfo] = {}
     for summary in summaries:
         age_s = now - summary.time
-        states += [
-            _mark_outdated(state, age_s) if age_s > max_age_s else state for state in summary.ranks
-        ]
+        ranks = summary.ranks
+        if len(summaries) > 1:
+            ranks = tuple(replace(state, node=summary.agent or "own") for state in ranks)
+        states += [_mark_outdated(state, age_s) if age_s > max_age_s else state for state in ranks]
         groups |= {
             name: group
             for name, group in summary.groups.items()

@@ -346,6 +346,8 @@ def on_two_hosts(*ranks: RankState) -> list[RankState]:
 
 def test_a_call_that_all_ranks_entered_points_to_the_network_between_hosts_only() -> None:
     assert root_of(judge(on_two_hosts(*waiting(0, 1, 2, 3))))[0] == "network-fabric-fault"
+    nodes = [replace(state, node=str(state.rank % 2)) for state in waiting(0, 1, 2, 3)]
+    assert root_of(judge(nodes))[0] == "network-fabric-fault"  # containers of one name
     verdict = judge(waiting(0, 1, 2, 3))
     assert root_of(verdict) == ("collective-incomplete", None, TRAIN.line)
     assert "network-fabric-fault" in {entry.cause for entry in verdict.ruled_out}

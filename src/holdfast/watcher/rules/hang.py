@@ -98,16 +98,16 @@ def _suspects(found: Sequence[Finding]) -> tuple[Finding, ...]:
 
 def _silent_nodes(case: HangCase) -> list[Finding]:
     """Explain nodes that stopped reporting while the ranks of others wait or lost a peer."""
-    silent: dict[str, list[RankState]] = defaultdict(list)
+    silent: dict[tuple[str, str], list[RankState]] = defaultdict(list)
     for state in case.ranks.values():
         if is_node_silent(state):
-            silent[state.host].append(state)
+            silent[state.host, state.node].append(state)
     reporting = [state for state in case.ranks.values() if not is_node_silent(state)]
     dead = [state for state in reporting if roots.died(state)]
     is_missed = bool(dead) or any(state.pending for state in reporting)
     if not is_missed or not all(roots.is_echo(state) for state in dead):
         return []
-    return [_silent_node(host, states) for host, states in silent.items()]
+    return [_silent_node(host, states) for (host, _), states in silent.items()]
 
 
 def _silent_node(host: str, states: Sequence[RankState]) -> Finding:

@@ -40,9 +40,9 @@ def contradicted_causes(
 
 
 def is_one_host(states: Iterable[RankState], world_size: int) -> bool:
-    """Return whether all ranks of the job run on one host."""
-    hosts = [state.host for state in states]
-    return len(hosts) == world_size and "" not in hosts and len({*hosts}) == 1
+    """Return whether all ranks of the job run on one host, as one node."""
+    hosts = [(state.host, state.node) for state in states]
+    return len(hosts) == world_size and len({*hosts}) == 1 and bool(hosts[0][0])
 
 
 def contradicted_straggler(root: RankState | None) -> Iterator[RuledOut]:
