@@ -190,9 +190,10 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     since. ``counted`` is the number of steps done by this process; ``saved`` is the step of its
     newest committed checkpoint, ``loaded`` that of the one it started from; ``preempted`` is the
     exit status used after a scheduler's warning. ``trouble`` is the last problem that its loop
-    detected. ``waits`` holds the newest time slices, oldest first. ``node`` tells nodes apart that
-    share a host name. ``node_silent_s`` is the age of the last report of the rank's node, if it is
-    out of date.
+    detected. ``waits`` holds the newest time slices, oldest first. ``printed`` is the exception
+    with which the stderr of a living rank ends, such as that of a thread. ``node`` tells nodes
+    apart that share a host name. ``node_silent_s`` is the age of the last report of the rank's
+    node, if it is out of date.
     """
 
     rank: int
@@ -229,6 +230,7 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     blocked_on: str | None = None
     children: tuple[ChildProcess, ...] = ()
     raised: RaisedException | None = None
+    printed: RaisedException | None = None
     ended: ScriptEnd | None = None
     waits: tuple[WaitSlice, ...] = ()
     node: str = ""

@@ -327,6 +327,7 @@ class _RankSensor:
             active=self._active,
             blocked_on=samples[-1].blocked_on if samples else None,
             out_of_memory=self._is_out_of_memory(),
+            printed=self._read_stderr(),
         )
 
     def _discard_old_samples(self, progress: float) -> None:
@@ -338,6 +339,12 @@ class _RankSensor:
         if progress > self._repeated_since:
             self._repeated_since = progress
             self._repeated.clear()
+
+    def _read_stderr(self) -> RaisedException | None:
+        """Return the exception with which the stderr of a living rank ends."""
+        if self._stderr is None or self.exit_code is not None:
+            return None
+        return read_exception(self._stderr)
 
     def _note_activity(self, activity: Activity | None, children_share: float | None) -> None:
         """Remember when the rank last showed a sign of progress between two observations."""

@@ -558,3 +558,14 @@ def test_a_port_in_use_is_no_lost_connection() -> None:
     error = RaisedException("DistNetworkError", "failed to listen, name: EADDRINUSE", EVAL)
     dead = row(0, *history(30), life=ProcessState.DEAD, exit_code=1, raised=error)
     assert root_of(judge([dead, *waiting(1, 2, 3)])) == ("port-in-use", 0, EVAL.line)
+
+
+def test_the_exception_of_a_thread_is_quoted_for_the_rank_that_waits_for_it() -> None:
+    printed = RaisedException("IndexError", "list index out of range", EVAL, "stderr.log")
+    state = row(2, *history(30), at=LOADER, printed=printed)
+    root = judge([*waiting(0, 1, 3), state]).root
+    assert root is not None
+    assert (root.cause, root.subject.line) == ("rank-missing-collective", LOADER.line)
+    assert root.message.endswith(
+        "; its stderr ends with IndexError: list index out of range at train.py:77 in evaluate()"
+    )

@@ -16,7 +16,13 @@ from holdfast.causes.sync.store_wait import STORE_WAIT
 from holdfast.core.findings import Finding
 from holdfast.core.rank_table import ProcessState, RankState, SourceLine
 from holdfast.watcher.rules.call_sites import SourceContexts
-from holdfast.watcher.rules.rank_findings import Evidence, at_line, last_line, rank_finding
+from holdfast.watcher.rules.rank_findings import (
+    Evidence,
+    at_line,
+    describe_exception,
+    last_line,
+    rank_finding,
+)
 from holdfast.watcher.rules.stall import (
     ANOTHER_PROGRAM,
     DOWNLOAD,
@@ -134,6 +140,10 @@ def explain_elsewhere(state: RankState, source: SourceContexts, waited: str) -> 
         message = f"{never}; it computes{at_line(loop, ' at ')}"
         return rank_finding(COMPUTING_LONG, state, message, loop, *evidence)
     message = f"{never}; it is blocked{at_line(line, ' at ')}{_awaited_outside(state)}"
+    if state.printed is not None:
+        text = describe_exception(state.printed) + at_line(state.printed.place, " at ")
+        message += f"; its stderr ends with {text}"
+        evidence.append(Evidence(state.printed.origin, text))
     return rank_finding(RANK_MISSING_COLLECTIVE, state, message, line, *evidence, confidence=0.93)
 
 

@@ -43,6 +43,7 @@ from holdfast.watcher.rules.hang_case import (
     line_text,
     subject_of,
 )
+from holdfast.watcher.rules.rank_findings import describe_exception
 from holdfast.watcher.rules.ruled_out import (
     contradicted_causes,
     contradicted_straggler,
@@ -153,7 +154,7 @@ def _backend_errors(case: HangCase) -> tuple[Fact, ...]:
     """Return what a backend reported about the sizes."""
     return tuple(
         Fact(
-            text=roots.describe_exception(state.raised, 300),
+            text=describe_exception(state.raised, 300),
             origin=state.raised.origin or f"trace of rank {state.rank}",
             rank=state.rank,
         )

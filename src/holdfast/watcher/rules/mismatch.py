@@ -31,7 +31,8 @@ from holdfast.watcher.rules.call_sites import (
     rank_guard,
 )
 from holdfast.watcher.rules.gpu_memory import add_oom_details
-from holdfast.watcher.rules.roots import cause_of_common_exception, describe_exception
+from holdfast.watcher.rules.rank_findings import describe_exception
+from holdfast.watcher.rules.roots import cause_of_common_exception
 from holdfast.watcher.rules.subjects import rank_subject
 from holdfast.watcher.rules.wait_for_graph import WaitEdges
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast.core.findings import Cause, Fact, Finding, make_finding
-from holdfast.core.rank_table import RankState, SourceLine
+from holdfast.core.rank_table import RaisedException, RankState, SourceLine
 from holdfast.host.processes.user_code import innermost_user_frame, is_library_frame
 from holdfast.watcher.rules.placeholders import fill_remedy
 from holdfast.watcher.rules.subjects import rank_subject
@@ -78,3 +78,9 @@ def at_line(line: SourceLine | None, before: str = " ") -> str:
         f" in {line.function}()" if line.function and not line.function.startswith("<") else ""
     )
     return f"{before}{line.short}{function}"
+
+
+def describe_exception(raised: RaisedException, length: int = 160) -> str:
+    """Return type and first line of an exception."""
+    first = next(iter(raised.text.splitlines()), "")
+    return f"{raised.type}: {first}"[:length].rstrip(": ")

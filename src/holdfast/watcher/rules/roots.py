@@ -44,7 +44,13 @@ from holdfast.watcher.rules.call_sites import (
 )
 from holdfast.watcher.rules.gpu_memory import add_oom_details
 from holdfast.watcher.rules.named_exceptions import cause_of_message
-from holdfast.watcher.rules.rank_findings import Evidence, at_line, last_line, rank_finding
+from holdfast.watcher.rules.rank_findings import (
+    Evidence,
+    at_line,
+    describe_exception,
+    last_line,
+    rank_finding,
+)
 from holdfast.watcher.rules.stall import (
     is_busy,
 )
@@ -279,12 +285,6 @@ def _explain_exception(state: RankState, _source: SourceContexts, waited: str) -
     cause = _CAUSES_OF_OWN_EXCEPTIONS.get(raised.type) or cause_of_message(raised)
     cause = cause or PYTHON_EXCEPTION_ON_ONE_RANK
     return rank_finding(cause, state, message, raised.place, record, confidence=0.95)
-
-
-def describe_exception(raised: RaisedException, length: int = 160) -> str:
-    """Return type and first line of an exception."""
-    first = next(iter(raised.text.splitlines()), "")
-    return f"{raised.type}: {first}"[:length].rstrip(": ")
 
 
 def _crashed_after_script_end(state: RankState) -> bool:
