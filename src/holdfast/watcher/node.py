@@ -47,6 +47,8 @@ STACK_LIMIT_S = 1.5
 #: The outermost frames of a worker: the script starts above them.
 BOOTSTRAP = "/holdfast/recorder/bootstrap.py"
 STEPS_EVERY_S = 5.0
+#: Steps from which the longest one is left out of the step time.
+MIN_STEPS = 8
 CHILDREN_EVERY_S = 1.0
 #: A child that exited earlier before the silence than this belongs to another epoch.
 CHILD_MARGIN_S = 5.0
@@ -420,6 +422,8 @@ class _RankSensor:
         if time.monotonic() - self._steps_at > STEPS_EVERY_S:
             self._steps_at = time.monotonic()
             durations = step_seconds(trace.table())
+            if len(durations) >= MIN_STEPS:  # the first step, or a checkpoint, is no usual one
+                durations = np.sort(durations)[:-1]
             self._p99 = float(np.percentile(durations, 99)) if len(durations) else None
         return self._p99
 
