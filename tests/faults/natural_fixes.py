@@ -46,10 +46,8 @@ FIXES: dict[str, tuple[tuple[str, str], ...]] = {
     "barrier_if_best": (("        if val_loss < best:", "        if True:"),),
     "two_groups_order": (('if mesh.get_local_rank("tp") == 0:', "if True:"),),
     "new_group_for_evaluators": (
-        (
-            "    evaluator = None\n",
-            "    evaluator = Evaluator(EVAL_RANKS, (torch.randn(128, 10), torch.randn(128, 1)))\n",
-        ),
+        ("    if rank in EVAL_RANKS:  # ALSO", "    if True:"),
+        ("and evaluator is not None", "and rank in EVAL_RANKS"),
     ),
     "ddp_unused_head": (
         ("DDP(SegmentationNet())", "DDP(SegmentationNet(), find_unused_parameters=True)"),
