@@ -145,10 +145,10 @@ def _explain(divergence: CallDivergence, sides: _Sides, source: SourceContexts) 
         handler = exception_swallowed_in_loop(usual, source)
         if handler is not None:
             text = (
-                f"{who} made fewer calls than the others: an exception is swallowed at "
-                f"{handler.short}"
+                f"{who} made fewer calls of {_describe(usual)} than the others: an exception is "
+                f"swallowed at {handler.short}"
             )
-            return _Explanation(RANK_SKIPS_COLLECTIVE, handler, text, 0.8)
+            return _Explanation(RANK_SKIPS_COLLECTIVE, usual.site, text, 0.8)
         left = left_loop_line(usual, odd, source)
         text = (
             f"{who} left the loop first{_at(left)} and is in {_describe(odd)}; the others are "

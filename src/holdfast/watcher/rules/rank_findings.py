@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from holdfast.core.findings import Cause, Fact, Finding, make_finding
@@ -9,6 +10,8 @@ from holdfast.core.rank_table import RaisedException, RankState, SourceLine
 from holdfast.host.processes.user_code import innermost_user_frame, is_library_frame
 from holdfast.watcher.rules.placeholders import fill_remedy
 from holdfast.watcher.rules.subjects import rank_subject
+
+_PORT = re.compile(r"\bport:? `?(\d{1,5})\b")
 
 
 class Evidence(NamedTuple):
@@ -31,7 +34,7 @@ def rank_finding(
     facts = tuple(
         Fact(text=item.text, origin=item.origin, rank=state.rank, host=host) for item in evidence
     )
-    values = {"PID": str(state.pid or ""), "HOST": state.host}
+    values = {"PID": str(state.pid or ""), "HOST": state.host, "MASTER_PORT": _port(state)}
     return make_finding(
         cause,
         message,
@@ -78,6 +81,12 @@ def at_line(line: SourceLine | None, before: str = " ") -> str:
         f" in {line.function}()" if line.function and not line.function.startswith("<") else ""
     )
     return f"{before}{line.short}{function}"
+
+
+def _port(state: RankState) -> str:
+    """Return the port in the message of the exception; empty without one."""
+    found = _PORT.search(state.raised.text[:2000]) if state.raised is not None else None
+    return found[1] if found is not None else ""
 
 
 def describe_exception(raised: RaisedException, length: int = 160) -> str:
