@@ -89,6 +89,15 @@ def test_node_number_is_the_offset_of_spawned_ranks(tmp_path):
 
 
 @pytest.mark.matrix
+def test_ranks_spawned_by_a_script_under_torchrun_are_found(tmp_path):
+    of_torchrun = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_PORT": "29999"}
+    with started(tmp_path, "spawn", 3, **of_torchrun) as (pid, _):
+        status, report, _ = attach("--pid", pid)
+    assert (status, report["verdict"]["root"]["subject"]["rank"]) == (1, 1)
+    assert [state["rank"] for state in report["samples"]["ranks"]] == [0, 1, 2]
+
+
+@pytest.mark.matrix
 def test_spawned_workers_are_not_ranks(tmp_path):
     with started(tmp_path, "workers", 1) as (_, port):
         status, report, errors = attach("--port", port)

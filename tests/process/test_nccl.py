@@ -38,7 +38,7 @@ def hang(launch, **variables):
 def test_a_hang_of_all_ranks_in_one_collective_is_reported(launch):
     report, run = hang(launch)
     root = report["verdict"]["root"]
-    assert (root["cause"], root["subject"]["rank"]) == ("network-fabric-fault", None)
+    assert (root["cause"], root["subject"]["rank"]) == ("collective-incomplete", None)
     assert "all_reduce #31" in root["message"]
     dumps = sorted(path.name for path in (run / "flight-recorder").iterdir())
     assert dumps == ["generation0-rank0-dump0", "generation0-rank1-dump1"]
@@ -50,7 +50,7 @@ def test_the_users_dump_locations_are_used(launch, tmp_path):
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "dump_",
     }
     report, run = hang(launch, **locations)
-    assert report["verdict"]["root"]["cause"] == "network-fabric-fault"
+    assert report["verdict"]["root"]["cause"] == "collective-incomplete"
     assert (tmp_path / "dump_1").exists()
     assert stat.S_ISFIFO((tmp_path / "mine_1.pipe").stat().st_mode)
     assert not (run / "flight-recorder").exists()

@@ -108,11 +108,15 @@ class ThreadStack(msgspec.Struct, frozen=True, gc=False):
 
 
 class RaisedException(msgspec.Struct, frozen=True, gc=False):
-    """An exception that ended a rank's script: type, text, and the innermost frame of user code."""
+    """An exception that ended a rank's script: type, text, and the innermost frame of user code.
+
+    ``origin`` is where it was read, if not in the trace: the file of the rank's stderr.
+    """
 
     type: str
     text: str
     place: SourceLine | None = None
+    origin: str = ""
 
 
 class StepProblem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -173,15 +177,23 @@ class WaitSlice(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One row: the state of one rank. None means not observed; ``unseen`` lists what could not be.
 
-    ``cpu_share`` is the CPU seconds per second of wall time used by the process between the two
-    stack samples; ``io_bytes`` is what it read and wrote between them. ``blocked_on`` is the file
-    or pipe that the main thread waits for in a system call. ``stacks`` holds the samples of the
-    main thread, oldest first. ``asleep_s`` is how long the main thread has not run. ``woke`` means
-    that it was asleep in one sample, for too long to be polling, and has run since. ``counted`` is
-    the number of steps done by this process; ``saved`` is the step of its newest committed
-    checkpoint, ``loaded`` that of the one it started from; ``preempted`` is the exit status used
-    after a scheduler's warning. ``trouble`` is the last problem that its loop detected. ``waits``
-    holds the newest time slices, oldest first.
+    ``exited`` is when its exit code was reported (0: not reported). ``cpu_share`` is the CPU
+    seconds per second of wall time used by the process between the two stack samples; ``io_bytes``
+    is what it read and wrote between them. ``blocked_on`` is the file or pipe that the main thread
+    waits for in a system call. ``runnable``: its main thread ran or waited for a processor in both
+    samples. ``children_cpu_share`` is the share of its child processes. ``steady`` is the innermost
+    line of user code that most stacks share since the rank advanced, then the usual line in the
+    function that it calls, if that varies. ``active`` is when it last moved a byte, used CPU or
+    changed its stack between two close observations (Unix seconds; 0: in none). ``stacks`` holds
+    the samples of the main thread, oldest first. ``asleep_s`` is how long the main thread has not
+    run. ``woke`` means that it was asleep in one sample, for too long to be polling, and has run
+    since. ``counted`` is the number of steps done by this process; ``saved`` is the step of its
+    newest committed checkpoint, ``loaded`` that of the one it started from; ``preempted`` is the
+    exit status used after a scheduler's warning. ``trouble`` is the last problem that its loop
+    detected. ``waits`` holds the newest time slices, oldest first. ``printed`` is the exception
+    with which the stderr of a living rank ends, such as that of a thread. ``node`` tells nodes
+    apart that share a host name. ``node_silent_s`` is the age of the last report of the rank's
+    node, if it is out of date.
     """
 
     rank: int
@@ -189,6 +201,7 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     pid: int = 0
     life: ProcessState = ProcessState.UNKNOWN
     exit_code: int | None = None
+    exited: float = 0.0
     out_of_memory: bool = False
     started: float = 0.0
     progress: float = 0.0
@@ -207,12 +220,19 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     recent: tuple[RecordedCall, ...] = ()
     stacks: tuple[ThreadStack, ...] = ()
     cpu_share: float | None = None
+    runnable: bool = False
+    children_cpu_share: float | None = None
+    steady: tuple[SourceLine, ...] = ()
+    active: float = 0.0
     asleep_s: float | None = None
     woke: bool = False
     io_bytes: int | None = None
     blocked_on: str | None = None
     children: tuple[ChildProcess, ...] = ()
     raised: RaisedException | None = None
+    printed: RaisedException | None = None
     ended: ScriptEnd | None = None
     waits: tuple[WaitSlice, ...] = ()
+    node: str = ""
+    node_silent_s: float = 0.0
     unseen: tuple[str, ...] = ()

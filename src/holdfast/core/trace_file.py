@@ -206,6 +206,7 @@ class TraceWriter:
         self._write_header(rank, world_size, local_rank, generation)
 
     def _write_header(self, rank: int, world_size: int, local_rank: int, generation: int) -> None:
+        self.world_size = world_size
         offset = time.time_ns() - time.monotonic_ns()
         pid = os.getpid()
         # The magic is written last: a file without it was never finished.

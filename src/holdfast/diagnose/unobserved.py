@@ -12,12 +12,15 @@ from msgspec.structs import replace
 
 from holdfast.causes.network.network_fabric_fault import NETWORK_FABRIC_FAULT
 from holdfast.causes.process.peer_lost import PEER_LOST
+from holdfast.causes.sync.collective_incomplete import COLLECTIVE_INCOMPLETE
 from holdfast.core.findings import Finding, Level, Subject, Verdict, make_finding
 from holdfast.core.rank_sets import describe_ranks
 from holdfast.core.rank_table import RankState
 from holdfast.watcher.rules import roots
 
 #: Confidence of a verdict that also fits a job that was killed as a whole.
+#: Causes of a call that all ranks entered.
+_ALL_INSIDE = frozenset({NETWORK_FABRIC_FAULT.name, COLLECTIVE_INCOMPLETE.name})
 _DOUBTFUL = 0.3
 _HOW = (
     "killed, crashed, exited with os._exit, or still running where the trace file was copied from"
@@ -45,7 +48,7 @@ def weigh_unobserved(
         text = f"how {who} ended: no end recorded in the trace files ({_HOW})"
         finding = _missing_end_finding(unknown, rows)
         return replace(verdict, root=finding, unseen=(*verdict.unseen, text))
-    if root.cause == NETWORK_FABRIC_FAULT.name and not stall_observed:
+    if root.cause in _ALL_INSIDE and not stall_observed:
         message = f"{root.message}; or all ranks were killed there"
         doubtful = replace(root, message=message, level=Level.UNKNOWN, confidence=_DOUBTFUL)
         return replace(verdict, root=doubtful)

@@ -92,7 +92,7 @@ def _wrap_groups(trace: TraceWriter, backend: RecorderBackend) -> None:
         for module in (c10d, dist):
             setattr(module, name, recorded)
 
-    wrap("init_process_group", lambda *_, **__: "init_process_group")
+    wrap("init_process_group", functools.partial(_record_world_size, trace))
     wrap("new_group", _group_creators)
     wrap("destroy_process_group", lambda *_, **__: "destroy_process_group")
 
@@ -116,6 +116,31 @@ def _with_default_timeout(make: Callable[..., Any]) -> Callable[..., Any]:
         return make(*bound.args, **bound.kwargs)
 
     return limited
+
+
+#: A larger world_size is not recorded.
+_MAX_WORLD_SIZE = 1 << 14
+
+
+def _record_world_size(
+    trace: TraceWriter,
+    backend: Any = None,  # noqa: ARG001 - torch's signature
+    init_method: Any = None,  # noqa: ARG001 - as above
+    timeout: Any = None,  # noqa: ARG001 - as above
+    world_size: Any = -1,
+    *_: Any,
+    **__: Any,
+) -> str:
+    """Return the pseudo group of ``init_process_group``.
+
+    If the script waits for more ranks than were started, record for which ones.
+    """
+    if not isinstance(world_size, int) or world_size <= 0:
+        world_size = settings.read_count("WORLD_SIZE")
+    if trace.world_size < world_size <= _MAX_WORLD_SIZE:
+        described = {"name": "init_process_group", "ranks": list(range(world_size))}
+        trace.note_json(TraceNote.MEMBERS, described | {"description": ""})
+    return "init_process_group"
 
 
 def _group_creators(

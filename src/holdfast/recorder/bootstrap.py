@@ -33,6 +33,8 @@ from holdfast.recorder import imported_modules
 PR_SET_PDEATHSIG = 1  # prctl(2): signal sent when the parent dies
 _USER_BUDGET = "24h"
 PR_SET_PTRACER = 0x59616D61  # prctl(2): a non-ancestor that may trace this process
+#: Characters kept of an exception's text: a wrapped traceback ends with the original exception.
+_TEXT_BEGIN, _TEXT_END = 2000, 4000
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -212,14 +214,28 @@ def _run_and_record_exit(trace: TraceWriter | None, run: Callable[[], None]) -> 
 def _record_exit(trace: TraceWriter | None, how: str, error: BaseException | None) -> None:
     if trace is None:
         return
-    location = _user_frame(error)
-    if error is not None and how == "exception":
+    raised = error
+    if isinstance(error, SystemExit):
+        raised = _handled_exception(error)
+    elif error is not None:
         for listener in recorder.raised_listeners.values():
             listener(error)
+    if raised is not None:
+        text = str(raised)
+        if len(text) > _TEXT_BEGIN + _TEXT_END:
+            text = f"{text[:_TEXT_BEGIN]}\n…\n{text[-_TEXT_END:]}"
         trace.note_json(
-            TraceNote.RAISED, {"type": type(error).__name__, "text": str(error)[:2000], **location}
+            TraceNote.RAISED, {"type": type(raised).__name__, "text": text, **_user_frame(raised)}
         )
-    trace.note_json(TraceNote.ENDED, {"how": how, "time": time.time(), **location})
+    trace.note_json(TraceNote.ENDED, {"how": how, "time": time.time(), **_user_frame(error)})
+
+
+def _handled_exception(stop: SystemExit) -> BaseException | None:
+    """Return the exception in whose handler the script called ``sys.exit`` with an error."""
+    handled: BaseException | None = stop if stop.code not in (None, 0) else None
+    while isinstance(handled, SystemExit):
+        handled = handled.__context__
+    return handled
 
 
 def _user_frame(error: BaseException | None) -> dict[str, object]:

@@ -17,7 +17,7 @@ from holdfast.report.timeline import Timeline, TimelineLane, TimelineSpan
 from holdfast.watcher import history_facts
 from holdfast.watcher.agent_messages import StartWatching
 from holdfast.watcher.node import JobSummary
-from holdfast.watcher.rules.stall import BUSY_CPU_SHARE
+from holdfast.watcher.rules.stall import is_busy
 from holdfast.watcher.run_folder import create_numbered_folder
 
 SPANS_PER_LANE = 64
@@ -126,7 +126,7 @@ def _describe_state(state: RankState) -> str:
     current = next((call.name for call in state.pending if call.certain), None)
     if current is not None:
         return f"in {current}"
-    return "computing" if (state.cpu_share or 0) >= BUSY_CPU_SHARE else "asleep"
+    return "computing" if is_busy(state) else "asleep"
 
 
 def _stack_lines(state: RankState) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ Each node reports a :class:`JobSummary` of its ranks; the leader combines them i
 from __future__ import annotations
 
 import base64
+import signal
 import time
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
@@ -19,14 +20,23 @@ from msgspec.structs import replace
 from holdfast.core import trace_file
 from holdfast.core.errors import TraceUnreadable
 from holdfast.core.findings import Fact, Finding, Unknown
-from holdfast.core.rank_table import ProcessGroupInfo, ProcessState, RankState, ThreadStack
+from holdfast.core.rank_table import (
+    ProcessGroupInfo,
+    ProcessState,
+    RaisedException,
+    RankState,
+    ThreadStack,
+)
 from holdfast.host.memory_kills import read_kill_counters, was_oom_killed
-from holdfast.host.processes import inspection, python_stacks
-from holdfast.host.processes.child_processes import ChildrenWatch
-from holdfast.host.processes.inspection import ProcessSample
+from holdfast.host.processes import child_processes, inspection, python_stacks
+from holdfast.host.processes.child_processes import ChildrenUsage, ChildrenWatch
+from holdfast.host.processes.inspection import Activity, ProcessSample
 from holdfast.watcher.flight_recorder import completion
 from holdfast.watcher.flight_recorder.dump_requests import DumpLocation, DumpRequests
+from holdfast.watcher.repeated_stacks import RepeatedStacks
+from holdfast.watcher.rules.stall import BUSY_CPU_SHARE, same_stack
 from holdfast.watcher.trace_reader import TraceReading, step_seconds
+from holdfast.watcher.tracebacks import read_exception, stderr_file
 from holdfast.watcher.wait_times import WaitTimes
 
 #: Recent calls per rank in a close observation, and in all ranks together: it bounds the leader's
@@ -37,6 +47,8 @@ STACK_LIMIT_S = 1.5
 #: The outermost frames of a worker: the script starts above them.
 BOOTSTRAP = "/holdfast/recorder/bootstrap.py"
 STEPS_EVERY_S = 5.0
+#: Steps from which the longest one is left out of the step time.
+MIN_STEPS = 8
 CHILDREN_EVERY_S = 1.0
 #: A child that exited earlier before the silence than this belongs to another epoch.
 CHILD_MARGIN_S = 5.0
@@ -100,7 +112,7 @@ class NodeSensor:
         """Store the exit codes that the agent collected; negative: ended by that signal."""
         for rank, code in codes.items():
             if rank in self._ranks:
-                self._ranks[rank].exit_code = code
+                self._ranks[rank].set_exit_code(code)
 
     def new_warnings(self) -> list[tuple[int, str, str]]:
         """Return the warnings of ranks since the last call: rank, topic, sentence."""
@@ -134,12 +146,13 @@ class NodeSensor:
         living = [rank for rank in self._ranks.values() if rank.exit_code is None]
         for rank in living:
             rank.processes.append(inspection.sample_process(rank.worker.pid))
+            rank.children_usage.append(child_processes.total_usage(rank.worker.pid))
         if stacks:
             self.request_dumps()
             stack_files = {rank.worker.pid: Path(f"{rank.worker.trace}.stacks") for rank in living}
             samples = _sample_stacks(stack_files)
             for rank in living:
-                rank.stacks.append(samples[rank.worker.pid])
+                rank.add_stack(samples[rank.worker.pid])
 
     def request_dumps(self) -> None:
         """Request dumps from living ranks where they help; a later observation reads them."""
@@ -185,9 +198,14 @@ class _RankSensor:
     def __init__(self, worker: WorkerProcess) -> None:
         self.worker = worker
         self.exit_code: int | None = None
+        self.exited = 0.0
         self.trace: TraceReading | None = None
         self.processes: deque[ProcessSample | Unknown] = deque(maxlen=2)
+        self.children_usage: deque[ChildrenUsage] = deque(maxlen=2)
         self.stacks: deque[ThreadStack | Unknown] = deque(maxlen=2)
+        self._active = 0.0
+        self._repeated = RepeatedStacks()
+        self._repeated_since = 0.0
         self._trace_error = "its trace file does not exist yet"
         self._children = ChildrenWatch(worker.pid)
         self._children_at = 0.0
@@ -198,14 +216,27 @@ class _RankSensor:
         self._dumps = DumpRequests(worker.pid, worker.dumps) if worker.dumps is not None else None
         self._begun_calls = 0
         self._warnings_returned = 0
+        self._stderr = stderr_file(worker.pid)
+        self._printed: RaisedException | None = None
 
     def _open(self) -> TraceReading | None:
         if self.trace is None and self.worker.trace.exists():
+            # A standby worker gets its stderr when it becomes a rank.
+            self._stderr = stderr_file(self.worker.pid) or self._stderr
             try:
                 self.trace = TraceReading(self.worker.trace)
             except TraceUnreadable as error:
                 self._trace_error = str(error)
         return self.trace
+
+    def set_exit_code(self, code: int) -> None:
+        """Store the exit code; after a failure, read the exception that the rank printed."""
+        if self.exit_code is None:
+            self.exited = time.time()
+            aborted = code == -signal.SIGABRT
+            if self._stderr is not None and (code > 0 or aborted):
+                self._printed = read_exception(self._stderr, aborted=aborted)
+        self.exit_code = code
 
     def groups(self) -> dict[str, ProcessGroupInfo]:
         """Return the process groups of this rank."""
@@ -236,6 +267,8 @@ class _RankSensor:
                 exit_code=self.exit_code,
                 started=self._started,
                 progress=self._started,
+                raised=self._printed,
+                exited=self.exited,
                 unseen=(self._trace_error,),
             )
         notes, step = trace.read_notes(), trace.step()
@@ -265,8 +298,9 @@ class _RankSensor:
             step_p99_s=self._step_p99(trace),
             groups=trace.progress(),
             pending=tuple(trace.pending()),
-            raised=notes.raised,
+            raised=notes.raised or self._printed,
             ended=notes.ended,
+            exited=self.exited,
         )
 
     def detailed_state(self, calls: int) -> RankState:
@@ -274,10 +308,13 @@ class _RankSensor:
         if self._dumps is not None:
             self._dumps.read()
         state = self._with_completion(self.state())
+        self._discard_old_samples(state.progress)
         stacks = [stack for stack in self.stacks if isinstance(stack, ThreadStack)]
         unseen = [stack.why for stack in list(self.stacks)[-1:] if isinstance(stack, Unknown)]
         samples = [sample for sample in self.processes if isinstance(sample, ProcessSample)]
         activity = inspection.compare_samples(*samples) if len(samples) == 2 else None
+        children_share = child_processes.cpu_share(*self.children_usage)
+        self._note_activity(activity, children_share)
         return replace(
             state,
             recent=tuple(self.trace.recent(calls)) if self.trace is not None else (),
@@ -286,9 +323,47 @@ class _RankSensor:
             children=self._children.sample(since=state.progress - CHILD_MARGIN_S),
             cpu_share=activity.cpu_share if activity else None,
             io_bytes=activity.io_bytes if activity else None,
+            runnable=len(samples) == 2 and all(sample.state == "R" for sample in samples),
+            children_cpu_share=children_share,
+            steady=self._repeated.steady_lines(),
+            active=self._active,
             blocked_on=samples[-1].blocked_on if samples else None,
             out_of_memory=self._is_out_of_memory(),
+            printed=self._read_stderr(),
         )
+
+    def _discard_old_samples(self, progress: float) -> None:
+        """Discard samples from before the rank advanced: they do not show where it is now."""
+        while self.stacks and _time_of(self.stacks[0], progress) < progress:
+            self.stacks.popleft()
+        while self.processes and _time_of(self.processes[0], progress) < progress:
+            self.processes.popleft()
+        if progress > self._repeated_since:
+            self._repeated_since = progress
+            self._repeated.clear()
+
+    def _read_stderr(self) -> RaisedException | None:
+        """Return the exception with which the stderr of a living rank ends."""
+        if self._stderr is None or self.exit_code is not None:
+            return None
+        return read_exception(self._stderr)
+
+    def _note_activity(self, activity: Activity | None, children_share: float | None) -> None:
+        """Remember when the rank last showed a sign of progress between two observations."""
+        stacks = [stack for stack in self.stacks if isinstance(stack, ThreadStack)]
+        if (
+            (activity is not None and (activity.io_bytes or 0) > 0)
+            or (activity is not None and (activity.cpu_share or 0.0) >= BUSY_CPU_SHARE)
+            or (children_share or 0.0) >= BUSY_CPU_SHARE
+            or (len(stacks) > 1 and not same_stack(*stacks))
+        ):
+            self._active = time.time()
+
+    def add_stack(self, stack: ThreadStack | Unknown) -> None:
+        """Store a stack sample."""
+        self.stacks.append(stack)
+        if isinstance(stack, ThreadStack):
+            self._repeated.add(stack)
 
     def request_dump(self) -> None:
         """Request a dump if the trace file holds collectives of unknown completion."""
@@ -347,8 +422,14 @@ class _RankSensor:
         if time.monotonic() - self._steps_at > STEPS_EVERY_S:
             self._steps_at = time.monotonic()
             durations = step_seconds(trace.table())
+            if len(durations) >= MIN_STEPS:  # the first step, or a checkpoint, is no usual one
+                durations = np.sort(durations)[:-1]
             self._p99 = float(np.percentile(durations, 99)) if len(durations) else None
         return self._p99
+
+
+def _time_of(sample: ThreadStack | ProcessSample | Unknown, progress: float) -> float:
+    return progress if isinstance(sample, Unknown) else sample.time
 
 
 def agree_on_groups(
@@ -394,7 +475,10 @@ def _mark_outdated(state: RankState, age_s: float) -> RankState:
     """Mark a rank of an unreachable node: its process state is unknown unless it had ended."""
     life = ProcessState.UNKNOWN if state.life == ProcessState.RUNNING else state.life
     return replace(
-        state, life=life, unseen=(*state.unseen, f"its node last reported {age_s:.0f} s ago")
+        state,
+        life=life,
+        node_silent_s=age_s,
+        unseen=(*state.unseen, f"its node last reported {age_s:.0f} s ago"),
     )
 
 
@@ -404,9 +488,10 @@ def combine_summaries(summaries: Sequence[JobSummary], now: float, max_age_s: fl
     groups: dict[str, ProcessGroupInfo] = {}
     for summary in summaries:
         age_s = now - summary.time
-        states += [
-            _mark_outdated(state, age_s) if age_s > max_age_s else state for state in summary.ranks
-        ]
+        ranks = summary.ranks
+        if len(summaries) > 1:
+            ranks = tuple(replace(state, node=summary.agent or "own") for state in ranks)
+        states += [_mark_outdated(state, age_s) if age_s > max_age_s else state for state in ranks]
         groups |= {
             name: group
             for name, group in summary.groups.items()

@@ -149,6 +149,8 @@ class NodeWatcher:
                 job, outcome.verdict, outcome.table, hang=True, silent_s=outcome.silent_s
             )
             self._write_rest_of_incident()
+        if time.time() - outcome.table.silent_since > self._learner.limits.stall_s:
+            return  # a rank that hangs is not slow
         slow = self._stragglers.judge(outcome.table)
         if slow is not None:
             table = self._whole_job(node.observe_closely(stacks=False))
@@ -280,7 +282,9 @@ def configured_limits() -> StallLimits:
 def fixed_limits() -> tuple[str, ...]:
     """Return the names of limits set by the user or a preset, which are not learned."""
     environ, names = settings.current_environment(), StallLimits.__dataclass_fields__
-    return tuple(name for name in names if environ.get(f"HOLDFAST_{name.upper()}"))
+    variables = {name: f"HOLDFAST_{name.upper()}" for name in names}
+    variables["act_after_s"] = "HOLDFAST_ACT_AFTER"
+    return tuple(name for name, variable in variables.items() if environ.get(variable))
 
 
 def main() -> None:

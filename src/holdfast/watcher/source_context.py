@@ -63,13 +63,15 @@ class EnclosingLoop(msgspec.Struct, frozen=True):
     """A loop around the line.
 
     ``swallows`` is the line in its body that lets it continue after an exception: an ``except``
-    that neither raises nor ends the process, or a ``with suppress(...)``.
+    that neither raises nor ends the process, or a ``with suppress(...)``. ``exits`` are the lines
+    of the ``break`` and ``return`` statements that leave it.
     """
 
     first: int
     last: int
     header: str
     swallows: int | None
+    exits: tuple[int, ...] = ()
 
 
 class SourceContext(msgspec.Struct, frozen=True):
@@ -212,7 +214,8 @@ class _ParsedFile:
     def _loop(self, statement: ast.For | ast.AsyncFor | ast.While) -> EnclosingLoop:
         swallows = next((node.lineno for node in _walk(statement.body) if _swallows(node)), None)
         header = self._lines[statement.lineno - 1].strip()
-        return EnclosingLoop(statement.lineno, last_line(statement), header, swallows)
+        exits = tuple(sorted(_exits(statement.body, inner=False)))
+        return EnclosingLoop(statement.lineno, last_line(statement), header, swallows, exits)
 
     def _callers(self, function: str) -> tuple[SourceLine, ...]:
         lines = self._calls.get(function, set())
@@ -237,6 +240,18 @@ def _walk(block: Sequence[ast.AST]) -> Iterator[ast.expr | ast.stmt | ast.Except
             yield node
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
             yield from _walk(list(ast.iter_child_nodes(node)))
+
+
+def _exits(block: Sequence[ast.AST], *, inner: bool) -> Iterator[int]:
+    """Yield the lines at which a loop is left; ``inner``: the block is in a loop inside of it."""
+    for node in block:
+        if isinstance(node, ast.Return) or (isinstance(node, ast.Break) and not inner):
+            yield node.lineno
+        elif not isinstance(
+            node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+        ):
+            is_loop = isinstance(node, _LOOPS)
+            yield from _exits(list(ast.iter_child_nodes(node)), inner=inner or is_loop)
 
 
 def _swallows(node: ast.AST) -> bool:

@@ -35,6 +35,8 @@ RETRY_S = 2.0
 SOURCE_LIMIT_S = 1.5
 #: Silence after which one line reports why there is no verdict yet.
 NOTE_AFTER_S = 30.0
+#: An extension that is longer has no end.
+LONG_S = 1e6
 #: Calls per rank whose source is read, and source lines in all.
 MAX_CALLS = 64
 MAX_LINES = 256
@@ -233,9 +235,10 @@ class StallDetector:
         if silent_s <= NOTE_AFTER_S or self._note_sent:
             return DetectorOutcome(table)
         self._note_sent = True
+        until = f" until {extension.until_s:.0f} s" if extension.until_s < LONG_S else ""
         note = (
-            f"silent for {silent_s:.0f} s: {verdict.root.message}; not reported as a hang because "
-            f"{extension.why}"
+            f"silent for {silent_s:.0f} s: {verdict.root.message}; not reported as a hang{until} "
+            f"because {extension.why}"
         )
         return DetectorOutcome(table, note=note)
 
@@ -302,6 +305,7 @@ def _source_contexts(ranks: Sequence[RankState]) -> dict[SourceLine, SourceConte
     """Read the source around the pending and newest calls of ranks, and around their callers."""
     calls = [call for state in ranks for call in (*state.pending, *state.recent[-MAX_CALLS:])]
     level = {line for call in calls for line in (call.site, call.caller) if line is not None}
+    level |= {line for state in ranks for line in state.steady}
     contexts: dict[SourceLine, SourceContext] = {}
     for _ in range(MAX_CALLER_LEVELS + 1):
         lines = sorted(level - contexts.keys(), key=str)[:MAX_LINES]

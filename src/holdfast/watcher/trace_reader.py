@@ -28,6 +28,7 @@ from holdfast.core.rank_table import (
     StepProblem,
 )
 from holdfast.core.trace_file import HEADER, RECORD_BYTES, STEP_SLOT, TraceNote
+from holdfast.watcher.tracebacks import original_exception
 
 RECORD_DTYPE = np.dtype(
     [
@@ -387,8 +388,8 @@ def _store(notes: TraceNotes, kind: str, data: Any) -> None:
         case TraceNote.FACTS:
             notes.facts.extend(fact for fact in data if isinstance(fact, dict))
         case TraceNote.RAISED:
-            line = _source_line(data)
-            notes.raised = RaisedException(str(data["type"]), str(data["text"]), line)
+            raised = RaisedException(str(data["type"]), str(data["text"]), _source_line(data))
+            notes.raised = original_exception(raised)
         case TraceNote.ENDED:
             notes.ended = ScriptEnd(str(data["how"]), _source_line(data), float(data["time"]))
         case TraceNote.TROUBLE:

@@ -187,3 +187,41 @@ def test_processes_of_one_tick_are_ordered_by_id(tmp_path, started, order):
     (tmp_path / "sys" / "kernel").mkdir(parents=True)
     (tmp_path / "sys" / "kernel" / "pid_max").write_text("32768\n")
     assert ProcessTable(tmp_path).in_order_of_starts(started) == order
+
+
+#: A script that starts a copy of itself for local rank 1, as Lightning does; it maps a libtorch.
+STARTS_A_COPY = """
+import mmap, os, subprocess, sys
+folder, waits = sys.argv[1], "import sys; print(flush=True); sys.stdin.read()"
+with open(f"{folder}/libtorch_fake.so", "w+b") as file:
+    file.write(b"0")
+    file.flush()
+    mapped = mmap.mmap(file.fileno(), 0)
+named = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "41299", "NODE_RANK": "1", "LOCAL_RANK": "1"}
+copy = subprocess.Popen([sys.executable, "-c", waits, "lightning-train.py"], stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE, env=os.environ | named | {"WORLD_SIZE": "4"})
+copy.stdout.readline()
+print(copy.pid, flush=True)
+sys.stdin.read()
+copy.stdin.close()
+copy.wait()
+"""
+
+
+def test_a_script_that_starts_its_other_ranks_is_rank_0_of_its_node(tmp_path):
+    kept = {
+        name: text
+        for name, text in os.environ.items()
+        if name not in {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"}
+    }
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTS_A_COPY, str(tmp_path), "lightning-train.py"],
+        env=kept,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as script:
+        copy = int(script.stdout.readline())
+        (job,) = jobs.find_jobs(JobSearch(pids=(script.pid,)))
+    assert [(rank.rank, rank.pid) for rank in job.ranks] == [(2, script.pid), (3, copy)]
+    assert (job.world_size, job.port, job.local_size) == (4, "41299", 2)
+    assert job.script == "lightning-train.py"

@@ -138,7 +138,9 @@ def test_dead_dataloader_worker_is_root():
 
 
 def test_all_ranks_in_one_collective_suggest_the_network_with_low_confidence():
-    root = judge(*(row(rank, in_call()) for rank in range(4))).root
+    rows = [row(rank, in_call()) for rank in range(4)]
+    assert judge(*rows).root.cause == "collective-incomplete"  # one host
+    root = judge(*(replace(each, host=f"host{each.rank}") for each in rows)).root
     assert root.cause == "network-fabric-fault"
     assert root.confidence <= 0.4
 

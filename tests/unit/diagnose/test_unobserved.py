@@ -77,7 +77,7 @@ def test_no_recorded_end_at_all_is_unseen():
 def test_ranks_stuck_in_one_call_may_all_be_killed_unless_the_stall_was_observed(observed):
     rows = [row(rank, *history(30), call(31), life=ProcessState.UNKNOWN) for rank in range(3)]
     verdict = judge(*rows)
-    assert verdict.root.cause == "network-fabric-fault"
+    assert verdict.root.cause == "collective-incomplete"
     weighed = unobserved.weigh_unobserved(verdict, rows, stall_observed=observed)
     assert weighed.root.level == (Level.ERROR if observed else Level.UNKNOWN)
 

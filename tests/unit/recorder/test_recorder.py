@@ -13,7 +13,7 @@ import pytest
 from holdfast import recorder
 from holdfast.core import native_extension
 from holdfast.recorder import bootstrap, build, parse_duration
-from holdfast.watcher.trace_reader import TraceReading
+from holdfast.watcher.trace_reader import TraceNotes, TraceReading
 from tests.ports import free_port
 
 SCRIPT = Path(__file__).parent / "record_everything.py"
@@ -171,26 +171,54 @@ def test_without_a_trace_the_script_runs_unrecorded(tmp_path: Path) -> None:
     assert done.stdout == f"__main__ ['{script}', '--flag', 'x'] {script}\n"
 
 
-def test_a_traceback_shows_only_the_script(tmp_path: Path) -> None:
-    script = tmp_path / "broken.py"
-    script.write_text("def step():\n    raise ValueError('bad batch')\n\nstep()\n")
+def run_script(folder: Path, text: str) -> tuple[subprocess.CompletedProcess[str], TraceNotes]:
+    """Run a script as the only rank of a job; return the process and its notes."""
+    script = folder / "script.py"
+    script.write_text(text)
     environment = os.environ | {
         "RANK": "0",
         "LOCAL_RANK": "0",
         "WORLD_SIZE": "1",
         "TORCHELASTIC_RESTART_COUNT": "0",
-        "HOLDFAST_TRACE": str(tmp_path / "rank0.trace"),
+        "HOLDFAST_TRACE": str(folder / "rank0.trace"),
     }
     command = [sys.executable, "-m", "holdfast.recorder.bootstrap", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    return done, TraceReading(folder / "rank0.trace").read_notes()
+
+
+def test_a_traceback_shows_only_the_script(tmp_path: Path) -> None:
+    done, notes = run_script(tmp_path, "def step():\n    raise ValueError('bad batch')\n\nstep()\n")
     assert done.returncode == 1
     assert "bootstrap" not in done.stderr
     assert "runpy" not in done.stderr
-    notes = TraceReading(tmp_path / "rank0.trace").read_notes()
     assert notes.raised is not None
     assert (notes.raised.type, notes.raised.text) == ("ValueError", "bad batch")
     assert notes.raised.place is not None
     assert (notes.raised.place.line, notes.raised.place.function) == (2, "step")
+
+
+@pytest.mark.parametrize("status", [1, 0])
+def test_the_exception_in_whose_handler_a_script_exits_is_recorded(
+    status: int, tmp_path: Path
+) -> None:
+    text = f"import sys\ntry:\n    int('x')\nexcept ValueError as error:\n    sys.exit({status})\n"
+    done, notes = run_script(tmp_path, text)
+    assert done.returncode == status
+    assert notes.ended is not None
+    assert notes.ended.place is not None
+    assert (notes.ended.how, notes.ended.place.line) == ("sys.exit", 5)
+    assert (notes.raised is not None) is (status == 1)
+    if notes.raised is not None and notes.raised.place is not None:
+        assert (notes.raised.type, notes.raised.place.line) == ("ValueError", 3)
+
+
+def test_the_end_of_a_long_message_is_recorded(tmp_path: Path) -> None:
+    _, notes = run_script(tmp_path, "raise ValueError('a' + 'x' * 9000 + 'b')")
+    assert notes.raised is not None
+    assert notes.raised.text.startswith("a")
+    assert notes.raised.text.endswith("b")
+    assert len(notes.raised.text) < 7000
 
 
 def test_spawned_children_find_the_script(tmp_path: Path) -> None:

@@ -306,7 +306,7 @@ def test_all_ranks_in_one_nccl_call_get_a_verdict(
         for summary in (first, second)
     ]
     assert verdicts[1] is not None
-    assert verdicts[1].cause == "network-fabric-fault"
+    assert verdicts[1].cause == "collective-incomplete"
     assert "all_reduce #31" in verdicts[1].message
     assert verdicts[1].subject.rank is None
-    assert verdicts[0] is None or verdicts[0].cause != "network-fabric-fault"
+    assert verdicts[0] is None or verdicts[0].cause != "collective-incomplete"

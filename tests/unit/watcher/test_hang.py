@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core.findings import Verdict
 from holdfast.core.rank_table import (
@@ -16,7 +17,7 @@ from holdfast.core.rank_table import (
     SourceLine,
     ThreadStack,
 )
-from holdfast.watcher.rules import hang
+from holdfast.watcher.rules import hang, stall
 from holdfast.watcher.source_context import EnclosingLoop, Guard, SourceContext
 from tests.unit.watcher.rank_tables import EVAL, LOADER, TRAIN, call, history, row, world
 
@@ -164,7 +165,8 @@ def test_a_rank_asleep_with_the_gil_held_is_named() -> None:
     ],
 )
 def test_a_rank_that_held_the_gil_briefly_or_works_is_not_named_for_it(state: RankState) -> None:
-    assert root_of(judge([*waiting(0, 1, 3), state]))[:2] == ("rank-missing-collective", 2)
+    cause = "rank-missing-collective" if state.cpu_share == 0.0 else "computing-long"
+    assert root_of(judge([*waiting(0, 1, 3), state]))[:2] == (cause, 2)
 
 
 @pytest.mark.parametrize("others", [call(31), call(32)], ids=["still inside", "in the next one"])
@@ -337,13 +339,23 @@ def test_a_rank_missing_at_the_rendezvous_is_named() -> None:
     assert root_of(judge([*entered, row(2, at=LOADER)]))[:2] == ("store-wait", 2)
 
 
-def test_a_call_that_all_ranks_entered_points_to_the_network() -> None:
-    assert root_of(judge(waiting(0, 1, 2, 3)))[0] == "network-fabric-fault"
+def on_two_hosts(*ranks: RankState) -> list[RankState]:
+    """Return the ranks with every second one on another host."""
+    return [replace(state, host="ab"[state.rank % 2]) for state in ranks]
+
+
+def test_a_call_that_all_ranks_entered_points_to_the_network_between_hosts_only() -> None:
+    assert root_of(judge(on_two_hosts(*waiting(0, 1, 2, 3))))[0] == "network-fabric-fault"
+    nodes = [replace(state, node=str(state.rank % 2)) for state in waiting(0, 1, 2, 3)]
+    assert root_of(judge(nodes))[0] == "network-fabric-fault"  # containers of one name
+    verdict = judge(waiting(0, 1, 2, 3))
+    assert root_of(verdict) == ("collective-incomplete", None, TRAIN.line)
+    assert "network-fabric-fault" in {entry.cause for entry in verdict.ruled_out}
 
 
 def test_ranks_still_inside_a_completed_call_point_to_the_network() -> None:
     rows = [*waiting(0, 2), row(1, *history(31)), row(3, *history(31))]
-    root = judge(rows).root
+    root = judge(on_two_hosts(*rows)).root
     assert root is not None
     assert root.cause == "network-fabric-fault"
     assert "ranks 0,2 are still in all_reduce #31" in root.message
@@ -393,3 +405,167 @@ def test_an_unobserved_rank_is_named() -> None:
     assert verdict.root is not None
     assert verdict.root.subject.rank == 2
     assert verdict.root.confidence <= 0.5
+
+
+def test_a_world_size_beyond_the_started_ranks_is_named_at_its_line() -> None:
+    init = "init_process_group"
+    groups = world(2) | {init: ProcessGroupInfo(init, (0, 1, 2))}
+    verdict = judge(
+        [row(rank, call(1, init, group=init, site=EVAL)) for rank in (0, 1)], groups=groups
+    )
+    assert root_of(verdict) == ("launch-arguments-differ", 0, EVAL.line)
+    assert verdict.root is not None
+    assert "with world_size=3 at train.py:77, but the job has 2 ranks" in verdict.root.message
+    assert verdict.suspects == ()
+
+
+def test_a_size_error_of_the_backend_names_the_sizes() -> None:
+    """gloo: all_gather of 31 against 30 elements, which may differ on other backends."""
+    error = RaisedException("RuntimeError", "op.preamble.length <= op.nbytes. 124 vs 120", TRAIN)
+    dead = {"life": ProcessState.DEAD, "exit_code": 1}
+    calls = [
+        replace(call(31, "all_gather", elements=30 + (rank == 2)), failed=True) for rank in range(4)
+    ]
+    rows = [
+        row(rank, *history(30), each, **dead, raised=error if rank == 0 else None)
+        for rank, each in enumerate(calls)
+    ]
+    verdict = judge(rows)
+    assert root_of(verdict) == ("mismatched-shape", 2, TRAIN.line)
+    assert verdict.root is not None
+    assert "31 elements [31] where the others send 30 elements [30]" in verdict.root.message
+    assert any("124 vs 120" in fact.text for fact in verdict.root.evidence)
+
+
+def test_an_exit_in_the_handler_of_a_lost_connection_is_no_root() -> None:
+    """SIGKILL on one host; a rank on another host exits with status 3 after its call failed."""
+    killed = row(3, *history(30), life=ProcessState.DEAD, exit_code=-9, exited=100.4)
+    failed = replace(call(31), failed=True, completed=31.4)
+    exited = row(0, *history(30), failed, life=ProcessState.DEAD, exit_code=3, exited=100.1)
+    assert root_of(judge([exited, *waiting(1, 2), killed]))[:2] == ("rank-killed", 3)
+
+
+def test_a_signal_precedes_an_exit_at_about_the_same_time() -> None:
+    killed = row(3, *history(30), life=ProcessState.DEAD, exit_code=-9, exited=101.0)
+    exited = row(0, *history(30), life=ProcessState.DEAD, exit_code=3, exited=100.0)
+    assert root_of(judge([exited, *waiting(1, 2), killed]))[:2] == ("rank-killed", 3)
+    later = replace(killed, exited=110.0)
+    assert root_of(judge([exited, *waiting(1, 2), later]))[:2] == ("exit-nonzero", 0)
+
+
+def test_exceptions_with_other_texts_are_quoted_separately() -> None:
+    rows = [
+        row(
+            rank,
+            *history(30),
+            life=ProcessState.DEAD,
+            exit_code=1,
+            raised=RaisedException("KeyError", f"'{key}'", EVAL),
+        )
+        for rank, key in enumerate(("a", "b"))
+    ]
+    root = judge(rows).root
+    assert root is not None
+    assert (
+        "KeyError: 'a' at train.py:77 (rank 0); KeyError: 'b' at train.py:77 (rank 1)"
+        in root.message
+    )
+    assert [fact.text for fact in root.evidence] == ["KeyError: 'a'", "KeyError: 'b'"]
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("[Errno 28] No space left on device", "checkpoint-folder-unusable"),
+        (
+            "[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0",
+            "checkpoint-folder-unusable",
+        ),
+        ("The server socket has failed to listen: EADDRINUSE", "port-in-use"),
+        ("bad value", "python-exception-on-one-rank"),
+    ],
+)
+def test_the_message_of_an_exception_may_state_its_cause(text: str, cause: str) -> None:
+    state = row(
+        2,
+        *history(30),
+        life=ProcessState.DEAD,
+        exit_code=1,
+        raised=RaisedException("RuntimeError", text, EVAL),
+    )
+    assert root_of(judge([*waiting(0, 1, 3), state])) == (cause, 2, EVAL.line)
+
+
+def test_a_receive_from_the_wrong_rank_is_named_and_not_the_cycle() -> None:
+    """Rank 3 receives from rank 1; rank 2 sends to rank 3, and rank 1 to rank 2."""
+    rows = [
+        row(0, call(1, "send", peer=1, site=TRAIN)),
+        row(1, call(1, "send", peer=2, done=True), call(2, "send", peer=2, site=TRAIN)),
+        row(2, call(1, "send", peer=3, site=TRAIN)),
+        row(3, call(1, "recv", peer=1, site=EVAL)),
+    ]
+    verdict = judge(rows)
+    assert root_of(verdict) == ("p2p-without-partner", 3, EVAL.line)
+    assert verdict.root is not None
+    assert "the peer should be rank 2" in verdict.root.message
+
+
+def test_a_node_that_stopped_reporting_is_named_with_its_host() -> None:
+    lost = {"life": ProcessState.UNKNOWN, "host": "b", "node_silent_s": 9.5}
+    verdict = judge([*waiting(0, 1), row(2, *history(30), **lost), row(3, *history(31), **lost)])
+    assert root_of(verdict)[:2] == ("peer-lost", 2)
+    assert verdict.root is not None
+    assert verdict.root.subject.host == "b"
+    assert (
+        "host b stopped reporting 10 s ago, with all of its ranks (ranks 2-3)"
+        in verdict.root.message
+    )
+    ranks = [row(2, *history(30), **lost)]
+    assert stall.act_after_s("peer-lost", ranks, stall.StallLimits()) == 0.0
+    assert stall.act_after_s("peer-lost", [row(2)], stall.StallLimits()) == 60.0
+
+
+def test_a_crash_is_the_root_even_if_another_node_stopped_reporting() -> None:
+    lost = row(1, *history(30), life=ProcessState.UNKNOWN, host="b", node_silent_s=20.0)
+    raised = RaisedException("ValueError", "bad", EVAL)
+    dead = row(0, *history(30), life=ProcessState.DEAD, exit_code=1, raised=raised)
+    assert root_of(judge([dead, lost]))[:2] == ("python-exception-on-one-rank", 0)
+
+
+def test_a_rank_that_loads_its_own_data_does_not_wait_for_workers() -> None:
+    loader = "/env/torch/utils/data/dataloader.py"
+    stack = ThreadStack((LOADER, SourceLine(loader, 790, "_next_data"), TRAIN))
+    state = row(2, *history(30), stacks=(stack, stack), cpu_share=1.0)
+    assert root_of(judge([*waiting(0, 1, 3), state])) == ("computing-long", 2, LOADER.line)
+
+
+def test_an_endless_loop_is_named_where_it_calls() -> None:
+    inner = SourceLine("/job/train.py", 23, "rollout")
+    state = row(2, *history(30), at=inner, cpu_share=1.0, steady=(EVAL, inner))
+    rows = [*waiting(0, 1, 3), state]
+    loop = EnclosingLoop(76, 80, "while True:", None)
+    source = {EVAL: SourceContext("evaluate", 70, "", loops=(loop,))}
+    assert root_of(judge(rows, source=source)) == ("computing-long", 2, EVAL.line)
+    assert root_of(judge(rows)) == ("computing-long", 2, inner.line)
+
+
+def test_a_rank_that_waits_for_a_processor_computes() -> None:
+    state = row(2, *history(30), at=LOADER, cpu_share=0.1, runnable=True)
+    assert root_of(judge([*waiting(0, 1, 3), state]))[:2] == ("computing-long", 2)
+
+
+def test_a_port_in_use_is_no_lost_connection() -> None:
+    error = RaisedException("DistNetworkError", "failed to listen, name: EADDRINUSE", EVAL)
+    dead = row(0, *history(30), life=ProcessState.DEAD, exit_code=1, raised=error)
+    assert root_of(judge([dead, *waiting(1, 2, 3)])) == ("port-in-use", 0, EVAL.line)
+
+
+def test_the_exception_of_a_thread_is_quoted_for_the_rank_that_waits_for_it() -> None:
+    printed = RaisedException("IndexError", "list index out of range", EVAL, "stderr.log")
+    state = row(2, *history(30), at=LOADER, printed=printed)
+    root = judge([*waiting(0, 1, 3), state]).root
+    assert root is not None
+    assert (root.cause, root.subject.line) == ("rank-missing-collective", LOADER.line)
+    assert root.message.endswith(
+        "; its stderr ends with IndexError: list index out of range at train.py:77 in evaluate()"
+    )

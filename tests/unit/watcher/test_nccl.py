@@ -30,10 +30,10 @@ def judged(*ranks: RankState) -> Verdict:
     return hang.judge_hang(ranks, world(len(ranks)), world_size=len(ranks))
 
 
-def test_an_incomplete_call_of_all_ranks_points_to_the_network() -> None:
+def test_an_incomplete_call_of_all_ranks_is_reported() -> None:
     verdict = judged(*(row(rank, *history(30), *queued(31, 31)) for rank in range(4)))
     assert verdict.root is not None
-    assert (verdict.root.cause, verdict.root.subject.rank) == ("network-fabric-fault", None)
+    assert (verdict.root.cause, verdict.root.subject.rank) == ("collective-incomplete", None)
     assert "all_reduce #31" in verdict.root.message
 
 
@@ -48,7 +48,7 @@ def test_a_dump_of_one_rank_is_enough() -> None:
     ranks = [row(rank, *history(30), *uncertain(call(31))) for rank in range(3)]
     verdict = judged(*ranks, row(3, *history(30), *queued(31, 31)))
     assert verdict.root is not None
-    assert verdict.root.cause == "network-fabric-fault"
+    assert verdict.root.cause == "collective-incomplete"
 
 
 def test_a_host_that_ran_ahead_is_no_root_and_waits_for_no_rank() -> None:
@@ -63,7 +63,7 @@ def test_a_host_that_ran_ahead_is_no_root_and_waits_for_no_rank() -> None:
     ]
     verdict = judged(*ranks)
     assert verdict.root is not None
-    assert (verdict.root.cause, verdict.root.subject.rank) == ("network-fabric-fault", None)
+    assert (verdict.root.cause, verdict.root.subject.rank) == ("collective-incomplete", None)
     assert "#31" in verdict.root.message
 
 
@@ -92,4 +92,4 @@ def test_a_divergence_is_found_where_the_device_waits() -> None:
 def test_completed_calls_do_not_point_to_the_network() -> None:
     """If no call is in flight, no rank waits, and blocked ranks are named separately."""
     verdict = judged(*(row(rank, *history(31), at=LOADER) for rank in range(2)))
-    assert verdict.root is None or verdict.root.cause != "network-fabric-fault"
+    assert verdict.root is None or verdict.root.cause != "collective-incomplete"

@@ -20,9 +20,9 @@ def test_ranks_of_an_unreachable_node_have_an_unknown_state(life, known):
     here = JobSummary((RankState(rank=0, life=ProcessState.RUNNING),), {}, 2, 1.0, 20.0)
     there = JobSummary((RankState(rank=1, life=life),), {}, 2, 1.0, 11.0)
     states = combine_summaries([there, here], 20.0, 5.0).ranks
-    assert [(state.rank, state.life, state.unseen) for state in states] == [
-        (0, ProcessState.RUNNING, ()),
-        (1, known, ("its node last reported 9 s ago",)),
+    assert [(state.rank, state.life, state.unseen, state.node_silent_s) for state in states] == [
+        (0, ProcessState.RUNNING, (), 0.0),
+        (1, known, ("its node last reported 9 s ago",), 9.0),
     ]
     assert [state.life for state in combine_summaries([here, there], 14.0, 5.0).ranks] == [
         ProcessState.RUNNING,

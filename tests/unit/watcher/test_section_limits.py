@@ -24,7 +24,8 @@ def state(rank=0, **other):
         ([state(step=3, phase="checkpoint"), state(1, step=3)], "checkpoint"),
         ([state(step=3, phase="my own")], None),
         ([state(step=3, stacks=(SAVES,))], "checkpoint"),
-        ([state(step=3, cpu_share=0.9)], None),
+        ([state(step=3, cpu_share=0.9)], "computing"),
+        ([state(cpu_share=0.9)], None),
     ],
 )
 def test_the_section_of_a_silent_job(ranks, name):
@@ -43,6 +44,16 @@ def test_a_long_silence_raises_the_limit():
         == 500.0
     )
     assert learned_limits(StallLimits(), {"step": SectionSilence(8.0, 1)}).stall_s == 16.0
+
+
+def test_pauses_that_ended_raise_the_patience():
+    learned = learned_limits(StallLimits(), {"step": SectionSilence(50.0, 1)})
+    assert (learned.act_after_s, learned.busy_patience_s) == (150.0, 750.0)
+    assert learned_limits(StallLimits(), {"step": SectionSilence(9.0, 1)}).act_after_s == 60.0
+    fixed = learned_limits(StallLimits(), {"step": SectionSilence(50.0, 1)}, ("act_after_s",))
+    assert fixed.act_after_s == 60.0
+    busy = learned_limits(StallLimits(), {"computing": SectionSilence(200.0, 1)})
+    assert busy.busy_patience_s == 600.0
 
 
 def test_repeated_short_checkpoints_lower_the_limit():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from holdfast.core.rank_table import ProcessState, SourceLine, ThreadStack
@@ -84,6 +86,46 @@ def test_a_rank_that_computes_or_moves_data_is_not_stuck() -> None:
     assert "moves data" in stall.extension(row(0, at=TRAIN, io_bytes=10_000_000), LIMITS).why  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    "frame",
+    [
+        SourceLine("/usr/lib/python3.11/subprocess.py", 1, "wait"),
+        SourceLine("/usr/lib/python3.11/http/client.py", 286, "_read_status"),
+    ],
+)
+def test_a_wait_for_the_outside_gets_the_patience_from_its_last_byte(frame: SourceLine) -> None:
+    stacks = (ThreadStack((frame, TRAIN)),) * 2
+    idle = stall.extension(row(0, stacks=stacks, progress=100.0), LIMITS)
+    assert idle is not None
+    assert idle.until_s == LIMITS.act_after_s
+    moved = stall.extension(row(0, stacks=stacks, progress=100.0, active=150.0), LIMITS)
+    assert moved is not None
+    assert moved.until_s == 50.0 + LIMITS.act_after_s
+
+
+def test_a_rank_that_computes_gets_five_times_the_patience() -> None:
+    limits = StallLimits(act_after_s=8.0)
+    busy = row(0, at=TRAIN, cpu_share=1.0)
+    assert stall.extension(busy, limits).until_s == 40.0  # type: ignore[union-attr]
+    longer = replace(limits, busy_s=90.0)
+    assert stall.extension(busy, longer).until_s == 90.0  # type: ignore[union-attr]
+    alone = stall.extension(busy, limits, is_awaited=False)
+    assert alone is not None
+    assert alone.until_s == float("inf")  # no other rank loses time
+
+
+def test_a_rank_that_prepares_data_before_its_first_step_gets_half_an_hour() -> None:
+    early = row(0, at=TRAIN, cpu_share=1.0, step=None, step_p99_s=None)
+    assert stall.extension(early, LIMITS).until_s == LIMITS.alone_s  # type: ignore[union-attr]
+    trained = row(0, *history(30), at=TRAIN, step=None, step_p99_s=None)
+    assert not stall.is_before_first_step(trained)
+
+
+def test_busy_children_are_activity() -> None:
+    state = row(0, at=TRAIN, children_cpu_share=0.9)
+    assert "child processes compute" in stall.extension(state, LIMITS).why  # type: ignore[union-attr]
+
+
 def test_a_stack_that_changes_is_not_stuck() -> None:
     stacks = (ThreadStack((TRAIN,)), ThreadStack((LOADER,)))
     assert "changes" in stall.extension(row(0, stacks=stacks), LIMITS).why  # type: ignore[union-attr]
@@ -101,7 +143,6 @@ def test_a_stack_that_changes_is_not_stuck() -> None:
         (SourceLine("/env/torch/_inductor/compile_fx.py", 1, "compile"), LIMITS.compile_s),
         (SourceLine("/job/train.py", 1, "evaluate"), LIMITS.evaluation_s),
         (SourceLine("/job/train.py", 1, "run_validation_epoch"), LIMITS.evaluation_s),
-        (SourceLine("/usr/lib/python3.11/subprocess.py", 1, "wait"), LIMITS.checkpoint_s),
     ],
 )
 def test_the_stack_shows_the_phase(frame: SourceLine, limit: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core.rank_table import ProcessState, RankState, WaitSlice
 from holdfast.watcher.rules import straggler
@@ -94,3 +95,40 @@ def test_no_rank_is_named(table: list[RankState]) -> None:
 
 def test_jobs_with_missing_ranks_are_not_compared() -> None:
     assert straggler.judge(ranks(0.6, 0.02), 3) is None
+
+
+def test_one_long_action_is_no_slow_rank() -> None:
+    """80 s of validation on rank 0: calls before it, none in it."""
+
+    def stalled(*waits: float) -> list[RankState]:
+        table = ranks(*waits)
+        return [
+            replace(
+                state,
+                waits=tuple(
+                    replace(each, waited=0.05, calls=200) if at < 3 else replace(each, calls=0)
+                    for at, each in enumerate(state.waits)
+                ),
+            )
+            for state in table
+        ]
+
+    assert named(stalled(0.0, 1.0, 1.0)) is None
+
+
+def test_a_rank_whose_steps_are_longer_than_a_slice_is_named() -> None:
+    table = [
+        replace(
+            state,
+            waits=tuple(replace(each, calls=2 * (at % 2)) for at, each in enumerate(state.waits)),
+        )
+        for state in ranks(0.6, 0.02, 0.55, calls=4)
+    ]
+    assert named(table) == 1
+
+
+def test_a_straggler_on_the_only_host_does_not_cost_the_host() -> None:
+    verdict = straggler.judge(ranks(0.6, 0.02, 0.55, hosts="aaa"), 3)
+    assert verdict is not None
+    assert verdict.root is not None
+    assert not any("pool" in remedy.text for remedy in verdict.root.remedies)

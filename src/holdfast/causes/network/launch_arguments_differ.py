@@ -8,22 +8,30 @@ from holdfast.core.findings import Cause
 LAUNCH_ARGUMENTS_DIFFER = Cause(
     code="NET012",
     name="launch-arguments-differ",
-    summary="The hosts of one job were started with contradicting arguments.",
+    summary="The hosts of one job were started with contradicting arguments, or the script expects "
+    "another number of ranks than were started.",
     what_happens="Each host receives the number of nodes, its node rank and the endpoint. If two "
-    "have the same node rank, or the numbers of nodes differ, the rendezvous waits for a node that "
-    "never joins, or uses the first host's number and continues with fewer nodes than intended.",
+    "have the same node rank, or the numbers of nodes differ, the rendezvous waits for a node "
+    "that never joins, or uses the first host's number and continues with fewer nodes than "
+    "intended. A script that passes a larger `world_size` to init_process_group than the job has "
+    "ranks waits there for the addresses of ranks that no launcher starts.",
     shows_before="`holdfast check` with several hosts compares them. A script was edited on one "
     "host, or a node rank is written in a file that all hosts share.",
     shows_during="All hosts wait, or the job runs with fewer ranks (torchrun's static rendezvous "
     "prints nothing).",
     shows_after="`wait timeout … keys: /default_pg/0//cpu//0/2`, or `keys: "
     "/none/torchelastic/role_info/1`; or the results of a smaller job than intended.",
-    known_misses="Arguments of the training script itself are not compared.",
+    known_misses="Of the script, only the world size is compared, under `holdfast run`. A smaller "
+    "one is not reported: some scripts form several jobs on purpose.",
     remedies=(
         disruptive(
             "Let one launcher start all hosts, so that the numbers are defined in one place.",
             "srun --nodes N --ntasks-per-node 1 holdfast run --nnodes N --rdzv-endpoint "
             "MASTER_HOST:MASTER_PORT SCRIPT",
+        ),
+        by_hand(
+            "In the script, call `dist.init_process_group(backend)` without rank and world_size: "
+            "the launcher sets both in the environment."
         ),
         by_hand(
             "Start every host with the same command; only --node-rank may differ, from 0 to N - 1."

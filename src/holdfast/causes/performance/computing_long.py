@@ -15,12 +15,15 @@ COMPUTING_LONG = Cause(
     shows_before="Heavy work on one rank between two collectives; the first step with "
     "torch.compile; datasets that are prepared on first use.",
     shows_during="The process uses a core or more, its stack changes between samples, or stays "
-    "inside one native call that uses CPU. holdfast prints a line and keeps waiting; it does not "
-    "report a hang.",
+    "inside one native call that uses CPU. holdfast prints a line and keeps waiting; after five "
+    "times --act-after (300 s by default) it reports a hang, unless a phase was declared or the "
+    "stack shows one.",
     shows_after="Nothing, if it ended in time. Otherwise a timeout on the others, without the "
     "reason.",
-    known_misses="A busy-wait or an endless loop computes too, and is never reported as a hang: "
-    "the process group's timeout ends it.",
+    known_misses="Whether the work would have ended is unknown: a pause of the same job that "
+    "ended before raises the limit to three times its length. A rank that no other waits for is "
+    "never reported.",
+    may_recover=True,
     remedies=(
         automatic("Show what it computes.", "py-spy dump --nonblocking --pid PID"),
         by_hand(

@@ -18,6 +18,7 @@ from holdfast.core.errors import NoJob
 from holdfast.core.findings import Fact, Unknown
 from holdfast.core.text import pluralize
 from holdfast.diagnose.attach import spawned_ranks
+from holdfast.diagnose.attach.script_launched_ranks import find_script_launched_ranks
 from holdfast.diagnose.attach.spawned_ranks import SpawnedRanks
 from holdfast.host.processes.training_processes import (
     ProcessTable,
@@ -120,8 +121,16 @@ def find_jobs(search: JobSearch) -> tuple[HostJob, ...]:
 
 def _all_jobs(table: ProcessTable) -> list[HostJob]:
     groups: dict[tuple[str, ...], list[_RankProcess]] = defaultdict(list)
-    spawned = list(spawned_ranks.find_spawned_ranks(table))
-    spawned_pids = {process.pid for group in spawned for process in (group.parent, *group.ranks)}
+    launched = list(find_script_launched_ranks(table))
+    launched_pids = {process.pid for members in launched for process, _ in members}
+    spawned = [
+        group
+        for group in spawned_ranks.find_spawned_ranks(table)
+        if launched_pids.isdisjoint(process.pid for process in group.ranks)
+    ]
+    spawned_pids = launched_pids | {
+        process.pid for group in spawned for process in (group.parent, *group.ranks)
+    }
     for pid, identity in table.ranks().items():
         if not spawned_pids.isdisjoint((pid, *(above.pid for above in table.ancestors(pid)))):
             continue  # the number belongs to the script, not to the ranks that it spawned
@@ -136,6 +145,7 @@ def _all_jobs(table: ProcessTable) -> list[HostJob]:
         for group in groups.values()
         for members in _split_identical_jobs(group, table)
     ]
+    jobs += [_script_launched_job(members, table) for members in launched]
     return jobs + [_spawned_job(group, table) for group in spawned]
 
 
@@ -190,6 +200,19 @@ def _rank_fact(process: TrainingProcess, identity: RankIdentity, host: str) -> F
         origin=f"{origin} in /proc/{process.pid}/environ" if origin.isupper() else origin,
         rank=identity.rank,
         host=host,
+    )
+
+
+def _script_launched_job(members: Sequence[_RankProcess], table: ProcessTable) -> HostJob:
+    """Return the job of ranks that their script started; local rank 0 is the launcher, too."""
+    (first, _), (copy, _) = members[0], members[1]
+    return replace(
+        _build_job(members, table),
+        address=copy.variable("MASTER_ADDR"),
+        port=copy.variable("MASTER_PORT"),
+        launcher="its own script",
+        launcher_pid=first.pid,
+        local_size=len(members),
     )
 
 

@@ -1,7 +1,8 @@
 """Find ranks that one script spawned, as ``torch.multiprocessing.spawn`` does, without a launcher.
 
 Data-loader workers are spawned in the same way. Connections distinguish the two: every rank is
-connected to another rank (through the rendezvous store or the backend), and workers never are.
+connected to another rank (through the rendezvous store or the backend), and workers never are; a
+forked worker only inherits the connections of its rank. The script may itself run under torchrun.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def find_spawned_ranks(table: ProcessTable) -> Iterator[SpawnedRanks]:
             by_parent[parent.pid].append(pid)
     for parent_pid, pids in by_parent.items():
         parent = table.process(parent_pid)
-        if len(pids) < 2 or parent.variable("LOCAL_RANK"):  # a rank, and these are its workers
+        if len(pids) < 2:
             continue
         connections = {
             pid: _connections(pid) for pid in pids[:_MAX_CHILDREN] if table.has_torch(pid)

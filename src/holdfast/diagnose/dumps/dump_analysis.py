@@ -10,7 +10,7 @@ from holdfast.core.rank_table import RankState, RecordedCall
 from holdfast.diagnose.dumps.call_comparison import find_divergence
 from holdfast.diagnose.dumps.dump_set import DumpTable
 from holdfast.diagnose.dumps.matching import MatchedCalls, match_calls
-from holdfast.watcher.rules import hang, wait_for_graph
+from holdfast.watcher.rules import hang_case, wait_for_graph
 from holdfast.watcher.rules.call_divergence import CallDivergence
 from holdfast.watcher.rules.wait_for_graph import WaitEdges
 
@@ -29,7 +29,7 @@ class DumpAnalysis:
 
     table: DumpTable
     matched: MatchedCalls
-    case: hang.HangCase
+    case: hang_case.HangCase
     divergence: CallDivergence | None
     complete: tuple[WaitEdges, ...]
     states: Mapping[int, RankState]
@@ -74,7 +74,7 @@ def analyze_dumps(table: DumpTable) -> DumpAnalysis:
             if not wait.awaited or set(wait.awaited) - absent
         )
     divergence = find_divergence(table)
-    case = hang.HangCase(
+    case = hang_case.HangCase(
         {state.rank: state for state in matched.ranks},
         table.groups,
         table.world_size,
@@ -91,7 +91,7 @@ def _without_ranks(wait: WaitEdges, absent: set[int]) -> WaitEdges:
     return WaitEdges(wait.operation, wait.waiters, awaited)
 
 
-def _waits_for_roots(case: hang.HangCase) -> Mapping[int, tuple[WaitEdges, ...]]:
+def _waits_for_roots(case: hang_case.HangCase) -> Mapping[int, tuple[WaitEdges, ...]]:
     roots = set(case.graph.roots)
     found: dict[int, list[WaitEdges]] = defaultdict(list)
     for wait in sorted(

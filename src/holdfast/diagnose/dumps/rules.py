@@ -34,7 +34,7 @@ from holdfast.core.rank_table import RecordedCall
 from holdfast.diagnose.dumps.call_comparison import find_malformed_call
 from holdfast.diagnose.dumps.dump_analysis import DumpAnalysis, analyze_dumps, find_held_roots
 from holdfast.diagnose.dumps.dump_set import DumpTable
-from holdfast.watcher.rules import hang, mismatch, wait_for_graph
+from holdfast.watcher.rules import hang, hang_case, mismatch, wait_for_graph
 from holdfast.watcher.rules.wait_for_graph import WaitEdges
 
 #: Fewer calls that all peers have completed and one dump has open are due to when it was written.
@@ -128,7 +128,7 @@ def _stuck_in_one_call(analysis: DumpAnalysis) -> list[Finding]:
     case, complete = analysis.case, analysis.complete
     if case.graph.waits or analysis.divergence is not None or not complete:
         return []
-    calls = " and ".join(hang.call_text(wait.operation, case.groups) for wait in complete[:2])
+    calls = " and ".join(hang_case.call_text(wait.operation, case.groups) for wait in complete[:2])
     if any(case.groups[wait.operation.group].ranks is None for wait in complete):
         return [_unknown_members(analysis, calls)]
     findings = hang.stuck_transport(_with_waits(analysis, complete))
@@ -174,10 +174,10 @@ def _unknown_members(analysis: DumpAnalysis, calls: str) -> Finding:
     return make_finding(cause, message, level=Level.UNKNOWN, evidence=(fact,), confidence=0.3)
 
 
-def _with_waits(analysis: DumpAnalysis, waits: tuple[WaitEdges, ...]) -> hang.HangCase:
+def _with_waits(analysis: DumpAnalysis, waits: tuple[WaitEdges, ...]) -> hang_case.HangCase:
     """Return the case with these waits, in which no member is missing."""
     case, graph = analysis.case, wait_for_graph.build_graph(waits)
-    return hang.HangCase(
+    return hang_case.HangCase(
         case.ranks, case.groups, case.world_size, case.source, graph, analysis.divergence
     )
 
@@ -260,7 +260,7 @@ def _rank_finding(
 
 
 def _describe_call(analysis: DumpAnalysis, call: RecordedCall) -> str:
-    return hang.call_text(call, analysis.case.groups) + hang.line_text(call)
+    return hang_case.call_text(call, analysis.case.groups) + hang_case.line_text(call)
 
 
 def _dump_origin(analysis: DumpAnalysis, rank: int) -> str:

@@ -18,6 +18,7 @@ from holdfast.causes.process.peer_lost import PEER_LOST
 from holdfast.causes.process.rank_killed import RANK_KILLED
 from holdfast.causes.process.rank_stopped import RANK_STOPPED
 from holdfast.causes.process.stalled_outside_collectives import STALLED_OUTSIDE_COLLECTIVES
+from holdfast.causes.sync.collective_incomplete import COLLECTIVE_INCOMPLETE
 from holdfast.causes.sync.collective_mismatch import COLLECTIVE_MISMATCH
 from holdfast.causes.sync.collective_order_inversion import COLLECTIVE_ORDER_INVERSION
 from holdfast.causes.sync.p2p_without_partner import P2P_WITHOUT_PARTNER
@@ -45,8 +46,9 @@ from holdfast.diagnose.stacks.job_snapshot import (
 )
 from holdfast.diagnose.stacks.wait_kinds import StackWait, WaitKind
 from holdfast.host.processes.user_code import innermost_user_frame
-from holdfast.watcher.rules import build_locks, hang, roots, stall
+from holdfast.watcher.rules import blocked_ranks, build_locks, hang, roots, stall
 from holdfast.watcher.rules.call_sites import SourceContexts, rank_guard
+from holdfast.watcher.rules.ruled_out import is_one_host
 
 MAX_SUSPECTS = 3
 _MAX_FACTS = 4
@@ -149,10 +151,13 @@ def _all_wait(snapshot: JobSnapshot) -> list[Finding]:
     groups = _ranks_by_wait(snapshot)
     if len(groups) > 1:
         return [_diverged(snapshot, groups)]
-    if any((state.cpu_share or 0.0) >= roots.IDLE_CPU_SHARE for state in snapshot.ranks.values()):
+    shares = [state.cpu_share or 0.0 for state in snapshot.ranks.values()]
+    if any(share >= blocked_ranks.IDLE_CPU_SHARE for share in shares):
         return []  # a rank computes in the call
     wait = next(iter(groups))
     cause, check = NETWORK_FABRIC_FAULT, "check the network and the devices"
+    if is_one_host(snapshot.ranks.values(), snapshot.world_size):
+        cause, check = COLLECTIVE_INCOMPLETE, "all ranks run on one host, so it is not the network"
     if wait.kind == WaitKind.STORE:
         cause, check = STORE_WAIT, "check the rendezvous store"
     message = f"all {len(snapshot.ranks)} ranks are in {wait}, and it does not complete: {check}"

@@ -7,11 +7,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from holdfast.core.findings import Unknown
 from holdfast.core.rank_table import ChildProcess, ProcessState
 from holdfast.host.processes import proc
-from holdfast.host.processes.proc import PROC, ProcessStat
+from holdfast.host.processes.proc import PROC, TICKS_PER_S, ProcessStat
 
 MAX_CHILDREN = 1024
 _NAME_LENGTH = 120
@@ -95,6 +96,30 @@ def _name(stat: ProcessStat, proc_root: Path) -> str:
     line = proc.read_text(proc_root / str(stat.pid) / "cmdline")
     words = line.replace("\0", " ").strip() if not isinstance(line, Unknown) else ""
     return words[:_NAME_LENGTH] or stat.name
+
+
+class ChildrenUsage(NamedTuple):
+    """CPU seconds of all descendants of a process so far, and when they were read (monotonic)."""
+
+    cpu_s: float
+    clock_s: float
+
+
+def total_usage(pid: int, proc_root: Path = PROC) -> ChildrenUsage:
+    """Return the CPU time of all descendants of ``pid``."""
+    ticks = sum(stat.cpu_ticks for stat in _descendants(pid, proc_root))
+    return ChildrenUsage(ticks / TICKS_PER_S, time.monotonic())
+
+
+def cpu_share(*usages: ChildrenUsage) -> float | None:
+    """Return CPU seconds per second between two readings; None without two.
+
+    A descendant that ended between them counts as idle.
+    """
+    if len(usages) != 2 or usages[1].clock_s <= usages[0].clock_s:
+        return None
+    first, second = usages
+    return max(second.cpu_s - first.cpu_s, 0.0) / (second.clock_s - first.clock_s)
 
 
 class ChildrenWatch:

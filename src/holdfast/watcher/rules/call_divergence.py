@@ -40,9 +40,10 @@ class CallDivergence:
     """The ranks of ``group`` disagree at ``sequence``.
 
     ``kind`` is what differs first: ``operation``, ``dtype``, ``shape``, ``arguments`` (the
-    reduction, the root) or ``line``. ``minority`` are the ranks that differ from most (on a tie,
-    from the lowest rank); ``usual`` and ``odd`` are one call of either side. ``skipped`` is the
-    call that the minority skipped, if its own call always followed that one.
+    reduction, the root), ``size`` (where it may differ in general) or ``line``. ``minority`` are
+    the ranks that differ from most (on a tie, from the lowest rank); ``usual`` and ``odd`` are one
+    call of either side. ``skipped`` is the call that the minority skipped, if its own call always
+    followed that one.
     """
 
     group: str
@@ -55,9 +56,18 @@ class CallDivergence:
     skipped: RecordedCall | None = None
 
 
-def find_divergence(ranks: Sequence[RankState]) -> CallDivergence | None:
-    """Return the earliest divergence in the recorded calls of groups in which a rank waits."""
-    return _earliest(ranks, ("operation", "dtype", "shape", "arguments"))
+def find_divergence(
+    ranks: Sequence[RankState], *, sizes_differ: bool = False
+) -> CallDivergence | None:
+    """Return the earliest divergence in the recorded calls of groups in which a rank waits.
+
+    ``sizes_differ``: a backend reported that, so sizes are compared even where they need not agree,
+    and in groups in which calls failed.
+    """
+    kinds = ("operation", "dtype", "shape", "arguments")
+    if not sizes_differ:
+        return _earliest(ranks, kinds)
+    return _earliest(ranks, (*kinds, "size"), with_failed=True)
 
 
 def find_line_divergence(ranks: Sequence[RankState]) -> CallDivergence | None:
@@ -69,8 +79,12 @@ def find_line_divergence(ranks: Sequence[RankState]) -> CallDivergence | None:
     return _earliest(ranks, ("line",))
 
 
-def _earliest(ranks: Sequence[RankState], kinds: Sequence[str]) -> CallDivergence | None:
+def _earliest(
+    ranks: Sequence[RankState], kinds: Sequence[str], *, with_failed: bool = False
+) -> CallDivergence | None:
     waited = {call.group for state in ranks for call in state.pending if call.certain}
+    if with_failed:
+        waited |= {call.group for state in ranks for call in state.recent if call.failed}
     found = [
         divergence_in_group(group, calls, kinds)
         for group, calls in _calls(ranks).items()
@@ -102,6 +116,8 @@ def _signature(call: RecordedCall, kind: str) -> Hashable:
         return call.dtype
     if kind == "arguments":
         return call.reduce, call.tag if call.name in ROOTED else None
+    if kind == "size":
+        return () if call.name == "barrier" else call.elements
     return () if call.name in UNEVEN else (call.elements, call.tensors)
 
 

@@ -6,14 +6,20 @@ of it in the same file), then the callers of that one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
+from msgspec.structs import replace
+
 from holdfast.core.rank_table import RecordedCall, SourceLine
-from holdfast.watcher.source_context import Guard, SourceContext
+from holdfast.watcher.source_context import EnclosingLoop, Guard, SourceContext
 
 #: The source around every line that a rule may need.
 SourceContexts = Mapping[SourceLine, SourceContext]
 MAX_CALLER_LEVELS = 2
+#: Loops that count, and those with the same number of iterations on all ranks.
+_COUNTS = re.compile(r"for \w+ in (range|trange|count)\(")
+_COUNTS_TO_NUMBER = re.compile(r"for \w+ in t?range\([\d_, ]+\)")
 
 
 def iterate_callers(
@@ -70,6 +76,41 @@ def is_after_loop_of(odd: RecordedCall, usual: RecordedCall, source: SourceConte
             ):
                 return True
     return False
+
+
+def left_loop_line(
+    usual: RecordedCall | None, odd: RecordedCall | None, source: SourceContexts
+) -> SourceLine | None:
+    """Return the line that let a rank leave the loop around ``usual`` before ``odd``.
+
+    ``odd`` is None if the rank has ended. The outermost loop with a single ``break`` or ``return``
+    was left there; otherwise the iterations of the innermost one ended that does not only count, or
+    of the outermost one that counts to a variable (``for epoch in range(begin, end)``).
+    """
+    after = {
+        (line.file, context.begin): line.line
+        for _, line, context in (iterate_callers(odd, source) if odd is not None else ())
+    }
+    left: list[tuple[SourceLine, EnclosingLoop]] = []
+    levels: set[int] = set()
+    for level, line, context in iterate_callers(usual, source) if usual is not None else ():
+        if level in levels:  # several callers are possible
+            break
+        levels.add(level)
+        end = after.get((line.file, context.begin))
+        left += [
+            (SourceLine(line.file, loop.first, context.function), loop)
+            for loop in reversed(context.loops)
+            if end is None or loop.last < end
+        ]
+        if end is not None:
+            break
+    for line, loop in reversed(left):
+        if len(loop.exits) == 1:
+            return replace(line, line=loop.exits[0])
+    iterates = [line for line, loop in left if not _COUNTS.match(loop.header)]
+    counts = [line for line, loop in reversed(left) if not _COUNTS_TO_NUMBER.match(loop.header)]
+    return next(iter((*iterates, *counts, *(line for line, _ in left))), None)
 
 
 def exception_swallowed_in_loop(

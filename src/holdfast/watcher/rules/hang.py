@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from holdfast.causes import by_name
+from holdfast.causes.network.launch_arguments_differ import LAUNCH_ARGUMENTS_DIFFER
 from holdfast.causes.network.network_fabric_fault import NETWORK_FABRIC_FAULT
 from holdfast.causes.process.peer_lost import PEER_LOST
+from holdfast.causes.sync.collective_incomplete import COLLECTIVE_INCOMPLETE
 from holdfast.causes.sync.collective_order_inversion import COLLECTIVE_ORDER_INVERSION
 from holdfast.causes.sync.p2p_without_partner import P2P_WITHOUT_PARTNER
 from holdfast.core.findings import (
@@ -33,24 +34,26 @@ from holdfast.core.rank_sets import describe_ranks
 from holdfast.core.rank_table import ProcessGroupInfo, ProcessState, RankState, RecordedCall
 from holdfast.watcher.rules import build_locks, call_divergence, mismatch, roots, wait_for_graph
 from holdfast.watcher.rules.call_sites import SourceContexts
-from holdfast.watcher.rules.ruled_out import contradicted_causes, contradicted_straggler
-from holdfast.watcher.rules.subjects import rank_subject
-from holdfast.watcher.rules.wait_for_graph import STORE_CALLS, WaitEdges, WaitGraph
+from holdfast.watcher.rules.dead_ranks import explain_dead_ranks
+from holdfast.watcher.rules.hang_case import (
+    HangCase,
+    call_fact,
+    call_text,
+    describe_awaited_call,
+    line_text,
+    subject_of,
+)
+from holdfast.watcher.rules.rank_findings import describe_exception
+from holdfast.watcher.rules.ruled_out import (
+    contradicted_causes,
+    contradicted_straggler,
+    is_one_host,
+)
+from holdfast.watcher.rules.stall import is_node_silent
+from holdfast.watcher.rules.wait_for_graph import WaitEdges
 
 QUESTION = "Why did the job hang?"
 QUESTION_FAILED = "Why did the job fail?"
-
-
-@dataclass(frozen=True)
-class HangCase:
-    """Input of the rules: ranks, groups, source contexts, and what is derived from them."""
-
-    ranks: Mapping[int, RankState]
-    groups: Mapping[str, ProcessGroupInfo]
-    world_size: int
-    source: SourceContexts
-    graph: WaitGraph
-    divergence: call_divergence.CallDivergence | None
 
 
 def judge_hang(
@@ -67,118 +70,63 @@ def judge_hang(
         world_size,
         source or {},
         wait_for_graph.build_wait_graph(ranks, groups, world_size),
-        call_divergence.find_divergence(ranks),
+        call_divergence.find_divergence(ranks, sizes_differ=any(map(roots.sizes_differ, ranks))),
     )
-    found = [finding for rule in _RULES for finding in rule(case)] or _blocked_alone(case)
+    found = [finding for rule in _RULES for finding in rule(case)]
+    found = found or stuck_transport(case) or _blocked_alone(case)
     dead = any(roots.died(state) for state in ranks)
     root = found[0] if found else None
     return Verdict(
         question=QUESTION_FAILED if dead else QUESTION,
         root=root,
         consequences=consequences(case, root) if root else (),
-        suspects=tuple(found[1:4]),
+        suspects=_suspects(found),
         ruled_out=_ruled_out(case, root) if root else (),
         unseen=_unseen(case),
     )
 
 
+def _suspects(found: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the other findings, without those about the rank and cause of an earlier one."""
+    by_subject: dict[tuple[str, int | None], Finding] = {}
+    for finding in found:
+        by_subject.setdefault((finding.cause, finding.subject.rank), finding)
+    return tuple(by_subject.values())[1:4]
+
+
 # ---- the rules, the most specific first
+
+
+def _silent_nodes(case: HangCase) -> list[Finding]:
+    """Explain nodes that stopped reporting while the ranks of others wait or lost a peer."""
+    silent: dict[tuple[str, str], list[RankState]] = defaultdict(list)
+    for state in case.ranks.values():
+        if is_node_silent(state):
+            silent[state.host, state.node].append(state)
+    reporting = [state for state in case.ranks.values() if not is_node_silent(state)]
+    dead = [state for state in reporting if roots.died(state)]
+    is_missed = bool(dead) or any(state.pending for state in reporting)
+    if not is_missed or not all(roots.is_echo(state) for state in dead):
+        return []
+    return [_silent_node(host, states) for (host, _), states in silent.items()]
+
+
+def _silent_node(host: str, states: Sequence[RankState]) -> Finding:
+    who, age_s = describe_ranks([state.rank for state in states]), states[0].node_silent_s
+    message = (
+        f"host {host or 'unknown'} stopped reporting {age_s:.0f} s ago, with all of its ranks "
+        f"({who}): it is down, or the network to it is interrupted"
+    )
+    text = f"no report for {age_s:.1f} s; one is due twice a second"
+    fact = Fact(text=text, origin="the watcher of the first node", host=host or None)
+    subject = Subject(rank=states[0].rank, host=host or None)
+    return make_finding(PEER_LOST, message, subject=subject, evidence=(fact,), confidence=0.85)
 
 
 def _stale_build_lock(case: HangCase) -> list[Finding]:
     if any(roots.died(state) for state in case.ranks.values()):
         return []
     return build_locks.stale_locks(case.ranks.values())
-
-
-def _dead_ranks(case: HangCase) -> list[Finding]:
-    dead = [state for state in case.ranks.values() if roots.died(state)]
-    dead.sort(key=lambda state: (roots.severity(state), state.ended.time if state.ended else 0.0))
-    if not dead or (
-        case.divergence and all(roots.is_echo(state) or state.exit_code == -6 for state in dead)
-    ):
-        return []  # they died of the mismatch (gloo aborts on it) or of each other
-    own = [state for state in dead if not roots.is_echo(state)]
-    if not own:  # all deaths are echoes: a rank that exited quietly, or is still alive, is the root
-        left = [
-            state
-            for state in case.ranks.values()
-            if state.life == ProcessState.DEAD and not roots.died(state)
-        ]
-        text = _describe_failed_call(case, dead)
-        return [roots.explain_root(state, case.source, text) for state in left] or _disappeared(
-            case, dead
-        )
-    if (
-        len(own) == case.world_size > 1
-        and len({state.raised.type for state in own if state.raised}) == 1
-    ):
-        return [mismatch.explain_common_exception(own)]
-    is_missed = len(own) < len(dead)  # others lost their connection to it
-    return [
-        roots.explain_root(
-            state,
-            case.source,
-            _describe_awaited_call(case, state.rank)
-            if is_missed or case.graph.waiting_for(state.rank)
-            else "",
-        )
-        for state in own
-    ]
-
-
-def _disappeared(case: HangCase, survivors: Sequence[RankState]) -> list[Finding]:
-    """Explain ranks whose end was not recorded, if ``survivors`` lost a peer in a call.
-
-    A rank that did not enter that call was gone before it. If all entered it, the first of several
-    is unknown.
-    """
-    unobserved = [state for state in case.ranks.values() if roots.is_unobserved(state)]
-    call = _failed_call(survivors)
-    behind = [
-        state
-        for state in unobserved
-        if call is not None and _last_entered(state, call.group) < call.sequence
-    ]
-    text = _describe_failed_call(case, survivors)
-    if all(roots.timed_out(state) for state in survivors):
-        return [roots.explain_root(state, case.source, text) for state in behind]
-    missing = [rank for rank in range(case.world_size) if rank not in case.ranks]
-    if missing and not unobserved:
-        return [_no_data(missing, survivors, text)]
-    findings = [roots.explain_disappearance(state, text) for state in behind or unobserved]
-    if behind or len(findings) == 1:
-        return findings
-    return [replace(finding, level=Level.UNKNOWN, confidence=0.3) for finding in findings]
-
-
-def _no_data(missing: Sequence[int], survivors: Sequence[RankState], call: str) -> Finding:
-    raised = [(state.rank, state.raised) for state in survivors if state.raised is not None]
-    return make_finding(
-        PEER_LOST,
-        f"no data from {describe_ranks(missing)}; other ranks lost their connection in {call}",
-        subject=Subject(rank=missing[0]),
-        evidence=tuple(
-            Fact(text=f"{error.type}: {error.text}", origin=f"trace of rank {rank}", rank=rank)
-            for rank, error in raised[:4]
-        ),
-        confidence=0.7,
-    )
-
-
-def _last_entered(state: RankState, group: str) -> int:
-    return state.groups[group].entered if group in state.groups else 0
-
-
-def _failed_call(dead: Sequence[RankState]) -> RecordedCall | None:
-    """Return the call in which ranks lost their peer."""
-    calls = [call for state in dead for call in (*state.recent, *state.pending)]
-    return next((call for call in reversed(calls) if call.failed or call.completed is None), None)
-
-
-def _describe_failed_call(case: HangCase, dead: Sequence[RankState]) -> str:
-    call = _failed_call(dead)
-    return call_text(call, case.groups) if call is not None else "a collective"
 
 
 def _diverged(case: HangCase) -> list[Finding]:
@@ -198,7 +146,21 @@ def _diverged(case: HangCase) -> list[Finding]:
                 return [finding]
     if divergence is None:
         return []
-    return [mismatch.explain_mismatch(divergence, case.ranks, case.source)]
+    finding = mismatch.explain_mismatch(divergence, case.ranks, case.source)
+    return [replace(finding, evidence=(*finding.evidence, *_backend_errors(case)))]
+
+
+def _backend_errors(case: HangCase) -> tuple[Fact, ...]:
+    """Return what a backend reported about the sizes."""
+    return tuple(
+        Fact(
+            text=describe_exception(state.raised, 300),
+            origin=state.raised.origin or f"trace of rank {state.rank}",
+            rank=state.rank,
+        )
+        for state in case.ranks.values()
+        if state.raised is not None and roots.sizes_differ(state)
+    )[:2]
 
 
 def _new_group(case: HangCase) -> list[Finding]:
@@ -208,6 +170,29 @@ def _new_group(case: HangCase) -> list[Finding]:
             state.pending or state.ended for state in absent
         ):
             return [mismatch.explain_new_group(wait, case.ranks, case.source)]
+    return []
+
+
+def _world_size(case: HangCase) -> list[Finding]:
+    """Explain ranks that wait in init_process_group for more ranks than the job has."""
+    for wait in case.graph.waits:
+        absent = [rank for rank in wait.awaited if rank >= case.world_size]
+        if wait.operation.name == "init_process_group" and absent:
+            size, first = max(absent) + 1, wait.waiters[0]
+            message = (
+                f"{describe_ranks(wait.waiters)} called init_process_group with world_size={size}"
+                f"{line_text(wait.operation)}, but the job has {case.world_size} ranks: it waits "
+                f"for {describe_ranks(absent)}, which no launcher starts"
+            )
+            return [
+                make_finding(
+                    LAUNCH_ARGUMENTS_DIFFER,
+                    message,
+                    subject=subject_of(case, first, wait.operation),
+                    evidence=(call_fact(case, first, wait.operation),),
+                    confidence=0.95,
+                )
+            ]
     return []
 
 
@@ -236,7 +221,7 @@ def wait_cycle(case: HangCase) -> list[Finding]:
         for rank, wait in cycle
     ]
     peers = [(rank, wait) for rank, wait in cycle if wait.operation.is_point_to_point]
-    facts = tuple(_call_fact(case, rank, wait.operation) for rank, wait in cycle)
+    facts = tuple(call_fact(case, rank, wait.operation) for rank, wait in cycle)
     if peers:
         rank, wait = peers[0]
         return [_without_partner(case, wait, rank, facts)]
@@ -257,6 +242,58 @@ def wait_cycle(case: HangCase) -> list[Finding]:
     ]
 
 
+def _wrong_peer(case: HangCase) -> list[Finding]:
+    """Explain a recv from the wrong rank, or a send to the wrong one.
+
+    The call has no partner, and another rank waits with the partner that it should have: one wrong
+    number explains both. A pair of ranks that exchanged data before is right.
+    """
+    unmatched = [
+        (wait.waiters[0], wait.operation)
+        for wait in case.graph.waits
+        if wait.operation.is_point_to_point and wait.awaited
+    ]
+    wrong = [
+        (rank, call, other, other_call)
+        for rank, call in unmatched
+        for other, other_call in unmatched
+        if other != call.peer
+        and other_call.peer == rank
+        and (call.name == "send") != (other_call.name == "send")
+        and not _has_completed_before(case.ranks[rank], call)
+    ]
+    wrong = [
+        entry
+        for entry in wrong
+        if not any(entry[:2] == (partner, theirs) for _, _, partner, theirs in wrong)
+    ]
+    if len(wrong) != 1:
+        return []
+    rank, call, other, other_call = wrong[0]
+    direction = "to" if call.name == "send" else "from"
+    message = (
+        f"rank {rank}'s {call.name} {direction} rank {call.peer}{line_text(call)} has no partner, "
+        f"while rank {other} waits in {other_call.name} {'from' if direction == 'to' else 'to'} "
+        f"rank {rank}{line_text(other_call)}: the peer should be rank {other}"
+    )
+    return [
+        make_finding(
+            P2P_WITHOUT_PARTNER,
+            message,
+            subject=subject_of(case, rank, call),
+            evidence=(call_fact(case, rank, call), call_fact(case, other, other_call)),
+            confidence=0.9,
+        )
+    ]
+
+
+def _has_completed_before(state: RankState, call: RecordedCall) -> bool:
+    return any(
+        (each.name, each.peer) == (call.name, call.peer) and each.completed is not None
+        for each in state.recent
+    )
+
+
 def _unmatched_point_to_point(case: HangCase) -> list[Finding]:
     found = []
     for wait in case.graph.waits:
@@ -264,7 +301,7 @@ def _unmatched_point_to_point(case: HangCase) -> list[Finding]:
             continue
         peer = case.ranks.get(wait.awaited[0])
         if peer is not None and peer.life == ProcessState.DEAD and not roots.died(peer):
-            facts = (_call_fact(case, wait.waiters[0], wait.operation),)
+            facts = (call_fact(case, wait.waiters[0], wait.operation),)
             found.append(_without_partner(case, wait, wait.waiters[0], facts))
     return found
 
@@ -296,19 +333,22 @@ def _awaited_ranks(case: HangCase) -> list[Finding]:
         )
     )
     found = [
-        roots.explain_root(state, case.source, _describe_awaited_call(case, state.rank))
+        roots.explain_root(state, case.source, describe_awaited_call(case, state.rank))
         for state in states
     ]
     for rank in case.graph.roots:
-        if rank not in case.ranks:
-            call = _describe_awaited_call(case, rank)
+        if rank not in case.ranks and rank < case.world_size:
+            call = describe_awaited_call(case, rank)
             text = f"rank {rank} never entered {call}; no data from this rank"
             found.append(make_finding(PEER_LOST, text, subject=Subject(rank=rank), confidence=0.5))
     return found
 
 
 def stuck_transport(case: HangCase) -> list[Finding]:
-    """Explain an incomplete call that all ranks have entered: the network or a device hangs."""
+    """Explain an incomplete call that all ranks have entered: the network or a device hangs.
+
+    If all ranks run on one host, it is not the network.
+    """
     stuck = [
         wait
         for wait in case.graph.waits
@@ -323,8 +363,22 @@ def stuck_transport(case: HangCase) -> list[Finding]:
     verb = "is" if len(waiters) == 1 else "are"
     who = f"{describe_ranks(waiters)} {verb} still in" if left else "all ranks are in"
     others = ", which the other ranks have left" if left else ", which does not complete"
-    message = f"{who} {call_text(call, case.groups)}{line_text(call)}{others}: check the network"
-    facts = tuple(_call_fact(case, rank, call) for rank in waiters[:4])
+    message = f"{who} {call_text(call, case.groups)}{line_text(call)}{others}"
+    facts = tuple(call_fact(case, rank, call) for rank in waiters[:4])
+    if is_one_host(case.ranks.values(), case.world_size):
+        message += "; all ranks run on one host, so it is not the network"
+        return [
+            make_finding(
+                COLLECTIVE_INCOMPLETE,
+                message,
+                subject=Subject(file=call.site.file, line=call.site.line)
+                if call.site
+                else Subject(),
+                evidence=facts,
+                confidence=0.4,
+            )
+        ]
+    message += ": check the network"
     return [make_finding(NETWORK_FABRIC_FAULT, message, evidence=facts, confidence=0.4)]
 
 
@@ -347,15 +401,17 @@ def _blocked_alone(case: HangCase) -> list[Finding]:
 
 
 _RULES = (
-    _dead_ranks,
+    _silent_nodes,
+    explain_dead_ranks,
     _stale_build_lock,
+    _world_size,
     _diverged,
     _new_group,
     _stopped,
+    _wrong_peer,
     wait_cycle,
     _unmatched_point_to_point,
     _awaited_ranks,
-    stuck_transport,
 )
 
 
@@ -402,7 +458,7 @@ def _waiting(case: HangCase, cause: Cause, wait: WaitEdges, root: Finding) -> Fi
     where = f"{call_text(wait.operation, case.groups)}{line_text(wait.operation)}"
     text = f"{describe_ranks(waiters)} {verb} blocked in {where}{target}"
     subject = subject_of(case, waiters[0], wait.operation)
-    facts = (_call_fact(case, waiters[0], wait.operation),)
+    facts = (call_fact(case, waiters[0], wait.operation),)
     return make_finding(
         cause, text, level=Level.NOTE, subject=subject, evidence=facts, remedies=root.remedies[:1]
     )
@@ -431,62 +487,3 @@ def _unseen(case: HangCase) -> tuple[str, ...]:
     if missing:
         found["no trace file and no summary"] = missing
     return tuple(f"{describe_ranks(ranks)}: {text}" for text, ranks in sorted(found.items()))
-
-
-# ---- texts
-
-
-def call_text(call: RecordedCall, groups: Mapping[str, ProcessGroupInfo]) -> str:
-    """Describe a call: ``all_reduce #31``, with its group unless it is the default one."""
-    if call.group == "checkpoint":
-        return (
-            f"the saving or loading of a checkpoint (agreement #{call.sequence} in the job's store)"
-        )
-    if call.group in STORE_CALLS or call.group.startswith("new_group"):
-        return f"{call.name} (the rendezvous store)"
-    peer = (
-        f" {'to' if call.name == 'send' else 'from'} rank {call.peer}"
-        if call.is_point_to_point
-        else ""
-    )
-    return f"{call.name}{peer} #{call.sequence}{_of_group(groups.get(call.group), call.group)}"
-
-
-def _of_group(group: ProcessGroupInfo | None, name: str) -> str:
-    described = group.description if group is not None else ""
-    if described == "default_pg":
-        return ""
-    return f" of group {name!r}" + ("" if described in ("", "undefined") else f" ({described})")
-
-
-def _describe_awaited_call(case: HangCase, rank: int) -> str:
-    waiting = case.graph.waiting_for(rank)
-    return (
-        call_text(waiting[0].operation, case.groups) if waiting else "the collective of the others"
-    )
-
-
-def line_text(call: RecordedCall) -> str:
-    """Return `` at train.py:41``, or an empty text if the call site is unknown."""
-    return f" at {call.site.short}" if call.site else ""
-
-
-def subject_of(case: HangCase, rank: int, call: RecordedCall) -> Subject:
-    """Return the rank and the line at which it is in a call of that group."""
-    state = case.ranks.get(rank)
-    pending = state.pending if state else ()
-    line = next((own for own in pending if own.group == call.group), call).site
-    return rank_subject(rank, state.host if state else None, line)
-
-
-def _call_fact(case: HangCase, rank: int, call: RecordedCall) -> Fact:
-    state = case.ranks.get(rank)
-    what = f"{call_text(call, case.groups)}, {call.dtype} {list(call.shape)}{line_text(call)}"
-    text = f"in {what}, entered and not completed"
-    return Fact(
-        text=text,
-        origin=f"trace of rank {rank}",
-        rank=rank,
-        host=(state.host if state else None) or None,
-        time=call.entered,
-    )

@@ -7,6 +7,7 @@ remedy.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -26,9 +27,11 @@ from holdfast.watcher.rules.call_sites import (
     SourceContexts,
     exception_swallowed_in_loop,
     is_after_loop_of,
+    left_loop_line,
     rank_guard,
 )
 from holdfast.watcher.rules.gpu_memory import add_oom_details
+from holdfast.watcher.rules.rank_findings import describe_exception
 from holdfast.watcher.rules.roots import cause_of_common_exception
 from holdfast.watcher.rules.subjects import rank_subject
 from holdfast.watcher.rules.wait_for_graph import WaitEdges
@@ -37,6 +40,7 @@ _CAUSE_OF_KIND = {
     "operation": MISMATCHED_OPERATION,
     "dtype": MISMATCHED_DTYPE,
     "shape": MISMATCHED_SHAPE,
+    "size": MISMATCHED_SHAPE,
     "arguments": COLLECTIVE_MISMATCH,
     "line": COLLECTIVE_MISMATCH,
 }
@@ -141,15 +145,16 @@ def _explain(divergence: CallDivergence, sides: _Sides, source: SourceContexts) 
         handler = exception_swallowed_in_loop(usual, source)
         if handler is not None:
             text = (
-                f"{who} made fewer calls than the others: an exception is swallowed at "
-                f"{handler.short}"
+                f"{who} made fewer calls of {_describe(usual)} than the others: an exception is "
+                f"swallowed at {handler.short}"
             )
-            return _Explanation(RANK_SKIPS_COLLECTIVE, handler, text, 0.8)
+            return _Explanation(RANK_SKIPS_COLLECTIVE, usual.site, text, 0.8)
+        left = left_loop_line(usual, odd, source)
         text = (
-            f"{who} left the loop first and is in {_describe(odd)}; the others are still in "
-            f"{_describe(usual)}"
+            f"{who} left the loop first{_at(left)} and is in {_describe(odd)}; the others are "
+            f"still in {_describe(usual)}"
         )
-        return _Explanation(UNEVEN_INPUTS, odd.site, text, 0.9)
+        return _Explanation(UNEVEN_INPUTS, left or odd.site, text, 0.9)
     text = f"{who} makes {_describe(odd)}: {_difference(divergence.kind, odd, usual)}"
     confidence = 0.6 if divergence.tie else 0.9
     return _Explanation(_CAUSE_OF_KIND[divergence.kind], odd.site, text, confidence)
@@ -160,7 +165,7 @@ def _difference(kind: str, odd: RecordedCall, usual: RecordedCall) -> str:
         return f"{_arguments(odd)} where the others pass {_arguments(usual)}"
     if kind == "dtype":
         return f"{odd.dtype} where the others send {usual.dtype}"
-    if kind == "shape":
+    if kind in ("shape", "size"):
         return f"{_size(odd)} where the others send {_size(usual)}"
     return f"the others make {_describe(usual)}"
 
@@ -218,23 +223,35 @@ def explain_new_group(
 
 
 def explain_common_exception(dead: Sequence[RankState]) -> Finding:
-    """Return the finding about one exception that every rank raised."""
-    raised = dead[0].raised
-    line = raised.place if raised else None
-    summary = "an exception"
-    if raised:
-        summary = f"{raised.type}: {raised.text.splitlines()[0][:160] if raised.text else ''}"
+    """Return the finding about one type of exception that every rank raised.
+
+    If texts or lines differ, each is quoted with its ranks.
+    """
+    ranks_of: dict[tuple[str, SourceLine | None], list[int]] = defaultdict(list)
+    for state in dead:
+        if state.raised is not None:
+            ranks_of[describe_exception(state.raised), state.raised.place].append(state.rank)
+    raised = next(state.raised for state in dead if state.raised is not None)
+    text = "; ".join(
+        f"{summary}{_at(place)}" + (f" ({describe_ranks(ranks)})" if len(ranks_of) > 1 else "")
+        for (summary, place), ranks in list(ranks_of.items())[:4]
+    )
     finding = make_finding(
         cause_of_common_exception(raised),
-        f"all ranks raised {summary}{_at(line)}",
-        subject=rank_subject(dead[0].rank, None, line),
+        f"all ranks raised {text}",
+        subject=rank_subject(dead[0].rank, None, raised.place),
         evidence=tuple(
-            Fact(text=summary, origin=f"trace of rank {state.rank}", rank=state.rank)
+            Fact(
+                text=describe_exception(state.raised),
+                origin=state.raised.origin or f"trace of rank {state.rank}",
+                rank=state.rank,
+            )
             for state in dead[:4]
+            if state.raised is not None
         ),
         confidence=0.95,
     )
-    return add_oom_details(finding, raised.text) if raised else finding
+    return add_oom_details(finding, raised.text)
 
 
 def _describe(call: RecordedCall) -> str:

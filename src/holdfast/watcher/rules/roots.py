@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable
-from typing import NamedTuple
 
 from holdfast.causes.checkpoint.checkpoint_corrupt import CHECKPOINT_CORRUPT
 from holdfast.causes.checkpoint.checkpoint_of_another_model import CHECKPOINT_OF_ANOTHER_MODEL
 from holdfast.causes.checkpoint.checkpoint_of_newer_version import CHECKPOINT_OF_NEWER_VERSION
 from holdfast.causes.data.dataloader_worker_died import DATALOADER_WORKER_DIED
-from holdfast.causes.data.file_io_blocked import FILE_IO_BLOCKED
 from holdfast.causes.memory.gpu_oom_all_ranks import GPU_OOM_ALL_RANKS
 from holdfast.causes.memory.host_oom_killed import HOST_OOM_KILLED
 from holdfast.causes.memory.oom_on_one_rank_then_timeout import OOM_ON_ONE_RANK_THEN_TIMEOUT
@@ -26,32 +23,41 @@ from holdfast.causes.process.group_left_at_exit import GROUP_LEFT_AT_EXIT
 from holdfast.causes.process.peer_lost import PEER_LOST
 from holdfast.causes.process.python_exception_all_ranks import PYTHON_EXCEPTION_ALL_RANKS
 from holdfast.causes.process.python_exception_on_one_rank import PYTHON_EXCEPTION_ON_ONE_RANK
-from holdfast.causes.process.python_lock_held import PYTHON_LOCK_HELD
 from holdfast.causes.process.rank_killed import RANK_KILLED
-from holdfast.causes.process.rank_stopped import RANK_STOPPED
-from holdfast.causes.process.rank_uninterruptible_io import RANK_UNINTERRUPTIBLE_IO
 from holdfast.causes.process.segfault_in_worker import SEGFAULT_IN_WORKER
 from holdfast.causes.process.signal_sigterm_preempted import SIGNAL_SIGTERM_PREEMPTED
 from holdfast.causes.process.stalled_outside_collectives import STALLED_OUTSIDE_COLLECTIVES
 from holdfast.causes.sync.rank_exits_early import RANK_EXITS_EARLY
-from holdfast.causes.sync.rank_missing_collective import RANK_MISSING_COLLECTIVE
 from holdfast.causes.sync.rank_skips_collective import RANK_SKIPS_COLLECTIVE
-from holdfast.causes.sync.store_wait import STORE_WAIT
 from holdfast.causes.sync.uneven_inputs import UNEVEN_INPUTS
-from holdfast.core.findings import Cause, Fact, Finding, make_finding
+from holdfast.core.findings import Cause, Finding
 from holdfast.core.rank_table import ProcessState, RaisedException, RankState, SourceLine
-from holdfast.host.processes.user_code import innermost_user_frame, is_library_frame
-from holdfast.watcher.rules.call_sites import SourceContexts, exception_swallowed_in_loop
+from holdfast.watcher.rules.blocked_ranks import (
+    BLOCK_RULES,
+    RankRule,
+    explain_elsewhere,
+)
+from holdfast.watcher.rules.call_sites import (
+    SourceContexts,
+    exception_swallowed_in_loop,
+    left_loop_line,
+)
 from holdfast.watcher.rules.gpu_memory import add_oom_details
-from holdfast.watcher.rules.placeholders import fill_remedy
-from holdfast.watcher.rules.stall import BUSY_CPU_SHARE
-from holdfast.watcher.rules.subjects import rank_subject
+from holdfast.watcher.rules.named_exceptions import cause_of_message
+from holdfast.watcher.rules.rank_findings import (
+    Evidence,
+    at_line,
+    describe_exception,
+    last_line,
+    rank_finding,
+)
+from holdfast.watcher.rules.stall import (
+    is_busy,
+)
 
 _CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT})
-#: A process uses at most this fraction of a core if nothing happens in its main thread.
-IDLE_CPU_SHARE = 0.05
+_LEAVES_GROUP = "destroy_process_group"
 _LOADER_EXITED = re.compile(r"DataLoader worker \(pid(?:\(s\))?")
-_LOADER_FRAMES = re.compile(r"/torch/utils/data/dataloader\.py$")
 #: Causes of exceptions that holdfast raises, usually on all ranks.
 _CAUSES_OF_OWN_EXCEPTIONS = {
     "LossNotFinite": MIXED_PRECISION_NAN,
@@ -68,22 +74,36 @@ _TIMED_OUT = re.compile(r"time[d ]?.?out", re.IGNORECASE)
 _ECHO = re.compile(
     r"Connection (reset|closed|refused)|Broken pipe|Socket Timeout|Timed out waiting|recv"
     r"|remote (peer|process)|peer closed|NCCL (remote|communicator was aborted)"
-    r"|DistNetworkError|DistStoreError|gloo",
+    r"|DistNetworkError|DistStoreError|gloo|Watchdog (caught|thread)",
     re.IGNORECASE,
 )
-
-
-class _Evidence(NamedTuple):
-    """A fact about the rank in question: where it was read, and what it says."""
-
-    origin: str
-    text: str
+#: Errors of a backend about the arguments of a call: its own check, or what the peers sent.
+_SIZES_DIFFER = re.compile(
+    r"data size doesn't match|preamble\.length|invalid tensor size|mismatch between collectives"
+    r"|appears not to match sizes"
+)
+_INVALID_CALL = re.compile(rf"{_SIZES_DIFFER.pattern}|ProcessGroup\w+::\w+: |ncclInvalid")
 
 
 def is_echo(state: RankState) -> bool:
-    """Return whether the rank died of a lost connection, and not of its own work."""
+    """Return whether the rank died of a lost connection, and not of its own work.
+
+    Without an exception: whether it exited after its newest call had failed.
+    """
     raised = state.raised
-    return raised is not None and bool(_ECHO.search(f"{raised.type} {raised.text}"))
+    if raised is None:
+        newest = max(state.recent, key=lambda call: call.entered, default=None)
+        return (state.exit_code or 0) > 0 and newest is not None and newest.failed
+    text = f"{raised.type} {raised.text}"
+    if not _ECHO.search(text) or _INVALID_CALL.search(text):
+        return False
+    named = cause_of_message(raised)  # a port in use is no lost connection
+    return named is None or named.family in ("SYNC", "PROC")
+
+
+def sizes_differ(state: RankState) -> bool:
+    """Return whether the rank died because a backend found that the sizes in a call differ."""
+    return state.raised is not None and bool(_SIZES_DIFFER.search(state.raised.text))
 
 
 def timed_out(state: RankState) -> bool:
@@ -96,6 +116,18 @@ def timed_out(state: RankState) -> bool:
 def died(state: RankState) -> bool:
     """Return whether the process ended by a signal, a status other than 0, or an exception."""
     return state.raised is not None or (state.exit_code is not None and state.exit_code != 0)
+
+
+def time_of_death(state: RankState) -> float:
+    """Return when the script ended, else when the exit was reported, else 0 (Unix s)."""
+    return state.ended.time if state.ended is not None else state.exited
+
+
+def is_killed(state: RankState) -> bool:
+    """Return whether a signal ended the rank that no exit of a peer causes."""
+    return state.exit_code is not None and -state.exit_code in (_CRASHES | {signal.SIGKILL}) - {
+        signal.SIGABRT
+    }
 
 
 def is_unobserved(state: RankState) -> bool:
@@ -111,7 +143,7 @@ def severity(state: RankState) -> int:
     if state.life == ProcessState.DEAD:
         return 1
     return {ProcessState.STOPPED: 1, ProcessState.DISK: 2}.get(
-        state.life, 3 if (state.cpu_share or 0.0) < BUSY_CPU_SHARE else 4
+        state.life, 4 if is_busy(state) else 3
     )
 
 
@@ -120,142 +152,109 @@ def explain_root(state: RankState, source: SourceContexts, waited: str) -> Findi
 
     ``waited`` is empty if no rank waits for it.
     """
-    for rule in (*_END_RULES, *_BLOCK_RULES):
+    for rule in (*_END_RULES, *BLOCK_RULES):
         finding = rule(state, source, waited)
         if finding is not None:
             return finding
-    return _explain_elsewhere(state, waited)
+    return explain_elsewhere(state, source, waited)
 
 
 def explain_single_rank(state: RankState, source: SourceContexts, others: str) -> Finding:
     """Explain a rank that no other waits for; ``others`` describes the rest of the job."""
-    for rule in _BLOCK_RULES:
+    for rule in BLOCK_RULES:
         finding = rule(state, source, "")
         if finding is not None:
             return finding
-    line = _last_line(state) if state.stacks else None
-    message = f"rank {state.rank} is blocked outside of any collective{_at(line, ' at ')}{others}"
+    line = last_line(state) if state.stacks else None
+    message = (
+        f"rank {state.rank} is blocked outside of any collective{at_line(line, ' at ')}{others}"
+    )
     if state.ended is not None:
         message = (
             f"the script of rank {state.rank} ended but its process still runs"
-            f"{_at(line, ' at ')}{others}"
+            f"{at_line(line, ' at ')}{others}"
         )
-    activity = _Evidence(
+    activity = Evidence(
         f"process {state.pid}", f"{state.cpu_share or 0:.0%} CPU between two samples"
     )
-    return _finding(STALLED_OUTSIDE_COLLECTIVES, state, message, line, activity, confidence=0.8)
+    return rank_finding(STALLED_OUTSIDE_COLLECTIVES, state, message, line, activity, confidence=0.8)
 
 
 def explain_disappearance(state: RankState, lost_in: str) -> Finding:
     """Explain a rank without an exit record, if others lost a peer in the call ``lost_in``."""
-    line = _last_line(state)
+    line = last_line(state)
     message = (
-        f"rank {state.rank} disappeared without an exit record{_at(line, ' after ')}; other ranks "
-        f"lost their connection in {lost_in}: it was killed, crashed, or called os._exit"
+        f"rank {state.rank} disappeared without an exit record{at_line(line, ' after ')}; other "
+        f"ranks lost their connection in {lost_in}: it was killed, crashed, or called os._exit"
     )
-    missing = _Evidence(
+    missing = Evidence(
         f"trace of rank {state.rank}", "no exception and no end of the script is recorded"
     )
-    return _finding(PEER_LOST, state, message, line, missing, confidence=0.8)
-
-
-def _finding(
-    cause: Cause,
-    state: RankState,
-    message: str,
-    line: SourceLine | None,
-    *evidence: _Evidence,
-    confidence: float = 0.9,
-) -> Finding:
-    host = state.host or None
-    facts = tuple(
-        Fact(text=item.text, origin=item.origin, rank=state.rank, host=host) for item in evidence
-    )
-    values = {"PID": str(state.pid or ""), "HOST": state.host}
-    return make_finding(
-        cause,
-        message,
-        subject=rank_subject(state.rank, host, line),
-        evidence=(*facts, *_stack_facts(state)),
-        remedies=tuple(fill_remedy(remedy, values) for remedy in cause.remedies),
-        confidence=confidence,
-    )
-
-
-def _stack_facts(state: RankState) -> tuple[Fact, ...]:
-    """Summarize the newest stack: the innermost frame, and the user's frames around it."""
-    if not state.stacks:
-        return ()
-    newest = state.stacks[-1]
-    own = [frame for frame in newest.frames[1:] if not is_library_frame(frame.file)]
-    text = " < ".join(f"{frame.short} {frame.function}" for frame in (*newest.frames[:1], *own[:5]))
-    if len(state.stacks) > 1 and state.stacks[-2].frames == newest.frames:
-        text += ", the same in two samples"
-    return (
-        Fact(
-            text=text,
-            origin=newest.origin,
-            rank=state.rank,
-            host=state.host or None,
-            time=newest.time or None,
-        ),
-    )
-
-
-def _last_line(state: RankState) -> SourceLine | None:
-    """Return the last known line in user code: of the stack, else of the last call."""
-    if state.stacks:
-        return innermost_user_frame(state.stacks[-1])
-    calls = (*state.recent, *state.pending)
-    return max(calls, key=lambda call: call.entered).site if calls else None
+    return rank_finding(PEER_LOST, state, message, line, missing, confidence=0.8)
 
 
 # ---- ranks that ended
 
 
 def _explain_signal(state: RankState, _source: SourceContexts, waited: str) -> Finding | None:
-    if state.exit_code is None or state.exit_code >= 0 or state.raised is not None:
+    if (
+        state.exit_code is None
+        or state.exit_code >= 0
+        or (state.raised is not None and not _is_cpp(state.raised))
+    ):
         return None
     if waited and _crashed_after_script_end(state):
         return None
     number = -state.exit_code
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-    exit_status = _Evidence(f"exit status of process {state.pid}", f"ended by {name}")
+    exit_status = Evidence(f"exit status of process {state.pid}", f"ended by {name}")
     if state.out_of_memory:
         message = f"rank {state.rank} was killed because host memory ran out"
-        oom_kill = _Evidence(
+        oom_kill = Evidence(
             "cgroup memory.events", "the OOM killer killed a process in this rank's memory cgroup"
         )
-        return _finding(HOST_OOM_KILLED, state, message, None, exit_status, oom_kill)
-    line = _last_line(state)
+        return rank_finding(HOST_OOM_KILLED, state, message, None, exit_status, oom_kill)
+    line = last_line(state)
     if number in _CRASHES:
         return _explain_native_crash(state, name, exit_status, line)
     if number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         message = f"rank {state.rank} was terminated by {name} from outside the job"
-        return _finding(SIGNAL_SIGTERM_PREEMPTED, state, message, line, exit_status)
-    message = f"rank {state.rank} was killed by {name}{_at(line, ' after ')}"
-    return _finding(RANK_KILLED, state, message, line, exit_status, confidence=0.85)
+        return rank_finding(SIGNAL_SIGTERM_PREEMPTED, state, message, line, exit_status)
+    message = f"rank {state.rank} was killed by {name}{at_line(line, ' after ')}"
+    return rank_finding(RANK_KILLED, state, message, line, exit_status, confidence=0.85)
 
 
 def _explain_native_crash(
-    state: RankState, name: str, exit_status: _Evidence, line: SourceLine | None
+    state: RankState, name: str, exit_status: Evidence, line: SourceLine | None
 ) -> Finding:
     if state.ended is not None and _crashed_after_script_end(state):
         message = (
             f"rank {state.rank} was aborted ({name}) after its script had ended, with its process "
             "group left open"
         )
-        end = _Evidence(f"trace of rank {state.rank}", f"the script had ended: {state.ended.how}")
-        return _finding(GROUP_LEFT_AT_EXIT, state, message, None, exit_status, end, confidence=0.8)
-    message = f"rank {state.rank} crashed in native code ({name})"
-    return _finding(SEGFAULT_IN_WORKER, state, message, line, exit_status, confidence=0.7)
+        end = Evidence(f"trace of rank {state.rank}", f"the script had ended: {state.ended.how}")
+        return rank_finding(
+            GROUP_LEFT_AT_EXIT, state, message, None, exit_status, end, confidence=0.8
+        )
+    message, evidence = f"rank {state.rank} crashed in native code ({name})", [exit_status]
+    if state.raised is not None:
+        message += f": {describe_exception(state.raised)}"
+        evidence.append(Evidence(state.raised.origin, describe_exception(state.raised)))
+    return rank_finding(SEGFAULT_IN_WORKER, state, message, line, *evidence, confidence=0.7)
+
+
+def _is_cpp(raised: RaisedException) -> bool:
+    """Return whether the exception ended the process in C++ (``std::runtime_error``)."""
+    return "::" in raised.type
 
 
 def cause_of_common_exception(raised: RaisedException | None) -> Cause:
     """Return the cause if all ranks raised the same exception."""
     if raised is not None and _OUT_OF_MEMORY.search(f"{raised.type} {raised.text}"):
         return GPU_OOM_ALL_RANKS
-    return _CAUSES_OF_OWN_EXCEPTIONS.get(raised.type if raised else "", PYTHON_EXCEPTION_ALL_RANKS)
+    named = cause_of_message(raised) if raised is not None else None
+    named = named or _CAUSES_OF_OWN_EXCEPTIONS.get(raised.type if raised else "")
+    return named or PYTHON_EXCEPTION_ALL_RANKS
 
 
 def _explain_exception(state: RankState, _source: SourceContexts, waited: str) -> Finding | None:
@@ -264,25 +263,28 @@ def _explain_exception(state: RankState, _source: SourceContexts, waited: str) -
         if not state.exit_code or (waited and _crashed_after_script_end(state)):
             return None
         message = f"rank {state.rank} ended with status {state.exit_code}"
-        exit_status = _Evidence(f"exit status of process {state.pid}", str(state.exit_code))
+        exit_status = Evidence(f"exit status of process {state.pid}", str(state.exit_code))
         line = state.ended.place if state.ended else None
-        return _finding(EXIT_NONZERO, state, message, line, exit_status)
-    summary = f"{raised.type}: {raised.text.splitlines()[0] if raised.text else ''}"
-    record = _Evidence(f"exception recorded in the trace of rank {state.rank}", summary[:300])
-    where = _at(raised.place, " at ")
+        return rank_finding(EXIT_NONZERO, state, message, line, exit_status)
+    origin = raised.origin or f"exception recorded in the trace of rank {state.rank}"
+    record = Evidence(origin, describe_exception(raised, 300))
+    where = at_line(raised.place, " at ")
     if _LOADER_EXITED.search(raised.text):
         message = f"a data-loader worker of rank {state.rank} died"
-        return _finding(DATALOADER_WORKER_DIED, state, message, raised.place, record)
+        return rank_finding(DATALOADER_WORKER_DIED, state, message, raised.place, record)
     if _OUT_OF_MEMORY.search(f"{raised.type} {raised.text}"):
         message = f"rank {state.rank} ran out of memory{where}"
-        finding = _finding(OOM_ON_ONE_RANK_THEN_TIMEOUT, state, message, raised.place, record)
+        finding = rank_finding(OOM_ON_ONE_RANK_THEN_TIMEOUT, state, message, raised.place, record)
         return add_oom_details(finding, raised.text, kept_remedies=1)
     if is_echo(state):
         message = f"rank {state.rank} lost its connection to a peer{where}"
-        return _finding(PEER_LOST, state, message, raised.place, record, confidence=0.4)
-    message = f"rank {state.rank} raised {summary[:160]}{where}"
-    cause = _CAUSES_OF_OWN_EXCEPTIONS.get(raised.type, PYTHON_EXCEPTION_ON_ONE_RANK)
-    return _finding(cause, state, message, raised.place, record, confidence=0.95)
+        return rank_finding(PEER_LOST, state, message, raised.place, record, confidence=0.4)
+    message = f"rank {state.rank} raised {describe_exception(raised)}{where}"
+    if state.ended is not None and state.ended.how == "sys.exit":
+        message += f", caught it and exited{at_line(state.ended.place, ' at ')}"
+    cause = _CAUSES_OF_OWN_EXCEPTIONS.get(raised.type) or cause_of_message(raised)
+    cause = cause or PYTHON_EXCEPTION_ON_ONE_RANK
+    return rank_finding(cause, state, message, raised.place, record, confidence=0.95)
 
 
 def _crashed_after_script_end(state: RankState) -> bool:
@@ -294,31 +296,34 @@ def _crashed_after_script_end(state: RankState) -> bool:
 def _explain_early_end(state: RankState, source: SourceContexts, waited: str) -> Finding | None:
     if state.life != ProcessState.DEAD and (state.ended is None or state.ended.how == "exception"):
         return None
-    ended, last = state.ended, max(state.recent, key=lambda call: call.entered, default=None)
+    ended, calls = state.ended, [call for call in state.recent if call.name != _LEAVES_GROUP]
+    last = max(calls, key=lambda call: call.entered, default=None)
     line = last.site if last else None
     if ended is None or ended.how == "sys.exit":
         where = ended.place if ended else line
-        message = (
-            f"rank {state.rank} exited{_at(where, ' at ')} while the other ranks were in {waited}"
-        )
-        return _finding(RANK_EXITS_EARLY, state, message, where, _end_evidence(state))
+        where_text = at_line(where, " at ")
+        message = f"rank {state.rank} exited{where_text} while the other ranks were in {waited}"
+        return rank_finding(RANK_EXITS_EARLY, state, message, where, _end_evidence(state))
     handler = exception_swallowed_in_loop(last, source)
     if handler is not None:
         message = (
             f"rank {state.rank} issued fewer collectives than the other ranks and ended: "
-            f"an exception is swallowed{_at(handler, ' at ')}"
+            f"an exception is swallowed{at_line(handler, ' at ')}"
         )
-        return _finding(
+        return rank_finding(
             RANK_SKIPS_COLLECTIVE, state, message, handler, _end_evidence(state), confidence=0.75
         )
+    left = left_loop_line(last, None, source)
+    where_left = f" in the loop that it left{at_line(left, ' at ')}" if left else ""
     message = (
-        f"rank {state.rank} finished before the other ranks; its last call was{_at(line)}, "
-        f"and the others continued with {waited}"
+        f"rank {state.rank} finished before the other ranks; its last call was{at_line(line)}"
+        f"{where_left}, and the others continued with {waited}"
     )
-    return _finding(UNEVEN_INPUTS, state, message, line, _end_evidence(state), confidence=0.85)
+    evidence = _end_evidence(state)
+    return rank_finding(UNEVEN_INPUTS, state, message, left or line, evidence, confidence=0.85)
 
 
-def _end_evidence(state: RankState) -> _Evidence:
+def _end_evidence(state: RankState) -> Evidence:
     ended, origin = state.ended, f"trace of rank {state.rank}"
     if ended is None:
         origin, text = (
@@ -326,116 +331,11 @@ def _end_evidence(state: RankState) -> _Evidence:
             "0, without reaching the end of the script",
         )
     else:
-        text = f"script ended: {ended.how}{_at(ended.place, ' at ')}"
+        text = f"script ended: {ended.how}{at_line(ended.place, ' at ')}"
     if _crashed_after_script_end(state):
         name = signal.Signals(-(state.exit_code or 0)).name
         text += f", and its process crashed after that ({name})"
-    return _Evidence(origin, text)
+    return Evidence(origin, text)
 
 
-# ---- ranks that are blocked
-
-
-def _explain_stop(state: RankState, _source: SourceContexts, waited: str) -> Finding | None:
-    line = _last_line(state)
-    stat = f"/proc/{state.pid}/stat"
-    if state.life == ProcessState.STOPPED:
-        message = (
-            f"rank {state.rank} is stopped (SIGSTOP, a debugger or a frozen cgroup)"
-            f"{_at(line, ' at ')}{_others_wait(waited)}"
-        )
-        return _finding(RANK_STOPPED, state, message, line, _Evidence(stat, "state T: stopped"))
-    if state.life == ProcessState.DISK:
-        message = f"rank {state.rank} is in uninterruptible I/O{_at(line, ' at ')}"
-        text = "state D: the kernel waits for a device or file system"
-        return _finding(RANK_UNINTERRUPTIBLE_IO, state, message, line, _Evidence(stat, text))
-    return None
-
-
-def _explain_data_loader(state: RankState, _source: SourceContexts, _waited: str) -> Finding | None:
-    if not any(
-        _LOADER_FRAMES.search(frame.file) for stack in state.stacks[-1:] for frame in stack.frames
-    ):
-        return None
-    line = _last_line(state)
-    waits = f"rank {state.rank} waits{_at(line, ' at ')}"
-    exited = next((child for child in state.children if not child.alive), None)
-    if exited is not None:
-        message = f"{waits} for a data-loader worker (pid {exited.pid}) that has exited"
-        fact = _Evidence("/proc", f"child process {exited.pid} ({exited.name}) has ended")
-        return _finding(DATALOADER_WORKER_DIED, state, message, line, fact)
-    message = f"{waits} for its data-loader workers, which return no data"
-    count = len(state.children)
-    alive = [_Evidence("/proc", f"{count} child processes are alive")] if count else []
-    return _finding(DATALOADER_WORKER_DIED, state, message, line, *alive, confidence=0.6)
-
-
-def _explain_file_wait(state: RankState, _source: SourceContexts, waited: str) -> Finding | None:
-    if state.blocked_on is None:
-        return None
-    line = _last_line(state)
-    message = (
-        f"rank {state.rank} is blocked on {state.blocked_on}{_at(line, ' at ')}"
-        f"{_others_wait(waited)}"
-    )
-    fact = _Evidence(f"/proc/{state.pid}/syscall", f"the main thread waits for {state.blocked_on}")
-    return _finding(FILE_IO_BLOCKED, state, message, line, fact)
-
-
-def _explain_held_lock(state: RankState, _source: SourceContexts, waited: str) -> Finding | None:
-    """Explain native code that sleeps without releasing the GIL: it may wait for a GIL waiter."""
-    if state.cpu_share is None or state.cpu_share >= IDLE_CPU_SHARE or len(state.stacks) < 2:
-        return None
-    before, newest = state.stacks[-2:]
-    if not (before.holds_lock and newest.holds_lock and before.frames == newest.frames):
-        return None
-    line = _last_line(state)
-    message = (
-        f"rank {state.rank} is asleep in native code while holding the GIL{_at(line, ' at ')}"
-        f"{_others_wait(waited)}"
-    )
-    fact = _Evidence(
-        f"process {state.pid}", "the main thread holds the GIL and does not run, in two samples"
-    )
-    return _finding(PYTHON_LOCK_HELD, state, message, line, fact)
-
-
-def _explain_elsewhere(state: RankState, waited: str) -> Finding:
-    line = _last_line(state)
-    if waited.startswith("init_process_group"):
-        message = f"rank {state.rank} has not reached {waited}{_at(line, '; it is at ')}"
-        return _finding(STORE_WAIT, state, message, line, confidence=0.8)
-    if not state.stacks:
-        message = f"rank {state.rank} never entered {waited}; its location is unknown"
-        return _finding(RANK_MISSING_COLLECTIVE, state, message, line, confidence=0.6)
-    activity = ""
-    if state.cpu_share is not None:
-        activity = f"{state.cpu_share:.0%} CPU between two samples"
-    elif state.life != ProcessState.UNKNOWN:
-        activity = f"state {state.life}"
-    evidence = [_Evidence(f"process {state.pid}", activity)] if activity else []
-    message = f"rank {state.rank} never entered {waited}; it is blocked{_at(line, ' at ')}"
-    return _finding(RANK_MISSING_COLLECTIVE, state, message, line, *evidence, confidence=0.93)
-
-
-_Rule = Callable[[RankState, SourceContexts, str], Finding | None]
-_END_RULES: tuple[_Rule, ...] = (_explain_signal, _explain_exception, _explain_early_end)
-_BLOCK_RULES: tuple[_Rule, ...] = (
-    _explain_stop,
-    _explain_data_loader,
-    _explain_file_wait,
-    _explain_held_lock,
-)
-
-
-def _others_wait(waited: str) -> str:
-    return f"; the other ranks wait in {waited}" if waited else ""
-
-
-def _at(line: SourceLine | None, before: str = " ") -> str:
-    if line is None:
-        return ""
-    function = (
-        f" in {line.function}()" if line.function and not line.function.startswith("<") else ""
-    )
-    return f"{before}{line.short}{function}"
+_END_RULES: tuple[RankRule, ...] = (_explain_signal, _explain_exception, _explain_early_end)

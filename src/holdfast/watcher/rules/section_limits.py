@@ -20,16 +20,19 @@ from holdfast.watcher.rules.stall import StallLimits
 
 #: File in the history folder that stores the learned limits.
 LIMITS_FILE = "sections.json"
-SETUP, FIRST_STEP, STEP, CHECKPOINT, EVALUATION = (
+SETUP, FIRST_STEP, STEP, CHECKPOINT, EVALUATION, COMPUTING = (
     "setup",
     "first step",
     "step",
     "checkpoint",
     "evaluation",
+    "computing",
 )
 #: NVIDIA's resiliency extension multiplies by 5 as well; between steps, the close observation
 #: distinguishes slow from stuck.
 FACTOR, STEP_FACTOR = 5.0, 2.0
+#: The patience before a job is acted on, as a multiple of the longest pause that ended.
+PAUSE_FACTOR = 3.0
 #: Silences of a section before its limit may become shorter, and the shortest limits in seconds.
 MIN_SILENCES = 3
 SHORTEST_S: Mapping[str, float] = {CHECKPOINT: 60.0, EVALUATION: 120.0}
@@ -40,7 +43,9 @@ _LIMITS: Mapping[str, str] = {
     STEP: "stall_s",
     CHECKPOINT: "checkpoint_s",
     EVALUATION: "evaluation_s",
+    COMPUTING: "busy_s",
 }
+_FACTORS: Mapping[str, float] = {STEP: STEP_FACTOR, COMPUTING: PAUSE_FACTOR}
 
 
 class SectionSilence(msgspec.Struct, frozen=True):
@@ -55,7 +60,7 @@ class SectionSilence(msgspec.Struct, frozen=True):
 
 
 def section(ranks: Sequence[RankState]) -> str | None:
-    """Return the section of a silent job; None if it computes, compiles or is in another phase."""
+    """Return the section of a silent job; None if it prepares its first step, compiles or such."""
     declared = {state.phase for state in ranks if state.phase}
     if declared:
         return _timed_section(declared)
@@ -63,7 +68,7 @@ def section(ranks: Sequence[RankState]) -> str | None:
     if visible:
         return _timed_section(visible)
     if any(stall.describe_activity(state) for state in ranks):
-        return None
+        return None if all(stall.is_before_first_step(state) for state in ranks) else COMPUTING
     if all(stall.is_before_first_step(state) for state in ranks):
         return FIRST_STEP if any(state.groups for state in ranks) else SETUP
     return STEP
@@ -82,7 +87,10 @@ def learned_limits(
         if field is None or field in fixed or not silence.count:
             continue
         current = getattr(limits, field)
-        required = min(silence.longest_s * (STEP_FACTOR if name == STEP else FACTOR), LONGEST_S)
+        required = min(silence.longest_s * _FACTORS.get(name, FACTOR), LONGEST_S)
+        if name == STEP and "act_after_s" not in fixed:
+            pause_s = min(silence.longest_s * PAUSE_FACTOR, LONGEST_S)
+            limits = replace(limits, act_after_s=max(limits.act_after_s, pause_s))
         if required > current:
             limits = replace(limits, **{field: required})
         elif name in SHORTEST_S and silence.count >= MIN_SILENCES:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from holdfast.causes.network.network_fabric_fault import NETWORK_FABRIC_FAULT
+from holdfast.causes.sync.collective_incomplete import COLLECTIVE_INCOMPLETE
 from holdfast.causes.sync.collective_mismatch import COLLECTIVE_MISMATCH
 from holdfast.causes.sync.collective_order_inversion import COLLECTIVE_ORDER_INVERSION
 from holdfast.causes.sync.mismatched_dtype import MISMATCHED_DTYPE
@@ -48,6 +49,7 @@ _DIVERGED = frozenset(
         COLLECTIVE_MISMATCH.name,
         RANK_EXITS_EARLY.name,
         NETWORK_FABRIC_FAULT.name,
+        COLLECTIVE_INCOMPLETE.name,
     }
 )
 #: Kinds of divergence with an extra collective on some ranks; the others have a missing one.
@@ -81,6 +83,9 @@ def refine(
     if match is None:
         return verdict
     finding = match.hint.finding
+    if _is_direct(root, ranks) and finding.cause != root.cause:
+        explained = replace(root, evidence=(*root.evidence, *_lint_facts(match)))
+        return replace(verdict, root=explained)
     refined = _refined_root(root, match, {state.rank: state for state in ranks})
     consequences = tuple(
         replace(entry, code=finding.code, cause=finding.cause, remedies=finding.remedies[:1])
@@ -94,6 +99,29 @@ def refine(
         consequences=consequences,
         suspects=tuple(entry for entry in verdict.suspects if entry != root),
         ruled_out=tuple(entry for entry in verdict.ruled_out if entry.cause != finding.cause),
+    )
+
+
+def _is_direct(root: Finding, ranks: Sequence[RankState]) -> bool:
+    """Return whether the run shows the cause itself: the line at which the rank left the script."""
+    state = next((state for state in ranks if state.rank == root.subject.rank), None)
+    return (
+        root.cause == RANK_EXITS_EARLY.name
+        and state is not None
+        and state.ended is not None
+        and state.ended.place is not None
+    )
+
+
+def _lint_facts(match: HintMatch) -> tuple[Fact, ...]:
+    """Return what the linter found about the source."""
+    hint = match.hint
+    return (
+        Fact(
+            text=f"lint: {hint.rule} reports this line: {hint.finding.message}",
+            origin=f"{hint.place.file}:{hint.place.line}",
+        ),
+        *(replace(fact, text=f"lint: {fact.text}") for fact in hint.finding.evidence),
     )
 
 
@@ -129,6 +157,8 @@ def _message(match: HintMatch, root: Finding) -> str:
     """Return the linter's sentence, and what happened in this run."""
     sentence = match.hint.finding.message
     if not match.makers:
+        if match.hint.finding.cause == root.cause:
+            return f"{root.message}; {sentence}"
         return f"{sentence}; in this run: {root.message}"
     makers, others = describe_ranks(match.makers), describe_ranks(match.others)
     verb = "is" if len(match.others) == 1 else "are"

@@ -3,7 +3,8 @@
 The rank that the others wait for waits least itself. Its cost is how much less it waits than the
 next one: the job would be faster by that much without it. Two equally slow ranks hide each other. A
 rank is named only if its cost is high over the whole window and it was last in nearly every slice
-in which ranks waited, so that one long stall, a checkpoint or a busy machine names no rank.
+in which ranks waited, so that one long stall, a checkpoint or a busy machine names no rank: slices
+in which no collective began are one slice with the next.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from statistics import fmean
 from typing import TypeVar
 
 from holdfast.causes.performance.straggler import STRAGGLER
+from holdfast.causes.remedies import DRAIN
 from holdfast.core.findings import Fact, Level, Subject, Verdict, make_finding
-from holdfast.core.rank_table import ProcessState, RankState
+from holdfast.core.rank_table import ProcessState, RankState, WaitSlice
 from holdfast.watcher.wait_times import SLICES
 
 QUESTION = "Is one of the ranks slower than the others?"
@@ -30,6 +32,8 @@ MIN_SLICES, MIN_CALLS = SLICES - 2, SLICES
 #: Maximum difference between call counts of comparable ranks: a fraction, and calls at the edges.
 MAX_CALL_SPREAD, EDGE_CALLS = 0.1, 2
 MAX_FACTS = 8
+#: If all ranks run on one host, it is not slower than others.
+_ON_ONE_HOST = tuple(remedy for remedy in STRAGGLER.remedies if remedy != DRAIN)
 
 _Name = TypeVar("_Name", bound=Hashable)
 _WaitTable = Mapping[_Name, Sequence[float]]
@@ -70,7 +74,8 @@ def _comparable_waits(ranks: Sequence[RankState], world_size: int) -> dict[int, 
         or any(state.life is ProcessState.DEAD or not state.waits for state in ranks)
     ):
         return {}
-    common = set.intersection(*({slice_.number for slice_ in state.waits} for state in ranks))
+    table = [(state, {slice_.number: slice_ for slice_ in state.waits}) for state in ranks]
+    common = set.intersection(*({*slices} for _, slices in table))
     calls = [
         sum(slice_.calls for slice_ in state.waits if slice_.number in common) for state in ranks
     ]
@@ -80,10 +85,22 @@ def _comparable_waits(ranks: Sequence[RankState], world_size: int) -> dict[int, 
         or max(calls) - min(calls) > MAX_CALL_SPREAD * max(calls) + EDGE_CALLS
     ):
         return {}
-    return {
-        state.rank: [slice_.waited for slice_ in state.waits if slice_.number in common]
-        for state in ranks
-    }
+    rows = _merge_silent(
+        [{state.rank: slices[number] for state, slices in table} for number in sorted(common)]
+    )
+    return {state.rank: [row[state.rank] for row in rows] for state in ranks}
+
+
+def _merge_silent(rows: Sequence[Mapping[int, WaitSlice]]) -> list[dict[int, float]]:
+    """Return the wait times per slice, as the mean over a run of slices without a new call."""
+    merged: list[dict[int, float]] = []
+    begin = 0
+    for end, row in enumerate(rows, 1):
+        if end == len(rows) or max(slice_.calls for slice_ in row.values()) > 0:
+            run = rows[begin:end]
+            merged.append({rank: fmean(each[rank].waited for each in run) for rank in row})
+            begin = end
+    return merged
 
 
 def _slowest(table: _WaitTable[_Name]) -> tuple[_Name, float] | None:
@@ -123,6 +140,7 @@ def _verdict(message: str, rank: int, hosts: Mapping[int, str], waits: _WaitTabl
         level=Level.WARNING,
         subject=Subject(rank=rank, host=hosts[rank] or None),
         evidence=evidence,
+        remedies=STRAGGLER.remedies if len({*hosts.values()}) > 1 else _ON_ONE_HOST,
         confidence=0.8,
     )
     return Verdict(question=QUESTION, root=finding)
