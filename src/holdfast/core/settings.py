@@ -244,7 +244,8 @@ _ROWS = (
     _make_row(
         _SET_BY_RUN,
         "HOLDFAST_RECORDER",
-        "Recorder used by workers; auto is native if it was compiled, else python.",
+        "Recorder used by workers; auto is native if it was compiled earlier, else python; native "
+        "waits for the compiler.",
         kind=SettingKind.CHOICE,
         default="auto",
         choices=("auto", "native", "python", "off"),

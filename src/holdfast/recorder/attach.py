@@ -7,6 +7,7 @@ records the collectives.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import importlib
 import inspect
@@ -74,6 +75,10 @@ def _wrap_groups(trace: TraceWriter, backend: RecorderBackend) -> None:
     """Record who creates which group: a rank that skips ``new_group`` blocks the others."""
     import torch.distributed.distributed_c10d as c10d  # noqa: PLC0415 - missing in some torch builds
 
+    def destroying(*_: Any, **__: Any) -> str:
+        backend.wait_for_callbacks()
+        return "destroy_process_group"
+
     def wrap(name: str, members: Callable[..., str]) -> None:
         original = _with_default_timeout(getattr(c10d, name))
 
@@ -94,7 +99,8 @@ def _wrap_groups(trace: TraceWriter, backend: RecorderBackend) -> None:
 
     wrap("init_process_group", lambda *_, **__: "init_process_group")
     wrap("new_group", _group_creators)
-    wrap("destroy_process_group", lambda *_, **__: "destroy_process_group")
+    wrap("destroy_process_group", destroying)
+    atexit.register(backend.wait_for_callbacks)  # for a script that leaves its groups
 
 
 def _with_default_timeout(make: Callable[..., Any]) -> Callable[..., Any]:

@@ -175,11 +175,16 @@ def _record_completion(
     if not on_host:
         recorder.mark_no_completion(number)  # a CUDA future completes when enqueued, not when done
         return
+
+    def complete(future: Any) -> None:
+        recorder.finish(number, failed=_has_failed(future))
+        recorder.awaited.discard(number)
+
+    recorder.awaited.add(number)
     try:
-        dist.Work.unbox(boxed).get_future().add_done_callback(
-            lambda future: recorder.finish(number, failed=_has_failed(future))
-        )
+        dist.Work.unbox(boxed).get_future().add_done_callback(complete)
     except RuntimeError:  # gloo's send, recv and reduce_scatter
+        recorder.awaited.discard(number)
         if getattr(_blocking, "inside", False):
             _blocking.number = number
         else:
