@@ -15,8 +15,11 @@ ROOT = Path(__file__).parent.parent
 #: About 6 GB per version of torch that PyPI distributes with CUDA only.
 FOLDER = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast-versions"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-#: What the tests of the callbacks import; DeepSpeed is not needed there.
-FRAMEWORKS = ("accelerate", "lightning", "torchdata", "transformers")
+#: What the tests of ``release/versions.py`` import. Tests of storage services are skipped.
+TEST_PACKAGES = (
+    *("accelerate", "lightning", "torchmetrics", "transformers"),
+    *("hypothesis", "pytest", "pytest-timeout", "pytest-xdist"),
+)
 
 
 @dataclass(frozen=True, order=True)
@@ -61,7 +64,7 @@ def ensure_environment(version: Version) -> Path:
             check=False,
         )
     _run(*pip, "--no-cache-dir", torch)
-    _run(*pip, torch, *FRAMEWORKS, "-e", f"{ROOT}[dev]")
+    _run(*pip, torch, *TEST_PACKAGES, "-e", str(ROOT))
     stamp.write_text(project, encoding="utf-8")
     return interpreter
 

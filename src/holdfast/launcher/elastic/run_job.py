@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+import torch
 from torch.distributed import DistError
 from torch.distributed import run as torchrun
 from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousError
@@ -47,6 +49,11 @@ T = TypeVar("T")
 #: torchrun's exit status if the job fails, or if a signal ends it.
 FAILED = 1
 _FAILED_TICK = Order(action=OrderAction.STOP, reason="the hook raised an exception")
+#: Methods of torch's agent that ours overrides; all but ``run`` are private.
+OVERRIDDEN_METHODS = (
+    *("_exit_barrier", "_invoke_run", "_monitor_workers", "_rendezvous"),
+    *("_shutdown", "_start_workers", "run"),
+)
 _SAME_LAUNCHER = "that `holdfast run` started each of them"
 
 
@@ -82,7 +89,7 @@ def launch(options: argparse.Namespace, hooks: AgentHooks, *, logs: Path, quiet:
 
 def _agent_factory(
     options: argparse.Namespace, hooks: AgentHooks, signals: AgentSignals, logs: Path
-) -> Callable[..., Agent]:
+) -> Callable[..., LocalElasticAgent]:
     run_logs = configure_logs(options, logs)
     flag = getattr(options, "spares", None)
     standby = StandbyMode(str(settings.read_setting("HOLDFAST_SPARES", flag=flag).value))
@@ -90,7 +97,13 @@ def _agent_factory(
     if getattr(options, "run_path", False):  # the bootstrap runs the script in its interpreter
         options.run_path = options.no_python = False
 
-    def create_agent(spec: WorkerSpec, **torch_arguments: Any) -> Agent:
+    def create_agent(spec: WorkerSpec, **torch_arguments: Any) -> LocalElasticAgent:
+        if unknown := [name for name in OVERRIDDEN_METHODS if not hasattr(LocalElasticAgent, name)]:
+            hooks.notify(
+                f"the agent of torch {torch.__version__} differs (no {', '.join(unknown)}): it "
+                "runs the job without a recorder and without recovery by holdfast"
+            )
+            return LocalElasticAgent(spec, **torch_arguments)
         if not options.no_python:
             spec = dataclasses.replace(spec, args=insert_bootstrap(spec.args))
         return Agent(
@@ -107,7 +120,7 @@ def _agent_factory(
 
 
 @contextmanager
-def _use_agent(factory: Callable[..., Agent]) -> Iterator[None]:
+def _use_agent(factory: Callable[..., LocalElasticAgent]) -> Iterator[None]:
     """Make torch's launcher create our agent; it has no parameter for it."""
     original = vars(api)["LocalElasticAgent"]
     setattr(api, "LocalElasticAgent", factory)  # noqa: B010 - mypy rejects assigning to a class
