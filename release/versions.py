@@ -30,13 +30,15 @@ SPECIMEN = "ddp_rank_sleeps"
 PROCESSES = "4"
 RUN_LIMIT_S = 180
 TESTS_LIMIT_S = 1800
+CHECKPOINT_TESTS = ("checkpoint", "emergency", "resume", "several_ranks", "versions")
+COLLECTIVES_TESTS = ("coalesced", "group_rebuild", "metric_states", "shared_memory", "timeouts")
 #: They test what uses private interfaces of torch.
 TESTS = (
     "tests/unit/recorder",
     "tests/unit/launcher/elastic",
-    "tests/unit/training/collectives",
-    "tests/unit/training/checkpoint",
     "tests/unit/training/callbacks",
+    *(f"tests/unit/training/checkpoint/test_{name}.py" for name in CHECKPOINT_TESTS),
+    *(f"tests/unit/training/collectives/test_{name}.py" for name in COLLECTIVES_TESTS),
     "tests/unit/training/test_in_process_restart.py",
 )
 YES, NO = "yes", "**no**"
