@@ -168,7 +168,7 @@ def test_the_native_recorder_records_everything(native: Path, tmp_path: Path) ->
 def test_the_python_recorder_records_the_same(tmp_path: Path) -> None:
     traces = record(tmp_path, "python")
     # Python cannot read the reduction earlier.
-    check(traces, below=0, reduction="max" if torch_release() >= (2, 9) else "")
+    check(traces, below=0, reduction="max" if torch_release() >= (2, 10) else "")
     assert not [call for trace in traces for call in trace.pending() if call.certain]
 
 
