@@ -97,7 +97,8 @@ $(READY): pyproject.toml | $(BIN)/python
 	@$(PIP) install --quiet -e '.[dev,frameworks]' || { \
 	    echo "DeepSpeed or Accelerate cannot be installed; the tests of their examples are skipped"; \
 	    $(PIP) install --quiet -e '.[dev]'; }
-	@$(BIN)/python -m holdfast.recorder.build >/dev/null  # otherwise the first jobs use the Python recorder
+	@# Otherwise the first jobs use the Python recorder.
+	@for module in recorder.build training.packing_extension; do $(BIN)/python -m holdfast.$$module >/dev/null; done
 	@touch $@
 
 $(PAGES): $(READY)

@@ -125,6 +125,18 @@ def _lock(descriptor: int, timeout_s: float) -> bool:
             return True
 
 
+def is_being_built(target: Path) -> bool:
+    """Return whether a process builds ``target`` now."""
+    try:
+        with target.with_suffix(".lock").open() as file:
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # never built, or the filesystem has no locks
+        return False
+    return False
+
+
 def is_writable(folder: Path) -> bool:
     """Return whether files can be created in ``folder``, which is created if needed."""
     try:

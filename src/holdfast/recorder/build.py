@@ -13,7 +13,7 @@ from holdfast.recorder import self_test
 from holdfast.recorder.torch_extension import Progress, TorchExtension
 
 SOURCES = Path(__file__).parent / "native"
-FALLBACK = "using the Python recorder, which costs as much as TORCH_DISTRIBUTED_DEBUG=DETAIL"
+FALLBACK = "this start uses the Python recorder, as costly as TORCH_DISTRIBUTED_DEBUG=DETAIL"
 
 
 def test_recorder(library: Path) -> str | None:

@@ -143,7 +143,7 @@ class TorchExtension:
     def _store(library: Path, target: Path) -> Path | None:
         """Copy the library to the cache; return None if it is not writable."""
         try:
-            with native_extension.build_folder(target) as folder:
+            with native_extension.build_folder(target, timeout_s=0) as folder:
                 shutil.copyfile(library, folder / target.name)
                 return (folder / target.name).replace(target)
         except OSError:

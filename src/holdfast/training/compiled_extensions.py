@@ -34,17 +34,23 @@ def prepare_extensions(recorder: str, progress: Progress) -> Path | None:
 def _find_or_compile_later(progress: Progress) -> Path | None:
     extension, packing = build.recorder_extension(), packing_extension.packing()
     library = extension.find(progress)
-    missing = library is None or not packing.cached.is_file()
-    obstacle = _obstacle(extension if library is None else packing) if missing else None
-    if missing and obstacle is None:
-        native_extension.start_in_background(__spec__.name)
-        obstacle = (
-            f"compiling the {extension.title} for torch {torch.__version__} in the background, for "
-            "later starts (--recorder native waits for it)"
-        )
+    if library is not None and packing.cached.is_file():
+        return library
+    missing = extension if library is None else packing
+    why = _obstacle(missing)
+    if why is None:
+        why = f"compiling the {missing.title} for torch {torch.__version__} in the background"
+        if not _is_being_built():
+            native_extension.start_in_background(__spec__.name)
     if library is None:
-        progress(f"{obstacle}; {extension.fallback}")
+        progress(f"{why}; {extension.fallback}")
     return library
+
+
+def _is_being_built() -> bool:
+    """Return whether another start compiles either extension now."""
+    extensions = (build.recorder_extension(), packing_extension.packing())
+    return any(native_extension.is_being_built(extension.cached) for extension in extensions)
 
 
 def _obstacle(extension: TorchExtension) -> str | None:
@@ -61,6 +67,8 @@ def _obstacle(extension: TorchExtension) -> str | None:
 def main() -> None:
     """Compile both, at the lowest priority; failures are stored for the next start."""
     native_extension.yield_to_jobs()
+    if _is_being_built():
+        return
     if build.ensure_built(_ignore) is not None:
         packing_extension.ensure_built(_ignore)
 

@@ -107,7 +107,7 @@ def test_a_job_runs_although_the_compiled_recorder_breaks_collectives(
         assert "recorder python" in done.stdout
         (line,) = [line for line in done.stdout.splitlines() if "self-test" in line]
         assert "NotImplementedError" in line
-        assert "using the Python recorder" in line
+        assert "uses the Python recorder" in line
         outputs.append(done.stdout)
     assert ["Compiling the C++ recorder" in output for output in outputs] == [
         True,

@@ -123,7 +123,9 @@ def test_one_process_builds_at_a_time_and_removes_what_killed_ones_left(tmp_path
     with native_extension.build_folder(target) as first:
         assert not left.exists()
         in_child(lambda: wait_in_vain(target))
+        assert native_extension.is_being_built(target)
         assert first.exists()
+    assert not native_extension.is_being_built(target)
     in_child(lambda: wait_in_vain(target), expected=1)
 
 
