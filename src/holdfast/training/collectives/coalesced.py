@@ -118,7 +118,8 @@ def _unpack(tensors: list[torch.Tensor], packed: _PackedTensors) -> None:
             # Without empty tensors: unflatten loses their shape (torch 2.4 to 2.8).
             pairs = [pair for pair in zip(members, parts, strict=True) if pair[0].numel()]
             if pairs:
-                torch._foreach_copy_(*(list(side) for side in zip(*pairs, strict=True)))
+                filled, values = zip(*pairs, strict=True)
+                torch._foreach_copy_(filled, values)
 
 
 def _pack_with_torch(tensors: list[torch.Tensor]) -> _PackedTensors:
