@@ -17,7 +17,7 @@ PAGES := $(VENV)/.holdfast-docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test matrix golden chaos fuzz lint fix docs bench clean
+.PHONY: help setup demo test matrix versions wheel golden chaos fuzz lint fix docs bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,12 @@ test: $(READY)  ## run all tests except GPU tests and the matrices (ARGS="-k wor
 
 matrix: $(READY)  ## run the matrices: long repetitions of one test
 	@$(BIN)/python -m pytest -m matrix $(ARGS)
+
+versions: $(READY)  ## test with other versions of torch and Python, 6 GB each: docs/compatibility.md (ARGS="2.6.0 2.9.1@3.12")
+	@$(BIN)/python -m release.versions $(ARGS)
+
+wheel: $(READY)  ## build a wheel with the compiled extensions in dist/, for the torch of .venv or of `make versions` (ARGS="2.6.0")
+	@$(BIN)/python -m release.wheel $(ARGS)
 
 golden: $(READY)  ## generate the stored checkpoints again with the installed frameworks (ARGS="deepspeed_zero" chooses)
 	@$(BIN)/python -m tests.golden.make_checkpoints $(ARGS)
@@ -91,6 +97,8 @@ $(READY): pyproject.toml | $(BIN)/python
 	@$(PIP) install --quiet -e '.[dev,frameworks]' || { \
 	    echo "DeepSpeed or Accelerate cannot be installed; the tests of their examples are skipped"; \
 	    $(PIP) install --quiet -e '.[dev]'; }
+	@# Otherwise the first jobs use the Python recorder.
+	@for module in recorder.build training.packing_extension; do $(BIN)/python -m holdfast.$$module >/dev/null; done
 	@touch $@
 
 $(PAGES): $(READY)

@@ -28,8 +28,8 @@ from holdfast.launcher.policy import OnHang, RecoveryOptions
 from holdfast.launcher.recovery import Recovery
 from holdfast.launcher.terminal.connection import Prefix
 from holdfast.launcher.watcher_channel import WatcherChannel
-from holdfast.recorder import build, faults, parse_duration
-from holdfast.training import packing_extension
+from holdfast.recorder import faults, parse_duration
+from holdfast.training.compiled_extensions import prepare_extensions
 from holdfast.watcher.run_folder import RunFolder
 
 #: --max-restarts if only --max-failures is set.
@@ -142,9 +142,7 @@ def _plan(options: argparse.Namespace, request: RunRequest) -> LaunchPlan:
     if request.act_after is not None:  # only the watcher reads it
         act_after_s = _parse_time("--act-after", request.act_after)
         environment = {**environment, "HOLDFAST_ACT_AFTER": f"{act_after_s:g}"}
-    library = build.ensure_built(print_message) if recorder in ("auto", "native") else None
-    if library is not None:
-        packing_extension.ensure_built(print_message)
+    library = prepare_extensions(recorder, print_message)
     script = options.training_script
     if not (options.no_python or options.module):
         script = Path(script).resolve()

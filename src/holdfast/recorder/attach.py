@@ -7,6 +7,7 @@ records the collectives.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import importlib
 import inspect
@@ -25,6 +26,7 @@ from holdfast.core import settings, trace_file
 from holdfast.core.trace_file import TraceNote, TraceWriter
 from holdfast.recorder import python_kernels
 from holdfast.recorder.backends import NativeRecorder, PythonRecorder, RecorderBackend
+from holdfast.recorder.torch_extension import torch_release
 
 _OPERATION_NUMBERS = {name: number for number, name in enumerate(trace_file.OPERATIONS)}
 
@@ -60,7 +62,9 @@ def _preload_modules() -> None:
 
 def _install_backend(trace: TraceWriter, mode: str, library: Path | None) -> RecorderBackend:
     home = str(Path(torch.__file__).parent)
-    if mode != "python" and library is not None:
+    # Injected faults and the C++ recorder of torch before 2.9 would be kernels of the same key.
+    faulty = torch_release() < (2, 9) and settings.read_text("HOLDFAST_INJECT")
+    if mode != "python" and library is not None and not faulty:
         try:
             return NativeRecorder(library, trace, home)
         except (OSError, AttributeError) as error:
@@ -73,6 +77,10 @@ def _install_backend(trace: TraceWriter, mode: str, library: Path | None) -> Rec
 def _wrap_groups(trace: TraceWriter, backend: RecorderBackend) -> None:
     """Record who creates which group: a rank that skips ``new_group`` blocks the others."""
     import torch.distributed.distributed_c10d as c10d  # noqa: PLC0415 - missing in some torch builds
+
+    def destroying(*_: Any, **__: Any) -> str:
+        backend.wait_for_callbacks()
+        return "destroy_process_group"
 
     def wrap(name: str, members: Callable[..., str]) -> None:
         original = _with_default_timeout(getattr(c10d, name))
@@ -94,7 +102,8 @@ def _wrap_groups(trace: TraceWriter, backend: RecorderBackend) -> None:
 
     wrap("init_process_group", functools.partial(_record_world_size, trace))
     wrap("new_group", _group_creators)
-    wrap("destroy_process_group", lambda *_, **__: "destroy_process_group")
+    wrap("destroy_process_group", destroying)
+    atexit.register(backend.wait_for_callbacks)  # for a script that leaves its groups
 
 
 def _with_default_timeout(make: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,6 +23,8 @@ from holdfast.core.trace_file import GROUP_BYTES, RECORD, RECORD_BYTES, TraceNot
 
 #: User frames in a record: the call site, and the caller of that function.
 CALL_LEVELS = 2
+#: Maximum wait for callbacks of completed calls, which take microseconds.
+CALLBACKS_TIMEOUT_S = 1.0
 #: In the list of foreign prefixes torch and holdfast come first, then libraries.
 FIRST_LIBRARY = 2
 
@@ -45,6 +47,10 @@ class RecorderBackend(Protocol):
 
     def renew(self) -> None:
         """Reset all numbering after the trace was renewed."""
+        ...
+
+    def wait_for_callbacks(self) -> None:
+        """Wait, up to a second, until the completion of earlier calls is recorded."""
         ...
 
 
@@ -88,6 +94,9 @@ class NativeRecorder:
     def renew(self) -> None:
         """See :class:`RecorderBackend`."""
         self._library.holdfast_move(ctypes.c_void_p(self._trace.address()))
+
+    def wait_for_callbacks(self) -> None:
+        """See :class:`RecorderBackend`. Not needed: the callbacks are in C++."""
 
     def _append(self, line: bytes) -> None:
         self._library.holdfast_note(line, ctypes.c_uint64(len(line)))
@@ -136,6 +145,8 @@ class PythonRecorder:
         self._sites: dict[tuple[str, int], int] = {}
         self._entry_counts: Counter[object] = Counter()
         self._number = 0
+        #: Calls whose completion a callback will record.
+        self.awaited: set[int] = set()
 
     def begin(self, group: str, operation: int, elements: int = 0) -> int:
         """See :class:`RecorderBackend`."""
@@ -149,7 +160,19 @@ class PythonRecorder:
             self._groups.clear()
             self._sites.clear()
             self._entry_counts.clear()
+            self.awaited.clear()
             (self._number,) = trace_file.HEADS.unpack_from(self._trace.map, trace_file.RECORDS_HEAD)
+
+    def wait_for_callbacks(self) -> None:
+        """See :class:`RecorderBackend`.
+
+        A group must not be destroyed before: torch may hold the GIL while it waits for gloo's
+        threads to end (e.g. in the destructor of DistributedDataParallel's reducer, torch 2.6), and
+        they wait for the GIL to run the callbacks.
+        """
+        deadline = time.monotonic() + CALLBACKS_TIMEOUT_S
+        while self.awaited and time.monotonic() < deadline:
+            time.sleep(0.001)
 
     def record(self, group: str, operation: int, call: CallDetails) -> int:
         """Write one complete record and return its number."""

@@ -64,6 +64,7 @@ SCHEMAS: dict[str, OperatorSchema] = {
 _OPERATION_NUMBERS = {name: number for number, name in enumerate(trace_file.OPERATIONS)}
 _DTYPE_NUMBERS = {name: number for number, name in enumerate(trace_file.DTYPES)}
 
+_kernels: dict[str, Callable[..., Any]] = {}  # the latest of each operator
 _library: list[Any] = []  # never released: that would remove its kernels
 _blocking = threading.local()  # this thread's last send or recv, for the blocking forms
 
@@ -85,16 +86,25 @@ def install_kernels(
 ) -> None:
     """Install ``make(name, operator, next_kernel)`` for each operator.
 
-    ``next_kernel(keys, *args)`` runs the previous behavior.
+    ``next_kernel(keys, *args)`` runs the previous behavior: that of an earlier call, or torch's.
     """
     library = torch.library.Library("c10d", "IMPL")
     for name in names:
         operator = getattr(getattr(torch.ops.c10d, name, None), "default", None)
-        if operator is not None:
-            library.impl(
-                name, make(name, operator, _next_kernel(operator)), "Autograd", with_keyset=True
-            )
+        if operator is None:
+            continue
+        earlier = _kernels.get(name)
+        _kernels[name] = make(name, operator, earlier or _next_kernel(operator))
+        if earlier is None:  # torch calls only the latest kernel of a key
+            library.impl(name, _latest_kernel(name), "Autograd", with_keyset=True)
     _library.append(library)
+
+
+def _latest_kernel(name: str) -> Callable[..., Any]:
+    def latest(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        return _kernels[name](keys, *args, **kwargs)
+
+    return latest
 
 
 def _next_kernel(operator: Any) -> NextKernel:
@@ -175,11 +185,16 @@ def _record_completion(
     if not on_host:
         recorder.mark_no_completion(number)  # a CUDA future completes when enqueued, not when done
         return
+
+    def complete(future: Any) -> None:
+        recorder.finish(number, failed=_has_failed(future))
+        recorder.awaited.discard(number)
+
+    recorder.awaited.add(number)
     try:
-        dist.Work.unbox(boxed).get_future().add_done_callback(
-            lambda future: recorder.finish(number, failed=_has_failed(future))
-        )
+        dist.Work.unbox(boxed).get_future().add_done_callback(complete)
     except RuntimeError:  # gloo's send, recv and reduce_scatter
+        recorder.awaited.discard(number)
         if getattr(_blocking, "inside", False):
             _blocking.number = number
         else:

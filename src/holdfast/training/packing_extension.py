@@ -1,16 +1,15 @@
-"""Compile the packing of many tensors in C++ (about 15 s, once).
+"""The packing of many tensors in C++, compiled once (about 15 s).
 
-Run ``python -m holdfast.training.packing_extension``, or `holdfast run`, which does so before the
-job starts. Nothing is compiled while a job trains: without the extension, torch's own operators
-pack the tensors, about 0.5 ms slower for 512 tensors. Outside ``collectives``, whose import takes
-longer.
+`holdfast run` compiles it in the background for later starts (``compiled_extensions``); ``python -m
+holdfast.training.packing_extension`` compiles it now. Without it, torch's own operators pack the
+tensors, about 0.5 ms slower for 512 tensors. Outside ``collectives``, whose import takes longer.
 """
 
 from __future__ import annotations
 
 import logging
+import subprocess
 import sys
-from collections.abc import Callable
 from functools import cache
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from importlib.util import module_from_spec
@@ -19,55 +18,90 @@ from types import ModuleType
 
 import torch
 
-from holdfast.core import native_extension
-from holdfast.recorder import torch_extension
+from holdfast.recorder.torch_extension import Progress, TorchExtension
 
 SOURCE = Path(__file__).parent / "native" / "packing.cpp"
+TEST_LIMIT_S = 120
 
 _log = logging.getLogger("holdfast.comm")
 
 
+def packing() -> TorchExtension:
+    """Return the extension that packs tensors."""
+    fallback = "torch packs tensors instead, about 0.5 ms slower for 512 of them"
+    return TorchExtension(
+        "packing",
+        "tensor-packing extension",
+        fallback,
+        SOURCE,
+        _test_in_process,
+        ("torch_python",),
+    )
+
+
 def extension_path() -> Path:
-    """Return the path of the compiled extension, whether or not it exists."""
-    return torch_extension.cached_extension("packing", [SOURCE])
+    """Return the path of the extension in the cache, whether or not it exists."""
+    return packing().cached
 
 
-def ensure_built(progress: Callable[[str], None]) -> Path | None:
+def ensure_built(progress: Progress) -> Path | None:
     """Return the path of the extension, after compiling it if needed; None if that fails.
 
     ``progress`` receives what is done and why it failed.
     """
-    target = extension_path()
-    if target.is_file():
-        return target
-    if native_extension.find_compiler() is not None:
-        progress(
-            f"Compiling tensor-packing extension for torch {torch.__version__} "
-            "(one-time, about 15 s) …"
-        )
-    errors: list[str] = []
-    built = torch_extension.build_torch_extension(target, SOURCE, errors.append, "torch_python")
-    if built is None:
-        progress(f"{errors[0]}: torch packs tensors instead, about 0.5 ms slower for 512 of them.")
-    return built
+    return packing().ensure_built(progress)
 
 
 @cache
 def load() -> ModuleType | None:
-    """Return the extension if :func:`ensure_built` has compiled it earlier, else None."""
+    """Return the extension if it is in the cache, else None."""
     target = extension_path()
     if not target.is_file():
         _log.debug("torch packs tensors; compile a faster packing: python -m %s", __spec__.name)
         return None
-    loader = ExtensionFileLoader("packing", str(target))
     try:
-        module = module_from_spec(ModuleSpec("packing", loader, origin=str(target)))
-        loader.exec_module(module)
+        return _load_library(target)
     except ImportError as error:
         _log.warning("cannot load the tensor-packing extension %s: %s", target, error)
         return None
+
+
+def _load_library(library: Path) -> ModuleType:
+    loader = ExtensionFileLoader("packing", str(library))
+    module = module_from_spec(ModuleSpec("packing", loader, origin=str(library)))
+    loader.exec_module(module)
     return module
 
 
+def _test_in_process(library: Path) -> str | None:
+    """Return why the library does not pack; None on success. A process tests it: it may crash."""
+    done = subprocess.run(
+        [sys.executable, "-m", __name__, str(library)],
+        capture_output=True,
+        text=True,
+        timeout=TEST_LIMIT_S,
+        check=False,
+    )
+    if done.returncode == 0:
+        return None
+    return next(iter(done.stderr.splitlines()[-1:]), f"exit status {done.returncode}")
+
+
+def _test_library(library: Path) -> None:
+    """Pack and unpack tensors. Raises what fails."""
+    module = _load_library(library)
+    tensors = [torch.ones(2, 3), torch.arange(4), torch.full((3,), 2.0)]
+    buffers, _ = module.pack(tensors)
+    for buffer in buffers:
+        buffer.add_(1)
+    module.unpack(tensors, buffers)
+    totals = [float(tensor.sum()) for tensor in tensors]
+    if totals != [12.0, 10.0, 9.0]:
+        raise ValueError(f"sums are {totals} instead of [12, 10, 9]")
+
+
 if __name__ == "__main__":
-    print(ensure_built(lambda text: print(text, file=sys.stderr)))  # noqa: T201 - its purpose
+    if sys.argv[1:]:
+        _test_library(Path(sys.argv[1]))
+    else:
+        print(ensure_built(lambda text: print(text, file=sys.stderr)))  # noqa: T201 - its purpose

@@ -12,9 +12,11 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+import torch
 from torch.distributed import DistError
 from torch.distributed import run as torchrun
 from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousError
@@ -55,6 +57,11 @@ T = TypeVar("T")
 FAILED = 1
 _FAILED_TICK = Order(action=OrderAction.STOP, reason="the hook raised an exception")
 _TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"  # as torchrun reads it
+#: Methods of torch's agent that ours overrides; all but ``run`` are private.
+OVERRIDDEN_METHODS = (
+    *("_exit_barrier", "_invoke_run", "_monitor_workers", "_rendezvous"),
+    *("_shutdown", "_start_workers", "run"),
+)
 _SAME_LAUNCHER = "that `holdfast run` started each of them"
 
 
@@ -110,14 +117,20 @@ def _agent_factory(
     signals: AgentSignals,
     logs: Path,
     terminal: TerminalRelay | None,
-) -> Callable[..., Agent]:
+) -> Callable[..., LocalElasticAgent]:
     run_logs = configure_logs(options, logs, terminal.streams if terminal else ())
     flag = getattr(options, "spares", None)
     standby = StandbyMode(str(settings.read_setting("HOLDFAST_SPARES", flag=flag).value))
     if getattr(options, "run_path", False):  # the bootstrap runs the script in its interpreter
         options.run_path = options.no_python = False
 
-    def create_agent(spec: WorkerSpec, **torch_arguments: Any) -> Agent:
+    def create_agent(spec: WorkerSpec, **torch_arguments: Any) -> LocalElasticAgent:
+        if unknown := [name for name in OVERRIDDEN_METHODS if not hasattr(LocalElasticAgent, name)]:
+            hooks.notify(
+                f"the agent of torch {torch.__version__} differs (no {', '.join(unknown)}): it "
+                "runs the job without a recorder and without recovery by holdfast"
+            )
+            return LocalElasticAgent(spec, **torch_arguments)
         if not options.no_python:
             spec = dataclasses.replace(spec, args=insert_bootstrap(spec.args))
         return Agent(
@@ -144,7 +157,7 @@ def _open_terminal(options: argparse.Namespace, prefix: str) -> TerminalRelay | 
 
 
 @contextmanager
-def _use_agent(factory: Callable[..., Agent]) -> Iterator[None]:
+def _use_agent(factory: Callable[..., LocalElasticAgent]) -> Iterator[None]:
     """Make torch's launcher create our agent; it has no parameter for it."""
     original = vars(api)["LocalElasticAgent"]
     setattr(api, "LocalElasticAgent", factory)  # noqa: B010 - mypy rejects assigning to a class

@@ -115,7 +115,11 @@ def _unpack(tensors: list[torch.Tensor], packed: _PackedTensors) -> None:
             scalars = all(tensor.ndim == 0 for tensor in members)
             unflatten = _native_nn.unflatten_dense_tensors
             parts = buffer.unbind() if scalars else unflatten(buffer, members)
-            torch._foreach_copy_(members, parts)
+            # Without empty tensors: unflatten loses their shape (torch 2.4 to 2.8).
+            pairs = [pair for pair in zip(members, parts, strict=True) if pair[0].numel()]
+            if pairs:
+                filled, values = zip(*pairs, strict=True)
+                torch._foreach_copy_(filled, values)
 
 
 def _pack_with_torch(tensors: list[torch.Tensor]) -> _PackedTensors:

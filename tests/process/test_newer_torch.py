@@ -1,0 +1,45 @@
+"""With a torch whose elastic agent differs, the job runs without holdfast's agent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+JOB = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+print("total", total.item(), os.environ.get("HOLDFAST_TRACE"))
+dist.destroy_process_group()
+"""
+#: Runs holdfast with a torch whose agent lacks a method that ours overrides.
+HOLDFAST = """
+import sys
+from holdfast.launcher.elastic import run_job
+run_job.OVERRIDDEN_METHODS = (*run_job.OVERRIDDEN_METHODS, "_from_a_later_torch")
+from holdfast.cli import main
+sys.argv[0] = "holdfast"
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_torch_with_another_agent_runs_the_job(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(JOB)
+    options = ["run", "--standalone", "--nproc-per-node", "2", "--recorder", "python", "job.py"]
+    done = subprocess.run(
+        [sys.executable, "-c", HOLDFAST, *options],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("total 2.0 None") == 2, done.stdout
+    assert "differs (no _from_a_later_torch)" in done.stdout
