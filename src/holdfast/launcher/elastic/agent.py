@@ -307,7 +307,7 @@ class Agent(LocalElasticAgent):
             self._logs_specs,
             self._standby,
             self._terminal,
-            LINE_PREFIX,
+            str(self._log_line_prefix_template),
         )
         self._survivors.notify(environments, set(ranks.values()) - dead)
         pids = {local_rank: child.pid for local_rank, child in self._children().items()}

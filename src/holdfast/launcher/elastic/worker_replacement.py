@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import msgspec
@@ -80,7 +81,8 @@ def start_replacements(
 ) -> dict[int, dict[str, str]]:
     """Start the ``dead`` local ranks again; return the environments of all local ranks.
 
-    ``changed`` are variables by local rank; ``prefix`` precedes each line of a worker's output.
+    ``changed`` are variables by local rank; ``prefix`` is the template of what precedes each line
+    of a worker's output.
     """
     environments = {
         local_rank: {**environment, **changed[local_rank]}
@@ -99,7 +101,12 @@ def start_replacements(
                 numa_options=context._numa_options,  # noqa: SLF001
             )
             context._running_local_ranks.add(local_rank)  # noqa: SLF001
-            header = {local_rank: prefix.replace("${rank}", environments[local_rank]["RANK"])}
+            text = Template(prefix).safe_substitute(
+                rank=environments[local_rank]["RANK"],
+                local_rank=local_rank,
+                role_name=context.name,
+            )
+            header = {local_rank: text}
             for printed, stream in (
                 (files.tee_stdouts, sys.stdout),
                 (files.tee_stderrs, sys.stderr),
