@@ -24,7 +24,7 @@ from holdfast.core.rank_table import (
     SourceLine,
     ThreadStack,
 )
-from holdfast.watcher.node import JobSummary, combine_summaries
+from holdfast.watcher.job_summary import JobSummary, combine_summaries
 from holdfast.watcher.rules import hang
 
 RANKS, A_NODE, TENSOR = 16_384, 8, 8

@@ -28,7 +28,7 @@ from holdfast.diagnose.stacks import rules as stacks_rules
 from holdfast.diagnose.stacks.job_samples import JobSamples
 from holdfast.diagnose.stacks.stack_files import StackTable
 from holdfast.watcher import source_context
-from holdfast.watcher.node import JobSummary
+from holdfast.watcher.job_summary import JobSummary
 from holdfast.watcher.rules import hang, stall
 from holdfast.watcher.source_context import SourceContext
 from holdfast.watcher.stall_detector import StallDetector, refine_with_source

@@ -25,7 +25,7 @@ from holdfast.diagnose.stacks.stack_files import StackTable
 from holdfast.diagnose.trace_files import TraceTable
 from holdfast.watcher.flight_recorder import dump_reader
 from holdfast.watcher.flight_recorder.dump_reader import FlightRecorderDump
-from holdfast.watcher.node import JobSummary
+from holdfast.watcher.job_summary import JobSummary
 
 #: Called with the number of files found and of bytes read so far, and the name of the current file.
 ProgressCallback = Callable[[int, int, str], None]

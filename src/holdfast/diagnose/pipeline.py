@@ -38,7 +38,7 @@ from holdfast.host.variable_audit import audit_recorded
 from holdfast.report.html import incident_page
 from holdfast.report.timeline import Timeline
 from holdfast.watcher.incidents import incident_timeline
-from holdfast.watcher.node import JobSummary
+from holdfast.watcher.job_summary import JobSummary
 
 INCONCLUSIVE = 3
 #: Files listed on the HTML page, of those read and of those ignored.

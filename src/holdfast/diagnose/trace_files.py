@@ -26,7 +26,8 @@ from holdfast.host.processes import inspection
 from holdfast.host.processes.inspection import ProcessSample
 from holdfast.watcher.flight_recorder import completion
 from holdfast.watcher.flight_recorder.dump_reader import FlightRecorderDump
-from holdfast.watcher.node import RECENT_CALLS, RECENT_CALLS_OF_ALL, JobSummary, agree_on_groups
+from holdfast.watcher.job_summary import JobSummary, agree_on_groups
+from holdfast.watcher.node import RECENT_CALLS, RECENT_CALLS_OF_ALL
 from holdfast.watcher.trace_reader import TraceReading
 
 MAX_BYTES = 1 << 30

@@ -16,7 +16,7 @@ from holdfast.report.html import incident_page
 from holdfast.report.timeline import Timeline, TimelineLane, TimelineSpan
 from holdfast.watcher import history_facts
 from holdfast.watcher.agent_messages import StartWatching
-from holdfast.watcher.node import JobSummary
+from holdfast.watcher.job_summary import JobSummary
 from holdfast.watcher.rules.stall import is_busy
 from holdfast.watcher.run_folder import create_numbered_folder
 

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.core.rank_table import RankState, StepProblem
 
 if TYPE_CHECKING:  # the launcher imports this module and needs neither numpy nor py-spy
-    from holdfast.watcher.node import JobSummary
+    from holdfast.watcher.job_summary import JobSummary
 
 #: A problem that the loop reported earlier than this did not end the job.
 RECENT_PROBLEM_S = 60.0

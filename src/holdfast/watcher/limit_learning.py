@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.core.atomic_files import write_atomic
 from holdfast.core.errors import MissingFile
-from holdfast.watcher.node import JobSummary
+from holdfast.watcher.job_summary import JobSummary
 from holdfast.watcher.rules import roots, section_limits
 from holdfast.watcher.rules.section_limits import SectionSilence
 from holdfast.watcher.rules.stall import StallLimits

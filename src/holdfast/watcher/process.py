@@ -45,15 +45,14 @@ from holdfast.watcher.agent_messages import (
 )
 from holdfast.watcher.host_health import HostHealthMonitor
 from holdfast.watcher.job_state import build_job_state
-from holdfast.watcher.limit_learning import LimitLearner
-from holdfast.watcher.node import (
+from holdfast.watcher.job_summary import (
     JobSummary,
-    NodeSensor,
-    WorkerProcess,
     combine_summaries,
     decode_summary,
     encode_summary,
 )
+from holdfast.watcher.limit_learning import LimitLearner
+from holdfast.watcher.node import NodeSensor, WorkerProcess
 from holdfast.watcher.orphans import WorkerTree, end_orphans
 from holdfast.watcher.rules.placeholders import fill_verdict
 from holdfast.watcher.rules.stall import StallLimits

@@ -18,7 +18,7 @@ from holdfast.causes.process.stale_build_lock import STALE_BUILD_LOCK
 from holdfast.core.findings import Finding, Verdict
 from holdfast.core.rank_table import ProcessGroupInfo, ProcessState, RankState, SourceLine
 from holdfast.watcher import source_context, source_lint
-from holdfast.watcher.node import JobSummary
+from holdfast.watcher.job_summary import JobSummary
 from holdfast.watcher.rules import hang, roots, source_match, stall
 from holdfast.watcher.rules.call_sites import MAX_CALLER_LEVELS
 from holdfast.watcher.rules.stall import StallLimits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.core.findings import Verdict
-from holdfast.watcher.node import JobSummary
+from holdfast.watcher.job_summary import JobSummary
 from holdfast.watcher.rules import straggler
 from holdfast.watcher.wait_times import SLICES
 

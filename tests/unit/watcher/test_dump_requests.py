@@ -19,7 +19,8 @@ from holdfast.recorder.backends import CallDetails, PythonRecorder
 from holdfast.watcher.flight_recorder import dump_requests
 from holdfast.watcher.flight_recorder.dump_reader import FlightRecorderDump
 from holdfast.watcher.flight_recorder.dump_requests import DumpLocation, DumpRequests
-from holdfast.watcher.node import JobSummary, NodeSensor, WorkerProcess
+from holdfast.watcher.job_summary import JobSummary
+from holdfast.watcher.node import NodeSensor, WorkerProcess
 from holdfast.watcher.rules import hang
 from tests.unit.diagnose.dump_factory import until, written
 

@@ -16,7 +16,7 @@ from holdfast.diagnose.pipeline import diagnose, write_diagnosis_page
 from holdfast.watcher import history_facts
 from holdfast.watcher import incidents as watcher_incidents
 from holdfast.watcher.agent_messages import StartWatching
-from holdfast.watcher.node import JobSummary
+from holdfast.watcher.job_summary import JobSummary
 from holdfast.watcher.run_folder import RunFolder
 from tests.unit.core.test_collective_history import absent, after, event
 

@@ -11,7 +11,7 @@ from holdfast.host.checks import CheckContext
 from holdfast.host.gpus import DriverTimeout
 from holdfast.host.gpus import driver as gpu_driver
 from holdfast.watcher.host_health import HostHealthMonitor
-from holdfast.watcher.node import JobSummary, combine_summaries
+from holdfast.watcher.job_summary import JobSummary, combine_summaries
 from holdfast.watcher.rules.host_health import WATCHED
 from tests.unit.host.gpus.recorded import gpu, tree
 

@@ -2,7 +2,7 @@
 
 from holdfast.core.rank_table import RankState
 from holdfast.watcher.job_state import build_job_state
-from holdfast.watcher.node import JobSummary
+from holdfast.watcher.job_summary import JobSummary
 
 
 def table(*hosts):

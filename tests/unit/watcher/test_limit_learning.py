@@ -5,8 +5,8 @@ import json
 import pytest
 
 from holdfast.core.rank_table import ProcessState, RaisedException, RankState
+from holdfast.watcher.job_summary import JobSummary
 from holdfast.watcher.limit_learning import LimitLearner
-from holdfast.watcher.node import JobSummary
 from holdfast.watcher.rules.section_limits import LIMITS_FILE
 from holdfast.watcher.rules.stall import StallLimits
 

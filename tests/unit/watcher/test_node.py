@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.rank_table import ProcessState, RankState
-from holdfast.watcher.node import JobSummary, combine_summaries
+from holdfast.watcher.job_summary import JobSummary, combine_summaries
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.core.rank_table import ProcessState, RaisedException
 from holdfast.watcher import stall_detector as module
-from holdfast.watcher.node import JobSummary
+from holdfast.watcher.job_summary import JobSummary
 from holdfast.watcher.rules.stall import StallLimits
 from holdfast.watcher.stall_detector import StallDetector
 from tests.unit.watcher.rank_tables import LOADER, call, history, row, world

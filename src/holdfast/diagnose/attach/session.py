@@ -34,7 +34,7 @@ from holdfast.host.processes.training_processes import ProcessTable
 from holdfast.report.html import incident_page
 from holdfast.report.stack_tree import StackBranch, ThreadTree
 from holdfast.watcher.incidents import incident_timeline
-from holdfast.watcher.node import JobSummary
+from holdfast.watcher.job_summary import JobSummary
 from holdfast.watcher.rules import hang, stall
 from holdfast.watcher.rules.stall import StallLimits
 from holdfast.watcher.stall_detector import StallDetector, refine_with_source

@@ -1,0 +1,113 @@
+"""The summary of some ranks at one moment: each node reports one, and the leader combines them."""
+
+from __future__ import annotations
+
+import base64
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.findings import Fact, Finding
+from holdfast.core.rank_table import ProcessGroupInfo, ProcessState, RankState
+
+
+class JobSummary(msgspec.Struct, frozen=True):
+    """State of some ranks at one moment.
+
+    ``silent_since`` is when any of them last advanced, in Unix seconds. ``health`` holds findings
+    about the hosts (in a summary of the whole job: of the other nodes). ``agent`` identifies the
+    agent of this node, also among hosts that share a name.
+    """
+
+    ranks: tuple[RankState, ...]
+    groups: dict[str, ProcessGroupInfo]
+    world_size: int
+    silent_since: float
+    time: float
+    facts: tuple[Fact, ...] = ()
+    health: tuple[Finding, ...] = ()
+    agent: str = ""
+
+
+def encode_summary(summary: JobSummary) -> str:
+    """Return the summary as text, for the store of the job."""
+    return base64.b85encode(msgspec.msgpack.encode(summary)).decode()
+
+
+def decode_summary(text: str) -> JobSummary:
+    """Decode :func:`encode_summary`. Raises ValueError or msgspec.DecodeError."""
+    return msgspec.msgpack.decode(base64.b85decode(text), type=JobSummary)
+
+
+def agree_on_groups(
+    observed: Sequence[tuple[RankState, Mapping[str, ProcessGroupInfo]]],
+) -> tuple[dict[str, ProcessGroupInfo], list[RankState]]:
+    """Merge the process groups of all ranks into one table.
+
+    A name that ranks use for different members gets the members appended: after some ranks alone
+    called ``new_group``, the counters in the names differ.
+    """
+    members: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+    for _, groups in observed:
+        for name, group in groups.items():
+            if group.ranks is not None:
+                members[name].add(group.ranks)
+    ambiguous = {name for name, sets in members.items() if len(sets) > 1}
+    table: dict[str, ProcessGroupInfo] = {}
+    states = []
+    for state, groups in observed:
+        renamed = {name: f"{name} of {groups[name].ranks}" for name in ambiguous if name in groups}
+        for name, group in groups.items():
+            key = renamed.get(name, name)
+            if key not in table or table[key].ranks is None:
+                table[key] = replace(group, name=key)
+        states.append(_rename_groups(state, renamed) if renamed else state)
+    return table, states
+
+
+def _rename_groups(state: RankState, names: Mapping[str, str]) -> RankState:
+    return replace(
+        state,
+        groups={names.get(name, name): progress for name, progress in state.groups.items()},
+        pending=tuple(
+            replace(call, group=names.get(call.group, call.group)) for call in state.pending
+        ),
+        recent=tuple(
+            replace(call, group=names.get(call.group, call.group)) for call in state.recent
+        ),
+    )
+
+
+def _mark_outdated(state: RankState, age_s: float) -> RankState:
+    """Mark a rank of an unreachable node: its process state is unknown unless it had ended."""
+    life = ProcessState.UNKNOWN if state.life == ProcessState.RUNNING else state.life
+    return replace(
+        state,
+        life=life,
+        node_silent_s=age_s,
+        unseen=(*state.unseen, f"its node last reported {age_s:.0f} s ago"),
+    )
+
+
+def combine_summaries(summaries: Sequence[JobSummary], now: float, max_age_s: float) -> JobSummary:
+    """Combine the summaries of all nodes; mark the ranks of nodes that stopped reporting."""
+    states: list[RankState] = []
+    groups: dict[str, ProcessGroupInfo] = {}
+    for summary in summaries:
+        age_s = now - summary.time
+        ranks = summary.ranks
+        if len(summaries) > 1:
+            ranks = tuple(replace(state, node=summary.agent or "own") for state in ranks)
+        states += [_mark_outdated(state, age_s) if age_s > max_age_s else state for state in ranks]
+        groups |= {
+            name: group
+            for name, group in summary.groups.items()
+            if name not in groups or groups[name].ranks is None
+        }
+    first = summaries[0]
+    newest = max(summary.silent_since for summary in summaries)
+    states.sort(key=lambda state: state.rank)
+    health = tuple(finding for summary in summaries for finding in summary.health)
+    return JobSummary(tuple(states), groups, first.world_size, newest, now, first.facts, health)
