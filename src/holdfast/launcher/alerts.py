@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -33,10 +33,14 @@ _OPTION = "--alert"
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """A notification. Alerts with equal ``same`` are duplicates; a ``last`` one is always sent."""
+    """A notification. Alerts with equal ``same`` are duplicates; a ``last`` one is always sent.
+
+    ``kind`` is apprise's notification type: receivers show it as a colour, symbol or priority.
+    """
 
     title: str
     text: str
+    kind: Literal["failure", "warning", "success", "info"] = "info"
     same: tuple[object, ...] = ()
     last: bool = False
 
@@ -107,7 +111,10 @@ class Alerts:
             times = "one failure" if failures == 1 else f"{failures} failures"
             self.send(
                 Alert(
-                    title="the job succeeded", text=f"The job succeeded after {times}.", last=True
+                    title="the job succeeded",
+                    text=f"The job succeeded after {times}.",
+                    kind="success",
+                    last=True,
                 )
             )
         self.close()
@@ -135,7 +142,7 @@ class Alerts:
             if pause_s and number in self._unreachable:
                 break  # it failed last time too: one attempt
             time.sleep(pause_s)
-            if _send(receiver, title, alert.text):
+            if _send(receiver, title, alert):
                 self._unreachable.discard(number)
                 return
         if number not in self._unreachable:
@@ -163,7 +170,7 @@ def failure_alert(
     if root is not None:
         text += f" Details: `holdfast explain {root.code}`."
     same = (root.code, root.subject.rank, root.subject.host) if root is not None else ()
-    return Alert(title=what, text=text, same=("failure", *same), last=stops)
+    return Alert(title=what, text=text, kind="failure", same=("failure", *same), last=stops)
 
 
 def warning_alert(rank: int, about: str, text: str) -> Alert:
@@ -171,6 +178,7 @@ def warning_alert(rank: int, about: str, text: str) -> Alert:
     return Alert(
         title=f"{about} failed, the job continues",
         text=f"rank {rank}: {text}.",
+        kind="warning",
         same=("warning", about),
     )
 
@@ -215,9 +223,12 @@ def _create_receiver(url: str, number: int) -> Any:
     return receiver
 
 
-def _send(receiver: Any, title: str, text: str) -> bool:
+def _send(receiver: Any, title: str, alert: Alert) -> bool:
+    from apprise import NotifyType  # noqa: PLC0415 - an extra; imported already, for the receiver
+
+    kind = getattr(NotifyType, alert.kind.upper())
     try:
-        return bool(receiver.notify(body=text, title=title))
+        return bool(receiver.notify(body=alert.text, title=title, notify_type=kind))
     except Exception:  # noqa: BLE001 - any of dozens of services; must not end the job
         return False
 

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import math
 import re
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -17,16 +18,35 @@ from markupsafe import Markup
 
 from holdfast.core.findings import Fact, Level, Verdict
 from holdfast.core.rank_sets import compress_ranks, describe_ranks, fold_findings, rank_label
-from holdfast.core.text import escape_invisible, format_duration, format_percent, one_line
-from holdfast.report.incident_chart import draw_chart
-from holdfast.report.lanes import in_flight
+from holdfast.core.text import (
+    escape_invisible,
+    format_duration,
+    format_percent,
+    one_line,
+    pluralize,
+)
+from holdfast.report.incident_chart import IncidentChart, draw_chart
+from holdfast.report.page_text import breakable, clip, render_code, sentence, short_place
+from holdfast.report.source_windows import SourceWindow
 from holdfast.report.stack_tree import ThreadTree
 from holdfast.report.timeline import Timeline, TimelineLane
+from holdfast.report.verdict_summary import describe_subject, other_causes, verdict_summary
 
 #: Maximum table rows and stack groups; a line states how many more exist.
 ROWS = 200
 STACKS = 24
 STACK_LINES = 80
+#: Maximum characters of the headline, of a sentence below it, and of the whole message.
+MAX_HEADLINE = 240
+MAX_SENTENCE = 600
+MAX_MESSAGE = 20_000
+#: A headline from this length on is set in smaller type.
+LONG_HEADLINE = 72
+#: A shorter time without progress is not mentioned: the job failed, it did not hang.
+NOTABLE_SILENCE_S = 1.0
+#: Consequences in the paragraph below the headline.
+MAX_EFFECTS = 2
+MAX_EFFECT = 180
 
 SYMBOLS = {Level.ERROR: "✗", Level.WARNING: "⚠", Level.NOTE: "•", Level.UNKNOWN: "?"}
 
@@ -61,6 +81,7 @@ def incident_page(  # noqa: PLR0913 - keyword-only parts of a page
     facts: Sequence[Fact] = (),
     stacks: Mapping[int, Sequence[str]] | None = None,
     run: Mapping[str, str] | None = None,
+    source: Sequence[SourceWindow] = (),
     tree: Sequence[ThreadTree] = (),
     inconclusive: bool = False,
 ) -> str:
@@ -68,32 +89,40 @@ def incident_page(  # noqa: PLR0913 - keyword-only parts of a page
 
     ``title`` names the incident (``incident 0``), ``facts`` describe hosts, versions and
     environment, ``stacks`` maps ranks to Python frames, innermost first (default: those of the
-    lanes), ``run`` is shown key by key, ``tree`` holds stacks merged over ranks. ``inconclusive``:
-    a missing root does not mean that nothing failed. All text is escaped; the size is bounded for
-    any number of ranks.
+    lanes), ``run`` is shown key by key, ``source`` holds the cited source lines, ``tree`` stacks
+    merged over ranks. ``inconclusive``: a missing root does not mean that nothing failed. All text
+    is escaped; the size is bounded for any number of ranks and any length of the texts.
     """
     script = template_source("incident.js")
+    chart = draw_chart(
+        timeline, verdict.root.subject.rank if verdict.root else None, _named(verdict)
+    )
+    head = _head(verdict, inconclusive=inconclusive)
     page = (
         template_environment()
         .get_template("incident.html")
         .render(
             title=title,
             verdict=verdict,
-            head=_head(verdict, inconclusive=inconclusive),
+            head=head,
+            paragraph=_paragraph(verdict, head["where"], chart, run or {}),
+            message=_whole_message(verdict),
+            summary=_summary(verdict, head, (title, _moment(timeline.end or None)), source),
+            source=source,
             policy=_policy(script),
-            style=Markup(template_source("incident.css")),  # noqa: S704 - our own file
+            style=Markup(template_source("incident.css") + template_source("timeline.css")),  # noqa: S704 - our own files
             script=Markup(script),  # noqa: S704 - our own file
             timeline=timeline,
-            chart=draw_chart(
-                timeline, verdict.root.subject.rank if verdict.root else None, _named(verdict)
-            ),
+            chart=chart,
             consequences=fold_findings(verdict.consequences),
-            suspects=fold_findings(verdict.suspects),
+            suspects=other_causes(verdict),
             evidence=_fact_rows(verdict.root.evidence) if verdict.root else [],
             facts=_fact_rows(facts),
             stacks=_share_stacks(stacks or _stacks_of(timeline.lanes)),
             run=run or {},
             tree=tree,
+            long_headline=LONG_HEADLINE,
+            max_headline=MAX_HEADLINE,
             rows=ROWS,
             stacks_shown=STACKS,
         )
@@ -124,9 +153,17 @@ def template_environment() -> Environment:
         duration=format_duration,
         percent=format_percent,
         clock=_clock,
+        moment=_moment,
         hosts=_hosts,
-        in_flight=in_flight,
         one_line=one_line,
+        code=render_code,
+        breakable=breakable,
+        distinct=_distinct,
+        clip=clip,
+        sentence=sentence,
+        short_place=short_place,
+        plural=pluralize,
+        subject=describe_subject,
     )
     return environment
 
@@ -156,7 +193,7 @@ def _policy(script: str) -> str:
 def _head(verdict: Verdict, *, inconclusive: bool) -> dict[str, str]:
     """Return symbol, tone and the headline in two parts: what happened and where."""
     if verdict.root is not None:
-        what, where = _halves(one_line(verdict.root.message))
+        what, where = _halves(one_line(clip(verdict.root.message, MAX_MESSAGE)))
         return {
             "symbol": SYMBOLS[verdict.root.level],
             "tone": str(verdict.root.level),
@@ -175,10 +212,10 @@ def _head(verdict: Verdict, *, inconclusive: bool) -> dict[str, str]:
             "symbol": "?",
             "tone": "unknown",
             "what": "inconclusive",
-            "where": "not enough evidence, see 'Not checked'",
+            "where": "there is not enough evidence; see 'How sure' below",
         }
-    limits = "in the available evidence" if verdict.unseen else ""
-    return {"symbol": "✓", "tone": "fine", "what": "nothing failed", "where": limits}
+    limits = " in the available evidence" if verdict.unseen else ""
+    return {"symbol": "✓", "tone": "fine", "what": f"nothing failed{limits}", "where": ""}
 
 
 def _halves(sentence: str) -> tuple[str, str]:
@@ -187,8 +224,41 @@ def _halves(sentence: str) -> tuple[str, str]:
     return broken[0], broken[1] if len(broken) > 1 else ""
 
 
+def _paragraph(
+    verdict: Verdict, where: str, chart: IncidentChart, run: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return the sentences below the headline: where, the effect on other ranks, and the action."""
+    effects = [
+        clip(fold.sentence, MAX_EFFECT)
+        for fold in fold_findings(verdict.consequences)[:MAX_EFFECTS]
+    ]
+    action = f"action: {run['decision']}" if run.get("decision") else ""
+    quiet = f"the job made {chart.silence_text}" if chart.silence_s >= NOTABLE_SILENCE_S else ""
+    parts = [where, *effects, quiet, action] if verdict.root else [where]
+    return tuple(sentence(part, MAX_SENTENCE) for part in parts if part)
+
+
 def _named(verdict: Verdict) -> set[int]:
     return {claim.subject.rank for claim in verdict.suspects if claim.subject.rank is not None}
+
+
+def _whole_message(verdict: Verdict) -> str:
+    """Return the message of the root if the headline and the paragraph do not show all of it."""
+    message = verdict.root.message if verdict.root is not None else ""
+    is_cut = len(message) > MAX_HEADLINE or "\n" in message.strip()
+    return clip(message, MAX_MESSAGE) if is_cut else ""
+
+
+def _summary(
+    verdict: Verdict,
+    head: Mapping[str, str],
+    when: Sequence[str],
+    source: Sequence[SourceWindow],
+) -> str:
+    headline = verdict.root.message if verdict.root is not None else head["what"]
+    return verdict_summary(
+        verdict, f"{head['symbol']} {headline}", when=", ".join(filter(None, when)), source=source
+    )
 
 
 def _fact_rows(facts: Sequence[Fact]) -> list[FactRow]:
@@ -206,6 +276,13 @@ def _fact_rows(facts: Sequence[Fact]) -> list[FactRow]:
         )
         for (text, origin), same in folds.items()
     ]
+
+
+def _distinct(facts: Sequence[Fact]) -> list[tuple[Fact, int]]:
+    """Return the first fact of each text, and how many more have the same text."""
+    counts = Counter(fact.text for fact in facts)
+    first = {fact.text: fact for fact in reversed(facts)}
+    return [(first[text], count - 1) for text, count in counts.items()]
 
 
 def _stacks_of(lanes: Sequence[TimelineLane]) -> dict[int, Sequence[str]]:
@@ -240,8 +317,14 @@ def _common_end(lines: Sequence[Hashable], others: Sequence[Hashable]) -> int:
     return count
 
 
+def _moment(time: float | None) -> str:
+    return _clock(time, "%Y-%m-%d %H:%M:%S UTC")
+
+
 def _hosts(hosts: Sequence[str]) -> str:
-    return ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
+    return ", ".join(clip(host, 100) for host in hosts[:3]) + (
+        f" and {len(hosts) - 3} more" if len(hosts) > 3 else ""
+    )
 
 
 def _clock(time: float | None, form: str = "%H:%M:%S.%f") -> str:

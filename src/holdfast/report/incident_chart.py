@@ -1,4 +1,8 @@
-"""Compute the geometry of the incident chart: bars, gaps, ticks. The template only draws them."""
+"""Compute the geometry of the incident chart: bars, gaps, ticks. The template only draws them.
+
+Horizontal positions are percentages of a lane, so that the text keeps its size on every screen;
+vertical ones are pixels.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +14,23 @@ import msgspec
 from holdfast.core.rank_sets import compress_ranks, describe_ranks
 from holdfast.core.text import format_duration, one_line
 from holdfast.report.lanes import SharedLane, in_flight, share_lanes, view_begin
+from holdfast.report.page_text import clip, short_place
 from holdfast.report.time_axis import TimeAxis, make_axis
-from holdfast.report.timeline import Timeline, TimelineSpan
+from holdfast.report.timeline import Timeline, TimelineLane, TimelineSpan
 
-WIDTH = 1180.0
-GUTTER = 184.0
-TOP = 34.0
-LANE_HEIGHT = 46.0
-BAR_HEIGHT = 30.0
-FOOT = 30.0
+WIDTH = 100.0
+BAR_HEIGHT = 32.0
 TRACKS = 3
-#: Width of a character in chart units: in lane names, captions, and notes.
-NAME_CHARACTER = 8.4
-CHARACTER = 7.3
-SMALL_CHARACTER = 5.9
+#: Minimum distance between two times below the chart.
+TICK_DISTANCE = 9.0
+#: Minimum width of an axis break, and of one with its duration.
+BREAK_WIDTH = 1.4
+NAMED_BREAK_WIDTH = 6.0
+#: Maximum number of distinct calls in flight that are compared with the calls of each lane.
+MAX_AWAITED = 16
+#: Maximum characters of a label, and of a description.
+MAX_LABEL = 120
+MAX_DETAIL = 240
 
 #: Families of operations, in order of precedence: colour class -> (words in the name, legend).
 FAMILIES: dict[str, tuple[tuple[str, ...], str]] = {
@@ -40,7 +47,7 @@ OTHER = "other"
 
 
 class SpanBar(msgspec.Struct, frozen=True):
-    """One span: position, size, colour class, a ``key`` per label, and texts."""
+    """One span: position and size, colour class, a ``key`` per label, and texts."""
 
     x: float
     y: float
@@ -57,28 +64,31 @@ class IdleGap(msgspec.Struct, frozen=True):
     """Time in which a rank is in no collective while others wait: position, size, texts."""
 
     x: float
-    y: float
     width: float
-    height: float
     caption: str
     note: str
-    title: str
 
 
 class ChartLane(msgspec.Struct, frozen=True):
-    """The row of a lane; ``named``: the root of the verdict is about it."""
+    """The row of a lane; ``named``: the root of the verdict is about it.
 
-    y: float
+    ``never_entered`` is the call that the others wait in and these ranks have not entered;
+    ``waiting_in`` holds the calls that they entered and did not complete.
+    """
+
     name: str
     state: str
+    place: str
     title: str
     named: bool
     bars: tuple[SpanBar, ...]
     gap: IdleGap | None
+    never_entered: str
+    waiting_in: tuple[str, ...]
 
 
 class TimeTick(msgspec.Struct, frozen=True):
-    """A time below the chart; ``anchor`` is SVG's text-anchor."""
+    """A time below the chart; ``anchor`` is ``start``, ``middle`` or ``end``."""
 
     x: float
     text: str
@@ -86,17 +96,14 @@ class TimeTick(msgspec.Struct, frozen=True):
 
 
 class IncidentChart(msgspec.Struct, frozen=True):
-    """All elements in units of the SVG view box; ``hidden`` counts ranks without a lane."""
+    """All elements of the chart; ``hidden`` counts ranks without a lane."""
 
-    width: float
-    height: float
-    left: float
-    right: float
     lanes: tuple[ChartLane, ...]
     shared: tuple[SharedLane, ...]
     ticks: tuple[TimeTick, ...]
     breaks: tuple[tuple[float, float, str], ...]
     silence: float | None
+    silence_s: float
     silence_text: str
     legend: tuple[tuple[str, str], ...]
     description: str
@@ -108,29 +115,23 @@ def draw_chart(timeline: Timeline, root: int | None, named: Collection[int]) -> 
     begin = view_begin(timeline.lanes, timeline.begin, timeline.end)
     keep = {*named} | ({root} if root is not None else set())
     shared, hidden = share_lanes(timeline.lanes, keep, begin)
-    awaited = _awaited_span(shared)
+    calls = _awaited_spans(shared)
+    awaited = calls[0] if calls else None
     axis = make_axis(
-        _event_times(shared), begin, timeline.end, GUTTER, WIDTH, stalled=awaited is not None
+        _event_times(shared), begin, timeline.end, 0.0, WIDTH, stalled=awaited is not None
     )
     keys: dict[str, int] = {}
-    lanes = tuple(
-        _chart_lane(lane, TOP + row * LANE_HEIGHT, axis, awaited, root, keys)
-        for row, lane in enumerate(shared)
-    )
+    lanes = tuple(_chart_lane(lane, axis, calls, root, keys) for lane in shared)
     stalled = axis.last_progress < axis.moments[-1]
+    silence_s = timeline.end - axis.last_progress if stalled else 0.0
     return IncidentChart(
-        width=WIDTH,
-        height=TOP + len(shared) * LANE_HEIGHT + FOOT,
-        left=GUTTER,
-        right=WIDTH,
         lanes=lanes,
         shared=tuple(shared),
         ticks=_time_ticks(axis, stalled=stalled),
         breaks=_axis_breaks(axis),
         silence=axis.x(axis.last_progress) if stalled else None,
-        silence_text=f"no progress for {format_duration(timeline.end - axis.last_progress)}"
-        if stalled
-        else "",
+        silence_s=silence_s,
+        silence_text=f"no progress for {format_duration(silence_s)}" if stalled else "",
         legend=_legend(shared),
         description=_describe_chart(shared, awaited),
         hidden=hidden,
@@ -150,53 +151,79 @@ def _event_times(shared: Sequence[SharedLane]) -> list[float]:
     return [span.start for span in spans] + [span.end for span in spans if span.end is not None]
 
 
-def _awaited_span(shared: Sequence[SharedLane]) -> TimelineSpan | None:
-    """Return the call in flight on the most ranks, as recorded by the first rank to enter it."""
+def _awaited_spans(shared: Sequence[SharedLane]) -> tuple[TimelineSpan, ...]:
+    """Return the calls in flight, each as recorded by the first rank to enter it.
+
+    Those on the most ranks come first.
+    """
     flying = [span for lane in shared for span in lane.lane.spans if span.end is None]
     votes = Counter({span.label: 0 for span in flying})
     for lane in shared:
         votes.update({label: len(lane.ranks) for label in in_flight(lane.lane.spans)})
-    if not votes:
-        return None
-    label = votes.most_common(1)[0][0]
-    return min((span for span in flying if span.label == label), key=lambda span: span.start)
+    return tuple(
+        min((span for span in flying if span.label == label), key=lambda span: span.start)
+        for label, _ in votes.most_common(MAX_AWAITED)
+    )
 
 
 def _chart_lane(
     shared: SharedLane,
-    y: float,
     axis: TimeAxis,
-    awaited: TimelineSpan | None,
+    calls: Sequence[TimelineSpan],
     root: int | None,
     keys: dict[str, int],
 ) -> ChartLane:
-    lane = shared.lane
-    named = root is not None and root in shared.ranks
-    many = len(shared.ranks)
-    where = f" at {lane.place}" if lane.place else ""
+    lane, ranks = shared.lane, shared.ranks
+    state, place = _short(lane.state), _short(lane.place)
+    never_entered = _never_entered(lane, calls)
     return ChartLane(
-        y=y,
-        name=_cut_end(
-            f"rank{'s' * (many > 1)} {compress_ranks(shared.ranks, limit=4)}", NAME_CHARACTER
-        ),
-        state=_cut_end(
-            (f"{many} ranks, " if many > 1 else "") + one_line(lane.state), SMALL_CHARACTER
-        ),
-        title=f"{describe_ranks(shared.ranks)}, {one_line(lane.state)}{where}",
-        named=named,
-        bars=_span_bars(lane.spans, y + (LANE_HEIGHT - BAR_HEIGHT) / 2, axis, keys),
-        gap=_idle_gap(shared, y + (LANE_HEIGHT - BAR_HEIGHT) / 2, axis, awaited),
+        name=f"rank{'s' * (len(ranks) > 1)} {compress_ranks(ranks, limit=4)}",
+        state=(f"{len(ranks)} ranks, " if len(ranks) > 1 else "") + state,
+        place=short_place(place),
+        title=f"{describe_ranks(ranks)}, {state}{f' at {place}' if place else ''}",
+        named=root is not None and root in ranks,
+        bars=_span_bars(lane.spans, axis, keys),
+        gap=_idle_gap(lane, axis, calls, never_entered),
+        never_entered=never_entered,
+        waiting_in=tuple(_short(label) for label in in_flight(lane.spans)),
     )
 
 
+def _short(text: str) -> str:
+    return clip(one_line(text), MAX_LABEL)
+
+
+def _never_entered(lane: TimelineLane, awaited: Sequence[TimelineSpan]) -> str:
+    """Return the first call that other ranks wait in and that ``lane`` should have entered."""
+    return next((_short(span.label) for span in awaited if _is_missing(lane, span)), "")
+
+
+def _is_missing(lane: TimelineLane, span: TimelineSpan) -> bool:
+    """Return whether ``lane`` belongs to the group of ``span`` and has no record of that call.
+
+    Labels of the default group name no group. In another group, a rank is a member if it has made
+    calls in it. Transfers between two ranks, and calls before the first one on record, say nothing.
+    """
+    if family_of(span.kind) == "pair" or any(own.label == span.label for own in lane.spans):
+        return False
+    if in_flight(lane.spans) and lane.spans[0].start > span.start:
+        return False
+    group = _group_of(span)
+    return not group or any(_group_of(own) == group for own in lane.spans)
+
+
+def _group_of(span: TimelineSpan) -> str:
+    return span.label.partition(" of ")[2]
+
+
 def _span_bars(
-    spans: Sequence[TimelineSpan], top: float, axis: TimeAxis, keys: dict[str, int]
+    spans: Sequence[TimelineSpan], axis: TimeAxis, keys: dict[str, int]
 ) -> tuple[SpanBar, ...]:
     tracks = _tracks(spans)
     height = BAR_HEIGHT / (max(tracks, default=0) + 1)
-    places = [(top + track * height, height) for track in tracks]
+    places = [(track * height, height) for track in tracks]
     if spans and _is_last_alone(spans):
-        places[-1] = (top, BAR_HEIGHT)
+        places[-1] = (0.0, BAR_HEIGHT)
     return tuple(
         _span_bar(span, y, high, axis, keys.setdefault(span.label, len(keys)))
         for span, (y, high) in zip(spans, places, strict=True)
@@ -228,72 +255,50 @@ def _tracks(spans: Sequence[TimelineSpan]) -> list[int]:
 def _span_bar(span: TimelineSpan, y: float, height: float, axis: TimeAxis, key: int) -> SpanBar:
     x = axis.x(span.start)
     right = axis.places[-1] if span.end is None else axis.x(span.end)
-    width = max(right - x - 0.8, 1.6)
     lasted = (
         "entered, never completed" if span.end is None else format_duration(span.end - span.start)
     )
+    detail = f", {clip(one_line(span.detail), MAX_DETAIL)}" if span.detail else ""
     return SpanBar(
         x=x,
         y=y,
-        width=width,
+        width=right - x,
         height=max(height - 1, 2),
         family=family_of(span.kind),
         key=key,
-        title=f"{one_line(span.label)}: {lasted}"
-        + (f", {one_line(span.detail)}" if span.detail else ""),
+        title=f"{_short(span.label)}: {lasted}{detail}",
         flying=span.end is None,
-        caption=_cut_begin(one_line(span.label), width) if span.end is None and height > 12 else "",
+        caption=_short(span.label) if span.end is None and height > 12 else "",
     )
 
 
 def _idle_gap(
-    shared: SharedLane, y: float, axis: TimeAxis, awaited: TimelineSpan | None
+    lane: TimelineLane, axis: TimeAxis, calls: Sequence[TimelineSpan], never_entered: str
 ) -> IdleGap | None:
-    lane = shared.lane
-    if awaited is None or in_flight(lane.spans):
+    if not calls or in_flight(lane.spans):
         return None
-    entered = any(span.label == awaited.label for span in lane.spans)
     last_end = max(
         (span.end for span in lane.spans if span.end is not None), default=axis.moments[0]
     )
-    x = axis.x(max(last_end, awaited.start)) + 1
-    width = axis.places[-1] - x
-    caption = "in no collective" if entered else f"never entered {one_line(awaited.label)}"
-    note = one_line(" at ".join(part for part in (lane.state, lane.place) if part))
+    x = axis.x(max(last_end, calls[0].start))
     return IdleGap(
         x,
-        y,
-        width,
-        BAR_HEIGHT,
-        _cut_begin(caption, width, SMALL_CHARACTER),
-        _cut_begin(note, width, SMALL_CHARACTER),
-        f"{caption}; {note}",
+        axis.places[-1] - x,
+        f"never entered {never_entered}" if never_entered else "in no collective",
+        " at ".join(part for part in (_short(lane.state), short_place(_short(lane.place))) if part),
     )
-
-
-def _cut_begin(text: str, width: float, character: float = CHARACTER) -> str:
-    """Return the end of ``text`` that fits ``width``: it contains the line number."""
-    characters = int((width - 12) / character)
-    if len(text) <= characters:
-        return text
-    return "…" + text[len(text) - characters + 1 :] if characters > 8 else ""
-
-
-def _cut_end(text: str, character: float) -> str:
-    """Return the begin of ``text`` that fits beside a lane."""
-    characters = int((GUTTER - 16) / character)
-    return text if len(text) <= characters else text[: characters - 1] + "…"
 
 
 def _time_ticks(axis: TimeAxis, *, stalled: bool) -> tuple[TimeTick, ...]:
     zero = axis.last_progress
     split = axis.x(zero)
-    wanted = [GUTTER + (split - GUTTER) * part for part in (0.25, 0.5, 0.75)]
+    wanted = [split * part for part in (0.25, 0.5, 0.75)]
     moments = sorted({axis.moments[0], *(axis.nearest(place) for place in wanted)})
-    ticks = [TimeTick(GUTTER, _format_offset(axis.moments[0] - zero), "start")]
+    ticks = [TimeTick(0.0, _format_offset(axis.moments[0] - zero), "start")]
     for moment in moments:
-        if axis.x(moment) - ticks[-1].x > 80 and split - axis.x(moment) > 80:
-            ticks.append(TimeTick(axis.x(moment), _format_offset(moment - zero), "middle"))
+        place = axis.x(moment)
+        if min(place - ticks[-1].x, split - place) > TICK_DISTANCE:
+            ticks.append(TimeTick(place, _format_offset(moment - zero), "middle"))
     if stalled:
         ticks.append(TimeTick(split, "last progress", "middle"))
     ticks.append(
@@ -307,10 +312,14 @@ def _format_offset(seconds: float) -> str:
 
 
 def _axis_breaks(axis: TimeAxis) -> tuple[tuple[float, float, str], ...]:
-    wide = [gap for gap in axis.breaks if gap.right - gap.left >= 14]
     return tuple(
-        (gap.left, gap.right, format_duration(gap.seconds) if gap.right - gap.left > 44 else "")
-        for gap in wide
+        (
+            gap.left,
+            gap.right,
+            format_duration(gap.seconds) if gap.right - gap.left > NAMED_BREAK_WIDTH else "",
+        )
+        for gap in axis.breaks
+        if gap.right - gap.left >= BREAK_WIDTH
     )
 
 
@@ -332,4 +341,4 @@ def _describe_chart(shared: Sequence[SharedLane], awaited: TimelineSpan | None) 
     outside = [rank for lane in shared if not in_flight(lane.lane.spans) for rank in lane.ranks]
     missing = f" {describe_ranks(outside).capitalize()}: in no collective." if outside else ""
     waiting = describe_ranks(inside).capitalize()
-    return f"{waiting}: in {one_line(awaited.label)}, never completed.{missing}"
+    return f"{waiting}: in {_short(awaited.label)}, never completed.{missing}"

@@ -23,6 +23,7 @@ from holdfast.core.text import format_duration, format_percent, one_line
 from holdfast.report.document import ReportDocument, ReportRow, ReportSection
 from holdfast.report.sheet import draw_document
 from holdfast.report.stack_tree import ThreadTree, tree_rows
+from holdfast.report.verdict_summary import other_causes
 
 #: Maximum printed lines per section; the HTML report and the JSON contain all of them.
 MAX_ROWS = 6
@@ -116,7 +117,7 @@ def _sections(
     if verdict.root is not None:
         yield _list("evidence", _evidence(verdict.root.evidence))
         yield _section("remedy", _remedies(verdict.root.remedies))
-    yield _list("other causes", [_suspect(fold) for fold in fold_findings(verdict.suspects)])
+    yield _list("other causes", [_suspect(fold) for fold in other_causes(verdict)])
     yield _list(
         "ruled out",
         [ReportRow(f"{one_line(out.cause)}: {one_line(out.why)}") for out in verdict.ruled_out],

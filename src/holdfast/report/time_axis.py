@@ -11,7 +11,7 @@ import msgspec
 #: Maximum share of the width for one gap; a longer gap is shortened and marked as a break.
 MAX_GAP_SHARE = 0.12
 #: Share of the width for the time since the last progress.
-SILENCE_SHARE = 0.34
+SILENCE_SHARE = 0.4
 
 
 class AxisBreak(msgspec.Struct, frozen=True):

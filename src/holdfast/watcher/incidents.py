@@ -13,6 +13,7 @@ from holdfast.core.findings import Fact, Verdict, verdict_to_json
 from holdfast.core.rank_table import ProcessState, RankState, RecordedCall
 from holdfast.host.processes.user_code import innermost_user_frame
 from holdfast.report.html import incident_page
+from holdfast.report.source_windows import read_windows
 from holdfast.report.timeline import Timeline, TimelineLane, TimelineSpan
 from holdfast.watcher import history_facts
 from holdfast.watcher.agent_messages import StartWatching
@@ -55,6 +56,7 @@ def _write_rest(
             "generation": str(job.generation),
             "world size": str(table.world_size),
         },
+        source=read_windows(verdict),
     )
     write_atomic(page, content.encode())
 
@@ -113,7 +115,9 @@ def _lane(state: RankState, descriptions: Mapping[str, str]) -> TimelineLane:
 def _span(call: RecordedCall, description: str) -> TimelineSpan:
     site = f" at {call.site}" if call.site else ""
     detail = f"group {call.group!r}, {call.dtype} {list(call.shape)}{site}"
-    of_group = "" if description == "default_pg" else f" of {description or call.group}"
+    # torch describes a group without a description as undefined
+    name = f"group {call.group!r}" if description in ("", "undefined") else description
+    of_group = "" if description == "default_pg" else f" of {name}"
     label = f"{call.name} #{call.sequence}{of_group}"
     return TimelineSpan(call.entered, call.completed, label, call.name, detail)
 

@@ -15,7 +15,7 @@ from holdfast.core.errors import InvalidValue
 from holdfast.core.findings import Finding, Level, Subject, Verdict
 from holdfast.host.environment import environment_facts
 from holdfast.launcher import alerts
-from holdfast.launcher.alerts import Alert, Alerts, RateLimit, failure_alert
+from holdfast.launcher.alerts import Alert, Alerts, RateLimit, failure_alert, warning_alert
 
 pytest.importorskip("apprise", reason="apprise is not installed")
 pytestmark = pytest.mark.filterwarnings(
@@ -100,6 +100,7 @@ def test_an_http_receiver_gets_the_verdict(receiver):
     )
     sender.close()
     (message,) = receiver.received
+    assert message["type"] == "failure"
     assert message["title"] == "holdfast: run 7: rank 2 was killed by SIGKILL"
     assert message["message"] == (
         "rank 2 was killed by SIGKILL (PROC006 rank-killed, 90% confidence, on node7). Action: restart 1 of 3. "
@@ -199,9 +200,17 @@ def test_addresses_are_read_from_a_file(tmp_path, receiver):
 @pytest.mark.parametrize(("status", "failures", "sent"), [(0, 0, 0), (1, 2, 0), (0, 2, 1)])
 def test_the_success_of_a_job_with_failures_is_reported(receiver, status, failures, sent):
     Alerts([receiver.url], "run", pytest.fail).ended(status, failures)
-    assert [message["message"] for message in receiver.received] == [
-        "The job succeeded after 2 failures."
+    assert [(message["message"], message["type"]) for message in receiver.received] == [
+        ("The job succeeded after 2 failures.", "success")
     ] * sent
+
+
+def test_a_problem_that_does_not_stop_the_job_is_a_warning(receiver):
+    sender = Alerts([receiver.url], "run", pytest.fail)
+    sender.send(warning_alert(3, "the copy of checkpoints", "no such bucket"))
+    sender.close()
+    (message,) = receiver.received
+    assert (message["type"], message["message"]) == ("warning", "rank 3: no such bucket.")
 
 
 def test_facts_contain_no_address():

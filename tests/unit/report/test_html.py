@@ -4,7 +4,6 @@ import base64
 import hashlib
 import re
 import time
-from html.parser import HTMLParser
 
 import msgspec
 import pytest
@@ -12,62 +11,12 @@ import pytest
 from holdfast.core.findings import Fact, Finding, Level, Remedy, RuledOut, Subject, Verdict
 from holdfast.report.html import ROWS, incident_page
 from holdfast.report.timeline import Timeline, TimelineLane, TimelineSpan
+from tests.unit.report.page_parser import Page, page_of
 from tests.unit.report.sample import Incident, incident
 
-VOID = {"meta", "link", "path", "rect", "br", "img"}
 EVIL = (
     "<script>alert('x')</script>\"'><img src=http://evil.example/x onerror=alert(1)>\x1b[31m\udcff"
 )
-
-
-class Page(HTMLParser):
-    """Parser of a page: checks that elements nest; stores elements, attributes and text."""
-
-    def __init__(self, source: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
-        self._open: list[str] = []
-        self.feed(source)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_endtag(self, tag):
-        if tag not in VOID:
-            assert self._open.pop() == tag, self.getpos()
-
-    def handle_startendtag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_data(self, data):
-        if not self._open or self._open[-1] not in {"style", "script"}:
-            self.text.append(data)
-
-    def count(self, tag: str, css: str | None = None) -> int:
-        return sum(
-            name == tag and (css is None or css in (attributes.get("class") or "").split())
-            for name, attributes in self.elements
-        )
-
-    @property
-    def words(self) -> str:
-        return " ".join(" ".join(self.text).split())
-
-
-def page_of(sample: Incident) -> str:
-    return incident_page(
-        sample.verdict,
-        sample.timeline,
-        title=sample.title,
-        facts=sample.facts,
-        stacks=sample.stacks,
-        run=sample.run,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +34,9 @@ def test_page_contains_the_whole_verdict(page):
     evidence = [text for fact in verdict.root.evidence for text in (fact.text, fact.origin)]
     for text in (
         "rank 2 never entered all_reduce #31",
-        "asleep at examples/rvq/train.py:141 in next_batch()",
-        verdict.question,
+        "Asleep at examples/rvq/train.py:141 in next_batch().",
+        "The job made no progress for 6.1 s.",
+        "Action: restart 1 of 3.",
         "SYNC002",
         "97% confidence",
         *evidence,
@@ -94,7 +44,7 @@ def test_page_contains_the_whole_verdict(page):
         verdict.root.remedies[1].command,
         "manual",
         "restarts the job",
-        "each of ranks 0-1,3 is blocked in all_reduce #31",
+        "Each of ranks 0-1,3 is blocked in all_reduce #31",
         *(out.why for out in verdict.ruled_out),
         *verdict.unseen,
         "torch 2.13.0+cpu",
@@ -110,22 +60,24 @@ def test_page_contains_the_whole_verdict(page):
         (
             "rank 2 missed all_reduce #31; it is blocked at x.py:4",
             "rank 2 missed all_reduce #31",
-            "it is blocked at x.py:4",
+            "It is blocked at x.py:4.",
         ),
         (
             "rank 2 is stopped at train.py:41; the others wait",
             "rank 2 is stopped at train.py:41",
-            "the others wait",
+            "The others wait.",
         ),
-        ("rank 2 was killed by SIGKILL", "rank 2 was killed by SIGKILL", ""),
+        ("rank 2 was killed by SIGKILL", "rank 2 was killed by SIGKILL", None),
+        ("bad `x`: x.get() differs; it is 4", "bad x", "x.get() differs; it is 4."),
     ],
 )
-def test_headline_is_split(message, large, small):
+def test_headline_and_paragraph(message, large, small):
     claim = Finding(code="SYNC002", cause="c", level=Level.ERROR, message=message)
     source = incident_page(Verdict(question="", root=claim), Timeline((), 0.0, 0.0), title="t")
     (headline,) = re.findall(r"</span> (.*?)</h1>", source)
-    assert re.sub("<.*?>", "", headline).strip() == f"{large} {small}".strip()
-    assert f"<title>{large} · holdfast t</title>" in source
+    assert re.sub("<.*?>", "", headline) == large
+    paragraphs = re.findall(r'<p class="verdict">(.*?)</p>', source)
+    assert [re.sub("<.*?>", "", text) for text in paragraphs] == ([small] if small else [])
 
 
 def test_page_loads_nothing(source, page):
@@ -146,7 +98,7 @@ def test_page_loads_nothing(source, page):
     style = re.search(r"<style>(.*?)</style>", source, re.DOTALL).group(1)
     assert "@import" not in style
     assert "url(" not in style
-    assert set(re.findall(r"url\((.*?)\)", source)) == {"#hatch"}
+    assert "url(" not in source
     assert "http://" not in source
     assert "https://" not in source
 
@@ -166,21 +118,18 @@ def test_security_policy_allows_only_own_script(source, page):
 
 
 def test_lane_per_rank_and_bar_per_call(page):
-    assert page.count("g", "lane") == 4
-    assert page.count("g", "named") == 1
-    assert page.count("g", "gap") == 1
-    assert sum(attributes.get("fill") == "url(#hatch)" for _, attributes in page.elements) == 3
-    bars = sum("data-k" in attributes for _, attributes in page.elements)
-    assert bars == sum(len(lane.spans) for lane in incident().timeline.lanes)
+    lanes = [attributes for _, attributes in page.elements if "data-title" in attributes]
+    assert len(lanes) == 4
+    assert sum("named" in lane["class"].split() for lane in lanes) == 1
+    assert page.count("div", "gap") == 1
+    assert page.count("i", "bar") == sum(len(lane.spans) for lane in incident().timeline.lanes)
+    assert sum("flying" in (each.get("class") or "").split() for _, each in page.elements) == 4
 
 
 def test_chart_has_a_text_alternative(page):
-    (svg,) = [attributes for tag, attributes in page.elements if tag == "svg"]
-    named = {attributes.get("id") for tag, attributes in page.elements}
-    assert svg["role"] == "img"
-    assert set(svg["aria-labelledby"].split()) <= named
-    assert (
-        "Ranks 0-1,3: in all_reduce #31, never completed. Rank 2: in no collective." in page.words
+    (chart,) = [attributes for _, attributes in page.elements if attributes.get("role") == "img"]
+    assert chart["aria-label"].endswith(
+        "Ranks 0-1,3: in all_reduce #31, never completed. Rank 2: in no collective."
     )
     assert page.count("table", "lanes") == 1
     (html,) = [attributes for tag, attributes in page.elements if tag == "html"]
@@ -254,7 +203,7 @@ def test_empty_verdict_and_timeline():
         incident_page(Verdict(question="did it fail?"), Timeline((), 0.0, 0.0), title="incident 0")
     )
     assert "nothing failed" in page.words
-    assert page.count("svg") == 0
+    assert page.count("div", "chart") == 0
     (body,) = [attributes for tag, attributes in page.elements if tag == "body"]
     assert body["class"] == "fine"
 
@@ -305,11 +254,11 @@ def test_thousand_different_ranks_fit_a_page():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "limit_s"), [(1024, 5.0), (16_384, 30.0)])
+@pytest.mark.parametrize(("ranks", "limit_s"), [(4096, 10.0), (16_384, 30.0)])
 def test_size_and_time_are_bounded(ranks, limit_s):
     sample = incident(ranks)
     start = time.process_time()
     source = page_of(sample)
     assert time.process_time() - start < limit_s
-    assert len(source.encode()) < 3_000_000
+    assert len(source.encode()) < 100_000
     assert f"ranks 0-1,3-{ranks - 1} ({ranks - 1})" in source

@@ -2,14 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.report.incident_chart import (
-    BAR_HEIGHT,
-    GUTTER,
-    LANE_HEIGHT,
-    WIDTH,
-    draw_chart,
-    family_of,
-)
+from holdfast.report.incident_chart import BAR_HEIGHT, WIDTH, draw_chart, family_of
 from holdfast.report.timeline import Timeline, TimelineLane, TimelineSpan
 from tests.unit.report.sample import STUCK_AT, incident
 
@@ -33,6 +26,54 @@ def test_calls_in_flight_extend_to_the_right_edge():
         assert "entered, never completed" in bar.title
 
 
+def lane_of(rank, *calls):
+    """Return a lane: calls are (label, start, end)."""
+    spans = tuple(
+        TimelineSpan(start, end, label, label.partition(" ")[0]) for label, start, end in calls
+    )
+    return TimelineLane(rank, "h", spans, "waiting", "/a/b/x.py:1 in f()")
+
+
+def never_entered(*lanes):
+    chart = draw_chart(Timeline(lanes, 0.0, 9.0), root=None, named=())
+    return [lane.never_entered for lane in chart.lanes]
+
+
+def test_mismatched_calls_are_missing_on_the_other_ranks():
+    first = ("all_reduce #1", 0.0, 1.0)
+    assert never_entered(
+        lane_of(0, first, ("broadcast #2", 2.0, None)),
+        lane_of(1, first, ("all_reduce #2", 2.1, None)),
+        lane_of(2, first, ("all_reduce #2", 2.2, None)),
+    ) == ["all_reduce #2", "broadcast #2", "broadcast #2"]
+
+
+def test_a_rank_outside_a_group_misses_none_of_its_calls():
+    assert never_entered(
+        lane_of(0, ("all_reduce #1 of tp0", 0.0, 1.0), ("all_reduce #2 of tp0", 2.0, None)),
+        lane_of(1, ("all_reduce #1 of tp0", 0.0, 1.0)),
+        lane_of(2, ("all_reduce #1 of tp1", 0.0, 1.0)),
+    ) == ["", "all_reduce #2 of tp0", ""]
+
+
+def test_a_transfer_is_missing_on_no_rank():
+    assert never_entered(lane_of(0, ("recv #1", 0.0, None)), lane_of(1, ("send #9", 0.0, 1.0))) == [
+        "",
+        "",
+    ]
+
+
+def test_calls_before_the_first_on_record_are_not_reported_missing():
+    assert never_entered(
+        lane_of(0, ("all_reduce #7", 1.0, None)), lane_of(1, ("all_reduce #99", 5.0, None))
+    ) == ["all_reduce #99", ""]
+
+
+def test_places_are_short():
+    (lane,) = draw_chart(Timeline((lane_of(0),), 0.0, 9.0), root=None, named=()).lanes
+    assert lane.place == "x.py:1 in f()"
+
+
 def test_bars_of_one_label_share_a_key():
     chart = draw_chart(incident().timeline, root=2, named=())
     by_title = {}
@@ -44,14 +85,12 @@ def test_bars_of_one_label_share_a_key():
 
 
 def test_bars_are_inside_their_lane():
-    lanes = draw_chart(incident(64).timeline, root=2, named=()).lanes
-    for row, lane in enumerate(lanes):
-        assert lane.y == lanes[0].y + row * LANE_HEIGHT
+    for lane in draw_chart(incident(64).timeline, root=2, named=()).lanes:
         for bar in lane.bars:
-            assert bar.x >= GUTTER
-            assert bar.x + bar.width <= WIDTH + 1.7  # bars have a minimum visible width
-            assert lane.y <= bar.y
-            assert bar.y + bar.height <= lane.y + LANE_HEIGHT
+            assert bar.x >= 0
+            assert bar.x + bar.width <= WIDTH + 1e-9
+            assert bar.y >= 0
+            assert bar.y + bar.height <= BAR_HEIGHT
 
 
 def test_overlapping_calls_are_stacked():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import sys
 import tarfile
 
@@ -57,13 +59,18 @@ def test_a_missing_folder_gives_no_facts(tmp_path):
     assert history_facts.history_facts(history_facts.read_histories(tmp_path / "none"), "x") == ()
 
 
+def text_of(page: str) -> str:
+    """Return the text of a page without its elements."""
+    return html.unescape(re.sub("<.*?>", "", page))
+
+
 def test_diagnose_reads_a_history_from_a_folder_and_an_archive(runs, tmp_path):
     (runs / "history" / "three.json").unlink()
     found = diagnose([str(runs)])
     assert {item.kind for item in found.read} == {EvidenceKind.HISTORY}
     assert [fact.text for fact in found.collectives if fact.text.startswith(PROBLEM)]
     assert found.exit_status == 3  # no evidence of this job
-    assert PROBLEM.replace("'", "&#39;") in write_diagnosis_page(found)
+    assert PROBLEM in text_of(write_diagnosis_page(found))
     with tarfile.open(tmp_path / "x.tgz", "w:gz") as archive:
         archive.add(runs / "history" / "one.json", "history.json")
         archive.add(runs / "history" / "one.json", "incidents/0/history.json")
@@ -107,7 +114,7 @@ def test_an_incident_keeps_the_history_and_its_page_shows_it(runs):
         run.incidents, Verdict(question="What?"), table, start
     )
     finish()
-    assert PROBLEM.replace("'", "&#39;") in shown.read_text()
+    assert PROBLEM in text_of(shown.read_text())
     assert diagnose([str(folder)]).collectives[0].text.startswith("all_reduce")
     run.close()
 
