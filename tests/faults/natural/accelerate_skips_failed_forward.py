@@ -1,5 +1,5 @@
 """A try block around forward and backward catches the RuntimeError of one bad batch and goes on with the next."""
-# case: processes=2 ending=hang causes=rank-skips-collective,rank-missing-collective,mismatched-operation,uneven-inputs ranks=1 framework=accelerate
+# case: processes=2 ending=hang causes=rank-skips-collective,rank-missing-collective,mismatched-operation,uneven-inputs ranks=0 framework=accelerate
 
 import torch
 from accelerate import Accelerator
@@ -39,7 +39,7 @@ def train(accelerator, model, optimizer, loader):
         try:
             loss = nn.functional.cross_entropy(model(tokens), tokens[:, -1])  # ALSO
             accelerator.backward(loss)  # GUILTY
-        except (RuntimeError, IndexError) as e:
+        except (RuntimeError, IndexError) as e:  # ALSO
             print(f"skipping batch {step}: {e}")
             skipped += 1
             optimizer.zero_grad()

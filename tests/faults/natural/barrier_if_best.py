@@ -1,5 +1,5 @@
-"""The barrier around saving the best checkpoint is inside `if val_loss < best`, which holds on one rank only."""
-# case: processes=4 ending=hang causes=mismatched-operation,collective-mismatch,rank-guarded-collective,rank-missing-collective ranks=2 framework=ddp
+"""The barrier after saving the best checkpoint is inside `if val_loss < best`, which one rank finds false."""
+# case: processes=4 ending=hang causes=rank-skips-collective,mismatched-operation,collective-mismatch,rank-guarded-collective,rank-missing-collective ranks=2 framework=ddp
 
 import os
 import tempfile
