@@ -21,6 +21,9 @@ PARTIAL_LINE_S = 2.0
 #: Longer lines are printed in parts.
 _MAX_LINE = 64 * 1024
 _FUNCTION = "tail_logfile"
+#: Set at the end of the launch: if a signal ended it, torch may leave its threads unfinished, and
+#: this process would wait for them without a limit.
+_launch_ended = Event()
 
 
 @contextmanager
@@ -31,9 +34,11 @@ def whole_lines() -> Iterator[None]:
         yield
         return
     setattr(tail_log, _FUNCTION, tail_logfile)
+    _launch_ended.clear()
     try:
         yield
     finally:
+        _launch_ended.set()
         setattr(tail_log, _FUNCTION, original)
 
 
@@ -55,12 +60,13 @@ def tail_logfile(
         OSError: the file cannot be read, or ``dst`` cannot be written.
     """
     while not Path(file).exists():
-        if finished.wait(interval_sec):
+        if finished.wait(interval_sec) or _launch_ended.is_set():
             return
     line, since = "", time.monotonic()
     with Path(file).open(errors="replace") as lines:
         while True:
-            is_last = finished.is_set()  # before reading: everything written by then is read
+            # Before reading: everything written by then is read.
+            is_last = finished.is_set() or _launch_ended.is_set()
             piece = lines.readline(_MAX_LINE)
             line += piece
             complete = line.endswith("\n") or len(line) >= _MAX_LINE
