@@ -32,6 +32,7 @@ def main() -> None:
         optimizer.step()
         if rank == 0 and step % 10 == 0:
             print("step", step, flush=True)
+    del model, optimizer  # before the group: torch's destructors can deadlock otherwise
     dist.destroy_process_group()
 
 

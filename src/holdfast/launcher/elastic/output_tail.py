@@ -21,6 +21,9 @@ PARTIAL_LINE_S = 2.0
 #: Longer lines are printed in parts.
 _MAX_LINE = 64 * 1024
 _FUNCTION = "tail_logfile"
+#: Set at the end of the launch: if a signal ended it, torch may leave its threads unfinished, and
+#: this process would wait for them without a limit.
+_launch_ended = Event()
 
 
 @contextmanager
@@ -35,9 +38,11 @@ def whole_lines(*, prefixed: bool = True) -> Iterator[None]:
         tail_logfile(header if prefixed else "", *rest, **named)
 
     setattr(tail_log, _FUNCTION, tail)
+    _launch_ended.clear()
     try:
         yield
     finally:
+        _launch_ended.set()
         setattr(tail_log, _FUNCTION, original)
 
 
@@ -59,12 +64,13 @@ def tail_logfile(
         OSError: the file cannot be read, or ``dst`` cannot be written.
     """
     while not Path(file).exists():
-        if finished.wait(interval_sec):
+        if finished.wait(interval_sec) or _launch_ended.is_set():
             return
     line, since = "", time.monotonic()
     with Path(file).open(errors="replace") as lines:
         while True:
-            is_last = finished.is_set()  # before reading: everything written by then is read
+            # Before reading: everything written by then is read.
+            is_last = finished.is_set() or _launch_ended.is_set()
             piece = lines.readline(_MAX_LINE)
             line += piece
             complete = line.endswith("\n") or len(line) >= _MAX_LINE

@@ -142,3 +142,12 @@ def test_a_job_prints_complete_lines(tmp_path):
     assert done.returncode == 0, done.stdout
     expected = [f"[rank{rank}]: rank {rank} step {step}" for rank in (0, 1) for step in range(40)]
     assert sorted(printed) == sorted(expected), done.stdout
+
+
+def test_threads_end_with_the_launch_although_torch_does_not_stop_them(tmp_path):
+    with whole_lines():
+        job = PrintingRanks(tmp_path)
+        job.write(0, "step 1\n")
+    for thread in job._tail._futs:
+        thread.result(timeout=SOON_S)
+    assert "step 1" in job.terminal.getvalue()
