@@ -85,7 +85,7 @@ def test_a_failed_job_has_the_status_of_torchrun_and_a_verdict(launch, tmp_path)
     )
     assert job.end() == 1
     assert "Root Cause (first observed failure)" not in job.output
-    assert "holdfast: the job failed: rank 0" in job.output
+    assert "holdfast: the job failed; report: " in job.output
     report = job.json("report.json")
     assert report["schema"], report["command"] == ("holdfast/1", "run")
     assert (report["status"], report["restarts"]) == (1, 0)

@@ -410,9 +410,8 @@ class NodeAgent:
         self._folder.close()
         self._keep_history()
         if status != 0 and self._incidents:
-            last = self._incidents[-1]
-            sentence = last.verdict.root.message if last.verdict.root else "workers failed"
-            print_message(f"the job failed: {sentence}" + (f"; {last.html}" if last.html else ""))
+            report = self._incidents[-1].html  # the verdict was printed when it was reached
+            print_message("the job failed" + (f"; report: {report}" if report else ""))
         self._recovery.close(
             status, "" if status == 0 else f"after {pluralize(len(self._incidents), 'incident')}"
         )
