@@ -66,6 +66,7 @@ def trained(tmp_path_factory):
     return undisturbed
 
 
+@pytest.mark.matrix
 @each
 def test_trainer_learns(name, trained):
     assert_learned(trained(name))
