@@ -156,7 +156,9 @@ def test_one_of_four_hosts_drops_packets():
     assert len(set(roots(outputs))) == 1
     assert "to node2 (node 2) from each of 3 hosts" in roots(outputs)[0][1]
     assert outputs[3]["failing"] == ["node2 (node 2)"]
-    assert outputs[3]["matrix"]["rows"] == ["-.D.", ".-D.", "..-.", "..D-"]
+    # On a loaded machine a link may also be measured as slow (S), which is not the subject here.
+    rows = [row.replace("S", ".") for row in outputs[3]["matrix"]["rows"]]
+    assert rows == ["-.D.", ".-D.", "..-.", "..D-"]
 
 
 def test_a_hung_driver_on_one_host_affects_only_its_check(tmp_path):
