@@ -138,7 +138,7 @@ class ForkServer:
 
     def start_program(self, *command: object, **options: Any) -> Child:
         """Fork a child that runs ``-m MODULE …`` or ``SCRIPT …`` as Python would run it."""
-        return self.start(_run_program, *map(str, command), **options)
+        return self.start(run_program, *map(str, command), **options)
 
     def send(self, kind: str, content: Any) -> None:
         self._socket.send(pickle.dumps((kind, content)))
@@ -275,7 +275,7 @@ def _run_child(request: _StartRequest, files: list[int]) -> None:
         os._exit(status)
 
 
-def _run_program(*command: str) -> None:
+def run_program(*command: str) -> None:
     """Run ``-m MODULE …`` or ``SCRIPT …`` as ``__main__``."""
     if command[0] == "-m":
         sys.argv = list(command[1:])

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.fork_server import fork_server
+from tests.fork_server import fork_server, run_program
+from tests.process.forked_ranks import run_launcher
 
 LIMIT_S = 90
 
@@ -19,12 +20,20 @@ LIMIT_S = 90
 class Launched:
     """One `holdfast run` in ``folder``; its output is written to a file.
 
-    The launcher is forked from a server that has imported torch, unless ``new_interpreter``; ranks
-    are new interpreters in both cases. With a ``terminal`` (tests/process/terminal.py), input and
-    output are that.
+    Launcher and ranks are forked from a server that has imported torch (forked_ranks.py). With
+    ``new_ranks``, ranks are new interpreters, as they are for a user; with ``new_interpreter``, the
+    launcher is one, too. With a ``terminal`` (tests/process/terminal.py), input and output are that.
     """
 
-    def __init__(self, folder, *arguments, new_interpreter=False, terminal=None, **variables):
+    def __init__(
+        self,
+        folder,
+        *arguments,
+        new_interpreter=False,
+        new_ranks=False,
+        terminal=None,
+        **variables,
+    ):
         environment = {
             name: text
             for name, text in os.environ.items()
@@ -35,12 +44,13 @@ class Launched:
         self.folder.mkdir(exist_ok=True)
         self._file = self.folder / "output.txt"
         command = ["-m", "holdfast", "run", "--run-dir", "runs", *map(str, arguments)]
+        program = run_program if new_ranks else run_launcher
         with self._file.open("wb") as file:
             if terminal is not None:
                 del environment["COLUMNS"]
                 streams = dict.fromkeys(("stdin", "stdout", "stderr"), terminal.file)
-                self.process = fork_server().start_program(
-                    *command, environment=environment, folder=folder, **streams
+                self.process = fork_server().start(
+                    program, *command, environment=environment, folder=folder, **streams
                 )
             elif new_interpreter:
                 self.process = subprocess.Popen(
@@ -52,8 +62,13 @@ class Launched:
                     stdin=subprocess.DEVNULL,
                 )
             else:
-                self.process = fork_server().start_program(
-                    *command, environment=environment, folder=folder, stdout=file, stderr=file
+                self.process = fork_server().start(
+                    program,
+                    *command,
+                    environment=environment,
+                    folder=folder,
+                    stdout=file,
+                    stderr=file,
                 )
 
     @property

@@ -58,7 +58,7 @@ def test_a_restart_uses_standby_workers_in_the_same_state_as_new_processes(launc
         HERE / "report_process_state.py",
         tmp_path,
     )
-    job = launch(*arguments)
+    job = launch(*arguments, new_ranks=True)
     waiting = wait_for_standby_workers(job, 2)
     (tmp_path / "go").touch()
     assert job.end() == 0, job.output
@@ -83,6 +83,7 @@ def test_standby_workers_die_with_a_killed_agent(launch, tmp_path):
         *PYTHON_RECORDER,
         HERE / "report_process_state.py",
         tmp_path,
+        new_ranks=True,
     )
     wait_for_standby_workers(job, 2)
     family = job.family()
@@ -103,7 +104,7 @@ for step in range(40):
 
 def test_no_standby_workers_for_a_script_that_sets_variables_before_torch(launch, tmp_path):
     (tmp_path / "sets.py").write_text(STEPS.format(before="os.environ['OMP_NUM_THREADS'] = '3'"))
-    job = launch("--max-restarts", "1", *PYTHON_RECORDER, tmp_path / "sets.py")
+    job = launch("--max-restarts", "1", *PYTHON_RECORDER, tmp_path / "sets.py", new_ranks=True)
     assert job.end() == 0
     assert (
         job.output.count(
@@ -117,7 +118,9 @@ def test_no_standby_workers_for_a_script_that_sets_variables_before_torch(launch
 @pytest.mark.parametrize("options", [("--max-restarts", "1", "--spares", "off"), ()])
 def test_no_standby_workers_if_turned_off_or_without_restarts(options, launch, tmp_path):
     (tmp_path / "steps.py").write_text(STEPS.format(before=""))
-    job = launch(*options, *PYTHON_RECORDER, tmp_path / "steps.py").wait_for("generation 0")
+    job = launch(*options, *PYTHON_RECORDER, tmp_path / "steps.py", new_ranks=True).wait_for(
+        "generation 0"
+    )
     count = 0
     while job.process.poll() is None:
         count += len(standby_workers(job))

@@ -218,6 +218,7 @@ def test_standby_workers_print_to_the_terminal(run, terminal):
         "sys.exit(0 if again else 7)",
         "--max-restarts",
         "1",
+        new_ranks=True,
     )
     assert job.end() == 0
     assert "again True" in terminal.lines
