@@ -34,8 +34,10 @@ def in_process(*arguments, folder):
     return run_holdfast("bench", *arguments, folder=folder, HOLDFAST_CACHE=str(folder / "cache"))
 
 
-@pytest.mark.slow
-def test_ranks_are_started_and_table_and_files_are_written(tmp_path):
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """Return a finished measurement of this host's ranks, and the folder of its files."""
+    folder = tmp_path_factory.mktemp("measured")
     done = ended(
         *QUICK,
         "all_reduce",
@@ -48,8 +50,14 @@ def test_ranks_are_started_and_table_and_files_are_written(tmp_path):
         "--html",
         "m.html",
         "--pairs",
-        folder=tmp_path,
+        folder=folder,
     )
+    return done, folder
+
+
+@pytest.mark.slow
+def test_ranks_are_started_and_table_and_files_are_written(measured):
+    done, folder = measured
     assert (done.returncode, done.stderr) == (0, "")
     rows = [
         line.split()
@@ -59,11 +67,11 @@ def test_ranks_are_started_and_table_and_files_are_written(tmp_path):
     assert [row[0] for row in rows] == ["8", "256", "8192", "262144"]
     assert all(len(row) == 13 and row[8] == row[12] == "0" for row in rows)
     assert "# Out of bounds values : 0 OK" in done.stdout
-    found = json.loads((tmp_path / "m.json").read_bytes())
+    found = json.loads((folder / "m.json").read_bytes())
     assert (found["command"], found["measurement"]["ranks"]) == ("bench", 2)
-    assert (tmp_path / "m.csv").read_text().count("\n") == 1 + 2 * 4
-    assert "</html>" in (tmp_path / "m.html").read_text()
-    assert not (tmp_path / "cache/links.json").exists()  # too small for a bandwidth
+    assert (folder / "m.csv").read_text().count("\n") == 1 + 2 * 4
+    assert "</html>" in (folder / "m.html").read_text()
+    assert not (folder / "cache/links.json").exists()  # too small for a bandwidth
 
 
 @pytest.mark.slow
@@ -94,9 +102,8 @@ def test_under_torchrun_each_process_is_a_rank_and_one_prints(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_faster_baseline_is_a_finding(tmp_path):
-    ended(*QUICK, "--save", "now.json", folder=tmp_path)
-    text = json.loads((tmp_path / "now.json").read_bytes())
+def test_a_faster_baseline_is_a_finding(measured, tmp_path):
+    text = json.loads((measured[1] / "m.json").read_bytes())
     for row in text["measurement"]["series"][0]["rows"]:
         row["in_place"]["p50_s"] /= 1000
     (tmp_path / "fast.json").write_text(json.dumps(text))
