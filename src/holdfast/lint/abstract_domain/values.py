@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 _Object = TypeVar("_Object")
 #: Maximum number of sources per taint; more add nothing for the reader.
@@ -32,12 +33,16 @@ class TaintKind(StrEnum):
 
 
 class TaintSource(msgspec.Struct, frozen=True):
-    """Where a difference between ranks originates: a call, an attribute, an exception."""
+    """Where a difference between ranks originates: a call, an attribute, an exception.
+
+    ``by_name``: nothing but a name says so, such as that of a parameter that no caller is seen for.
+    """
 
     kind: TaintKind
     file: str
     line: int
     text: str
+    by_name: bool = False
 
 
 Taint = tuple[TaintSource, ...]
@@ -120,9 +125,7 @@ UNKNOWN = Value(known=False)
 def as_selection(sources: Taint) -> Taint:
     """Return the taint of an element or slice that each rank selects by its own rank."""
     return tuple(
-        TaintSource(TaintKind.OWN, source.file, source.line, source.text)
-        if source.kind in RANK_OR_SELECTED
-        else source
+        replace(source, kind=TaintKind.OWN) if source.kind in RANK_OR_SELECTED else source
         for source in sources
     )
 

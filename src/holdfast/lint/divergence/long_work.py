@@ -174,15 +174,20 @@ class _WorkWalker:
         self.work = None
 
 
+#: What a forward pass raises on one rank alone: a batch of another shape, memory.
+_FORWARD_ERRORS = ("RuntimeError", "OutOfMemoryError")
+
+
 def find_swallowed_failures(path: Sequence[Effect]) -> Iterator[Divergence]:
     """Yield work of one rank that may fail in a ``try`` block before a collective of all ranks.
 
     The rank on which it fails continues in the handler and skips the collective.
     """
-    for effect in path:
+    for at, effect in enumerate(path):
         match effect:
             case Try(body=body, final_body=last):
                 yield from _swallowed_in_block(effect)
+                yield from _failed_forward(effect, path[at + 1 :])
                 yield from find_swallowed_failures((*body, *last))
             case Branch(yes=first, no=second) | LoopEffect(body=first, orelse=second):
                 yield from find_swallowed_failures((*first, *second))
@@ -224,6 +229,32 @@ def _swallowed_in_block(block: Try) -> Iterator[Divergence]:
                     (location, *chain),
                 )
                 return
+
+
+def _failed_forward(block: Try, tail: Sequence[Effect]) -> Iterator[Divergence]:
+    """Yield a wrapped model's forward whose failure on one rank skips the backward of all."""
+    for _, exception, handled in block.handlers:
+        end = final_exit(handled)
+        if end is not None and end.keyword == "raise":
+            continue
+        if not any(catches(exception, raised) for raised in _FORWARD_ERRORS):
+            continue
+        if next(iter_operations(handled), None) is not None:
+            continue
+        skipped = [*iter_operations(block.body), *(iter_operations(tail) if end else ())]
+        kinds = [op.kind for op, _ in skipped]
+        if "forward" not in kinds or "backward" not in kinds[kinds.index("forward") :]:
+            continue
+        forward, chain = skipped[kinds.index("forward")]
+        backward, _ = skipped[kinds.index("backward", kinds.index("forward"))]
+        if forward not in [op for op, _ in iter_operations(block.body)]:
+            continue
+        location = (*chain, forward.location)[0]
+        text = f"except {exception}".strip()
+        yield Divergence(
+            "swallowed", location, location, text, (), backward, (location, backward.location)
+        )
+        return
 
 
 def _failing_side(branch: Branch) -> Sequence[Effect] | None:

@@ -39,7 +39,7 @@ def find_in_function(
         yield from find_abandoned(body.path, alarm)
     if "work" in body.tags and body.sequence:
         yield from find_awaited_work(body.path)
-    if body.sequence and body.tags & MAY_FAIL:
+    if body.sequence and (body.tags & MAY_FAIL or {"forward", "backward"} <= body.tags):
         yield from find_swallowed_failures(body.path)
     if "unscale" in body.tags:
         yield from _unscale_before_reduction(body.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -159,16 +160,27 @@ class Program:
             self._recorder.record_path_divergences(tuple(caller.effects))
 
     def _parameter(self, function: Function, name: str) -> Value:
-        if name in RANK_PARAMETERS and "world_size" in function.parameters:
-            line = function.node.lineno
+        if name in RANK_PARAMETERS and not _is_size(function, name):
             source = TaintSource(
-                TaintKind.RANK, function.module.file, line, f"the parameter {name}"
+                TaintKind.RANK,
+                function.module.file,
+                function.node.lineno,
+                f"the parameter {name}",
+                by_name="world_size" not in function.parameters,
             )
             return Value((source,), objects=(LAUNCHER_RANK,))
         cls = self._state.symbols.annotated_class(function, name) if self._state.is_small else None
         if cls is None:
             return UNKNOWN
         return Value(known=False, objects=(Instance(cls), UNKNOWN_OBJECT))
+
+
+def _is_size(function: Function, parameter: str) -> bool:
+    """Return whether the parameter has a default above 0, as the rank of a matrix has."""
+    default = function.default_of(parameter)
+    return (
+        isinstance(default, ast.Constant) and isinstance(default.value, int) and default.value > 0
+    )
 
 
 @contextmanager

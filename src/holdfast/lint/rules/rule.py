@@ -70,15 +70,18 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     fix: Callable[[Divergence, Sequence[str]], Edit | None] = _no_fix
 
     def finding(self, divergence: Divergence) -> Finding:
-        """Return the finding for a divergence."""
-        location = divergence.location
+        """Return the finding for a divergence: a note if it rests on a name alone."""
+        location, sources = divergence.location, divergence.sources
+        tier = self.tier
+        if tier is RuleTier.SURE and sources and all(source.by_name for source in sources):
+            tier = RuleTier.ADVICE
         return make_finding(
             self.cause,
             self.message(divergence),
-            level=TIER_LEVELS[self.tier],
+            level=TIER_LEVELS[tier],
             subject=Subject(file=location.file, line=location.line),
             evidence=divergence_evidence(divergence),
-            confidence=_CONFIDENCE[self.tier],
+            confidence=_CONFIDENCE[tier],
         )
 
 

@@ -45,6 +45,11 @@ class Function:
         """Return the names of the positional parameters."""
         return [arg.arg for arg in (*self.node.args.posonlyargs, *self.node.args.args)]
 
+    def default_of(self, parameter: str) -> ast.expr | None:
+        """Return the default of a positional parameter."""
+        defaults = self.node.args.defaults
+        return dict(zip(reversed(self.parameters), reversed(defaults), strict=False)).get(parameter)
+
     @property
     def decorators(self) -> list[ast.expr]:
         """Return the decorators, outermost first."""

@@ -22,7 +22,8 @@ RULE = Rule(
         "Finds exceptions that the program raises and catches itself, with a collective in between "
         "that the rank then skips. Also finds file access, downloads and subprocesses on one rank "
         "that may fail in a block whose handler continues, before a collective of all ranks in "
-        "that block."
+        "that block; and a wrapped model's forward pass that a handler skips together with the "
+        "backward pass, in which the other ranks wait."
     ),
     known_misses="Other exceptions of libraries are not followed, as any call may raise.",
     bad="""\

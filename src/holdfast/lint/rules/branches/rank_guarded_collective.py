@@ -24,7 +24,8 @@ RULE = Rule(
     tier=RuleTier.SURE,
     what_it_does=(
         "Finds collectives that only some ranks reach because of a condition on the rank, through "
-        "any number of calls, decorators and properties."
+        "any number of calls, decorators and properties. A parameter called `rank` counts as the "
+        "rank while no caller is seen; the finding is then a note."
     ),
     known_misses=(
         "Groups passed in from elsewhere are assumed to contain exactly the ranks that pass the "

@@ -1,0 +1,75 @@
+"""What a name alone says is a note; a wrapped model's forward that fails on one rank is a finding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.findings import Level
+from holdfast.lint.run import lint_paths
+
+GUARD = """\
+import torch.distributed as dist
+
+def save(model, {parameters}):
+    if rank == 0:
+        dist.barrier()
+"""
+FORWARD = """\
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+for batch in open("batches"):
+    try:
+        loss = model(batch).sum()
+        {inside}
+    except {caught}:
+        {handler}
+    {after}
+"""
+
+
+def findings(folder: Path, text: str) -> list[tuple[str, Level, int | None]]:
+    (folder / "train.py").write_text(text)
+    found = lint_paths([folder / "train.py"]).findings
+    return [(item.finding.cause, item.finding.level, item.finding.subject.line) for item in found]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "level"),
+    [("rank", Level.NOTE), ("rank=0", Level.NOTE), ("rank, world_size", Level.ERROR)],
+)
+def test_a_parameter_called_rank_is_one_until_a_caller_is_seen(tmp_path, parameters, level):
+    text = GUARD.format(parameters=parameters)
+    assert findings(tmp_path, text) == [("rank-guarded-collective", level, 5)]
+
+
+def test_the_rank_of_a_matrix_is_none(tmp_path):
+    assert findings(tmp_path, GUARD.format(parameters="rank=8")) == []
+
+
+def test_a_callers_constant_is_believed(tmp_path):
+    assert findings(tmp_path, GUARD.format(parameters="rank") + "\nsave(None, 0)\n") == []
+
+
+@pytest.mark.parametrize(
+    ("inside", "caught", "handler", "after"),
+    [
+        ("loss.backward()", "RuntimeError", "print('skipped')", ""),
+        ("loss.backward()", "Exception", "continue", ""),
+        ("pass", "torch.cuda.OutOfMemoryError", "continue", "loss.backward()"),
+    ],
+)
+def test_a_failed_forward_skips_the_backward_of_all(tmp_path, inside, caught, handler, after):
+    text = FORWARD.format(inside=inside, caught=caught, handler=handler, after=after)
+    assert findings(tmp_path, text) == [("rank-skips-collective", Level.WARNING, 7)]
+
+
+@pytest.mark.parametrize(
+    ("caught", "handler"), [("RuntimeError", "raise"), ("KeyboardInterrupt", "break")]
+)
+def test_a_failed_forward_that_ends_the_job_is_none(tmp_path, caught, handler):
+    text = FORWARD.format(inside="loss.backward()", caught=caught, handler=handler, after="")
+    assert findings(tmp_path, text) == []
