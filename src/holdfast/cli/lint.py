@@ -182,6 +182,8 @@ def _show(result: LintResult, form: str, *, explain: bool, statistics: bool) -> 
                 "passed_over": result.skipped,
             }
             envelope = json.envelope("lint", [finding for _, finding in findings], None, **more)
+            for (name, _), document in zip(findings, envelope["findings"], strict=True):
+                document["rule"] = name
             json.write_json(sys.stdout, envelope)
         case "github":
             click.echo("\n".join(report.github_commands(findings)), nl=bool(findings))

@@ -182,40 +182,56 @@ def _escape_command(text: str, *, in_property: bool = False) -> str:
 
 def sarif_log(claims: Sequence[NamedFinding], causes: Mapping[str, Cause], version: str) -> str:
     """Return a SARIF 2.1.0 log for GitHub code scanning and editors; ``causes`` by name."""
-    codes = sorted({(claim.code, claim.cause) for _, claim in claims})
-    at = {code: number for number, (code, _) in enumerate(codes)}
+    rules = {name: claim.cause for name, claim in claims}
     driver = {
         "name": "holdfast",
         "version": version,
-        "rules": [_sarif_rule(causes[cause]) for _, cause in codes],
+        "rules": [_sarif_rule(name, causes[cause]) for name, cause in rules.items()],
     }
-    results = [_sarif_result(name, claim, at[claim.code]) for name, claim in claims]
+    results = [_sarif_result(name, claim, list(rules).index(name)) for name, claim in claims]
     run = {"tool": {"driver": driver}, "results": results, "columnKind": "unicodeCodePoints"}
     return json.dumps({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
 
 
-def _sarif_rule(cause: Cause) -> dict[str, Any]:
+def _sarif_rule(name: str, cause: Cause) -> dict[str, Any]:
     """Return the properties that GitHub requires ("SARIF support for code scanning")."""
     help_text = "\n".join(f"- {remedy.text}" for remedy in cause.remedies) or cause.summary
     return {
-        "id": cause.code,
+        "id": name,
         "name": cause.name,
         "shortDescription": {"text": cause.summary},
         "fullDescription": {"text": cause.what_happens},
         "help": {"text": help_text, "markdown": help_text},
+        "properties": {"tags": [cause.code]},
     }
 
 
 def _sarif_result(name: str, claim: Finding, at: int) -> dict[str, Any]:
+    """Return a result with the lines that led to it as related locations and as a code flow."""
     file, line, message = _line_location(claim)
-    place = {"artifactLocation": {"uri": quote(os.fsencode(file))}, "region": {"startLine": line}}
-    return {
-        "ruleId": claim.code,
+    steps = [
+        _sarif_location(path_of(step_file), 1 if cell_of(step_file) else step_line, fact.text)
+        for fact in claim.evidence
+        for step_file, step_line in [parse_location(fact.origin)]
+        if step_line
+    ]
+    result = {
+        "ruleId": name,
         "ruleIndex": at,
         "level": _SARIF.get(claim.level, "note"),
-        "message": {"text": f"{name}: {message}"},
-        "locations": [{"physicalLocation": place}],
+        "message": {"text": f"{claim.code}: {message}"},
+        "locations": [_sarif_location(file, line)],
     }
+    if steps:
+        flow = [{"location": step} for step in (*steps, _sarif_location(file, line, message))]
+        result["relatedLocations"] = [{"id": number, **step} for number, step in enumerate(steps)]
+        result["codeFlows"] = [{"threadFlows": [{"locations": flow}]}]
+    return result
+
+
+def _sarif_location(file: str, line: int, message: str = "") -> dict[str, Any]:
+    place = {"artifactLocation": {"uri": quote(os.fsencode(file))}, "region": {"startLine": line}}
+    return {"physicalLocation": place} | ({"message": {"text": message}} if message else {})
 
 
 def junit_suite(claims: Sequence[NamedFinding]) -> str:

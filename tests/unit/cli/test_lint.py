@@ -100,9 +100,19 @@ def test_machine_readable_formats(file):
     )
     log = json.loads(run(file, "--output-format", "sarif").stdout)
     (result,) = log["runs"][0]["results"]
-    assert (log["version"], result["ruleId"], result["ruleIndex"]) == ("2.1.0", "SYNC004", 0)
+    assert (log["version"], result["ruleIndex"]) == ("2.1.0", 0)
+    assert result["ruleId"] == "rank-guarded-collective"
     (described,) = log["runs"][0]["tool"]["driver"]["rules"]
-    assert (described["id"], described["name"]) == ("SYNC004", "rank-guarded-collective")
+    assert (described["id"], described["properties"]["tags"]) == (result["ruleId"], ["SYNC004"])
+    flow = result["codeFlows"][0]["threadFlows"][0]["locations"]
+    lines = [step["location"]["physicalLocation"]["region"]["startLine"] for step in flow]
+    assert lines[-1] == 6
+    assert (
+        [each["physicalLocation"]["region"]["startLine"] for each in result["relatedLocations"]]
+        == lines[:-1]
+        != []
+    )
+    assert json.loads(run(file, "--json").stdout)["findings"][0]["rule"] == result["ruleId"]
     assert all(described[key]["text"] for key in ("shortDescription", "fullDescription", "help"))
     assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 6
     suite = ET.fromstring(run(file, "--output-format", "junit").stdout)
