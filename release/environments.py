@@ -64,7 +64,7 @@ def ensure_environment(version: Version) -> Path:
             check=False,
         )
     _run(*pip, "--no-cache-dir", torch)
-    # Later releases resume no training without torch 2.6.
+    # 4.57 resumes no training without torch 2.6.
     transformers = "transformers" if version.sort_key >= (2, 6) else "transformers<4.51"
     _run(*pip, torch, transformers, *TEST_PACKAGES, "-e", str(ROOT))
     stamp.write_text(project, encoding="utf-8")

@@ -35,7 +35,7 @@ _REQUIRED_ATTRIBUTES = (
     "entrypoint",
     "_running_local_ranks",
 )
-#: One of these has the threads that print output: a list, before torch 2.9 a single ``TailLog``.
+#: One of these has the threads that print output: a list, until torch 2.9 single ``TailLog``s.
 _TAIL_LOGS = ("_tail_logs", "_stdout_tail")
 
 
