@@ -57,7 +57,8 @@ def test_collectives_work_unrecorded(
         timeout=100,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (0, "total 1.0\n"), done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("total 1.0\n")  # after what gloo of torch 2.8 prints
     lines = [each for each in done.stderr.splitlines() if each.startswith("holdfast: ")]
     assert len(lines) == 1, done.stderr
     assert lines[0].startswith(line)
