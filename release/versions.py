@@ -1,7 +1,7 @@
 """Test holdfast with other versions of torch and Python: ``make versions ARGS="2.6.0 2.9.1@3.12"``.
 
 Prints a row per version and writes it to the table in docs/compatibility.md. Exit status 1 if a
-version fails. ``--quick`` omits the unit tests (5 minutes per version).
+version fails. ``--quick`` omits the unit tests (2 to 4 minutes per version).
 """
 
 from __future__ import annotations
