@@ -153,6 +153,14 @@ def _explain_unknown_option(error: InvalidValue, arguments: Sequence[str]) -> Us
     return unknown
 
 
+def _explain_other_torch(error: ImportError) -> Exception:
+    """Return one sentence if a later torch lacks a module or name; else the error."""
+    if not (error.name or "").startswith("torch.distributed"):
+        return error
+    step = "start the job with torchrun, or install a torch that docs/compatibility.md lists"
+    return UsageError("`holdfast run` does not support this torch", why=str(error), next_step=step)
+
+
 class _TorchrunCommand(click.Command):
     """Passes all arguments to torch's parser, which separates them from the script's."""
 
@@ -195,9 +203,11 @@ def command(ctx: click.Context) -> int:
         _print_presets()  # as _PresetAction does, but without importing torch
         return OK
 
-    from holdfast.launcher.elastic import command_line
-    from holdfast.launcher.job import RunRequest, run_job
-
+    try:
+        from holdfast.launcher.elastic import command_line
+        from holdfast.launcher.job import RunRequest, run_job
+    except ImportError as error:
+        raise _explain_other_torch(error) from error
     try:
         options = command_line.parse_run_options(arguments, OPTIONS)
     except InvalidValue as error:

@@ -11,6 +11,7 @@ for isend, irecv and reduce_scatter it is unknown.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -66,6 +67,7 @@ _DTYPE_NUMBERS = {name: number for number, name in enumerate(trace_file.DTYPES)}
 
 _kernels: dict[str, Callable[..., Any]] = {}  # the latest of each operator
 _library: list[Any] = []  # never released: that would remove its kernels
+_unrecorded: set[str] = set()
 _blocking = threading.local()  # this thread's last send or recv, for the blocking forms
 
 
@@ -108,35 +110,24 @@ def _latest_kernel(name: str) -> Callable[..., Any]:
 
 
 def _next_kernel(operator: Any) -> NextKernel:
-    return lambda keys, *args, **kwargs: operator.redispatch(
-        keys & torch._C._after_autograd_keyset, *args, **kwargs
-    )
+    # Read here: a torch without them raises now, and not in the script's collectives.
+    redispatch, below = operator.redispatch, torch._C._after_autograd_keyset
+    return lambda keys, *args, **kwargs: redispatch(keys & below, *args, **kwargs)
 
 
 def _recording_kernel(
     recorder: PythonRecorder, name: str, next_kernel: NextKernel
 ) -> Callable[..., Any]:
-    operation, inputs, group_at, peer_at, tag_at, reduction_at = SCHEMAS[name]
-    operation_number = _OPERATION_NUMBERS[operation]
+    schema = SCHEMAS[name]
+    operation_number = _OPERATION_NUMBERS[schema.operation]
 
     def recorded(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        group = dist.ProcessGroup.unbox(args[group_at])
-        shape, dtype, tensors, on_host = _describe_tensors(
-            args[inputs] if inputs is not None else None
-        )
-        call = CallDetails(
-            elements=_product(shape),
-            dtype=dtype,
-            shape=shape,
-            tensors=tensors,
-            peer=-1 if peer_at is None else args[peer_at],
-            tag=-1 if tag_at is None else args[tag_at],
-            reduction=trace_file.NO_REDUCTION
-            if reduction_at is None
-            else _reduction_number(args[reduction_at]),
-            backend=group.name(),
-        )
-        number = recorder.record(group.group_name, operation_number, call)
+        try:
+            group, call, on_host = _describe_call(schema, args)
+            number = recorder.record(group, operation_number, call)
+        except Exception as error:  # noqa: BLE001 - another torch may pass other arguments
+            _report_unrecorded(schema.operation, error)
+            return next_kernel(keys, *args, **kwargs)
         try:
             result = next_kernel(keys, *args, **kwargs)
         except BaseException:
@@ -146,6 +137,35 @@ def _recording_kernel(
         return result
 
     return recorded
+
+
+def _describe_call(schema: OperatorSchema, args: tuple[Any, ...]) -> tuple[str, CallDetails, bool]:
+    """Return the group's name, what to record of the call, and whether its tensors are on host."""
+    _, inputs, group_at, peer_at, tag_at, reduction_at = schema
+    group = dist.ProcessGroup.unbox(args[group_at])
+    shape, dtype, tensors, on_host = _describe_tensors(args[inputs] if inputs is not None else None)
+    call = CallDetails(
+        elements=_product(shape),
+        dtype=dtype,
+        shape=shape,
+        tensors=tensors,
+        peer=-1 if peer_at is None else args[peer_at],
+        tag=-1 if tag_at is None else args[tag_at],
+        reduction=trace_file.NO_REDUCTION
+        if reduction_at is None
+        else _reduction_number(args[reduction_at]),
+        backend=group.name(),
+    )
+    return group.group_name, call, on_host
+
+
+def _report_unrecorded(operation: str, error: Exception) -> None:
+    """Print once per operation that this torch's calls of it cannot be recorded."""
+    if operation not in _unrecorded:
+        _unrecorded.add(operation)
+        sys.stderr.write(
+            f"holdfast: {operation} of torch {torch.__version__} is not recorded ({error!r})\n"
+        )
 
 
 def _describe_tensors(value: Any) -> tuple[tuple[int, ...], int, int, bool]:
@@ -193,7 +213,7 @@ def _record_completion(
     recorder.awaited.add(number)
     try:
         dist.Work.unbox(boxed).get_future().add_done_callback(complete)
-    except RuntimeError:  # gloo's send, recv and reduce_scatter
+    except (RuntimeError, AttributeError):  # gloo's send, recv and reduce_scatter; another torch
         recorder.awaited.discard(number)
         if getattr(_blocking, "inside", False):
             _blocking.number = number

@@ -9,6 +9,7 @@ from holdfast.cli import main
 from holdfast.cli.run import OPTIONS
 from holdfast.cli.torchrun_options import TORCHRUN_OPTIONS, torchrun_flags
 from holdfast.core import settings
+from holdfast.core.exit_status import USAGE
 
 
 @pytest.fixture
@@ -153,3 +154,15 @@ def test_help_and_presets_need_no_torch():
 
 def test_a_missing_script_is_wrong_usage(run):
     assert run()[0] == 2
+
+
+@pytest.mark.slow
+def test_a_torch_without_a_module_of_the_agent_is_one_sentence(tmp_path):
+    moved = "torch.distributed.elastic.multiprocessing.subprocess_handler"
+    program = f"import sys; sys.modules[{moved!r}] = None; from holdfast.cli import main; main()"
+    command = [sys.executable, "-c", program, "run", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == USAGE
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("holdfast: `holdfast run` does not support this torch: ")
+    assert line.endswith("install a torch that docs/compatibility.md lists")

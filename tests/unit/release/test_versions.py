@@ -32,3 +32,8 @@ def test_rows_are_replaced_and_inserted_in_order(tmp_path: Path) -> None:
     assert rows[1] not in table
     prose = [line for line in text.splitlines() if not line.startswith("| ")]
     assert prose == [line for line in before.splitlines() if not line.startswith("| ")]
+
+
+def test_the_files_of_tests_exist() -> None:
+    """Otherwise pytest runs none of the others, either."""
+    assert [test for test in versions.TESTS if not (versions.ROOT / test).exists()] == []

@@ -131,6 +131,11 @@ def _agent_factory(
                 "runs the job without a recorder and without recovery by holdfast"
             )
             return LocalElasticAgent(spec, **torch_arguments)
+        if not worker_start.is_supported():
+            hooks.notify(
+                f"torch {torch.__version__} starts processes in another way: standby workers and "
+                "in-process restarts are disabled"
+            )
         if not options.no_python:
             spec = dataclasses.replace(spec, args=insert_bootstrap(spec.args))
         return Agent(

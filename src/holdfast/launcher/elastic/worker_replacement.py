@@ -1,7 +1,7 @@
 """Start only the dead ranks again while the others continue (``training/in_process_restart.py``).
 
-Uses private attributes of torch's ``SubprocessContext`` (tested with torch 2.13.0); if they are
-missing, :func:`can_replace` returns False.
+Uses private attributes of torch's ``SubprocessContext`` (torch 2.4 to 2.15); if they are missing,
+:func:`can_replace` returns False.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _REQUIRED_ATTRIBUTES = (
     "args",
     "entrypoint",
     "_running_local_ranks",
-    "_tail_logs",
-    "_numa_options",
 )
+#: One of these has the threads that print output: a list, until torch 2.9 single ``TailLog``s.
+_TAIL_LOGS = ("_tail_logs", "_stdout_tail")
 
 
 def can_replace(context: Any, workers: Collection[Worker]) -> bool:
     """Return whether all ``workers``, dead ones included, support it, and torch's internals do."""
-    supported = all(hasattr(context, name) for name in _REQUIRED_ATTRIBUTES)
     return (
-        supported
+        all(hasattr(context, name) for name in _REQUIRED_ATTRIBUTES)
+        and any(hasattr(context, name) for name in _TAIL_LOGS)
         and hasattr(api, "get_subprocess_handler")
         and all(
             _signal_file(context.envs[worker.local_rank], RESTARTABLE_SUFFIX).exists()
@@ -89,6 +89,8 @@ def start_replacements(
         for local_rank, environment in context.envs.items()
     }
     files = logs.reify(environments)
+    # since torch 2.9
+    numa = {"numa_options": context._numa_options} if hasattr(context, "_numa_options") else {}  # noqa: SLF001
     with use_own_start(standby, terminal):
         for local_rank in dead:
             context.subprocess_handlers[local_rank] = vars(api)["get_subprocess_handler"](
@@ -98,7 +100,7 @@ def start_replacements(
                 stdout=files.stdouts[local_rank],
                 stderr=files.stderrs[local_rank],
                 local_rank_id=local_rank,
-                numa_options=context._numa_options,  # noqa: SLF001
+                **numa,
             )
             context._running_local_ranks.add(local_rank)  # noqa: SLF001
             text = Template(prefix).safe_substitute(
@@ -113,9 +115,24 @@ def start_replacements(
             ):
                 if local_rank in printed:
                     tail = TailLog(context.name, {local_rank: printed[local_rank]}, stream, header)
-                    context._tail_logs.append(tail.start())  # noqa: SLF001
+                    _add_tail_log(context, tail.start())
     context.envs = environments
     return environments
+
+
+def _add_tail_log(context: Any, tail: TailLog) -> None:
+    """Make the end of the context stop ``tail``, too."""
+    if hasattr(context, "_tail_logs"):
+        context._tail_logs.append(tail)  # noqa: SLF001
+        return
+    first = context._stdout_tail  # noqa: SLF001
+    stop_first = first.stop
+
+    def stop_both() -> None:
+        stop_first()
+        tail.stop()
+
+    first.stop = stop_both
 
 
 class SurvivingRanks:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.launcher.elastic import agent, command_line, termination
+from holdfast.launcher.elastic import agent, command_line, termination, worker_start
 from holdfast.launcher.elastic.generation import Order, OrderAction
 from holdfast.launcher.elastic.run_job import launch
 
@@ -164,3 +164,11 @@ def test_an_exception_in_a_hook_does_not_end_the_job(run, monkeypatch, capfd):
     assert "ZeroDivisionError" in capfd.readouterr().err
     bug = "this is a bug in holdfast, please report it; the job continues"
     assert hooks.calls == ["started 0", bug, bug, "started 1", bug]  # one tick, two ends
+
+
+def test_a_torch_that_starts_processes_in_another_way_is_named(run, monkeypatch):
+    monkeypatch.setattr(worker_start, "is_supported", lambda: False)
+    hooks = Hooks()
+    assert run("", hooks) == 0
+    (notice,) = [call for call in hooks.calls if "in another way" in call]
+    assert notice.endswith("standby workers and in-process restarts are disabled")

@@ -1,4 +1,4 @@
-"""Other torch versions, emulated by their module names."""
+"""Other torch versions, emulated by their module names where they are not installed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ AS_2_4 = """
 import sys, types
 import torch.distributed.checkpoint.state_dict  # torch's own use of it
 import torch.distributed.tensor as there
-names = types.ModuleType("torch.distributed._tensor")
-names.DTensor = there.DTensor
-del there.DTensor
-sys.modules["torch.distributed._tensor"] = names
+if hasattr(there, "DTensor"):
+    names = types.ModuleType("torch.distributed._tensor")
+    names.DTensor = there.DTensor
+    del there.DTensor
+    sys.modules["torch.distributed._tensor"] = names
+from torch.distributed import _tensor
 import holdfast
 from holdfast.training.checkpoint import torch_versions as versions
-assert versions.DTensor is names.DTensor
+assert versions.DTensor is _tensor.DTensor
 print(holdfast.Checkpoint.__name__)
 """
 

@@ -17,6 +17,7 @@ from holdfast.core import native_extension
 from holdfast.core.errors import CollectiveMismatch, CollectiveTimeout, InvalidValue
 from holdfast.training import packing_extension
 from holdfast.training.collectives.coalesced import all_reduce_many
+from holdfast.training.collectives.groups.group_info import state_of
 from tests.unit.training.collectives.ranks import run
 
 PACKERS = ("c++", "torch")
@@ -207,18 +208,23 @@ def call_with_other_list(rank: int, what: str) -> Any:
         ],
         "refused": [torch.ones(2).to_sparse() if rank else torch.ones(2)],
     }
+    lists["refused late"] = lists["refused"]
+    if what == "refused late":
+        all_reduce_many([torch.ones(2)], timeout=20)
+        if rank == 1:  # until rank 0 has announced that it is in the second call
+            state_of(None).store.wait(["2/0"])
     began = time.monotonic()
     with pytest.raises((CollectiveMismatch, InvalidValue)) as caught:
         all_reduce_many([tensor.clone() for tensor in lists[what]], timeout=20)
     return type(caught.value), time.monotonic() - began
 
 
-@pytest.mark.parametrize("what", ["number", "shape", "order", "refused"])
+@pytest.mark.parametrize("what", ["number", "shape", "order", "refused", "refused late"])
 def test_differing_lists_are_detected_before_data_move(what: str, tmp_path: Path) -> None:
     results = run(2, call_with_other_list, tmp_path, what)
     assert [kind for kind, _ in results] == [
         CollectiveMismatch,
-        InvalidValue if what == "refused" else CollectiveMismatch,
+        InvalidValue if "refused" in what else CollectiveMismatch,
     ]
     assert all(took < 10 for _, took in results)
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.distributed_c10d import PrefixStore
 
-from holdfast.core.errors import InternalError
+from holdfast.core.errors import CollectiveFailed, InternalError
 from holdfast.training.collectives.groups.group_info import GroupState, job_store
 from holdfast.training.collectives.groups.rendezvous import agree_on_name
 
@@ -57,20 +57,28 @@ def create_group(
     Only members need to call it, except where NCCL splits communicators
     (``init_process_group(device_id=…)``): there all ranks of the job must. ``limits``: collective
     timeouts by device type, or ``default``.
+
+    Raises:
+        CollectiveFailed: this torch creates groups in another way.
     """
     untyped: Any = c10d  # its types of names differ between versions
     own_rank = dist.get_rank()
     group: dist.ProcessGroup
-    group, _ = untyped._new_process_group_helper(  # noqa: SLF001
-        len(members),
-        members.index(own_rank) if own_rank in members else None,
-        list(members),
-        backend,
-        job_store(),
-        name,
-        timeout=timedelta(seconds=limit_s / _CONNECT_FACTOR),
-        **options,
-    )
+    try:
+        group, _ = untyped._new_process_group_helper(  # noqa: SLF001
+            len(members),
+            members.index(own_rank) if own_rank in members else None,
+            list(members),
+            backend,
+            job_store(),
+            name,
+            timeout=timedelta(seconds=limit_s / _CONNECT_FACTOR),
+            **options,
+        )
+    except (AttributeError, TypeError) as error:
+        why = f"torch {torch.__version__} creates groups in another way ({error})"
+        step = "use a version of torch that docs/compatibility.md lists"
+        raise CollectiveFailed(f"creation of group {name!r}", why=why, next_step=step) from error
     if own_rank not in members:
         return None
     group_ranks = c10d._world.pg_group_ranks  # noqa: SLF001

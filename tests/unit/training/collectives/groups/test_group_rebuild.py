@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 from holdfast import comm
-from holdfast.core.errors import CollectiveTimeout, GroupBroken, InvalidValue
+from holdfast.core.errors import CollectiveFailed, CollectiveTimeout, GroupBroken, InvalidValue
 from holdfast.training.collectives.groups.group_info import state_of
 from tests.unit.training.collectives.ranks import run
 
@@ -98,6 +99,19 @@ def rebuild_default_group(rank: int) -> Any:
 
 def test_default_group_is_rebuilt_as_another_group(tmp_path: Path) -> None:
     assert run(2, rebuild_default_group, tmp_path) == [(3, False)] * 2
+
+
+def rebuild_with_another_torch(_: int) -> Any:
+    """As with a torch whose private function has another name."""
+    vars(c10d).pop("_new_process_group_helper")
+    with pytest.raises(CollectiveFailed) as caught:
+        comm.rebuild(timeout=20)
+    return str(caught.value)
+
+
+def test_a_torch_that_creates_groups_in_another_way_is_named(tmp_path: Path) -> None:
+    (sentence,) = run(1, rebuild_with_another_torch, tmp_path)
+    assert f"torch {torch.__version__} creates groups in another way" in sentence
 
 
 def rebuild_with_debug_detail(rank: int) -> Any:
