@@ -263,6 +263,20 @@ def test_a_rank_guarded_collective_is_named() -> None:
     assert root_of(verdict) == ("rank-guarded-collective", 0, EVAL.line)
     assert verdict.root is not None
     assert "if rank == 0" in verdict.root.message
+    assert [each.message for each in verdict.consequences] == [
+        f"ranks 1-3 are blocked in all_reduce #31 at train.py:{TRAIN.line}"
+    ]
+
+
+def test_a_call_of_another_dtype_that_was_made_before_is_another_place_in_the_program() -> None:
+    logged = tuple(call(number, dtype="int64", done=True) for number in range(5, 40, 10))
+    calls = tuple(sorted((*history(44), *logged), key=lambda each: each.entered))
+    usual = [row(rank, *calls, call(45)) for rank in (0, 1)]
+    odd = row(2, *calls, call(45, dtype="int64"))
+    verdict = judge([*usual, odd])
+    assert root_of(verdict)[:2] == ("collective-mismatch", 2)
+    assert verdict.root is not None
+    assert "elsewhere in the program" in verdict.root.message
 
 
 def test_a_tie_goes_to_the_side_with_a_rank_guard() -> None:

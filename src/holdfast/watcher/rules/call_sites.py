@@ -113,6 +113,16 @@ def left_loop_line(
     return next(iter((*iterates, *counts, *(line for line, _ in left))), None)
 
 
+def data_loop_line(call: RecordedCall, source: SourceContexts) -> SourceLine | None:
+    """Return the loop that produces the data of a library's training loop; None unless it is one.
+
+    The file of the call has one ``__iter__`` that yields in a loop.
+    """
+    context = source.get(call.site) if call.site is not None else None
+    loops = context.data_loops if context is not None else ()
+    return loops[0] if len(loops) == 1 else None
+
+
 def exception_swallowed_in_loop(
     call: RecordedCall | None, source: SourceContexts
 ) -> SourceLine | None:

@@ -25,6 +25,7 @@ from holdfast.core.rank_table import RankState, RecordedCall, SourceLine
 from holdfast.watcher.rules.call_divergence import ROOTED, CallDivergence
 from holdfast.watcher.rules.call_sites import (
     SourceContexts,
+    data_loop_line,
     exception_swallowed_in_loop,
     is_after_loop_of,
     left_loop_line,
@@ -33,6 +34,7 @@ from holdfast.watcher.rules.call_sites import (
 from holdfast.watcher.rules.gpu_memory import add_oom_details
 from holdfast.watcher.rules.rank_findings import describe_exception
 from holdfast.watcher.rules.roots import cause_of_common_exception
+from holdfast.watcher.rules.stack_divergence import frames_in_call, left_loop_at
 from holdfast.watcher.rules.subjects import rank_subject
 from holdfast.watcher.rules.wait_for_graph import WaitEdges
 
@@ -70,7 +72,7 @@ def explain_mismatch(
 ) -> Finding:
     """Return the finding about ranks whose calls diverged."""
     sides = _sides(divergence, ranks, source)
-    cause, line, message, confidence = _explain(divergence, sides, source)
+    cause, line, message, confidence = _explain(divergence, sides, ranks, source)
     if divergence.tie and confidence < 0.8:
         message += " (a tie: both calls were made by equally many ranks)"
     return make_finding(
@@ -126,7 +128,12 @@ def _is_explained_by_source(odd: RecordedCall, usual: RecordedCall, source: Sour
     return rank_guard(odd, usual, source) is not None or is_after_loop_of(odd, usual, source)
 
 
-def _explain(divergence: CallDivergence, sides: _Sides, source: SourceContexts) -> _Explanation:
+def _explain(
+    divergence: CallDivergence,
+    sides: _Sides,
+    ranks: Mapping[int, RankState],
+    source: SourceContexts,
+) -> _Explanation:
     odd, usual, who = sides.odd, sides.usual, sides.who
     guarded = rank_guard(odd, usual, source)
     if guarded is not None:
@@ -141,7 +148,29 @@ def _explain(divergence: CallDivergence, sides: _Sides, source: SourceContexts) 
         skipped = divergence.skipped
         text = f"{who} skipped {_describe(skipped)} and is one call behind since then"
         return _Explanation(RANK_SKIPS_COLLECTIVE, skipped.site, text, 0.85)
-    if is_after_loop_of(odd, usual, source):
+    left = _explain_left_loop(sides, ranks, source)
+    if left is not None:
+        return left
+    if divergence.kind == "dtype" and divergence.known:
+        text = (
+            f"{who} is elsewhere in the program than the others: it makes {_describe(odd)} with "
+            f"{odd.dtype}, they make {_describe(usual)} with {usual.dtype}, and all ranks made "
+            "both calls before"
+        )
+        return _Explanation(COLLECTIVE_MISMATCH, odd.site, text, 0.7)
+    text = f"{who} makes {_describe(odd)}: {_difference(divergence.kind, odd, usual)}"
+    confidence = 0.6 if divergence.tie else 0.9
+    return _Explanation(_CAUSE_OF_KIND[divergence.kind], odd.site, text, confidence)
+
+
+def _explain_left_loop(
+    sides: _Sides, ranks: Mapping[int, RankState], source: SourceContexts
+) -> _Explanation | None:
+    """Explain ranks that left a loop which the others are still in, by the source or the stacks."""
+    odd, usual, who = sides.odd, sides.usual, sides.who
+    of_odd, of_usual = _frames_of_sides(sides, ranks)
+    library = left_loop_at(of_odd, of_usual, source)
+    if library is not None or is_after_loop_of(odd, usual, source):
         handler = exception_swallowed_in_loop(usual, source)
         if handler is not None:
             text = (
@@ -149,15 +178,37 @@ def _explain(divergence: CallDivergence, sides: _Sides, source: SourceContexts) 
                 f"swallowed at {handler.short}"
             )
             return _Explanation(RANK_SKIPS_COLLECTIVE, usual.site, text, 0.8)
-        left = left_loop_line(usual, odd, source)
+        left = left_loop_line(usual, odd, source) or data_loop_line(usual, source)
         text = (
-            f"{who} left the loop first{_at(left)} and is in {_describe(odd)}; the others are "
-            f"still in {_describe(usual)}"
+            f"{who} left the loop first{_at(left or library)} and is in {_describe(odd)}; the "
+            f"others are still in {_describe(usual)}"
         )
         return _Explanation(UNEVEN_INPUTS, left or odd.site, text, 0.9)
-    text = f"{who} makes {_describe(odd)}: {_difference(divergence.kind, odd, usual)}"
-    confidence = 0.6 if divergence.tie else 0.9
-    return _Explanation(_CAUSE_OF_KIND[divergence.kind], odd.site, text, confidence)
+    library = left_loop_at(of_usual, of_odd, source)
+    if library is None:
+        return None
+    left = left_loop_line(odd, usual, source) or data_loop_line(odd, source)
+    text = (
+        f"{who} is still in the loop{_at(left or library)}, in {_describe(odd)}; the others left "
+        f"it first and are in {_describe(usual)}"
+    )
+    return _Explanation(UNEVEN_INPUTS, left or odd.site, text, 0.85)
+
+
+def _frames_of_sides(
+    sides: _Sides, ranks: Mapping[int, RankState]
+) -> tuple[tuple[SourceLine, ...], tuple[SourceLine, ...]]:
+    """Return the frames of one rank of either side in its call; empty if unknown."""
+
+    def first(call: RecordedCall, *, is_odd: bool) -> tuple[SourceLine, ...]:
+        found = (
+            frames_in_call(state, call)
+            for rank, state in sorted(ranks.items())
+            if (rank in sides.ranks) is is_odd
+        )
+        return next(filter(None, found), ())
+
+    return first(sides.odd, is_odd=True), first(sides.usual, is_odd=False)
 
 
 def _difference(kind: str, odd: RecordedCall, usual: RecordedCall) -> str:

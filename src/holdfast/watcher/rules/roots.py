@@ -55,7 +55,8 @@ from holdfast.watcher.rules.stall import (
     is_busy,
 )
 
-_CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT})
+#: Signals of a crash in native code.
+CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT})
 _LEAVES_GROUP = "destroy_process_group"
 _LOADER_EXITED = re.compile(r"DataLoader worker \(pid(?:\(s\))?")
 #: Causes of exceptions that holdfast raises, usually on all ranks.
@@ -125,7 +126,7 @@ def time_of_death(state: RankState) -> float:
 
 def is_killed(state: RankState) -> bool:
     """Return whether a signal ended the rank that no exit of a peer causes."""
-    return state.exit_code is not None and -state.exit_code in (_CRASHES | {signal.SIGKILL}) - {
+    return state.exit_code is not None and -state.exit_code in (CRASHES | {signal.SIGKILL}) - {
         signal.SIGABRT
     }
 
@@ -215,7 +216,7 @@ def _explain_signal(state: RankState, _source: SourceContexts, waited: str) -> F
         )
         return rank_finding(HOST_OOM_KILLED, state, message, None, exit_status, oom_kill)
     line = last_line(state)
-    if number in _CRASHES:
+    if number in CRASHES:
         return _explain_native_crash(state, name, exit_status, line)
     if number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         message = f"rank {state.rank} was terminated by {name} from outside the job"
@@ -290,7 +291,7 @@ def _explain_exception(state: RankState, _source: SourceContexts, waited: str) -
 def _crashed_after_script_end(state: RankState) -> bool:
     """Return whether native code crashed after the script ended: torch does so with peers left."""
     ended = state.ended is not None and state.ended.how != "exception"
-    return ended and state.exit_code is not None and -state.exit_code in _CRASHES
+    return ended and state.exit_code is not None and -state.exit_code in CRASHES
 
 
 def _explain_early_end(state: RankState, source: SourceContexts, waited: str) -> Finding | None:
