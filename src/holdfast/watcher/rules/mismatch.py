@@ -59,6 +59,14 @@ class _Sides(NamedTuple):
     def who(self) -> str:
         return describe_ranks(self.ranks)
 
+    @property
+    def who_is(self) -> str:
+        return f"{self.who} {'is' if len(self.ranks) == 1 else 'are'}"
+
+    @property
+    def who_makes(self) -> str:
+        return f"{self.who} {'makes' if len(self.ranks) == 1 else 'make'}"
+
 
 class _Explanation(NamedTuple):
     cause: Cause
@@ -139,26 +147,27 @@ def _explain(
     if guarded is not None:
         guard, line = guarded
         through = f", called at {line.short}," if line != odd.site else ""
+        enters = "enters" if len(sides.ranks) == 1 else "enter"
         text = (
-            f"only {who} enters {_describe(odd)}{through} under {guard.text!r}; the others are in "
-            f"{_describe(usual)}"
+            f"only {who} {enters} {_describe(odd)}{through} under {guard.text!r}; the "
+            f"others are in {_describe(usual)}"
         )
         return _Explanation(RANK_GUARDED_COLLECTIVE, line, text, 0.95)
     if divergence.skipped is not None:
         skipped = divergence.skipped
-        text = f"{who} skipped {_describe(skipped)} and is one call behind since then"
+        text = f"{who} skipped {_describe(skipped)}; {sides.who_is} one call behind since then"
         return _Explanation(RANK_SKIPS_COLLECTIVE, skipped.site, text, 0.85)
     left = _explain_left_loop(sides, ranks, source)
     if left is not None:
         return left
     if divergence.kind == "dtype" and divergence.known:
         text = (
-            f"{who} is elsewhere in the program than the others: it makes {_describe(odd)} with "
-            f"{odd.dtype}, they make {_describe(usual)} with {usual.dtype}, and all ranks made "
-            "both calls before"
+            f"{sides.who_is} elsewhere in the program than the others: in {_describe(odd)} with "
+            f"{odd.dtype}, the others in {_describe(usual)} with {usual.dtype}; ranks made both "
+            "calls before"
         )
         return _Explanation(COLLECTIVE_MISMATCH, odd.site, text, 0.7)
-    text = f"{who} makes {_describe(odd)}: {_difference(divergence.kind, odd, usual)}"
+    text = f"{sides.who_makes} {_describe(odd)}: {_difference(divergence.kind, odd, usual)}"
     confidence = 0.6 if divergence.tie else 0.9
     return _Explanation(_CAUSE_OF_KIND[divergence.kind], odd.site, text, confidence)
 
@@ -180,7 +189,7 @@ def _explain_left_loop(
             return _Explanation(RANK_SKIPS_COLLECTIVE, usual.site, text, 0.8)
         left = left_loop_line(usual, odd, source) or data_loop_line(usual, source)
         text = (
-            f"{who} left the loop first{_at(left or library)} and is in {_describe(odd)}; the "
+            f"{who} left the loop first{_at(left or library)} and entered {_describe(odd)}; the "
             f"others are still in {_describe(usual)}"
         )
         return _Explanation(UNEVEN_INPUTS, left or odd.site, text, 0.9)
@@ -189,8 +198,8 @@ def _explain_left_loop(
         return None
     left = left_loop_line(odd, usual, source) or data_loop_line(odd, source)
     text = (
-        f"{who} is still in the loop{_at(left or library)}, in {_describe(odd)}; the others left "
-        f"it first and are in {_describe(usual)}"
+        f"{sides.who_is} still in the loop{_at(left or library)}, in {_describe(odd)}; the others "
+        f"left it first and are in {_describe(usual)}"
     )
     return _Explanation(UNEVEN_INPUTS, left or odd.site, text, 0.85)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import signal
 
+from msgspec.structs import replace
+
 from holdfast.causes.checkpoint.checkpoint_corrupt import CHECKPOINT_CORRUPT
 from holdfast.causes.checkpoint.checkpoint_of_another_model import CHECKPOINT_OF_ANOTHER_MODEL
 from holdfast.causes.checkpoint.checkpoint_of_newer_version import CHECKPOINT_OF_NEWER_VERSION
@@ -238,10 +240,17 @@ def _explain_native_crash(
             GROUP_LEFT_AT_EXIT, state, message, None, exit_status, end, confidence=0.8
         )
     message, evidence = f"rank {state.rank} crashed in native code ({name})", [exit_status]
+    if state.stacks:
+        message += at_line(line, " at ")
     if state.raised is not None:
         message += f": {describe_exception(state.raised)}"
         evidence.append(Evidence(state.raised.origin, describe_exception(state.raised)))
-    return rank_finding(SEGFAULT_IN_WORKER, state, message, line, *evidence, confidence=0.7)
+    finding = rank_finding(SEGFAULT_IN_WORKER, state, message, line, *evidence, confidence=0.7)
+    if not state.stacks:
+        return finding
+    is_known = "PYTHONFAULTHANDLER"  # the remedy that shows the stack
+    remedies = (each for each in finding.remedies if is_known not in (each.command or ""))
+    return replace(finding, remedies=tuple(remedies))
 
 
 def _is_cpp(raised: RaisedException) -> bool:
