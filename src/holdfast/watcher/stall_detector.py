@@ -238,7 +238,8 @@ class StallDetector:
     def judge_silence(self, table: JobSummary, silent_s: float) -> DetectorOutcome:
         """Judge a job that has been silent for ``silent_s``, or report why it gets more time.
 
-        A rank that computes for long while the others wait for it is suspected meanwhile.
+        A rank that computes for long while the others wait for it is suspected meanwhile, and so is
+        a job whose ranks all wait outside of collectives after they made steps.
         """
         verdict = self.judge(table)
         if verdict.root is None:
@@ -250,7 +251,7 @@ class StallDetector:
             return DetectorOutcome(table)
         self._note_sent = True
         until = f" until {extension.until_s:.0f} s" if extension.until_s < LONG_S else ""
-        if verdict.root.cause == COMPUTING_LONG.name:
+        if verdict.root.cause == COMPUTING_LONG.name or _all_idle(table):
             why = f"the job is left as it is{until} because {extension.why}"
             outcome = DetectorOutcome(table, verdict, silent_s=silent_s)
             return self._suspect(outcome, verdict.root, why)
@@ -307,6 +308,19 @@ def _only_timeouts(table: JobSummary, root: Finding) -> bool:
     dead = [state for state in table.ranks if state.life == ProcessState.DEAD or roots.died(state)]
     return all(roots.is_echo(state) and state.rank != root.subject.rank for state in dead) and any(
         roots.timed_out(state) for state in dead
+    )
+
+
+def _all_idle(table: JobSummary) -> bool:
+    """Return whether all ranks are alive after a step, in no call, and none computes."""
+    return len(table.ranks) == table.world_size and all(
+        state.life in (ProcessState.RUNNING, ProcessState.DISK)
+        and state.step is not None
+        and state.ended is None
+        and not state.pending
+        and stall.visible_phase(state) is None
+        and stall.describe_activity(state) is None
+        for state in table.ranks
     )
 
 

@@ -42,6 +42,10 @@ class Library:
         """Return these frames, innermost first, below the script's."""
         return (*(self.frames[mark] for mark in marks), TRAIN)
 
+    def text(self, line: SourceLine) -> str:
+        """Return the text of a line."""
+        return TRAINER.splitlines()[line.line - 1].strip()
+
     @property
     def source(self):
         """The source around every line."""
@@ -67,10 +71,10 @@ INSIDE = ("reduces", "batch", "inside")
 @pytest.mark.parametrize(
     ("left", "still", "expected"),
     [
-        (("after",), INSIDE, "inside"),
-        (("end",), INSIDE, "inside"),
+        (("after",), INSIDE, "for batch in loader:"),
+        (("end",), INSIDE, "for epoch in range(3):"),
         (("next epoch",), INSIDE, None),  # it may not have entered the loop yet
-        (("logs", "inside"), INSIDE, "batch"),
+        (("logs", "inside"), INSIDE, "for batch in loader:"),
         (("gathers", "batch", "inside"), INSIDE, None),  # the same iteration
         (("reduces", "batch", "inside"), INSIDE, None),
         (("after",), ("next epoch",), None),
@@ -79,7 +83,13 @@ INSIDE = ("reduces", "batch", "inside")
 )
 def test_the_common_function_shows_which_rank_left_the_loop(library, left, still, expected):
     found = left_loop_at(library.stack(*left), library.stack(*still), library.source)
-    assert found == (library.frames[expected] if expected else None)
+    assert (found and library.text(found)) == expected
+
+
+def test_a_loop_over_layers_is_not_one_over_the_data(library):
+    module = SourceLine("/x/site-packages/torch/nn/modules/module.py", 9, "_call_impl")
+    inside = (library.frames["reduces"], library.frames["batch"], module, library.frames["inside"])
+    assert left_loop_at(library.stack("after"), (*inside, TRAIN), library.source) is None
 
 
 def states(library, odd_rank, *, raised=False):
@@ -104,7 +114,7 @@ def test_an_uneven_end_of_data_in_a_library_is_no_mismatch(library, raised):
     assert compared_frames(ranks) == {*library.stack(*INSIDE), *library.stack("after")}
     verdict = hang.judge_hang(ranks, world(3), world_size=3, source=library.source)
     assert (verdict.root.cause, verdict.root.subject.rank) == ("uneven-inputs", 1)
-    assert "rank 1 left the loop first at trainer.py:5" in verdict.root.message
+    assert "rank 1 left the loop first at trainer.py:9" in verdict.root.message
 
 
 def test_a_rank_with_more_data_is_named_if_the_others_left_the_loop(library):
@@ -113,7 +123,7 @@ def test_a_rank_with_more_data_is_named_if_the_others_left_the_loop(library):
     others = replace(next(state for state in ranks if "barrier" in str(state.pending)), rank=2)
     verdict = hang.judge_hang([*ranks, others], world(3), world_size=3, source=library.source)
     assert (verdict.root.cause, verdict.root.subject.rank) == ("uneven-inputs", 1)
-    assert "rank 1 is still in the loop at trainer.py:5" in verdict.root.message
+    assert "rank 1 is still in the loop at trainer.py:9" in verdict.root.message
 
 
 def test_a_rank_that_went_on_since_the_divergence_is_not_compared(library):
@@ -125,3 +135,36 @@ def test_a_rank_that_went_on_since_the_divergence_is_not_compared(library):
     ]
     verdict = hang.judge_hang(ranks, world(3), world_size=3, source=library.source)
     assert verdict.root.cause == "mismatched-operation"
+
+
+def test_on_a_tie_the_rank_that_left_the_loop_is_named(library):
+    """Both calls continue the order of calls: a library logs now and then."""
+    calls = [call(at, dtype="int64" if at % 10 == 0 else "float32", done=True) for at in range(40)]
+    for left in (0, 1):
+        ranks = []
+        for rank in (0, 1):
+            marks, dtype = (("after",), "int64") if rank == left else (INSIDE, "float32")
+            own = row(rank, *calls, call(41, dtype=dtype))
+            ranks.append(replace(own, stacks=(ThreadStack(library.stack(*marks)),)))
+        verdict = hang.judge_hang(ranks, world(2), world_size=2, source=library.source)
+        assert (verdict.root.cause, verdict.root.subject.rank) == ("uneven-inputs", left)
+
+
+def test_a_guard_far_out_in_the_stack_is_found(tmp_path):
+    """The collective is in another file, four calls below `if rank == 0:`."""
+    script = tmp_path / "train.py"
+    script.write_text("def main(rank):\n    if rank == 0:\n        export()\n    step()\n")
+    guarded, step = (SourceLine(str(script), line, "main") for line in (3, 4))
+    below = tuple(SourceLine(f"/job/file{number}.py", number, "f") for number in range(1, 5))
+    odd = replace(row(0, *history(30), call(31, "barrier", site=below[0])))
+    ranks = [
+        replace(odd, stacks=(ThreadStack((*below, guarded)),)),
+        *(
+            replace(row(rank, *history(30), call(31)), stacks=(ThreadStack((TRAIN, step)),))
+            for rank in (1, 2)
+        ),
+    ]
+    source = {line: read_source_context(line) for line in (guarded, step)}
+    verdict = hang.judge_hang(ranks, world(3), world_size=3, source=source)
+    root = verdict.root
+    assert (root.cause, root.subject.rank, root.subject.line) == ("rank-guarded-collective", 0, 3)

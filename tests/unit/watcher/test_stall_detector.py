@@ -57,6 +57,20 @@ def test_a_rank_that_computes_while_others_wait_is_suspected_long_before_the_job
     assert "suspicion withdrawn" in detector.update(advanced, None, None).withdrawal
 
 
+@pytest.mark.parametrize(
+    ("late", "is_suspected"),
+    [({}, True), ({"step": None, "step_p99_s": None}, False), ({"cpu_share": 0.9}, False)],
+)
+def test_a_job_whose_ranks_all_wait_outside_of_collectives_is_suspected(late, is_suspected):
+    ranks = (row(0, *history(9), at=LOADER), row(1, *history(9), at=LOADER, **late))
+    silent = JobSummary(ranks, world(2), 2, silent_since=0.0, time=31.0)
+    outcome = StallDetector(LIMITS).judge_silence(silent, 31.0)
+    assert outcome.verdict is None
+    assert (outcome.suspicion is not None, outcome.note is None) == (is_suspected, is_suspected)
+    if is_suspected:
+        assert outcome.suspected.root.cause == "stalled-outside-collectives"
+
+
 class Lint:
     """A fake linter."""
 

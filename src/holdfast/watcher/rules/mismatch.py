@@ -22,6 +22,7 @@ from holdfast.causes.sync.uneven_inputs import UNEVEN_INPUTS
 from holdfast.core.findings import Cause, Fact, Finding, Subject, make_finding
 from holdfast.core.rank_sets import describe_ranks
 from holdfast.core.rank_table import RankState, RecordedCall, SourceLine
+from holdfast.host.processes.user_code import is_user_file
 from holdfast.watcher.rules.call_divergence import ROOTED, CallDivergence
 from holdfast.watcher.rules.call_sites import (
     SourceContexts,
@@ -34,9 +35,14 @@ from holdfast.watcher.rules.call_sites import (
 from holdfast.watcher.rules.gpu_memory import add_oom_details
 from holdfast.watcher.rules.rank_findings import describe_exception
 from holdfast.watcher.rules.roots import cause_of_common_exception
-from holdfast.watcher.rules.stack_divergence import frames_in_call, left_loop_at
+from holdfast.watcher.rules.stack_divergence import (
+    frames_in_call,
+    guard_in_stack,
+    left_loop_at,
+)
 from holdfast.watcher.rules.subjects import rank_subject
 from holdfast.watcher.rules.wait_for_graph import WaitEdges
+from holdfast.watcher.source_context import Guard
 
 _CAUSE_OF_KIND = {
     "operation": MISMATCHED_OPERATION,
@@ -49,11 +55,16 @@ _CAUSE_OF_KIND = {
 
 
 class _Sides(NamedTuple):
-    """The ranks that made the odd call, and one call of either side."""
+    """The ranks that made the odd call, and one call of either side.
+
+    The frames are those of a rank that is in that call, innermost first; empty if unknown.
+    """
 
     ranks: tuple[int, ...]
     odd: RecordedCall
     usual: RecordedCall
+    odd_frames: tuple[SourceLine, ...]
+    usual_frames: tuple[SourceLine, ...]
 
     @property
     def who(self) -> str:
@@ -80,7 +91,7 @@ def explain_mismatch(
 ) -> Finding:
     """Return the finding about ranks whose calls diverged."""
     sides = _sides(divergence, ranks, source)
-    cause, line, message, confidence = _explain(divergence, sides, ranks, source)
+    cause, line, message, confidence = _explain(divergence, sides, source)
     if divergence.tie and confidence < 0.8:
         message += " (a tie: both calls were made by equally many ranks)"
     return make_finding(
@@ -101,9 +112,7 @@ def explain_line_divergence(
 ) -> Finding | None:
     """Explain ranks that made one collective from different lines, if the source shows why."""
     sides = _sides(divergence, ranks, source)
-    is_explained = (
-        divergence.skipped is not None or rank_guard(sides.odd, sides.usual, source) is not None
-    )
+    is_explained = divergence.skipped is not None or _guard(sides, source) is not None
     if not is_explained or (divergence.tie and len(sides.ranks) > 1):
         return None
     return explain_mismatch(divergence, ranks, source)
@@ -116,34 +125,61 @@ def _sides(
 
     On a tie it is the side whose call has a rank-dependent guard or follows the loop of the other.
     """
-    odd, usual = divergence.odd, divergence.usual
-    if (
-        not divergence.tie
-        or _is_explained_by_source(odd, usual, source)
-        or not _is_explained_by_source(usual, odd, source)
-    ):
-        return _Sides(divergence.minority, odd, usual)
+    sides = _side(divergence.minority, divergence.odd, divergence.usual, ranks)
+    if not divergence.tie or _is_explained(sides, source):
+        return sides
     others = tuple(
         rank
         for rank, state in sorted(ranks.items())
         if rank not in divergence.minority
         and any(call.group == divergence.group for call in (*state.recent, *state.pending))
     )
-    return _Sides(others, usual, odd)
+    swapped = _side(others, divergence.usual, divergence.odd, ranks)
+    return swapped if _is_explained(swapped, source) else sides
 
 
-def _is_explained_by_source(odd: RecordedCall, usual: RecordedCall, source: SourceContexts) -> bool:
-    return rank_guard(odd, usual, source) is not None or is_after_loop_of(odd, usual, source)
+def _side(
+    odd_ranks: tuple[int, ...],
+    odd: RecordedCall,
+    usual: RecordedCall,
+    ranks: Mapping[int, RankState],
+) -> _Sides:
+    def first(call: RecordedCall, *, is_odd: bool) -> tuple[SourceLine, ...]:
+        found = (
+            frames_in_call(state, call)
+            for rank, state in sorted(ranks.items())
+            if (rank in odd_ranks) is is_odd
+        )
+        return next(filter(None, found), ())
+
+    return _Sides(odd_ranks, odd, usual, first(odd, is_odd=True), first(usual, is_odd=False))
+
+
+def _is_explained(sides: _Sides, source: SourceContexts) -> bool:
+    return _guard(sides, source) is not None or _has_left_loop(sides, source)
+
+
+def _guard(sides: _Sides, source: SourceContexts) -> tuple[Guard, SourceLine] | None:
+    """Return the rank-dependent guard of the odd call only, and the line that it guards."""
+    return rank_guard(sides.odd, sides.usual, source) or guard_in_stack(
+        sides.odd_frames, sides.usual_frames, source
+    )
+
+
+def _has_left_loop(sides: _Sides, source: SourceContexts) -> bool:
+    """Return whether the odd ranks left a loop that the others are still in."""
+    return left_loop_at(
+        sides.odd_frames, sides.usual_frames, source
+    ) is not None or is_after_loop_of(sides.odd, sides.usual, source)
 
 
 def _explain(
     divergence: CallDivergence,
     sides: _Sides,
-    ranks: Mapping[int, RankState],
     source: SourceContexts,
 ) -> _Explanation:
     odd, usual, who = sides.odd, sides.usual, sides.who
-    guarded = rank_guard(odd, usual, source)
+    guarded = _guard(sides, source)
     if guarded is not None:
         guard, line = guarded
         through = f", called at {line.short}," if line != odd.site else ""
@@ -155,9 +191,9 @@ def _explain(
         return _Explanation(RANK_GUARDED_COLLECTIVE, line, text, 0.95)
     if divergence.skipped is not None:
         skipped = divergence.skipped
-        text = f"{who} skipped {_describe(skipped)}; {sides.who_is} one call behind since then"
+        text = f"{who} skipped {_describe(skipped)}: one call behind since then"
         return _Explanation(RANK_SKIPS_COLLECTIVE, skipped.site, text, 0.85)
-    left = _explain_left_loop(sides, ranks, source)
+    left = _explain_left_loop(sides, source)
     if left is not None:
         return left
     if divergence.kind == "dtype" and divergence.known:
@@ -172,14 +208,10 @@ def _explain(
     return _Explanation(_CAUSE_OF_KIND[divergence.kind], odd.site, text, confidence)
 
 
-def _explain_left_loop(
-    sides: _Sides, ranks: Mapping[int, RankState], source: SourceContexts
-) -> _Explanation | None:
+def _explain_left_loop(sides: _Sides, source: SourceContexts) -> _Explanation | None:
     """Explain ranks that left a loop which the others are still in, by the source or the stacks."""
     odd, usual, who = sides.odd, sides.usual, sides.who
-    of_odd, of_usual = _frames_of_sides(sides, ranks)
-    library = left_loop_at(of_odd, of_usual, source)
-    if library is not None or is_after_loop_of(odd, usual, source):
+    if _has_left_loop(sides, source):
         handler = exception_swallowed_in_loop(usual, source)
         if handler is not None:
             text = (
@@ -187,37 +219,39 @@ def _explain_left_loop(
                 f"swallowed at {handler.short}"
             )
             return _Explanation(RANK_SKIPS_COLLECTIVE, usual.site, text, 0.8)
-        left = left_loop_line(usual, odd, source) or data_loop_line(usual, source)
+        header = left_loop_at(sides.odd_frames, sides.usual_frames, source)
+        line, shown = _line_of_data(usual, odd, header, source)
         text = (
-            f"{who} left the loop first{_at(left or library)} and entered {_describe(odd)}; the "
-            f"others are still in {_describe(usual)}"
+            f"{who} left the loop first{_at(shown)} and entered {_describe(odd)}; the others are "
+            f"still in {_describe(usual)}"
         )
-        return _Explanation(UNEVEN_INPUTS, left or odd.site, text, 0.9)
-    library = left_loop_at(of_usual, of_odd, source)
-    if library is None:
+        return _Explanation(UNEVEN_INPUTS, line or odd.site, text, 0.9)
+    header = left_loop_at(sides.usual_frames, sides.odd_frames, source)
+    if header is None:
         return None
-    left = left_loop_line(odd, usual, source) or data_loop_line(odd, source)
+    line, shown = _line_of_data(odd, usual, header, source)
     text = (
-        f"{sides.who_is} still in the loop{_at(left or library)}, in {_describe(odd)}; the others "
-        f"left it first and are in {_describe(usual)}"
+        f"{sides.who_is} still in the loop{_at(shown)}, in {_describe(odd)}; the others left it "
+        f"first and are in {_describe(usual)}"
     )
-    return _Explanation(UNEVEN_INPUTS, left or odd.site, text, 0.85)
+    return _Explanation(UNEVEN_INPUTS, line or odd.site, text, 0.85)
 
 
-def _frames_of_sides(
-    sides: _Sides, ranks: Mapping[int, RankState]
-) -> tuple[tuple[SourceLine, ...], tuple[SourceLine, ...]]:
-    """Return the frames of one rank of either side in its call; empty if unknown."""
+def _line_of_data(
+    inside: RecordedCall,
+    after: RecordedCall,
+    header: SourceLine | None,
+    source: SourceContexts,
+) -> tuple[SourceLine | None, SourceLine | None]:
+    """Return the script's line that ends the loop around ``inside``, if known, and one to show.
 
-    def first(call: RecordedCall, *, is_odd: bool) -> tuple[SourceLine, ...]:
-        found = (
-            frames_in_call(state, call)
-            for rank, state in sorted(ranks.items())
-            if (rank in sides.ranks) is is_odd
-        )
-        return next(filter(None, found), ())
-
-    return first(sides.odd, is_odd=True), first(sides.usual, is_odd=False)
+    That of a library's loop is where the script yields the data.
+    """
+    line = left_loop_line(inside, after, source)
+    if line is None and header is not None and is_user_file(header.file):
+        line = header
+    line = line or data_loop_line(inside, source)
+    return line, line or header
 
 
 def _difference(kind: str, odd: RecordedCall, usual: RecordedCall) -> str:

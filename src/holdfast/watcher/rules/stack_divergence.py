@@ -1,7 +1,8 @@
-"""Compares the stacks of two ranks in different calls: one may have left a loop of the other.
+"""Compares the stacks of two ranks in different calls.
 
-The innermost function that both are in, at different lines, shows it. That function may belong to a
-library, such as a trainer, for whose calls the traces have one line of the user's script.
+One may have left a loop of the other: the innermost function that both are in, at different lines,
+shows it. That function may belong to a library, such as a trainer, for whose calls the traces have
+one line of the user's script. Or one may be in a branch that depends on the rank.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.core.rank_table import RankState, RecordedCall, SourceLine
-from holdfast.host.processes.user_code import is_library_frame
-from holdfast.watcher.rules.call_sites import SourceContexts
+from holdfast.host.processes.user_code import is_library_frame, is_user_file
+from holdfast.watcher.rules.call_sites import SourceContexts, own_guard
+from holdfast.watcher.source_context import Guard
+
+_MODULE = "/torch/nn/modules/module.py"
 
 
 def frames_in_call(state: RankState, call: RecordedCall) -> tuple[SourceLine, ...]:
@@ -29,10 +33,10 @@ def frames_in_call(state: RankState, call: RecordedCall) -> tuple[SourceLine, ..
 def left_loop_at(
     left: Sequence[SourceLine], still: Sequence[SourceLine], source: SourceContexts
 ) -> SourceLine | None:
-    """Return the line in the common function at which ``still`` is, in a loop that ``left`` left.
+    """Return the header of a loop that ``still`` is in and ``left`` has left; None without one.
 
-    The loop is in that function, or in one that it calls there. After it, ``left`` may be in the
-    next iteration of an outer loop. Both stacks are innermost first.
+    The loop is in the innermost common function, or in one that ``still`` called there. Both stacks
+    are innermost first.
     """
     outwards = list(zip(reversed(left), reversed(still), strict=False))
     depth = next((at for at, (one, other) in enumerate(outwards) if one != other), None)
@@ -41,13 +45,26 @@ def left_loop_at(
     after, inside = outwards[depth]
     if (after.file, after.function) != (inside.file, inside.function) or inside not in source:
         return None
-    loops = source[inside].loops
-    left_here = any(not loop.first <= after.line <= loop.last for loop in loops)
-    inner = still[: len(still) - depth - 1]
-    left_below = after.line > inside.line and any(
-        source[frame].loops for frame in inner if frame in source
-    )
-    return inside if left_here or left_below else None
+    for loop in source[inside].loops:
+        if not loop.first <= after.line <= loop.last:
+            return SourceLine(inside.file, loop.first, inside.function)
+    if after.line < inside.line:
+        return None
+    return _outermost_loop(still[: len(still) - depth - 1], source)
+
+
+def guard_in_stack(
+    odd: Sequence[SourceLine], usual: Sequence[SourceLine], source: SourceContexts
+) -> tuple[Guard, SourceLine] | None:
+    """Return the nearest rank-dependent guard around the script's frames of ``odd`` only."""
+    shared = {
+        (frame.file, guard) for frame in usual if frame in source for guard in source[frame].guards
+    }
+    for frame in odd:
+        guard = own_guard(frame, source) if is_user_file(frame.file) else None
+        if guard is not None and (frame.file, guard) not in shared:
+            return guard, frame
+    return None
 
 
 def compared_frames(states: Sequence[RankState]) -> set[SourceLine]:
@@ -61,3 +78,17 @@ def compared_frames(states: Sequence[RankState]) -> set[SourceLine]:
         )
     }
     return {frame for frames in stacks for frame in frames if not is_library_frame(frame.file)}
+
+
+def _outermost_loop(frames: Sequence[SourceLine], source: SourceContexts) -> SourceLine | None:
+    """Return the header of the outermost loop in these frames, innermost first.
+
+    A loop inside a module's forward pass runs over its layers, not over the data.
+    """
+    for frame in reversed(frames):
+        if frame.file.endswith(_MODULE):
+            return None
+        loops = source[frame].loops if frame in source else ()
+        if loops:
+            return SourceLine(frame.file, loops[0].first, frame.function)
+    return None
