@@ -54,6 +54,7 @@ from holdfast.watcher.job_summary import (
 from holdfast.watcher.limit_learning import LimitLearner
 from holdfast.watcher.node import NodeSensor, WorkerProcess
 from holdfast.watcher.orphans import WorkerTree, end_orphans
+from holdfast.watcher.rules.dead_ranks import have_only_timed_out
 from holdfast.watcher.rules.placeholders import fill_verdict
 from holdfast.watcher.rules.stall import StallLimits
 from holdfast.watcher.stall_detector import DetectorOutcome, StallDetector
@@ -188,6 +189,8 @@ class NodeWatcher:
         table = self._whole_job(
             self._node.observe_closely(stacks=False), MAX_SUMMARY_AGE_AFTER_EXIT_S
         )
+        if have_only_timed_out(table.ranks):  # for a rank that is still alive
+            table = self._whole_job(self._node.observe_closely(), MAX_SUMMARY_AGE_AFTER_EXIT_S)
         silent_s = time.time() - table.silent_since
         verdict = self._detector.final_verdict(table)
         return self._report(self._job, verdict, table, hang=False, silent_s=silent_s)

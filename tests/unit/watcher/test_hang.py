@@ -583,3 +583,25 @@ def test_the_exception_of_a_thread_is_quoted_for_the_rank_that_waits_for_it() ->
     assert root.message.endswith(
         "; its stderr ends with IndexError: list index out of range at train.py:77 in evaluate()"
     )
+
+
+@pytest.mark.parametrize("is_observed", [True, False])
+def test_a_living_rank_is_named_if_the_others_timed_out(*, is_observed: bool) -> None:
+    """A script's short timeout ends the others before the job counts as silent."""
+    text = "Timed out waiting 3000ms for recv operation to complete"
+    dead = [
+        row(
+            rank,
+            *history(30),
+            replace(call(31, done=True), failed=True),
+            life=ProcessState.DEAD,
+            exit_code=1,
+            raised=RaisedException("RuntimeError", text, TRAIN),
+        )
+        for rank in (0, 2)
+    ]
+    late = row(1, *history(30), at=LOADER if is_observed else None)
+    verdict = judge([*dead, late])
+    assert root_of(verdict)[:2] == ("rank-missing-collective", 1)
+    assert verdict.root is not None
+    assert "never entered all_reduce #31" in verdict.root.message
