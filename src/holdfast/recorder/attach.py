@@ -12,6 +12,8 @@ import ctypes
 import functools
 import importlib
 import inspect
+import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -118,8 +120,11 @@ def _keep_groups(c10d: Any) -> None:
 
     Otherwise the model's reducer may hold the last reference: freeing the model, mostly at the end
     of the script, then waits for gloo's threads with the GIL held, which one of them may need
-    (PROC013, torch up to 2.13).
+    (PROC013, torch up to 2.13). After an error, and during a restart in the process, the groups are
+    freed: that ends the collectives in which other ranks still wait for this one.
     """
+    if sys.exc_info()[0] is not None or threading.current_thread() is not threading.main_thread():
+        return
     groups = list(getattr(getattr(c10d, "_world", None), "pg_map", ()))
     for group in groups:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # not freed at exit either

@@ -120,7 +120,7 @@ def _late(case: HangCase, dead: Sequence[RankState]) -> list[Finding]:
     return [
         roots.explain_root(state, case.source, text)
         for state in case.ranks.values()
-        if state not in dead and _last_entered(state, call.group) < call.sequence
+        if not roots.died(state) and _last_entered(state, call.group) < call.sequence
     ]
 
 
