@@ -168,3 +168,36 @@ def test_a_guard_far_out_in_the_stack_is_found(tmp_path):
     verdict = hang.judge_hang(ranks, world(3), world_size=3, source=source)
     root = verdict.root
     assert (root.cause, root.subject.rank, root.subject.line) == ("rank-guarded-collective", 0, 3)
+
+
+HELPER = """def main():
+    for step in range(9):
+        checked(step)
+    reduce()
+def checked(step):
+    try:
+        work(step)
+    except ValueError:
+        print("skipped")
+"""
+
+
+def test_an_exception_swallowed_in_a_function_that_the_loop_calls_is_named(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(HELPER)
+    loop, after, tries = (
+        SourceLine(str(script), line, name)
+        for line, name in ((3, "main"), (4, "main"), (7, "checked"))
+    )
+    frames = {0: (TRAIN, tries, loop), 1: (TRAIN, after), 2: (TRAIN, tries, loop)}
+    ranks = [
+        replace(
+            row(rank, *history(30), call(31, "barrier" if rank == 1 else "all_reduce")),
+            stacks=(ThreadStack(own),),
+        )
+        for rank, own in frames.items()
+    ]
+    source = {line: read_source_context(line) for line in (loop, after, tries)}
+    root = hang.judge_hang(ranks, world(3), world_size=3, source=source).root
+    assert (root.cause, root.subject.rank) == ("rank-skips-collective", 1)
+    assert "an exception is swallowed at train.py:8" in root.message

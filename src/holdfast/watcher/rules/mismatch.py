@@ -39,6 +39,7 @@ from holdfast.watcher.rules.stack_divergence import (
     frames_in_call,
     guard_in_stack,
     left_loop_at,
+    swallowed_below,
 )
 from holdfast.watcher.rules.subjects import rank_subject
 from holdfast.watcher.rules.wait_for_graph import WaitEdges
@@ -212,14 +213,15 @@ def _explain_left_loop(sides: _Sides, source: SourceContexts) -> _Explanation | 
     """Explain ranks that left a loop which the others are still in, by the source or the stacks."""
     odd, usual, who = sides.odd, sides.usual, sides.who
     if _has_left_loop(sides, source):
+        header = left_loop_at(sides.odd_frames, sides.usual_frames, source)
         handler = exception_swallowed_in_loop(usual, source)
+        handler = handler or swallowed_below(header, sides.usual_frames, source)
         if handler is not None:
             text = (
                 f"{who} made fewer calls of {_describe(usual)} than the others: an exception is "
                 f"swallowed at {handler.short}"
             )
             return _Explanation(RANK_SKIPS_COLLECTIVE, usual.site, text, 0.8)
-        header = left_loop_at(sides.odd_frames, sides.usual_frames, source)
         line, shown = _line_of_data(usual, odd, header, source)
         text = (
             f"{who} left the loop first{_at(shown)} and entered {_describe(odd)}; the others are "

@@ -67,6 +67,25 @@ def guard_in_stack(
     return None
 
 
+def swallowed_below(
+    header: SourceLine | None, frames: Sequence[SourceLine], source: SourceContexts
+) -> SourceLine | None:
+    """Return the line that swallows exceptions in a function called in the loop at ``header``.
+
+    Only in the script: a library's handler is no mistake.
+    """
+    if header is None:
+        return None
+    outwards = [(frame.file, frame.function) for frame in reversed(frames)]
+    loop = (header.file, header.function)
+    inner = frames[: len(frames) - outwards.index(loop) - 1] if loop in outwards else ()
+    for frame in inner:
+        line = source[frame].swallowed_at if frame in source and is_user_file(frame.file) else None
+        if line is not None:
+            return SourceLine(frame.file, line, frame.function)
+    return None
+
+
 def compared_frames(states: Sequence[RankState]) -> set[SourceLine]:
     """Return the frames whose source :func:`left_loop_at` needs: not those of torch or Python."""
     stacks = {
