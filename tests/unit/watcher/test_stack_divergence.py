@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.core.rank_table import RaisedException, SourceLine, ThreadStack
 from holdfast.watcher.rules import hang
-from holdfast.watcher.rules.stack_divergence import compared_frames, left_loop_at
+from holdfast.watcher.rules.stack_divergence import compared_frames, left_loops
 from holdfast.watcher.source_context import read_source_context
 from tests.unit.watcher.rank_tables import TRAIN, call, history, row, world
 
@@ -65,31 +65,32 @@ def library(tmp_path):
     return Library(frames)
 
 
+BATCHES = "for batch in loader:"
 INSIDE = ("reduces", "batch", "inside")
 
 
 @pytest.mark.parametrize(
     ("left", "still", "expected"),
     [
-        (("after",), INSIDE, "for batch in loader:"),
-        (("end",), INSIDE, "for epoch in range(3):"),
-        (("next epoch",), INSIDE, None),  # it may not have entered the loop yet
-        (("logs", "inside"), INSIDE, "for batch in loader:"),
-        (("gathers", "batch", "inside"), INSIDE, None),  # the same iteration
-        (("reduces", "batch", "inside"), INSIDE, None),
-        (("after",), ("next epoch",), None),
-        ((), INSIDE, None),
+        (("after",), INSIDE, [BATCHES]),
+        (("end",), INSIDE, [BATCHES, "for epoch in range(3):"]),
+        (("next epoch",), INSIDE, []),  # it may not have entered the loop yet
+        (("logs", "inside"), INSIDE, [BATCHES]),
+        (("gathers", "batch", "inside"), INSIDE, []),  # the same iteration
+        (("reduces", "batch", "inside"), INSIDE, []),
+        (("after",), ("next epoch",), []),
+        ((), INSIDE, []),
     ],
 )
 def test_the_common_function_shows_which_rank_left_the_loop(library, left, still, expected):
-    found = left_loop_at(library.stack(*left), library.stack(*still), library.source)
-    assert (found and library.text(found)) == expected
+    found = left_loops(library.stack(*left), library.stack(*still), library.source)
+    assert [library.text(header) for header, _ in found] == expected
 
 
 def test_a_loop_over_layers_is_not_one_over_the_data(library):
     module = SourceLine("/x/site-packages/torch/nn/modules/module.py", 9, "_call_impl")
     inside = (library.frames["reduces"], library.frames["batch"], module, library.frames["inside"])
-    assert left_loop_at(library.stack("after"), (*inside, TRAIN), library.source) is None
+    assert left_loops(library.stack("after"), (*inside, TRAIN), library.source) == []
 
 
 def states(library, odd_rank, *, raised=False):

@@ -25,9 +25,11 @@ from holdfast.core.rank_table import RankState, RecordedCall, SourceLine
 from holdfast.host.processes.user_code import is_user_file
 from holdfast.watcher.rules.call_divergence import ROOTED, CallDivergence
 from holdfast.watcher.rules.call_sites import (
+    LeftLoop,
     SourceContexts,
     data_loop_line,
     exception_swallowed_in_loop,
+    exit_line,
     is_after_loop_of,
     left_loop_line,
     rank_guard,
@@ -38,7 +40,7 @@ from holdfast.watcher.rules.roots import cause_of_common_exception
 from holdfast.watcher.rules.stack_divergence import (
     frames_in_call,
     guard_in_stack,
-    left_loop_at,
+    left_loops,
     swallowed_below,
 )
 from holdfast.watcher.rules.subjects import rank_subject
@@ -169,9 +171,8 @@ def _guard(sides: _Sides, source: SourceContexts) -> tuple[Guard, SourceLine] | 
 
 def _has_left_loop(sides: _Sides, source: SourceContexts) -> bool:
     """Return whether the odd ranks left a loop that the others are still in."""
-    return left_loop_at(
-        sides.odd_frames, sides.usual_frames, source
-    ) is not None or is_after_loop_of(sides.odd, sides.usual, source)
+    in_stacks = left_loops(sides.odd_frames, sides.usual_frames, source)
+    return bool(in_stacks) or is_after_loop_of(sides.odd, sides.usual, source)
 
 
 def _explain(
@@ -213,25 +214,26 @@ def _explain_left_loop(sides: _Sides, source: SourceContexts) -> _Explanation | 
     """Explain ranks that left a loop which the others are still in, by the source or the stacks."""
     odd, usual, who = sides.odd, sides.usual, sides.who
     if _has_left_loop(sides, source):
-        header = left_loop_at(sides.odd_frames, sides.usual_frames, source)
+        loops = left_loops(sides.odd_frames, sides.usual_frames, source)
         handler = exception_swallowed_in_loop(usual, source)
-        handler = handler or swallowed_below(header, sides.usual_frames, source)
+        if handler is None and loops:
+            handler = swallowed_below(loops[-1][0], sides.usual_frames, source)
         if handler is not None:
             text = (
                 f"{who} made fewer calls of {_describe(usual)} than the others: an exception is "
                 f"swallowed at {handler.short}"
             )
             return _Explanation(RANK_SKIPS_COLLECTIVE, usual.site, text, 0.8)
-        line, shown = _line_of_data(usual, odd, header, source)
+        line, shown = _line_of_exit(usual, odd, loops, source)
         text = (
             f"{who} left the loop first{_at(shown)} and entered {_describe(odd)}; the others are "
             f"still in {_describe(usual)}"
         )
         return _Explanation(UNEVEN_INPUTS, line or odd.site, text, 0.9)
-    header = left_loop_at(sides.usual_frames, sides.odd_frames, source)
-    if header is None:
+    loops = left_loops(sides.usual_frames, sides.odd_frames, source)
+    if not loops:
         return None
-    line, shown = _line_of_data(odd, usual, header, source)
+    line, shown = _line_of_exit(odd, usual, loops, source)
     text = (
         f"{sides.who_is} still in the loop{_at(shown)}, in {_describe(odd)}; the others left it "
         f"first and are in {_describe(usual)}"
@@ -239,21 +241,20 @@ def _explain_left_loop(sides: _Sides, source: SourceContexts) -> _Explanation | 
     return _Explanation(UNEVEN_INPUTS, line or odd.site, text, 0.85)
 
 
-def _line_of_data(
+def _line_of_exit(
     inside: RecordedCall,
     after: RecordedCall,
-    header: SourceLine | None,
+    loops: Sequence[LeftLoop],
     source: SourceContexts,
 ) -> tuple[SourceLine | None, SourceLine | None]:
-    """Return the script's line that ends the loop around ``inside``, if known, and one to show.
+    """Return the script's line that ended the loop around ``inside``, if known, and one to show.
 
-    That of a library's loop is where the script yields the data.
+    ``loops`` are those in the stacks. That of a library's loop is where the script yields the data.
     """
-    line = left_loop_line(inside, after, source)
-    if line is None and header is not None and is_user_file(header.file):
-        line = header
+    own = [each for each in loops if is_user_file(each[0].file)]
+    line = exit_line(own) if loops else left_loop_line(inside, after, source)
     line = line or data_loop_line(inside, source)
-    return line, line or header
+    return line, line or (loops[-1][0] if loops else None)
 
 
 def _difference(kind: str, odd: RecordedCall, usual: RecordedCall) -> str:

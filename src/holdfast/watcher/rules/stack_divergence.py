@@ -7,11 +7,11 @@ one line of the user's script. Or one may be in a branch that depends on the ran
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from holdfast.core.rank_table import RankState, RecordedCall, SourceLine
 from holdfast.host.processes.user_code import is_library_frame, is_user_file
-from holdfast.watcher.rules.call_sites import SourceContexts, own_guard
+from holdfast.watcher.rules.call_sites import LeftLoop, SourceContexts, own_guard
 from holdfast.watcher.source_context import Guard
 
 _MODULE = "/torch/nn/modules/module.py"
@@ -30,27 +30,28 @@ def frames_in_call(state: RankState, call: RecordedCall) -> tuple[SourceLine, ..
     return state.raised.frames if state.raised is not None else ()
 
 
-def left_loop_at(
+def left_loops(
     left: Sequence[SourceLine], still: Sequence[SourceLine], source: SourceContexts
-) -> SourceLine | None:
-    """Return the header of a loop that ``still`` is in and ``left`` has left; None without one.
+) -> list[LeftLoop]:
+    """Return the loops that ``still`` is in and ``left`` has left, the innermost first.
 
-    The loop is in the innermost common function, or in one that ``still`` called there. Both stacks
+    They are in the innermost common function, or in those that ``still`` called there. Both stacks
     are innermost first.
     """
     outwards = list(zip(reversed(left), reversed(still), strict=False))
     depth = next((at for at, (one, other) in enumerate(outwards) if one != other), None)
     if depth is None:
-        return None
+        return []
     after, inside = outwards[depth]
     if (after.file, after.function) != (inside.file, inside.function) or inside not in source:
-        return None
-    for loop in source[inside].loops:
-        if not loop.first <= after.line <= loop.last:
-            return SourceLine(inside.file, loop.first, inside.function)
-    if after.line < inside.line:
-        return None
-    return _outermost_loop(still[: len(still) - depth - 1], source)
+        return []
+    here = [
+        (SourceLine(inside.file, loop.first, inside.function), loop)
+        for loop in source[inside].loops
+        if not loop.first <= after.line <= loop.last
+    ]
+    called = still[: len(still) - depth - 1] if here or after.line > inside.line else ()
+    return [*here, *_loops_over_data(called, source)][::-1]
 
 
 def guard_in_stack(
@@ -68,14 +69,12 @@ def guard_in_stack(
 
 
 def swallowed_below(
-    header: SourceLine | None, frames: Sequence[SourceLine], source: SourceContexts
+    header: SourceLine, frames: Sequence[SourceLine], source: SourceContexts
 ) -> SourceLine | None:
     """Return the line that swallows exceptions in a function called in the loop at ``header``.
 
     Only in the script: a library's handler is no mistake.
     """
-    if header is None:
-        return None
     outwards = [(frame.file, frame.function) for frame in reversed(frames)]
     loop = (header.file, header.function)
     inner = frames[: len(frames) - outwards.index(loop) - 1] if loop in outwards else ()
@@ -87,7 +86,7 @@ def swallowed_below(
 
 
 def compared_frames(states: Sequence[RankState]) -> set[SourceLine]:
-    """Return the frames whose source :func:`left_loop_at` needs: not those of torch or Python."""
+    """Return the frames whose source :func:`left_loops` needs: not those of torch or Python."""
     stacks = {
         frames
         for state in states
@@ -99,15 +98,13 @@ def compared_frames(states: Sequence[RankState]) -> set[SourceLine]:
     return {frame for frames in stacks for frame in frames if not is_library_frame(frame.file)}
 
 
-def _outermost_loop(frames: Sequence[SourceLine], source: SourceContexts) -> SourceLine | None:
-    """Return the header of the outermost loop in these frames, innermost first.
+def _loops_over_data(frames: Sequence[SourceLine], source: SourceContexts) -> Iterator[LeftLoop]:
+    """Yield the loops in these frames, the outermost first.
 
     A loop inside a module's forward pass runs over its layers, not over the data.
     """
     for frame in reversed(frames):
         if frame.file.endswith(_MODULE):
-            return None
-        loops = source[frame].loops if frame in source else ()
-        if loops:
-            return SourceLine(frame.file, loops[0].first, frame.function)
-    return None
+            return
+        for loop in source[frame].loops if frame in source else ():
+            yield SourceLine(frame.file, loop.first, frame.function), loop
