@@ -110,13 +110,15 @@ class ThreadStack(msgspec.Struct, frozen=True, gc=False):
 class RaisedException(msgspec.Struct, frozen=True, gc=False):
     """An exception that ended a rank's script: type, text, and the innermost frame of user code.
 
-    ``origin`` is where it was read, if not in the trace: the file of the rank's stderr.
+    ``origin`` is where it was read, if not in the trace: the file of the rank's stderr. ``frames``
+    is its traceback, innermost first.
     """
 
     type: str
     text: str
     place: SourceLine | None = None
     origin: str = ""
+    frames: tuple[SourceLine, ...] = ()
 
 
 class StepProblem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -182,8 +184,8 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     is what it read and wrote between them. ``blocked_on`` is the file or pipe that the main thread
     waits for in a system call. ``runnable``: its main thread ran or waited for a processor in both
     samples. ``children_cpu_share`` is the share of its child processes. ``steady`` is the innermost
-    line of user code that most stacks share since the rank advanced, then the usual line in the
-    function that it calls, if that varies. ``active`` is when it last moved a byte, used CPU or
+    line of user code that most stacks share since the rank advanced, then the last line reached in
+    the function that it calls, if that varies. ``active`` is when it last moved a byte, used CPU or
     changed its stack between two close observations (Unix seconds; 0: in none). ``stacks`` holds
     the samples of the main thread, oldest first. ``asleep_s`` is how long the main thread has not
     run. ``woke`` means that it was asleep in one sample, for too long to be polling, and has run

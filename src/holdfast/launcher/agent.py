@@ -240,8 +240,14 @@ class NodeAgent:
     def workers_ended(self, how: GenerationEnd) -> None:
         """Keep or remove the trace files, depending on how the generation ended."""
         self._watcher.send(StopWatching())
-        if how is GenerationEnd.CLEAN and self._state.suspected:
+        suspected, self._state.suspected = self._state.suspected, None
+        if how is GenerationEnd.CLEAN and suspected is not None:
             print_message("suspicion withdrawn: the job ended with status 0")
+        if how is GenerationEnd.INTERRUPTED and suspected is not None and self._generation:
+            number, decision = self._generation.number, str(RecoveryAction.REPORT)
+            self._incidents.append(
+                Incident(generation=number, verdict=suspected, decision=decision)
+            )
         if how is GenerationEnd.FAILED:
             folder = self._state.folder or self._folder.new_incident()
             error = self._folder.keep_traces(folder / "traces")
@@ -287,8 +293,11 @@ class NodeAgent:
         match reply:
             case ProgressNote(text=text):
                 print_message(text)
-            case HangSuspected(text=text) | SuspicionWithdrawn(text=text):
-                state.suspected = isinstance(reply, HangSuspected)
+            case HangSuspected(text=text, verdict=verdict):
+                state.suspected = verdict
+                print_message(text)
+            case SuspicionWithdrawn(text=text):
+                state.suspected = None
                 print_message(text)
             case RankWarning(rank=rank, about=about, text=text):
                 self._alerts.send(warning_alert(rank, about, text))
@@ -351,7 +360,7 @@ class NodeAgent:
         """Decide on the action; ``report`` is None if the watcher returned no verdict in time."""
         verdict = report.verdict if report else None
         hang = report is not None and report.hang
-        state.suspected = False
+        state.suspected = None
         entry = self._recovery.decide(report, current.number, state.status)
         decision = entry.decision
         incident = Incident(
@@ -458,7 +467,8 @@ class _GenerationState:
         self.failed_at = 0.0
         self.relayed_at = 0.0
         self.asked = self.alone = False
-        self.suspected = False  # a hang was reported that has neither been withdrawn nor acted upon
+        #: The verdict about a suspected hang that was neither withdrawn nor acted on.
+        self.suspected: Verdict | None = None
         self.start: StartWatching | None = None
         self.folder: Path | None = None
         self.payload = ""

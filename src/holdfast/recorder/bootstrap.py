@@ -35,6 +35,9 @@ _USER_BUDGET = "24h"
 PR_SET_PTRACER = 0x59616D61  # prctl(2): a non-ancestor that may trace this process
 #: Characters kept of an exception's text: a wrapped traceback ends with the original exception.
 _TEXT_BEGIN, _TEXT_END = 2000, 4000
+_MAX_FRAMES = 64
+#: Files of the frames around the script.
+_RUNS_SCRIPT = (__file__, runpy.__file__, "<frozen runpy>")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -83,6 +86,8 @@ def _prepare(trace: TraceWriter) -> None:
     # Opened now: the dump must need neither the GIL nor an allocation.
     stacks = Path(f"{trace.path}.stacks").open("w")  # noqa: SIM115 - open for the life of the process
     faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=True, chain=False)
+    if not faulthandler.is_enabled():  # PYTHONFAULTHANDLER: the dump goes to stderr
+        faulthandler.enable(file=stacks, all_threads=True)
     _allow_watcher_ptrace(int(settings.read_text("HOLDFAST_WATCHER_PID") or 0))
     # Data-loader workers are not ranks.
     os.register_at_fork(after_in_child=lambda: recorder.use_trace(None))
@@ -224,9 +229,8 @@ def _record_exit(trace: TraceWriter | None, how: str, error: BaseException | Non
         text = str(raised)
         if len(text) > _TEXT_BEGIN + _TEXT_END:
             text = f"{text[:_TEXT_BEGIN]}\n…\n{text[-_TEXT_END:]}"
-        trace.note_json(
-            TraceNote.RAISED, {"type": type(raised).__name__, "text": text, **_user_frame(raised)}
-        )
+        described = {"type": type(raised).__name__, "text": text, "frames": _frames(raised)}
+        trace.note_json(TraceNote.RAISED, described | _user_frame(raised))
     trace.note_json(TraceNote.ENDED, {"how": how, "time": time.time(), **_user_frame(error)})
 
 
@@ -236,6 +240,18 @@ def _handled_exception(stop: SystemExit) -> BaseException | None:
     while isinstance(handled, SystemExit):
         handled = handled.__context__
     return handled
+
+
+def _frames(error: BaseException) -> list[tuple[str, int, str]]:
+    """Return file, line and function of the traceback's frames, innermost first."""
+    import traceback
+
+    frames = [
+        (frame.f_code.co_filename, line, frame.f_code.co_name)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_filename not in _RUNS_SCRIPT
+    ]
+    return frames[: -_MAX_FRAMES - 1 : -1]
 
 
 def _user_frame(error: BaseException | None) -> dict[str, object]:
@@ -272,11 +288,7 @@ def _hide_bootstrap_frames(show: _Hook) -> _Hook:
     def shown(
         kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
     ) -> object:
-        while trace is not None and trace.tb_frame.f_code.co_filename in (
-            __file__,
-            runpy.__file__,
-            "<frozen runpy>",
-        ):
+        while trace is not None and trace.tb_frame.f_code.co_filename in _RUNS_SCRIPT:
             trace = trace.tb_next
         return show(kind, error.with_traceback(trace), trace)
 

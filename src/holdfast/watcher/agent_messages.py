@@ -81,9 +81,10 @@ class ProgressNote(Message, frozen=True, tag="note"):
 
 
 class HangSuspected(Message, frozen=True, tag="suspicion"):
-    """A hang that may still resolve by itself."""
+    """A hang that may still resolve by itself, and the verdict about it so far."""
 
     text: str
+    verdict: Verdict
 
 
 class SuspicionWithdrawn(Message, frozen=True, tag="withdrawal"):

@@ -34,9 +34,10 @@ from holdfast.watcher.flight_recorder import completion
 from holdfast.watcher.flight_recorder.dump_requests import DumpLocation, DumpRequests
 from holdfast.watcher.job_summary import JobSummary, agree_on_groups
 from holdfast.watcher.repeated_stacks import RepeatedStacks
+from holdfast.watcher.rules.roots import CRASHES
 from holdfast.watcher.rules.stall import BUSY_CPU_SHARE, same_stack
 from holdfast.watcher.trace_reader import TraceReading, step_seconds
-from holdfast.watcher.tracebacks import read_exception, stderr_file
+from holdfast.watcher.tracebacks import read_crash, read_exception, stderr_file
 from holdfast.watcher.wait_times import WaitTimes
 
 #: Recent calls per rank in a close observation, and in all ranks together: it bounds the leader's
@@ -208,7 +209,16 @@ class _RankSensor:
             aborted = code == -signal.SIGABRT
             if self._stderr is not None and (code > 0 or aborted):
                 self._printed = read_exception(self._stderr, aborted=aborted)
+            if -code in CRASHES:
+                self._read_crash()
         self.exit_code = code
+
+    def _read_crash(self) -> None:
+        """Store the stack at which the rank crashed, from our faulthandler or the script's."""
+        files = (Path(f"{self.worker.trace}.stacks"), self._stderr)
+        found = next((stack for file in files if file and (stack := read_crash(file))), None)
+        if found is not None:
+            self.add_stack(_without_launcher(found))
 
     def groups(self) -> dict[str, ProcessGroupInfo]:
         """Return the process groups of this rank."""

@@ -54,6 +54,7 @@ from holdfast.watcher.job_summary import (
 from holdfast.watcher.limit_learning import LimitLearner
 from holdfast.watcher.node import NodeSensor, WorkerProcess
 from holdfast.watcher.orphans import WorkerTree, end_orphans
+from holdfast.watcher.rules.dead_ranks import have_only_timed_out
 from holdfast.watcher.rules.placeholders import fill_verdict
 from holdfast.watcher.rules.stall import StallLimits
 from holdfast.watcher.stall_detector import DetectorOutcome, StallDetector
@@ -142,7 +143,7 @@ class NodeWatcher:
             self._whole_job(summary), node.observe_closely, self._whole_job
         )
         self._learner.observe(outcome.table)
-        yield from _messages(outcome)
+        yield from self._messages(job, outcome)
         if outcome.verdict is not None:
             yield self._report(
                 job, outcome.verdict, outcome.table, hang=True, silent_s=outcome.silent_s
@@ -188,6 +189,8 @@ class NodeWatcher:
         table = self._whole_job(
             self._node.observe_closely(stacks=False), MAX_SUMMARY_AGE_AFTER_EXIT_S
         )
+        if have_only_timed_out(table.ranks):  # for a rank that is still alive
+            table = self._whole_job(self._node.observe_closely(), MAX_SUMMARY_AGE_AFTER_EXIT_S)
         silent_s = time.time() - table.silent_since
         verdict = self._detector.final_verdict(table)
         return self._report(self._job, verdict, table, hang=False, silent_s=silent_s)
@@ -207,9 +210,7 @@ class NodeWatcher:
         hang: bool,
         silent_s: float,
     ) -> VerdictReport:
-        verdict = self._health.add_to(verdict, table.health)
-        options, script = map(redact_arguments, (job.launch_options, job.script))
-        verdict = fill_verdict(verdict, options, script)
+        verdict = self._completed(job, verdict, table)
         folder, page, self._finish_incident = incidents.create_incident(
             Path(job.run_dir) / "incidents", verdict, table, job
         )
@@ -228,18 +229,23 @@ class NodeWatcher:
             job=build_job_state(table, self._node_of_rank(job, table), agents),
         )
 
+    def _completed(self, job: StartWatching, verdict: Verdict, table: JobSummary) -> Verdict:
+        """Add the findings about the hosts, and the job's command in the remedies."""
+        options, script = map(redact_arguments, (job.launch_options, job.script))
+        return fill_verdict(self._health.add_to(verdict, table.health), options, script)
+
+    def _messages(self, job: StartWatching, outcome: DetectorOutcome) -> Iterator[Reply]:
+        if outcome.note:
+            yield ProgressNote(text=outcome.note)
+        if outcome.suspicion and outcome.suspected is not None:
+            verdict = self._completed(job, outcome.suspected, outcome.table)
+            yield HangSuspected(text=outcome.suspicion, verdict=verdict)
+        if outcome.withdrawal:
+            yield SuspicionWithdrawn(text=outcome.withdrawal)
+
     def _node_of_rank(self, job: StartWatching, table: JobSummary) -> dict[int, int]:
         peers = {state.rank: node for node, peer in self._peers.items() for state in peer.ranks}
         return {state.rank: peers.get(state.rank, job.node) for state in table.ranks}
-
-
-def _messages(outcome: DetectorOutcome) -> Iterator[Reply]:
-    if outcome.note:
-        yield ProgressNote(text=outcome.note)
-    if outcome.suspicion:
-        yield HangSuspected(text=outcome.suspicion)
-    if outcome.withdrawal:
-        yield SuspicionWithdrawn(text=outcome.withdrawal)
 
 
 def read_requests() -> queue.Queue[Request | None]:

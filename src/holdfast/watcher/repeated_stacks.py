@@ -41,7 +41,10 @@ class RepeatedStacks:
 
 
 def steady_lines(samples: Sequence[tuple[SourceLine, ...]]) -> tuple[SourceLine, ...]:
-    """Return the innermost common line, and the usual line of a function inside of it."""
+    """Return the innermost common line, and the last line reached in a function inside of it.
+
+    In a loop that never ends, that line decides to continue.
+    """
     required, depth = MIN_SHARE * len(samples), 0
     common: SourceLine | None = None
     while True:
@@ -51,8 +54,9 @@ def steady_lines(samples: Sequence[tuple[SourceLine, ...]]) -> tuple[SourceLine,
         line, count = Counter(frames).most_common(1)[0]
         if count < required:
             inside = [frame for frame in frames if _function(frame) == _function(line)]
+            last = max(inside, key=lambda frame: frame.line)
             varies = len(inside) >= required
-            return (*((common,) if common else ()), *((line,) if varies else ()))
+            return (*((common,) if common else ()), *((last,) if varies else ()))
         samples = [sample for sample in samples if len(sample) > depth and sample[depth] == line]
         common, depth = line, depth + 1
     return (common,) if common is not None else ()

@@ -80,6 +80,7 @@ class SourceContext(msgspec.Struct, frozen=True):
     ``begin`` is the line of its function's ``def`` (0: the module). Guards and loops are ordered
     from the outermost. ``callers`` are calls of that function in the same file; ``swallowed_at`` is
     the line of the nearest ``except`` that would swallow an exception raised at the line.
+    ``data_loops`` are the loops of the file in which an ``__iter__`` yields.
     """
 
     function: str
@@ -89,6 +90,7 @@ class SourceContext(msgspec.Struct, frozen=True):
     loops: tuple[EnclosingLoop, ...] = ()
     callers: tuple[SourceLine, ...] = ()
     swallowed_at: int | None = None
+    data_loops: tuple[SourceLine, ...] = ()
 
 
 def read_source_context(line: SourceLine) -> SourceContext | Unknown:
@@ -124,9 +126,15 @@ class _ParsedFile:
         self._tree = parse_python(text)
         self._ranks = RankNames(self._tree)
         self._calls: dict[str, set[int]] = defaultdict(set)  # name of the function -> lines
+        self._data_loops: tuple[SourceLine, ...] = ()
         for node in ast.walk(self._tree):
             if isinstance(node, ast.Call) and (name := last_name(node.func)):
                 self._calls[name].add(node.lineno)
+            elif isinstance(node, ast.FunctionDef) and node.name == "__iter__":
+                loops = (each for each in node.body if isinstance(each, _LOOPS) and _yields(each))
+                self._data_loops += tuple(
+                    SourceLine(file, loop.lineno, node.name) for loop in loops
+                )
 
     def context(self, line: SourceLine) -> SourceContext | Unknown:
         """Descend from the module to the innermost statement at the line."""
@@ -148,6 +156,7 @@ class _ParsedFile:
             tuple(builder.loops),
             self._callers(builder.name),
             builder.swallowed_at,
+            self._data_loops,
         )
 
     def _find_statement(
@@ -231,6 +240,10 @@ def _decorator_guards(function: FunctionNode) -> Iterator[Guard]:
 
 def _has_call(node: ast.AST) -> bool:
     return any(isinstance(inner, ast.Call) for inner in ast.walk(node))
+
+
+def _yields(node: ast.AST) -> bool:
+    return any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in ast.walk(node))
 
 
 def _walk(block: Sequence[ast.AST]) -> Iterator[ast.expr | ast.stmt | ast.ExceptHandler]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from holdfast.causes import by_name
+from holdfast.causes.performance.computing_long import COMPUTING_LONG
 from holdfast.causes.process.python_lock_held import PYTHON_LOCK_HELD
 from holdfast.causes.process.rank_killed import RANK_KILLED
 from holdfast.causes.process.stale_build_lock import STALE_BUILD_LOCK
@@ -21,6 +22,8 @@ from holdfast.watcher import source_context, source_lint
 from holdfast.watcher.job_summary import JobSummary
 from holdfast.watcher.rules import hang, roots, source_match, stall
 from holdfast.watcher.rules.call_sites import MAX_CALLER_LEVELS
+from holdfast.watcher.rules.consequences import list_failures
+from holdfast.watcher.rules.stack_divergence import compared_frames
 from holdfast.watcher.rules.stall import StallLimits
 from holdfast.watcher.source_context import SourceContext
 from holdfast.watcher.source_lint import SourceLint
@@ -55,14 +58,15 @@ CombineNodes = Callable[[JobSummary], JobSummary]
 class DetectorOutcome:
     """Result of one update: nothing, a note, or a verdict, with the table that it is based on.
 
-    ``verdict`` is to be acted on. ``suspicion`` reports a root cause that may still recover;
-    ``withdrawal`` reports that the job advanced after a suspicion.
+    ``verdict`` is to be acted on. ``suspicion`` reports the root cause of ``suspected``, which may
+    still recover; ``withdrawal`` reports that the job advanced after a suspicion.
     """
 
     table: JobSummary
     verdict: Verdict | None = None
     note: str | None = None
     suspicion: str | None = None
+    suspected: Verdict | None = None
     withdrawal: str | None = None
     silent_s: float = 0.0
 
@@ -196,13 +200,20 @@ class StallDetector:
             and self._suspicion.table.silent_since == outcome.table.silent_since
         ):
             return DetectorOutcome(outcome.table)
+        why = (
+            f"it may recover, so the job is left as it is until {act_after_s:g} s without progress "
+            "(--act-after)"
+        )
+        return self._suspect(outcome, root, why)
+
+    def _suspect(self, outcome: DetectorOutcome, root: Finding, why: str) -> DetectorOutcome:
+        """Report a suspicion; ``why`` states why the job is not acted on yet."""
         self._suspicion = outcome
         sentence = (
             f"suspected hang: no progress for {outcome.silent_s:.1f} s: {root.message} "
-            f"({root.code} {root.cause}); it may recover, so the job is left as it is until "
-            f"{act_after_s:g} s without progress (--act-after)"
+            f"({root.code} {root.cause}); {why}"
         )
-        return DetectorOutcome(outcome.table, suspicion=sentence)
+        return DetectorOutcome(outcome.table, suspicion=sentence, suspected=outcome.verdict)
 
     def final_verdict(self, table: JobSummary) -> Verdict:
         """Judge a job that cannot continue, with the source if the linter finishes in time.
@@ -215,7 +226,7 @@ class StallDetector:
             return structs.replace(
                 suspected,
                 question=hang.QUESTION_FAILED,
-                consequences=(*suspected.consequences, *hang.failures(table.ranks, root)),
+                consequences=(*suspected.consequences, *list_failures(table.ranks, root)),
                 ruled_out=tuple(
                     entry for entry in suspected.ruled_out if entry.cause != RANK_KILLED.name
                 ),
@@ -225,7 +236,11 @@ class StallDetector:
         )
 
     def judge_silence(self, table: JobSummary, silent_s: float) -> DetectorOutcome:
-        """Judge a job that has been silent for ``silent_s``, or report why it gets more time."""
+        """Judge a job that has been silent for ``silent_s``, or report why it gets more time.
+
+        A rank that computes for long while the others wait for it is suspected meanwhile, and so is
+        a job whose ranks all wait outside of collectives after they made steps.
+        """
         verdict = self.judge(table)
         if verdict.root is None:
             return DetectorOutcome(table)
@@ -236,6 +251,10 @@ class StallDetector:
             return DetectorOutcome(table)
         self._note_sent = True
         until = f" until {extension.until_s:.0f} s" if extension.until_s < LONG_S else ""
+        if verdict.root.cause == COMPUTING_LONG.name or _all_idle(table):
+            why = f"the job is left as it is{until} because {extension.why}"
+            outcome = DetectorOutcome(table, verdict, silent_s=silent_s)
+            return self._suspect(outcome, verdict.root, why)
         note = (
             f"silent for {silent_s:.0f} s: {verdict.root.message}; not reported as a hang{until} "
             f"because {extension.why}"
@@ -292,6 +311,19 @@ def _only_timeouts(table: JobSummary, root: Finding) -> bool:
     )
 
 
+def _all_idle(table: JobSummary) -> bool:
+    """Return whether all ranks are alive after a step, in no call, and none computes."""
+    return len(table.ranks) == table.world_size and all(
+        state.life in (ProcessState.RUNNING, ProcessState.DISK)
+        and state.step is not None
+        and state.ended is None
+        and not state.pending
+        and stall.visible_phase(state) is None
+        and stall.describe_activity(state) is None
+        for state in table.ranks
+    )
+
+
 def _needs_stacks(state: RankState) -> bool:
     """Return whether a living rank has fewer than two stacks, for no reported reason."""
     return (
@@ -306,6 +338,7 @@ def _source_contexts(ranks: Sequence[RankState]) -> dict[SourceLine, SourceConte
     calls = [call for state in ranks for call in (*state.pending, *state.recent[-MAX_CALLS:])]
     level = {line for call in calls for line in (call.site, call.caller) if line is not None}
     level |= {line for state in ranks for line in state.steady}
+    level |= compared_frames(ranks)
     contexts: dict[SourceLine, SourceContext] = {}
     for _ in range(MAX_CALLER_LEVELS + 1):
         lines = sorted(level - contexts.keys(), key=str)[:MAX_LINES]

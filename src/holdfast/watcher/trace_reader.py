@@ -388,7 +388,9 @@ def _store(notes: TraceNotes, kind: str, data: Any) -> None:
         case TraceNote.FACTS:
             notes.facts.extend(fact for fact in data if isinstance(fact, dict))
         case TraceNote.RAISED:
-            raised = RaisedException(str(data["type"]), str(data["text"]), _source_line(data))
+            frames = msgspec.convert(data.get("frames", ()), tuple[SourceLine, ...])
+            place = _source_line(data)
+            raised = RaisedException(str(data["type"]), str(data["text"]), place, frames=frames)
             notes.raised = original_exception(raised)
         case TraceNote.ENDED:
             notes.ended = ScriptEnd(str(data["how"]), _source_line(data), float(data["time"]))

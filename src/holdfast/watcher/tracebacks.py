@@ -1,4 +1,4 @@
-"""Reads exceptions from text: the end of a rank's stderr, and the text of a wrapping exception.
+"""Reads exceptions and crashes from text: the end of a rank's stderr, a wrapping exception's text.
 
 A rank that handles its own exception (``except Exception: traceback.print_exc(); os._exit(1)``)
 leaves no exception in its trace, but its stderr shows it. An exception of a data-loader worker or
@@ -16,14 +16,15 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from holdfast.core.rank_table import RaisedException, SourceLine, ThreadStack
+from holdfast.host.processes.stack_text import from_crash
 from holdfast.host.processes.user_code import innermost_user_frame
 
 #: Bytes read from the end of a file, and characters of a line.
 MAX_BYTES, MAX_LINE = 1 << 16, 2000
 #: An exception that more lines follow did not end the process.
 MAX_LINES_AFTER = 100
-#: Lines of an exception's text.
-MAX_TEXT_LINES = 20
+#: Lines of an exception's text, and frames of its traceback.
+MAX_TEXT_LINES, MAX_FRAMES = 20, 64
 _PREFIX = re.compile(r"\[rank\d{1,6}\]: ?")  # torch's excepthook
 _HEADER = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s{1,8}File "([^"]{1,1000})", line (\d{1,9})(?:, in (.{1,200}))?')
@@ -50,18 +51,30 @@ def original_exception(raised: RaisedException) -> RaisedException:
     found = _find_exception(lines, len(lines))
     if found is None:
         return raised
-    return replace(found, place=found.place or raised.place, origin=raised.origin)
+    return replace(
+        found, place=found.place or raised.place, origin=raised.origin, frames=raised.frames
+    )
+
+
+def read_crash(path: Path) -> ThreadStack | None:
+    """Return the stack that faulthandler wrote to the end of a file when the process crashed."""
+    stack = from_crash(_read_end(path))
+    return stack if isinstance(stack, ThreadStack) else None
 
 
 def _last_lines(path: Path) -> list[str]:
+    return [line[:MAX_LINE] for line in _read_end(path).split("\n")]
+
+
+def _read_end(path: Path) -> str:
+    """Return the end of a file; empty if it cannot be read."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(max(size - MAX_BYTES, 0))
-            text = file.read(MAX_BYTES).decode(errors="replace")
+            return file.read(MAX_BYTES).decode(errors="replace")
     except OSError:
-        return []
-    return [line[:MAX_LINE] for line in text.split("\n")]
+        return ""
 
 
 def _find_exception(lines: Sequence[str], max_after: int) -> RaisedException | None:
@@ -89,9 +102,10 @@ def _parse_traceback(lines: Sequence[str], header: int) -> tuple[RaisedException
             if exception is None or not frames:
                 return None
             text, end = _exception_text(lines, at, exception[2] or "")
-            place = innermost_user_frame(ThreadStack(tuple(reversed(frames))))
+            stack = tuple(reversed(frames))
+            place = innermost_user_frame(ThreadStack(stack))
             kind = exception[1].rpartition(".")[2]
-            return RaisedException(kind, text, place), end
+            return RaisedException(kind, text, place, frames=stack[:MAX_FRAMES]), end
     return None
 
 

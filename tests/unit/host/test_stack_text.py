@@ -11,6 +11,7 @@ from holdfast.core.rank_table import SourceLine
 from holdfast.host.processes.stack_text import (
     MAX_FRAMES,
     MAX_THREADS,
+    from_crash,
     from_faulthandler,
     from_py_spy,
 )
@@ -166,3 +167,19 @@ def test_random_text_is_parsed_or_unknown(pieces):
     assert isinstance(read, Unknown) or read
     spied = from_py_spy("".join(pieces).encode(errors="replace"), 1)
     assert isinstance(spied, Unknown | tuple)
+
+
+def test_a_crash_is_read_from_the_last_fatal_dump():
+    """The stack is that of the crashed thread, else of the main thread (gloo's threads abort)."""
+    step, spoof = SourceLine("/job/train.py", 41, "step"), SourceLine("/job/train.py", 9, "spoof")
+    crashed = f"Fatal Python error: Bus error\n\n{PYTHON_3_11}"
+    assert from_crash(crashed).frames[0] == step
+    assert from_crash(f"{PYTHON_3_14}\n{crashed}").frames[0] == step
+    assert from_crash(f"{crashed}\nFatal Python error: Aborted\n\n{PYTHON_3_14}").frames[0] == step
+    in_thread = PYTHON_3_14.replace("Thread 0x00007f2b9a7fe6d0", "Current thread 0x1").replace(
+        "Current thread 0x00007f2ba0a4e740", "Thread 0x2"
+    )
+    assert from_crash(f"Fatal Python error: Aborted\n\n{in_thread}").frames == (spoof,)
+    foreign = PYTHON_3_11.replace("Current thread", "Thread")
+    assert from_crash(f"Fatal Python error: Aborted\n\n{foreign}").frames[0] == step
+    assert isinstance(from_crash(PYTHON_3_11), Unknown)

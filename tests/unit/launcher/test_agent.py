@@ -233,7 +233,7 @@ def test_on_hang_report_does_not_stop_the_job(start, tmp_path, capfd):
     ] == ["report"]
 
 
-SUSPICION = HangSuspected(text="suspected hang: rank 1 sleeps")
+SUSPICION = HangSuspected(text="suspected hang: rank 1 sleeps", verdict=VERDICT)
 
 
 def test_a_suspicion_is_printed_without_an_order(start, capfd):
@@ -262,6 +262,18 @@ def test_a_suspicion_is_withdrawn_if_the_job_succeeds(start, capfd, how, withdra
         capfd.readouterr().err.count("suspicion withdrawn: the job ended with status 0")
         == withdrawn
     )
+
+
+@pytest.mark.parametrize("is_withdrawn", [False, True])
+def test_the_report_of_an_interrupted_job_has_the_suspected_hang(start, tmp_path, is_withdrawn):
+    hooks, watcher, _ = start()
+    watcher.next_replies = [SUSPICION, *[SuspicionWithdrawn(text="it advanced")] * is_withdrawn]
+    hooks.tick(NodeStatus({}))
+    hooks.workers_ended(GenerationEnd.INTERRUPTED)
+    hooks.close(1)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["verdict"]["root"] is None) is is_withdrawn
+    assert [each["decision"] for each in report["incidents"]] == ["report"] * (not is_withdrawn)
 
 
 def test_a_verdict_about_dead_workers_is_awaited(start, clock):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -15,6 +16,7 @@ from holdfast.core import native_extension
 from holdfast.recorder import bootstrap, build, parse_duration
 from holdfast.recorder.torch_extension import torch_release
 from holdfast.watcher.trace_reader import TraceNotes, TraceReading
+from holdfast.watcher.tracebacks import read_crash
 from tests.ports import free_port
 
 SCRIPT = Path(__file__).parent / "record_everything.py"
@@ -207,6 +209,42 @@ def test_a_traceback_shows_only_the_script(tmp_path: Path) -> None:
     assert (notes.raised.type, notes.raised.text) == ("ValueError", "bad batch")
     assert notes.raised.place is not None
     assert (notes.raised.place.line, notes.raised.place.function) == (2, "step")
+    assert [frame.line for frame in notes.raised.frames] == [2, 4]
+
+
+def test_the_stack_of_a_crash_is_kept_beside_the_trace(tmp_path: Path) -> None:
+    limit = "from resource import *; setrlimit(RLIMIT_CORE, (0, 0))\n"
+    text = f"{limit}import os\ndef step():\n    os.abort()\n\nstep()\n"
+    done, _ = run_script(tmp_path, text)
+    assert done.returncode == -signal.SIGABRT
+    assert "Fatal" not in done.stderr
+    stack = read_crash(tmp_path / "rank0.trace.stacks")
+    assert stack is not None
+    assert [frame.line for frame in stack.frames[:2]] == [4, 6]
+
+
+@pytest.mark.slow
+def test_the_groups_of_a_destroyed_world_live_until_the_next_one_ends(tmp_path: Path) -> None:
+    """Freeing a model after its group would otherwise join gloo's threads with the GIL held."""
+    text = """
+import weakref
+import torch.distributed as dist
+worlds = []
+for world in range(3):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    worlds += [weakref.ref(dist.group.WORLD), weakref.ref(dist.new_group([0]))]
+    try:
+        assert world < 2
+    except AssertionError:
+        dist.destroy_process_group()
+    else:
+        dist.destroy_process_group()
+    print([each() is not None for each in worlds])
+"""
+    done, _ = run_script(tmp_path, text)
+    kept = ["[True, True]", "[False, False, True, True]"]
+    after_error = "[False, False, True, True, False, False]"
+    assert done.stdout.splitlines() == [*kept, after_error], done.stderr
 
 
 @pytest.mark.parametrize("status", [1, 0])

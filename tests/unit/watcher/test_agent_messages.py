@@ -61,7 +61,7 @@ REPORT = VerdictReport(
 )
 REPLIES = (
     ProgressNote(text="a"),
-    HangSuspected(text="b"),
+    HangSuspected(text="b", verdict=Verdict(question="q")),
     SuspicionWithdrawn(text="c"),
     RankWarning(rank=1, about="loss", text="d"),
     NodeSummary(summary="e"),

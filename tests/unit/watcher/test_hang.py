@@ -263,6 +263,20 @@ def test_a_rank_guarded_collective_is_named() -> None:
     assert root_of(verdict) == ("rank-guarded-collective", 0, EVAL.line)
     assert verdict.root is not None
     assert "if rank == 0" in verdict.root.message
+    assert [each.message for each in verdict.consequences] == [
+        f"ranks 1-3 are blocked in all_reduce #31 at train.py:{TRAIN.line}"
+    ]
+
+
+def test_a_call_of_another_dtype_that_was_made_before_is_another_place_in_the_program() -> None:
+    logged = tuple(call(number, dtype="int64", done=True) for number in range(5, 40, 10))
+    calls = tuple(sorted((*history(44), *logged), key=lambda each: each.entered))
+    usual = [row(rank, *calls, call(45)) for rank in (0, 1)]
+    odd = row(2, *calls, call(45, dtype="int64"))
+    verdict = judge([*usual, odd])
+    assert root_of(verdict)[:2] == ("collective-mismatch", 2)
+    assert verdict.root is not None
+    assert "elsewhere in the program" in verdict.root.message
 
 
 def test_a_tie_goes_to_the_side_with_a_rank_guard() -> None:
@@ -569,3 +583,25 @@ def test_the_exception_of_a_thread_is_quoted_for_the_rank_that_waits_for_it() ->
     assert root.message.endswith(
         "; its stderr ends with IndexError: list index out of range at train.py:77 in evaluate()"
     )
+
+
+@pytest.mark.parametrize("is_observed", [True, False])
+def test_a_living_rank_is_named_if_the_others_timed_out(*, is_observed: bool) -> None:
+    """A script's short timeout ends the others before the job counts as silent."""
+    text = "Timed out waiting 3000ms for recv operation to complete"
+    dead = [
+        row(
+            rank,
+            *history(30),
+            replace(call(31, done=True), failed=True),
+            life=ProcessState.DEAD,
+            exit_code=1,
+            raised=RaisedException("RuntimeError", text, TRAIN),
+        )
+        for rank in (0, 2)
+    ]
+    late = row(1, *history(30), at=LOADER if is_observed else None)
+    verdict = judge([*dead, late])
+    assert root_of(verdict)[:2] == ("rank-missing-collective", 1)
+    assert verdict.root is not None
+    assert "never entered all_reduce #31" in verdict.root.message

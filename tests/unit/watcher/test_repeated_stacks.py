@@ -22,10 +22,10 @@ def steady(*stacks):
 
 def test_the_call_around_varying_lines_is_found():
     varying = [(MAIN, EPISODE, rollout(20 + at % 5)) for at in range(10)]
-    assert steady(*varying) == (EPISODE, rollout(20))
+    assert steady(*varying) == (EPISODE, rollout(24))
     assert steady(*varying, (MAIN, SourceLine("/job/train.py", 35, "successful_episode"))) == (
         EPISODE,
-        rollout(20),
+        rollout(24),
     )
 
 

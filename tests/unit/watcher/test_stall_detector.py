@@ -40,6 +40,37 @@ def test_a_rank_that_sleeps_before_joining_gets_the_first_step_limit():
     assert (root.cause, root.subject.rank) == ("store-wait", 0)
 
 
+def test_a_rank_that_computes_while_others_wait_is_suspected_long_before_the_job_is_ended():
+    busy = row(0, at=LOADER, step=None, step_p99_s=None, cpu_share=0.98)
+    ranks = (busy, row(1, *history(2), call(3), step=None, step_p99_s=None))
+    silent = JobSummary(ranks, world(2), 2, silent_since=0.0, time=31.0)
+    detector = StallDetector(LIMITS)
+    assert detector.judge_silence(silent, 29.0).suspicion is None
+    outcome = detector.judge_silence(silent, 31.0)
+    assert outcome.verdict is None
+    assert "computes at data.py:12 in load()" in outcome.suspicion
+    assert "until 1800 s because it is computing (98% of a core)" in outcome.suspicion
+    assert outcome.suspected.root.cause == "computing-long"
+    assert detector.judge_silence(silent, 33.0).suspicion is None
+    now = time.time()
+    advanced = JobSummary((replace(busy, progress=now), ranks[1]), world(2), 2, now, now)
+    assert "suspicion withdrawn" in detector.update(advanced, None, None).withdrawal
+
+
+@pytest.mark.parametrize(
+    ("late", "is_suspected"),
+    [({}, True), ({"step": None, "step_p99_s": None}, False), ({"cpu_share": 0.9}, False)],
+)
+def test_a_job_whose_ranks_all_wait_outside_of_collectives_is_suspected(late, is_suspected):
+    ranks = (row(0, *history(9), at=LOADER), row(1, *history(9), at=LOADER, **late))
+    silent = JobSummary(ranks, world(2), 2, silent_since=0.0, time=31.0)
+    outcome = StallDetector(LIMITS).judge_silence(silent, 31.0)
+    assert outcome.verdict is None
+    assert (outcome.suspicion is not None, outcome.note is None) == (is_suspected, is_suspected)
+    if is_suspected:
+        assert outcome.suspected.root.cause == "stalled-outside-collectives"
+
+
 class Lint:
     """A fake linter."""
 

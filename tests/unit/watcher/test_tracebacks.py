@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
+import sys
+import textwrap
 
 import pytest
 
@@ -51,6 +54,7 @@ def test_the_last_traceback_is_read_with_its_innermost_user_line(stderr, text):
         str(path),
     )
     assert raised.place == SourceLine("/job/train.py", 4, "load")
+    assert [frame.line for frame in raised.frames] == [9, 4, 30]
 
 
 @pytest.mark.parametrize(
@@ -109,3 +113,19 @@ def test_the_stderr_of_a_process_is_known_if_it_is_a_file(tmp_path):
         process.kill()
     assert found == path
     assert tracebacks.stderr_file(1 << 30) is None
+
+
+def test_the_stack_of_a_crashed_process_is_read(tmp_path):
+    dump = tmp_path / "trace.stacks"
+    program = textwrap.dedent(f"""
+        import faulthandler, os, resource
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        faulthandler.enable(open({str(dump)!r}, "w"))
+        def read():
+            os.kill(os.getpid(), 7)
+        read()
+    """)
+    ended = subprocess.run([sys.executable, "-c", program], check=False)
+    assert ended.returncode == -signal.SIGBUS
+    assert [frame.function for frame in tracebacks.read_crash(dump).frames] == ["read", "<module>"]
+    assert tracebacks.read_crash(tmp_path / "missing") is None

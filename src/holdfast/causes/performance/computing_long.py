@@ -15,9 +15,9 @@ COMPUTING_LONG = Cause(
     shows_before="Heavy work on one rank between two collectives; the first step with "
     "torch.compile; datasets that are prepared on first use.",
     shows_during="The process uses a core or more, its stack changes between samples, or stays "
-    "inside one native call that uses CPU. holdfast prints a line and keeps waiting; after five "
-    "times --act-after (300 s by default) it reports a hang, unless a phase was declared or the "
-    "stack shows one.",
+    "inside one native call that uses CPU. holdfast suspects it after 30 s and keeps "
+    "waiting. After five times --act-after (300 s by default; 30 min before the first step) it "
+    "acts on a hang, unless a phase was declared or the stack shows one.",
     shows_after="Nothing, if it ended in time. Otherwise a timeout on the others, without the "
     "reason.",
     known_misses="Whether the work would have ended is unknown: a pause of the same job that "

@@ -12,7 +12,8 @@ SEGFAULT_IN_WORKER = Cause(
     summary="A rank crashed in native code (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL) for an "
     "unknown reason.",
     what_happens="A C or C++ extension, a driver library, a mismatched binary or damaged memory "
-    "crashes the process. There is no Python traceback unless faulthandler is enabled.",
+    "crashes the process. There is no Python traceback unless faulthandler is enabled, which "
+    "`holdfast run` does: the verdict has the line of the crash.",
     shows_before="Binaries built for another torch, CUDA or CPU; native packages newer than the "
     "image.",
     shows_during="The process has ended with a negative status and the others wait or lose their "

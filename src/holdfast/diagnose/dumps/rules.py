@@ -35,6 +35,7 @@ from holdfast.diagnose.dumps.call_comparison import find_malformed_call
 from holdfast.diagnose.dumps.dump_analysis import DumpAnalysis, analyze_dumps, find_held_roots
 from holdfast.diagnose.dumps.dump_set import DumpTable
 from holdfast.watcher.rules import hang, hang_case, mismatch, wait_for_graph
+from holdfast.watcher.rules.consequences import list_consequences
 from holdfast.watcher.rules.wait_for_graph import WaitEdges
 
 #: Fewer calls that all peers have completed and one dump has open are due to when it was written.
@@ -55,7 +56,7 @@ def judge(table: DumpTable) -> Verdict:
     verdict = Verdict(
         question=hang.QUESTION,
         root=root,
-        consequences=hang.consequences(analysis.case, root) if root else (),
+        consequences=list_consequences(analysis.case, root) if root else (),
         suspects=tuple(findings[1:MAX_FINDINGS]),
         ruled_out=_ruled_out(analysis, root) if root else (),
         unseen=(*table.unseen, *_unseen(analysis, findings[MAX_FINDINGS:])),

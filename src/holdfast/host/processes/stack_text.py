@@ -24,6 +24,7 @@ _THREAD = re.compile(
     r"(Current thread|Thread) 0x([0-9a-fA-F]{1,32})(?: \[(.*)\])? \(most recent call first\):?\s*$"
 )
 _FRAME = re.compile(r'  File "(.*)", line (\d{1,10}) in (.*)$')
+_FATAL, _CURRENT = "Fatal Python error: ", "Current thread 0x"
 _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 
 
@@ -124,6 +125,22 @@ def from_faulthandler(text: str, folder: str = "") -> tuple[ThreadStack, ...] | 
         )
         for number, (key, frames) in enumerate(found.items())
     )
+
+
+def from_crash(text: str, folder: str = "") -> ThreadStack | Unknown:
+    """Return the stack of a crash, from the last dump of a fatal signal by faulthandler.
+
+    It is that of the crashed thread; if that runs no Python code, of the main thread.
+    """
+    _, found, dump = text[-MAX_BYTES:].rpartition(_FATAL)
+    if not found:
+        return Unknown("faulthandler dumped no fatal signal")
+    _, current, rest = dump.partition(_CURRENT)
+    crashed = from_faulthandler(current + rest.partition("\n\n")[0], folder)
+    if not isinstance(crashed, Unknown) and crashed[0].frames:
+        return crashed[0]
+    threads = from_faulthandler(dump, folder)
+    return threads if isinstance(threads, Unknown) else threads[0]
 
 
 def _main_first(stacks: Iterable[ThreadStack]) -> tuple[ThreadStack, ...]:

@@ -150,7 +150,7 @@ def explain_elsewhere(state: RankState, source: SourceContexts, waited: str) -> 
 def _line_of_loop(state: RankState, source: SourceContexts) -> SourceLine | None:
     """Return the line of work that does not end, from stacks over a longer time.
 
-    It is the usual line of the innermost function, unless a ``while`` loop calls that function.
+    It is the last line reached in the innermost function, unless a ``while`` loop calls that one.
     """
     if not state.steady:
         return None

@@ -43,7 +43,7 @@ class CallDivergence:
     reduction, the root), ``size`` (where it may differ in general) or ``line``. ``minority`` are
     the ranks that differ from most (on a tie, from the lowest rank); ``usual`` and ``odd`` are one
     call of either side. ``skipped`` is the call that the minority skipped, if its own call always
-    followed that one.
+    followed that one. ``known``: ranks made both calls before, from these lines with these types.
     """
 
     group: str
@@ -54,6 +54,7 @@ class CallDivergence:
     usual: RecordedCall
     odd: RecordedCall
     skipped: RecordedCall | None = None
+    known: bool = False
 
 
 def find_divergence(
@@ -178,8 +179,9 @@ class _Vote:
         usual = next(call for call in here.values() if self.sign(call, self.kind) == most)
         odd = here[odd_ranks[0]]
         skipped = usual if order.is_successor(odd, usual) else None
+        known = order.has_made(odd) and order.has_made(usual)
         return CallDivergence(
-            self.group, self.sequence, self.kind, odd_ranks, tie, usual, odd, skipped
+            self.group, self.sequence, self.kind, odd_ranks, tie, usual, odd, skipped, known
         )
 
 
@@ -188,10 +190,17 @@ class _CallOrder:
 
     def __init__(self, calls: _Table, sequence: int) -> None:
         self._next: dict[Hashable, Counter[Hashable]] = defaultdict(Counter)
+        self._made: set[Hashable] = set()
         for own in calls.values():
             for number, call in own.items():
+                if number < sequence:
+                    self._made.add((_key(call), call.dtype))
                 if number < sequence and number - 1 in own:
                     self._next[_key(own[number - 1])][_key(call)] += 1
+
+    def has_made(self, call: RecordedCall) -> bool:
+        """Return whether a rank made such a call before: at this line, with this dtype."""
+        return (_key(call), call.dtype) in self._made
 
     def is_usual(self, own: _Row, call: RecordedCall) -> bool:
         """Return whether ``call`` has followed its predecessor before."""

@@ -7,7 +7,7 @@ of it in the same file), then the callers of that one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -16,6 +16,8 @@ from holdfast.watcher.source_context import EnclosingLoop, Guard, SourceContext
 
 #: The source around every line that a rule may need.
 SourceContexts = Mapping[SourceLine, SourceContext]
+#: The header of a loop that a rank has left, and the loop.
+LeftLoop = tuple[SourceLine, EnclosingLoop]
 MAX_CALLER_LEVELS = 2
 #: Loops that count, and those with the same number of iterations on all ranks.
 _COUNTS = re.compile(r"for \w+ in (range|trange|count)\(")
@@ -83,15 +85,13 @@ def left_loop_line(
 ) -> SourceLine | None:
     """Return the line that let a rank leave the loop around ``usual`` before ``odd``.
 
-    ``odd`` is None if the rank has ended. The outermost loop with a single ``break`` or ``return``
-    was left there; otherwise the iterations of the innermost one ended that does not only count, or
-    of the outermost one that counts to a variable (``for epoch in range(begin, end)``).
+    ``odd`` is None if the rank has ended.
     """
     after = {
         (line.file, context.begin): line.line
         for _, line, context in (iterate_callers(odd, source) if odd is not None else ())
     }
-    left: list[tuple[SourceLine, EnclosingLoop]] = []
+    left: list[LeftLoop] = []
     levels: set[int] = set()
     for level, line, context in iterate_callers(usual, source) if usual is not None else ():
         if level in levels:  # several callers are possible
@@ -105,12 +105,32 @@ def left_loop_line(
         ]
         if end is not None:
             break
+    return exit_line(left)
+
+
+def exit_line(left: Sequence[LeftLoop]) -> SourceLine | None:
+    """Return the line at which one of these loops was left, from the innermost outwards.
+
+    The outermost loop with a single ``break`` or ``return`` was left there; otherwise the
+    iterations of the innermost one ended that does not only count, or of the outermost one that
+    counts to a variable (``for epoch in range(begin, end)``).
+    """
     for line, loop in reversed(left):
         if len(loop.exits) == 1:
             return replace(line, line=loop.exits[0])
     iterates = [line for line, loop in left if not _COUNTS.match(loop.header)]
     counts = [line for line, loop in reversed(left) if not _COUNTS_TO_NUMBER.match(loop.header)]
     return next(iter((*iterates, *counts, *(line for line, _ in left))), None)
+
+
+def data_loop_line(call: RecordedCall, source: SourceContexts) -> SourceLine | None:
+    """Return the loop that produces the data of a library's training loop; None unless it is one.
+
+    The file of the call has one ``__iter__`` that yields in a loop.
+    """
+    context = source.get(call.site) if call.site is not None else None
+    loops = context.data_loops if context is not None else ()
+    return loops[0] if len(loops) == 1 else None
 
 
 def exception_swallowed_in_loop(

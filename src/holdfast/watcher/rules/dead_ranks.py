@@ -50,9 +50,8 @@ def explain_dead_ranks(case: HangCase) -> list[Finding]:
             if state.life == ProcessState.DEAD and not roots.died(state)
         ]
         text = _describe_failed_call(case, dead)
-        return [roots.explain_root(state, case.source, text) for state in left] or _disappeared(
-            case, dead
-        )
+        found = [roots.explain_root(state, case.source, text) for state in left]
+        return found or _disappeared(case, dead) or _late(case, dead)
     if len(own) == case.world_size > 1 and _is_common(own):
         return [mismatch.explain_common_exception(own)]
     is_missed = len(own) < len(dead)  # others lost their connection to it
@@ -101,6 +100,28 @@ def _disappeared(case: HangCase, survivors: Sequence[RankState]) -> list[Finding
     if behind or len(findings) == 1:
         return findings
     return [replace(finding, level=Level.UNKNOWN, confidence=0.3) for finding in findings]
+
+
+def have_only_timed_out(ranks: Sequence[RankState]) -> bool:
+    """Return whether all dead ranks lost a peer, and some because a wait timed out.
+
+    The awaited rank may be alive then.
+    """
+    dead = [state for state in ranks if roots.died(state)]
+    return all(map(roots.is_echo, dead)) and any(map(roots.timed_out, dead))
+
+
+def _late(case: HangCase, dead: Sequence[RankState]) -> list[Finding]:
+    """Explain living ranks that did not enter the call in which others timed out."""
+    call = _failed_call(dead)
+    if call is None or not have_only_timed_out(dead):
+        return []
+    text = call_text(call, case.groups)
+    return [
+        roots.explain_root(state, case.source, text)
+        for state in case.ranks.values()
+        if not roots.died(state) and _last_entered(state, call.group) < call.sequence
+    ]
 
 
 def _no_data(missing: Sequence[int], survivors: Sequence[RankState], call: str) -> Finding:

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from holdfast.causes import by_name
 from holdfast.causes.network.launch_arguments_differ import LAUNCH_ARGUMENTS_DIFFER
 from holdfast.causes.network.network_fabric_fault import NETWORK_FABRIC_FAULT
 from holdfast.causes.process.peer_lost import PEER_LOST
@@ -21,10 +20,8 @@ from holdfast.causes.sync.collective_incomplete import COLLECTIVE_INCOMPLETE
 from holdfast.causes.sync.collective_order_inversion import COLLECTIVE_ORDER_INVERSION
 from holdfast.causes.sync.p2p_without_partner import P2P_WITHOUT_PARTNER
 from holdfast.core.findings import (
-    Cause,
     Fact,
     Finding,
-    Level,
     RuledOut,
     Subject,
     Verdict,
@@ -34,6 +31,7 @@ from holdfast.core.rank_sets import describe_ranks
 from holdfast.core.rank_table import ProcessGroupInfo, ProcessState, RankState, RecordedCall
 from holdfast.watcher.rules import build_locks, call_divergence, mismatch, roots, wait_for_graph
 from holdfast.watcher.rules.call_sites import SourceContexts
+from holdfast.watcher.rules.consequences import list_consequences
 from holdfast.watcher.rules.dead_ranks import explain_dead_ranks
 from holdfast.watcher.rules.hang_case import (
     HangCase,
@@ -79,7 +77,7 @@ def judge_hang(
     return Verdict(
         question=QUESTION_FAILED if dead else QUESTION,
         root=root,
-        consequences=consequences(case, root) if root else (),
+        consequences=list_consequences(case, root) if root else (),
         suspects=_suspects(found),
         ruled_out=_ruled_out(case, root) if root else (),
         unseen=_unseen(case),
@@ -415,53 +413,7 @@ _RULES = (
 )
 
 
-# ---- consequences, ruled-out causes, missing data
-
-
-def consequences(case: HangCase, root: Finding) -> tuple[Finding, ...]:
-    """Return the consequences of the root: ranks that wait, and ranks that failed after it."""
-    cause = by_name(root.cause)
-    waiting = [_waiting(case, cause, wait, root) for wait in case.graph.waits[:64]]
-    return (
-        *(finding for finding in waiting if finding is not None),
-        *failures(tuple(case.ranks.values()), root),
-    )
-
-
-def failures(ranks: Sequence[RankState], root: Finding) -> tuple[Finding, ...]:
-    """Return the findings about ranks that failed after the root did."""
-    dead = [state for state in ranks if roots.died(state) and state.rank != root.subject.rank]
-    return tuple(
-        make_finding(
-            by_name(root.cause),
-            f"rank {state.rank} then failed: {_describe_end(state)}",
-            level=Level.NOTE,
-            subject=Subject(rank=state.rank, host=state.host or None),
-            remedies=root.remedies[:1],
-        )
-        for state in dead[:16]
-    )
-
-
-def _describe_end(state: RankState) -> str:
-    if state.raised and state.raised.text:
-        return f"{state.raised.type}: {state.raised.text.splitlines()[0][:120]}"
-    return f"exit status {state.exit_code}"
-
-
-def _waiting(case: HangCase, cause: Cause, wait: WaitEdges, root: Finding) -> Finding | None:
-    waiters = [rank for rank in wait.waiters if rank != root.subject.rank]
-    if not waiters:
-        return None
-    verb = "is" if len(waiters) == 1 else "are"
-    target = f", waiting for {describe_ranks(wait.awaited)}" if wait.awaited else ""
-    where = f"{call_text(wait.operation, case.groups)}{line_text(wait.operation)}"
-    text = f"{describe_ranks(waiters)} {verb} blocked in {where}{target}"
-    subject = subject_of(case, waiters[0], wait.operation)
-    facts = (call_fact(case, waiters[0], wait.operation),)
-    return make_finding(
-        cause, text, level=Level.NOTE, subject=subject, evidence=facts, remedies=root.remedies[:1]
-    )
+# ---- ruled-out causes, missing data
 
 
 def _ruled_out(case: HangCase, root: Finding) -> tuple[RuledOut, ...]:

@@ -22,10 +22,14 @@ from holdfast.causes.sync.uneven_inputs import UNEVEN_INPUTS
 from holdfast.core.findings import Cause, Fact, Finding, Subject, make_finding
 from holdfast.core.rank_sets import describe_ranks
 from holdfast.core.rank_table import RankState, RecordedCall, SourceLine
+from holdfast.host.processes.user_code import is_user_file
 from holdfast.watcher.rules.call_divergence import ROOTED, CallDivergence
 from holdfast.watcher.rules.call_sites import (
+    LeftLoop,
     SourceContexts,
+    data_loop_line,
     exception_swallowed_in_loop,
+    exit_line,
     is_after_loop_of,
     left_loop_line,
     rank_guard,
@@ -33,8 +37,15 @@ from holdfast.watcher.rules.call_sites import (
 from holdfast.watcher.rules.gpu_memory import add_oom_details
 from holdfast.watcher.rules.rank_findings import describe_exception
 from holdfast.watcher.rules.roots import cause_of_common_exception
+from holdfast.watcher.rules.stack_divergence import (
+    frames_in_call,
+    guard_in_stack,
+    left_loops,
+    swallowed_below,
+)
 from holdfast.watcher.rules.subjects import rank_subject
 from holdfast.watcher.rules.wait_for_graph import WaitEdges
+from holdfast.watcher.source_context import Guard
 
 _CAUSE_OF_KIND = {
     "operation": MISMATCHED_OPERATION,
@@ -47,15 +58,28 @@ _CAUSE_OF_KIND = {
 
 
 class _Sides(NamedTuple):
-    """The ranks that made the odd call, and one call of either side."""
+    """The ranks that made the odd call, and one call of either side.
+
+    The frames are those of a rank that is in that call, innermost first; empty if unknown.
+    """
 
     ranks: tuple[int, ...]
     odd: RecordedCall
     usual: RecordedCall
+    odd_frames: tuple[SourceLine, ...]
+    usual_frames: tuple[SourceLine, ...]
 
     @property
     def who(self) -> str:
         return describe_ranks(self.ranks)
+
+    @property
+    def who_is(self) -> str:
+        return f"{self.who} {'is' if len(self.ranks) == 1 else 'are'}"
+
+    @property
+    def who_makes(self) -> str:
+        return f"{self.who} {'makes' if len(self.ranks) == 1 else 'make'}"
 
 
 class _Explanation(NamedTuple):
@@ -91,9 +115,7 @@ def explain_line_divergence(
 ) -> Finding | None:
     """Explain ranks that made one collective from different lines, if the source shows why."""
     sides = _sides(divergence, ranks, source)
-    is_explained = (
-        divergence.skipped is not None or rank_guard(sides.odd, sides.usual, source) is not None
-    )
+    is_explained = divergence.skipped is not None or _guard(sides, source) is not None
     if not is_explained or (divergence.tie and len(sides.ranks) > 1):
         return None
     return explain_mismatch(divergence, ranks, source)
@@ -106,58 +128,133 @@ def _sides(
 
     On a tie it is the side whose call has a rank-dependent guard or follows the loop of the other.
     """
-    odd, usual = divergence.odd, divergence.usual
-    if (
-        not divergence.tie
-        or _is_explained_by_source(odd, usual, source)
-        or not _is_explained_by_source(usual, odd, source)
-    ):
-        return _Sides(divergence.minority, odd, usual)
+    sides = _side(divergence.minority, divergence.odd, divergence.usual, ranks)
+    if not divergence.tie or _is_explained(sides, source):
+        return sides
     others = tuple(
         rank
         for rank, state in sorted(ranks.items())
         if rank not in divergence.minority
         and any(call.group == divergence.group for call in (*state.recent, *state.pending))
     )
-    return _Sides(others, usual, odd)
+    swapped = _side(others, divergence.usual, divergence.odd, ranks)
+    return swapped if _is_explained(swapped, source) else sides
 
 
-def _is_explained_by_source(odd: RecordedCall, usual: RecordedCall, source: SourceContexts) -> bool:
-    return rank_guard(odd, usual, source) is not None or is_after_loop_of(odd, usual, source)
+def _side(
+    odd_ranks: tuple[int, ...],
+    odd: RecordedCall,
+    usual: RecordedCall,
+    ranks: Mapping[int, RankState],
+) -> _Sides:
+    def first(call: RecordedCall, *, is_odd: bool) -> tuple[SourceLine, ...]:
+        found = (
+            frames_in_call(state, call)
+            for rank, state in sorted(ranks.items())
+            if (rank in odd_ranks) is is_odd
+        )
+        return next(filter(None, found), ())
+
+    return _Sides(odd_ranks, odd, usual, first(odd, is_odd=True), first(usual, is_odd=False))
 
 
-def _explain(divergence: CallDivergence, sides: _Sides, source: SourceContexts) -> _Explanation:
+def _is_explained(sides: _Sides, source: SourceContexts) -> bool:
+    return _guard(sides, source) is not None or _has_left_loop(sides, source)
+
+
+def _guard(sides: _Sides, source: SourceContexts) -> tuple[Guard, SourceLine] | None:
+    """Return the rank-dependent guard of the odd call only, and the line that it guards."""
+    return rank_guard(sides.odd, sides.usual, source) or guard_in_stack(
+        sides.odd_frames, sides.usual_frames, source
+    )
+
+
+def _has_left_loop(sides: _Sides, source: SourceContexts) -> bool:
+    """Return whether the odd ranks left a loop that the others are still in."""
+    in_stacks = left_loops(sides.odd_frames, sides.usual_frames, source)
+    return bool(in_stacks) or is_after_loop_of(sides.odd, sides.usual, source)
+
+
+def _explain(
+    divergence: CallDivergence,
+    sides: _Sides,
+    source: SourceContexts,
+) -> _Explanation:
     odd, usual, who = sides.odd, sides.usual, sides.who
-    guarded = rank_guard(odd, usual, source)
+    guarded = _guard(sides, source)
     if guarded is not None:
         guard, line = guarded
         through = f", called at {line.short}," if line != odd.site else ""
+        enters = "enters" if len(sides.ranks) == 1 else "enter"
         text = (
-            f"only {who} enters {_describe(odd)}{through} under {guard.text!r}; the others are in "
-            f"{_describe(usual)}"
+            f"only {who} {enters} {_describe(odd)}{through} under {guard.text!r}; the "
+            f"others are in {_describe(usual)}"
         )
         return _Explanation(RANK_GUARDED_COLLECTIVE, line, text, 0.95)
     if divergence.skipped is not None:
         skipped = divergence.skipped
-        text = f"{who} skipped {_describe(skipped)} and is one call behind since then"
+        text = f"{who} skipped {_describe(skipped)}: one call behind since then"
         return _Explanation(RANK_SKIPS_COLLECTIVE, skipped.site, text, 0.85)
-    if is_after_loop_of(odd, usual, source):
+    left = _explain_left_loop(sides, source)
+    if left is not None:
+        return left
+    if divergence.kind == "dtype" and divergence.known:
+        text = (
+            f"{sides.who_is} elsewhere in the program than the others: in {_describe(odd)} with "
+            f"{odd.dtype}, the others in {_describe(usual)} with {usual.dtype}; ranks made both "
+            "calls before"
+        )
+        return _Explanation(COLLECTIVE_MISMATCH, odd.site, text, 0.7)
+    text = f"{sides.who_makes} {_describe(odd)}: {_difference(divergence.kind, odd, usual)}"
+    confidence = 0.6 if divergence.tie else 0.9
+    return _Explanation(_CAUSE_OF_KIND[divergence.kind], odd.site, text, confidence)
+
+
+def _explain_left_loop(sides: _Sides, source: SourceContexts) -> _Explanation | None:
+    """Explain ranks that left a loop which the others are still in, by the source or the stacks."""
+    odd, usual, who = sides.odd, sides.usual, sides.who
+    if _has_left_loop(sides, source):
+        loops = left_loops(sides.odd_frames, sides.usual_frames, source)
         handler = exception_swallowed_in_loop(usual, source)
+        if handler is None and loops:
+            handler = swallowed_below(loops[-1][0], sides.usual_frames, source)
         if handler is not None:
             text = (
                 f"{who} made fewer calls of {_describe(usual)} than the others: an exception is "
                 f"swallowed at {handler.short}"
             )
             return _Explanation(RANK_SKIPS_COLLECTIVE, usual.site, text, 0.8)
-        left = left_loop_line(usual, odd, source)
+        line, shown = _line_of_exit(usual, odd, loops, source)
         text = (
-            f"{who} left the loop first{_at(left)} and is in {_describe(odd)}; the others are "
+            f"{who} left the loop first{_at(shown)} and entered {_describe(odd)}; the others are "
             f"still in {_describe(usual)}"
         )
-        return _Explanation(UNEVEN_INPUTS, left or odd.site, text, 0.9)
-    text = f"{who} makes {_describe(odd)}: {_difference(divergence.kind, odd, usual)}"
-    confidence = 0.6 if divergence.tie else 0.9
-    return _Explanation(_CAUSE_OF_KIND[divergence.kind], odd.site, text, confidence)
+        return _Explanation(UNEVEN_INPUTS, line or odd.site, text, 0.9)
+    loops = left_loops(sides.usual_frames, sides.odd_frames, source)
+    if not loops:
+        return None
+    line, shown = _line_of_exit(odd, usual, loops, source)
+    text = (
+        f"{sides.who_is} still in the loop{_at(shown)}, in {_describe(odd)}; the others left it "
+        f"first and are in {_describe(usual)}"
+    )
+    return _Explanation(UNEVEN_INPUTS, line or odd.site, text, 0.85)
+
+
+def _line_of_exit(
+    inside: RecordedCall,
+    after: RecordedCall,
+    loops: Sequence[LeftLoop],
+    source: SourceContexts,
+) -> tuple[SourceLine | None, SourceLine | None]:
+    """Return the script's line that ended the loop around ``inside``, if known, and one to show.
+
+    ``loops`` are those in the stacks. That of a library's loop is where the script yields the data.
+    """
+    own = [each for each in loops if is_user_file(each[0].file)]
+    line = exit_line(own) if loops else left_loop_line(inside, after, source)
+    line = line or data_loop_line(inside, source)
+    return line, line or (loops[-1][0] if loops else None)
 
 
 def _difference(kind: str, odd: RecordedCall, usual: RecordedCall) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import signal
 
+from msgspec.structs import replace
+
 from holdfast.causes.checkpoint.checkpoint_corrupt import CHECKPOINT_CORRUPT
 from holdfast.causes.checkpoint.checkpoint_of_another_model import CHECKPOINT_OF_ANOTHER_MODEL
 from holdfast.causes.checkpoint.checkpoint_of_newer_version import CHECKPOINT_OF_NEWER_VERSION
@@ -55,7 +57,8 @@ from holdfast.watcher.rules.stall import (
     is_busy,
 )
 
-_CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT})
+#: Signals of a crash in native code.
+CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT})
 _LEAVES_GROUP = "destroy_process_group"
 _LOADER_EXITED = re.compile(r"DataLoader worker \(pid(?:\(s\))?")
 #: Causes of exceptions that holdfast raises, usually on all ranks.
@@ -125,7 +128,7 @@ def time_of_death(state: RankState) -> float:
 
 def is_killed(state: RankState) -> bool:
     """Return whether a signal ended the rank that no exit of a peer causes."""
-    return state.exit_code is not None and -state.exit_code in (_CRASHES | {signal.SIGKILL}) - {
+    return state.exit_code is not None and -state.exit_code in (CRASHES | {signal.SIGKILL}) - {
         signal.SIGABRT
     }
 
@@ -215,7 +218,7 @@ def _explain_signal(state: RankState, _source: SourceContexts, waited: str) -> F
         )
         return rank_finding(HOST_OOM_KILLED, state, message, None, exit_status, oom_kill)
     line = last_line(state)
-    if number in _CRASHES:
+    if number in CRASHES:
         return _explain_native_crash(state, name, exit_status, line)
     if number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         message = f"rank {state.rank} was terminated by {name} from outside the job"
@@ -237,10 +240,17 @@ def _explain_native_crash(
             GROUP_LEFT_AT_EXIT, state, message, None, exit_status, end, confidence=0.8
         )
     message, evidence = f"rank {state.rank} crashed in native code ({name})", [exit_status]
+    if state.stacks:
+        message += at_line(line, " at ")
     if state.raised is not None:
         message += f": {describe_exception(state.raised)}"
         evidence.append(Evidence(state.raised.origin, describe_exception(state.raised)))
-    return rank_finding(SEGFAULT_IN_WORKER, state, message, line, *evidence, confidence=0.7)
+    finding = rank_finding(SEGFAULT_IN_WORKER, state, message, line, *evidence, confidence=0.7)
+    if not state.stacks:
+        return finding
+    is_known = "PYTHONFAULTHANDLER"  # the remedy that shows the stack
+    remedies = (each for each in finding.remedies if is_known not in (each.command or ""))
+    return replace(finding, remedies=tuple(remedies))
 
 
 def _is_cpp(raised: RaisedException) -> bool:
@@ -290,7 +300,7 @@ def _explain_exception(state: RankState, _source: SourceContexts, waited: str) -
 def _crashed_after_script_end(state: RankState) -> bool:
     """Return whether native code crashed after the script ended: torch does so with peers left."""
     ended = state.ended is not None and state.ended.how != "exception"
-    return ended and state.exit_code is not None and -state.exit_code in _CRASHES
+    return ended and state.exit_code is not None and -state.exit_code in CRASHES
 
 
 def _explain_early_end(state: RankState, source: SourceContexts, waited: str) -> Finding | None:

@@ -1,0 +1,204 @@
+"""A rank that left a loop of a library's trainer, from its stack and that of a rank inside."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.core.rank_table import RaisedException, SourceLine, ThreadStack
+from holdfast.watcher.rules import hang
+from holdfast.watcher.rules.stack_divergence import compared_frames, left_loops
+from holdfast.watcher.source_context import read_source_context
+from tests.unit.watcher.rank_tables import TRAIN, call, history, row, world
+
+TRAINER = """
+    def fit():
+        for epoch in range(3):
+            shuffle()  # next epoch
+            train()  # inside
+            validate()  # after
+        save()  # end
+    def train():
+        for batch in loader:
+            step(batch)  # batch
+        log()  # logs
+    def step(batch):
+        if batch.sum():
+            reduce()  # reduces
+        gather()  # gathers
+"""
+
+
+@dataclass(frozen=True)
+class Library:
+    """Frames by the comment of their line, and the source around them."""
+
+    frames: dict[str, SourceLine]
+
+    def stack(self, *marks: str) -> tuple[SourceLine, ...]:
+        """Return these frames, innermost first, below the script's."""
+        return (*(self.frames[mark] for mark in marks), TRAIN)
+
+    def text(self, line: SourceLine) -> str:
+        """Return the text of a line."""
+        return TRAINER.splitlines()[line.line - 1].strip()
+
+    @property
+    def source(self):
+        """The source around every line."""
+        return {frame: read_source_context(frame) for frame in self.frames.values()}
+
+
+@pytest.fixture
+def library(tmp_path):
+    path = tmp_path / "site-packages" / "trainer.py"
+    path.parent.mkdir()
+    path.write_text(textwrap.dedent(TRAINER))
+    frames, function = {}, ""
+    for number, text in enumerate(path.read_text().splitlines(), 1):
+        function = text[4:].partition("(")[0] if text.startswith("def") else function
+        if "#" in text:
+            frames[text.partition("# ")[2]] = SourceLine(str(path), number, function)
+    return Library(frames)
+
+
+BATCHES = "for batch in loader:"
+INSIDE = ("reduces", "batch", "inside")
+
+
+@pytest.mark.parametrize(
+    ("left", "still", "expected"),
+    [
+        (("after",), INSIDE, [BATCHES]),
+        (("end",), INSIDE, [BATCHES, "for epoch in range(3):"]),
+        (("next epoch",), INSIDE, []),  # it may not have entered the loop yet
+        (("logs", "inside"), INSIDE, [BATCHES]),
+        (("gathers", "batch", "inside"), INSIDE, []),  # the same iteration
+        (("reduces", "batch", "inside"), INSIDE, []),
+        (("after",), ("next epoch",), []),
+        ((), INSIDE, []),
+    ],
+)
+def test_the_common_function_shows_which_rank_left_the_loop(library, left, still, expected):
+    found = left_loops(library.stack(*left), library.stack(*still), library.source)
+    assert [library.text(header) for header, _ in found] == expected
+
+
+def test_a_loop_over_layers_is_not_one_over_the_data(library):
+    module = SourceLine("/x/site-packages/torch/nn/modules/module.py", 9, "_call_impl")
+    inside = (library.frames["reduces"], library.frames["batch"], module, library.frames["inside"])
+    assert left_loops(library.stack("after"), (*inside, TRAIN), library.source) == []
+
+
+def states(library, odd_rank, *, raised=False):
+    """Return three ranks in call 31; one has left the loop of the others."""
+
+    def state(rank):
+        marks = ("after",) if rank == odd_rank else INSIDE
+        own = call(31, "barrier") if rank == odd_rank else call(31)
+        found = row(rank, *history(30), own)
+        frames = library.stack(*marks)
+        if raised:
+            error = RaisedException("RuntimeError", "Connection reset by peer", frames=frames)
+            return replace(found, raised=error)
+        return replace(found, stacks=(ThreadStack(frames),))
+
+    return [state(rank) for rank in range(3)]
+
+
+@pytest.mark.parametrize("raised", [False, True])
+def test_an_uneven_end_of_data_in_a_library_is_no_mismatch(library, raised):
+    ranks = states(library, 1, raised=raised)
+    assert compared_frames(ranks) == {*library.stack(*INSIDE), *library.stack("after")}
+    verdict = hang.judge_hang(ranks, world(3), world_size=3, source=library.source)
+    assert (verdict.root.cause, verdict.root.subject.rank) == ("uneven-inputs", 1)
+    assert "rank 1 left the loop first at trainer.py:9" in verdict.root.message
+
+
+def test_a_rank_with_more_data_is_named_if_the_others_left_the_loop(library):
+    ranks = states(library, 1)
+    ranks = [replace(state, rank=1 - min(state.rank, 1)) for state in ranks[:2]]
+    others = replace(next(state for state in ranks if "barrier" in str(state.pending)), rank=2)
+    verdict = hang.judge_hang([*ranks, others], world(3), world_size=3, source=library.source)
+    assert (verdict.root.cause, verdict.root.subject.rank) == ("uneven-inputs", 1)
+    assert "rank 1 is still in the loop at trainer.py:9" in verdict.root.message
+
+
+def test_a_rank_that_went_on_since_the_divergence_is_not_compared(library):
+    ranks = [
+        replace(state, recent=(*state.recent, call(40, "barrier")), pending=())
+        if state.rank == 1
+        else state
+        for state in states(library, 1)
+    ]
+    verdict = hang.judge_hang(ranks, world(3), world_size=3, source=library.source)
+    assert verdict.root.cause == "mismatched-operation"
+
+
+def test_on_a_tie_the_rank_that_left_the_loop_is_named(library):
+    """Both calls continue the order of calls: a library logs now and then."""
+    calls = [call(at, dtype="int64" if at % 10 == 0 else "float32", done=True) for at in range(40)]
+    for left in (0, 1):
+        ranks = []
+        for rank in (0, 1):
+            marks, dtype = (("after",), "int64") if rank == left else (INSIDE, "float32")
+            own = row(rank, *calls, call(41, dtype=dtype))
+            ranks.append(replace(own, stacks=(ThreadStack(library.stack(*marks)),)))
+        verdict = hang.judge_hang(ranks, world(2), world_size=2, source=library.source)
+        assert (verdict.root.cause, verdict.root.subject.rank) == ("uneven-inputs", left)
+
+
+def test_a_guard_far_out_in_the_stack_is_found(tmp_path):
+    """The collective is in another file, four calls below `if rank == 0:`."""
+    script = tmp_path / "train.py"
+    script.write_text("def main(rank):\n    if rank == 0:\n        export()\n    step()\n")
+    guarded, step = (SourceLine(str(script), line, "main") for line in (3, 4))
+    below = tuple(SourceLine(f"/job/file{number}.py", number, "f") for number in range(1, 5))
+    odd = replace(row(0, *history(30), call(31, "barrier", site=below[0])))
+    ranks = [
+        replace(odd, stacks=(ThreadStack((*below, guarded)),)),
+        *(
+            replace(row(rank, *history(30), call(31)), stacks=(ThreadStack((TRAIN, step)),))
+            for rank in (1, 2)
+        ),
+    ]
+    source = {line: read_source_context(line) for line in (guarded, step)}
+    verdict = hang.judge_hang(ranks, world(3), world_size=3, source=source)
+    root = verdict.root
+    assert (root.cause, root.subject.rank, root.subject.line) == ("rank-guarded-collective", 0, 3)
+
+
+HELPER = """def main():
+    for step in range(9):
+        checked(step)
+    reduce()
+def checked(step):
+    try:
+        work(step)
+    except ValueError:
+        print("skipped")
+"""
+
+
+def test_an_exception_swallowed_in_a_function_that_the_loop_calls_is_named(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(HELPER)
+    loop, after, tries = (
+        SourceLine(str(script), line, name)
+        for line, name in ((3, "main"), (4, "main"), (7, "checked"))
+    )
+    frames = {0: (TRAIN, tries, loop), 1: (TRAIN, after), 2: (TRAIN, tries, loop)}
+    ranks = [
+        replace(
+            row(rank, *history(30), call(31, "barrier" if rank == 1 else "all_reduce")),
+            stacks=(ThreadStack(own),),
+        )
+        for rank, own in frames.items()
+    ]
+    source = {line: read_source_context(line) for line in (loop, after, tries)}
+    root = hang.judge_hang(ranks, world(3), world_size=3, source=source).root
+    assert (root.cause, root.subject.rank) == ("rank-skips-collective", 1)
+    assert "an exception is swallowed at train.py:8" in root.message
