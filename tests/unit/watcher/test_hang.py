@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.findings import Verdict
+from holdfast.core.findings import Level, Verdict
 from holdfast.core.rank_table import (
     ChildProcess,
     ProcessGroupInfo,
@@ -516,13 +516,34 @@ def test_a_node_that_stopped_reporting_is_named_with_its_host() -> None:
     assert root_of(verdict)[:2] == ("peer-lost", 2)
     assert verdict.root is not None
     assert verdict.root.subject.host == "b"
-    assert (
-        "host b stopped reporting 10 s ago, with all of its ranks (ranks 2-3)"
-        in verdict.root.message
+    assert verdict.root.level is Level.UNKNOWN  # b may be the side that works
+    assert verdict.root.message == (
+        "host b (ranks 2-3) has not answered for 10 s: it is down, or the network between it and "
+        "host a is interrupted"
     )
+    facts = [fact.text for fact in verdict.root.evidence]
+    assert facts == ["no answer for 9.5 s", "2 ranks alive: ranks 0-1"]
+    commands = " ".join(remedy.command or "" for remedy in verdict.root.remedies)
+    assert "ping -c 3 b" in commands
+    assert "state=drain" not in commands
     ranks = [row(2, *history(30), **lost)]
     assert stall.act_after_s("peer-lost", ranks, stall.StallLimits()) == 0.0
     assert stall.act_after_s("peer-lost", [row(2)], stall.StallLimits()) == 60.0
+
+
+def test_a_node_that_is_cut_off_from_several_others_is_at_fault() -> None:
+    lost = row(2, *history(30), life=ProcessState.UNKNOWN, host="c", node_silent_s=9.5)
+    first, second = waiting(0, 1)
+    verdict = judge([first, replace(second, host="b"), lost])
+    assert verdict.root is not None
+    assert verdict.root.level is Level.ERROR
+    assert "the network between it and 2 other hosts is" in verdict.root.message
+    assert any("nodename=c state=drain" in (each.command or "") for each in verdict.root.remedies)
+
+
+def test_a_silent_node_that_no_rank_waits_for_is_not_reported() -> None:
+    lost = row(1, *history(30), life=ProcessState.UNKNOWN, host="b", node_silent_s=20.0)
+    assert judge([row(0, *history(30)), lost]).root is None
 
 
 def test_a_crash_is_the_root_even_if_another_node_stopped_reporting() -> None:
