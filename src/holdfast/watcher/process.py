@@ -146,6 +146,8 @@ class NodeWatcher:
         if job.nodes > 1:
             if time.time() - summary.silent_since > self._learner.limits.stall_s:
                 summary = node.observe_closely()
+            elif any(state.exit_code for state in summary.ranks):
+                summary = node.observe_closely(stacks=False)  # its last call, and whether it failed
             summary = replace(summary, health=self._health.findings, agent=job.agent)
             yield NodeSummary(summary=encode_summary(summary))
         if self._leads:

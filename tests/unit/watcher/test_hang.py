@@ -18,6 +18,7 @@ from holdfast.core.rank_table import (
     ThreadStack,
 )
 from holdfast.watcher.rules import hang, stall
+from holdfast.watcher.rules.rank_findings import describe_exception
 from holdfast.watcher.source_context import EnclosingLoop, Guard, SourceContext
 from tests.unit.watcher.rank_tables import EVAL, LOADER, TRAIN, call, history, row, world
 
@@ -590,3 +591,14 @@ def test_the_exception_of_a_thread_is_quoted_for_the_rank_that_waits_for_it() ->
     assert root.message.endswith(
         "; its stderr ends with IndexError: list index out of range at train.py:77 in evaluate()"
     )
+
+
+def test_the_message_of_an_exception_is_not_cut_within_a_word() -> None:
+    text = "[/torch/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:4711."
+    dead = {"life": ProcessState.DEAD, "exit_code": 1, "raised": RaisedException("Error", text)}
+    verdict = judge([row(0, *history(30), **dead), row(1, life=ProcessState.DEAD, exit_code=-9)])
+    assert [each.message for each in verdict.consequences] == [
+        "rank 0 then failed: Error: Connection closed by peer [10.0.0.2]:4711."
+    ]
+    longer = RaisedException("Error", f"{text} {'Check the logs. ' * 20}")
+    assert describe_exception(longer).endswith("Check the logs. Check the…")

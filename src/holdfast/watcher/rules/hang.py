@@ -418,8 +418,8 @@ def failures(ranks: Sequence[RankState], root: Finding) -> tuple[Finding, ...]:
 
 
 def _describe_end(state: RankState) -> str:
-    if state.raised and state.raised.text:
-        return f"{state.raised.type}: {state.raised.text.splitlines()[0][:120]}"
+    if state.raised is not None:
+        return describe_exception(state.raised)
     return f"exit status {state.exit_code}"
 
 
