@@ -56,9 +56,8 @@ def shorten(text: str, length: int) -> str:
     """
     if len(text) <= length:
         return text
-    kept = text[: length - 1]
-    words = kept.rpartition(" ")[0]
-    return f"{(words if len(words) > length // 2 else kept).rstrip(' ,;:')}…"
+    words = text[:length].rpartition(" ")[0]
+    return f"{(words if len(words) > length // 2 else text[: length - 1]).rstrip(' ,;:')}…"
 
 
 def encodable(text: str, encoding: str) -> str:
