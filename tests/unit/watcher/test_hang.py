@@ -602,3 +602,25 @@ def test_the_message_of_an_exception_is_not_cut_within_a_word() -> None:
     ]
     longer = RaisedException("Error", f"{text} {'Check the logs. ' * 20}")
     assert describe_exception(longer).endswith("Check the logs. Check the…")
+
+
+def test_different_messages_of_one_exception_are_quoted_with_their_ranks() -> None:
+    def raises(rank: int, text: str) -> RankState:
+        error = RaisedException("ValueError", text, EVAL)
+        return row(rank, *history(30), life=ProcessState.DEAD, exit_code=1, raised=error)
+
+    verdict = judge([raises(0, "sample 7"), raises(1, "label"), raises(2, "label")])
+    assert verdict.root is not None
+    assert verdict.root.message == (
+        "all ranks raised ValueError: sample 7 at train.py:77 (rank 0); ValueError: label at "
+        "train.py:77 (ranks 1-2)"
+    )
+    verdict = judge([raises(rank, f"sample {rank}") for rank in range(6)])
+    assert verdict.root is not None
+    assert verdict.root.message.endswith("sample 3 at train.py:77 (rank 3); and 2 more")
+    verdict = judge([*waiting(0, 3), raises(1, "sample 7"), raises(2, "label")])
+    assert verdict.root is not None
+    assert "rank 1 raised ValueError: sample 7" in verdict.root.message
+    assert "rank 2 then failed: ValueError: label" in [
+        each.message for each in verdict.consequences
+    ]
