@@ -49,6 +49,17 @@ def one_line(text: str) -> str:
     return " ".join(escape_invisible(text).split())
 
 
+def shorten(text: str, length: int) -> str:
+    """Return ``text`` with at most ``length`` characters, cut between words and marked with ``…``.
+
+    A long last word is cut, too.
+    """
+    if len(text) <= length:
+        return text
+    words = text[:length].rpartition(" ")[0]
+    return f"{(words if len(words) > length // 2 else text[: length - 1]).rstrip(' ,;:')}…"
+
+
 def encodable(text: str, encoding: str) -> str:
     r"""Return ``text`` limited to ``encoding``: symbols become ASCII, other characters ``\u1234``.
 

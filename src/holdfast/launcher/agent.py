@@ -46,6 +46,7 @@ from holdfast.watcher import history_facts
 from holdfast.watcher.agent_messages import (
     HangSuspected,
     JudgeNow,
+    LeaderContact,
     NodeSummary,
     PeerSummaries,
     ProgressNote,
@@ -276,13 +277,13 @@ class NodeAgent:
     # Between watcher and nodes
 
     def _relay(self, current: Generation, state: _GenerationState) -> None:
-        if (
-            current.leader
-            and current.nodes > 1
-            and time.monotonic() > state.relayed_at + RELAY_EVERY_S
-        ):
-            state.relayed_at = time.monotonic()
+        if current.nodes == 1 or time.monotonic() < state.relayed_at + RELAY_EVERY_S:
+            return
+        state.relayed_at = time.monotonic()
+        if current.leader:
             self._forward_summaries(current)
+        else:
+            self._watcher.send(LeaderContact(silent_s=current.board.leader_silent_s))
 
     def _forward_summaries(self, current: Generation) -> None:
         summaries = {node: text for node, text in current.board.read("summary").items() if text}
@@ -344,8 +345,9 @@ class NodeAgent:
                 self._watcher.send(JudgeNow())
             else:
                 current.board.post("call", "1")
-        if not current.leader and not state.alone and now > state.failed_at + LEADER_TIMEOUT_S:
-            state.alone, state.failed_at = True, now  # the leader is gone: this node decides
+        gone = (state.asked and current.board.lost) or now > state.failed_at + LEADER_TIMEOUT_S
+        if gone and not current.leader and not state.alone:
+            state.alone, state.failed_at = True, now  # this node decides
             self._watcher.send(JudgeNow())
         limit_s = VERDICT_TIMEOUT_S if current.leader or state.alone else LEADER_TIMEOUT_S
         if (current.leader and not self._watcher.alive) or now > state.failed_at + limit_s:

@@ -21,7 +21,8 @@ from holdfast.core import native_extension
 
 #: The extensions that the wheel contains; see release/wheel.py.
 PREBUILT = Path(__file__).parent / "prebuilt"
-#: A failed compilation is repeated after this time: it may have run out of memory or disk space.
+#: A failed compilation is repeated after this time: it may have run out of memory or disk space, or
+#: gloo may not have worked.
 RETRY_AFTER_S = 24 * 3600.0
 
 Progress = Callable[[str], None]
@@ -75,7 +76,7 @@ class TorchExtension:
 
     @property
     def _failed(self) -> Path:
-        """Return the file that stores why the compilation failed."""
+        """Return the file that stores why it could not be compiled, or not be tested."""
         return self.cached.with_suffix(".failed")
 
     def find(self, progress: Progress) -> Path | None:
@@ -84,7 +85,7 @@ class TorchExtension:
         if target.is_file():  # stored only after it passed the self-test
             return target
         refused = target.with_suffix(".prebuilt-refused")
-        if not prebuilt.is_file() or refused.exists():
+        if not prebuilt.is_file() or refused.exists() or self.refusal is not None:
             return None
         try:
             why = self.self_test(prebuilt)
@@ -114,6 +115,8 @@ class TorchExtension:
                 why = self._build()
             except OSError as error:
                 why = f"cannot compile and test the {self.title} ({error})"
+                with suppress(OSError):
+                    self._failed.write_text(why, encoding="utf-8")
         if why is None:
             return self.cached
         progress(f"{why}; {self.fallback}")

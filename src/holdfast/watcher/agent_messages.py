@@ -66,6 +66,12 @@ class PeerSummaries(Message, frozen=True, tag="summaries"):
     summaries: dict[int, str]
 
 
+class LeaderContact(Message, frozen=True, tag="leader"):
+    """On a node that does not lead: for how long the leader's node has not answered."""
+
+    silent_s: float
+
+
 class StopWatching(Message, frozen=True, tag="stop"):
     """All workers of the generation have ended."""
 
@@ -126,7 +132,7 @@ class VerdictReport(Message, frozen=True, tag="verdict"):
     job: JobState = JobState()
 
 
-Request = StartWatching | WorkerExits | PeerSummaries | StopWatching | JudgeNow
+Request = StartWatching | WorkerExits | PeerSummaries | LeaderContact | StopWatching | JudgeNow
 Reply = (
     ProgressNote | HangSuspected | SuspicionWithdrawn | RankWarning | NodeSummary | VerdictReport
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -89,6 +90,14 @@ def _mark_outdated(state: RankState, age_s: float) -> RankState:
         node_silent_s=age_s,
         unseen=(*state.unseen, f"its node last reported {age_s:.0f} s ago"),
     )
+
+
+def unreachable_node(
+    ranks: Iterable[int], host: str, world_size: int, silent_s: float
+) -> JobSummary:
+    """Return the last summary of a node of which only the ranks and the host are known."""
+    states = (RankState(rank=rank, host=host, life=ProcessState.RUNNING) for rank in ranks)
+    return JobSummary(tuple(states), {}, world_size, 0.0, time.time() - silent_s, agent=host)
 
 
 def combine_summaries(summaries: Sequence[JobSummary], now: float, max_age_s: float) -> JobSummary:

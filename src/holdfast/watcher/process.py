@@ -30,6 +30,7 @@ from holdfast.watcher import agent_messages, incidents
 from holdfast.watcher.agent_messages import (
     HangSuspected,
     JudgeNow,
+    LeaderContact,
     NodeSummary,
     PeerSummaries,
     ProgressNote,
@@ -50,13 +51,14 @@ from holdfast.watcher.job_summary import (
     combine_summaries,
     decode_summary,
     encode_summary,
+    unreachable_node,
 )
 from holdfast.watcher.limit_learning import LimitLearner
 from holdfast.watcher.node import NodeSensor, WorkerProcess
 from holdfast.watcher.orphans import WorkerTree, end_orphans
 from holdfast.watcher.rules.dead_ranks import have_only_timed_out
 from holdfast.watcher.rules.placeholders import fill_verdict
-from holdfast.watcher.rules.stall import StallLimits
+from holdfast.watcher.rules.stall import NODE_SILENT_S, StallLimits
 from holdfast.watcher.stall_detector import DetectorOutcome, StallDetector
 from holdfast.watcher.straggler_watch import StragglerWatch
 
@@ -79,6 +81,7 @@ class NodeWatcher:
         self._health = health
         self._job: StartWatching | None = None
         self._node: NodeSensor | None = None
+        self._leads = False
         self._workers = WorkerTree(())
         self._peers: dict[int, JobSummary] = {}
         self._reported_at: dict[int, float] = {}  # by the clock of the other node
@@ -100,6 +103,8 @@ class NodeWatcher:
             case PeerSummaries(summaries=summaries):
                 for node, encoded in summaries.items():
                     self._add_peer(node, encoded)
+            case LeaderContact(silent_s=silent_s) if self._job is not None:
+                self._set_leader_silence(self._job, silent_s)
             case StopWatching():
                 self._node = None
                 self._learner.save()
@@ -118,6 +123,16 @@ class NodeWatcher:
             self._reported_at[node] = summary.time
             self._peers[node] = replace(summary, time=time.time())
 
+    def _set_leader_silence(self, job: StartWatching, silent_s: float) -> None:
+        """Note that the leader does not answer: this watcher then judges, without its summary."""
+        self._leads = silent_s >= NODE_SILENT_S
+        self._peers.clear()
+        if self._leads:
+            # With more nodes, the numbers of the leader's other ranks are unknown.
+            own = {worker.rank for worker in job.workers}
+            ranks = set(range(job.world_size)) - own if job.nodes == 2 else {0}
+            self._peers[0] = unreachable_node(ranks, job.address, job.world_size, silent_s)
+
     def tick(self) -> Iterator[Reply]:
         """Observe the node once and yield the replies: warnings, a summary, a verdict."""
         node, job = self._node, self._job
@@ -132,9 +147,11 @@ class NodeWatcher:
         if job.nodes > 1:
             if time.time() - summary.silent_since > self._learner.limits.stall_s:
                 summary = node.observe_closely()
+            elif any(state.exit_code for state in summary.ranks):
+                summary = node.observe_closely(stacks=False)  # its last call, and whether it failed
             summary = replace(summary, health=self._health.findings, agent=job.agent)
             yield NodeSummary(summary=encode_summary(summary))
-        if job.leader:
+        if self._leads:
             yield from self._judge(node, job, summary)
 
     def _judge(self, node: NodeSensor, job: StartWatching, summary: JobSummary) -> Iterator[Reply]:
@@ -142,14 +159,16 @@ class NodeWatcher:
         outcome = self._detector.update(
             self._whole_job(summary), node.observe_closely, self._whole_job
         )
-        self._learner.observe(outcome.table)
+        if job.leader:
+            self._learner.observe(outcome.table)
         yield from self._messages(job, outcome)
         if outcome.verdict is not None:
             yield self._report(
                 job, outcome.verdict, outcome.table, hang=True, silent_s=outcome.silent_s
             )
             self._write_rest_of_incident()
-        if time.time() - outcome.table.silent_since > self._learner.limits.stall_s:
+        silent_s = time.time() - outcome.table.silent_since
+        if not job.leader or silent_s > self._learner.limits.stall_s:
             return  # a rank that hangs is not slow
         slow = self._stragglers.judge(outcome.table)
         if slow is not None:
@@ -158,7 +177,7 @@ class NodeWatcher:
             self._write_rest_of_incident()
 
     def _start(self, job: StartWatching) -> None:
-        self._job = job
+        self._job, self._leads = job, job.leader
         self._peers, self._reported_at = {}, {}
         self._detector = StallDetector(self._learner.limits)
         if job.limits_file:

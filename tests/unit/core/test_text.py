@@ -10,6 +10,7 @@ from holdfast.core.text import (
     format_duration,
     format_percent,
     one_line,
+    shorten,
 )
 
 
@@ -68,3 +69,10 @@ def test_durations(seconds, shown):
 
 def test_only_certainty_is_one_hundred_percent():
     assert [format_percent(share) for share in (0.93, 0.999, 1.0)] == ["93%", "99%", "100%"]
+
+
+def test_a_text_is_shortened_between_words() -> None:
+    assert shorten("Connection reset by peer", 24) == "Connection reset by peer"
+    assert shorten("Connection reset by peer", 20) == "Connection reset by…"
+    assert shorten("Connection reset, by peer", 18) == "Connection reset…"
+    assert shorten("x" * 30, 10) == "xxxxxxxxx…"

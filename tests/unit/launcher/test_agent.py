@@ -21,6 +21,7 @@ from holdfast.launcher.recovery import Recovery
 from holdfast.watcher.agent_messages import (
     HangSuspected,
     JudgeNow,
+    LeaderContact,
     NodeSummary,
     PeerSummaries,
     StartWatching,
@@ -86,6 +87,12 @@ class FakeBoard(StatusBoard):
 
     def read(self, topic):
         return self.others.get(topic, {})
+
+
+class SilentBoard(FakeBoard):
+    """The board of a node whose leader does not answer."""
+
+    leader_silent_s = 9.5
 
 
 @pytest.fixture
@@ -432,6 +439,19 @@ def test_another_node_posts_its_summary_and_calls_the_leader(start, clock):
     assert watcher.requests[-1] == JudgeNow()
     clock[0] += agent.VERDICT_TIMEOUT_S + 0.1
     assert hooks.tick(NodeStatus({2: -9})).action is OrderAction.RESTART
+
+
+def test_a_watcher_is_informed_about_a_leader_that_does_not_answer(start, clock):
+    board = SilentBoard()
+    hooks, watcher, _ = start(node=1, board=board)
+    clock[0] += agent.RELAY_EVERY_S
+    assert hooks.tick(NodeStatus({})) is None
+    assert watcher.requests[-1] == LeaderContact(silent_s=9.5)
+    board.lost = True
+    hooks.tick(NodeStatus({2: 1}))
+    clock[0] += agent.SETTLE_S + 0.1
+    hooks.tick(NodeStatus({2: 1}))  # without waiting for the leader
+    assert watcher.requests[-1] == JudgeNow()
 
 
 def test_the_order_carries_the_verdict_to_all_nodes(start, tmp_path, capfd):

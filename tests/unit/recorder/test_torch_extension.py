@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,27 @@ def test_a_failed_compilation_is_repeated_after_a_day(extension: TorchExtension)
     os.utime(failed, (long_ago, long_ago))
     extension.ensure_built(logs[2].append)
     assert "Compiling" in logs[2][0]
+
+
+@needs_compiler
+def test_an_extension_that_cannot_be_tested_is_not_compiled_at_each_start(
+    extension: TorchExtension,
+) -> None:
+    tested: list[Path] = []
+
+    def fail(library: Path) -> str | None:
+        tested.append(library)
+        raise OSError("gloo also fails without it")
+
+    untestable = replace(extension, self_test=fail)
+    logs: list[list[str]] = [[], []]
+    for log in logs:
+        assert untestable.ensure_built(log.append) is None
+    assert len(tested) == 1
+    assert "cannot compile and test the stub (gloo also fails without it)" in logs[1][0]
+    extension.prebuilt.write_bytes(b"library")
+    assert untestable.find(logs[1].append) is None
+    assert len(tested) == 1
 
 
 def test_without_a_compiler_nothing_is_stored(

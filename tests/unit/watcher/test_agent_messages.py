@@ -9,6 +9,7 @@ from holdfast.core.rank_table import StepProblem
 from holdfast.watcher.agent_messages import (
     HangSuspected,
     JudgeNow,
+    LeaderContact,
     NodeSummary,
     PeerSummaries,
     ProgressNote,
@@ -43,6 +44,7 @@ REQUESTS = (
     START,
     WorkerExits(codes={0: -9, 1: 3}),
     PeerSummaries(summaries={1: "text"}),
+    LeaderContact(silent_s=9.5),
     StopWatching(),
     JudgeNow(),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.findings import Verdict
+from holdfast.core.findings import Level, Verdict
 from holdfast.core.rank_table import (
     ChildProcess,
     ProcessGroupInfo,
@@ -18,6 +18,7 @@ from holdfast.core.rank_table import (
     ThreadStack,
 )
 from holdfast.watcher.rules import hang, stall
+from holdfast.watcher.rules.rank_findings import describe_exception
 from holdfast.watcher.source_context import EnclosingLoop, Guard, SourceContext
 from tests.unit.watcher.rank_tables import EVAL, LOADER, TRAIN, call, history, row, world
 
@@ -530,13 +531,34 @@ def test_a_node_that_stopped_reporting_is_named_with_its_host() -> None:
     assert root_of(verdict)[:2] == ("peer-lost", 2)
     assert verdict.root is not None
     assert verdict.root.subject.host == "b"
-    assert (
-        "host b stopped reporting 10 s ago, with all of its ranks (ranks 2-3)"
-        in verdict.root.message
+    assert verdict.root.level is Level.UNKNOWN  # b may be the side that works
+    assert verdict.root.message == (
+        "host b (ranks 2-3) has not answered for 10 s: it is down, or the network between it and "
+        "host a is interrupted"
     )
+    facts = [fact.text for fact in verdict.root.evidence]
+    assert facts == ["no answer for 9.5 s", "2 ranks alive: ranks 0-1"]
+    commands = " ".join(remedy.command or "" for remedy in verdict.root.remedies)
+    assert "ping -c 3 b" in commands
+    assert "state=drain" not in commands
     ranks = [row(2, *history(30), **lost)]
     assert stall.act_after_s("peer-lost", ranks, stall.StallLimits()) == 0.0
     assert stall.act_after_s("peer-lost", [row(2)], stall.StallLimits()) == 60.0
+
+
+def test_a_node_that_is_cut_off_from_several_others_is_at_fault() -> None:
+    lost = row(2, *history(30), life=ProcessState.UNKNOWN, host="c", node_silent_s=9.5)
+    first, second = waiting(0, 1)
+    verdict = judge([first, replace(second, host="b"), lost])
+    assert verdict.root is not None
+    assert verdict.root.level is Level.ERROR
+    assert "the network between it and 2 other hosts is" in verdict.root.message
+    assert any("nodename=c state=drain" in (each.command or "") for each in verdict.root.remedies)
+
+
+def test_a_silent_node_that_no_rank_waits_for_is_not_reported() -> None:
+    lost = row(1, *history(30), life=ProcessState.UNKNOWN, host="b", node_silent_s=20.0)
+    assert judge([row(0, *history(30)), lost]).root is None
 
 
 def test_a_crash_is_the_root_even_if_another_node_stopped_reporting() -> None:
@@ -605,3 +627,36 @@ def test_a_living_rank_is_named_if_the_others_timed_out(*, is_observed: bool) ->
     assert root_of(verdict)[:2] == ("rank-missing-collective", 1)
     assert verdict.root is not None
     assert "never entered all_reduce #31" in verdict.root.message
+
+
+def test_the_message_of_an_exception_is_not_cut_within_a_word() -> None:
+    text = "[/torch/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:4711."
+    dead = {"life": ProcessState.DEAD, "exit_code": 1, "raised": RaisedException("Error", text)}
+    verdict = judge([row(0, *history(30), **dead), row(1, life=ProcessState.DEAD, exit_code=-9)])
+    assert [each.message for each in verdict.consequences] == [
+        "rank 0 then failed: Error: Connection closed by peer [10.0.0.2]:4711."
+    ]
+    longer = RaisedException("Error", f"{text} {'Check the logs. ' * 20}")
+    assert describe_exception(longer).endswith("Check the logs. Check the…")
+
+
+def test_different_messages_of_one_exception_are_quoted_with_their_ranks() -> None:
+    def raises(rank: int, text: str) -> RankState:
+        error = RaisedException("ValueError", text, EVAL)
+        return row(rank, *history(30), life=ProcessState.DEAD, exit_code=1, raised=error)
+
+    verdict = judge([raises(0, "sample 7"), raises(1, "label"), raises(2, "label")])
+    assert verdict.root is not None
+    assert verdict.root.message == (
+        "all ranks raised ValueError: sample 7 at train.py:77 (rank 0); ValueError: label at "
+        "train.py:77 (ranks 1-2)"
+    )
+    verdict = judge([raises(rank, f"sample {rank}") for rank in range(6)])
+    assert verdict.root is not None
+    assert verdict.root.message.endswith("sample 3 at train.py:77 (rank 3); and 2 more")
+    verdict = judge([*waiting(0, 3), raises(1, "sample 7"), raises(2, "label")])
+    assert verdict.root is not None
+    assert "rank 1 raised ValueError: sample 7" in verdict.root.message
+    assert "rank 2 then failed: ValueError: label" in [
+        each.message for each in verdict.consequences
+    ]

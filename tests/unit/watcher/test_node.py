@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from holdfast.core.rank_table import ProcessState, RankState
-from holdfast.watcher.job_summary import JobSummary, combine_summaries
+from holdfast.watcher.job_summary import JobSummary, combine_summaries, unreachable_node
 
 
 @pytest.mark.parametrize(
@@ -28,3 +30,11 @@ def test_ranks_of_an_unreachable_node_have_an_unknown_state(life, known):
         ProcessState.RUNNING,
         life,
     ]
+
+
+def test_the_ranks_of_a_node_that_never_reported_are_silent_with_it() -> None:
+    own = JobSummary((RankState(rank=1, life=ProcessState.RUNNING),), {}, 2, 1.0, time.time())
+    absent = unreachable_node([0], "10.0.0.1", 2, 9.0)
+    first, _ = combine_summaries([own, absent], time.time(), 5.0).ranks
+    assert (first.rank, first.host, first.life) == (0, "10.0.0.1", ProcessState.UNKNOWN)
+    assert first.node_silent_s >= 9.0

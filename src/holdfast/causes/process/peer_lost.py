@@ -100,8 +100,10 @@ PEER_LOST = Cause(
     may_recover=True,
     remedies=(
         automatic(
-            "Check what happened to the host: scheduler or cluster records.",
-            "sacct -j JOB --format=JobID,State,ExitCode,NodeList; kubectl describe pod POD",
+            "Check whether the host answers, and what happened to it (scheduler or cluster "
+            "records).",
+            "ping -c 3 HOST; sacct -j JOB --format=JobID,State,ExitCode,NodeList; kubectl describe "
+            "pod POD",
         ),
         DRAIN,
         RESTART,

@@ -82,6 +82,7 @@ class Agent(LocalElasticAgent):
         super().__init__(spec, **torch_arguments)
         self._hooks = hooks
         self._signals = signals
+        self._rendezvous_calls = membership.BackgroundCalls(spec.rdzv_handler)
         self._standby = StandbyPool(standby, hooks.notify, hooks.available_memory)
         self._terminal = terminal
         self._single_node = nodes[1] == 1  # no other node can ever join
@@ -129,10 +130,8 @@ class Agent(LocalElasticAgent):
 
     def _join(self, group: Any) -> None:  # a WorkerGroup, whose attributes are declared as None
         self._hooks.prepare()
+        self._rendezvous_calls.begin_round()
         spec = group.spec
-        if getattr(spec.rdzv_handler, "_bootstrap_store_info", None) is not None:
-            # torch 2.13 announces it in the first round only; a node that joins later would wait.
-            spec.rdzv_handler._bootstrap_store_info = None  # noqa: SLF001
         if not (self._single_node and self._join_count):
             excludes = self._order is not None and self._order.action is OrderAction.EXCLUDE
             limit_s = membership.LAST_CALL_S if excludes else None

@@ -13,6 +13,7 @@ read. A thread exchanges them, so no agent waits for the network while it monito
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -177,10 +178,18 @@ class StatusBoard:
         self._closed = False
         #: Whether the store stopped responding; each node then decides alone.
         self.lost = False
+        self._answered_at = time.monotonic()
         self._thread: threading.Thread | None = None
         if store is not None:
             self._thread = threading.Thread(target=self._run, name="holdfast board", daemon=True)
             self._thread.start()
+
+    @property
+    def leader_silent_s(self) -> float:
+        """Return the seconds since the leader, which hosts the store, last answered."""
+        if self._store is None or self._node == 0:
+            return 0.0
+        return time.monotonic() - self._answered_at
 
     def post(self, topic: str, text: str) -> None:
         """Replace this node's text on ``topic``."""
@@ -250,7 +259,7 @@ class StatusBoard:
         texts = dict(zip(keys, (text.decode() for text in store.multi_get(keys)), strict=True))
         if texts["order"] != _EMPTY and self._order is None:
             self._order = msgspec.json.decode(texts["order"], type=Order)
-        self._texts = texts
+        self._texts, self._answered_at = texts, time.monotonic()
 
 
 @dataclass(frozen=True)

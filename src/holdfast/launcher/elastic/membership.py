@@ -1,4 +1,4 @@
-"""Nodes that leave a running job, and nodes that wait to join.
+"""Nodes that leave a running job, nodes that wait to join, and a rendezvous that does not answer.
 
 torchelastic lets nodes join and notices nodes that disappear, but cannot exclude one. The code uses
 private attributes of its rendezvous (dynamic_rendezvous.py of torch 2.4 to 2.13), guarded: if they
@@ -7,19 +7,80 @@ are missing, the other nodes continue once this node's heartbeats time out, afte
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
 import psutil
-from torch.distributed.elastic.rendezvous import RendezvousHandler, dynamic_rendezvous
+from torch.distributed.elastic.rendezvous import (
+    RendezvousError,
+    RendezvousHandler,
+    dynamic_rendezvous,
+)
 
 #: Wait for late nodes after an exclusion; at the start of a job it is 30 s.
 LAST_CALL_S = 3.0
 _LEAVE_TIMEOUT_S = 10.0
 _POLL_S = 0.5
+#: Interval in which torch's own handler asks for waiting nodes.
+_COUNT_EVERY_S = 1.0
+#: Wait for the rendezvous to note the end of the job.
+_SHUTDOWN_TIMEOUT_S = 5.0
+
+
+class BackgroundCalls:
+    """Makes ``handler`` call the rendezvous in threads.
+
+    While its store does not answer, each call takes ``read_timeout`` (60 s), in which torch's agent
+    would not monitor the workers. The methods of the handler are not thread-safe.
+    """
+
+    def __init__(self, handler: RendezvousHandler) -> None:
+        self._handler, self._type = handler, type(handler)
+        self._thread = threading.Thread()
+        self._count, self._counted_at = 0, 0.0
+        for name in ("num_nodes_waiting", "shutdown"):
+            setattr(handler, name, getattr(self, name))
+
+    def begin_round(self) -> None:
+        """Prepare the handler for the next rendezvous, once it is not in use."""
+        self._wait(None)
+        self._count = 0
+        private: Any = self._handler
+        if getattr(private, "_bootstrap_store_info", None) is not None:
+            # torch 2.13 announces it in the first round only; a node that joins later would wait.
+            private._bootstrap_store_info = None  # noqa: SLF001
+
+    def num_nodes_waiting(self) -> int:
+        """Return the newest number of waiting nodes, and request a newer one."""
+        if not self._thread.is_alive() and time.monotonic() > self._counted_at + _COUNT_EVERY_S:
+            self._counted_at = time.monotonic()
+            self._start(self._count_nodes)
+        return self._count
+
+    def shutdown(self) -> bool:
+        """Note the end of the job in the rendezvous; return whether it answered."""
+        self._wait(_SHUTDOWN_TIMEOUT_S)
+        if self._thread.is_alive():
+            return False
+        self._start(lambda: self._type.shutdown(self._handler))
+        self._wait(_SHUTDOWN_TIMEOUT_S)
+        return not self._thread.is_alive()
+
+    def _count_nodes(self) -> None:
+        with suppress(RendezvousError):  # a watcher reports a leader that does not answer
+            self._count = self._type.num_nodes_waiting(self._handler)
+
+    def _start(self, work: Callable[[], object]) -> None:
+        self._thread = threading.Thread(target=work, name="holdfast nodes", daemon=True)
+        self._thread.start()
+
+    def _wait(self, timeout_s: float | None) -> None:
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
 
 
 def count_waiting_nodes(handler: RendezvousHandler) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from holdfast.core.adjustments import Adjustments
+from holdfast.core.findings import Level
 from holdfast.core.text import format_duration, pluralize
 from holdfast.launcher.policy import attempts, remedies
 from holdfast.launcher.policy.decisions import (
@@ -235,9 +236,12 @@ def _suspect_or_exclude_host(
     options: RecoveryOptions,
     past: Sequence[PastFailure],
 ) -> RecoveryDecision:
-    """Exclude the host if the fault proves it bad or it was suspect before; else suspect it."""
+    """Exclude the host if the fault proves it bad or it was suspect before; else suspect it.
+
+    An inconclusive verdict names a host that may be healthy.
+    """
     kinds = _HOST_FAULTS | ({Treatment.SLOW_HOST} if options.exclude_stragglers else set())
-    if now.host is None or kind not in kinds:
+    if now.host is None or now.level is Level.UNKNOWN or kind not in kinds:
         return decision
     before = attempts.on_same_host(past, now, _HOST_FAULTS)
     if kind is Treatment.SUSPECT and not before:

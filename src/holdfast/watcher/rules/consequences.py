@@ -16,6 +16,7 @@ from holdfast.watcher.rules.hang_case import (
     line_text,
     subject_of,
 )
+from holdfast.watcher.rules.rank_findings import describe_exception
 from holdfast.watcher.rules.wait_for_graph import WaitEdges
 
 
@@ -44,8 +45,8 @@ def list_failures(ranks: Sequence[RankState], root: Finding) -> tuple[Finding, .
 
 
 def _describe_end(state: RankState) -> str:
-    if state.raised and state.raised.text:
-        return f"{state.raised.type}: {state.raised.text.splitlines()[0][:120]}"
+    if state.raised is not None:
+        return describe_exception(state.raised)
     return f"exit status {state.exit_code}"
 
 

@@ -47,7 +47,7 @@ from holdfast.watcher.rules.ruled_out import (
     contradicted_straggler,
     is_one_host,
 )
-from holdfast.watcher.rules.stall import is_node_silent
+from holdfast.watcher.rules.silent_nodes import explain_silent_nodes
 from holdfast.watcher.rules.wait_for_graph import WaitEdges
 
 QUESTION = "Why did the job hang?"
@@ -93,32 +93,6 @@ def _suspects(found: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 # ---- the rules, the most specific first
-
-
-def _silent_nodes(case: HangCase) -> list[Finding]:
-    """Explain nodes that stopped reporting while the ranks of others wait or lost a peer."""
-    silent: dict[tuple[str, str], list[RankState]] = defaultdict(list)
-    for state in case.ranks.values():
-        if is_node_silent(state):
-            silent[state.host, state.node].append(state)
-    reporting = [state for state in case.ranks.values() if not is_node_silent(state)]
-    dead = [state for state in reporting if roots.died(state)]
-    is_missed = bool(dead) or any(state.pending for state in reporting)
-    if not is_missed or not all(roots.is_echo(state) for state in dead):
-        return []
-    return [_silent_node(host, states) for (host, _), states in silent.items()]
-
-
-def _silent_node(host: str, states: Sequence[RankState]) -> Finding:
-    who, age_s = describe_ranks([state.rank for state in states]), states[0].node_silent_s
-    message = (
-        f"host {host or 'unknown'} stopped reporting {age_s:.0f} s ago, with all of its ranks "
-        f"({who}): it is down, or the network to it is interrupted"
-    )
-    text = f"no report for {age_s:.1f} s; one is due twice a second"
-    fact = Fact(text=text, origin="the watcher of the first node", host=host or None)
-    subject = Subject(rank=states[0].rank, host=host or None)
-    return make_finding(PEER_LOST, message, subject=subject, evidence=(fact,), confidence=0.85)
 
 
 def _stale_build_lock(case: HangCase) -> list[Finding]:
@@ -399,7 +373,7 @@ def _blocked_alone(case: HangCase) -> list[Finding]:
 
 
 _RULES = (
-    _silent_nodes,
+    explain_silent_nodes,
     explain_dead_ranks,
     _stale_build_lock,
     _world_size,

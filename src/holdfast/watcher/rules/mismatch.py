@@ -56,6 +56,9 @@ _CAUSE_OF_KIND = {
     "line": COLLECTIVE_MISMATCH,
 }
 
+#: Different messages of one exception that a verdict quotes.
+_QUOTED = 4
+
 
 class _Sides(NamedTuple):
     """The ranks that made the odd call, and one call of either side.
@@ -331,8 +334,10 @@ def explain_common_exception(dead: Sequence[RankState]) -> Finding:
     raised = next(state.raised for state in dead if state.raised is not None)
     text = "; ".join(
         f"{summary}{_at(place)}" + (f" ({describe_ranks(ranks)})" if len(ranks_of) > 1 else "")
-        for (summary, place), ranks in list(ranks_of.items())[:4]
+        for (summary, place), ranks in list(ranks_of.items())[:_QUOTED]
     )
+    if len(ranks_of) > _QUOTED:
+        text += f"; and {len(ranks_of) - _QUOTED} more"
     finding = make_finding(
         cause_of_common_exception(raised),
         f"all ranks raised {text}",
@@ -343,7 +348,7 @@ def explain_common_exception(dead: Sequence[RankState]) -> Finding:
                 origin=state.raised.origin or f"trace of rank {state.rank}",
                 rank=state.rank,
             )
-            for state in dead[:4]
+            for state in dead[:_QUOTED]
             if state.raised is not None
         ),
         confidence=0.95,

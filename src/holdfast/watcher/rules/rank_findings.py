@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 from holdfast.core.findings import Cause, Fact, Finding, make_finding
 from holdfast.core.rank_table import RaisedException, RankState, SourceLine
+from holdfast.core.text import shorten
 from holdfast.host.processes.user_code import innermost_user_frame, is_library_frame
 from holdfast.watcher.rules.placeholders import fill_remedy
 from holdfast.watcher.rules.subjects import rank_subject
 
+_CPP_LINE = re.compile(r"^\[\S{1,300}\.\w{1,4}:\d{1,6}\] ")
 _PORT = re.compile(r"\bport:? `?(\d{1,5})\b")
 
 
@@ -90,6 +92,6 @@ def _port(state: RankState) -> str:
 
 
 def describe_exception(raised: RaisedException, length: int = 160) -> str:
-    """Return type and first line of an exception."""
-    first = next(iter(raised.text.splitlines()), "")
-    return f"{raised.type}: {first}"[:length].rstrip(": ")
+    """Return type and first line of an exception, without the line of C++ that raised it."""
+    first = _CPP_LINE.sub("", next(iter(raised.text.splitlines()), ""))
+    return shorten(f"{raised.type}: {first}".rstrip(": "), length)

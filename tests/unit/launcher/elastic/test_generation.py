@@ -153,6 +153,21 @@ def test_a_node_without_a_leader_decides_alone(stores, capfd):
     capfd.readouterr()  # torch prints a stack
 
 
+def test_a_node_measures_for_how_long_the_leader_has_not_answered(stores, capfd):
+    leader, other = (StatusBoard(store, node, 2) for node, store in enumerate(stores))
+    leader.post("done", "1")
+    assert wait_until(lambda: other.read("done"))
+    assert wait_until(lambda: other.leader_silent_s < 0.2)  # it is read every 0.25 s
+    assert leader.leader_silent_s == 0.0
+    leader.close(0)
+    del leader
+    stores.clear()  # the server stops with its last reference
+    assert wait_until(lambda: other.lost)
+    before = other.leader_silent_s
+    assert wait_until(lambda: other.leader_silent_s > before + 0.5)
+    capfd.readouterr()  # torch prints a stack
+
+
 def test_the_port_of_the_store_derives_from_the_rendezvous():
     ports = [StoreEndpoint("127.0.0.1", 29777, number).port for number in range(7)]
     assert ports == [29777, 29778, 29779, 29780, 29781, 29778, 29779]

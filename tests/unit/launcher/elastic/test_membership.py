@@ -1,14 +1,15 @@
-"""An excluded node leaves and the job continues without it: two agents on loopback, workers without torch."""
+"""Nodes that leave or wait, and a rendezvous that does not answer."""
 
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from holdfast.launcher.elastic import membership
 from tests import ports
-
-pytestmark = pytest.mark.slow
 
 WORKER = """
 import os, time
@@ -25,6 +26,50 @@ def free_port():
     return ports.free_port()
 
 
+class Handler:
+    """A rendezvous handler whose store answers only while ``answers`` is set."""
+
+    def __init__(self):
+        self.answers, self.calls = threading.Event(), []
+
+    def num_nodes_waiting(self):
+        self.calls.append("count")
+        assert self.answers.wait(20)
+        return 2
+
+    def shutdown(self):
+        self.calls.append("shutdown")
+        assert self.answers.wait(20)
+        return True
+
+
+def test_the_agent_does_not_wait_for_a_rendezvous_that_does_not_answer(monkeypatch):
+    monkeypatch.setattr(membership, "_SHUTDOWN_TIMEOUT_S", 0.05)
+    handler = Handler()
+    membership.BackgroundCalls(handler)
+    assert [handler.num_nodes_waiting() for _ in range(3)] == [0, 0, 0]
+    assert handler.shutdown() is False
+    assert handler.calls == ["count"]  # torch's handler is not thread-safe
+    handler.answers.set()
+    until = time.monotonic() + 10
+    while not handler.num_nodes_waiting():
+        assert time.monotonic() < until
+    assert handler.num_nodes_waiting() == 2
+    assert handler.shutdown() is True
+    assert handler.calls[-1] == "shutdown"
+
+
+def test_the_next_rendezvous_waits_for_the_last_call_and_forgets_its_count():
+    handler = Handler()
+    calls = membership.BackgroundCalls(handler)
+    handler.num_nodes_waiting()
+    threading.Timer(0.1, handler.answers.set).start()
+    calls.begin_round()
+    assert handler.answers.is_set()
+    assert handler.num_nodes_waiting() == 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "holder", [pytest.param(0, marks=pytest.mark.matrix), 1], ids=["stays", "leaves"]
 )

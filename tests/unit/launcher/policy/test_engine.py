@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from holdfast.core.findings import Level
 from holdfast.launcher.policy import (
     DO_NOT_REQUEUE,
     OnHang,
@@ -194,6 +195,11 @@ def test_backoff_applies_only_to_restarts_without_progress():
 
 def hang(host="b", rank=2, **other):
     return failure("stalled-outside-collectives", hang=True, host=host, rank=rank, **other)
+
+
+def test_an_inconclusive_verdict_makes_no_host_suspect():
+    (decision,) = decide_all([failure("peer-lost", hang=True, level=Level.UNKNOWN)])
+    assert (decision.action, decision.suspects) == (RecoveryAction.RESTART, ())
 
 
 def test_a_host_that_hangs_twice_is_excluded_if_enough_nodes_remain():
