@@ -26,7 +26,14 @@ from holdfast.core.text import (
     pluralize,
 )
 from holdfast.report.incident_chart import IncidentChart, draw_chart
-from holdfast.report.page_text import breakable, clip, render_code, sentence, short_place
+from holdfast.report.page_text import (
+    breakable,
+    clip,
+    render_code,
+    render_command,
+    sentence,
+    short_place,
+)
 from holdfast.report.source_windows import SourceWindow
 from holdfast.report.stack_tree import ThreadTree
 from holdfast.report.timeline import Timeline, TimelineLane
@@ -157,6 +164,7 @@ def template_environment() -> Environment:
         hosts=_hosts,
         one_line=one_line,
         code=render_code,
+        command=render_command,
         breakable=breakable,
         distinct=_distinct,
         clip=clip,

@@ -12,9 +12,11 @@ from holdfast.core.text import escape_invisible, one_line
 MAX_CHARACTERS = 2000
 #: Text between backticks, and source lines (``train.py:41``), are code.
 _CODE = re.compile(r"`([^`\n]+)`|((?<![\w/])[\w./~-]{1,200}\.py:\d+(?!\w))")
+#: An option (``--max-restarts``) in escaped text; it is not wrapped after a hyphen.
+_OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]{1,40}")
 #: Words that may begin a sentence of a verdict in lower case; names in code keep their case.
 _WORDS = re.compile(
-    r"(?:action|all|any|asleep|each|every|in|it|no|only|there|ranks?|the|this)\b(?![.(\[=_])"
+    r"(?:accuracy|action|all|any|asleep|each|efficiency|every|in|it|no|only|there|ranks?|the|this)\b(?![.(\[=_])"
 )
 
 
@@ -31,7 +33,16 @@ def render_code(text: str, limit: int = MAX_CHARACTERS) -> Markup:
         parts += [escape(shown[end : match.start()]), Markup("<code>")]
         parts += [escape(match[1] or match[2]), Markup("</code>")]
         end = match.end()
-    return Markup("").join([*parts, escape(shown[end:])])
+    return _keep_options(Markup("").join([*parts, escape(shown[end:])]))
+
+
+def render_command(command: str) -> Markup:
+    """Return a command as escaped HTML whose options are not wrapped after a hyphen."""
+    return _keep_options(escape(escape_invisible(command)))
+
+
+def _keep_options(text: Markup) -> Markup:
+    return Markup(_OPTION.sub(r'<span class="option">\g<0></span>', str(text)))  # noqa: S704 - escaped
 
 
 def sentence(text: str, limit: int) -> str:

@@ -12,6 +12,7 @@ import msgspec
 from holdfast.core.findings import Finding, Verdict
 from holdfast.core.python_ast import NotPython, read_python
 from holdfast.core.rank_sets import fold_findings
+from holdfast.core.redaction.redact import Redactor
 from holdfast.report.page_text import clip
 
 MAX_FILES = 2
@@ -51,18 +52,20 @@ def read_windows(verdict: Verdict) -> tuple[SourceWindow, ...]:
     """Return the source that the root, its evidence and its consequences cite, the root's first.
 
     Only for a verdict about this user's own job: the page then contains lines of local files. Files
-    that cannot be read are left out.
+    that cannot be read are left out, secrets (``api_key="..."``) are redacted.
     """
     if verdict.root is None or not (verdict.root.subject.file and verdict.root.subject.line):
         return ()
+    redactor = Redactor(home_folders=False)
     windows = []
     for file, notes in list(_cited_lines(verdict.root, verdict.consequences).items())[:MAX_FILES]:
         try:
-            lines = read_python(file).split("\n")
+            lines = redactor.redact_text(read_python(file)).split("\n")
         except (OSError, NotPython, ValueError, LookupError):
             continue
         root = verdict.root.subject.line if file == verdict.root.subject.file else 0
-        rows = _rows(lines, {line: notes[line] for line in notes if line <= len(lines)}, root)
+        shown = {line: redactor.redact_text(notes[line]) for line in notes if line <= len(lines)}
+        rows = _rows(lines, shown, root)
         windows += [SourceWindow(file, rows)] if rows else []
     return tuple(windows)
 

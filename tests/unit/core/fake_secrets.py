@@ -404,6 +404,7 @@ _plant(
 )
 _plant("credentials in args", "--wandb_key={0}", random_text("cr", 40, HEX))
 _plant("hf dataclass", "TrainingArguments(hub_token={0}, push=True)", random_text("hd", 37))
+_plant("comparison", "if password == '{0}' or api_key != \"{1}\":", "hunter27", "hunter28")
 _plant("dict repr", "{'db_password': '{0}', 'lr': 1}", "hunter26")
 _plant("key space", "api_key {0}", random_text("ks", 32))
 _plant(

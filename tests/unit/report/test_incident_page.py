@@ -11,6 +11,7 @@ from holdfast.core.findings import Fact, Finding, Level, Remedy, Subject, Verdic
 from holdfast.report.html import incident_page
 from holdfast.report.source_windows import SourceRow, SourceWindow, read_windows
 from holdfast.report.timeline import Timeline, TimelineLane, TimelineSpan
+from tests.unit.core.fake_secrets import random_text
 from tests.unit.report.page_parser import Page, page_of
 from tests.unit.report.sample import incident
 
@@ -72,10 +73,11 @@ def test_the_table_states_which_call_was_never_entered(source):
 
 
 def test_backticks_and_source_lines_become_code():
-    remedy = Remedy(text="Call `a < b` at train.py:7", command="x && y")
+    remedy = Remedy(text="Call `a < b` at train.py:7", command="x && y --z-a")
     text = bare_page(Verdict(question="q", root=root(remedies=(remedy,))))
     assert "<p>Call <code>a &lt; b</code> at <code>train.py:7</code> " in text
-    assert '<pre class="command"><code>x &amp;&amp; y</code></pre>' in text
+    option = '<span class="option">--z-a</span>'
+    assert f'<pre class="command"><code>x &amp;&amp; y {option}</code></pre>' in text
 
 
 def test_summary_is_plain_text_with_cause_rank_line_waiting_ranks_and_remedy():
@@ -180,6 +182,27 @@ def test_source_is_escaped(program):
     assert "<code>    wait()  # &lt;i&gt;</code>" in text
     assert '<div class="row root"><span class="number">24</span>' in text
     Page(text)
+
+
+def test_secrets_in_source_lines_do_not_reach_the_page(program):
+    key, password = random_text("page", 32), "t0p-s3cret"
+    program.write_text(
+        f'login(api_key="{key}")\npem = """\n-----BEGIN RSA PRIVATE KEY-----\n{key}\n'
+        f'-----END RSA PRIVATE KEY-----"""\nsync(password = "{password}", group=group)\n'
+    )
+    fact = Fact(text=f"lint: password == '{password}'", origin=f"{program}:4")
+    verdict = verdict_at(program, 6, evidence=(fact,), others=1)
+    (window,) = read_windows(verdict)
+    assert [(row.number, row.code) for row in window.rows] == [
+        (1, 'login(api_key="<redacted:password>")'),
+        (2, 'pem = """'),
+        (3, "<redacted:private-key>"),
+        (4, "<redacted:private-key>"),
+        (5, '<redacted:private-key>"""'),
+        (6, 'sync(password = "<redacted:password>", group=group)'),
+    ]
+    assert password not in window.rows[3].note
+    assert "&lt;redacted:password&gt;" in bare_page(verdict_at(program, 6), source=(window,))
 
 
 @pytest.mark.parametrize("line", [0, 41, 10**9])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core.findings import Fact
 from holdfast.report.html import incident_page
 from holdfast.report.source_windows import SourceRow, SourceWindow
 from tests.unit.report.page_parser import page_of
@@ -66,14 +67,27 @@ def measure(folder: Path, page: str, *options: str) -> list[dict]:
     file.write_text(
         f"<!doctype html><meta charset=utf-8><body>{frames}<script>{MEASURE}</script>", "utf-8"
     )
+    output = browse(folder, file, *options, "--dump-dom")
+    (body,) = re.findall(r"<body>(.*?)</body>", output, re.DOTALL)
+    return json.loads(html.unescape(body))
+
+
+def browse(folder: Path, file: Path, *options: str) -> str:
+    """Open ``file`` in the browser and return what it prints."""
     command = [
         *(str(BROWSER), "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run"),
         *(f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=5000"),
-        *(*options, "--dump-dom", file.as_uri()),
+        *(*options, file.as_uri()),
     ]
-    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
-    (body,) = re.findall(r"<body>(.*?)</body>", run.stdout, re.DOTALL)
-    return json.loads(html.unescape(body))
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout
+
+
+def printed_pages(folder: Path, page: str) -> int:
+    """Return the number of sheets of ``page``."""
+    file, pdf = folder / "page.html", folder / "page.pdf"
+    file.write_text(page, "utf-8")
+    browse(folder, file, f"--print-to-pdf={pdf}")
+    return len(re.findall(rb"/Type /Page\b", pdf.read_bytes()))
 
 
 def sample_page() -> str:
@@ -110,6 +124,19 @@ def test_summary_is_copied_or_selected_and_the_page_is_dark_on_request(tmp_path)
         assert frame["copied"] in {"Copied", "Selected: press Ctrl+C"}
         if frame["copied"] != "Copied":
             assert frame["selected"].split() == frame["summary"].split()
+
+
+def test_folded_evidence_is_printed(tmp_path):
+    sample = incident()
+    facts = tuple(Fact(text=f"fact {number}", origin="x") for number in range(150))
+    pages = [
+        printed_pages(
+            tmp_path, incident_page(sample.verdict, sample.timeline, title="t", facts=shown)
+        )
+        for shown in ((), facts)
+    ]
+    assert 1 <= pages[0] <= 3
+    assert 3 <= pages[1] - pages[0] <= 6
 
 
 @pytest.mark.parametrize("sample", [incident(1024), evil_incident()], ids=["1024", "hostile"])

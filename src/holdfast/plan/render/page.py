@@ -283,8 +283,9 @@ def curve_drawing(points: Sequence[ScalePoint]) -> CurveDrawing:
     best = max(point.tokens_per_s / point.gpus for point in points)
     rates = [math.log10(point.tokens_per_s) for point in points]
     tops = [math.log10(best * point.gpus) for point in points]
-    low, high = min(rates) - 0.08, max(tops) + 0.12
-    foot, left, right = _CURVE_HEIGHT - 34.0, _CURVE_LEFT, WIDTH - 40.0
+    low, high = min(rates), max(tops) + 0.12
+    # The label of a point is 22 below it, and the labels of the axis are at 12.
+    foot, left, right = _CURVE_HEIGHT - 54.0, _CURVE_LEFT, WIDTH - 40.0
     span = (sizes[-1] - sizes[0]) or 1.0
 
     def x(size: float) -> float:

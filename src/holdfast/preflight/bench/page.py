@@ -129,7 +129,7 @@ def _links(measurement: Measurement) -> tuple[list[PageBox], list[PageArc], floa
     best = {ends: max(pairs, key=lambda pair: pair.bandwidth) for ends, pairs in between.items()}
     drawn = sorted(best.items(), key=lambda each: each[1].bandwidth)[:_MAX_PAIRS]
     reach = max((high - low for (low, high), _ in drawn), default=0)
-    height = 38.0 + _ARC * reach if reach else 8.0
+    height = 46.0 + _ARC * reach if reach else 8.0
     max_bandwidth = max((pair.bandwidth for _, pair in drawn), default=1.0) or 1.0
     arcs = [
         _arc(ends, pair, height, max_bandwidth, slowest=number == 0 and len(drawn) > 1)
@@ -174,6 +174,6 @@ def _arc(
         width=round(1.2 + 3.8 * pair.bandwidth / max_bandwidth, 1),
         text=f"{pair.bandwidth / 1e9:.3g} GB/s, {format_precise_duration(pair.latency_s)}",
         x=(low + high) / 2,
-        y=(height + 3 * control) / 4 + 15,
+        y=(height + 3 * control) / 4 - 6,
         slowest=slowest,
     )

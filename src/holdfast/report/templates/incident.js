@@ -49,12 +49,4 @@
     });
     chart.addEventListener("pointerleave", leave);
   }
-  let closed = [];
-  addEventListener("beforeprint", () => {
-    closed = [...document.querySelectorAll("details:not([open])")];
-    for (const details of closed) details.open = true;
-  });
-  addEventListener("afterprint", () => {
-    for (const details of closed) details.open = false;
-  });
 })();
