@@ -15,7 +15,7 @@ from holdfast.causes import by_name
 HERE = Path(__file__).parent
 FOLDERS = sorted(path.parent for path in HERE.glob("*/case.json"))
 #: Failures that the rules still misjudge. Raise no number to let a change pass.
-MOST_WRONG_CAUSES, MOST_WRONG_RANKS = 20, 6
+MOST_WRONG_CAUSES, MOST_WRONG_RANKS = 0, 0
 
 
 def diagnoses() -> list[CaseDiagnosis]:

@@ -32,6 +32,10 @@ CHECKPOINT_CORRUPT = Cause(
             patterns=(
                 "PytorchStreamReader failed|failed finding central directory|UnpicklingError",
                 (
+                    "storage has wrong size|invalid header or archive is "
+                    "corrupted|unexpected EOF, expected"
+                ),
+                (
                     "MetadataIncompleteBuffer|SafetensorError|HeaderTooLarge"
                     "|InvalidHeaderDeserialization"
                 ),

@@ -34,7 +34,7 @@ MODEL_DOWNLOAD_RACE = Cause(
             patterns=(
                 (
                     "LocalEntryNotFoundError|couldn't connect to .{0,60}(?:huggingface|hub)"
-                    "|HfHubHTTPError"
+                    "|HfHubHTTPError|429 Client Error|OfflineModeIsEnabled"
                 ),
                 r"Consistency check failed|host='[\w.-]{0,40}huggingface\.co'.{0,40}Max retries",
                 "NonMatching(?:Splits|Checksum)|IncompleteRead|BadZipFile",

@@ -35,8 +35,8 @@ NCCL_PLUGIN_MISSING = Cause(
                 r"[Nn]etwork [\w -]{1,40} not found",
                 "Failed to (?:load|initialize|open) .{0,20}(?:plugin|libnccl-)",
                 (
-                    "NCCL WARN NET/(?:OFI|Plugin) .{0,80}(?:[Ff]ail|[Ee]rror|Unable|Couldn't"
-                    "|Could not)"
+                    "NCCL WARN NET/(?:OFI|Plugin) .{0,60}(?:[Ff]ailed to|[Uu]nable to|Couldn't"
+                    "|Could not|initialization failed)"
                 ),
                 r"libnccl-(?:net|tuner)\S{0,200}: (?:undefined symbol|version)",
                 "NET/OFI (?:OFI NCCL failure|Couldn't find any|No eligible providers)",

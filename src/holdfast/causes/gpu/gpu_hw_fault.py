@@ -68,6 +68,27 @@ GPU_HW_FAULT = Cause(
             patterns=("(?:CUDA|HIP) error: out of memory",),
             examples=("[rank2]: RuntimeError: CUDA error: out of memory",),
         ),
+        LogSignal(
+            name="accelerator-fault",
+            tier=Tier.MACHINE,
+            confidence=0.85,
+            sentence="the device reports a fault",
+            patterns=(
+                (
+                    r"amdgpu .{0,80}ring \S{1,20} timeout|habanalabs .{0,80}(?:Going to "
+                    "reset device|RAZWI)"
+                ),
+                r"HBM MULTI BIT ECC|\bUCE ERROR\b|HCCS LINK ERROR",
+            ),
+            examples=(
+                (
+                    "kernel: amdgpu 0000:03:00.0: amdgpu: ring sdma0 timeout, signaled "
+                    "seq=811, emitted seq=813"
+                ),
+                "kernel: habanalabs hl3: Going to reset device",
+                ("[rank2]: RuntimeError: NPU function error: UCE ERROR, error code is 507054"),
+            ),
+        ),
     ),
     alternatives=("gpu-fell-off-bus-xid-ecc", "gpu-oom-all-ranks"),
     may_be_consequence=True,

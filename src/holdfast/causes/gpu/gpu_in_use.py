@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand
 from holdfast.core.findings import Cause
+from holdfast.core.log_signals import LogSignal, Tier
 
 GPU_IN_USE = Cause(
     code="GPU011",
@@ -20,6 +21,26 @@ GPU_IN_USE = Cause(
     "free`, with a process in the message that is not yours.",
     known_misses="Inside a container only its own processes can be named. A GPU that is shared on "
     "purpose (MPS, a display) is reported too.",
+    signals=(
+        LogSignal(
+            name="device-taken",
+            tier=Tier.NAMED,
+            confidence=0.8,
+            sentence="another process holds the device",
+            patterns=(
+                "Device (?:acquire failed|already acquired)",
+                "Failed to initialize the HCCP process|EJ0001: ",
+            ),
+            examples=(
+                ("[rank0]: RuntimeError: synStatus=8 [Device not found] Device acquire failed."),
+                (
+                    "[rank3]: EJ0001: Failed to initialize the HCCP process. Reason: "
+                    "Maybe the last training process is running."
+                ),
+            ),
+            counter_examples=("12/16/2024 09:09:06 - INFO - Device acquired: HPU 0",),
+        ),
+    ),
     remedies=(
         automatic(
             "List the processes that use the GPU.", "nvidia-smi pmon -c 1; fuser -v /dev/nvidia*"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.causes.remedies import DRAIN, automatic, by_hand
 from holdfast.core.findings import Cause
+from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
 GPU_THROTTLED = Cause(
@@ -22,6 +23,17 @@ GPU_THROTTLED = Cause(
     shows_after="Nothing in logs: the job was slow, or the slow rank's peers timed out.",
     known_misses="sw_power_cap alone is normal under load and is not reported. A GPU that "
     "throttles only under load looks healthy before the job.",
+    signals=(
+        LogSignal(
+            name="gpu-slowdown",
+            tier=Tier.WAITING,
+            confidence=0.5,
+            sentence="the GPU lowers its clocks because of heat or power",
+            patterns=("HW (?:Thermal |Power Brake )?Slowdown +: Active",),
+            examples=("        HW Thermal Slowdown                          : Active",),
+            counter_examples=("        HW Thermal Slowdown                          : Not Active",),
+        ),
+    ),
     treatment=Treatment.SLOW_HOST,
     remedies=(
         automatic(

@@ -34,7 +34,7 @@ HOST_OOM_KILLED = Cause(
             sentence="the out-of-memory killer ended a process for lack of host memory",
             patterns=(
                 "Out of memory: Killed? process|Memory cgroup out of memory|invoked oom-killer",
-                "oom-kill:|oom_reaper",
+                "oom-kill:|oom_reaper|low on resource: memory",
                 "OOMKilled|[Oo]om[-_][Kk]ill event|cgroup out-of-memory handler|OUT_OF_MEMORY",
                 (
                     r"ray\.exceptions\.OutOfMemory|killed due to (?:the node running low on "

@@ -31,7 +31,8 @@ MEMLOCK_LIMIT = Cause(
                     r"memory.{0,40}(?:exceeded|too)"
                 ),
                 "memlock.{0,40}(?:too (?:low|small)|exceeded|is not unlimited)",
-                r"ibv_create_(?:cq|qp)\w*(?:\(\))? failed.{0,40}Cannot allocate",
+                r"ibv_create_(?:cq|qp)\w*(?:\([^)]{0,60}\))? failed.{0,40}Cannot allocate",
+                "Please set max locked memory",
             ),
             examples=(
                 (

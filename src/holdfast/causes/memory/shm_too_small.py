@@ -36,7 +36,6 @@ SHM_TOO_SMALL = Cause(
                     r"creating shared memory segment|failed to extend \S{0,200}shm"
                     r"|posix_fallocate failed"
                 ),
-                "unable to open shared memory object",
                 "No space left on device.{0,80}/dev/shm|/dev/shm.{0,80}No space left",
             ),
             examples=(
@@ -59,6 +58,21 @@ SHM_TOO_SMALL = Cause(
             patterns=("Bus error|bus error|SIGBUS",),
             examples=("run.sh: line 7: 4711 Bus error               (core dumped) python fit.py",),
             precedence=-1,
+        ),
+        LogSignal(
+            name="shm-unopened",
+            tier=Tier.NAMED,
+            confidence=0.7,
+            sentence=(
+                "shared memory could not be opened: /dev/shm is full, or too many files are open"
+            ),
+            patterns=("unable to open shared memory object",),
+            examples=(
+                (
+                    "RuntimeError: unable to open shared memory object </torch_811_3> "
+                    "in read-write mode"
+                ),
+            ),
         ),
     ),
     log_examples=(

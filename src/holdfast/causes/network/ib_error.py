@@ -67,6 +67,30 @@ IB_ERROR = Cause(
             ),
             weighed=True,
         ),
+        LogSignal(
+            name="ofi-completion",
+            tier=Tier.NETWORK,
+            confidence=0.85,
+            sentence="an operation of the EFA or another libfabric provider failed",
+            patterns=(
+                (
+                    "NET/OFI .{0,80}completed with error|process_err_completion|EFA_IO_"
+                    r"COMP_STATUS|prov_errno: \d+"
+                ),
+                "EI0013|Error ROCE CQE|error cqe status",
+            ),
+            examples=(
+                (
+                    "ip-10:7:9 [0] process_err_completion:1723 NCCL WARN NET/OFI "
+                    "Operation with NULL context completed with error"
+                ),
+                (
+                    "Execution Error ROCE CQE(EI0013): An error CQE occurred during "
+                    "operator execution."
+                ),
+            ),
+            weighed=True,
+        ),
     ),
     alternatives=("network-fabric-fault", "comm-config-bad"),
     treatment=Treatment.SUSPECT,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
 from holdfast.core.findings import Cause
+from holdfast.core.log_signals import LogSignal, Tier
 
 LAUNCH_ARGUMENTS_DIFFER = Cause(
     code="NET012",
@@ -23,6 +24,32 @@ LAUNCH_ARGUMENTS_DIFFER = Cause(
     "/none/torchelastic/role_info/1`; or the results of a smaller job than intended.",
     known_misses="Of the script, only the world size is compared, under `holdfast run`. A smaller "
     "one is not reported: some scripts form several jobs on purpose.",
+    signals=(
+        LogSignal(
+            name="rank-arguments",
+            tier=Tier.NAMED,
+            confidence=0.75,
+            sentence="the rank does not fit the number of ranks of the launch",
+            patterns=(
+                (
+                    r"Invalid rank requested ?: ?\d+/\d+|[Ii]nvalid rank \d+, rank "
+                    "should be in the interval"
+                ),
+                (
+                    "EI0004: |ranktable .{0,60}invalid|Mismatch world_size|duplicate "
+                    "(?:rank|node_rank)"
+                ),
+            ),
+            examples=(
+                "n1:5:9 [0] NCCL WARN Invalid rank requested : 4/4",
+                "ValueError: Invalid rank 4, rank should be in the interval [0, 3]",
+                (
+                    "EI0004: [PID: 811] 2026-02-03-04:05:06.1 The ranktable or rank is "
+                    "invalid. Reason: rank_id 9 is out of range"
+                ),
+            ),
+        ),
+    ),
     remedies=(
         disruptive(
             "Let one launcher start all hosts, so that the numbers are defined in one place.",

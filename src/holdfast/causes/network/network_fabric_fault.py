@@ -44,41 +44,6 @@ NETWORK_FABRIC_FAULT = Cause(
             examples=("n1:5:9 [0] NCCL WARN NET/IB : mlx5_0:1 Got async event : port error",),
             weighed=True,
         ),
-        LogSignal(
-            name="no-route",
-            tier=Tier.NETWORK,
-            confidence=0.6,
-            sentence="a host has no route to another one",
-            patterns=(
-                (
-                    "No route to host|Network is unreachable|Host is unreachable|EHOSTUNREACH"
-                    "|ENETUNREACH"
-                ),
-            ),
-            examples=(
-                (
-                    "n1:5:9 [0] NCCL WARN socketStartConnect: Connect to 10.0.0.2<4711> failed "
-                    ": No route to host"
-                ),
-            ),
-            weighed=True,
-        ),
-        LogSignal(
-            name="connect-refused",
-            tier=Tier.NETWORK,
-            confidence=0.45,
-            sentence="a peer refused the connection",
-            patterns=(
-                r"[Cc]onnect to (?P<peer>\S+) failed ?: ?Connection refused|Connection refused",
-            ),
-            examples=(
-                (
-                    "n1:5:9 [0] NCCL WARN socketStartConnect: Connect to 10.0.0.2<4711> failed "
-                    ": Connection refused"
-                ),
-            ),
-            weighed=True,
-        ),
     ),
     alternatives=("firewall-blocked-ports", "peer-lost"),
     may_be_consequence=True,

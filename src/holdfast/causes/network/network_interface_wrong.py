@@ -106,8 +106,22 @@ NETWORK_INTERFACE_WRONG = Cause(
             ),
             weighed=True,
         ),
+        LogSignal(
+            name="no-network",
+            tier=Tier.NETWORK,
+            confidence=0.6,
+            sentence="the chosen interface has no route to the peer",
+            patterns=("Network is unreachable|ENETUNREACH",),
+            examples=(
+                (
+                    "n1:5:9 [0] NCCL WARN socketStartConnect: Connect to "
+                    "10.9.0.2<4711> failed : Network is unreachable"
+                ),
+            ),
+            weighed=True,
+        ),
     ),
-    alternatives=("network-fabric-fault", "ib-error"),
+    alternatives=("firewall-blocked-ports", "ib-error"),
     remedies=(
         disruptive(
             "Set the interface of the training network, on every host.",

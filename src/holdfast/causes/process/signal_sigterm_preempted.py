@@ -49,7 +49,12 @@ SIGNAL_SIGTERM_PREEMPTED = Cause(
             tier=Tier.OUTSIDE,
             confidence=0.9,
             sentence="the job reached its time limit",
-            patterns=("DUE TO TIME LIMIT|time limit (?:reached|exceeded)|DeadlineExceeded",),
+            patterns=(
+                (
+                    "DUE TO TIME LIMIT|time limit (?:reached|exceeded)|DeadlineExceeded"
+                    "|JobState=TIMEOUT|Reason=TimeLimit"
+                ),
+            ),
             examples=(
                 (
                     "slurmstepd: error: *** JOB 811 ON n1 CANCELLED AT 2026-02-03T04:05:06 DUE "
@@ -72,7 +77,10 @@ SIGNAL_SIGTERM_PREEMPTED = Cause(
                 r"[Ss]pot (?:instance )?(?:interruption|termination)|\bEvicted\b|scancel",
                 r"preempted_ranks=\[(?P<rank>\d+)",
                 "PreemptionWatcher: drain detected",
-                "TERMINATING|maintenance event",
+                (
+                    "TERMINATING|maintenance event|imminent node "
+                    "shutdown|TaintManagerEviction|JobState=PREEMPTED"
+                ),
             ),
             examples=(
                 (

@@ -69,6 +69,21 @@ COLLECTIVE_MISMATCH = Cause(
                 "n1:5:9 [0] NCCL WARN Message truncated : received 4096 bytes instead of 2048",
             ),
         ),
+        LogSignal(
+            name="hccl-inconsistent",
+            tier=Tier.NAMED,
+            confidence=0.85,
+            sentence="ranks gave a collective different arguments",
+            patterns=(
+                ("EI0005: |EI0014: |arguments for collective communication are inconsistent"),
+            ),
+            examples=(
+                (
+                    "EI0005: [PID: 811] The arguments for collective communication are "
+                    "inconsistent between ranks: tag allreduce, parameter count"
+                ),
+            ),
+        ),
     ),
     alternatives=("rank-missing-collective", "segfault-in-worker"),
     treatment=Treatment.CODE,
