@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -21,6 +22,12 @@ CHECKPOINT_FOLDER_UNUSABLE = Cause(
     "rank; a timeout on the others; or a checkpoint that disappeared with its container.",
     known_misses="Free bytes do not show quotas of a user or project. The job may run as another "
     "user than the check.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.HOST,
+        EvidenceSource.CHECKPOINT,
+    ),
     signals=(
         LogSignal(
             name="folder-unwritable",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -20,6 +21,10 @@ CHECKPOINT_OF_ANOTHER_MODEL = Cause(
     shows_after="`CheckpointMismatch` with the names; torch's `Missing key(s) in state_dict` or "
     "`size mismatch`.",
     known_misses="Two models with the same names and shapes cannot be distinguished.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+    ),
     signals=(
         LogSignal(
             name="state-mismatch",

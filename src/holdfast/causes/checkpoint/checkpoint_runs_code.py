@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -17,10 +18,16 @@ CHECKPOINT_RUNS_CODE = Cause(
     shows_before="`torch.load(..., weights_only=False)`; or no such argument with torch older "
     "than 2.6, where it was the default.",
     shows_during="Nothing: the weights are right as well.",
-    shows_after="Nothing in the job's own output. Processes, connections and files that the "
-    "script did not create.",
+    shows_after="`Weights only load failed` if torch refused to execute the code, otherwise "
+    "nothing in the job's own output. Processes, connections and files that the script did not "
+    "create.",
     known_misses="A file that only the job itself can write is no danger, which the source does "
     "not show. Loads inside a library are not checked.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.SOURCE,
+        EvidenceSource.CHECKPOINT,
+    ),
     signals=(
         LogSignal(
             name="weights-only",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import RESTART, automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -20,11 +21,16 @@ FILE_IO_BLOCKED = Cause(
     shows_during="State S, no CPU time, no bytes moved; /proc/<pid>/syscall shows read, write, "
     "flock or similar, and its first argument is the descriptor whose path /proc/<pid>/fd shows. "
     "The stack ends at the line that accesses the file.",
-    shows_after="Only timeouts on the other ranks. If the storage recovers, the rank continues "
-    "normally.",
+    shows_after="In the kernel log `nfs: server … not responding`; otherwise only timeouts on "
+    "the other ranks. If the storage recovers, the rank continues normally.",
     known_misses="While bytes move, the rank is slow and not blocked. Memory-mapped files block "
     "in page faults, without a system call: only the stack shows them. In state D it is "
     "rank-uninterruptible-io; slow checkpoints are checkpoint-io-slow-timeout.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.STACKS,
+    ),
     signals=(
         LogSignal(
             name="storage-lost",

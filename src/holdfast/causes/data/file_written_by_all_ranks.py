@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -17,10 +18,16 @@ FILE_WRITTEN_BY_ALL_RANKS = Cause(
     "that does not contain the rank; or under a test of the rank within the node, with a file "
     "system that all nodes share.",
     shows_during="Nothing, or a burst of simultaneous writes on a slow file system.",
-    shows_after="The file sometimes cannot be loaded: `storage has wrong size`, `invalid header "
-    "or archive is corrupted`, truncated JSON. With one process the same program works.",
+    shows_after="An error of one rank: a file to rename that does not exist, or a folder that "
+    "exists already, also in caches of compiled kernels. The file sometimes cannot be loaded: "
+    "`storage has wrong size`, `invalid header or archive is corrupted`, truncated JSON. With "
+    "one process the same program works.",
     known_misses="Files on node-local disks are not shared, and small identical files nearly "
     "always come out intact.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.SOURCE,
+    ),
     signals=(
         LogSignal(
             name="kernel-cache",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -25,6 +26,10 @@ MODEL_DOWNLOAD_RACE = Cause(
     known_misses="A running download is a phase with a separate budget and is not reported as a "
     "hang before the budget is exceeded. A log shows only the corrupt file, not the rank that "
     "wrote it.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.SOURCE,
+    ),
     signals=(
         LogSignal(
             name="download",

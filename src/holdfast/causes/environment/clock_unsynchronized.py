@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -21,6 +22,10 @@ CLOCK_UNSYNCHRONIZED = Cause(
     known_misses="chrony without `rtcsync` synchronizes the clock without informing the kernel; "
     "the clock of a virtual machine may be set by its host. The offset between hosts is known "
     "only after comparing them.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="clock-wrong",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -25,6 +26,7 @@ NCCL_PLUGIN_MISSING = Cause(
     known_misses="`No plugin found (libnccl-net.so), using internal implementation` is normal "
     "where no plugin is needed; only the bandwidth, or NCCL_NET, shows that one was needed. "
     "Without NCCL_DEBUG=INFO nothing is printed.",
+    evidence_sources=(EvidenceSource.LOG,),
     signals=(
         LogSignal(
             name="nccl-plugin",

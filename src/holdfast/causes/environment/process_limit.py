@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -23,6 +24,10 @@ PROCESS_LIMIT = Cause(
     "that reached the limit.",
     known_misses="The number of threads that a job will have is an estimate. RLIMIT_NPROC does "
     "not apply to root, and limits of another user namespace are not visible.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="process-limit",

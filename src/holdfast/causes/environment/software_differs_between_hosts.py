@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -24,6 +25,10 @@ SOFTWARE_DIFFERS_BETWEEN_HOSTS = Cause(
     known_misses="Packages with the same version number and different contents (local builds, "
     "patched files) look identical. Of the libraries outside Python (CUDA, OFED, libfabric) only "
     "the driver is compared.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="versions-differ",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -24,6 +25,10 @@ CUDA_DRIVER_MISMATCH = Cause(
     "False and the program continues on the CPU.",
     known_misses="A job that falls back to the CPU only becomes slow. Error 802 right after boot "
     "disappears when the Fabric Manager has finished.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="driver-mismatch",

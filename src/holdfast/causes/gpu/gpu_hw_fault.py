@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import DRAIN, RESTART, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -27,6 +28,11 @@ GPU_HW_FAULT = Cause(
     known_misses="One failure alone looks like a kernel bug; a hardware fault stays with the "
     "host, not with the rank. CUDA errors are reported later than they occur, so the line in the "
     "traceback is rarely the right one.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.DUMP,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="nvlink-error",

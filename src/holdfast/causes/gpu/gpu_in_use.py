@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -18,9 +19,14 @@ GPU_IN_USE = Cause(
     shows_during="Out of memory on one rank at a size that fits on the others, or one rank that "
     "is always last.",
     shows_after="`torch.OutOfMemoryError ... GPU 3 has a total capacity of ... of which ... is "
-    "free`, with a process in the message that is not yours.",
+    "free`, with a process in the message that is not yours; `Device acquire failed` (Gaudi), "
+    "`Failed to initialize the HCCP process` (Ascend).",
     known_misses="Inside a container only its own processes can be named. A GPU that is shared on "
     "purpose (MPS, a display) is reported too.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="device-taken",

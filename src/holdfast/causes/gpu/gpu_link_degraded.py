@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import DRAIN, automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -21,9 +22,15 @@ GPU_LINK_DEGRADED = Cause(
     shows_during="Every collective of the host is slow; `holdfast bench` is below its baseline on "
     "groups with this GPU. NCCL_DEBUG=INFO shows rings over SHM or PHB that are P2P on other "
     "hosts.",
-    shows_after="Nothing but the throughput.",
+    shows_after="In the kernel log a fatal SXid of an NVSwitch, or `PCIe Bus Error`; otherwise "
+    "nothing but the throughput.",
     known_misses="A slot with fewer lanes by design looks the same: on some boards, not on all, "
     "the maximum is then lower too. Virtual machines hide the bridges.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="switch-fault",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -24,6 +25,10 @@ IOMMU_ACS_P2P_HANG = Cause(
     "network error. A two-GPU copy test that returns wrong data confirms it.",
     known_misses="On a single host it looks like network-fabric-fault. That the job runs with "
     "NCCL_P2P_DISABLE=1 locates the fault; as a permanent setting it costs bandwidth.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="iommu-fault",

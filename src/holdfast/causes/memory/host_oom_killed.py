@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import RESTART, automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import AnchoredPattern, LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -26,6 +27,11 @@ HOST_OOM_KILLED = Cause(
     known_misses="The counters decide: -9 with an increased counter is this cause, without one it "
     "is rank-killed. A counter applies to the whole cgroup, so a loader worker killed at the same "
     "time can be mistaken for the rank. Kernel logs are mostly not readable from a container.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="oom-killer",

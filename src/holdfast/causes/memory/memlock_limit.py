@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -19,6 +20,10 @@ MEMLOCK_LIMIT = Cause(
     shows_after="`Call to ibv_reg_mr failed with error Cannot allocate memory`, or the same for "
     "ibv_create_cq, and `unhandled system error`, on all ranks of the hosts with the low limit.",
     known_misses="A real memory shortage gives the same errno; `ulimit -l` inside the job decides.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="memlock",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -22,6 +23,10 @@ SHM_TOO_SMALL = Cause(
     known_misses="The worker's message can look like dataloader-worker-died; the bus error, or "
     "`No space left on device` with a /dev/shm path, decides. After the job the files are gone "
     "and it is empty again.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="shm-full",

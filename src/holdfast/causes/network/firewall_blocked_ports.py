@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -24,6 +25,10 @@ FIREWALL_BLOCKED_PORTS = Cause(
     "timeout. No message names the missing rank.",
     known_misses="From outside, a port that rejects looks like a host without a listener, and a "
     "firewall that drops packets looks like a host that is down.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="connect-timed-out",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 HOST_NEVER_ARRIVED = Cause(
@@ -20,6 +21,7 @@ HOST_NEVER_ARRIVED = Cause(
     "text. Neither names the missing node.",
     known_misses="For the waiting host, a node that was not started looks like one whose packets "
     "are all dropped; the output of the missing host decides.",
+    evidence_sources=(EvidenceSource.HOST,),
     remedies=(
         by_hand("Read the output of the missing host: run the same command there."),
         automatic(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import DRAIN, automatic, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -26,6 +27,10 @@ IB_ERROR = Cause(
     "report the remote error.",
     known_misses="`ibv_set_ece failed` and `Failed to open libibverbs` are harmless on many "
     "systems. One message does not show which of the two ports is bad.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="ib-completion",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import DRAIN, automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -25,6 +26,11 @@ IB_PORT_DEGRADED = Cause(
     known_misses="Counters count from the time the driver was loaded: an old fault that was "
     "repaired still shows. Ports of a management network are slower by design: name the others in "
     "NCCL_IB_HCA.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="adapter-port",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -20,10 +21,15 @@ LAUNCH_ARGUMENTS_DIFFER = Cause(
     "host, or a node rank is written in a file that all hosts share.",
     shows_during="All hosts wait, or the job runs with fewer ranks (torchrun's static rendezvous "
     "prints nothing).",
-    shows_after="`wait timeout … keys: /default_pg/0//cpu//0/2`, or `keys: "
-    "/none/torchelastic/role_info/1`; or the results of a smaller job than intended.",
+    shows_after="`Invalid rank requested`; `wait timeout … keys: /default_pg/0//cpu//0/2`, or "
+    "`keys: /none/torchelastic/role_info/1`; or the results of a smaller job than intended.",
     known_misses="Of the script, only the world size is compared, under `holdfast run`. A smaller "
     "one is not reported: some scripts form several jobs on purpose.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="rank-arguments",

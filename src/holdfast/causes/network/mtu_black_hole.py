@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -22,6 +23,10 @@ MTU_BLACK_HOLE = Cause(
     "`socket progress` error; or the collective's own timeout, on all ranks.",
     known_misses="A link that is only slow still advances, which distinguishes it. With "
     "net.ipv4.tcp_mtu_probing=1 the kernel finds a smaller size by itself after some seconds.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="message-too-long",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import DRAIN, RESTART, automatic
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -28,6 +29,12 @@ NETWORK_FABRIC_FAULT = Cause(
     known_misses="A rank whose GPU kernel is stuck looks the same from the host. So do concurrent "
     "NCCL communicators that starve each other although all ranks call them in the same order. "
     "Confidence is therefore low, and the faulty link cannot be identified from inside the job.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.STACKS,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="ib-event",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -28,6 +29,11 @@ NETWORK_INTERFACE_WRONG = Cause(
     known_misses="If the wrong interface routes but is slow (1 Gbit/s instead of 200), nothing "
     "fails; only throughput shows it. A firewall on the right interface causes the same refused "
     "or timed-out connections.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+        EvidenceSource.ENVIRONMENT,
+    ),
     signals=(
         LogSignal(
             name="no-interface",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import DRAIN, RESTART, automatic
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -23,6 +24,12 @@ PEER_LOST = Cause(
     known_misses="Once the exit status of the lost rank is known, its own cause is named instead "
     "(rank-killed, host-oom-killed, segfault-in-worker, ...), and the survivors' messages become "
     "consequences. From one side a broken network looks like a dead host.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.DUMP,
+        EvidenceSource.STACKS,
+    ),
     signals=(
         LogSignal(
             name="store-lost",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import RESTART, automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -23,6 +24,11 @@ RANK_STOPPED = Cause(
     known_misses="Not every kernel shows a frozen cgroup in the state letter. py-spy itself can "
     "leave a process stopped; holdfast sends SIGCONT after each sample. A paused virtual machine "
     "looks like a lost host.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.STACKS,
+    ),
     signals=(
         LogSignal(
             name="stopped",

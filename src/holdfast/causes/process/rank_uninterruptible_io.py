@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import DRAIN, automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -25,6 +26,11 @@ RANK_UNINTERRUPTIBLE_IO = Cause(
     known_misses="A short state D is normal in every read; the rank is named only if both samples "
     "show it. A sandbox or container runtime may show S instead, and then file-io-blocked or "
     "rank-missing-collective is named.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.STACKS,
+    ),
     signals=(
         LogSignal(
             name="task-blocked",

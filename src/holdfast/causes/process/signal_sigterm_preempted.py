@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -22,6 +23,10 @@ SIGNAL_SIGTERM_PREEMPTED = Cause(
     known_misses="The launcher itself sends SIGTERM to the survivors of any other failure: it is "
     "the cause only if no rank failed before. A rank that catches SIGTERM and exits with 0 looks "
     "like rank-exits-early.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+    ),
     signals=(
         LogSignal(
             name="slurm-cancelled",

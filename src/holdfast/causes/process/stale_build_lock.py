@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import WATCH, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -19,9 +20,14 @@ STALE_BUILD_LOCK = Cause(
     "TORCH_EXTENSIONS_DIR), older than the job.",
     shows_during="Every rank that loads the extension is in FileBaton.wait "
     "(torch/utils/file_baton.py), uses no CPU, and no process compiles.",
-    shows_after="The other ranks, if any, time out in their next collective.",
+    shows_after="`wait` in file_baton.py, in a stack dump or in the traceback of an interrupted "
+    "rank. The other ranks, if any, time out in their next collective.",
     known_misses="Another job that shares the folder, on this host or over a network file system, "
     "may be building right now; only the ranks of this job are checked.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+    ),
     signals=(
         LogSignal(
             name="build-lock",

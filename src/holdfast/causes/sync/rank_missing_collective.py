@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import RESTART, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -30,6 +31,13 @@ RANK_MISSING_COLLECTIVE = Cause(
     "too, the rank is named without a line. A slow rank that returns later than the stall limit "
     "is suspected, unless its stack, its CPU time or a phase explains the delay; one that returns "
     "later than --act-after (60 s) is restarted.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.DUMP,
+        EvidenceSource.STACKS,
+        EvidenceSource.SOURCE,
+    ),
     signals=(
         LogSignal(
             name="barrier-missing",
