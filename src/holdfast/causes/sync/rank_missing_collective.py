@@ -106,6 +106,20 @@ RANK_MISSING_COLLECTIVE = Cause(
                 ),
             ),
         ),
+        LogSignal(
+            name="ranks-ready",
+            tier=Tier.WAITING,
+            confidence=0.7,
+            sentence="it did not submit what the other ranks wait for",
+            patterns=(r"\[ready ranks: (?P<ready>\d[\d, ]*)\]",),
+            examples=(
+                (
+                    "WARNING: One or more tensors were submitted by subset of ranks. "
+                    "Stalled ops: HorovodBroadcast_w_0 [ready ranks: 3, 1, 0]"
+                ),
+            ),
+            weighed=True,
+        ),
     ),
     log_examples=(
         (
