@@ -131,3 +131,17 @@ def test_the_local_rank_of_a_command_is_the_rank_on_one_node() -> None:
     root = root_of(job__log=died)
     assert root is not None
     assert (root.cause, root.subject.rank) == ("segfault-in-worker", 7)
+
+
+def test_ranks_that_wait_in_the_store_are_not_the_missing_one() -> None:
+    log = "".join(
+        f"[rank{rank}]: RuntimeError: Timed out initializing process group in store based barrier "
+        f"on rank: {rank}, for key: store_based_barrier_key:1 (world_size=4, worker_count=3)\n"
+        for rank in (0, 1, 3)
+    )
+    root = root_of(job__log=log)
+    assert root is not None
+    assert (root.cause, root.subject.rank) == ("master-unreachable", 2)
+    root = root_of(rank_1__log=log.splitlines()[1])
+    assert root is not None
+    assert root.subject.rank is None

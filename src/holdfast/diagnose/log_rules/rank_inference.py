@@ -17,6 +17,8 @@ SURVIVOR_SIGNALS = frozenset(
 )
 #: Logged by a rank that was inside the collective.
 WAITER_SIGNALS = ("peer-closed", "gloo-timeout", "watchdog-timeout", "store-lost")
+#: Reports of a rank that waited for others in the store: its own rank is not the missing one.
+STORE_WAITS = frozenset({"rendezvous-timeout", "store-key-timeout"})
 #: A rank in a message: ``rank=3``, ``global_rank: 3``, ``"rank": 3``, ``RankID:3``, ``(rank 3)``,
 #: ``on rank 3``. The number of an array's dimensions is written ``of rank 3`` or ``rank 3 tensor``.
 _RANK_IN_MESSAGE = re.compile(
@@ -87,6 +89,8 @@ def find_rank(index: LogIndex, signals: Sequence[LoggedSignal]) -> int | None:
     """
     if signals[0].name in SURVIVOR_SIGNALS:
         return _find_lost_peer(index) if signals[0].name in WAITER_SIGNALS else None
+    if signals[0].name in STORE_WAITS:
+        return find_absent_rank(index, {rank_of_line(one.line) for one in signals})
     named = next((rank for one in signals if (rank := _named_rank(one)) is not None), None)
     if named is not None:
         return named
