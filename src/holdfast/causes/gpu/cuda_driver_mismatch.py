@@ -55,9 +55,10 @@ CUDA_DRIVER_MISMATCH = Cause(
                     r"nvidia-(?:persistenced|fabricmanager)(?:\.service)?.{0,60}(?:[Ff]ailed"
                     "|not running)"
                 ),
+                r"ibv_reg_mr\w* failed.{0,40}Bad address|nvidia[_-]peermem.{0,60}(?:not |[Ff]ail)",
                 (
-                    "hipErrorNoBinaryForGpu|HIP error: invalid device "
-                    "function|CUDA_ERROR_UNSUPPORTED_PTX_VERSION"
+                    "hipErrorNoBinaryForGpu|HIP error: invalid device function"
+                    "|CUDA_ERROR_UNSUPPORTED_PTX_VERSION"
                 ),
                 "forward compatibility was attempted",
                 "no kernel image is available|unsupported toolchain|driver/runtime version",
@@ -92,6 +93,7 @@ CUDA_DRIVER_MISMATCH = Cause(
                 ),
                 "systemd[1]: nvidia-fabricmanager.service: Failed with result 'exit-code'.",
                 "[rank0]: RuntimeError: HIP error: invalid device function",
+                "n1:5:9 [0] NCCL WARN Call to ibv_reg_mr_iova2 failed with error Bad address",
             ),
         ),
         LogSignal(

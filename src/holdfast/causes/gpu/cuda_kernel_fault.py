@@ -47,9 +47,13 @@ CUDA_KERNEL_FAULT = Cause(
             patterns=(
                 "an illegal memory access was encountered|misaligned address",
                 "Memory access fault by GPU node",
+                "HSA_STATUS_ERROR_MEMORY_(?:APERTURE_VIOLATION|FAULT)",
+                "(?:aicore|vector core) exception",
             ),
             examples=(
                 "[rank5]: RuntimeError: CUDA error: an illegal memory access was encountered",
+                "Callback: Queue error - HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION",
+                "[rank1]: RuntimeError: The device is abnormal: aicore exception",
             ),
             precedence=1,
         ),

@@ -32,8 +32,8 @@ MEMLOCK_LIMIT = Cause(
             sentence="memory could not be locked for RDMA",
             patterns=(
                 (
-                    r"RLIMIT_MEMLOCK is|ibv_reg_mr\w* failed|max locked "
-                    r"memory.{0,40}(?:exceeded|too)"
+                    r"RLIMIT_MEMLOCK is|ibv_reg_mr\w* failed(?:.{0,60}Cannot allocate|\W*$)"
+                    r"|max locked memory.{0,40}(?:exceeded|too)"
                 ),
                 "memlock.{0,40}(?:too (?:low|small)|exceeded|is not unlimited)",
                 r"ibv_create_(?:cq|qp)\w*(?:\([^)]{0,60}\))? failed.{0,40}Cannot allocate",

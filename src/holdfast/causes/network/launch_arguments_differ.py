@@ -45,6 +45,7 @@ LAUNCH_ARGUMENTS_DIFFER = Cause(
                     "EI0004: |ranktable .{0,60}invalid|Mismatch world_size|duplicate "
                     "(?:rank|node_rank)"
                 ),
+                "not enough slots available in the system",
             ),
             examples=(
                 "n1:5:9 [0] NCCL WARN Invalid rank requested : 4/4",

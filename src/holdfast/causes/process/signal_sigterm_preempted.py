@@ -57,7 +57,7 @@ SIGNAL_SIGTERM_PREEMPTED = Cause(
             patterns=(
                 (
                     "DUE TO TIME LIMIT|time limit (?:reached|exceeded)|DeadlineExceeded"
-                    "|JobState=TIMEOUT|Reason=TimeLimit"
+                    "|JobState=TIMEOUT|Reason=TimeLimit|TERM_RUNLIMIT|PBS: job killed: walltime"
                 ),
             ),
             examples=(
