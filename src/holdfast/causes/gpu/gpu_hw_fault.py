@@ -53,7 +53,8 @@ GPU_HW_FAULT = Cause(
             confidence=0.8,
             sentence="the driver reset a GPU",
             patterns=(
-                "HW Exception by GPU node|amdgpu: GPU reset|GPU reset begin|HSA_STATUS_ERROR_EXCEPTION",
+                "HW Exception by GPU node|amdgpu: GPU reset|GPU reset begin",
+                "HSA_STATUS_ERROR_EXCEPTION",
             ),
             examples=("HW Exception by GPU node-2 (Agent handle: 0x55d1c0) reason :GPU Hang",),
         ),
