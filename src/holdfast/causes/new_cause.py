@@ -41,6 +41,7 @@ _TEMPLATE = '''"""{code} {name}."""
 from __future__ import annotations
 
 from holdfast.causes.remedies import disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -53,6 +54,7 @@ from holdfast.core.log_signals import LogSignal, Tier
     shows_during="PLACEHOLDER: what shows it while the job hangs or fails, or: Nothing.",
     shows_after="PLACEHOLDER: what the logs contain afterwards, or: Nothing.",
     known_misses="PLACEHOLDER: when it is not found, or is mistaken for another cause.",
+    evidence_sources=(EvidenceSource.LOG,),
     signals=(
         LogSignal(
             name="{name}",

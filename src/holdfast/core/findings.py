@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.log_signals import LogSignal
 from holdfast.core.treatments import Treatment
 
@@ -88,6 +89,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     (``rank-missing-collective``). ``holdfast explain``, the documentation and the reports show
     the texts under fixed headings. Rules and the recovery policy read the other fields:
 
+    - ``evidence_sources``: the kinds of evidence that can show it.
     - ``signals``: the log lines that point to this cause.
     - ``log_examples``: logs whose verdict names this cause for other reasons than its signals.
     - ``alternatives``: names of causes that the same log lines may stand for, the likelier first.
@@ -113,6 +115,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     known_misses: str
     remedies: tuple[Remedy, ...]
     sources: tuple[str, ...] = ()
+    evidence_sources: tuple[EvidenceSource, ...] = ()
     signals: tuple[LogSignal, ...] = ()
     log_examples: tuple[str, ...] = ()
     alternatives: tuple[str, ...] = ()

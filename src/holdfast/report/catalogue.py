@@ -79,6 +79,8 @@ def _sections(cause: Cause) -> Iterable[ReportSection]:
     yield ReportSection("in short", (ReportRow(cause.summary, style="strong"),))
     for field, label in zip(HEADINGS, _LABELS, strict=True):
         yield ReportSection(label, (ReportRow(getattr(cause, field)),))
+    if cause.evidence_sources:
+        yield ReportSection("shown by", (ReportRow(", ".join(cause.evidence_sources)),))
     if lines := _example_lines(cause):
         yield ReportSection("log lines", tuple(ReportRow(line, style="plain") for line in lines))
     yield ReportSection(
@@ -144,6 +146,7 @@ def _page(cause: Cause, about: str, names: frozenset[str], note: str) -> str:
         f"# {cause.code}: {_prose(cause.summary.rstrip('.'), frozenset())}\n",
         note,
         f"`{cause.name}` · [{about}](index.md)\n",
+        f"Shown by: {', '.join(cause.evidence_sources)}.\n",
     ]
     for field, heading in HEADINGS.items():
         parts += [f"## {heading}\n", _prose(getattr(cause, field), others) + "\n"]

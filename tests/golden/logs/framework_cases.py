@@ -53,7 +53,12 @@ OF_FRAMEWORKS: dict[str, Expected] = {
     "accelerate_loader": Expected(
         "dataloader-worker-died", rank=1, arguments=("loader",), **_ACCELERATE
     ),
-    "accelerate_state": Expected("python-exception-all-ranks", arguments=("state",), **_ACCELERATE),
+    "accelerate_state": Expected(
+        "python-exception-all-ranks",
+        ("checkpoint-of-another-model",),
+        arguments=("state",),
+        **_ACCELERATE,
+    ),
     "trainer_healthy": Expected(HEALTHY, arguments=("healthy",), **_TRAINER),
     "trainer_raises": Expected(
         "python-exception-on-one-rank", rank=1, arguments=("raises",), **_TRAINER
@@ -106,7 +111,12 @@ OF_FRAMEWORKS: dict[str, Expected] = {
     "lightning_killed": Expected(
         "peer-lost", ("rank-killed", "host-oom-killed"), rank=1, arguments=("killed",), **_LIGHTNING
     ),
-    "lightning_state": Expected("python-exception-all-ranks", arguments=("state",), **_LIGHTNING),
+    "lightning_state": Expected(
+        "python-exception-all-ranks",
+        ("checkpoint-of-another-model",),
+        arguments=("state",),
+        **_LIGHTNING,
+    ),
     "lightning_config": Expected("python-exception-all-ranks", arguments=("config",), **_LIGHTNING),
     "lightning_interrupted": Expected(
         "signal-sigterm-preempted",

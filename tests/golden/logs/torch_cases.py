@@ -137,7 +137,7 @@ OF_TORCH: dict[str, Expected] = {
     "data_on_one_node": Expected(
         "python-exception-on-one-rank", rank=1, processes=1, launcher="nodes", options=()
     ),
-    "resumes": Expected("python-exception-all-ranks"),
+    "resumes": Expected("python-exception-all-ranks", ("checkpoint-of-another-model",)),
     "interrupted": Expected(
         "signal-sigterm-preempted", program="steps", signal_after_s=9.0, signal=signal.SIGINT
     ),

@@ -119,6 +119,8 @@ def problems_of(cause: Cause) -> list[str]:
         problems.append(f"{cause.name!r} is not written like-this")
     if NAMES_OF_FIXES.search(cause.name):
         problems.append(f"{cause.name!r} names a fix")
+    if not cause.evidence_sources:
+        problems.append("no evidence source shows it")
     if not cause.remedies:
         problems.append("no remedy")
     for remedy in cause.remedies:
@@ -152,6 +154,7 @@ def test_the_name_of_a_fix_is_refused(name):
     "change",
     [
         {"remedies": ()},
+        {"evidence_sources": ()},
         {"remedies": (Remedy(text="Do it", command="make"),)},
         {"remedies": (Remedy(text="Do it.", command=""),)},
         {"code": "SYNC2"},

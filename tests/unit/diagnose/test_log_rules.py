@@ -448,10 +448,10 @@ def test_the_first_of_several_ranks_is_named() -> None:
     assert untimed.subject.rank == 4
 
 
-def test_the_full_gpu_determines_the_rank_if_no_line_does() -> None:
+def test_the_index_of_the_full_gpu_is_not_the_rank() -> None:
     assert root_of(f"RuntimeError: {OUT} GPU 3 has a total capacity of 40.00 GiB\n") == (
         "gpu-oom-all-ranks",
-        3,
+        0,
     )
     assert root_of(f"[rank1]: RuntimeError: {OUT} (GPU 3; 40.00 GiB total capacity)\n") == (
         "gpu-oom-all-ranks",
@@ -491,9 +491,12 @@ def test_work_of_different_groups_is_not_compared() -> None:
     assert "did not make the same calls" not in root.message
 
 
-def test_a_single_reporting_rank_waited_for_the_lowest_other_rank() -> None:
+def test_a_rank_that_waited_alone_names_another_only_in_the_output_of_a_launcher() -> None:
     assert root_of(watchdog(0, 530) + LAUNCHER_ENDS) == ("rank-missing-collective", 1)
-    assert root_of(watchdog(1, 530)) == ("rank-missing-collective", 0)
+    assert root_of(watchdog(1, 530)) == ("rank-missing-collective", None)
+    own = verdict(watchdog(1, 530) + LAUNCHER_ENDS, names=("rank_1.log",)).root
+    assert own is not None
+    assert own.subject.rank is None
 
 
 @pytest.mark.parametrize(
@@ -511,7 +514,7 @@ def test_acronyms_keep_their_capitals_within_a_sentence(summary: str, expected: 
 
 def test_a_timeout_in_a_wrapped_line() -> None:
     lines = [watchdog(rank, 40).replace("timeout: ", "timeout:\n") for rank in (0, 1, 3)]
-    assert root_of(lines[1]) == ("rank-missing-collective", 0)
+    assert root_of(lines[1]) == ("watchdog-timeout-straggler", None)
     assert root_of("".join(lines)) == ("rank-missing-collective", 2)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import BEFORE, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 CHECKPOINT_COPIES_DIFFER = Cause(
@@ -18,6 +19,7 @@ CHECKPOINT_COPIES_DIFFER = Cause(
     "weights are no longer equal; 16-bit weights do not match the optimizer's fp32 weights.",
     known_misses="Tied weights are known only if the format records them. A checkpoint that "
     "stores everything once cannot show it.",
+    evidence_sources=(EvidenceSource.CHECKPOINT,),
     remedies=(
         BEFORE,
         by_hand(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -23,6 +24,12 @@ CHECKPOINT_CORRUPT = Cause(
     "read the damaged shard; or a loss after resuming that differs from the one before.",
     known_misses="Without checksums from saving time, damaged numbers cannot be distinguished "
     "from trained ones.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.SOURCE,
+        EvidenceSource.CHECKPOINT,
+    ),
     signals=(
         LogSignal(
             name="checkpoint-broken",
@@ -31,6 +38,10 @@ CHECKPOINT_CORRUPT = Cause(
             sentence="a checkpoint cannot be read",
             patterns=(
                 "PytorchStreamReader failed|failed finding central directory|UnpicklingError",
+                (
+                    "storage has wrong size|invalid header or archive is "
+                    "corrupted|unexpected EOF, expected"
+                ),
                 (
                     "MetadataIncompleteBuffer|SafetensorError|HeaderTooLarge"
                     "|InvalidHeaderDeserialization"

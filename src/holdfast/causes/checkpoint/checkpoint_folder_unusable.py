@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
+from holdfast.core.log_signals import LogSignal, Tier
 
 CHECKPOINT_FOLDER_UNUSABLE = Cause(
     code="CKPT004",
@@ -20,6 +22,70 @@ CHECKPOINT_FOLDER_UNUSABLE = Cause(
     "rank; a timeout on the others; or a checkpoint that disappeared with its container.",
     known_misses="Free bytes do not show quotas of a user or project. The job may run as another "
     "user than the check.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.HOST,
+        EvidenceSource.CHECKPOINT,
+    ),
+    signals=(
+        LogSignal(
+            name="folder-unwritable",
+            tier=Tier.DEVICE,
+            confidence=0.65,
+            sentence="the checkpoint folder cannot be written",
+            patterns=(
+                (
+                    "(?:PermissionError|Permission denied|Read-only file "
+                    "system).{0,200}(?:checkpoint|ckpt)"
+                ),
+                "Read-only file system: '",
+                r"Parent directory \S{0,200} does not exist",
+                (
+                    r"RuntimeError: File \S{0,300}(?:checkpoint|ckpt|\.pth?)\S{0,100} "
+                    "cannot be opened"
+                ),
+            ),
+            examples=(
+                (
+                    "[rank0]: PermissionError: [Errno 13] Permission denied: "
+                    "'/checkpoints/step_100/model.pt'"
+                ),
+                ("[rank1]: OSError: [Errno 30] Read-only file system: '/data/out/step_9'"),
+                (
+                    "[rank3]: RuntimeError: Parent directory "
+                    "/data/base_checkpoints/d20 does not exist."
+                ),
+                ("RuntimeError: File my_out/checkpoints/checkpoint_0.pt cannot be opened."),
+            ),
+            counter_examples=(
+                (
+                    "Could not cache non-existence of file. Will ignore error and "
+                    "continue. Error: [Errno 13] Permission denied: "
+                    "'/cache/hub/.no_exist/a.json'"
+                ),
+            ),
+        ),
+        LogSignal(
+            name="ephemeral-storage",
+            tier=Tier.OUTSIDE,
+            confidence=0.85,
+            sentence="the pod exceeded its local storage and was evicted",
+            patterns=(
+                ("low on resource: ephemeral-storage|ephemeral local storage usage exceeds"),
+            ),
+            examples=(
+                (
+                    "Warning  Evicted  pod/fit-3  The node was low on resource: "
+                    "ephemeral-storage. Container train was using 90Gi"
+                ),
+                (
+                    "Warning  Evicted  pod/fit-3  Pod ephemeral local storage usage "
+                    "exceeds the total limit of containers 50Gi."
+                ),
+            ),
+        ),
+    ),
     remedies=(
         by_hand("Use a folder on the shared storage that every host has mounted."),
         by_hand("Delete old checkpoints, or keep fewer."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import RESTART, by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
@@ -20,6 +21,7 @@ CHECKPOINT_HALF_WRITTEN = Cause(
     "slightly or badly wrong. No error.",
     known_misses="If all shards have the same size and their times were lost in a copy, only "
     "checksums or a manifest of the save can show it.",
+    evidence_sources=(EvidenceSource.CHECKPOINT,),
     treatment=Treatment.CHECKPOINT,
     remedies=(
         disruptive("Resume from the last checkpoint that was completed before the incident."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -24,6 +25,10 @@ CHECKPOINT_IO_SLOW_TIMEOUT = Cause(
     known_misses="A writer in another library's thread pool shows only a waiting main thread. A "
     "checkpoint that completes just before the timeout is not reported; the margin is not "
     "measured.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="checkpoint-slow",

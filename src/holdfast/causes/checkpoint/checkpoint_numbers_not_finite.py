@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import BEFORE, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 CHECKPOINT_NUMBERS_NOT_FINITE = Cause(
@@ -20,6 +21,7 @@ CHECKPOINT_NUMBERS_NOT_FINITE = Cause(
     "warning.",
     known_misses="Buffers that hold infinities on purpose (attention masks) are recognized by "
     "containing only infinities and zeros. A weight that is merely huge is not reported.",
+    evidence_sources=(EvidenceSource.CHECKPOINT,),
     remedies=(
         BEFORE,
         by_hand("Skip the step, and the save, while the loss or the gradient norm is not finite."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 CHECKPOINT_OF_NEWER_VERSION = Cause(
@@ -18,6 +19,10 @@ CHECKPOINT_OF_NEWER_VERSION = Cause(
     "checkpoint, or starts anew.",
     known_misses="The tensors themselves are in torch's format: a torch too old for them fails "
     "with its own message.",
+    evidence_sources=(
+        EvidenceSource.TRACE,
+        EvidenceSource.CHECKPOINT,
+    ),
     remedies=(
         by_hand(
             "Install the same holdfast on all hosts, at least as new as the one that saved.",

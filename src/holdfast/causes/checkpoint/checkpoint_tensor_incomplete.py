@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import BEFORE, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 CHECKPOINT_TENSOR_INCOMPLETE = Cause(
@@ -18,6 +19,7 @@ CHECKPOINT_TENSOR_INCOMPLETE = Cause(
     "run.",
     known_misses="Shards that add up by chance are not found. Shards of formats that mix boxes "
     "and flat ranges are not checked.",
+    evidence_sources=(EvidenceSource.CHECKPOINT,),
     remedies=(
         by_hand(
             "Find the missing shards, or the folder in which they were left, and copy the "

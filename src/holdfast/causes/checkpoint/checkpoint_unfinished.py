@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 CHECKPOINT_UNFINISHED = Cause(
@@ -18,6 +19,7 @@ CHECKPOINT_UNFINISHED = Cause(
     "being written.",
     shows_after="A `.staging-…` folder without a writer, or a `step-…` folder without a manifest.",
     known_misses="From outside, the staging folder of a job that still runs looks the same.",
+    evidence_sources=(EvidenceSource.CHECKPOINT,),
     remedies=(
         automatic(
             "Nothing: the next save of a job with this folder removes it, and loading ignores it."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import BEFORE, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 CHECKPOINT_WEIGHTS_ALL_ZERO = Cause(
@@ -19,6 +20,7 @@ CHECKPOINT_WEIGHTS_ALL_ZERO = Cause(
     "than before.",
     known_misses="Weights that start as zeros and were not trained yet (the second matrix of LoRA, "
     "an output projection) look the same; a weight that is all zeros is therefore only a warning.",
+    evidence_sources=(EvidenceSource.CHECKPOINT,),
     remedies=(
         BEFORE,
         by_hand(

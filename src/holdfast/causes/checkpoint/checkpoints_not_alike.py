@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 CHECKPOINTS_NOT_ALIKE = Cause(
@@ -17,6 +18,7 @@ CHECKPOINTS_NOT_ALIKE = Cause(
     shows_after="`holdfast ckpt diff` names what differs, by patterns of names, and by how much.",
     known_misses="A renamed tensor appears as one missing and one additional tensor, unless the "
     "names differ only by a wrapper's prefix.",
+    evidence_sources=(EvidenceSource.CHECKPOINT,),
     remedies=(
         by_hand("If one was converted from the other, convert it again, without `--no-verify`."),
         by_hand(

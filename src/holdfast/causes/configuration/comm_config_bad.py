@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -24,6 +25,7 @@ COMM_CONFIG_BAD = Cause(
     known_misses="The symptoms are those of network-fabric-fault: same collective, no rank "
     "missing. Only removing the setting distinguishes them. Disabling P2P or forcing tree `to be "
     "safe` is itself such a setting and costs bandwidth.",
+    evidence_sources=(EvidenceSource.LOG,),
     signals=(
         LogSignal(
             name="nccl-config",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -23,6 +24,7 @@ DDP_PARAM_READY_TWICE = Cause(
     "its name with TORCH_DISTRIBUTED_DEBUG=INFO.",
     known_misses="If only some ranks take the second branch, they raise and the others report "
     "lost peers; the message on the raising ranks is then the root.",
+    evidence_sources=(EvidenceSource.LOG,),
     signals=(
         LogSignal(
             name="ddp-twice",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 LOCAL_RANK_AS_GLOBAL = Cause(
@@ -19,6 +20,7 @@ LOCAL_RANK_AS_GLOBAL = Cause(
     shows_after="The job runs on one node and fails on two, at the first file that it creates.",
     known_misses="Work that is needed once per node (a local cache) correctly uses LOCAL_RANK; "
     "its names mostly say so.",
+    evidence_sources=(EvidenceSource.SOURCE,),
     remedies=(
         by_hand("Use the global rank: `dist.get_rank() == 0`, or `os.environ['RANK'] == '0'`."),
         by_hand("If once per node is intended, say so in the name: `is_local_main_process`."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -26,6 +27,7 @@ UNUSED_PARAMETERS_DDP = Cause(
     known_misses="With find_unused_parameters=True the error disappears, and a data-dependent "
     "branch may still give ranks different collectives. A static graph that changes causes nearly "
     "the same message.",
+    evidence_sources=(EvidenceSource.LOG,),
     signals=(
         LogSignal(
             name="ddp-unused",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 DATA_NOT_SHARED_OUT = Cause(
@@ -19,6 +20,7 @@ DATA_NOT_SHARED_OUT = Cause(
     "improve.",
     known_misses="Data that each rank draws at random need no sampler. Accelerate and Lightning "
     "shard the loaders passed to them.",
+    evidence_sources=(EvidenceSource.SOURCE,),
     remedies=(
         by_hand(
             "Shard the data: `DataLoader(dataset, sampler=DistributedSampler(dataset))`, "

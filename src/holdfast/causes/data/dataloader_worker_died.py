@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import RESTART, by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -28,6 +29,11 @@ DATALOADER_WORKER_DIED = Cause(
     known_misses="A slow worker looks like a deadlocked one until it delivers: it is not reported "
     "while its stack or CPU time changes. Loaders other than torch's are reported as "
     "rank-missing-collective at their line.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.STACKS,
+    ),
     signals=(
         LogSignal(
             name="loader-killed",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import RESTART, automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
+from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
 FILE_IO_BLOCKED = Cause(
@@ -19,11 +21,33 @@ FILE_IO_BLOCKED = Cause(
     shows_during="State S, no CPU time, no bytes moved; /proc/<pid>/syscall shows read, write, "
     "flock or similar, and its first argument is the descriptor whose path /proc/<pid>/fd shows. "
     "The stack ends at the line that accesses the file.",
-    shows_after="Only timeouts on the other ranks. If the storage recovers, the rank continues "
-    "normally.",
+    shows_after="In the kernel log `nfs: server … not responding`; otherwise only timeouts on "
+    "the other ranks. If the storage recovers, the rank continues normally.",
     known_misses="While bytes move, the rank is slow and not blocked. Memory-mapped files block "
     "in page faults, without a system call: only the stack shows them. In state D it is "
     "rank-uninterruptible-io; slow checkpoints are checkpoint-io-slow-timeout.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.STACKS,
+    ),
+    signals=(
+        LogSignal(
+            name="storage-lost",
+            tier=Tier.MACHINE,
+            confidence=0.8,
+            sentence="the server of a network file system does not answer",
+            patterns=(
+                (
+                    r"nfs: server \S{1,100} not responding|LustreError: "
+                    r".{0,120}(?:failed|evicted|timed out)|ceph: mds\d+ (?:hung|caps "
+                    "stale)"
+                ),
+            ),
+            examples=("[4711.5] nfs: server filer1 not responding, still trying",),
+            counter_examples=("[1.5] nfs: server filer1 OK",),
+        ),
+    ),
     may_recover=True,
     treatment=Treatment.SUSPECT,
     remedies=(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -25,6 +26,10 @@ MODEL_DOWNLOAD_RACE = Cause(
     known_misses="A running download is a phase with a separate budget and is not reported as a "
     "hang before the budget is exceeded. A log shows only the corrupt file, not the rank that "
     "wrote it.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.SOURCE,
+    ),
     signals=(
         LogSignal(
             name="download",
@@ -34,7 +39,7 @@ MODEL_DOWNLOAD_RACE = Cause(
             patterns=(
                 (
                     "LocalEntryNotFoundError|couldn't connect to .{0,60}(?:huggingface|hub)"
-                    "|HfHubHTTPError"
+                    "|HfHubHTTPError|429 Client Error|OfflineModeIsEnabled"
                 ),
                 r"Consistency check failed|host='[\w.-]{0,40}huggingface\.co'.{0,40}Max retries",
                 "NonMatching(?:Splits|Checksum)|IncompleteRead|BadZipFile",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 RANKS_DRAW_THE_SAME = Cause(
@@ -19,6 +20,7 @@ RANKS_DRAW_THE_SAME = Cause(
     "diversity, variance) that are worse than with one process.",
     known_misses="Weights must be drawn from the same seed unless they are broadcast: seed again, "
     "with the rank, after the model is created.",
+    evidence_sources=(EvidenceSource.SOURCE,),
     remedies=(
         by_hand("After the model is created: `torch.manual_seed(seed + dist.get_rank())`."),
         by_hand(

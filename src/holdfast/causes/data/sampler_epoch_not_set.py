@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 SAMPLER_EPOCH_NOT_SET = Cause(
@@ -19,6 +20,7 @@ SAMPLER_EPOCH_NOT_SET = Cause(
     shows_after="Validation is worse than with one process, without a visible reason.",
     known_misses="Accelerate, Lightning and Transformers call set_epoch themselves; loaders "
     "passed to them are not reported. Samplers of other libraries are not recognized.",
+    evidence_sources=(EvidenceSource.SOURCE,),
     remedies=(
         by_hand(
             "Before each epoch: `loader.sampler.set_epoch(epoch)`; holdfast.loop calls it "

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
+from holdfast.core.log_signals import LogSignal, Tier
 
 CLOCK_UNSYNCHRONIZED = Cause(
     code="ENV015",
@@ -20,6 +22,25 @@ CLOCK_UNSYNCHRONIZED = Cause(
     known_misses="chrony without `rtcsync` synchronizes the clock without informing the kernel; "
     "the clock of a virtual machine may be set by its host. The offset between hosts is known "
     "only after comparing them.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
+    signals=(
+        LogSignal(
+            name="clock-wrong",
+            tier=Tier.DEVICE,
+            confidence=0.6,
+            sentence="the clock of the host is wrong",
+            patterns=("certificate is not yet valid|RequestTimeTooSkewed",),
+            examples=(
+                (
+                    "requests.exceptions.SSLError: [SSL: CERTIFICATE_VERIFY_FAILED] "
+                    "certificate verify failed: certificate is not yet valid"
+                ),
+            ),
+        ),
+    ),
     remedies=(
         automatic(
             "Show which service synchronizes the clock, and how well.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 CODE_DIFFERS_BETWEEN_HOSTS = Cause(
@@ -20,6 +21,7 @@ CODE_DIFFERS_BETWEEN_HOSTS = Cause(
     "stacks whose line numbers do not match your code.",
     known_misses="Only the Python files of the folder in which check was started are compared, "
     "and its commit; data, configuration files and packages installed elsewhere are not.",
+    evidence_sources=(EvidenceSource.HOST,),
     remedies=(
         by_hand("Bring all hosts to one commit, or start from one shared folder."),
         automatic(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -24,6 +25,10 @@ FD_LIMIT = Cause(
     "timeout.",
     known_misses="The traceback shows what opened the last file, rarely what holds the other "
     "ones. The trace file records the exception, not the number of files.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="fd-limit",

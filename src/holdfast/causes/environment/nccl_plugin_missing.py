@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -25,6 +26,7 @@ NCCL_PLUGIN_MISSING = Cause(
     known_misses="`No plugin found (libnccl-net.so), using internal implementation` is normal "
     "where no plugin is needed; only the bandwidth, or NCCL_NET, shows that one was needed. "
     "Without NCCL_DEBUG=INFO nothing is printed.",
+    evidence_sources=(EvidenceSource.LOG,),
     signals=(
         LogSignal(
             name="nccl-plugin",
@@ -35,8 +37,8 @@ NCCL_PLUGIN_MISSING = Cause(
                 r"[Nn]etwork [\w -]{1,40} not found",
                 "Failed to (?:load|initialize|open) .{0,20}(?:plugin|libnccl-)",
                 (
-                    "NCCL WARN NET/(?:OFI|Plugin) .{0,80}(?:[Ff]ail|[Ee]rror|Unable|Couldn't"
-                    "|Could not)"
+                    "NCCL WARN NET/(?:OFI|Plugin) .{0,60}(?:[Ff]ailed to|[Uu]nable to|Couldn't"
+                    "|Could not|initialization failed)"
                 ),
                 r"libnccl-(?:net|tuner)\S{0,200}: (?:undefined symbol|version)",
                 "NET/OFI (?:OFI NCCL failure|Couldn't find any|No eligible providers)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 NCCL_TIMEOUT_IGNORED = Cause(
@@ -22,6 +23,10 @@ NCCL_TIMEOUT_IGNORED = Cause(
     "gloo's `Timed out waiting 1800000ms`: the defaults, not the variable's value.",
     known_misses="A framework may read the variable and pass it on; then it does have an effect. "
     "The timeout that the program passes to its groups is not recorded.",
+    evidence_sources=(
+        EvidenceSource.ENVIRONMENT,
+        EvidenceSource.SOURCE,
+    ),
     remedies=(
         by_hand(
             "Pass the timeout to the process group, and to every new_group(): "

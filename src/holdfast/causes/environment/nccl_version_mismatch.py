@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -27,6 +28,10 @@ NCCL_VERSION_MISMATCH = Cause(
     known_misses="Two builds with the same version number but different patches look identical. "
     "Without NCCL_DEBUG=VERSION the log of a job that hangs in setup looks like that of a broken "
     "network.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="nccl-version",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 PACKAGE_INSTALLED_TWICE = Cause(
@@ -20,6 +21,7 @@ PACKAGE_INSTALLED_TWICE = Cause(
     "different results on one host.",
     known_misses="Folders that a program adds to sys.path later are not seen, nor is a file "
     "beside the script that hides a package.",
+    evidence_sources=(EvidenceSource.HOST,),
     remedies=(
         automatic(
             "Show which version is imported.",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
+from holdfast.core.log_signals import LogSignal, Tier
 
 PROCESS_LIMIT = Cause(
     code="ENV014",
@@ -22,6 +24,48 @@ PROCESS_LIMIT = Cause(
     "that reached the limit.",
     known_misses="The number of threads that a job will have is an estimate. RLIMIT_NPROC does "
     "not apply to root, and limits of another user namespace are not visible.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
+    signals=(
+        LogSignal(
+            name="process-limit",
+            tier=Tier.NAMED,
+            confidence=0.9,
+            sentence="the process cannot start another process or thread",
+            patterns=(
+                "can't start new thread|libgomp: Thread creation failed",
+                (
+                    r"(?:pthread_create|v?fork|clone3?)\b.{0,60}Resource temporarily "
+                    "unavailable"
+                ),
+                (
+                    r"BlockingIOError: \[Errno 11\]|fork rejected by pids "
+                    "controller|blas_thread_init: RLIMIT_NPROC"
+                ),
+            ),
+            examples=(
+                "RuntimeError: can't start new thread",
+                (
+                    "OpenBLAS blas_thread_init: pthread_create failed for thread 34 of "
+                    "64: Resource temporarily unavailable\n"
+                    "Segmentation fault (core dumped)"
+                ),
+                "run.sh: fork: retry: Resource temporarily unavailable",
+                "BlockingIOError: [Errno 11] Resource temporarily unavailable",
+                "kernel: cgroup: fork rejected by pids controller in /kubepods/pod4",
+                (
+                    "g++: fatal error: cannot execute 'cc1plus': vfork: Resource "
+                    "temporarily unavailable\n"
+                    "ninja: build stopped: subcommand failed.\n"
+                    "RuntimeError: Error building extension 'kernels'"
+                ),
+            ),
+            counter_examples=("max user processes                  (-u) 4096",),
+            precedence=-2,
+        ),
+    ),
     remedies=(
         automatic(
             "Show the limit and the usage of the cgroup.",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
+from holdfast.core.log_signals import LogSignal, Tier
 
 SOFTWARE_DIFFERS_BETWEEN_HOSTS = Cause(
     code="ENV018",
@@ -23,6 +25,32 @@ SOFTWARE_DIFFERS_BETWEEN_HOSTS = Cause(
     known_misses="Packages with the same version number and different contents (local builds, "
     "patched files) look identical. Of the libraries outside Python (CUDA, OFED, libfabric) only "
     "the driver is compared.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
+    signals=(
+        LogSignal(
+            name="versions-differ",
+            tier=Tier.NAMED,
+            confidence=0.85,
+            sentence="hosts have different versions",
+            patterns=(
+                (
+                    "EI0008: |HCCL versions? .{0,60}inconsistent|[Pp]ython version "
+                    "mismatch: .{0,60}worker"
+                ),
+                "Version mismatch: The cluster was started with",
+            ),
+            examples=(
+                ("EI0008: [PID: 811] The HCCL versions are inconsistent: tag allreduce"),
+                (
+                    "RuntimeError: Version mismatch: The cluster was started with: "
+                    "Ray: 2.40.0 Python: 3.10.12"
+                ),
+            ),
+        ),
+    ),
     remedies=(
         by_hand("Start all hosts from one image, or one lock file."),
         automatic(

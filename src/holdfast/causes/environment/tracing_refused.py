@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 TRACING_REFUSED = Cause(
@@ -18,6 +19,7 @@ TRACING_REFUSED = Cause(
     shows_after="A verdict without the source line of a rank that hangs in native code.",
     known_misses="A system-call filter (seccomp) can deny it too and is not checked; `holdfast "
     "run` starts the ranks itself and lets its watcher trace them where Yama allows that.",
+    evidence_sources=(EvidenceSource.HOST,),
     remedies=(
         disruptive(
             "Start the container with the permission to trace.",

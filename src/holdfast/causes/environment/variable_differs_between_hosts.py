@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 VARIABLE_DIFFERS_BETWEEN_HOSTS = Cause(
@@ -19,6 +20,7 @@ VARIABLE_DIFFERS_BETWEEN_HOSTS = Cause(
     "variable.",
     known_misses="Values that must differ (ranks, visible devices, file names) are excluded by a "
     "list of names. Variables that the program sets itself are not visible.",
+    evidence_sources=(EvidenceSource.ENVIRONMENT,),
     remedies=(
         disruptive(
             "Set it in one place that all hosts read: the job script with srun, or .deepspeed_env."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 VARIABLE_HARMFUL = Cause(
@@ -19,6 +20,7 @@ VARIABLE_HARMFUL = Cause(
     shows_after="Nothing in the log, but the job was too slow, or a hang was never ended.",
     known_misses="Some hosts need one of them (peer-to-peer through a virtual machine's IOMMU "
     "hangs); then the setting is right and the finding can be ignored.",
+    evidence_sources=(EvidenceSource.ENVIRONMENT,),
     remedies=(disruptive("Remove it, and measure before and after.", "holdfast bench"),),
     sources=(
         "NVIDIA NCCL user guide: Environment Variables",

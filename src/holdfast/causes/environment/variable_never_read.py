@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 VARIABLE_NEVER_READ = Cause(
@@ -22,6 +23,10 @@ VARIABLE_NEVER_READ = Cause(
     "environment; it did not read one that is missing there.",
     known_misses="The program itself, or a plugin, may read any name. Such a variable is reported "
     "as a note, never as an error.",
+    evidence_sources=(
+        EvidenceSource.ENVIRONMENT,
+        EvidenceSource.SOURCE,
+    ),
     remedies=(
         disruptive(
             "Remove it, or set the intended variable: NCCL_IB_DISABLE=1, NCCL_BUFFSIZE, "

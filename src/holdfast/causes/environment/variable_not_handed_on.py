@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 VARIABLE_NOT_HANDED_ON = Cause(
@@ -18,6 +19,7 @@ VARIABLE_NOT_HANDED_ON = Cause(
     shows_after="Nothing. /proc/<pid>/environ of a rank does not contain the name.",
     known_misses="A name that was exported earlier, in a file that sources this one, is passed on "
     "without another export.",
+    evidence_sources=(EvidenceSource.ENVIRONMENT,),
     remedies=(disruptive("Export it.", "export NCCL_DEBUG"),),
     sources=("POSIX.1-2024: Shell Command Language, 2.5.3 Shell Variables, export",),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 VARIABLE_NOT_SENT = Cause(
@@ -24,6 +25,7 @@ VARIABLE_NOT_SENT = Cause(
     "read. Without --hostfile on the line the launcher uses /job/hostfile, and nothing is "
     "reported. With one host, with --no_ssh, or with --launcher slurm, mpich or impi the ranks "
     "have the whole environment, and nothing is reported.",
+    evidence_sources=(EvidenceSource.ENVIRONMENT,),
     remedies=(
         disruptive(
             "Write it into .deepspeed_env, in the folder where the launcher is started or in "

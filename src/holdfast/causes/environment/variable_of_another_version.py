@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 VARIABLE_OF_ANOTHER_VERSION = Cause(
@@ -22,6 +23,7 @@ VARIABLE_OF_ANOTHER_VERSION = Cause(
     known_misses="The version is that of the package installed with torch; an NCCL that "
     "LD_LIBRARY_PATH or LD_PRELOAD puts before it is another one (nccl-version-mismatch). "
     "Versions of libfabric, UCX and plugins are not checked.",
+    evidence_sources=(EvidenceSource.ENVIRONMENT,),
     remedies=(
         disruptive(
             "Remove it from the script, or use a release that reads it.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 VARIABLE_RENAMED = Cause(
@@ -24,6 +25,7 @@ VARIABLE_RENAMED = Cause(
     known_misses="A deprecated name that still works is reported as a note only. Old torch "
     "releases read only the old name, so the advice depends on the version that the job really "
     "runs.",
+    evidence_sources=(EvidenceSource.ENVIRONMENT,),
     remedies=(
         disruptive(
             "Set the new name; set both to the same value while torch older than 2.2 is in use.",

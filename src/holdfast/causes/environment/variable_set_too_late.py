@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 VARIABLE_SET_TOO_LATE = Cause(
@@ -19,6 +20,10 @@ VARIABLE_SET_TOO_LATE = Cause(
     shows_after="Nothing. With NCCL_DEBUG=INFO, NCCL prints what it read.",
     known_misses="The order is checked within one file, without the effects of imported modules; "
     "threads, callbacks and frameworks are not followed.",
+    evidence_sources=(
+        EvidenceSource.ENVIRONMENT,
+        EvidenceSource.SOURCE,
+    ),
     remedies=(
         disruptive(
             "Set it where the job is started, or at the top of the program, above `import torch`.",

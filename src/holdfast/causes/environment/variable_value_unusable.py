@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
@@ -25,6 +26,7 @@ VARIABLE_VALUE_UNUSABLE = Cause(
     "is the parsed value.",
     known_misses="Values that a script builds at run time are not checked. Ranges are those of "
     "the newest releases.",
+    evidence_sources=(EvidenceSource.ENVIRONMENT,),
     treatment=Treatment.CODE,
     remedies=(
         automatic("Show the form that the reader expects.", "holdfast explain NCCL_IB_DISABLE"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 VARIABLES_CONTRADICT = Cause(
@@ -19,6 +20,7 @@ VARIABLES_CONTRADICT = Cause(
     shows_after="`Error: network IB not found`, or a timeout without the requested dump.",
     known_misses="Variables that are combined only at run time, from a script and from the "
     "scheduler, are visible in the environment and not in files.",
+    evidence_sources=(EvidenceSource.ENVIRONMENT,),
     remedies=(
         disruptive("Decide which one you need, and remove the other.", "unset NCCL_IB_DISABLE"),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -24,6 +25,10 @@ CUDA_DRIVER_MISMATCH = Cause(
     "False and the program continues on the CPU.",
     known_misses="A job that falls back to the CPU only becomes slow. Error 802 right after boot "
     "disappears when the Fabric Manager has finished.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="driver-mismatch",
@@ -33,13 +38,34 @@ CUDA_DRIVER_MISMATCH = Cause(
             patterns=(
                 "driver version is insufficient|NVIDIA driver on your system is too old",
                 "unsupported display driver|CUDA driver initialization failed",
-                "system not yet initialized|Driver/library version mismatch",
+                (
+                    "system not yet initialized|[Dd]river/library version mismatch|Failed "
+                    "to initialize NVML"
+                ),
+                "couldn't communicate with the NVIDIA driver|Found no NVIDIA driver on your system",
+                (
+                    "CUDA_ERROR_(?:NOT_PERMITTED|SYSTEM_NOT_READY|SYSTEM_DRIVER_MISMATCH"
+                    "|COMPAT_NOT_SUPPORTED)"
+                ),
+                (
+                    "IMEX (?:daemon|domain|channel)s? .{0,40}(?:not "
+                    "|fail|unavailable)|nvidia-imex.{0,40}[Ff]ail"
+                ),
+                (
+                    r"nvidia-(?:persistenced|fabricmanager)(?:\.service)?.{0,60}(?:[Ff]ailed"
+                    "|not running)"
+                ),
+                r"ibv_reg_mr\w* failed.{0,40}Bad address|nvidia[_-]peermem.{0,60}(?:not |[Ff]ail)",
+                (
+                    "hipErrorNoBinaryForGpu|HIP error: invalid device function"
+                    "|CUDA_ERROR_UNSUPPORTED_PTX_VERSION"
+                ),
                 "forward compatibility was attempted",
                 "no kernel image is available|unsupported toolchain|driver/runtime version",
-                "nv-fabricmanager",
+                "nv-fabricmanager.{0,60}(?:[Ee]rror|[Ff]ail)",
                 (
-                    r"CUDA unknown error - this may be due to|cudaGetDeviceCount\(\)|[Ff]abric "
-                    r"?[Mm]anager"
+                    r"CUDA unknown error - this may be due to|cudaGetDeviceCount\(\)"
+                    r"|[Ff]abric ?[Mm]anager.{0,60}(?:not |[Ff]ail|[Ee]rror|mismatch)"
                 ),
             ),
             examples=(
@@ -52,6 +78,22 @@ CUDA_DRIVER_MISMATCH = Cause(
                     "system not yet initialized"
                 ),
                 ("RuntimeError: CUDA driver initialization failed, you might not have a CUDA gpu."),
+                (
+                    "nvidia-container-cli: initialization error: nvml error: "
+                    "driver/library version mismatch: unknown."
+                ),
+                "Failed to initialize NVML: Driver/library version mismatch",
+                (
+                    "RuntimeError: (Cu failure: operation not permitted) Call to "
+                    "cuMemCreate failed: CUDA_ERROR_NOT_PERMITTED"
+                ),
+                (
+                    "nvidia-imex[811]: IMEX domain is not ready: nvidia-imex failed to "
+                    "connect to node 10.0.0.7"
+                ),
+                "systemd[1]: nvidia-fabricmanager.service: Failed with result 'exit-code'.",
+                "[rank0]: RuntimeError: HIP error: invalid device function",
+                "n1:5:9 [0] NCCL WARN Call to ibv_reg_mr_iova2 failed with error Bad address",
             ),
         ),
         LogSignal(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -24,6 +25,7 @@ CUDA_KERNEL_FAULT = Cause(
     "occurred.",
     known_misses="A device memory error gives the same message (gpu-hw-fault), but stays with the "
     "host. A full /dev/shm and mismatched collectives can also end in a segmentation fault.",
+    evidence_sources=(EvidenceSource.LOG,),
     signals=(
         LogSignal(
             name="cuda-assert",
@@ -45,9 +47,13 @@ CUDA_KERNEL_FAULT = Cause(
             patterns=(
                 "an illegal memory access was encountered|misaligned address",
                 "Memory access fault by GPU node",
+                "HSA_STATUS_ERROR_MEMORY_(?:APERTURE_VIOLATION|FAULT)",
+                "(?:aicore|vector core) exception",
             ),
             examples=(
                 "[rank5]: RuntimeError: CUDA error: an illegal memory access was encountered",
+                "Callback: Queue error - HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION",
+                "[rank1]: RuntimeError: The device is abnormal: aicore exception",
             ),
             precedence=1,
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -23,6 +24,10 @@ DUPLICATE_GPU = Cause(
     "in the same way.",
     known_misses="gloo shares the device without an error: only memory and speed show it. Two "
     "jobs on one device are not detected.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.SOURCE,
+    ),
     signals=(
         LogSignal(
             name="duplicate-gpu",

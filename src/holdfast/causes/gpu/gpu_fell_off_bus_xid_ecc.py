@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import DRAIN, automatic, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -26,6 +27,11 @@ GPU_FELL_OFF_BUS_XID_ECC = Cause(
     "Ranks on other GPUs report a lost peer, or time out.",
     known_misses="Xid 13, 31 and 43 are usually caused by the program (cuda-kernel-fault). In a "
     "container the kernel log is often not readable; then the CUDA message is the only evidence.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="gpu-lost",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import DRAIN, RESTART, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -27,6 +28,11 @@ GPU_HW_FAULT = Cause(
     known_misses="One failure alone looks like a kernel bug; a hardware fault stays with the "
     "host, not with the rank. CUDA errors are reported later than they occur, so the line in the "
     "traceback is rarely the right one.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.DUMP,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="nvlink-error",
@@ -46,7 +52,10 @@ GPU_HW_FAULT = Cause(
             tier=Tier.MACHINE,
             confidence=0.8,
             sentence="the driver reset a GPU",
-            patterns=("HW Exception by GPU node|amdgpu: GPU reset|GPU reset begin",),
+            patterns=(
+                "HW Exception by GPU node|amdgpu: GPU reset|GPU reset begin",
+                "HSA_STATUS_ERROR_EXCEPTION",
+            ),
             examples=("HW Exception by GPU node-2 (Agent handle: 0x55d1c0) reason :GPU Hang",),
         ),
         LogSignal(
@@ -67,6 +76,27 @@ GPU_HW_FAULT = Cause(
             sentence="a GPU memory allocation outside torch's allocator failed",
             patterns=("(?:CUDA|HIP) error: out of memory",),
             examples=("[rank2]: RuntimeError: CUDA error: out of memory",),
+        ),
+        LogSignal(
+            name="accelerator-fault",
+            tier=Tier.MACHINE,
+            confidence=0.85,
+            sentence="the device reports a fault",
+            patterns=(
+                (
+                    r"amdgpu .{0,80}ring \S{1,20} timeout|habanalabs .{0,80}(?:Going to "
+                    "reset device|RAZWI)"
+                ),
+                r"HBM MULTI BIT ECC|\bUCE ERROR\b|HCCS LINK ERROR",
+            ),
+            examples=(
+                (
+                    "kernel: amdgpu 0000:03:00.0: amdgpu: ring sdma0 timeout, signaled "
+                    "seq=811, emitted seq=813"
+                ),
+                "kernel: habanalabs hl3: Going to reset device",
+                ("[rank2]: RuntimeError: NPU function error: UCE ERROR, error code is 507054"),
+            ),
         ),
     ),
     alternatives=("gpu-fell-off-bus-xid-ecc", "gpu-oom-all-ranks"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import DRAIN, automatic, by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
@@ -22,6 +23,7 @@ GPU_MEMORY_WORN = Cause(
     shows_after="`CUDA error: uncorrectable ECC error encountered` on one rank.",
     known_misses="Corrected errors and rows that were replaced in time are normal in a large "
     "fleet and are not reported. GPUs without ECC report no memory errors.",
+    evidence_sources=(EvidenceSource.HOST,),
     treatment=Treatment.BAD_HOST,
     remedies=(
         automatic("Read the counters.", "nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 GPU_RENUMBERED = Cause(
@@ -18,6 +19,7 @@ GPU_RENUMBERED = Cause(
     shows_after="A fault that moves to another number when a GPU is excluded.",
     known_misses="What a scheduler or container hides below CUDA (cgroups, --gpus) also changes "
     "the numbers, and is not visible.",
+    evidence_sources=(EvidenceSource.HOST,),
     remedies=(
         disruptive("Use the order of nvidia-smi.", "export CUDA_DEVICE_ORDER=PCI_BUS_ID"),
         disruptive(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 GPU_SETTINGS = Cause(
@@ -21,6 +22,7 @@ GPU_SETTINGS = Cause(
     shows_after="The first of these as a CUDA error; nothing for the others.",
     known_misses="Application clocks and limits outside the board (a rack's power capping) are "
     "not read.",
+    evidence_sources=(EvidenceSource.HOST,),
     remedies=(
         disruptive(
             "Restore the setting, as root, on the host.",

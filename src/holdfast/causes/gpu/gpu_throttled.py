@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import DRAIN, automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
+from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
 GPU_THROTTLED = Cause(
@@ -19,9 +21,25 @@ GPU_THROTTLED = Cause(
     shows_during="One rank is last in every step (straggler), always on the same host; its GPU "
     "draws less power than the others at full utilization. The watcher reports it while the job "
     "runs.",
-    shows_after="Nothing in logs: the job was slow, or the slow rank's peers timed out.",
+    shows_after="`HW Thermal Slowdown: Active` in a log of nvidia-smi; otherwise nothing: the "
+    "job was slow, or the slow rank's peers timed out.",
     known_misses="sw_power_cap alone is normal under load and is not reported. A GPU that "
     "throttles only under load looks healthy before the job.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
+    signals=(
+        LogSignal(
+            name="gpu-slowdown",
+            tier=Tier.WAITING,
+            confidence=0.5,
+            sentence="the GPU lowers its clocks because of heat or power",
+            patterns=("HW (?:Thermal |Power Brake )?Slowdown +: Active",),
+            examples=("        HW Thermal Slowdown                          : Active",),
+            counter_examples=("        HW Thermal Slowdown                          : Not Active",),
+        ),
+    ),
     treatment=Treatment.SLOW_HOST,
     remedies=(
         automatic(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -22,6 +23,10 @@ INVALID_DEVICE_ORDINAL = Cause(
     "traceback; the survivors report a closed connection or a timeout.",
     known_misses="A device lost since boot (gpu-fell-off-bus-xid-ecc) causes the same error on "
     "the rank with the last index.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="invalid-ordinal",

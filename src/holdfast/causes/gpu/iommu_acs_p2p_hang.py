@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -24,6 +25,10 @@ IOMMU_ACS_P2P_HANG = Cause(
     "network error. A two-GPU copy test that returns wrong data confirms it.",
     known_misses="On a single host it looks like network-fabric-fault. That the job runs with "
     "NCCL_P2P_DISABLE=1 locates the fault; as a permanent setting it costs bandwidth.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="iommu-fault",
@@ -55,6 +60,19 @@ IOMMU_ACS_P2P_HANG = Cause(
                 (
                     "n1:5:9 [0] NCCL WARN Cuda failure 'peer access is not supported between "
                     "these two devices'"
+                ),
+            ),
+        ),
+        LogSignal(
+            name="hip-ipc",
+            tier=Tier.DEVICE,
+            confidence=0.6,
+            sentence="GPUs cannot share memory between processes",
+            patterns=("hipIpc(?:Get|Open)MemHandle.{0,20}fail",),
+            examples=(
+                (
+                    "n1:5:9 [1] /src/transport/p2p.cc:220 NCCL WARN hipIpcGetMemHandle "
+                    "failed : invalid argument"
                 ),
             ),
         ),

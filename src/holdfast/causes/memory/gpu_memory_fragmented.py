@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
@@ -25,6 +26,20 @@ GPU_MEMORY_FRAGMENTED = Cause(
     known_misses="The message does not contain the largest block: memory in pools of CUDA graphs "
     "or of other streams counts as unallocated, too, and expandable segments do not merge it. A "
     "snapshot decides.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+    ),
+    log_examples=(
+        (
+            "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to "
+            "allocate 2.00 GiB. GPU 2 has a total capacity of 80.00 GiB of "
+            "which 1.00 GiB is free. Including non-PyTorch memory, this "
+            "process has 78.00 GiB memory in use. Of the allocated memory "
+            "68.00 GiB is allocated by PyTorch, and 9.00 GiB is reserved by "
+            "PyTorch but unallocated."
+        ),
+    ),
     alternatives=("gpu-oom-all-ranks",),
     treatment=Treatment.MEMORY,
     remedies=(

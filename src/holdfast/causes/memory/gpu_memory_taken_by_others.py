@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 GPU_MEMORY_TAKEN_BY_OTHERS = Cause(
@@ -22,6 +23,20 @@ GPU_MEMORY_TAKEN_BY_OTHERS = Cause(
     known_misses="In a container the driver hides processes outside of it, and pids are those of "
     "the host: torch then lists this very process among the others. Memory reserved by MIG or MPS "
     "is not listed.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+    ),
+    log_examples=(
+        (
+            "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to "
+            "allocate 2.00 GiB. GPU 2 has a total capacity of 80.00 GiB of "
+            "which 1.00 GiB is free. Process 4711 has 75.00 GiB memory in use. "
+            "Including non-PyTorch memory, this process has 4.00 GiB memory in "
+            "use. Of the allocated memory 3.00 GiB is allocated by PyTorch, "
+            "and 0 bytes is reserved by PyTorch but unallocated."
+        ),
+    ),
     alternatives=("gpu-oom-all-ranks", "duplicate-gpu"),
     remedies=(
         automatic(

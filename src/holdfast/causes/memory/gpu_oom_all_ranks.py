@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
@@ -24,6 +25,11 @@ GPU_OOM_ALL_RANKS = Cause(
     known_misses="If the launcher ends the others quickly, the log holds only one rank's error "
     "and looks like oom-on-one-rank-then-timeout. The last exception in each rank's trace file "
     "decides.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.PLAN,
+    ),
     log_examples=("n1:5:9 [0] NCCL WARN Cuda failure 'out of memory'",),
     alternatives=("oom-on-one-rank-then-timeout", "duplicate-gpu"),
     treatment=Treatment.MEMORY,

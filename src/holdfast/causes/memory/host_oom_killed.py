@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import RESTART, automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import AnchoredPattern, LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -26,6 +27,11 @@ HOST_OOM_KILLED = Cause(
     known_misses="The counters decide: -9 with an increased counter is this cause, without one it "
     "is rank-killed. A counter applies to the whole cgroup, so a loader worker killed at the same "
     "time can be mistaken for the rank. Kernel logs are mostly not readable from a container.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="oom-killer",
@@ -34,7 +40,8 @@ HOST_OOM_KILLED = Cause(
             sentence="the out-of-memory killer ended a process for lack of host memory",
             patterns=(
                 "Out of memory: Killed? process|Memory cgroup out of memory|invoked oom-killer",
-                "oom-kill:|oom_reaper",
+                "oom-kill:|oom_reaper|low on resource: memory|TERM_MEMLIMIT|PBS: job killed: v?mem",
+                "Exceeded (?:job|step) memory limit|exceeded memory limit .{0,60}being killed",
                 "OOMKilled|[Oo]om[-_][Kk]ill event|cgroup out-of-memory handler|OUT_OF_MEMORY",
                 (
                     r"ray\.exceptions\.OutOfMemory|killed due to (?:the node running low on "
@@ -47,6 +54,7 @@ HOST_OOM_KILLED = Cause(
                     "slurmstepd: error: Detected 1 oom_kill event in StepId=811.0. Some of the "
                     "step tasks have been OOM Killed."
                 ),
+                ("slurmstepd: error: Step 811.0 exceeded memory limit (9000 > 8000), being killed"),
                 (
                     "3 Workers (tasks / actors) killed due to memory pressure (OOM), 1 Workers "
                     "crashed"

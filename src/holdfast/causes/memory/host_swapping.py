@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 HOST_SWAPPING = Cause(
@@ -19,6 +20,7 @@ HOST_SWAPPING = Cause(
     "late rank.",
     known_misses="Old pages in swap that are never touched again do no harm: only the pressure "
     "shows that processes wait, and kernels before 4.20 do not measure it.",
+    evidence_sources=(EvidenceSource.HOST,),
     remedies=(
         automatic(
             "Check whether pages are being moved now.", "vmstat 1 5; cat /proc/pressure/memory"

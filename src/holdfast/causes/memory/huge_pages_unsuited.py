@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 HUGE_PAGES_UNSUITED = Cause(
@@ -21,6 +22,7 @@ HUGE_PAGES_UNSUITED = Cause(
     "without a reason.",
     known_misses="Some programs (DPDK, databases, Gaudi's driver) reserve huge pages and use them "
     "later.",
+    evidence_sources=(EvidenceSource.HOST,),
     remedies=(
         by_hand("Release the reserved pages.", "sysctl -w vm.nr_hugepages=0"),
         by_hand(

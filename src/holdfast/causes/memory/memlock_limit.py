@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -19,6 +20,10 @@ MEMLOCK_LIMIT = Cause(
     shows_after="`Call to ibv_reg_mr failed with error Cannot allocate memory`, or the same for "
     "ibv_create_cq, and `unhandled system error`, on all ranks of the hosts with the low limit.",
     known_misses="A real memory shortage gives the same errno; `ulimit -l` inside the job decides.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="memlock",
@@ -27,11 +32,12 @@ MEMLOCK_LIMIT = Cause(
             sentence="memory could not be locked for RDMA",
             patterns=(
                 (
-                    r"RLIMIT_MEMLOCK is|ibv_reg_mr\w* failed|max locked "
-                    r"memory.{0,40}(?:exceeded|too)"
+                    r"RLIMIT_MEMLOCK is|ibv_reg_mr\w* failed(?:.{0,60}Cannot allocate|\W*$)"
+                    r"|max locked memory.{0,40}(?:exceeded|too)"
                 ),
                 "memlock.{0,40}(?:too (?:low|small)|exceeded|is not unlimited)",
-                r"ibv_create_(?:cq|qp)\w*(?:\(\))? failed.{0,40}Cannot allocate",
+                r"ibv_create_(?:cq|qp)\w*(?:\([^)]{0,60}\))? failed.{0,40}Cannot allocate",
+                "Please set max locked memory",
             ),
             examples=(
                 (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import RESTART, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
@@ -25,6 +26,19 @@ OOM_ON_ONE_RANK_THEN_TIMEOUT = Cause(
     "These are consequences.",
     known_misses="A handler that swallows the error and prints nothing leaves no text: then the "
     "skipped collective is found (rank-skips-collective), but not its reason.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.SNAPSHOT,
+    ),
+    log_examples=(
+        (
+            "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to "
+            "allocate 2.00 GiB.\n"
+            "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] "
+            "Connection closed by peer [10.0.0.2]:4711"
+        ),
+    ),
     alternatives=("gpu-oom-all-ranks",),
     treatment=Treatment.MEMORY,
     remedies=(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -22,6 +23,10 @@ SHM_TOO_SMALL = Cause(
     known_misses="The worker's message can look like dataloader-worker-died; the bus error, or "
     "`No space left on device` with a /dev/shm path, decides. After the job the files are gone "
     "and it is empty again.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="shm-full",
@@ -36,7 +41,6 @@ SHM_TOO_SMALL = Cause(
                     r"creating shared memory segment|failed to extend \S{0,200}shm"
                     r"|posix_fallocate failed"
                 ),
-                "unable to open shared memory object",
                 "No space left on device.{0,80}/dev/shm|/dev/shm.{0,80}No space left",
             ),
             examples=(
@@ -59,6 +63,21 @@ SHM_TOO_SMALL = Cause(
             patterns=("Bus error|bus error|SIGBUS",),
             examples=("run.sh: line 7: 4711 Bus error               (core dumped) python fit.py",),
             precedence=-1,
+        ),
+        LogSignal(
+            name="shm-unopened",
+            tier=Tier.NAMED,
+            confidence=0.7,
+            sentence=(
+                "shared memory could not be opened: /dev/shm is full, or too many files are open"
+            ),
+            patterns=("unable to open shared memory object",),
+            examples=(
+                (
+                    "RuntimeError: unable to open shared memory object </torch_811_3> "
+                    "in read-write mode"
+                ),
+            ),
         ),
     ),
     log_examples=(

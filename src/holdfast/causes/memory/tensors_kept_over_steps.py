@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 TENSORS_KEPT_OVER_STEPS = Cause(
@@ -22,6 +23,7 @@ TENSORS_KEPT_OVER_STEPS = Cause(
     known_misses="Visible in a snapshot only, and only if its events cover three steps and the "
     "optimizer allocates memory in each. Growth caused by growing inputs (longer sequences, a "
     "curriculum) is not this.",
+    evidence_sources=(EvidenceSource.SNAPSHOT,),
     remedies=(
         by_hand(
             "Keep numbers, not tensors: `total += loss.detach()`, or `.item()` every few steps."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 CLOCKS_DIFFER = Cause(
@@ -20,6 +21,7 @@ CLOCKS_DIFFER = Cause(
     "rank was first.",
     known_misses="Which of two clocks is right is unknown; with three or more hosts the majority "
     "is used. The error is at most half a round trip, more on a loaded host.",
+    evidence_sources=(EvidenceSource.HOST,),
     remedies=(
         automatic("Check whether the clock is synchronized.", "timedatectl; chronyc tracking"),
         by_hand("Start the time service, on every host.", "systemctl enable --now chronyd"),

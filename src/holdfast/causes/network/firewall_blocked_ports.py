@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -24,6 +25,10 @@ FIREWALL_BLOCKED_PORTS = Cause(
     "timeout. No message names the missing rank.",
     known_misses="From outside, a port that rejects looks like a host without a listener, and a "
     "firewall that drops packets looks like a host that is down.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="connect-timed-out",
@@ -42,8 +47,53 @@ FIREWALL_BLOCKED_PORTS = Cause(
             ),
             weighed=True,
         ),
+        LogSignal(
+            name="efa-address",
+            tier=Tier.NAMED,
+            confidence=0.8,
+            sentence="a peer cannot be reached over EFA",
+            patterns=("Unable to insert remote address into address vector",),
+            examples=(
+                (
+                    "n1:5:9 [0] create_send_comm:5911 NCCL WARN NET/OFI Unable to "
+                    "insert remote address into address vector for device 1."
+                ),
+            ),
+            precedence=-1,
+        ),
+        LogSignal(
+            name="no-route",
+            tier=Tier.NETWORK,
+            confidence=0.6,
+            sentence="a host rejects the connection, as firewalls do, or has no route",
+            patterns=(("No route to host|Host is unreachable|EHOSTUNREACH"),),
+            examples=(
+                (
+                    "n1:5:9 [0] NCCL WARN socketStartConnect: Connect to 10.0.0.2<4711> failed "
+                    ": No route to host"
+                ),
+            ),
+            weighed=True,
+        ),
+        LogSignal(
+            name="connect-refused",
+            tier=Tier.NETWORK,
+            confidence=0.45,
+            sentence="a connection between ranks was refused: by a firewall, or because nothing "
+            "listens at that address",
+            patterns=(
+                r"[Cc]onnect to (?P<peer>\S+) failed ?: ?Connection refused|Connection refused",
+            ),
+            examples=(
+                (
+                    "n1:5:9 [0] NCCL WARN socketStartConnect: Connect to 10.0.0.2<4711> failed "
+                    ": Connection refused"
+                ),
+            ),
+            weighed=True,
+        ),
     ),
-    alternatives=("master-unreachable", "network-fabric-fault"),
+    alternatives=("network-interface-wrong", "master-unreachable", "network-fabric-fault"),
     remedies=(
         automatic(
             "From each other host, try the master port, and a high port that has a listener.",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
+from holdfast.core.log_signals import LogSignal, Tier
 
 HOST_NEVER_ARRIVED = Cause(
     code="NET009",
@@ -20,6 +22,31 @@ HOST_NEVER_ARRIVED = Cause(
     "text. Neither names the missing node.",
     known_misses="For the waiting host, a node that was not started looks like one whose packets "
     "are all dropped; the output of the missing host decides.",
+    evidence_sources=(EvidenceSource.LOG, EvidenceSource.HOST),
+    signals=(
+        LogSignal(
+            name="host-login",
+            tier=Tier.NAMED,
+            confidence=0.75,
+            sentence="the launcher could not start a process on a host",
+            patterns=(
+                (
+                    r"ssh: connect to host \S{1,120} port \d+: |Host key verification "
+                    r"failed|Permission denied \(publickey"
+                ),
+                (
+                    "ORTE was unable to reliably start one or more daemons|PRTE was "
+                    "unable to reliably start"
+                ),
+                "ImagePullBackOff|ErrImagePull",
+            ),
+            examples=(
+                "node2: ssh: connect to host node2 port 22: Connection refused",
+                "ORTE was unable to reliably start one or more daemons.",
+                "Warning  Failed  kubelet  Error: ErrImagePull",
+            ),
+        ),
+    ),
     remedies=(
         by_hand("Read the output of the missing host: run the same command there."),
         automatic(

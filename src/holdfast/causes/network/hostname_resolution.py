@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -24,6 +25,10 @@ HOSTNAME_RESOLUTION = Cause(
     "cannot be retrieved` is a harmless warning.",
     known_misses="A name that resolves to the wrong machine is master-unreachable or "
     "network-interface-wrong. A slow DNS server causes the same wait, which then ends well.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="name-resolution",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import DRAIN, automatic, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -26,6 +27,10 @@ IB_ERROR = Cause(
     "report the remote error.",
     known_misses="`ibv_set_ece failed` and `Failed to open libibverbs` are harmless on many "
     "systems. One message does not show which of the two ports is bad.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="ib-completion",
@@ -63,6 +68,30 @@ IB_ERROR = Cause(
                 (
                     "n1:5:9 [3] misc/ibvwrap.cc:284 NCCL WARN Call to ibv_modify_qp failed "
                     "with error Network is unreachable"
+                ),
+            ),
+            weighed=True,
+        ),
+        LogSignal(
+            name="ofi-completion",
+            tier=Tier.NETWORK,
+            confidence=0.85,
+            sentence="an operation of the EFA or another libfabric provider failed",
+            patterns=(
+                (
+                    "NET/OFI .{0,80}completed with error|process_err_completion|EFA_IO_"
+                    r"COMP_STATUS|prov_errno: \d+"
+                ),
+                "EI0013|Error ROCE CQE|error cqe status",
+            ),
+            examples=(
+                (
+                    "ip-10:7:9 [0] process_err_completion:1723 NCCL WARN NET/OFI "
+                    "Operation with NULL context completed with error"
+                ),
+                (
+                    "Execution Error ROCE CQE(EI0013): An error CQE occurred during "
+                    "operator execution."
                 ),
             ),
             weighed=True,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import DRAIN, automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
+from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
 IB_PORT_DEGRADED = Cause(
@@ -24,6 +26,40 @@ IB_PORT_DEGRADED = Cause(
     known_misses="Counters count from the time the driver was loaded: an old fault that was "
     "repaired still shows. Ports of a management network are slower by design: name the others in "
     "NCCL_IB_HCA.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.HOST,
+    ),
+    signals=(
+        LogSignal(
+            name="adapter-port",
+            tier=Tier.NETWORK,
+            confidence=0.85,
+            sentence="the adapter of this host reports a fault of its port",
+            patterns=(
+                (
+                    "Port module event.{0,60}(?:[Uu]nplugged|[Ee]rror)|mlx5_core "
+                    ".{0,80}(?:health compromised|poll_health|firmware fatal)"
+                ),
+                (
+                    r"infiniband \S{1,30}: port \d+ (?:down|state change: "
+                    "down)|IB_EVENT_PORT_ERR"
+                ),
+            ),
+            examples=(
+                (
+                    "[812.5] mlx5_core 0000:17:00.0: Port module event[error]: module "
+                    "0, Cable error, Bus stuck (I2C or data shorted)"
+                ),
+                ("[99.1] mlx5_core 0000:17:00.0: poll_health:812:(pid 0): Fatal error 1 detected"),
+            ),
+            counter_examples=(
+                ("[2.1] mlx5_core 0000:17:00.0: Port module event: module 0, Cable plugged"),
+            ),
+            weighed=True,
+        ),
+    ),
     treatment=Treatment.SUSPECT,
     remedies=(
         automatic(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
+from holdfast.core.log_signals import LogSignal, Tier
 
 LAUNCH_ARGUMENTS_DIFFER = Cause(
     code="NET012",
@@ -19,10 +21,42 @@ LAUNCH_ARGUMENTS_DIFFER = Cause(
     "host, or a node rank is written in a file that all hosts share.",
     shows_during="All hosts wait, or the job runs with fewer ranks (torchrun's static rendezvous "
     "prints nothing).",
-    shows_after="`wait timeout … keys: /default_pg/0//cpu//0/2`, or `keys: "
-    "/none/torchelastic/role_info/1`; or the results of a smaller job than intended.",
+    shows_after="`Invalid rank requested`; `wait timeout … keys: /default_pg/0//cpu//0/2`, or "
+    "`keys: /none/torchelastic/role_info/1`; or the results of a smaller job than intended.",
     known_misses="Of the script, only the world size is compared, under `holdfast run`. A smaller "
     "one is not reported: some scripts form several jobs on purpose.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.HOST,
+    ),
+    signals=(
+        LogSignal(
+            name="rank-arguments",
+            tier=Tier.NAMED,
+            confidence=0.75,
+            sentence="the rank does not fit the number of ranks of the launch",
+            patterns=(
+                (
+                    r"Invalid rank requested ?: ?\d+/\d+|[Ii]nvalid rank \d+, rank "
+                    "should be in the interval"
+                ),
+                (
+                    "EI0004: |ranktable .{0,60}invalid|Mismatch world_size|duplicate "
+                    "(?:rank|node_rank)"
+                ),
+                "not enough slots available in the system",
+            ),
+            examples=(
+                "n1:5:9 [0] NCCL WARN Invalid rank requested : 4/4",
+                "ValueError: Invalid rank 4, rank should be in the interval [0, 3]",
+                (
+                    "EI0004: [PID: 811] 2026-02-03-04:05:06.1 The ranktable or rank is "
+                    "invalid. Reason: rank_id 9 is out of range"
+                ),
+            ),
+        ),
+    ),
     remedies=(
         disruptive(
             "Let one launcher start all hosts, so that the numbers are defined in one place.",

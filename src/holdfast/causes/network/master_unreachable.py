@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -25,6 +26,10 @@ MASTER_UNREACHABLE = Cause(
     known_misses="A blocked port (firewall-blocked-ports), an unresolved name "
     "(hostname-resolution) and a late first host look the same until a connection is tried from "
     "outside the job.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="rendezvous-timeout",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
+from holdfast.core.log_signals import LogSignal, Tier
 
 MTU_BLACK_HOLE = Cause(
     code="NET010",
@@ -21,6 +23,20 @@ MTU_BLACK_HOLE = Cause(
     "`socket progress` error; or the collective's own timeout, on all ranks.",
     known_misses="A link that is only slow still advances, which distinguishes it. With "
     "net.ipv4.tcp_mtu_probing=1 the kernel finds a smaller size by itself after some seconds.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
+    signals=(
+        LogSignal(
+            name="message-too-long",
+            tier=Tier.NETWORK,
+            confidence=0.5,
+            sentence="packets are larger than a link carries",
+            patterns=("sendmsg.{0,40}Message too long|EMSGSIZE",),
+            examples=("[rank1]: RuntimeError: sendmsg: Message too long",),
+        ),
+    ),
     remedies=(
         automatic("Find the largest packet that passes.", "ping -M do -s 1372 -c 3 OTHER_HOST"),
         by_hand(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import DRAIN, RESTART, automatic
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -28,6 +29,12 @@ NETWORK_FABRIC_FAULT = Cause(
     known_misses="A rank whose GPU kernel is stuck looks the same from the host. So do concurrent "
     "NCCL communicators that starve each other although all ranks call them in the same order. "
     "Confidence is therefore low, and the faulty link cannot be identified from inside the job.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.STACKS,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="ib-event",
@@ -42,41 +49,6 @@ NETWORK_FABRIC_FAULT = Cause(
                 "carrier lost|NIC.{0,20}(?:down|flap)",
             ),
             examples=("n1:5:9 [0] NCCL WARN NET/IB : mlx5_0:1 Got async event : port error",),
-            weighed=True,
-        ),
-        LogSignal(
-            name="no-route",
-            tier=Tier.NETWORK,
-            confidence=0.6,
-            sentence="a host has no route to another one",
-            patterns=(
-                (
-                    "No route to host|Network is unreachable|Host is unreachable|EHOSTUNREACH"
-                    "|ENETUNREACH"
-                ),
-            ),
-            examples=(
-                (
-                    "n1:5:9 [0] NCCL WARN socketStartConnect: Connect to 10.0.0.2<4711> failed "
-                    ": No route to host"
-                ),
-            ),
-            weighed=True,
-        ),
-        LogSignal(
-            name="connect-refused",
-            tier=Tier.NETWORK,
-            confidence=0.45,
-            sentence="a peer refused the connection",
-            patterns=(
-                r"[Cc]onnect to (?P<peer>\S+) failed ?: ?Connection refused|Connection refused",
-            ),
-            examples=(
-                (
-                    "n1:5:9 [0] NCCL WARN socketStartConnect: Connect to 10.0.0.2<4711> failed "
-                    ": Connection refused"
-                ),
-            ),
             weighed=True,
         ),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -28,6 +29,11 @@ NETWORK_INTERFACE_WRONG = Cause(
     known_misses="If the wrong interface routes but is slow (1 Gbit/s instead of 200), nothing "
     "fails; only throughput shows it. A firewall on the right interface causes the same refused "
     "or timed-out connections.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+        EvidenceSource.ENVIRONMENT,
+    ),
     signals=(
         LogSignal(
             name="no-interface",
@@ -106,8 +112,22 @@ NETWORK_INTERFACE_WRONG = Cause(
             ),
             weighed=True,
         ),
+        LogSignal(
+            name="no-network",
+            tier=Tier.NETWORK,
+            confidence=0.6,
+            sentence="the chosen interface has no route to the peer",
+            patterns=("Network is unreachable|ENETUNREACH",),
+            examples=(
+                (
+                    "n1:5:9 [0] NCCL WARN socketStartConnect: Connect to "
+                    "10.9.0.2<4711> failed : Network is unreachable"
+                ),
+            ),
+            weighed=True,
+        ),
     ),
-    alternatives=("network-fabric-fault", "ib-error"),
+    alternatives=("firewall-blocked-ports", "ib-error"),
     remedies=(
         disruptive(
             "Set the interface of the training network, on every host.",

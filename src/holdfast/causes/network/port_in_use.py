@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -21,6 +22,10 @@ PORT_IN_USE = Cause(
     "number. The others end with a timeout half an hour later, and their messages are longer.",
     known_misses="If the other job's store answers, there is no error: ranks of two jobs join it, "
     "and the world size or the keys do not match.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="port-in-use",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import DRAIN, automatic, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 SLOW_LINK = Cause(
@@ -19,6 +20,7 @@ SLOW_LINK = Cause(
     known_misses="The measurement uses one TCP connection from Python: above about 10 Gbit/s that "
     "is the limit, and faster links look the same. Another job on the network looks like a slow "
     "link. InfiniBand is not measured this way.",
+    evidence_sources=(EvidenceSource.HOST,),
     remedies=(
         automatic(
             "Compare the port's link rate and errors with those of another host.",

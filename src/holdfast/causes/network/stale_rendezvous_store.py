@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 STALE_RENDEZVOUS_STORE = Cause(
@@ -24,6 +25,17 @@ STALE_RENDEZVOUS_STORE = Cause(
     known_misses="`holdfast run` uses a separate store prefix for each generation, so this does "
     "not occur under it. Elsewhere only the time right after a restart distinguishes it from a "
     "network fault.",
+    evidence_sources=(EvidenceSource.LOG,),
+    log_examples=(
+        (
+            "E0203 04:05:06.000000 77 torch/distributed/elastic/multiprocessing"
+            "/api.py:869] failed (exitcode: -9) local_rank: 2 (pid: 81) of "
+            "binary: python\n"
+            "RuntimeError: Gloo connectFullMesh failed with "
+            "[gloo/transport/tcp/pair.cc:144] connect [10.0.0.2]:4711: "
+            "Connection refused"
+        ),
+    ),
     alternatives=("network-interface-wrong", "master-unreachable"),
     remedies=(
         disruptive(

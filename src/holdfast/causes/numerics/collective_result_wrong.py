@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 COLLECTIVE_RESULT_WRONG = Cause(
@@ -18,6 +19,7 @@ COLLECTIVE_RESULT_WRONG = Cause(
     shows_after="Results that are not reproducible; NaN without a reason in the model.",
     known_misses="One run does not find a rare fault: repeat it, for hours if a fault is "
     "suspected.",
+    evidence_sources=(EvidenceSource.HOST,),
     remedies=(
         automatic(
             "Repeat it by pairs of hosts, to find the host that all wrong pairs share.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
@@ -22,6 +23,7 @@ FAILED_EVALUATION_COUNTED = Cause(
     shows_after="Training that ended early, or a best checkpoint from a step without a "
     "measurement.",
     known_misses="A score that really is 0 looks the same.",
+    evidence_sources=(EvidenceSource.SOURCE,),
     treatment=Treatment.NUMERICS,
     remedies=(
         by_hand("Let the exception propagate, or return None and make no decision from it."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
@@ -23,6 +24,7 @@ LOSS_JUMPED = Cause(
     known_misses="A slow divergence is not found. An intended change of the data or of the loss "
     "(a curriculum) looks the same: use `holdfast.loop(spike=None)`. The first 64 steps after a "
     "start are not checked, so a jump right after a resume is not found.",
+    evidence_sources=(EvidenceSource.TRACE,),
     treatment=Treatment.NUMERICS,
     remedies=(
         disruptive(

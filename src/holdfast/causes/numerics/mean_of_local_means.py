@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
@@ -22,6 +23,7 @@ MEAN_OF_LOCAL_MEANS = Cause(
     "on the same data.",
     known_misses="If all counts are equal the two results are equal, and for a logged number an "
     "approximation may suffice.",
+    evidence_sources=(EvidenceSource.SOURCE,),
     treatment=Treatment.NUMERICS,
     remedies=(
         by_hand(

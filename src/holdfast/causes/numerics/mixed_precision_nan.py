@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -24,6 +25,10 @@ MIXED_PRECISION_NAN = Cause(
     known_misses="holdfast records sizes and types, not values: a NaN is known only if the "
     "program reports it (`loop.report(loss=loss)` does, for all ranks). After the all-reduce the "
     "rank of origin is unknown.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+    ),
     signals=(
         LogSignal(
             name="nan",

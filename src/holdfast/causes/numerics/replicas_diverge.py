@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
@@ -23,6 +24,7 @@ REPLICAS_DIVERGE = Cause(
     "jump of the loss on resume.",
     known_misses="holdfast does not compare values; only the program, or a comparison of two "
     "checkpoints, can.",
+    evidence_sources=(EvidenceSource.SOURCE,),
     treatment=Treatment.NUMERICS,
     remedies=(
         by_hand(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import COMPARE_SEQUENCES, by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 SILENT_CORRUPTION_BY_MISALIGNED_COLLECTIVES = Cause(
@@ -22,6 +23,7 @@ SILENT_CORRUPTION_BY_MISALIGNED_COLLECTIVES = Cause(
     "timeout at the end of the epoch, when one rank has a call left over.",
     known_misses="The watcher compares the ranks when the job hangs or dies, not while it runs "
     "well. Calls with equal signature and line cannot be distinguished.",
+    evidence_sources=(EvidenceSource.TRACE,),
     remedies=(
         COMPARE_SEQUENCES,
         by_hand(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 CLOCK_SOURCE_SLOW = Cause(
@@ -19,6 +20,7 @@ CLOCK_SOURCE_SLOW = Cause(
     "slow.",
     shows_after="One host is slower than the others by a few percent, without an error.",
     known_misses="A virtual machine's source (kvm-clock, Hyper-V's page) is fast and not reported.",
+    evidence_sources=(EvidenceSource.HOST,),
     remedies=(
         automatic(
             "Find out why the kernel stopped using the CPU's counter.",

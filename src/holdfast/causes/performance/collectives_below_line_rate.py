@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 COLLECTIVES_BELOW_LINE_RATE = Cause(
@@ -20,6 +21,7 @@ COLLECTIVES_BELOW_LINE_RATE = Cause(
     known_misses="The rate that the kernel reports may be that of a virtual interface, which is "
     "meaningless. On one host it is that of a memory copy, which no collective over sockets can "
     "approach.",
+    evidence_sources=(EvidenceSource.HOST,),
     remedies=(
         automatic(
             "Check whether another algorithm is faster here.",

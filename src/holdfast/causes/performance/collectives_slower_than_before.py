@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 COLLECTIVES_SLOWER_THAN_BEFORE = Cause(
@@ -20,6 +21,7 @@ COLLECTIVES_SLOWER_THAN_BEFORE = Cause(
     shows_after="Throughput below the earlier one; no error.",
     known_misses="A measurement while another job runs is slow for that reason alone: measure "
     "again when the machines are idle. Small messages vary more than large ones.",
+    evidence_sources=(EvidenceSource.HOST,),
     remedies=(
         automatic(
             "Measure again, with nothing else running, and each pair of ranks separately.",

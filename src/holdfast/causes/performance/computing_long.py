@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 COMPUTING_LONG = Cause(
@@ -23,6 +24,7 @@ COMPUTING_LONG = Cause(
     known_misses="Whether the work would have ended is unknown: a pause of the same job that "
     "ended before raises the limit to three times its length. A rank that no other waits for is "
     "never reported.",
+    evidence_sources=(EvidenceSource.TRACE,),
     may_recover=True,
     remedies=(
         automatic("Show what it computes.", "py-spy dump --nonblocking --pid PID"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 GPU_AWAITED_EACH_STEP = Cause(
@@ -23,6 +24,7 @@ GPU_AWAITED_EACH_STEP = Cause(
     known_misses="If a step takes long and queues little work, the gap is too short to matter: "
     "measure before and after. A loss that must be checked in each step (a limit for NaN) is "
     "worth its cost.",
+    evidence_sources=(EvidenceSource.SOURCE,),
     remedies=(
         by_hand(
             "Accumulate on the device, and read it now and then: `total += loss.detach()`, "

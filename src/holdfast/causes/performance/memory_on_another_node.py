@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 MEMORY_ON_ANOTHER_NODE = Cause(
@@ -20,6 +21,7 @@ MEMORY_ON_ANOTHER_NODE = Cause(
     shows_after="Throughput that changes from start to start, with the placement.",
     known_misses="Only the affinity that a rank would inherit is visible, not its binding once it "
     "runs.",
+    evidence_sources=(EvidenceSource.HOST,),
     remedies=(
         automatic("Show nodes, memory and devices.", "numactl --hardware; lscpu | grep -i numa"),
         disruptive(

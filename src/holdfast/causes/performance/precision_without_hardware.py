@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 PRECISION_WITHOUT_HARDWARE = Cause(
@@ -19,6 +20,7 @@ PRECISION_WITHOUT_HARDWARE = Cause(
     shows_after="Nothing but the time: results are right.",
     known_misses="Memory-bound operations lose little; a small model that waits for data anyway "
     "does not show it.",
+    evidence_sources=(EvidenceSource.PLAN,),
     remedies=(
         by_hand(
             "Use what all GPUs support: fp16 with a gradient scaler below capability 8.0, bf16 "

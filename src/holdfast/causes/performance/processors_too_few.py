@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 PROCESSORS_TOO_FEW = Cause(
@@ -19,6 +20,7 @@ PROCESSORS_TOO_FEW = Cause(
     shows_after="Throughput below that of other hosts, and no error.",
     known_misses="Threads outnumber workers: OMP_NUM_THREADS times the ranks counts. Processes "
     "that wait for a disk also count as load.",
+    evidence_sources=(EvidenceSource.HOST,),
     remedies=(
         automatic(
             "Show which cores may be used, and which processes use them.",

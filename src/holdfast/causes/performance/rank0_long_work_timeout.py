@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 RANK0_LONG_WORK_TIMEOUT = Cause(
@@ -22,6 +23,20 @@ RANK0_LONG_WORK_TIMEOUT = Cause(
     "0's log shows that work continues, or that it ended.",
     known_misses="Work that sleeps (waits for a server) looks like a rank that hangs, unless it "
     "is declared as a phase.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.SOURCE,
+    ),
+    log_examples=(
+        (
+            "Running tokenizer on dataset: 9%| | 280/2969 [29:55<4:48:08, "
+            "155.57 examples/s]\n"
+            "[rank2]:[E203 04:05:06.1 ProcessGroupNCCL.cpp:632] [Rank 2] "
+            "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, "
+            "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran "
+            "for 1800328 milliseconds before timing out."
+        ),
+    ),
     remedies=(
         by_hand(
             "Give the work a phase with a budget: `with holdfast.phase('evaluation', "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import DRAIN, automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
@@ -22,6 +23,11 @@ STRAGGLER = Cause(
     known_misses="A rank that waits for a peer outside the trace files (storage, a lock) shows "
     "the same symptoms. Pipeline stages are late by design. A straggler that exceeds a timeout is "
     "watchdog-timeout-straggler.",
+    evidence_sources=(
+        EvidenceSource.TRACE,
+        EvidenceSource.DUMP,
+        EvidenceSource.HOST,
+    ),
     may_be_consequence=True,
     echo_in_logs=True,
     treatment=Treatment.SLOW_HOST,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 TENSOR_PARALLEL_ACROSS_NODES = Cause(
@@ -20,6 +21,7 @@ TENSOR_PARALLEL_ACROSS_NODES = Cause(
     shows_after="Throughput far below that of the same job with tensor parallelism inside the "
     "node.",
     known_misses="Racks whose NVLink connects many nodes (GB200 NVL72) count as one node here.",
+    evidence_sources=(EvidenceSource.PLAN,),
     remedies=(
         by_hand(
             "Limit the tensor-parallel degree to the GPUs of a node, and use pipeline "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import DRAIN, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
@@ -21,6 +22,7 @@ WATCHDOG_TIMEOUT_STRAGGLER = Cause(
     "Before that, throughput drops.",
     known_misses="If the late rank was killed before it could arrive, a delay and an absence "
     "leave the same log: only its trace file, or its log's timestamps, distinguish them.",
+    evidence_sources=(EvidenceSource.LOG,),
     log_examples=(
         (
             "RuntimeError: Timed out receiving the shared seed from the distribtued store "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import RESTART, WATCH, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 EXIT_NONZERO = Cause(
@@ -19,6 +20,22 @@ EXIT_NONZERO = Cause(
     "lost connection. 137 and 143 from a wrapper script mean signals 9 and 15.",
     known_misses="os._exit leaves no line. If the script runs in a shell wrapper, the status is "
     "the wrapper's.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+    ),
+    log_examples=(
+        (
+            "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] "
+            "Connection closed by peer [10.0.0.2]:4711\n"
+            "[rank1]: RuntimeError: [gloo/transport/tcp/pair.cc:553] "
+            "Connection closed by peer [10.0.0.2]:4711\n"
+            "Root Cause (first observed failure):\n"
+            "[0]:\n"
+            "  rank      : 2 (local_rank: 2)\n"
+            "  exitcode  : 7 (pid: 82)"
+        ),
+    ),
     alternatives=("python-exception-on-one-rank", "peer-lost"),
     may_be_consequence=True,
     remedies=(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -25,6 +26,11 @@ GROUP_LEFT_AT_EXIT = Cause(
     known_misses="Without a trace file the end of the script is unknown: an unjoined thread of "
     "the program causes the same message. If other ranks still wait for this one, that is named "
     "instead (rank-exits-early).",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.SOURCE,
+    ),
     signals=(
         LogSignal(
             name="left-at-exit",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import automatic
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 NO_FAILURE = Cause(
@@ -25,6 +26,7 @@ NO_FAILURE = Cause(
     "(silent-corruption-by-misaligned-collectives, replicas-diverge) do not stop a job. A gloo "
     "rank that ends without destroy_process_group() sometimes aborts (-6) after all its work was "
     "done.",
+    evidence_sources=(EvidenceSource.LOG,),
     log_examples=(
         (
             "[W203 04:05:06.1 socket.cpp:697] [c10d] The client socket cannot be "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import DRAIN, RESTART, automatic
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -23,6 +24,12 @@ PEER_LOST = Cause(
     known_misses="Once the exit status of the lost rank is known, its own cause is named instead "
     "(rank-killed, host-oom-killed, segfault-in-worker, ...), and the survivors' messages become "
     "consequences. From one side a broken network looks like a dead host.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.DUMP,
+        EvidenceSource.STACKS,
+    ),
     signals=(
         LogSignal(
             name="store-lost",
@@ -69,7 +76,7 @@ PEER_LOST = Cause(
             confidence=0.85,
             sentence="a node or a process of the job was lost",
             patterns=(
-                "NODE FAILURE|NODE_FAIL|[Nn]ode failure|NodeNotReady|NodeLost",
+                "NODE FAILURE|NODE_FAIL|[Nn]ode failure|NodeNotReady|NodeLost|Node is not ready",
                 "node .{0,60}(?:marked dead|has died|unexpectedly|was terminated)",
                 (
                     "missed too many heartbeats|kubelet stopped posting|ActorDiedError"
@@ -92,6 +99,41 @@ PEER_LOST = Cause(
                 ),
             ),
             weighed=True,
+        ),
+        LogSignal(
+            name="agent-lost",
+            tier=Tier.OUTSIDE,
+            confidence=0.6,
+            sentence="a launcher lost a host, or a rank ended before the others",
+            patterns=(
+                "(?:ORTE|PRTE|PRRTE) has lost communication with a remote daemon",
+                "Heartbeat Lost Occurred",
+                "PMIX ERROR: (?:UNREACHABLE|LOST|COMM)",
+            ),
+            examples=(
+                "ORTE has lost communication with a remote daemon.",
+                (
+                    "Cluster Exception Location[IP/ID]:[10.0.0.1/1], "
+                    "ExceptionType:[Heartbeat Lost Occurred], Possible Reason:1. "
+                    "Process has exited, 2. Network Disconnected"
+                ),
+            ),
+        ),
+        LogSignal(
+            name="horovod-shut-down",
+            tier=Tier.LOST,
+            confidence=0.4,
+            sentence="another rank ended, and Horovod shut down",
+            patterns=(
+                "Horovod has been shut down",
+                "HorovodInternalError",
+            ),
+            examples=(
+                (
+                    "horovod.common.exceptions.HorovodInternalError: Horovod has been "
+                    "shut down. This was caused by an exception on one of the ranks"
+                ),
+            ),
         ),
     ),
     alternatives=("network-fabric-fault", "host-oom-killed"),

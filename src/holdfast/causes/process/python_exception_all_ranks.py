@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
@@ -21,6 +22,22 @@ PYTHON_EXCEPTION_ALL_RANKS = Cause(
     "it is not special.",
     known_misses="If the launcher ended the slower ranks before they raised, only some show it: "
     "then one of them is named, as python-exception-on-one-rank, with the same advice.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+    ),
+    log_examples=(
+        (
+            "[rank2]: Traceback (most recent call last):\n"
+            '[rank2]:   File "/job/train.py", line 41, in step\n'
+            "[rank2]:     use(x)\n"
+            "[rank2]: ValueError: bad shape\n"
+            "[rank3]: Traceback (most recent call last):\n"
+            '[rank3]:   File "/job/train.py", line 41, in step\n'
+            "[rank3]:     use(x)\n"
+            "[rank3]: ValueError: bad shape"
+        ),
+    ),
     alternatives=("python-exception-on-one-rank", "comm-config-bad"),
     may_be_consequence=True,
     may_start_failure=True,

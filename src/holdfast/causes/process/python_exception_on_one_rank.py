@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import RESTART, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
@@ -24,6 +25,19 @@ PYTHON_EXCEPTION_ON_ONE_RANK = Cause(
     known_misses="An exception about the connection itself is an echo and never the root. A rank "
     "that catches the exception and hangs in its handler shows the handler's line. Interleaved "
     "output of many ranks can hide the text; the trace file has all of it.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.HOST,
+    ),
+    log_examples=(
+        (
+            "[rank2]: Traceback (most recent call last):\n"
+            '[rank2]:   File "/job/train.py", line 41, in step\n'
+            "[rank2]:     use(x)\n"
+            "[rank2]: ValueError: bad shape"
+        ),
+    ),
     alternatives=("python-exception-all-ranks", "model-download-race"),
     may_be_consequence=True,
     may_start_failure=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import RESTART, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 PYTHON_LOCK_HELD = Cause(
@@ -27,6 +28,7 @@ PYTHON_LOCK_HELD = Cause(
     "launcher waits.",
     known_misses="faulthandler, which is used where tracing is denied, does not show the owner of "
     "the lock. A slow read or a lock in a custom extension looks the same while it lasts.",
+    evidence_sources=(EvidenceSource.TRACE,),
     may_recover=True,
     remedies=(
         by_hand(

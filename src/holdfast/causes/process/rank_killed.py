@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import RESTART, automatic
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -24,6 +25,12 @@ RANK_KILLED = Cause(
     "Out-of-memory killers in user space (earlyoom, systemd-oomd, a kubelet's eviction) do not "
     "change the counter and look like this. On a host whose exit statuses are unknown it is "
     "peer-lost.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.STACKS,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="other-signal",
@@ -32,6 +39,7 @@ RANK_KILLED = Cause(
             sentence="a process was ended by a signal",
         ),
     ),
+    log_examples=(("srun: error: n1: task 2: User defined signal 1\nexit status -10"),),
     may_be_consequence=True,
     remedies=(
         automatic(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import RESTART, automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
+from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
 RANK_STOPPED = Cause(
@@ -22,6 +24,24 @@ RANK_STOPPED = Cause(
     known_misses="Not every kernel shows a frozen cgroup in the state letter. py-spy itself can "
     "leave a process stopped; holdfast sends SIGCONT after each sample. A paused virtual machine "
     "looks like a lost host.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.STACKS,
+    ),
+    signals=(
+        LogSignal(
+            name="stopped",
+            tier=Tier.CRASH,
+            confidence=0.5,
+            sentence="a process was stopped",
+            patterns=(
+                r"^\[\d+\]\+? +Stopped(?: \((?:SIGSTOP|signal|tty output)\))? ",
+                "stopped by signal SIGSTOP",
+            ),
+            examples=("[1]+  Stopped                 python fit.py",),
+        ),
+    ),
     treatment=Treatment.SUSPECT,
     remedies=(
         by_hand("Resume the process.", "kill -CONT PID"),

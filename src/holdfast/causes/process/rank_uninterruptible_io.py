@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import DRAIN, automatic, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
+from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
 RANK_UNINTERRUPTIBLE_IO = Cause(
@@ -24,6 +26,29 @@ RANK_UNINTERRUPTIBLE_IO = Cause(
     known_misses="A short state D is normal in every read; the rank is named only if both samples "
     "show it. A sandbox or container runtime may show S instead, and then file-io-blocked or "
     "rank-missing-collective is named.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.STACKS,
+    ),
+    signals=(
+        LogSignal(
+            name="task-blocked",
+            tier=Tier.MACHINE,
+            confidence=0.7,
+            sentence="the kernel reports a process that waits in it",
+            patterns=(
+                (
+                    r"task (?:python[\w.]{0,12}|pt_\w{1,13}|nccl\w{0,12}):\d+ blocked "
+                    r"for more than \d+ seconds"
+                ),
+            ),
+            examples=(("[4711.5] INFO: task python3:8123 blocked for more than 120 seconds."),),
+            counter_examples=(
+                ("[4711.5] INFO: task jbd2/sda1-8:412 blocked for more than 120 seconds."),
+            ),
+        ),
+    ),
     may_recover=True,
     treatment=Treatment.SUSPECT,
     remedies=(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import RESTART, by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -24,6 +25,11 @@ SEGFAULT_IN_WORKER = Cause(
     known_misses="torch's NCCL watchdog and gloo also end a process with abort (-6): if the ranks "
     "diverged before, that mismatch is named instead. SIGBUS with a full /dev/shm is "
     "shm-too-small. Out of memory is -9.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="segfault",

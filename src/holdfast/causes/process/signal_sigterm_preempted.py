@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 
@@ -22,6 +23,10 @@ SIGNAL_SIGTERM_PREEMPTED = Cause(
     known_misses="The launcher itself sends SIGTERM to the survivors of any other failure: it is "
     "the cause only if no rank failed before. A rank that catches SIGTERM and exits with 0 looks "
     "like rank-exits-early.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+    ),
     signals=(
         LogSignal(
             name="slurm-cancelled",
@@ -49,7 +54,12 @@ SIGNAL_SIGTERM_PREEMPTED = Cause(
             tier=Tier.OUTSIDE,
             confidence=0.9,
             sentence="the job reached its time limit",
-            patterns=("DUE TO TIME LIMIT|time limit (?:reached|exceeded)|DeadlineExceeded",),
+            patterns=(
+                (
+                    "DUE TO TIME LIMIT|time limit (?:reached|exceeded)|DeadlineExceeded"
+                    "|JobState=TIMEOUT|Reason=TimeLimit|TERM_RUNLIMIT|PBS: job killed: walltime"
+                ),
+            ),
             examples=(
                 (
                     "slurmstepd: error: *** JOB 811 ON n1 CANCELLED AT 2026-02-03T04:05:06 DUE "
@@ -72,7 +82,10 @@ SIGNAL_SIGTERM_PREEMPTED = Cause(
                 r"[Ss]pot (?:instance )?(?:interruption|termination)|\bEvicted\b|scancel",
                 r"preempted_ranks=\[(?P<rank>\d+)",
                 "PreemptionWatcher: drain detected",
-                "TERMINATING|maintenance event",
+                (
+                    "TERMINATING|maintenance event|imminent node "
+                    "shutdown|TaintManagerEviction|JobState=PREEMPTED"
+                ),
             ),
             examples=(
                 (

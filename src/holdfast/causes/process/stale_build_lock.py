@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import WATCH, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
+from holdfast.core.log_signals import LogSignal, Tier
 
 STALE_BUILD_LOCK = Cause(
     code="PROC011",
@@ -18,9 +20,49 @@ STALE_BUILD_LOCK = Cause(
     "TORCH_EXTENSIONS_DIR), older than the job.",
     shows_during="Every rank that loads the extension is in FileBaton.wait "
     "(torch/utils/file_baton.py), uses no CPU, and no process compiles.",
-    shows_after="The other ranks, if any, time out in their next collective.",
+    shows_after="`wait` in file_baton.py, in a stack dump or in the traceback of an interrupted "
+    "rank. The other ranks, if any, time out in their next collective.",
     known_misses="Another job that shares the folder, on this host or over a network file system, "
     "may be building right now; only the ranks of this job are checked.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+    ),
+    signals=(
+        LogSignal(
+            name="build-lock",
+            tier=Tier.NAMED,
+            confidence=0.8,
+            sentence="a rank waits for the build lock of an extension",
+            patterns=(
+                r'file_baton\.py", line \d+,? in wait',
+                r"waiting for baton release at \S+",
+                "[Ww]aiting (?:for|on) (?:the )?(?:build|compilation) lock",
+            ),
+            examples=(
+                (
+                    '  File "/env/site-packages/torch/utils/file_baton.py", line 42, '
+                    "in wait\n"
+                    "    time.sleep(self.wait_seconds)\n"
+                    "KeyboardInterrupt"
+                ),
+                (
+                    "Thread 0x00007f2b (most recent call first):\n"
+                    '  File "/env/torch/utils/file_baton.py", line 50 in wait\n'
+                    '  File "/env/torch/utils/cpp_extension.py", line 2156 in '
+                    "_jit_compile"
+                ),
+                ("[aiter] waiting for baton release at /root/.aiter/jit/build/lock_module_moe"),
+            ),
+            counter_examples=(
+                (
+                    "Using /root/.cache/torch_extensions/py310_cu121 as PyTorch "
+                    "extensions root...\n"
+                    "ninja: no work to do."
+                ),
+            ),
+        ),
+    ),
     may_recover=True,
     remedies=(
         by_hand(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import WATCH, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
@@ -25,6 +26,10 @@ STALLED_OUTSIDE_COLLECTIVES = Cause(
     "limit is half an hour (HOLDFAST_ALONE_S), and a rank that uses CPU or moves data is never "
     "named. Only the main thread's stack is shown; if the script has ended, that is the "
     "interpreter waiting for another thread.",
+    evidence_sources=(
+        EvidenceSource.TRACE,
+        EvidenceSource.STACKS,
+    ),
     may_be_consequence=True,
     may_recover=True,
     treatment=Treatment.SUSPECT,

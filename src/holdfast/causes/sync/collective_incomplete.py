@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import COMPARE_SEQUENCES, WATCH
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause, Remedy, Safety
 from holdfast.core.treatments import Treatment
 
@@ -21,6 +22,10 @@ COLLECTIVE_INCOMPLETE = Cause(
     shows_after="The timeout of the group on all ranks, at the same line.",
     known_misses="A collective that only takes long (hundreds of GB over a slow link) looks the "
     "same; it is reported as suspected, and acted on after --act-after.",
+    evidence_sources=(
+        EvidenceSource.TRACE,
+        EvidenceSource.STACKS,
+    ),
     may_recover=True,
     treatment=Treatment.SUSPECT,
     alternatives=("iommu-acs-p2p-hang", "collective-mismatch"),

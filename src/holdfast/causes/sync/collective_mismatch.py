@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import COMPARE_SEQUENCES, RESTART, SAME_LINE
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -27,6 +28,13 @@ COLLECTIVE_MISMATCH = Cause(
     known_misses="The reduce operation (SUM against MAX) and the root of a broadcast are not "
     "compared. Sizes are not compared for calls that may differ in size (gather, scatter, "
     "all_to_all). In a tie the correct side may be named.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.DUMP,
+        EvidenceSource.STACKS,
+        EvidenceSource.SOURCE,
+    ),
     signals=(
         LogSignal(
             name="mismatch-said",
@@ -67,6 +75,21 @@ COLLECTIVE_MISMATCH = Cause(
             ),
             examples=(
                 "n1:5:9 [0] NCCL WARN Message truncated : received 4096 bytes instead of 2048",
+            ),
+        ),
+        LogSignal(
+            name="hccl-inconsistent",
+            tier=Tier.NAMED,
+            confidence=0.85,
+            sentence="ranks gave a collective different arguments",
+            patterns=(
+                ("EI0005: |EI0014: |arguments for collective communication are inconsistent"),
+            ),
+            examples=(
+                (
+                    "EI0005: [PID: 811] The arguments for collective communication are "
+                    "inconsistent between ranks: tag allreduce, parameter count"
+                ),
             ),
         ),
     ),

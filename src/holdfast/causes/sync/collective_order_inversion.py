@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import RESTART, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
@@ -25,6 +26,12 @@ COLLECTIVE_ORDER_INVERSION = Cause(
     known_misses="Two NCCL communicators can also block each other on the device although all "
     "ranks call them in the same order; then the graph has no cycle and network-fabric-fault is "
     "named. A cycle through a lock or a queue in Python is only partly visible.",
+    evidence_sources=(
+        EvidenceSource.TRACE,
+        EvidenceSource.DUMP,
+        EvidenceSource.STACKS,
+        EvidenceSource.SOURCE,
+    ),
     treatment=Treatment.CODE,
     remedies=(
         by_hand(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import COMPARE_SEQUENCES, SAME_LINE, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
@@ -23,6 +24,7 @@ MISMATCHED_DTYPE = Cause(
     "`Connection reset by peer` on the others.",
     known_misses="The rank that aborts is the one that received the longer message; it is named "
     "only if nothing else is known. Equal widths leave no trace but wrong values.",
+    evidence_sources=(EvidenceSource.TRACE,),
     treatment=Treatment.CODE,
     remedies=(
         by_hand(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import COMPARE_SEQUENCES, RESTART, SAME_LINE, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
@@ -23,6 +24,7 @@ MISMATCHED_OPERATION = Cause(
     known_misses="SUM on one rank and MAX on another is the same operation to the backend: no "
     "error, no hang, wrong values. With two ranks there is no majority: both sides are shown, and "
     "the verdict reports a tie.",
+    evidence_sources=(EvidenceSource.TRACE,),
     treatment=Treatment.CODE,
     remedies=(
         SAME_LINE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import SAME_LINE, by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
@@ -25,6 +26,11 @@ MISMATCHED_SHAPE = Cause(
     known_misses="The collective that hangs is often the one after the mismatch: the trace files "
     "still hold the earlier one until the ring buffer wraps. Equal element counts in another "
     "shape are harmless and not reported.",
+    evidence_sources=(
+        EvidenceSource.TRACE,
+        EvidenceSource.DUMP,
+        EvidenceSource.SOURCE,
+    ),
     treatment=Treatment.CODE,
     remedies=(
         by_hand(

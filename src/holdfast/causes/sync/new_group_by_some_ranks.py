@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
@@ -24,6 +25,10 @@ NEW_GROUP_BY_SOME_RANKS = Cause(
     known_misses="A group of the caller alone completes; only the next new_group, whose number "
     "then differs, hangs. With NCCL, groups are created lazily: the wait moves to the first "
     "collective in them, and rank-missing-collective may be named.",
+    evidence_sources=(
+        EvidenceSource.TRACE,
+        EvidenceSource.SOURCE,
+    ),
     treatment=Treatment.CODE,
     remedies=(
         by_hand(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import RESTART, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
@@ -23,6 +24,11 @@ P2P_WITHOUT_PARTNER = Cause(
     known_misses="A small gloo send completes without its partner, so a missing recv is noticed "
     "later or never. recv from any source has no specific peer, so the wait-for graph has no edge "
     "for it.",
+    evidence_sources=(
+        EvidenceSource.TRACE,
+        EvidenceSource.STACKS,
+        EvidenceSource.SOURCE,
+    ),
     treatment=Treatment.CODE,
     remedies=(
         by_hand(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import RESTART, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
@@ -23,6 +24,7 @@ RANK_EXITS_EARLY = Cause(
     known_misses="os._exit leaves no time to record the line; the last collective's line is "
     "reported instead. A rank that reaches the end of its script is reported as uneven-inputs, "
     "which is mostly the reason.",
+    evidence_sources=(EvidenceSource.TRACE,),
     may_be_consequence=True,
     treatment=Treatment.CODE,
     remedies=(

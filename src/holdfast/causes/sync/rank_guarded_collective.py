@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import COMPARE_SEQUENCES, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
@@ -26,6 +27,11 @@ RANK_GUARDED_COLLECTIVE = Cause(
     "distant caller, in a decorator or in a value such as self.should_log is not found, and "
     "mismatched-operation is named. If the guarded call has the same signature as the others' "
     "next one, nothing stops: see silent-corruption-by-misaligned-collectives.",
+    evidence_sources=(
+        EvidenceSource.TRACE,
+        EvidenceSource.STACKS,
+        EvidenceSource.SOURCE,
+    ),
     treatment=Treatment.CODE,
     remedies=(
         by_hand(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import RESTART, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -30,6 +31,13 @@ RANK_MISSING_COLLECTIVE = Cause(
     "too, the rank is named without a line. A slow rank that returns later than the stall limit "
     "is suspected, unless its stack, its CPU time or a phase explains the delay; one that returns "
     "later than --act-after (60 s) is restarted.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.DUMP,
+        EvidenceSource.STACKS,
+        EvidenceSource.SOURCE,
+    ),
     signals=(
         LogSignal(
             name="barrier-missing",
@@ -38,6 +46,79 @@ RANK_MISSING_COLLECTIVE = Cause(
             sentence="ranks did not reach a monitored barrier",
             patterns=(r"Ranks? (?P<missing>[\d, ]+?) failed to (?:pass|reach) monitoredBarrier",),
             examples=("[rank0]: RuntimeError: Rank 3 failed to pass monitoredBarrier in 30000 ms",),
+        ),
+        LogSignal(
+            name="ranks-missing",
+            tier=Tier.WAITING,
+            confidence=0.75,
+            sentence="it did not submit what the other ranks wait for",
+            patterns=(
+                r"\[missing ranks: (?P<missing>[\d, ]+)\]",
+                (
+                    r"(?:^|[>\] :])(?P<missing>\d{1,6}): "
+                    r"\[(?:allreduce|allgather|broadcast|alltoall|reducescatter"
+                    r"|Distributed\w*_All|Horovod)"
+                ),
+                (
+                    r"[Rr]anks? \[?(?P<missing>\d[\d, ]*)\]? (?:(?:has|have) not (?:yet "
+                    ")?(?:joined|arrived|entered|reached)|did not "
+                    "(?:join|arrive|enter|reach)|(?:is|are) (?:still )?missing)"
+                ),
+                (
+                    "(?:[Mm]issing|[Ww]aiting (?:for|on)) ranks?:? "
+                    r"\[?(?P<missing>\d[\d, ]*)\]?"
+                ),
+                (
+                    "not received the Notify record from remote rank: "
+                    r"?\[?(?P<missing>\d+)"
+                ),
+            ),
+            examples=(
+                "[1,1]<stderr>:HorovodBroadcast_dense_1_kernel_0 [missing ranks: 0]",
+                ("[0]<stderr>:Missing ranks:\n[0]<stderr>:0: [broadcast.bool.sz]"),
+                ("[rank0]: RuntimeError: timed out: ranks 3, 7 have not joined the barrier"),
+                "Waiting for ranks: [5, 6]",
+                (
+                    "EI0002: The wait execution of the Notify register times out. "
+                    "Reason: The Notify register has not received the Notify record "
+                    "from remote rank: [5]."
+                ),
+            ),
+            counter_examples=("INFO: waiting for ranks to finish",),
+            weighed=True,
+        ),
+        LogSignal(
+            name="hccl-waits",
+            tier=Tier.WAITING,
+            confidence=0.4,
+            sentence="a rank waited in vain for another",
+            patterns=(
+                (
+                    "EI0006: |Getting socket times out|EI0002: |wait execution of the "
+                    "Notify register times out"
+                ),
+            ),
+            examples=(
+                (
+                    "[rank1]: EI0006: Getting socket times out. Reason: Remote Rank "
+                    "did not send the data in time. Please check the reason for the "
+                    "rank being stuck"
+                ),
+            ),
+        ),
+        LogSignal(
+            name="ranks-ready",
+            tier=Tier.WAITING,
+            confidence=0.7,
+            sentence="it did not submit what the other ranks wait for",
+            patterns=(r"\[ready ranks: (?P<ready>\d[\d, ]*)\]",),
+            examples=(
+                (
+                    "WARNING: One or more tensors were submitted by subset of ranks. "
+                    "Stalled ops: HorovodBroadcast_w_0 [ready ranks: 3, 1, 0]"
+                ),
+            ),
+            weighed=True,
         ),
     ),
     log_examples=(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import RESTART, by_hand, disruptive
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.treatments import Treatment
 
@@ -25,6 +26,10 @@ RANK_SKIPS_COLLECTIVE = Cause(
     known_misses="The ring buffer of a trace file holds the last calls only: an older skip leaves "
     "a mismatch, but not its position. If all calls of the loop have the same line and signature, "
     "the step of the skip is unknown.",
+    evidence_sources=(
+        EvidenceSource.TRACE,
+        EvidenceSource.SOURCE,
+    ),
     treatment=Treatment.CODE,
     remedies=(
         by_hand(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 RESULT_USED_TOO_EARLY = Cause(
@@ -22,6 +23,7 @@ RESULT_USED_TOO_EARLY = Cause(
     "in a debugger.",
     known_misses="A small collective mostly completes in time, so tests pass. A device-wide wait "
     "(torch.cuda.synchronize) hides the fault.",
+    evidence_sources=(EvidenceSource.SOURCE,),
     remedies=(
         by_hand(
             "Keep the handle and wait before the buffer is used: `work = dist.all_reduce(x, "

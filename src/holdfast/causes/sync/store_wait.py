@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import WATCH, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -25,6 +26,12 @@ STORE_WAIT = Cause(
     "of a gloo key are the number of the rank whose address was missing.",
     known_misses="A rank that has not started has no trace file; only its absence is reported. "
     "Any NET cause may be behind the wait.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.STACKS,
+        EvidenceSource.HOST,
+    ),
     signals=(
         LogSignal(
             name="store-key-timeout",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
@@ -27,6 +28,11 @@ UNEVEN_INPUTS = Cause(
     known_misses="An exception swallowed in the loop also makes a rank reach its end early: if "
     "the source shows a handler around the loop body, rank-skips-collective is named instead. "
     "Without the source file the two cannot be distinguished.",
+    evidence_sources=(
+        EvidenceSource.LOG,
+        EvidenceSource.TRACE,
+        EvidenceSource.SOURCE,
+    ),
     signals=(
         LogSignal(
             name="uneven-said",

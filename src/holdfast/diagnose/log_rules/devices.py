@@ -16,9 +16,9 @@ from holdfast.diagnose.log_rules.candidates import CauseCandidate, candidate_of,
 from holdfast.diagnose.log_rules.log_index import FAILURES, LogIndex
 from holdfast.diagnose.log_rules.rank_inference import find_rank
 from holdfast.diagnose.log_rules.signal_causes import SIGNAL_CAUSES, Tier
-from holdfast.diagnose.logs import LoggedSignal, LogLine
+from holdfast.diagnose.logs import LogLine
 from holdfast.host.allocation_purpose import AllocationPurpose, purpose_of
-from holdfast.host.gpus.xids import XIDS_OF_PROGRAMS, XIDS_THAT_FOLLOW
+from holdfast.host.gpus.xids import XIDS, Xid, XidKind
 from holdfast.report.evidence_summary import size_text
 from holdfast.watcher import oom_messages
 from holdfast.watcher.rules.gpu_memory import TOO_LARGE, OomReason, explain_oom
@@ -33,6 +33,8 @@ _TIMEOUTS = (
     "time-limit",
 )
 _OOM = "cuda-out-of-memory"
+_UNKNOWN_XID = Xid("not in NVIDIA's list", XidKind.GPU)
+_HARMLESS_XIDS = frozenset({XidKind.FOLLOWS, XidKind.NOTE, XidKind.DISPLAY})
 
 
 def find_oom(index: LogIndex) -> Iterable[CauseCandidate]:
@@ -43,7 +45,7 @@ def find_oom(index: LogIndex) -> Iterable[CauseCandidate]:
     ranks = index.ranks(_OOM)
     waiting = index.ranks("watchdog-timeout", "gloo-timeout", "peer-closed", "dump-signal") - ranks
     lines = tuple(dict.fromkeys(lines_of(signals)))
-    rank = _find_oom_rank(index, signals)
+    rank = find_rank(index, signals)
     error = _explain_error(index, lines, rank)
     clause = f": {error.why.clause}" if error.why.clause else ""
     remedies = error.why.remedies
@@ -72,14 +74,6 @@ def find_oom(index: LogIndex) -> Iterable[CauseCandidate]:
         facts=error.facts,
         remedies=remedies,
     )
-
-
-def _find_oom_rank(index: LogIndex, signals: list[LoggedSignal]) -> int | None:
-    rank = find_rank(index, signals)
-    if rank is None and len(index.facts.hosts) <= 1:  # on one node, local rank = GPU index
-        gpus = (int(signal.fields["gpu"]) for signal in signals if "gpu" in signal.fields)
-        return next(gpus, None)
-    return rank
 
 
 class _OomError(NamedTuple):
@@ -113,13 +107,14 @@ def find_xids(index: LogIndex) -> Iterable[CauseCandidate]:
     """Yield Xids of the NVIDIA driver: most are faults of the GPU, some of the program."""
     for signal in index.all("xid"):
         number, host = int(signal.fields["xid"]), signal.line.host
-        if number in XIDS_THAT_FOLLOW:
+        xid = XIDS.get(number, _UNKNOWN_XID)
+        if xid.kind in _HARMLESS_XIDS:
             continue
         cause, confidence = GPU_FELL_OFF_BUS_XID_ECC.name, 0.95
-        if number in XIDS_OF_PROGRAMS:
+        if xid.kind is XidKind.PROGRAM:
             cause, confidence = CUDA_KERNEL_FAULT.name, 0.7
         where = f"GPU {signal.fields['pci']}" + (f" of {host}" if host else "")
-        message = f"the driver reports Xid {number} for {where}"
+        message = f"the driver reports Xid {number} ({xid.text}) for {where}"
         yield CauseCandidate(cause, Tier.MACHINE, confidence, message, (signal.line,), host=host)
 
 

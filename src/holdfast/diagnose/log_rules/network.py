@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from holdfast.causes.network.firewall_blocked_ports import FIREWALL_BLOCKED_PORTS
 from holdfast.causes.network.master_unreachable import MASTER_UNREACHABLE
+from holdfast.causes.network.network_fabric_fault import NETWORK_FABRIC_FAULT
+from holdfast.causes.network.network_interface_wrong import NETWORK_INTERFACE_WRONG
 from holdfast.causes.network.stale_rendezvous_store import STALE_RENDEZVOUS_STORE
 from holdfast.causes.sync.store_wait import STORE_WAIT
 from holdfast.diagnose.log_rules.candidates import CauseCandidate, candidate_of
@@ -15,6 +18,8 @@ from holdfast.diagnose.log_rules.rank_inference import find_absent_rank
 from holdfast.diagnose.log_rules.signal_causes import SIGNAL_CAUSES, Tier
 from holdfast.diagnose.logs import LoggedSignal
 
+#: Confidence of failed operations on hosts that talk to a host whose port failed.
+_OF_FOLLOWERS = 0.5
 _LOOPBACK = re.compile(r"\(?(?:localhost|127\.\d+\.\d+\.\d+|::1)\b")
 _CONNECT_ERROR = re.compile(r"refused|[Tt]imed? ?out|Timeout|reset by peer|[Ff]ailed to connect")
 _LAUNCHER_FILE = re.compile(r"distributed/(?:launcher/api|rendezvous|elastic/rendezvous/\w+)\.py$")
@@ -26,17 +31,28 @@ _RENDEZVOUS_SIGNALS = (
 )
 _PEER_SIGNALS = tuple(
     """
-    ib-completion ib-verb ib-event no-interface docker-interface no-route connect-timed-out
-    connect-refused gloo-connect nccl-system-error nccl-cuda-error nccl-internal-error store-lost
-    peer-closed
+    ib-completion ofi-completion ib-verb ib-event adapter-port no-interface docker-interface
+    no-route no-network connect-timed-out connect-refused gloo-connect nccl-system-error
+    nccl-cuda-error nccl-internal-error store-lost peer-closed
     """.split()
 )
+#: A port reports a fault of its host; failed operations follow on every host that talks to it.
+_PORT_SIGNALS = ("ib-event", "adapter-port")
+_COMPLETION_SIGNALS = frozenset({"ib-completion", "ofi-completion", "ib-verb"})
+#: Without faults of ports or operations, a connection to one port fails because of a firewall or
+#: the choice of the interface, not because of the fabric.
+_CONNECT_SIGNALS = frozenset({"no-route", "no-network", "connect-timed-out", "connect-refused"})
+#: NCCL's summary of any error: an echo if another line reports the lost peer.
+_NCCL_SUMMARIES = frozenset({"nccl-system-error", "nccl-internal-error"})
+#: A peer's address of the host itself, or of a bridge to containers.
+_OWN_ADDRESS = re.compile(r"(?:127\.\d+\.\d+\.\d+|::1\b|\b172\.17\.0\.\d+|localhost)")
 #: Without one of these, the name of an interface is no fault.
 _CONNECTION_FAILURES = (
     "nccl-system-error",
     "connect-timed-out",
     "connect-refused",
     "no-route",
+    "no-network",
     "watchdog-timeout",
     "gloo-connect",
 )
@@ -103,8 +119,26 @@ def find_peer_faults(index: LogIndex) -> Iterable[CauseCandidate]:
             yield stale
         if name == "peer-closed" and closed_after_timeout(index):
             continue
+        if name in _NCCL_SUMMARIES and "peer-closed" in index:
+            continue
         if name != "docker-interface" or index.has_any(*_CONNECTION_FAILURES):
-            yield candidate_of(index, SIGNAL_CAUSES[name], signals)
+            yield _weigh_network(index, name, candidate_of(index, SIGNAL_CAUSES[name], signals))
+
+
+def _weigh_network(index: LogIndex, name: str, found: CauseCandidate) -> CauseCandidate:
+    """Return the candidate with the cause and confidence that the other lines leave it."""
+    has_port_fault = index.has_any(*_PORT_SIGNALS)
+    if name in _COMPLETION_SIGNALS and has_port_fault:
+        # The host with the port's events is to blame, not the one that complains.
+        return replace(found, confidence=min(found.confidence, _OF_FOLLOWERS))
+    if name not in _CONNECT_SIGNALS:
+        return found
+    if has_port_fault or index.has_any(*_COMPLETION_SIGNALS):
+        return replace(found, cause=NETWORK_FABRIC_FAULT.name)
+    if any(_OWN_ADDRESS.search(line.text) for line in found.lines):
+        message = f"{found.message}; the peer announced an address of its own host"
+        return replace(found, cause=NETWORK_INTERFACE_WRONG.name, message=message)
+    return found
 
 
 def _find_stale_addresses(index: LogIndex, signal: LoggedSignal) -> CauseCandidate | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 
 from holdfast.diagnose.log_rules.log_index import LogIndex
 from holdfast.diagnose.logs import LoggedSignal, LogLine
+from holdfast.diagnose.logs.reader import rank_in_name
 
 #: A number with more digits is not a rank.
 MAX_RANK_DIGITS = 6
@@ -15,19 +17,68 @@ SURVIVOR_SIGNALS = frozenset(
 )
 #: Logged by a rank that was inside the collective.
 WAITER_SIGNALS = ("peer-closed", "gloo-timeout", "watchdog-timeout", "store-lost")
+#: Reports of a rank that waited for others in the store: its own rank is not the missing one.
+STORE_WAITS = frozenset({"rendezvous-timeout", "store-key-timeout"})
+#: A rank in a message: ``rank=3``, ``global_rank: 3``, ``"rank": 3``, ``RankID:3``, ``(rank 3)``,
+#: ``on rank 3``. The number of an array's dimensions is written ``of rank 3`` or ``rank 3 tensor``.
+_RANK_IN_MESSAGE = re.compile(
+    r"(?:(?<![\w-])(?:(?:global|world)[_ ])?rank(?:id)?[\"']?\s{0,2}[:=]\s{0,2}"
+    r"|(?:[\[(,;:|]\s?|\b(?:on|by) )rank\s?)(?P<rank>\d{1,6})(?!\w|\.\d)",
+    re.IGNORECASE,
+)
+#: Before the word: the rank is a local one, another rank's, one within a group, or LoRA's.
+_OTHER_RANK = re.compile(
+    r"(?:local|node|machine|group|lora|low|peer|remote|root|source|src|dst|[tpdecs]p|tensor"
+    r"|pipeline|parallel|data|expert|from|to|with|for)[\s_:-]{0,3}$",
+    re.IGNORECASE,
+)
+_LOCAL_RANK = re.compile(r"\blocal[_ -]rank[\s=:]{1,3}(\d{1,6})\b", re.IGNORECASE)
+
+
+def rank_in_message(text: str) -> int | None:
+    """Return the rank that a message names as its writer; None for none, or several ranks.
+
+    GPU indices, numbers of hosts, local ranks and ranks of peers are not ranks of the writer.
+    """
+    ranks = {
+        int(found["rank"])
+        for found in _RANK_IN_MESSAGE.finditer(text)
+        if not _OTHER_RANK.search(text, 0, found.start())
+    }
+    return ranks.pop() if len(ranks) == 1 else None
+
+
+def rank_of_line(line: LogLine) -> int | None:
+    """Return the rank that logged the line: from its prefix or file, or else from its message."""
+    return line.rank if line.rank is not None else rank_in_message(line.text)
 
 
 def find_absent_rank(index: LogIndex, present: Collection[int | None]) -> int | None:
-    """Return the only rank that is not in ``present``; None if several are missing, or unknown."""
+    """Return the only rank that is not in ``present``; None if several are missing, or unknown.
+
+    A rank that logs nothing counts as missing only if it is known to exist, and its file would be
+    among the given ones: by the world size, unless a single rank's file was given; by a gap in the
+    numbers, unless ranks have files of their own.
+    """
     known = {rank for rank in present if rank is not None}
     if not known:
         return None
     size = index.world_size
-    ranks = set(range(size)) if size and size > max(known) else index.facts.ranks.keys() | known
+    files = ranks_with_files(index)
+    ranks = index.facts.ranks.keys() | known
+    if size and size > max(known) and len(files) != 1:
+        ranks = set(range(size))
     missing = ranks - known
-    if not missing and len(known) > 1:
-        missing = set(range(max(known))) - known  # a gap in their numbers
+    if not missing and len(known) > 1 and not files:
+        missing = set(range(max(known))) - known
     return min(missing) if len(missing) == 1 else None
+
+
+def ranks_with_files(index: LogIndex) -> set[int]:
+    """Return the ranks whose last line is in a file that is named after the rank."""
+    entries = index.facts.ranks.values()
+    named = {one.rank: rank_in_name(one.last.source) for one in entries if one.last is not None}
+    return {rank for rank, name in named.items() if rank == name}
 
 
 def find_rank(index: LogIndex, signals: Sequence[LoggedSignal]) -> int | None:
@@ -38,10 +89,12 @@ def find_rank(index: LogIndex, signals: Sequence[LoggedSignal]) -> int | None:
     """
     if signals[0].name in SURVIVOR_SIGNALS:
         return _find_lost_peer(index) if signals[0].name in WAITER_SIGNALS else None
+    if signals[0].name in STORE_WAITS:
+        return find_absent_rank(index, {rank_of_line(one.line) for one in signals})
     named = next((rank for one in signals if (rank := _named_rank(one)) is not None), None)
     if named is not None:
         return named
-    ranks = {signal.line.rank for signal in signals if signal.line.rank is not None}
+    ranks = {rank for signal in signals if (rank := rank_of_line(signal.line)) is not None}
     first = index.first_failed_of(ranks)
     if first is not None and (not ranks or first in ranks or len(index.failed_ranks) > 1):
         return first
@@ -61,8 +114,14 @@ def _find_lost_peer(index: LogIndex) -> int | None:
 
 def _named_rank(signal: LoggedSignal) -> int | None:
     """Return the rank in the message itself."""
-    text = str(signal.fields.get("rank", signal.fields.get("missing", ""))).split(",")[0].strip()
-    return int(text) if text.isdigit() and len(text) <= MAX_RANK_DIGITS else None
+    return next(iter(listed_ranks(signal)), None)
+
+
+def listed_ranks(signal: LoggedSignal) -> list[int]:
+    """Return the ranks in the message's field ``rank``, or in its list ``missing``."""
+    words = str(signal.fields.get("rank", signal.fields.get("missing", ""))).split(",")
+    ranks = (word.strip() for word in words)
+    return [int(rank) for rank in ranks if rank.isdigit() and len(rank) <= MAX_RANK_DIGITS]
 
 
 def rank_from_launchers(index: LogIndex, signals: Sequence[LoggedSignal] = ()) -> int | None:
@@ -75,14 +134,23 @@ def rank_from_launchers(index: LogIndex, signals: Sequence[LoggedSignal] = ()) -
     absent = find_absent_rank(index, index.ranks(*WAITER_SIGNALS))
     if absent is not None:
         return absent
-    local = index.failed_local_rank
-    if local is not None and not index.failed_ranks and len(index.facts.hosts) <= 1:
-        return local  # the logs are of one node
+    if (local := _local_rank(index, signals)) is not None:
+        return local
     for one in index.all("slurm-task"):
         if tasks := task_numbers(str(one.fields["tasks"])):
             return tasks[0]
     devices = [int(signal.fields["device"]) for signal in signals if "device" in signal.fields]
     return devices[0] if devices and len(index.facts.hosts) == 1 else None
+
+
+def _local_rank(index: LogIndex, signals: Sequence[LoggedSignal]) -> int | None:
+    """Return the failed local rank if the logs are of one node, where it is the rank."""
+    if len(index.facts.hosts) > 1:
+        return None
+    if index.failed_local_rank is not None and not index.failed_ranks:
+        return index.failed_local_rank
+    named = {int(rank) for one in signals for rank in _LOCAL_RANK.findall(one.line.text)}
+    return named.pop() if len(named) == 1 else None
 
 
 def task_numbers(tasks: str) -> list[int]:
@@ -98,9 +166,9 @@ def first_reporting_rank(lines: Iterable[LogLine]) -> int | None:
 
     Without times, lines of several logs have no order; the lowest rank is returned.
     """
-    ranked = [line for line in lines if line.rank is not None]
-    if ranked and all(line.time is not None for line in ranked):
-        return min(ranked, key=lambda line: (line.time or 0.0, line.number)).rank
-    if len({line.source for line in ranked}) == 1:
-        return min(ranked, key=lambda line: line.number).rank
-    return min((line.rank for line in ranked if line.rank is not None), default=None)
+    ranked = [(rank, line) for line in lines if (rank := rank_of_line(line)) is not None]
+    if ranked and all(line.time is not None for _, line in ranked):
+        return min(ranked, key=lambda one: (one[1].time or 0.0, one[1].number))[0]
+    if len({line.source for _, line in ranked}) == 1:
+        return min(ranked, key=lambda one: one[1].number)[0]
+    return min((rank for rank, _ in ranked), default=None)

@@ -20,7 +20,7 @@ from holdfast.core.findings import Cause
 from holdfast.core.rank_sets import describe_ranks
 from holdfast.diagnose.log_rules.candidates import CauseCandidate, lines_of
 from holdfast.diagnose.log_rules.log_index import LogIndex
-from holdfast.diagnose.log_rules.rank_inference import find_absent_rank
+from holdfast.diagnose.log_rules.rank_inference import find_absent_rank, ranks_with_files
 from holdfast.diagnose.log_rules.signal_causes import Tier
 from holdfast.diagnose.logs import LoggedSignal
 
@@ -181,16 +181,15 @@ def _find_missing_rank(index: LogIndex, timeouts: Sequence[LoggedSignal]) -> Cau
             f"{waiting} timed out in {work}; no rank was seen elsewhere, so a rank was too slow or "
             "the network stalled"
         )
-        return _candidate(
-            WATCHDOG_TIMEOUT_STRAGGLER, 0.45, message, timeouts, timeouts[0].line.rank
-        )
-    if absent is None:
-        absent = min(others, default=None)
-    if absent is None and len(inside) == 1:
-        rank = _lowest_other_rank(inside)
+        return _candidate(WATCHDOG_TIMEOUT_STRAGGLER, 0.45, message, timeouts)
+    if absent is None and len(inside) == 1 and not others:
+        # The launcher's own output contains the lines of all its ranks, a rank's file does not.
+        is_whole = "exit-code" in index and not ranks_with_files(index)
+        rank = _lowest_other_rank(inside) if is_whole else None
+        guess = f" (rank {rank} is a guess)" if rank is not None else ""
         message = (
             f"{waiting} timed out in {work}; no other rank logged anything, so the missing rank "
-            f"cannot be identified (rank {rank} is a guess)"
+            f"cannot be identified{guess}"
         )
         return _candidate(RANK_MISSING_COLLECTIVE, 0.45, message, timeouts, rank)
     missing = "the other ranks" if absent is None else f"rank {absent}"
@@ -232,9 +231,6 @@ def _find_rank_without_timeout(index: LogIndex, waits: Sequence[LoggedSignal]) -
     timed_out = {signal.line.rank for signal in waits}
     closed = index.ranks("peer-closed")  # these were in the collective, too
     absent = find_absent_rank(index, timed_out | closed)
-    alone = index.ranks("watchdog-timeout")
-    if absent is None and len(alone) == 1 and alone == index.facts.ranks.keys():
-        absent = _lowest_other_rank(alone)
     if absent is not None:
         message = f"all ranks but rank {absent} timed out in a collective"
         return _candidate(RANK_MISSING_COLLECTIVE, 0.45, message, waits, absent)

@@ -1,15 +1,16 @@
 """The scan table: all patterns that are searched for in logs.
 
 Each file of the catalogue declares the signals of its cause (``Cause.signals``); ``general.py`` has
-those of no single cause. A pattern has no look-around and no back-reference, so that Hyperscan can
-search for all of them at once; its named groups become the signal's fields (digits become numbers).
+those of no single cause, ``launchers.py`` and ``translated.py`` have more lines of both. A pattern
+has no look-around and no back-reference, so that Hyperscan can search for all of them at once; its
+named groups become the signal's fields (digits become numbers).
 """
 
 from __future__ import annotations
 
 from holdfast.causes import all_causes
 from holdfast.core.log_signals import Tier
-from holdfast.diagnose.logs.signals import general
+from holdfast.diagnose.logs.signals import general, launchers, translated
 from holdfast.diagnose.logs.signals.row import ScanRow, rows_of_signal
 
 __all__ = ["ROWS", "ScanRow", "extract_fields"]
@@ -27,7 +28,7 @@ def _scan_table() -> tuple[ScanRow, ...]:
         for signal in cause.signals:
             is_late = signal.tier in _LATE_TIERS or cause.family in _LATE_FAMILIES
             (late if is_late else early).extend(rows_of_signal(signal))
-    return (*early, *general.ROWS, *late)
+    return (*early, *general.ROWS, *launchers.ROWS, *translated.ROWS, *late)
 
 
 ROWS = _scan_table()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from holdfast.diagnose.logs.signals.row import ScanRow, rows
 
 DEVICES_AND_NETWORK = rows(
-    ("xid", r"Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<xid>\d+)"),
+    ("xid", r"\bXid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<xid>\d+)"),
     (
         "cuda-out-of-memory",
         (
