@@ -14,6 +14,8 @@ import msgspec
 
 from holdfast.core import trace_file
 from holdfast.diagnose.evidence import EvidenceKind
+from holdfast.diagnose.transports import CarriedLine
+from holdfast.diagnose.transports.recognition import recognize
 
 #: Number of first bytes that are examined.
 HEAD_BYTES = 1 << 14
@@ -45,8 +47,6 @@ _STACKS_TEXT = re.compile(
 _REDUCED_JSON = re.compile(rb'\s*\{\s*"schema"\s*:\s*"holdfast/dumps/')
 _HISTORY_JSON = re.compile(rb'\s*\{\s*"schema"\s*:\s*"holdfast/history/')
 _REPORT_JSON = re.compile(rb'\s*\{\s*"(?:schema"\s*:\s*"holdfast/|question"\s*:|ranks"\s*:\s*\[)')
-#: Keys of a log line in JSON.
-_MESSAGE_KEYS = frozenset({"log", "message", "msg", "text", "MESSAGE"})
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -154,14 +154,15 @@ def _detect_text_kind(head: bytes) -> EvidenceKind:
 
 
 def _is_json_document(head: bytes) -> bool:
-    """Return whether a short file is one JSON value other than a log line with a message."""
+    """Return whether a short file is one JSON value without a log's messages."""
     if len(head) >= HEAD_BYTES or head.lstrip()[:1] not in (b"{", b"["):
         return False
     try:
-        content = msgspec.json.decode(head)
+        msgspec.json.decode(head)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
-    return not (isinstance(content, dict) and _MESSAGE_KEYS & content.keys())
+    lines = [CarriedLine(1, line) for line in head.splitlines(keepends=True)]
+    return not recognize(lines)
 
 
 @lru_cache(maxsize=2)  # detect_kind and its caller need it for the same bytes

@@ -17,7 +17,8 @@ from holdfast.diagnose.evidence import EvidenceFile
 from holdfast.diagnose.evidence.streams import ReadableStream
 from holdfast.diagnose.logs import LogFacts, LoggedRank, LoggedSignal, LoggedTraceback, LogLine
 from holdfast.diagnose.logs.bounded_signals import MAX_TRACEBACKS, BoundedSignals, first_and_last
-from holdfast.diagnose.logs.lines import parse_line
+from holdfast.diagnose.logs.carried_logs import LogTransport
+from holdfast.diagnose.logs.lines import LineParser
 from holdfast.diagnose.logs.rank_attribution import (
     NCCL_PROCESS,
     parse_actor_pid,
@@ -26,6 +27,7 @@ from holdfast.diagnose.logs.rank_attribution import (
 )
 from holdfast.diagnose.logs.scan import ScanHit, Scanner
 from holdfast.diagnose.logs.signals import ROWS, ScanRow, extract_fields
+from holdfast.diagnose.transports import CarriedLine
 from holdfast.host.processes.user_code import innermost_user_frame
 
 MAX_FRAMES = 64
@@ -175,9 +177,10 @@ class LogReader:
         self, scanner: Scanner | None = None, rank_by_process: dict[str, int] | None = None
     ) -> None:
         self._scanner = scanner or create_scanner()
-        self._following = 0
-        self._source = ""
+        self._following = self._lines_of_log = 0
         self._file_rank: int | None = None
+        self._transport = LogTransport()
+        self._parser = LineParser("")
         self._signals = BoundedSignals()
         self._tracebacks = _TracebackCollector()
         self._ranks: dict[int, LoggedRank] = {}
@@ -196,27 +199,27 @@ class LogReader:
         """
         if not after_lines:
             self._tracebacks.begin_file(name)
-            self._source, self._file_rank = name, rank_in_name(name)
+            self._file_rank = rank_in_name(name)
+            self._transport, self._parser = LogTransport(), LineParser(name, self._file_rank)
             self._failed_rank, self._failed_host = None, ""
-            self._following = 0
-        scanner = self._scanner
-        for hit in scanner.scan(stream, following=self._following):
-            self._add_hit(hit, after_lines)
+            self._following = self._lines_of_log = 0
+        scanner, log = self._scanner, self._transport.open(stream)
+        before = self._lines_of_log
+        for hit in scanner.scan(log, following=self._following):
+            self._add_hit(hit, hit.number + before, log.origin(hit.number))
         self._following = scanner.following
-        self._lines += scanner.lines
-        self._bytes += scanner.bytes
+        self._lines_of_log += scanner.lines
+        self._lines += log.lines
+        self._bytes += log.bytes
         if scanner.last is not None:
             number, raw = scanner.last
-            self._last = self._parse_line(raw, number + after_lines)
+            self._last = self._parser.parse(raw, number + before, log.origin(number))
             self._count_line(self._last)
-        return scanner.lines
+        return log.lines
 
-    def _parse_line(self, raw: bytes, number: int) -> LogLine:
-        return parse_line(raw, self._source, number, rank=self._file_rank)
-
-    def _add_hit(self, hit: ScanHit, after_lines: int) -> None:
-        """Add a matching line; ``after_lines`` precede the stream that is being read."""
-        line = self._parse_line(hit.line, hit.number + after_lines)
+    def _add_hit(self, hit: ScanHit, number: int, origin: CarriedLine) -> None:
+        """Add a matching line, which is line ``number`` of its log."""
+        line = self._parser.parse(hit.line, number, origin)
         process = NCCL_PROCESS.match(hit.line)
         if process is not None:
             self._hosts.add(process[2].decode())
