@@ -1,8 +1,8 @@
-r"""The lines of a log as a program wrote them, in place of those in the file.
+r"""The lines of a log as a program wrote them, not as the file has them.
 
 A log without a transport (``diagnose/transports``) passes in blocks, so that reading it costs
-nothing per line. Two things are replaced in every log, wherever they occur: codes of a terminal,
-and a traceback that was printed with ``\n`` in place of line feeds.
+nothing per line. In every log, codes of a terminal are removed, and a traceback is split that was
+printed with ``\n`` in place of line feeds.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def recognize_json_lines(first: FirstLines) -> Callable[[], TransportDecoder] | 
     """Claim a log with a line that is a record."""
     if b'{"' not in first.data and b'{ "' not in first.data:
         return None
-    return JsonLines if any(parse_record(one) is not None for one in first.contents) else None
+    return JsonRecords if any(parse_record(one) is not None for one in first.contents) else None
 
 
 def parse_record(content: bytes) -> tuple[bytes, dict[str, Any]] | None:
@@ -43,7 +43,7 @@ def parse_record(content: bytes) -> tuple[bytes, dict[str, Any]] | None:
     return found[1], record
 
 
-class JsonLines:
+class JsonRecords:
     """Replaces records by their messages."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Lines that a terminal or an editor broke at a column: 80, 120, or that of the window.
 
-The width is the length of the longest lines, if nothing in the first lines is longer. A line of
-this length continues in the next one, unless that begins as lines of this log do. An editor breaks
+The width is that of the longest lines. A line of this width continues in the next one, unless that
+begins as lines of this log do; some words must be broken, and some parts shorter. An editor breaks
 between words: the first word of the next line would not have fitted.
 """
 
@@ -15,7 +15,7 @@ from itertools import pairwise
 from holdfast.diagnose.transports import MAX_HELD_BYTES, CarriedLine, FirstLines, TransportDecoder
 
 _WIDTHS = range(60, 320)
-#: Lines of the full width that continue; one is enough if a common terminal broke a word.
+#: Lines of the full width that continue; one is enough for the width of a common terminal.
 _MIN_BROKEN = 2
 #: Share of the lines that continue one and are shorter.
 _MIN_ENDS = 0.1
@@ -30,6 +30,7 @@ _BEGINNING = re.compile(
     rb"|(?:\w+\.)*\w*(?:Error|Exception)\b|(.)\1{9}|\s*(?:[~^]+|rank|host|time|exitcode)\s*:?\s"
 )
 _BEGINNING_CHARACTERS = 8
+_WORD_PART = re.compile(rb"[\w/=(-]")
 _RULER = re.compile(rb"(.)\1*$")
 
 
@@ -40,15 +41,16 @@ def recognize_wrapping(first: FirstLines) -> Callable[[], TransportDecoder] | No
     width = max(lengths, default=0)
     if width in _WIDTHS:
         starts = _beginnings(contents, [length >= width - 1 for length in lengths])
-        broken = [
-            (line, after)
+        broken = {
+            line: after
             for (line, after), length in zip(pairwise(contents), lengths, strict=False)
             if length == width and not _RULER.match(line) and not _begins(after, starts)
-        ]
-        ends = sum(_length(after) < width - 1 for _, after in broken)
+        }
+        ends = sum(_length(after) < width - 1 for after in broken.values())
         is_table = ends <= _MIN_ENDS * len(broken)
-        within_word = width in _COMMON_WIDTHS and any(_is_within_word(*pair) for pair in broken)
-        if not is_table and (len(broken) >= _MIN_BROKEN or within_word):
+        needed = 1 if width in _COMMON_WIDTHS else _MIN_BROKEN
+        is_within_word = any(_is_within_word(*pair) for pair in broken.items())
+        if is_within_word and not is_table and len(broken) >= needed:
             return partial(WrappedLines, width, starts, between_words=False)
     return _recognize_editor(contents, lengths)
 
@@ -80,7 +82,7 @@ def _beginnings(contents: Sequence[bytes], is_full: Sequence[bool]) -> frozenset
 
 
 def _is_within_word(line: bytes, after: bytes) -> bool:
-    return line[-1:].isalnum() and after[:1].isalnum()
+    return bool(_WORD_PART.match(line[-1:]) and _WORD_PART.match(after))
 
 
 def _begins(line: bytes, starts: frozenset[bytes]) -> bool:
