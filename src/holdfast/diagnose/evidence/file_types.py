@@ -46,6 +46,10 @@ _STACKS_TEXT = re.compile(
 )
 _REDUCED_JSON = re.compile(rb'\s*\{\s*"schema"\s*:\s*"holdfast/dumps/')
 _HISTORY_JSON = re.compile(rb'\s*\{\s*"schema"\s*:\s*"holdfast/history/')
+#: ``facts.json`` and ``ledger.jsonl`` of a run folder.
+_RUN_RECORDS = re.compile(
+    rb'\s*(?:\[\s*\{\s*"text"\s*:\s*"(?:[^"\\]|\\.)*"\s*,\s*"origin"|\{"(?:schema":"[^"]*","|)event":"\w+","at":\d)'
+)
 _REPORT_JSON = re.compile(rb'\s*\{\s*"(?:schema"\s*:\s*"holdfast/|question"\s*:|ranks"\s*:\s*\[)')
 
 _MARKS = (
@@ -60,8 +64,10 @@ _MARKS = (
 _SOURCE_ENDINGS = frozenset(
     {".py", ".pyi", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h",
      ".hpp", ".rs", ".go", ".js", ".ts", ".css", ".html", ".md",
-     ".rst", ".toml", ".ipynb", ".svg", ".tex"}
+     ".rst", ".toml", ".ipynb", ".svg", ".tex", ".yaml", ".yml"}
 )  # fmt: skip
+#: What wandb logs about itself, next to ``files/output.log`` with the output of the training.
+_TOOL_LOG = re.compile(r"(?:^|/)wandb/(?:.*/)?debug(?:-internal|-core|-cli(?:\.\w+)?)?\.log$")
 _SOURCE_REASON = "source code or document, by its name; pass the file itself to read it"
 
 
@@ -116,12 +122,16 @@ def _is_tar(head: bytes) -> bool:
 
 def unsupported_format(head: bytes) -> str:
     """Return why a file in a recognized format is not evidence; empty for all others."""
+    if _RUN_RECORDS.match(head):
+        return "facts about the run, written by holdfast; the evidence next to it is analyzed"
     return next((why for magic, why in _UNSUPPORTED if head.startswith(magic)), "")
 
 
 def reason_to_skip(name: str) -> str:
     """Return why a file found under this name is not read; empty for all others."""
-    stem, dot, ending = name.rpartition(".")
+    if _TOOL_LOG.search(name):
+        return "log of wandb itself; pass the file itself to read it"
+    stem, dot, ending = name.rpartition("/")[2].rpartition(".")
     return _SOURCE_REASON if stem and f"{dot}{ending}".lower() in _SOURCE_ENDINGS else ""
 
 

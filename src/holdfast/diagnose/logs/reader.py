@@ -18,6 +18,7 @@ from holdfast.diagnose.evidence.streams import ReadableStream
 from holdfast.diagnose.logs import LogFacts, LoggedRank, LoggedSignal, LoggedTraceback, LogLine
 from holdfast.diagnose.logs.bounded_signals import MAX_TRACEBACKS, BoundedSignals, first_and_last
 from holdfast.diagnose.logs.carried_logs import LogTransport
+from holdfast.diagnose.logs.file_names import actor_pid_in_name, rank_in_name
 from holdfast.diagnose.logs.lines import LineParser
 from holdfast.diagnose.logs.rank_attribution import (
     NCCL_PROCESS,
@@ -41,13 +42,6 @@ SPARSE_SIGNALS = frozenset(
     """.split()
 )
 
-#: Ranks in file names: torchrun's folders, and common conventions within one part of a path.
-_TORCHRUN_LOG = re.compile(r"attempt_\d+/(?P<rank>\d{1,6})/std(?:out|err)\.log$")
-_PATH_SEPARATORS = re.compile(r"[/!]")
-_RANK_IN_PATH = (
-    re.compile(r"(?:^|[_.-])rank[_-]?(?P<rank>\d{1,6})(?:[_.-]|$)", re.IGNORECASE),
-    re.compile(r"(?:^|[_.-])(?:task|worker|proc)[_-](?P<rank>\d{1,6})\.(?:log|out|err|txt)$"),
-)
 _TRACEBACK_SIGNALS = frozenset({"notice", "traceback", "frame", "exception"})
 #: The last line of a traceback whose exception has an unusual name: it is not indented.
 _LAST_LINE = re.compile(
@@ -58,18 +52,6 @@ _NOTICE_LINES = 3
 #: Watchdog lines are about one process group, which the line's prefix names.
 _GROUP_SIGNALS = frozenset({"work-status", "watchdog-timeout"})
 _GROUP = re.compile(rb"\[PG (?:ID \w+ PG GUID |ID )?(\w+)")
-
-
-def rank_in_name(name: str) -> int | None:
-    """Return the rank in a file's name, or in the innermost folder that has one; None if none."""
-    found = _TORCHRUN_LOG.search(name)
-    if found is not None:
-        return int(found["rank"])
-    for part in reversed(_PATH_SEPARATORS.split(name)):
-        for expression in _RANK_IN_PATH:
-            if (found := expression.search(part)) is not None:
-                return int(found["rank"])
-    return None
 
 
 def read_logs(files: Iterable[EvidenceFile]) -> LogFacts:
@@ -179,6 +161,7 @@ class LogReader:
         self._scanner = scanner or create_scanner()
         self._following = self._lines_of_log = 0
         self._file_rank: int | None = None
+        self._file_actor: int | None = None
         self._transport = LogTransport()
         self._parser = LineParser("")
         self._signals = BoundedSignals()
@@ -199,7 +182,7 @@ class LogReader:
         """
         if not after_lines:
             self._tracebacks.begin_file(name)
-            self._file_rank = rank_in_name(name)
+            self._file_rank, self._file_actor = rank_in_name(name), actor_pid_in_name(name)
             self._transport, self._parser = LogTransport(), LineParser(name, self._file_rank)
             self._failed_rank, self._failed_host = None, ""
             self._following = self._lines_of_log = 0
@@ -247,7 +230,9 @@ class LogReader:
 
     def _attribute_to_actor(self, line: LogLine, raw: bytes) -> tuple[LogLine, int | None]:
         """Return the line with its actor's rank, and the actor's pid."""
-        actor = parse_actor_pid(raw) if self._file_rank is None else None
+        actor = None
+        if self._file_rank is None:
+            actor = parse_actor_pid(raw) if self._file_actor is None else self._file_actor
         if actor is None:
             return line, None
         if line.rank is None:

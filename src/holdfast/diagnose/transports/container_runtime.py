@@ -9,8 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from holdfast.diagnose.transports import MAX_HELD_BYTES, CarriedLine, FirstLines, TransportDecoder
-from holdfast.diagnose.transports.records import RecordOrigin, parse_time
+from holdfast.diagnose.transports import (
+    MAX_HELD_BYTES,
+    CarriedLine,
+    FirstLines,
+    RecordOrigin,
+    TransportDecoder,
+)
+from holdfast.diagnose.transports.records import parse_time
 
 _RECORD = re.compile(
     rb"(\d{4}-\d\d-\d\dT\S{8,40}) (stdout|stderr) ([FP])(?::\S{0,20})? ?([^\r\n]*)"

@@ -6,22 +6,26 @@ of Python's loggers use different keys for the same values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.diagnose.transports import RecordOrigin
 
+_Value = TypeVar("_Value")
 #: The first key with a text is the message.
 MESSAGE_KEYS = (
     "message", "msg", "log", "MESSAGE", "textPayload", "line", "event", "@message", "text",
     "content", "body", "short_message", "_raw", "raw", "logs", "output", "stdout", "stderr",
 )  # fmt: skip
 #: Objects within a record that have its message.
-_ENVELOPES = ("jsonPayload", "attributes", "content", "_source", "fields", "body", "record", "log")
+_ENVELOPES = (
+    "message", "jsonPayload", "attributes", "content", "_source", "fields", "body", "record", "log",
+    "extraInfo",
+)  # fmt: skip
 _EXCEPTION_KEYS = (
     "exc_info", "exception", "exc_text", "stack_trace", "stacktrace", "traceback", "error.stack",
-    "error.stack_trace", "stack",
+    "error.stack_trace", "stack", "py_callstack",
 )  # fmt: skip
 #: Objects within a record that state whose message it is.
 _LABELS = (
@@ -52,29 +56,29 @@ def message_of(record: Mapping[str, Any], depth: int = 0) -> str | None:
         inner = (record.get(key) for key in _ENVELOPES)
         found = (message_of(one, depth + 1) for one in inner if isinstance(one, dict))
         text = next((one for one in found if one is not None), None)
-    if trace and (text is None or trace not in text):
-        return f"{text or ''}\n{trace}".lstrip("\n")
-    return text
+    if not trace or (text is not None and trace in text):
+        return text
+    return trace if text is None or text in trace else f"{text}\n{trace}"
 
 
 def origin_of(record: Mapping[str, Any]) -> RecordOrigin:
     """Return rank, host and time as the record states them, at its outermost level."""
-    rank: int | None = None
-    host, time = "", None
-    for level in _levels(record):
-        if rank is None:
-            rank = next(
-                (one for key in _RANK_KEYS if (one := _rank(level.get(key))) is not None), None
-            )
-        if not host:
-            host = next(
-                (one for key in _HOST_KEYS if isinstance(one := level.get(key), str) and one), ""
-            )
-        if time is None:
-            time = next(
-                (one for key in _TIME_KEYS if (one := parse_time(level.get(key))) is not None), None
-            )
-    return RecordOrigin(rank, host, time)
+    levels = list(_levels(record))
+    return RecordOrigin(
+        _first(levels, _RANK_KEYS, _rank),
+        _first(levels, _HOST_KEYS, _name) or "",
+        _first(levels, _TIME_KEYS, parse_time),
+    )
+
+
+def _first(
+    levels: Sequence[Mapping[str, Any]],
+    keys: Sequence[str],
+    convert: Callable[[object], _Value | None],
+) -> _Value | None:
+    """Return the first value of one of the keys, at the outermost level that has one."""
+    values = (convert(level.get(key)) for level in levels for key in keys)
+    return next((value for value in values if value is not None), None)
 
 
 def _levels(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -117,6 +121,10 @@ def _rank(value: object) -> int | None:
     return value if is_rank and isinstance(value, int) else None
 
 
+def _name(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
 def _text(value: object) -> str | None:
     if isinstance(value, str):
         return value
@@ -144,8 +152,8 @@ def _exception(record: Mapping[str, Any]) -> str:
             text = "\n".join(_structured(one) for one in value if isinstance(one, dict))
         if text and "\n" in text:
             return text
-    error = record.get("error")
-    return _exception(error) if isinstance(error, dict) and error is not record else ""
+    inner = (record.get(key) for key in ("error", "extraInfo"))
+    return next((text for one in inner if isinstance(one, dict) and (text := _exception(one))), "")
 
 
 def _structured(trace: Mapping[str, Any]) -> str:
