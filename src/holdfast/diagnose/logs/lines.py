@@ -58,6 +58,17 @@ _PREFIXES = tuple(
         r"(?P<host>[A-Za-z][A-Za-z0-9_.-]{0,60}-?\d[\w.-]{0,60}): (?=\S)",
         r" {0,4}(?P<task>\d{1,5}): (?=[^\d\s]| {2})",
         r"\s{0,4}\| ",
+        # docker compose; loguru; hydra
+        r"[A-Za-z][\w.-]{0,80}[-_]\d{1,4} {1,20}\| ",
+        r"(?:DEBUG|INFO|SUCCESS|WARNING|ERROR|CRITICAL) {0,5}\| [\w.<>:-]{1,200} - ",
+        r"\[[\w.]{1,80}\]\[(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\](?: -)? ",
+        # cat -n; names of files by grep; ts; a stream of CloudWatch; labels of Loki; syslog
+        r" {0,8}\d{1,9}\t",
+        r"(?:[\w.-]{0,80}/){1,20}[\w.-]{1,80}\.(?:out|err|log|txt):(?:\d{1,9}:)?",
+        r"(?:\d\d:\d\d:\d\d(?:\.\d{1,9})?|1[5-9]\d{8}\.\d{1,9}) ",
+        r"[\w.-]{1,80}/[\w./-]{1,120}/[0-9a-f]{6,64} ",
+        r'\{\w{1,40}="[^}\n]{0,400}\} ',
+        rf"<\d{{1,3}}>1 {_DATE}[T_ ]{_CLOCK}{_ZONE} (?P<host>\S{{1,120}})(?: \S{{1,120}}){{4}} ",
         r"\[\d{1,9}\] (?=\[)",
         r"\d{1,9}:(?=\[(?:rank|default)\d)",
         r"std(?:out|err): ",

@@ -45,7 +45,7 @@ SPARSE_SIGNALS = frozenset(
 _TRACEBACK_SIGNALS = frozenset({"notice", "traceback", "frame", "exception"})
 #: The last line of a traceback whose exception has an unusual name: it is not indented.
 _LAST_LINE = re.compile(
-    r"(?P<type>(?:(?:\w+|<locals>)\.)+[A-Za-z_]\w*|[A-Z]\w*)(?:: (?P<text>.*))?$"
+    r"(?P<type>(?:(?:\w+|<locals>)\.)+[^\W\d]\w*|[^\W\da-z_]\w*)(?:: (?P<text>.*))?$"
 )
 #: A notice is at most this many lines above its traceback.
 _NOTICE_LINES = 3
