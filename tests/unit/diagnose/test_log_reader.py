@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from holdfast.diagnose.evidence import EvidenceFile, EvidenceKind
 from holdfast.diagnose.logs import LogFacts
 from holdfast.diagnose.logs.bounded_signals import KEPT_FIRST, KEPT_LAST, merge_facts
-from holdfast.diagnose.logs.reader import LogReader, rank_in_name, read_logs
+from holdfast.diagnose.logs.file_names import rank_in_name
+from holdfast.diagnose.logs.reader import LogReader, read_logs
 from holdfast.diagnose.logs.signals import ROWS
 
 

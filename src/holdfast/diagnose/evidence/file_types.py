@@ -14,6 +14,8 @@ import msgspec
 
 from holdfast.core import trace_file
 from holdfast.diagnose.evidence import EvidenceKind
+from holdfast.diagnose.transports import CarriedLine
+from holdfast.diagnose.transports.recognition import recognize
 
 #: Number of first bytes that are examined.
 HEAD_BYTES = 1 << 14
@@ -44,9 +46,11 @@ _STACKS_TEXT = re.compile(
 )
 _REDUCED_JSON = re.compile(rb'\s*\{\s*"schema"\s*:\s*"holdfast/dumps/')
 _HISTORY_JSON = re.compile(rb'\s*\{\s*"schema"\s*:\s*"holdfast/history/')
+#: ``facts.json`` and ``ledger.jsonl`` of a run folder.
+_RUN_RECORDS = re.compile(
+    rb'\s*(?:\[\s*\{\s*"text"\s*:\s*"(?:[^"\\]|\\.)*"\s*,\s*"origin"|\{"(?:schema":"[^"]*","|)event":"\w+","at":\d)'
+)
 _REPORT_JSON = re.compile(rb'\s*\{\s*"(?:schema"\s*:\s*"holdfast/|question"\s*:|ranks"\s*:\s*\[)')
-#: Keys of a log line in JSON.
-_MESSAGE_KEYS = frozenset({"log", "message", "msg", "text", "MESSAGE"})
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -60,8 +64,10 @@ _MARKS = (
 _SOURCE_ENDINGS = frozenset(
     {".py", ".pyi", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h",
      ".hpp", ".rs", ".go", ".js", ".ts", ".css", ".html", ".md",
-     ".rst", ".toml", ".ipynb", ".svg", ".tex"}
+     ".rst", ".toml", ".ipynb", ".svg", ".tex", ".yaml", ".yml"}
 )  # fmt: skip
+#: What wandb logs about itself, next to ``files/output.log`` with the output of the training.
+_TOOL_LOG = re.compile(r"(?:^|/)wandb/(?:.*/)?debug(?:-internal|-core|-cli(?:\.\w+)?)?\.log$")
 _SOURCE_REASON = "source code or document, by its name; pass the file itself to read it"
 
 
@@ -116,12 +122,16 @@ def _is_tar(head: bytes) -> bool:
 
 def unsupported_format(head: bytes) -> str:
     """Return why a file in a recognized format is not evidence; empty for all others."""
+    if _RUN_RECORDS.match(head):
+        return "facts about the run, written by holdfast; the evidence next to it is analyzed"
     return next((why for magic, why in _UNSUPPORTED if head.startswith(magic)), "")
 
 
 def reason_to_skip(name: str) -> str:
     """Return why a file found under this name is not read; empty for all others."""
-    stem, dot, ending = name.rpartition(".")
+    if _TOOL_LOG.search(name):
+        return "log of wandb itself; pass the file itself to read it"
+    stem, dot, ending = name.rpartition("/")[2].rpartition(".")
     return _SOURCE_REASON if stem and f"{dot}{ending}".lower() in _SOURCE_ENDINGS else ""
 
 
@@ -154,14 +164,15 @@ def _detect_text_kind(head: bytes) -> EvidenceKind:
 
 
 def _is_json_document(head: bytes) -> bool:
-    """Return whether a short file is one JSON value other than a log line with a message."""
+    """Return whether a short file is one JSON value without a log's messages."""
     if len(head) >= HEAD_BYTES or head.lstrip()[:1] not in (b"{", b"["):
         return False
     try:
-        content = msgspec.json.decode(head)
+        msgspec.json.decode(head)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
-    return not (isinstance(content, dict) and _MESSAGE_KEYS & content.keys())
+    lines = [CarriedLine(1, line) for line in head.splitlines(keepends=True)]
+    return not recognize(lines)
 
 
 @lru_cache(maxsize=2)  # detect_kind and its caller need it for the same bytes

@@ -155,7 +155,7 @@ def _describe_os_error(error: OSError) -> str:
 def _skip_entry(entry: os.DirEntry[str], status: os.stat_result) -> SkippedEvidence | None:
     if stat.S_ISLNK(status.st_mode):
         return SkippedEvidence(entry.path, "a link; links in folders are not followed")
-    why = reason_to_skip(entry.name)
+    why = reason_to_skip(entry.path)
     return SkippedEvidence(entry.path, why) if why else None
 
 

@@ -19,7 +19,8 @@ MAX_CITED = 300
 class LogLine(msgspec.Struct, frozen=True, gc=False):
     """A log line without its prefix.
 
-    ``number`` counts from 1 within ``source``; ``time`` is in Unix seconds.
+    ``number`` counts from 1 within ``source``; ``time`` is in Unix seconds. ``file_line`` is the
+    number of the line in the file if it differs: a record may have several lines.
     """
 
     text: str
@@ -28,11 +29,12 @@ class LogLine(msgspec.Struct, frozen=True, gc=False):
     rank: int | None = None
     host: str = ""
     time: float | None = None
+    file_line: int = 0
 
     @property
     def origin(self) -> str:
-        """``source:number``."""
-        return f"{self.source}:{self.number}"
+        """``source:number``, the number as in the file."""
+        return f"{self.source}:{self.file_line or self.number}"
 
     def as_fact(self) -> Fact:
         """Return the line as evidence of a finding."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.diagnose.logs import LogLine
+from holdfast.diagnose.logs.learned_prefixes import LearnedPrefixes
+from holdfast.diagnose.transports import CarriedLine
 
 MAX_PREFIXES = 6
 #: Longer lines are cut, which bounds the time that patterns take.
@@ -35,6 +37,7 @@ _DATE = r"(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)"
 _NAMED_DAY = r"(?P<name>[A-Z][a-z]{2}) +(?P<day>\d{1,2})"
 _CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?P<fraction>[.,]\d{1,9})?"
 _ZONE = r"(?: ?(?P<zone>Z|[+-]\d\d:?\d\d))?"
+_TIME = re.compile(rf"{_DATE}[T_ ]{_CLOCK}{_ZONE}")
 #: Shards that inference engines print after the time.
 _SHARD = r"(?: (?:DP\d{1,4} )?TP(?P<rank>\d{1,4})(?: EP\d{1,4})?)?"
 
@@ -55,6 +58,17 @@ _PREFIXES = tuple(
         r"(?P<host>[A-Za-z][A-Za-z0-9_.-]{0,60}-?\d[\w.-]{0,60}): (?=\S)",
         r" {0,4}(?P<task>\d{1,5}): (?=[^\d\s]| {2})",
         r"\s{0,4}\| ",
+        # docker compose; loguru; hydra
+        r"[A-Za-z][\w.-]{0,80}[-_]\d{1,4} {1,20}\| ",
+        r"(?:DEBUG|INFO|SUCCESS|WARNING|ERROR|CRITICAL) {0,5}\| [\w.<>:-]{1,200} - ",
+        r"\[[\w.]{1,80}\]\[(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\](?: -)? ",
+        # cat -n; names of files by grep; ts; a stream of CloudWatch; labels of Loki; syslog
+        r" {0,8}\d{1,9}\t",
+        r"(?:[\w.-]{0,80}/){1,20}[\w.-]{1,80}\.(?:out|err|log|txt):(?:\d{1,9}:)?",
+        r"(?:\d\d:\d\d:\d\d(?:\.\d{1,9})?|1[5-9]\d{8}\.\d{1,9}) ",
+        r"[\w.-]{1,80}/[\w./-]{1,120}/[0-9a-f]{6,64} ",
+        r'\{\w{1,40}="[^}\n]{0,400}\} ',
+        rf"<\d{{1,3}}>1 {_DATE}[T_ ]{_CLOCK}{_ZONE} (?P<host>\S{{1,120}})(?: \S{{1,120}}){{4}} ",
         r"\[\d{1,9}\] (?=\[)",
         r"\d{1,9}:(?=\[(?:rank|default)\d)",
         r"std(?:out|err): ",
@@ -95,11 +109,43 @@ def clean_line(raw: bytes) -> str:
     return _CONTROL.sub("", text.rstrip("\n"))[:MAX_CHARACTERS]
 
 
+class LineParser:
+    """Parses the lines of one log; ``rank`` is that of lines that name none."""
+
+    def __init__(self, source: str, rank: int | None = None) -> None:
+        self._source, self._rank = source, rank
+        self._learned = LearnedPrefixes()
+
+    def parse(self, raw: bytes, number: int, origin: CarriedLine) -> LogLine:
+        """Return line ``number``, which comes from ``origin``."""
+        prefix = strip_prefixes(clean_line(raw))
+        carried, text = self._learned.split(prefix.text)
+        if carried:
+            prefix = _add_outer(prefix, carried, strip_prefixes(text))
+        ranks = (prefix.rank, origin.rank, self._rank)
+        return LogLine(
+            prefix.text,
+            self._source,
+            number,
+            rank=next((one for one in ranks if one is not None), None),
+            host=origin.host or prefix.host,
+            time=prefix.time if origin.time is None else origin.time,
+            file_line=origin.number if origin.number != number else 0,
+        )
+
+
+def _add_outer(outer: LinePrefix, carried: str, inner: LinePrefix) -> LinePrefix:
+    """Return ``inner`` with what precedes it; ``carried`` has a form of this log's own."""
+    time, found = outer.time, _TIME.search(carried)
+    if time is None:
+        time = _parse_time(found.groupdict()) if found is not None else inner.time
+    rank = inner.rank if inner.rank is not None else outer.rank
+    return LinePrefix(inner.text, rank, outer.host or inner.host, time)
+
+
 def parse_line(raw: bytes, source: str, number: int, *, rank: int | None = None) -> LogLine:
     """Return line ``number`` of ``source``; ``rank`` is used if the line itself names none."""
-    prefix = strip_prefixes(clean_line(raw))
-    rank = prefix.rank if prefix.rank is not None else rank
-    return LogLine(prefix.text, source, number, rank=rank, host=prefix.host, time=prefix.time)
+    return LineParser(source, rank).parse(raw, number, CarriedLine(number, b""))
 
 
 def strip_prefixes(text: str) -> LinePrefix:

@@ -17,7 +17,9 @@ from holdfast.diagnose.evidence import EvidenceFile
 from holdfast.diagnose.evidence.streams import ReadableStream
 from holdfast.diagnose.logs import LogFacts, LoggedRank, LoggedSignal, LoggedTraceback, LogLine
 from holdfast.diagnose.logs.bounded_signals import MAX_TRACEBACKS, BoundedSignals, first_and_last
-from holdfast.diagnose.logs.lines import parse_line
+from holdfast.diagnose.logs.carried_logs import LogTransport
+from holdfast.diagnose.logs.file_names import actor_pid_in_name, rank_in_name
+from holdfast.diagnose.logs.lines import LineParser
 from holdfast.diagnose.logs.rank_attribution import (
     NCCL_PROCESS,
     parse_actor_pid,
@@ -26,6 +28,7 @@ from holdfast.diagnose.logs.rank_attribution import (
 )
 from holdfast.diagnose.logs.scan import ScanHit, Scanner
 from holdfast.diagnose.logs.signals import ROWS, ScanRow, extract_fields
+from holdfast.diagnose.transports import CarriedLine
 from holdfast.host.processes.user_code import innermost_user_frame
 
 MAX_FRAMES = 64
@@ -39,35 +42,16 @@ SPARSE_SIGNALS = frozenset(
     """.split()
 )
 
-#: Ranks in file names: torchrun's folders, and common conventions within one part of a path.
-_TORCHRUN_LOG = re.compile(r"attempt_\d+/(?P<rank>\d{1,6})/std(?:out|err)\.log$")
-_PATH_SEPARATORS = re.compile(r"[/!]")
-_RANK_IN_PATH = (
-    re.compile(r"(?:^|[_.-])rank[_-]?(?P<rank>\d{1,6})(?:[_.-]|$)", re.IGNORECASE),
-    re.compile(r"(?:^|[_.-])(?:task|worker|proc)[_-](?P<rank>\d{1,6})\.(?:log|out|err|txt)$"),
-)
 _TRACEBACK_SIGNALS = frozenset({"notice", "traceback", "frame", "exception"})
 #: The last line of a traceback whose exception has an unusual name: it is not indented.
 _LAST_LINE = re.compile(
-    r"(?P<type>(?:(?:\w+|<locals>)\.)+[A-Za-z_]\w*|[A-Z]\w*)(?:: (?P<text>.*))?$"
+    r"(?P<type>(?:(?:\w+|<locals>)\.)+[^\W\d]\w*|[^\W\da-z_]\w*)(?:: (?P<text>.*))?$"
 )
 #: A notice is at most this many lines above its traceback.
 _NOTICE_LINES = 3
 #: Watchdog lines are about one process group, which the line's prefix names.
 _GROUP_SIGNALS = frozenset({"work-status", "watchdog-timeout"})
 _GROUP = re.compile(rb"\[PG (?:ID \w+ PG GUID |ID )?(\w+)")
-
-
-def rank_in_name(name: str) -> int | None:
-    """Return the rank in a file's name, or in the innermost folder that has one; None if none."""
-    found = _TORCHRUN_LOG.search(name)
-    if found is not None:
-        return int(found["rank"])
-    for part in reversed(_PATH_SEPARATORS.split(name)):
-        for expression in _RANK_IN_PATH:
-            if (found := expression.search(part)) is not None:
-                return int(found["rank"])
-    return None
 
 
 def read_logs(files: Iterable[EvidenceFile]) -> LogFacts:
@@ -175,9 +159,11 @@ class LogReader:
         self, scanner: Scanner | None = None, rank_by_process: dict[str, int] | None = None
     ) -> None:
         self._scanner = scanner or create_scanner()
-        self._following = 0
-        self._source = ""
+        self._following = self._lines_of_log = 0
         self._file_rank: int | None = None
+        self._file_actor: int | None = None
+        self._transport = LogTransport()
+        self._parser = LineParser("")
         self._signals = BoundedSignals()
         self._tracebacks = _TracebackCollector()
         self._ranks: dict[int, LoggedRank] = {}
@@ -196,27 +182,27 @@ class LogReader:
         """
         if not after_lines:
             self._tracebacks.begin_file(name)
-            self._source, self._file_rank = name, rank_in_name(name)
+            self._file_rank, self._file_actor = rank_in_name(name), actor_pid_in_name(name)
+            self._transport, self._parser = LogTransport(), LineParser(name, self._file_rank)
             self._failed_rank, self._failed_host = None, ""
-            self._following = 0
-        scanner = self._scanner
-        for hit in scanner.scan(stream, following=self._following):
-            self._add_hit(hit, after_lines)
+            self._following = self._lines_of_log = 0
+        scanner, log = self._scanner, self._transport.open(stream)
+        before = self._lines_of_log
+        for hit in scanner.scan(log, following=self._following):
+            self._add_hit(hit, hit.number + before, log.origin(hit.number))
         self._following = scanner.following
-        self._lines += scanner.lines
-        self._bytes += scanner.bytes
+        self._lines_of_log += scanner.lines
+        self._lines += log.lines
+        self._bytes += log.bytes
         if scanner.last is not None:
             number, raw = scanner.last
-            self._last = self._parse_line(raw, number + after_lines)
+            self._last = self._parser.parse(raw, number + before, log.origin(number))
             self._count_line(self._last)
-        return scanner.lines
+        return log.lines
 
-    def _parse_line(self, raw: bytes, number: int) -> LogLine:
-        return parse_line(raw, self._source, number, rank=self._file_rank)
-
-    def _add_hit(self, hit: ScanHit, after_lines: int) -> None:
-        """Add a matching line; ``after_lines`` precede the stream that is being read."""
-        line = self._parse_line(hit.line, hit.number + after_lines)
+    def _add_hit(self, hit: ScanHit, number: int, origin: CarriedLine) -> None:
+        """Add a matching line, which is line ``number`` of its log."""
+        line = self._parser.parse(hit.line, number, origin)
         process = NCCL_PROCESS.match(hit.line)
         if process is not None:
             self._hosts.add(process[2].decode())
@@ -244,7 +230,9 @@ class LogReader:
 
     def _attribute_to_actor(self, line: LogLine, raw: bytes) -> tuple[LogLine, int | None]:
         """Return the line with its actor's rank, and the actor's pid."""
-        actor = parse_actor_pid(raw) if self._file_rank is None else None
+        actor = None
+        if self._file_rank is None:
+            actor = parse_actor_pid(raw) if self._file_actor is None else self._file_actor
         if actor is None:
             return line, None
         if line.rank is None:

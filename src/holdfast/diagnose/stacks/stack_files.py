@@ -17,7 +17,7 @@ from holdfast.core.findings import Unknown
 from holdfast.core.rank_sets import describe_ranks
 from holdfast.core.rank_table import RankState, ThreadStack
 from holdfast.diagnose.evidence import EvidenceFile, SkippedEvidence
-from holdfast.diagnose.logs.reader import rank_in_name
+from holdfast.diagnose.logs.file_names import rank_in_name
 from holdfast.diagnose.stacks.job_samples import JobSamples
 from holdfast.diagnose.stacks.stack_dumps import SampledProcess, parse_processes
 from holdfast.host.processes.stack_text import MAIN_THREAD

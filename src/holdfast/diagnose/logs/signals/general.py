@@ -145,6 +145,10 @@ PROCESSES = rows(
             r"(?P<code>-?\d+)"
         ),
     ),
+    (
+        "process-ended",
+        r"\b[Pp]rocess (?P<rank>\d{1,6}) exit with status code (?P<code>-?\d{1,3})\b",
+    ),
     ("worker-failed", r"Worker (?P<rank>\d+) has failed|Rank (?P<snippet>\d+) Error Snippet"),
     (
         "worker-failed",
@@ -177,6 +181,10 @@ PROCESSES = rows(
         r"(?: - |\[|\| {0,4})ERROR(?: - |\]| {0,4}\|)",
     ),
     ("traceback", r"Traceback \(most recent call last\)"),
+    # Tracebacks of rich and of IPython.
+    ("frame", r"│ (?P<file>[^\s:│]+\.py):(?P<line>\d+) in (?P<function>\S+)"),
+    ("frame", r"File (?P<file>[^\s:\"]+\.py):(?P<line>\d+), in (?P<function>\w+)"),
+    ("frame", r"(?P<file>Cell In ?\[\d+\]), line (?P<line>\d+)"),
     ("frame", r'File "(?P<file>[^"\n]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?'),
 )
 

@@ -1,0 +1,61 @@
+"""Finds the decoders of a log by its first lines, the outermost first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from holdfast.diagnose.transports import CarriedLine, FirstLines, Recognizer, TransportDecoder
+from holdfast.diagnose.transports.container_runtime import recognize_container_lines
+from holdfast.diagnose.transports.glued import recognize_glued_lines, recognize_literal_line_feeds
+from holdfast.diagnose.transports.json_documents import recognize_json_document
+from holdfast.diagnose.transports.json_lines import recognize_json_lines
+from holdfast.diagnose.transports.newest_first import recognize_newest_first
+from holdfast.diagnose.transports.quotes import recognize_html, recognize_quotes
+from holdfast.diagnose.transports.tables import recognize_table
+from holdfast.diagnose.transports.wrapping import recognize_wrapping
+
+#: The first that claims a log wins; then the others are tried with the lines that it yields.
+RECOGNIZERS: tuple[Recognizer, ...] = (
+    recognize_quotes,
+    recognize_html,
+    recognize_table,
+    recognize_json_document,
+    recognize_json_lines,
+    recognize_container_lines,
+    recognize_newest_first,
+    recognize_wrapping,
+    recognize_literal_line_feeds,
+    recognize_glued_lines,
+)
+
+
+def recognize(lines: Sequence[CarriedLine]) -> list[TransportDecoder]:
+    """Return new decoders for a log with these first lines; none for a log as it was written."""
+    makers: dict[Recognizer, Callable[[], TransportDecoder]] = {}
+    while True:
+        first = FirstLines(lines)
+        left = ((one, one(first)) for one in RECOGNIZERS if one not in makers)
+        recognizer, make = next((pair for pair in left if pair[1] is not None), (None, None))
+        if recognizer is None or make is None:
+            return [each() for each in makers.values()]
+        makers[recognizer] = make
+        lines = list(decode([make()], lines))
+
+
+def decode(
+    decoders: Sequence[TransportDecoder], lines: Iterable[CarriedLine], *, flush: bool = True
+) -> Iterator[CarriedLine]:
+    """Yield what all ``decoders``, one after the other, make of ``lines``."""
+    if not decoders:
+        yield from lines
+        return
+    yield from decode(decoders[1:], _decode_one(decoders[0], lines, flush=flush), flush=flush)
+
+
+def _decode_one(
+    decoder: TransportDecoder, lines: Iterable[CarriedLine], *, flush: bool
+) -> Iterator[CarriedLine]:
+    for line in lines:
+        yield from decoder.feed(line)
+    if flush:
+        yield from decoder.flush()
