@@ -34,10 +34,10 @@ class CauseCandidate:
     remedies: tuple[Remedy, ...] = ()
 
     @property
-    def order(self) -> tuple[int, float, float]:
+    def order(self) -> tuple[int, float, float, str, str]:
         """Sort key: tier, confidence, time. The smallest is the likeliest root cause."""
         time = next((line.time for line in self.lines if line.time is not None), float("inf"))
-        return int(self.tier), -self.confidence, time
+        return int(self.tier), -self.confidence, time, self.cause, self.message
 
 
 #: A rule yields candidates from the facts of all logs.

@@ -36,6 +36,7 @@ Fields = dict[str, str | int | float]
 SPARSE_SIGNALS = frozenset(
     """
     progress pace evaluation checkpoint-word preparing rank-elements process-rank actor-failed
+    kernel-line
     """.split()
 )
 
