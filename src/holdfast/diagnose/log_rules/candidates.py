@@ -19,7 +19,8 @@ from holdfast.watcher.oom_messages import parse_oom_kill
 class CauseCandidate:
     """One possible root cause by name, with its tier, confidence and evidence.
 
-    ``facts`` are derived from lines. Without ``remedies``, those of the cause apply.
+    ``facts`` are derived from lines. Without ``remedies``, those of the cause apply. A ``guess``
+    names the usual cause of an end without a reason.
     """
 
     cause: str
@@ -32,6 +33,7 @@ class CauseCandidate:
     place: SourceLine | None = None
     facts: tuple[Fact, ...] = ()
     remedies: tuple[Remedy, ...] = ()
+    guess: bool = False
 
     @property
     def order(self) -> tuple[int, float, float, str, str]:

@@ -27,6 +27,7 @@ from holdfast.diagnose.log_rules import (
     network,
     scheduler,
     silence,
+    unclassified,
     watchdog,
 )
 from holdfast.diagnose.log_rules.candidates import CauseCandidate, Rule
@@ -95,8 +96,11 @@ def judge(facts: LogFacts) -> Verdict:
     index = LogIndex(aligned.facts)
     found = _find_causes(index)
     if not found.candidates:
-        return Verdict(question=QUESTION, unseen=_unseen(index, None))
-    first, *others = found.candidates
+        unknown = tuple(
+            _finding(one, index, Circumstances()) for one in unclassified.find_error_at_end(index)
+        )
+        return Verdict(question=QUESTION, suspects=unknown, unseen=_unseen(index, None))
+    first, *others = unclassified.explain_root(index, found.candidates)
     later = [one for one in others if _is_consequence(one, first)]
     rivals = [one for one in others if one not in later]
     suspects = [_finding(one, index, _circumstances(one, found, index)) for one in rivals]

@@ -24,6 +24,7 @@ from holdfast.diagnose.logs.rank_attribution import (
     rank_of_actor,
     record_actor_rank,
 )
+from holdfast.diagnose.logs.samples import LogSampler
 from holdfast.diagnose.logs.scan import ScanHit, Scanner
 from holdfast.diagnose.logs.signals import ROWS, ScanRow, extract_fields
 from holdfast.host.processes.user_code import innermost_user_frame
@@ -180,6 +181,7 @@ class LogReader:
         self._source = ""
         self._file_rank: int | None = None
         self._signals = BoundedSignals()
+        self._sampler = LogSampler()
         self._tracebacks = _TracebackCollector()
         self._ranks: dict[int, LoggedRank] = {}
         self._rank_by_process = {} if rank_by_process is None else rank_by_process
@@ -201,6 +203,7 @@ class LogReader:
             self._failed_rank, self._failed_host = None, ""
             self._following = 0
         scanner = self._scanner
+        stream = self._sampler.watch(name, self._file_rank, stream, continues=after_lines > 0)
         for hit in scanner.scan(stream, following=self._following):
             self._add_hit(hit, after_lines)
         self._following = scanner.following
@@ -307,6 +310,7 @@ class LogReader:
             ranks=dict(self._ranks),
             world_size=self._world_size,
             hosts=frozenset(self._hosts),
+            samples=self._sampler.all(),
             last=self._last,
             lines=self._lines,
             bytes=self._bytes,
