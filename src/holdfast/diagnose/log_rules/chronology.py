@@ -57,15 +57,17 @@ def precedes(one: CauseCandidate, other: CauseCandidate) -> bool:
     )
 
 
-def is_order_unknown(one: CauseCandidate, other: CauseCandidate) -> bool:
-    """Return whether the logs do not show which of two began first: they are in other logs."""
-    return (
-        one.tier not in _EFFECTS
-        and other.tier not in _EFFECTS
-        and not {line.source for line in one.lines} & {line.source for line in other.lines}
-        and not precedes(one, other)
-        and not precedes(other, one)
-    )
+def is_order_unknown(one: CauseCandidate, other: CauseCandidate, unaligned: frozenset[str]) -> bool:
+    """Return whether the logs do not show which of two began first.
+
+    They are in other logs, without times, or their clocks are ``unaligned``.
+    """
+    logs, others = ({line.source for line in each.lines} for each in (one, other))
+    if _EFFECTS & {one.tier, other.tier} or not logs or not others or logs & others:
+        return False
+    if not unaligned.isdisjoint(logs | others):
+        return True
+    return not precedes(one, other) and not precedes(other, one)
 
 
 def _is_later_event(later: LogLine, line: LogLine, least: int) -> bool:

@@ -97,14 +97,15 @@ def judge(facts: LogFacts) -> Verdict:
     found = _find_causes(index)
     if not found.candidates:
         unknown = tuple(
-            _finding(one, index, Circumstances()) for one in unclassified.find_error_at_end(index)
+            _finding(one, index, Circumstances(unnamed=True))
+            for one in unclassified.find_error_at_end(index)
         )
         return Verdict(question=QUESTION, suspects=unknown, unseen=_unseen(index, None))
     first, *others = unclassified.explain_root(index, found.candidates)
     later = [one for one in others if _is_consequence(one, first)]
     rivals = [one for one in others if one not in later]
     suspects = [_finding(one, index, _circumstances(one, found, index)) for one in rivals]
-    unsure = [one for one in rivals if is_order_unknown(first, one)]
+    unsure = [one for one in others if is_order_unknown(first, one, aligned.unaligned)]
     known = _circumstances(first, found, index)._replace(order_unknown=bool(unsure))
     root = _finding(first, index, known)
     return Verdict(
@@ -120,8 +121,8 @@ def judge(facts: LogFacts) -> Verdict:
 class FoundCauses(NamedTuple):
     """The candidates, the root first, and those that rest on echoes.
 
-    ``corroborated`` are causes that several rules or signals show; ``late``: without echoes, and
-    what training overcame, no line shows the root cause.
+    ``corroborated`` are causes that lines of several tiers show; ``late``: without echoes, and what
+    training overcame, no line shows the root cause.
     """
 
     candidates: list[CauseCandidate]
@@ -158,7 +159,7 @@ def _candidates(index: LogIndex) -> FoundCauses:
         candidates += exceptions.find_unclaimed_exceptions(index)
     elif all(one.tier in _ROOT_NOT_SEEN for one in candidates):
         candidates += exceptions.find_exceptions_before_steps(index)
-    shown = Counter({(one.cause, one.lines[0].origin) for one in candidates if one.lines})
+    shown = {(one.cause, one.tier) for one in candidates}
     by_cause = Counter(cause for cause, _ in shown)
     several = frozenset(cause for cause, count in by_cause.items() if count > 1)
     return FoundCauses(order_by_cause(candidates), several)
@@ -167,7 +168,9 @@ def _candidates(index: LogIndex) -> FoundCauses:
 def _circumstances(one: CauseCandidate, found: FoundCauses, index: LogIndex) -> Circumstances:
     ranks = {line.rank for line in one.lines if line.rank is not None}
     return Circumstances(
-        corroborated=one.cause in found.corroborated or len(ranks) > 1,
+        unnamed=one.guess or one.tier is Tier.EXCEPTION,
+        corroborated=one.cause in found.corroborated
+        or (len(ranks) > 1 and one.tier not in _KERNEL_MAY_EXPLAIN),
         launcher_agrees=one.rank is not None and one.rank == index.first_failed,
         ranks_missing=one.tier in _OF_OTHER_RANKS and bool(_missing_ranks(index)),
         late=found.late,
@@ -244,9 +247,9 @@ def _unknown_order(
     root: CauseCandidate, unsure: Sequence[CauseCandidate], aligned: AlignedLogs
 ) -> Iterator[str]:
     """Yield that the clocks of the logs in question could not be aligned."""
-    sources = {line.source for one in (root, *unsure) for line in one.lines}
-    if unsure and sources & aligned.unaligned:
-        yield (
-            f"whether {unsure[0].cause} came before: the clocks of the logs cannot be aligned, "
-            "because they share no step and no line of a launcher"
-        )
+    for one in unsure[:1]:
+        if aligned.unaligned & {line.source for each in (root, one) for line in each.lines}:
+            yield (
+                f"whether {one.cause} came before: the clocks of the logs cannot be aligned, "
+                "because they share no step and no line of a launcher"
+            )

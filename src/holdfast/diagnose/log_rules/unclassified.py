@@ -39,7 +39,13 @@ def explain_root(index: LogIndex, candidates: Sequence[CauseCandidate]) -> list[
         f"its end: {_quote(lines[-1])}"
     )
     unknown = CauseCandidate(
-        UNCLASSIFIED_FAILURE.name, root.tier, 0.5, message, (*lines, *root.lines), root.rank
+        UNCLASSIFIED_FAILURE.name,
+        root.tier,
+        0.5,
+        message,
+        (*lines, *root.lines),
+        root.rank,
+        guess=True,
     )
     return [unknown, *candidates]
 
