@@ -1,9 +1,10 @@
 """Accuracy of the log rules on labelled logs.
 
-Usage: ``python -m benchmarks.diagnose_corpus FOLDER [-v]``. Each case is a folder with
+Usage: ``python -m benchmarks.diagnose_corpus FOLDER… [-v]``. Each case is a folder with
 ``case.json`` (``label``, ``also_acceptable``, ``primary_rank``) and its logs. Printed are the cases
 whose root cause is acceptable (top-1) or exactly the label, those whose root or first two other
-possible causes are acceptable (top-3), the right ranks, and the false alarms on healthy logs.
+possible causes are acceptable (top-3), the right ranks, the false alarms on healthy logs, and a
+reliability table: of the findings of each confidence, how many are right.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,6 +35,7 @@ class CaseDiagnosis:
     named: tuple[str, ...]
     rank: int | None
     named_rank: int | None
+    confidence: float = 0.0
 
     @property
     def right(self) -> bool:
@@ -59,18 +62,21 @@ def score_case(folder: Path) -> CaseDiagnosis:
     ]
     accepted = tuple(name.replace("_", "-") for name in (case["label"], *case["also_acceptable"]))
     rank = verdict.root.subject.rank if verdict.root else None
+    confidence = verdict.root.confidence if verdict.root else 0.0
     return CaseDiagnosis(
-        folder.name, accepted[0], accepted, tuple(causes), case["primary_rank"], rank
+        folder.name, accepted[0], accepted, tuple(causes), case["primary_rank"], rank, confidence
     )
 
 
 def main(arguments: list[str]) -> int:
     """Diagnose every case and print the accuracy."""
-    if not arguments or not Path(arguments[0]).is_dir():
-        print("usage: python -m benchmarks.diagnose_corpus FOLDER [-v]", file=sys.stderr)
+    folders = [Path(argument) for argument in arguments if argument != "-v"]
+    if not folders or not all(folder.is_dir() for folder in folders):
+        print("usage: python -m benchmarks.diagnose_corpus FOLDER… [-v]", file=sys.stderr)
         return 2
     began = time.process_time()
-    scores = [score_case(case.parent) for case in sorted(Path(arguments[0]).glob("*/case.json"))]
+    cases = [case for folder in folders for case in sorted(folder.glob("*/case.json"))]
+    scores = [score_case(case.parent) for case in cases]
     seconds = time.process_time() - began
     ranked = [score for score in scores if score.rank is not None]
     healthy = [score for score in scores if score.label == HEALTHY]
@@ -91,8 +97,23 @@ def main(arguments: list[str]) -> int:
     confused = Counter((score.label, score.named[0]) for score in scores if not score.right)
     for (label, found), count in confused.most_common():
         print(f"  {label} diagnosed as {found}: {count}")
+    print_reliability(scores)
     print(f"{len(scores)} cases in {seconds:.2f} s of CPU")
     return 0
+
+
+def print_reliability(scores: Sequence[CaseDiagnosis]) -> None:
+    """Print how many findings of each confidence are right."""
+    print("confidence   findings   mean   right")
+    for least in range(0, 100, 10):
+        most = least + 10 if least < 90 else 101
+        inside = [
+            one for one in scores if one.confidence and least <= round(100 * one.confidence) < most
+        ]
+        if inside:
+            mean = sum(one.confidence for one in inside) / len(inside)
+            right = sum(one.right for one in inside) / len(inside)
+            print(f"{least:3}-{least + 10:3} %  {len(inside):9}  {mean:5.0%}  {right:6.0%}")
 
 
 def _share(scores, test) -> str:  # noqa: ANN001 - a predicate over scores

@@ -92,7 +92,8 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     - ``evidence_sources``: the kinds of evidence that can show it.
     - ``signals``: the log lines that point to this cause.
     - ``log_examples``: logs whose verdict names this cause for other reasons than its signals.
-    - ``alternatives``: names of causes that the same log lines may stand for, the likelier first.
+    - ``alternatives``: names of causes that the same log lines may stand for, the likelier first;
+      its entry names them, a verdict only if they have a line of their own.
     - ``may_be_consequence``: a rank table may show it because of an earlier failure that only a
       log records.
     - ``echo_in_logs``: in a log, ranks report it after another failure; it is never the first one.

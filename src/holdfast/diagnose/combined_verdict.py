@@ -19,7 +19,7 @@ MAX_SUSPECTS = 4
 MAX_CONSEQUENCES = 12
 MAX_FACTS = 8
 #: A log's root cause below this confidence does not replace that of a rank table.
-MIN_LOG_CONFIDENCE = 0.6
+MIN_LOG_CONFIDENCE = 0.72
 
 #: Families whose causes, found in a log, may be the earlier failure behind what a rank table shows.
 _EARLIER_FAMILIES = ("GPU", "MEM", "DATA", "CKPT", "ENV", "CONF", "NUM")

@@ -25,6 +25,7 @@ HEADINGS: Mapping[str, str] = {
 #: The same for the narrow label column of a terminal.
 _LABELS = ("what happens", "warnings", "symptoms", "in the logs", "blind spots")
 _MOST_EXAMPLES = 3
+SIMILAR = "The same lines may also be printed in the case of"
 _ISSUE = re.compile(r"^([\w.-]+/[\w.-]+)#(\d+)$")
 _CODE_SPAN = re.compile(r"(`[^`]*`)")
 
@@ -83,6 +84,9 @@ def _sections(cause: Cause) -> Iterable[ReportSection]:
         yield ReportSection("shown by", (ReportRow(", ".join(cause.evidence_sources)),))
     if lines := _example_lines(cause):
         yield ReportSection("log lines", tuple(ReportRow(line, style="plain") for line in lines))
+    if cause.alternatives:
+        names = ", ".join(cause.alternatives)
+        yield ReportSection("similar", (ReportRow(f"{SIMILAR}: {names}."),))
     yield ReportSection(
         "remedy",
         tuple(
@@ -152,6 +156,8 @@ def _page(cause: Cause, about: str, names: frozenset[str], note: str) -> str:
         parts += [f"## {heading}\n", _prose(getattr(cause, field), others) + "\n"]
         if field == "shows_after" and (lines := _example_lines(cause)):
             parts += ["Example lines:\n", "```text", *lines, "```\n"]
+        if field == "shows_after" and cause.alternatives:
+            parts.append(_prose(f"{SIMILAR}: {', '.join(cause.alternatives)}.", others) + "\n")
     parts += [
         "## What to do\n",
         *(_remedy(number, remedy, others) for number, remedy in enumerate(cause.remedies, 1)),

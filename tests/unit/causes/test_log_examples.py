@@ -17,7 +17,7 @@ from holdfast.diagnose import log_rules
 from holdfast.diagnose.evidence import EvidenceFile, EvidenceKind
 from holdfast.diagnose.log_rules.judge import judge
 from holdfast.diagnose.logs import LogFacts, reader
-from holdfast.diagnose.logs.signals import general
+from holdfast.diagnose.logs.signals import ROWS, general
 
 #: Output of torchrun after the failure of a rank.
 LAUNCHER_TABLE = (
@@ -111,7 +111,7 @@ def test_signals_of_causes_and_general_signals_have_different_names() -> None:
 
 
 def test_rules_refer_to_signals_that_exist() -> None:
-    known = {row.name for row in general.ROWS} | {signal.name for _, signal in SIGNALS}
+    known = {row.name for row in ROWS} | {signal.name for _, signal in SIGNALS}
     names = {
         node.value
         for file in Path(log_rules.__file__).parent.glob("*.py")

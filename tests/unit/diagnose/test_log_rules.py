@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.findings import Verdict
 from holdfast.diagnose.evidence import EvidenceFile, EvidenceKind
-from holdfast.diagnose.log_rules.judge import judge, lower_first
+from holdfast.diagnose.log_rules.judge import judge
 from holdfast.diagnose.logs.reader import read_logs
 
 HEALTHY = "no-failure"
@@ -499,19 +499,6 @@ def test_a_rank_that_waited_alone_names_another_only_in_the_output_of_a_launcher
     assert own.subject.rank is None
 
 
-@pytest.mark.parametrize(
-    ("summary", "expected"),
-    [
-        ("A rank died.", "a rank died."),
-        ("NCCL failed.", "NCCL failed."),
-        ("PyTorch failed.", "PyTorch failed."),
-        ("I/O was slow.", "I/O was slow."),
-    ],
-)
-def test_acronyms_keep_their_capitals_within_a_sentence(summary: str, expected: str) -> None:
-    assert lower_first(summary) == expected
-
-
 def test_a_timeout_in_a_wrapped_line() -> None:
     lines = [watchdog(rank, 40).replace("timeout: ", "timeout:\n") for rank in (0, 1, 3)]
     assert root_of(lines[1]) == ("watchdog-timeout-straggler", None)
@@ -578,10 +565,23 @@ def test_an_exception_before_further_steps_was_caught() -> None:
     )
 
 
-def test_a_suspected_cause_is_not_ruled_out() -> None:
-    lost = verdict("[rank0]: RuntimeError: Connection closed by peer [10.0.0.2]:4711\n" * 2)
-    assert "host-oom-killed" in {claim.cause for claim in lost.suspects}
-    assert "host-oom-killed" not in {out.cause for out in lost.ruled_out}
+def test_only_a_log_of_the_kernel_rules_out_its_faults() -> None:
+    lost = "[rank0]: RuntimeError: Connection closed by peer [10.0.0.2]:4711\n"
+    assert not verdict(lost).ruled_out
+    assert any("kernel" in text for text in verdict(lost).unseen)
+    found = verdict(lost, "[ 8123.000001] usb 1-1: new high-speed device number 4\n")
+    assert {out.cause for out in found.ruled_out} == {
+        "host-oom-killed",
+        "gpu-fell-off-bus-xid-ecc",
+    }
+
+
+def test_another_cause_is_shown_only_with_a_line_of_its_own() -> None:
+    assert not verdict(raises(1, "KeyError: 'x'")).suspects
+    refused = "[rank0]: [W203 04:05:06.1 socket.cpp:752] connect to 10.0.0.2: Connection refused"
+    found = verdict(raises(1, "KeyError: 'x'") + refused + "\n")
+    others = (*found.suspects, *found.consequences)
+    assert all(one.evidence for one in others)
 
 
 def test_a_ray_actor_is_named_by_its_rank() -> None:

@@ -19,7 +19,8 @@ from holdfast.watcher.oom_messages import parse_oom_kill
 class CauseCandidate:
     """One possible root cause by name, with its tier, confidence and evidence.
 
-    ``facts`` are derived from lines. Without ``remedies``, those of the cause apply.
+    ``facts`` are derived from lines. Without ``remedies``, those of the cause apply. A ``guess``
+    names the usual cause of an end without a reason.
     """
 
     cause: str
@@ -32,12 +33,13 @@ class CauseCandidate:
     place: SourceLine | None = None
     facts: tuple[Fact, ...] = ()
     remedies: tuple[Remedy, ...] = ()
+    guess: bool = False
 
     @property
-    def order(self) -> tuple[int, float, float]:
+    def order(self) -> tuple[int, float, float, str, str]:
         """Sort key: tier, confidence, time. The smallest is the likeliest root cause."""
         time = next((line.time for line in self.lines if line.time is not None), float("inf"))
-        return int(self.tier), -self.confidence, time
+        return int(self.tier), -self.confidence, time, self.cause, self.message
 
 
 #: A rule yields candidates from the facts of all logs.

@@ -53,19 +53,33 @@ _MAX_EXCEPTION_TEXT = 160
 
 def find_exceptions(index: LogIndex) -> Iterable[CauseCandidate]:
     """Yield an exception that is not an echo, of one rank or of all."""
+    own = _without_recovered(index, _own_failures(index))
+    if own:
+        yield _candidate(index, _earliest_first(own), Tier.EXCEPTION, (0.8, 0.85))
+
+
+def find_exceptions_before_steps(index: LogIndex) -> Iterable[CauseCandidate]:
+    """Yield an exception after which only steps were logged, for jobs that lost a peer.
+
+    Steps that a rank printed before may appear later, when it ends and its buffer is written.
+    """
+    own = [one for one in _own_failures(index) if one.header and not one.notice]
+    if own:
+        yield _candidate(index, _earliest_first(own), Tier.EXCEPTION, (0.6, 0.6))
+
+
+def _own_failures(index: LogIndex) -> list[LoggedTraceback]:
+    """Return the exceptions that are no echoes, and that no signal of a cause claims."""
     claimed = {
         position(signal)
         for signal in index.facts.signals
         if signal.name in SIGNAL_CAUSES or signal.name in ("xid", "cuda-out-of-memory", "no-space")
     }
-    own = [
+    return [
         one
         for one in index.facts.tracebacks
         if is_own_failure(one) and (one.line.source, one.line.number) not in claimed
     ]
-    own = _without_recovered(index, own)
-    if own:
-        yield _candidate(index, own, Tier.EXCEPTION, (0.8, 0.85))
 
 
 def find_unclaimed_exceptions(index: LogIndex) -> Iterable[CauseCandidate]:
@@ -123,6 +137,15 @@ def _candidate(
     return CauseCandidate(cause.name, tier, confidence, message, lines, rank, place=place)
 
 
+def _earliest_first(tracebacks: Sequence[LoggedTraceback]) -> list[LoggedTraceback]:
+    """Return the tracebacks, the first by time at the front; where it is unknown, by source."""
+    first = tracebacks[0]
+    for one in tracebacks:
+        if is_later(first.line, one.line):
+            first = one
+    return [first, *(one for one in tracebacks if one is not first)]
+
+
 def _first_rank(index: LogIndex, ranks: set[int], lines: Sequence[LogLine]) -> int | None:
     failed = index.first_failed_of(ranks)
     if failed is not None and (not ranks or failed in ranks):
@@ -164,6 +187,11 @@ def _is_users_command(one: LoggedTraceback) -> bool:
     """Return whether a command failed that the user's own code ran."""
     is_command = one.type.endswith("CalledProcessError")
     return is_command and one.place is not None and is_user_file(one.place.file)
+
+
+def is_launchers(one: LoggedTraceback) -> bool:
+    """Return whether a launcher raised the exception about the processes that it started."""
+    return _LAUNCHER_TYPES.search(one.type) is not None
 
 
 def is_own_failure(one: LoggedTraceback) -> bool:

@@ -115,4 +115,5 @@ def _candidate_by_code(index: LogIndex, signals: Sequence[LoggedSignal]) -> Caus
     message = (
         f"{who} exited with an error code, as after an exception; the logs do not contain its text"
     )
-    return CauseCandidate(cause.name, Tier.SILENCE, 0.35, message, lines_of(signals), rank)
+    lines = lines_of(signals)
+    return CauseCandidate(cause.name, Tier.SILENCE, 0.35, message, lines, rank, guess=True)

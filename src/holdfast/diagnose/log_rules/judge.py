@@ -1,12 +1,16 @@
 """Derive a verdict from the facts in logs: every rule yields candidates, the likeliest is the root.
 
-Candidates are ordered by tier (``core/log_signals.py``), then by confidence, then by time. If
-nothing failed, ``root`` is None. What logs cannot show is in ``unseen``.
+Lines after the end of a rank and faults that training overcame are left out where others show the
+root cause (``echoes.py``). Of the candidates the first is the root (``chronology.py``); where the
+order is unknown, the one of the earliest tier. If nothing failed, ``root`` is None. What logs
+cannot show is in ``unseen``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from holdfast.causes import by_name
 from holdfast.causes.gpu.gpu_fell_off_bus_xid_ecc import GPU_FELL_OFF_BUS_XID_ECC
@@ -24,9 +28,19 @@ from holdfast.diagnose.log_rules import (
     network,
     scheduler,
     silence,
+    unclassified,
     watchdog,
 )
 from holdfast.diagnose.log_rules.candidates import CauseCandidate, Rule
+from holdfast.diagnose.log_rules.chronology import is_order_unknown, order_by_cause, precedes
+from holdfast.diagnose.log_rules.clocks import AlignedLogs, align_clocks
+from holdfast.diagnose.log_rules.confidence import Circumstances, adjust_confidence
+from holdfast.diagnose.log_rules.echoes import (
+    Position,
+    echo_positions,
+    overcome_positions,
+    without_lines,
+)
 from holdfast.diagnose.log_rules.log_index import LogIndex
 from holdfast.diagnose.log_rules.remedy_values import remedy_values
 from holdfast.diagnose.log_rules.signal_causes import Tier
@@ -37,13 +51,22 @@ from holdfast.watcher.rules.placeholders import fill_remedy
 _LIFE_SIGNALS = frozenset({"finished", "progress", "pace"})
 MAX_SUSPECTS = 3
 MAX_CONSEQUENCES = 6
+#: A root cause of these tiers says that something failed before.
+_ROOT_NOT_SEEN = frozenset({Tier.LOST, Tier.SILENCE})
 #: Lines cited for a root cause or suspect.
 MAX_CITED_LINES = 4
-#: Signal -> cause that is ruled out without it, and the reason.
-_RULED_OUT_WITHOUT = {
-    "oom-killer": (HOST_OOM_KILLED, "no line of the kernel's OOM killer in these logs"),
-    "xid": (GPU_FELL_OFF_BUS_XID_ECC, "no Xid and no uncorrectable memory error in these logs"),
-}
+#: Signals of the kernel and drivers, the cause that is ruled out without them, and the reason.
+_SHOWN_BY_KERNEL = (
+    (("oom-killer",), HOST_OOM_KILLED, "the kernel's log was read, and has no OOM kill"),
+    (
+        ("xid", "gpu-lost"),
+        GPU_FELL_OFF_BUS_XID_ECC,
+        "the kernel's log was read, and has no Xid and no uncorrectable memory error",
+    ),
+)
+#: What other ranks, or the kernel, would have logged decides about a root cause of these tiers.
+_OF_OTHER_RANKS = frozenset({Tier.LOST, Tier.WAITING, Tier.SILENCE})
+_KERNEL_MAY_EXPLAIN = frozenset({Tier.CRASH, Tier.LOST, Tier.SILENCE})
 
 RULES: tuple[Rule, ...] = (
     direct_signals.find_machine_faults,
@@ -71,33 +94,88 @@ RULES: tuple[Rule, ...] = (
 
 def judge(facts: LogFacts) -> Verdict:
     """Return the verdict; ``root`` is None if nothing failed, or no line shows what did."""
-    index = LogIndex(facts)
-    candidates = [one for rule in RULES for one in rule(index)]
-    if all(one.tier is Tier.SILENCE for one in candidates):
-        candidates += exceptions.find_unclaimed_exceptions(index)
-    best = _best_of_each_cause(candidates)
-    if not best:
-        return Verdict(question=QUESTION, unseen=_unseen(index, None))
-    root = _finding(best[0], index)
-    later = [one for one in best[1:] if _is_consequence(one, best[0])]
-    suspects = [_finding(one, index) for one in best[1:] if one not in later]
-    found = {one.cause for one in best}
-    suspects += [
-        _alternative(root, name) for name in by_name(root.cause).alternatives if name not in found
-    ]
-    suspects = suspects[:MAX_SUSPECTS]
-    claimed = {claim.cause for claim in (root, *suspects)}
+    aligned = align_clocks(facts)
+    index = LogIndex(aligned.facts)
+    found = _find_causes(index)
+    if not found.candidates:
+        unknown = tuple(
+            _finding(one, index, Circumstances(unnamed=True))
+            for one in unclassified.find_error_at_end(index)
+        )
+        return Verdict(question=QUESTION, suspects=unknown, unseen=_unseen(index, None))
+    first, *others = unclassified.explain_root(index, found.candidates)
+    later = [one for one in others if _is_consequence(one, first)]
+    rivals = [one for one in others if one not in later]
+    suspects = [_finding(one, index, _circumstances(one, found, index)) for one in rivals]
+    unsure = [one for one in others if is_order_unknown(first, one, aligned.unaligned)]
+    known = _circumstances(first, found, index)._replace(order_unknown=bool(unsure))
+    root = _finding(first, index, known)
     return Verdict(
         question=QUESTION,
         root=root,
-        consequences=tuple(_consequence(one) for one in later[:MAX_CONSEQUENCES]),
-        suspects=tuple(suspects),
-        ruled_out=tuple(
-            RuledOut(cause.name, why)
-            for name, (cause, why) in _RULED_OUT_WITHOUT.items()
-            if name not in index and cause.name not in claimed
-        ),
-        unseen=_unseen(index, root),
+        consequences=tuple(_consequence(one) for one in (*later, *found.echoes)[:MAX_CONSEQUENCES]),
+        suspects=tuple(suspects[:MAX_SUSPECTS]),
+        ruled_out=_ruled_out(index, {root.cause, *(one.cause for one in suspects)}),
+        unseen=(*_unseen(index, first), *_unknown_order(first, unsure, aligned)),
+    )
+
+
+class FoundCauses(NamedTuple):
+    """The candidates, the root first, and those that rest on echoes.
+
+    ``corroborated`` are causes that lines of several tiers show; ``late``: without echoes, and what
+    training overcame, no line shows the root cause.
+    """
+
+    candidates: list[CauseCandidate]
+    corroborated: frozenset[str]
+    echoes: tuple[CauseCandidate, ...] = ()
+    late: bool = False
+
+
+def _find_causes(index: LogIndex) -> FoundCauses:
+    """Return the candidates without echoes and what training overcame, if they show the root."""
+    overcome = overcome_positions(index)
+    late = echo_positions(index) | overcome
+    for left_out in dict.fromkeys((late, overcome)):
+        found = _candidates(LogIndex(without_lines(index.facts, left_out))) if left_out else None
+        if found and found.candidates and found.candidates[0].tier not in _ROOT_NOT_SEEN:
+            break
+    else:
+        found, left_out = _candidates(index), frozenset()
+    known = {one.cause for one in found.candidates}
+    echoes = (one for one in _candidates(index).candidates if one.cause not in known)
+    return found._replace(
+        echoes=tuple(one for one in echoes if not _rests_on(one, overcome)) if left_out else (),
+        late=bool(found.candidates) and _rests_on(found.candidates[0], late),
+    )
+
+
+def _rests_on(one: CauseCandidate, positions: frozenset[Position]) -> bool:
+    return any((line.source, line.number) in positions for line in one.lines)
+
+
+def _candidates(index: LogIndex) -> FoundCauses:
+    candidates = [one for rule in RULES for one in rule(index)]
+    if all(one.tier is Tier.SILENCE for one in candidates):
+        candidates += exceptions.find_unclaimed_exceptions(index)
+    elif all(one.tier in _ROOT_NOT_SEEN for one in candidates):
+        candidates += exceptions.find_exceptions_before_steps(index)
+    shown = {(one.cause, one.tier) for one in candidates}
+    by_cause = Counter(cause for cause, _ in shown)
+    several = frozenset(cause for cause, count in by_cause.items() if count > 1)
+    return FoundCauses(order_by_cause(candidates), several)
+
+
+def _circumstances(one: CauseCandidate, found: FoundCauses, index: LogIndex) -> Circumstances:
+    ranks = {line.rank for line in one.lines if line.rank is not None}
+    return Circumstances(
+        unnamed=one.guess or one.tier is Tier.EXCEPTION,
+        corroborated=one.cause in found.corroborated
+        or (len(ranks) > 1 and one.tier not in _KERNEL_MAY_EXPLAIN),
+        launcher_agrees=one.rank is not None and one.rank == index.first_failed,
+        ranks_missing=one.tier in _OF_OTHER_RANKS and bool(_missing_ranks(index)),
+        late=found.late,
     )
 
 
@@ -106,23 +184,17 @@ def lacks_progress(facts: LogFacts) -> bool:
     return not _LIFE_SIGNALS & {signal.name for signal in facts.signals}
 
 
-def _best_of_each_cause(candidates: Iterable[CauseCandidate]) -> list[CauseCandidate]:
-    """Return the best candidate of each cause, the likeliest root first."""
-    best: dict[str, CauseCandidate] = {}
-    for candidate in sorted(candidates, key=lambda one: one.order):
-        best.setdefault(candidate.cause, candidate)
-    return list(best.values())
-
-
 def _is_consequence(later: CauseCandidate, root: CauseCandidate) -> bool:
     """Return whether a root cause of this tier makes other ranks log what ``later`` rests on."""
-    return later.tier >= Tier.NETWORK and later.tier > root.tier
+    is_effect = later.tier >= Tier.NETWORK and later.tier > root.tier
+    return (is_effect and not precedes(later, root)) or precedes(root, later)
 
 
-def _finding(one: CauseCandidate, index: LogIndex) -> Finding:
+def _finding(one: CauseCandidate, index: LogIndex, known: Circumstances) -> Finding:
     file, line = (one.place.file, one.place.line) if one.place else (None, None)
     cause = by_name(one.cause)
-    evidence = (*one.facts, *(line.as_fact() for line in one.lines[:MAX_CITED_LINES]))
+    cited = {(line.text.strip(), line.rank): line.as_fact() for line in reversed(one.lines)}
+    evidence = (*one.facts, *[*reversed(cited.values())][:MAX_CITED_LINES])
     values = remedy_values(index, (fact.text for fact in evidence))
     return make_finding(
         cause,
@@ -130,7 +202,7 @@ def _finding(one: CauseCandidate, index: LogIndex) -> Finding:
         subject=Subject(rank=one.rank, host=one.host or None, file=file, line=line),
         evidence=evidence,
         remedies=tuple(fill_remedy(remedy, values) for remedy in one.remedies or cause.remedies),
-        confidence=one.confidence,
+        confidence=adjust_confidence(one.confidence, known),
     )
 
 
@@ -144,29 +216,42 @@ def _consequence(one: CauseCandidate) -> Finding:
     )
 
 
-def _alternative(root: Finding, name: str) -> Finding:
-    cause = by_name(name)
-    summary = lower_first(cause.summary).rstrip(".")
-    message = f"the same log lines are also printed in this case: {summary}"
-    return make_finding(
-        cause, message, level=Level.WARNING, subject=root.subject, confidence=root.confidence / 3
+def _ruled_out(index: LogIndex, claimed: set[str]) -> tuple[RuledOut, ...]:
+    """Return what the kernel's log would show, if it was read."""
+    if "kernel-line" not in index:
+        return ()
+    return tuple(
+        RuledOut(cause.name, why)
+        for names, cause, why in _SHOWN_BY_KERNEL
+        if not index.has_any(*names) and cause.name not in claimed
     )
 
 
-def lower_first(sentence: str) -> str:
-    """Return the sentence with a lower-case first letter, unless it begins with an acronym."""
-    rest_of_word = sentence.split(maxsplit=1)[0][1:]
-    is_acronym = rest_of_word != rest_of_word.lower()  # NCCL, GPUs, PyTorch
-    return sentence if is_acronym else sentence[:1].lower() + sentence[1:]
+def _missing_ranks(index: LogIndex) -> set[int]:
+    return set(range(index.facts.world_size or 0)) - index.facts.ranks.keys()
 
 
-def _unseen(index: LogIndex, root: Finding | None) -> tuple[str, ...]:
+def _unseen(index: LogIndex, root: CauseCandidate | None) -> tuple[str, ...]:
     facts, unseen = index.facts, []
-    if facts.world_size and len(facts.ranks) < facts.world_size:
-        missing = set(range(facts.world_size)) - facts.ranks.keys()
-        unseen.append(f"no log lines from {len(missing)} of {pluralize(facts.world_size, 'rank')}")
+    if missing := _missing_ranks(index):
+        size = pluralize(facts.world_size or 0, "rank")
+        unseen.append(f"no log lines from {len(missing)} of {size}")
     if root is None and lacks_progress(facts):
         unseen.append(
             "whether the job succeeded: no line reports a failure, a step, or the end of training"
         )
+    if root is not None and root.tier in _KERNEL_MAY_EXPLAIN and "kernel-line" not in index:
+        unseen.append("the kernel's log: it would show an OOM kill or a fault of a GPU")
     return tuple(unseen)
+
+
+def _unknown_order(
+    root: CauseCandidate, unsure: Sequence[CauseCandidate], aligned: AlignedLogs
+) -> Iterator[str]:
+    """Yield that the clocks of the logs in question could not be aligned."""
+    for one in unsure[:1]:
+        if aligned.unaligned & {line.source for each in (root, one) for line in each.lines}:
+            yield (
+                f"whether {one.cause} came before: the clocks of the logs cannot be aligned, "
+                "because they share no step and no line of a launcher"
+            )

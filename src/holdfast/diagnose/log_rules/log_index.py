@@ -27,6 +27,8 @@ FATAL = frozenset(
 )
 #: Exit codes that are no failure of the rank: none, success, and SIGTERM by the launcher.
 _HARMLESS_EXIT_CODES = (None, 0, -15)
+#: Times up to this one have no date, or count from the host's boot (``logs/lines.py``).
+UNDATED_S = 366 * 86400.0
 #: torchrun's folder of an attempt, in the name of a log.
 _ATTEMPT = re.compile(r"(?:^|/)attempt_(\d{1,6})/")
 
@@ -66,8 +68,16 @@ class LogIndex:
         return name in self._by_name
 
     def after(self, signal: LoggedSignal, *names: str) -> list[LoggedSignal]:
-        """Return the signals with one of these names that were read after ``signal``."""
-        return [one for one in self.all(*names) if one.order > signal.order]
+        """Return the signals with one of these names that come after ``signal``."""
+        return [one for one in self.all(*names) if comes_after(one, signal)]
+
+    def may_follow(self, signal: LoggedSignal, *names: str) -> list[LoggedSignal]:
+        """Return the signals with one of these names not known to come before ``signal``."""
+        return [
+            one
+            for one in self.all(*names)
+            if comes_after(one, signal) or is_later(one.line, signal.line) is None
+        ]
 
     def unrecovered(self, *names: str) -> list[LoggedSignal]:
         """Return the signals with one of these names from which the job did not recover."""
@@ -142,7 +152,7 @@ class LogIndex:
             return True
         restarts = reversed(self.after(signal, "exit-code"))
         begin = next((one for one in restarts if self._progresses_after(one)), signal)
-        if any(position(one) != position(begin) for one in self.after(begin, *FAILURES)):
+        if any(position(one) != position(begin) for one in self.may_follow(begin, *FAILURES)):
             return False
         return self._progresses_after(begin) or (
             signal.name not in FATAL and bool(self.after(begin, "finished"))
@@ -193,15 +203,23 @@ class LogIndex:
         return found
 
 
+def comes_after(one: LoggedSignal, other: LoggedSignal) -> bool:
+    """Return whether ``one`` is known to come after ``other``."""
+    if position(one) == position(other):
+        return one.order > other.order
+    return is_later(one.line, other.line) is True
+
+
 def is_later(line: LogLine, earlier: LogLine) -> bool | None:
     """Return whether ``line`` was written after ``earlier``; None if that is unknown."""
     if line.source == earlier.source:
         return line.number > earlier.number
     if are_different_attempts(line, earlier):
         return (_attempt(line.source) or 0) > (_attempt(earlier.source) or 0)
-    if line.time is not None and earlier.time is not None:
-        return line.time > earlier.time
-    return None
+    if line.time is None or earlier.time is None:
+        return None
+    is_dated = line.time > UNDATED_S
+    return line.time > earlier.time if is_dated == (earlier.time > UNDATED_S) else None
 
 
 def are_different_attempts(one: LogLine, other: LogLine) -> bool:

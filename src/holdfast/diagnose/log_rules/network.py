@@ -13,7 +13,7 @@ from holdfast.causes.network.network_interface_wrong import NETWORK_INTERFACE_WR
 from holdfast.causes.network.stale_rendezvous_store import STALE_RENDEZVOUS_STORE
 from holdfast.causes.sync.store_wait import STORE_WAIT
 from holdfast.diagnose.log_rules.candidates import CauseCandidate, candidate_of
-from holdfast.diagnose.log_rules.log_index import LogIndex, position
+from holdfast.diagnose.log_rules.log_index import LogIndex, comes_after, position
 from holdfast.diagnose.log_rules.rank_inference import find_absent_rank
 from holdfast.diagnose.log_rules.signal_causes import SIGNAL_CAUSES, Tier
 from holdfast.diagnose.logs import LoggedSignal
@@ -143,7 +143,7 @@ def _weigh_network(index: LogIndex, name: str, found: CauseCandidate) -> CauseCa
 
 def _find_stale_addresses(index: LogIndex, signal: LoggedSignal) -> CauseCandidate | None:
     """Return stale addresses in the store, which ranks of the previous attempt left there."""
-    failed = [one for one in index.all("exit-code") if one.order < signal.order]
+    failed = [one for one in index.all("exit-code") if comes_after(signal, one)]
     if not failed or "refused" not in signal.line.text:
         return None
     message = (

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from holdfast.diagnose.log_rules.log_index import LogIndex
 from holdfast.diagnose.logs import LoggedSignal, LogLine
-from holdfast.diagnose.logs.reader import rank_in_name
+from holdfast.diagnose.logs.file_names import rank_in_name
 
 #: A number with more digits is not a rank.
 MAX_RANK_DIGITS = 6

@@ -10,7 +10,7 @@ from holdfast.causes.process.segfault_in_worker import SEGFAULT_IN_WORKER
 from holdfast.causes.process.signal_sigterm_preempted import SIGNAL_SIGTERM_PREEMPTED
 from holdfast.diagnose.log_rules.candidates import CauseCandidate, candidate_of
 from holdfast.diagnose.log_rules.exceptions import is_own_failure
-from holdfast.diagnose.log_rules.log_index import LogIndex
+from holdfast.diagnose.log_rules.log_index import LogIndex, comes_after
 from holdfast.diagnose.log_rules.rank_inference import task_numbers
 from holdfast.diagnose.log_rules.signal_causes import SIGNAL_CAUSES, Tier
 from holdfast.diagnose.logs import LoggedSignal
@@ -23,6 +23,8 @@ def find_terminations(index: LogIndex) -> Iterable[CauseCandidate]:
         if "NODE" in why:
             cause, tier = PEER_LOST.name, Tier.OUTSIDE
             message = f"Slurm ended the job because of {why.lower()}"
+        elif not why and _has_failed_before(index, signal):
+            continue  # Slurm ends the other tasks
         else:
             cause = SIGNAL_SIGTERM_PREEMPTED.name
             # Exceptions during a preemption are echoes; a job at its time limit may have hung.
@@ -36,9 +38,19 @@ def find_terminations(index: LogIndex) -> Iterable[CauseCandidate]:
             yield candidate_of(index, SIGNAL_CAUSES[name], signals)
 
 
+def _has_failed_before(index: LogIndex, signal: LoggedSignal) -> bool:
+    """Return whether Slurm or torchrun reported the failure of a rank before ``signal``."""
+    reports = index.all("slurm-task", "exit-code", "failed-code")
+    return any(comes_after(signal, one) and not _is_terminated(one) for one in reports)
+
+
+def _is_terminated(report: LoggedSignal) -> bool:
+    return "Terminated" in str(report.fields.get("what", ""))
+
+
 def _had_finished(index: LogIndex, signal: LoggedSignal) -> bool:
     """Return whether training had reported its end before ``signal``, without later steps."""
-    ends = [one for one in index.all("finished") if one.order < signal.order]
+    ends = [one for one in index.all("finished") if comes_after(signal, one)]
     failed = any(is_own_failure(one) for one in index.facts.tracebacks)
     return bool(ends) and not failed and not index.after(ends[-1], "progress", "pace")
 

@@ -93,6 +93,21 @@ class LoggedRank(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     exit_code: int | None = None
 
 
+class LogSample(msgspec.Struct, frozen=True, gc=False):
+    """The raw beginning and end of a log, which do not overlap (``logs/samples.py``).
+
+    ``rank`` is that of the file's name. ``tail`` follows ``lines_before`` lines, and begins within
+    a line if ``cut``.
+    """
+
+    source: str
+    rank: int | None
+    head: bytes
+    tail: bytes
+    lines_before: int
+    cut: bool
+
+
 class LogFacts(msgspec.Struct, frozen=True, kw_only=True):
     """All facts in a set of logs, in reading order. ``hosts`` are those in NCCL's lines."""
 
@@ -101,6 +116,7 @@ class LogFacts(msgspec.Struct, frozen=True, kw_only=True):
     ranks: dict[int, LoggedRank] = {}
     world_size: int | None = None
     hosts: frozenset[str] = frozenset()
+    samples: tuple[LogSample, ...] = ()
     last: LogLine | None = None
     lines: int = 0
     bytes: int = 0

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from holdfast.diagnose.logs import LogFacts, LoggedRank, LoggedSignal, LoggedTraceback
+from holdfast.diagnose.logs.samples import MAX_LOGS
 
 #: Signals of one name and rank that are kept from the start and from the end.
 KEPT_FIRST, KEPT_LAST = 16, 48
@@ -68,6 +69,7 @@ def merge_facts(parts: Iterable[LogFacts]) -> LogFacts:
             tracebacks=first_and_last((*whole.tracebacks, *part.tracebacks)),
             world_size=max(whole.world_size or 0, part.world_size or 0) or None,
             hosts=whole.hosts | part.hosts,
+            samples=(*whole.samples, *part.samples)[:MAX_LOGS],
             last=part.last or whole.last,
             lines=whole.lines + part.lines,
             bytes=whole.bytes + part.bytes,

@@ -26,6 +26,7 @@ from holdfast.diagnose.logs.rank_attribution import (
     rank_of_actor,
     record_actor_rank,
 )
+from holdfast.diagnose.logs.samples import LogSampler
 from holdfast.diagnose.logs.scan import ScanHit, Scanner
 from holdfast.diagnose.logs.signals import ROWS, ScanRow, extract_fields
 from holdfast.diagnose.transports import CarriedLine
@@ -39,6 +40,7 @@ Fields = dict[str, str | int | float]
 SPARSE_SIGNALS = frozenset(
     """
     progress pace evaluation checkpoint-word preparing rank-elements process-rank actor-failed
+    kernel-line
     """.split()
 )
 
@@ -165,6 +167,7 @@ class LogReader:
         self._transport = LogTransport()
         self._parser = LineParser("")
         self._signals = BoundedSignals()
+        self._sampler = LogSampler()
         self._tracebacks = _TracebackCollector()
         self._ranks: dict[int, LoggedRank] = {}
         self._rank_by_process = {} if rank_by_process is None else rank_by_process
@@ -188,7 +191,8 @@ class LogReader:
             self._following = self._lines_of_log = 0
         scanner, log = self._scanner, self._transport.open(stream)
         before = self._lines_of_log
-        for hit in scanner.scan(log, following=self._following):
+        lines = self._sampler.watch(name, self._file_rank, log, continues=after_lines > 0)
+        for hit in scanner.scan(lines, following=self._following):
             self._add_hit(hit, hit.number + before, log.origin(hit.number))
         self._following = scanner.following
         self._lines_of_log += scanner.lines
@@ -294,6 +298,7 @@ class LogReader:
             ranks=dict(self._ranks),
             world_size=self._world_size,
             hosts=frozenset(self._hosts),
+            samples=self._sampler.all(),
             last=self._last,
             lines=self._lines,
             bytes=self._bytes,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from holdfast.causes import all_causes
 from holdfast.core.log_signals import Tier
 from holdfast.diagnose.logs.signals import general, launchers, translated
+from holdfast.diagnose.logs.signals.endings import ENDINGS, KERNEL
 from holdfast.diagnose.logs.signals.row import ScanRow, rows_of_signal
 
 __all__ = ["ROWS", "ScanRow", "extract_fields"]
@@ -28,7 +29,15 @@ def _scan_table() -> tuple[ScanRow, ...]:
         for signal in cause.signals:
             is_late = signal.tier in _LATE_TIERS or cause.family in _LATE_FAMILIES
             (late if is_late else early).extend(rows_of_signal(signal))
-    return (*early, *general.ROWS, *launchers.ROWS, *translated.ROWS, *late)
+    return (
+        *early,
+        *general.ROWS,
+        *launchers.ROWS,
+        *translated.ROWS,
+        *ENDINGS,
+        *KERNEL,
+        *late,
+    )
 
 
 ROWS = _scan_table()
