@@ -40,7 +40,7 @@ CHECKPOINT_FOLDER_UNUSABLE = Cause(
                     "system).{0,200}(?:checkpoint|ckpt)"
                 ),
                 "Read-only file system: '",
-                r"Parent directory \S{0,200} does not exist",
+                r"RuntimeError: Parent directory \S{0,200} does not exist",
                 (
                     r"RuntimeError: File \S{0,300}(?:checkpoint|ckpt|\.pth?)\S{0,100} "
                     "cannot be opened"
@@ -59,6 +59,7 @@ CHECKPOINT_FOLDER_UNUSABLE = Cause(
                 ("RuntimeError: File my_out/checkpoints/checkpoint_0.pt cannot be opened."),
             ),
             counter_examples=(
+                "INFO: Parent directory /out/run7 does not exist, creating it",
                 (
                     "Could not cache non-existence of file. Will ignore error and "
                     "continue. Error: [Errno 13] Permission denied: "

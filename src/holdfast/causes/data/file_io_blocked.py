@@ -34,8 +34,8 @@ FILE_IO_BLOCKED = Cause(
     signals=(
         LogSignal(
             name="storage-lost",
-            tier=Tier.MACHINE,
-            confidence=0.8,
+            tier=Tier.WAITING,
+            confidence=0.85,
             sentence="the server of a network file system does not answer",
             patterns=(
                 (

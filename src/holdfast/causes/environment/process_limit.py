@@ -41,7 +41,7 @@ PROCESS_LIMIT = Cause(
                     "unavailable"
                 ),
                 (
-                    r"BlockingIOError: \[Errno 11\]|fork rejected by pids "
+                    r"BlockingIOError: \[Errno 11\] Resource|fork rejected by pids "
                     "controller|blas_thread_init: RLIMIT_NPROC"
                 ),
             ),
@@ -62,7 +62,10 @@ PROCESS_LIMIT = Cause(
                     "RuntimeError: Error building extension 'kernels'"
                 ),
             ),
-            counter_examples=("max user processes                  (-u) 4096",),
+            counter_examples=(
+                "logging: BlockingIOError: [Errno 11] write could not complete without blocking",
+                "max user processes                  (-u) 4096",
+            ),
             precedence=-2,
         ),
     ),

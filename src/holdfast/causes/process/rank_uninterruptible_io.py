@@ -34,8 +34,8 @@ RANK_UNINTERRUPTIBLE_IO = Cause(
     signals=(
         LogSignal(
             name="task-blocked",
-            tier=Tier.MACHINE,
-            confidence=0.7,
+            tier=Tier.WAITING,
+            confidence=0.82,
             sentence="the kernel reports a process that waits in it",
             patterns=(
                 (

@@ -64,10 +64,7 @@ RANK_MISSING_COLLECTIVE = Cause(
                     ")?(?:joined|arrived|entered|reached)|did not "
                     "(?:join|arrive|enter|reach)|(?:is|are) (?:still )?missing)"
                 ),
-                (
-                    "(?:[Mm]issing|[Ww]aiting (?:for|on)) ranks?:? "
-                    r"\[?(?P<missing>\d[\d, ]*)\]?"
-                ),
+                r"(?:[Mm]issing ranks?|[Ww]aiting (?:for|on) ranks):? \[?(?P<missing>\d[\d, ]*)\]?",
                 (
                     "not received the Notify record from remote rank: "
                     r"?\[?(?P<missing>\d+)"
@@ -84,7 +81,10 @@ RANK_MISSING_COLLECTIVE = Cause(
                     "from remote rank: [5]."
                 ),
             ),
-            counter_examples=("INFO: waiting for ranks to finish",),
+            counter_examples=(
+                "INFO: waiting for ranks to finish",
+                "[rank1]: INFO waiting for rank 0 to prepare the data",
+            ),
             weighed=True,
         ),
         LogSignal(

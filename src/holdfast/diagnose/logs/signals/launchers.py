@@ -19,5 +19,4 @@ ROWS = rows(
         r"RESOURCE_EXHAUSTED: Out of memory|CUDA_ERROR_OUT_OF_MEMORY|hipErrorOutOfMemory",
         r"Allocation failed for size::\d",
     ),
-    ("watchdog-timeout", r"NCCL timeout after \d|NCCL operations? timed out"),
 )

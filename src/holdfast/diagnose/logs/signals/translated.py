@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from holdfast.diagnose.logs.signals.row import rows
 
+#: Not after ``TimeoutError: ``: an exception has its own rule, which names its rank and frame.
+_LOGGED = r"(?:^|[^ ]|[^:] |[^r]: )"
+
 ROWS = rows(
-    ("watchdog-timeout", "NCCL ?(?:操作|通信|集合通信)超时|集合(?:通信|操作)超时"),
+    ("watchdog-timeout", _LOGGED + "(?:NCCL ?(?:操作|通信|集合通信)|集合(?:通信|操作))超时"),
     ("rendezvous-timeout", "进程组初始化(?:失败|超时)|初始化(?:分布式)?进程组(?:失败|超时)"),
     ("cuda-out-of-memory", "显存(?:不足|溢出)|CUDA ?内存不足"),
     ("port-in-use", "地址已(?:在|被)使用|端口(?:已)?被占用"),
