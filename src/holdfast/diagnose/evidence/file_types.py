@@ -27,6 +27,8 @@ _MAX_CONTROLS_UTF8 = 0.3
 _MAX_CONTROLS_OTHER = 0.02
 #: Share of zero bytes at even or odd offsets above which text without a mark is UTF-16.
 _UTF16_ZEROS = 0.4
+#: The same for text with words in another script than Latin.
+_UTF16_ZEROS_OF_MIXED = 0.8
 #: The first key of a pickled dictionary lies within these bytes.
 _FIRST_KEY_BYTES = 48
 _TAR_MAGIC_OFFSET = 257
@@ -201,7 +203,8 @@ def _detect_utf16(head: bytes) -> str | None:
         others = head[1 - first : 2 * pairs : 2]
         if zeros > _UTF16_ZEROS * pairs and others.count(0) < 0.02 * pairs:
             plain = others.translate(None, _CONTROLS)
-            return name if len(plain) > 0.95 * len(others) and max(others) < 0x80 else None
+            is_plain = max(others) < 0x80 or zeros > _UTF16_ZEROS_OF_MIXED * pairs
+            return name if len(plain) > 0.95 * len(others) and is_plain else None
     return None
 
 

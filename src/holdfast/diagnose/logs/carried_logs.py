@@ -18,7 +18,7 @@ from holdfast.diagnose.transports.recognition import decode, recognize
 
 #: A transport is recognized in this much of a log's beginning.
 FIRST_BYTES = 1 << 16
-_CHUNK_BYTES = 1 << 18
+_CHUNK_BYTES = 1 << 16
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[@-_])")
 #: Origins of this many lines before the last requested one are kept.
 _KEPT_ORIGINS, _MAX_ORIGINS = 1 << 10, 1 << 15
@@ -38,7 +38,7 @@ class LogTransport:
 
     def decode(self, block: bytes, *, flush: bool) -> Iterator[CarriedLine] | None:
         """Yield the lines in ``block``; None if they are those of the file."""
-        if not self._decoders and len(self._first) < FIRST_BYTES:
+        if block and not self._decoders and len(self._first) < FIRST_BYTES:
             self._recognize(block)
         decoders = self._decoders
         if ESCAPED_TRACEBACK in block:

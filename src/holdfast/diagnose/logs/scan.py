@@ -22,18 +22,15 @@ from holdfast.diagnose.logs.search_engines import (
     compile_with_re,
 )
 
-CHUNK_BYTES = 1 << 18
+CHUNK_BYTES = 1 << 16
 #: Longer lines are cut.
 MAX_LINE_BYTES = 1 << 16
 #: Bytes searched with ``re`` before the table is compiled for Hyperscan, which takes as long.
 SMALL_BYTES = 1 << 17
 
-#: Sparse rows are searched in this much of a stream's start and end, and between them in one block
-#: of about SAMPLE_BYTES every SAMPLE_EVERY_BYTES.
+#: All matches of sparse rows are reported in this much of a stream's start and end.
 FIRST_BYTES = 1 << 18
 LAST_BYTES = 2 << 20
-SAMPLE_BYTES = 1 << 14
-SAMPLE_EVERY_BYTES = 8 << 20
 #: After each HALVED_EVERY lines with sparse rows only, FIRST_BYTES and LAST_BYTES are halved for
 #: the following streams, down to LEAST_BYTES: a folder may have 100,000 logs.
 HALVED_EVERY = 5_000
@@ -56,10 +53,9 @@ class ScanHit:
 class Scanner:
     """Searches streams, one at a time, for ``patterns``.
 
-    ``sparse`` names rows that match nearly every line of a healthy log, such as step numbers. They
-    are searched in the first FIRST_BYTES and the last LAST_BYTES of a stream, and between them only
-    in SAMPLE_BYTES every SAMPLE_EVERY_BYTES, all rounded up to whole lines. Other rows are searched
-    everywhere; a hit for one of them may lack its sparse rows.
+    ``sparse`` names rows that match nearly every line of a healthy log, such as step numbers. All
+    their matches are reported in the first FIRST_BYTES and the last LAST_BYTES of a stream, rounded
+    up to whole lines, and between them only the first in each block of at most CHUNK_BYTES.
 
     ``followed`` names rows after which the next ``MAX_FOLLOWING`` lines are hits too, even without
     rows.
@@ -72,17 +68,14 @@ class Scanner:
         sparse: Collection[str] = (),
         followed: Collection[str] = (),
     ) -> None:
-        full = [row for row, (name, *_) in enumerate(patterns) if name not in sparse]
-        self._sparse = frozenset(range(len(patterns))) - frozenset(full)
+        self._sparse = frozenset(row for row, (name, *_) in enumerate(patterns) if name in sparse)
         self._followed = frozenset(
             row for row, (name, *_) in enumerate(patterns) if name in followed
         )
         self.following = 0
         self._sparse_hits = 0
-        self._all = _PatternTable(patterns, range(len(patterns)))
-        self._without_sparse = (
-            _PatternTable([patterns[row] for row in full], full) if self._sparse else None
-        )
+        self._all = _PatternTable(patterns, self._sparse)
+        self._sparse_once = _PatternTable(patterns, self._sparse, once=True)
         self._searched_bytes = 0
         self.lines = self.bytes = 0
         self.last: tuple[int, bytes] | None = None
@@ -111,11 +104,10 @@ class Scanner:
         self._searched_bytes += len(block)
         at = 0
         search = table.fast_search if self._searched_bytes > SMALL_BYTES else table.slow_search
-        for begin, end, rows in search(block):
+        for begin, end, found in search(block):
             if self.following:
                 yield from self._followers(block, at, begin, newlines)
             newlines += block.count(b"\n", at, begin)
-            found = tuple(table.rows[row] for row in rows)
             self._sparse_hits += self._sparse.issuperset(found)
             self.following = (
                 max(self.following - 1, 0) if self._followed.isdisjoint(found) else MAX_FOLLOWING
@@ -136,22 +128,19 @@ class Scanner:
 
     def _plan(self, blocks: Iterator[bytes]) -> Iterator[tuple[bytes, _PatternTable]]:
         """Yield each block with its table; blocks are held back to recognize the stream's end."""
-        if self._without_sparse is None:
+        if not self._sparse:
             yield from ((block, self._all) for block in blocks)
             return
         halved = min(self._sparse_hits // HALVED_EVERY, LAST_BYTES.bit_length())
         first, last = FIRST_BYTES >> halved, max(LAST_BYTES >> halved, min(LAST_BYTES, LEAST_BYTES))
         held: deque[bytes] = deque()
-        held_bytes = at = sampled = 0
+        held_bytes = at = 0
         for one in blocks:
             held.append(one)
             held_bytes += len(one)
             while held_bytes - len(held[0]) >= last:
                 block = held.popleft()
-                head = first - at
-                if at - sampled >= SAMPLE_EVERY_BYTES:
-                    sampled, head = at, SAMPLE_BYTES
-                yield from self._split(block, head, 0)
+                yield from self._split(block, first - at, 0)
                 held_bytes -= len(block)
                 at += len(block)
         for block in held:
@@ -160,8 +149,7 @@ class Scanner:
             at += len(block)
 
     def _split(self, block: bytes, head: int, tail: int) -> Iterator[tuple[bytes, _PatternTable]]:
-        """Yield parts; the first ``head`` and last ``tail`` bytes, in whole lines, get all rows."""
-        assert self._without_sparse is not None  # noqa: S101 - checked by the only caller
+        """Yield parts; of the first ``head`` and last ``tail`` bytes, all matches are reported."""
         until = (block.find(b"\n", head - 1) + 1 or len(block)) if head > 0 else 0
         begin = block.rfind(b"\n", 0, max(len(block) - tail, 0)) + 1 if tail > 0 else len(block)
         if until >= begin:
@@ -169,27 +157,29 @@ class Scanner:
             return
         if until:
             yield block[:until], self._all
-        yield block[until:begin], self._without_sparse
+        yield block[until:begin], self._sparse_once
         if begin < len(block):
             yield block[begin:], self._all
 
 
 @dataclass
 class _PatternTable:
-    """Patterns, and their row numbers in the scanner's table."""
+    """Patterns, and the sparse ones; ``once``: only the first match in a block counts of these."""
 
     patterns: Sequence[SearchPattern]
-    rows: Sequence[int]
+    sparse: frozenset[int]
+    once: bool = False
 
     @cached_property
     def slow_search(self) -> BlockSearch:
         """The search that compiles quickly."""
-        return compile_with_re(self.patterns)
+        return compile_with_re(self.patterns, self.sparse if self.once else ())
 
     @cached_property
     def fast_search(self) -> BlockSearch:
         """The fastest search available."""
-        return compile_with_hyperscan(self.patterns) or self.slow_search
+        once = self.sparse if self.once else ()
+        return compile_with_hyperscan(self.patterns, once, self.sparse) or self.slow_search
 
 
 def _last_line(newlines: int, block: bytes) -> tuple[int, bytes] | None:
