@@ -42,6 +42,17 @@ def test_without_a_new_error_an_exit_code_is_what_is_known() -> None:
     assert root.cause == "python-exception-on-one-rank"
 
 
+def test_a_job_that_a_rank_ended_without_a_reason_has_failed() -> None:
+    end = "MPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD\n"
+    found = verdict(usual(50) + end)
+    assert found.root is not None
+    assert (found.root.cause, found.root.subject.rank) == ("unclassified-failure", 2)
+    with_reason = verdict(f"{usual(50)}{UNKNOWN}\n{end}")
+    assert with_reason.root is not None
+    assert UNKNOWN in with_reason.root.message
+    assert verdict(f"{usual(50)}{end}training finished\n").root is None
+
+
 def test_an_error_that_is_printed_all_the_time_is_no_reason() -> None:
     noisy = "".join(f"probe {number} failed on node{number}\n" for number in range(60))
     root = verdict(f"{noisy}{EXIT}").root

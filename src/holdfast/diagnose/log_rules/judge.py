@@ -157,6 +157,7 @@ def _rests_on(one: CauseCandidate, positions: frozenset[Position]) -> bool:
 
 def _candidates(index: LogIndex) -> FoundCauses:
     candidates = [one for rule in RULES for one in rule(index)]
+    candidates = candidates or list(unclassified.find_reported_failure(index))
     if all(one.tier is Tier.SILENCE for one in candidates):
         candidates += exceptions.find_unclaimed_exceptions(index)
     elif all(one.tier in _ROOT_NOT_SEEN for one in candidates):

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from holdfast.causes.process.unclassified_failure import UNCLASSIFIED_FAILURE
-from holdfast.diagnose.log_rules.candidates import CauseCandidate
+from holdfast.diagnose.log_rules.candidates import CauseCandidate, lines_of
 from holdfast.diagnose.log_rules.log_index import LogIndex, is_later
+from holdfast.diagnose.log_rules.rank_inference import find_rank
 from holdfast.diagnose.log_rules.signal_causes import Tier
 from holdfast.diagnose.log_rules.unknown_lines import ChangedLine, find_changes
 from holdfast.diagnose.logs import LogLine
@@ -35,29 +36,41 @@ def explain_root(index: LogIndex, candidates: Sequence[CauseCandidate]) -> list[
     lines = tuple(one.line for one in changes[-MAX_LINES:])
     who = f"rank {root.rank}" if root.rank is not None else "a process"
     message = (
-        f"{who} ended with an error code, for a reason that is not in the catalogue; new before "
-        f"its end: {_quote(lines[-1])}"
+        f"{who} ended for a reason that is not in the catalogue; new before its end: "
+        f"{_quote(lines[-1])}"
     )
-    unknown = CauseCandidate(
-        UNCLASSIFIED_FAILURE.name,
-        root.tier,
-        0.5,
-        message,
-        (*lines, *root.lines),
-        root.rank,
-        guess=True,
-    )
-    return [unknown, *candidates]
+    cited = (*lines, *root.lines)
+    unknown = replace(root, cause=UNCLASSIFIED_FAILURE.name, confidence=0.5, message=message)
+    unknown = replace(unknown, lines=cited)
+    return [unknown, *(one for one in candidates if one.cause != unknown.cause)]
+
+
+def find_reported_failure(index: LogIndex) -> Iterator[CauseCandidate]:
+    """Yield that a launcher or rank ended the job, where no line states a reason."""
+    reports = [
+        one
+        for one in index.all("launcher-ends-ranks", "rank-aborts")
+        if not _is_followed_by_life(index, one.line)
+    ]
+    if reports:
+        rank = find_rank(index, reports)
+        who = f"rank {rank}" if rank is not None else "a process"
+        message = f"{who} ended the job, and the logs do not state why"
+        yield CauseCandidate(
+            UNCLASSIFIED_FAILURE.name,
+            Tier.SILENCE,
+            0.5,
+            message,
+            lines_of(reports[:1]),
+            rank,
+            guess=True,
+        )
 
 
 def find_error_at_end(index: LogIndex) -> Iterator[CauseCandidate]:
     """Yield errors that are new at the end of a log, where nothing shows that the job went on."""
-    lines = [
-        one.line
-        for one in _errors_before(index, None)
-        if not any(is_later(end.line, one.line) for end in index.all("finished"))
-        and not index.continues_after(one.line, steps=1)
-    ]
+    errors = _errors_before(index, None)
+    lines = [one.line for one in errors if not _is_followed_by_life(index, one.line)]
     if lines:
         shown = tuple(lines[-MAX_LINES:])
         message = f"new at the end, and of no cause in the catalogue: {_quote(shown[-1])}"
@@ -65,6 +78,11 @@ def find_error_at_end(index: LogIndex) -> Iterator[CauseCandidate]:
         yield CauseCandidate(
             UNCLASSIFIED_FAILURE.name, Tier.SILENCE, 0.3, message, shown, rank, guess=True
         )
+
+
+def _is_followed_by_life(index: LogIndex, line: LogLine) -> bool:
+    ended = any(is_later(end.line, line) for end in index.all("finished"))
+    return ended or index.continues_after(line, steps=1)
 
 
 def _errors_before(

@@ -31,8 +31,9 @@ _KNOWN = frozenset({"progress", "pace", "frame", "traceback", "finished", "notic
 _VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|\S*[\d/]\S*")
 _SEVERE = re.compile(
     r"\b(?:error|fatal|fail(?:ed|ure|ing)?|abort\w*|panic|critical|cannot|can't|could not|unable"
-    r"|denied|invalid|not found|exceed\w*|mismatch\w*|refus\w+|missing|corrupt\w*|assert\w*"
-    r"|unsupported|unexpected|killed|crash\w*|dead)\b|\b\w+(?:Error|Exception)\b|\bE\d{4} ",
+    r"|denied|not (?:permitted|supported|available|found)|invalid|exceed\w*|mismatch\w*|refus\w+"
+    r"|missing|corrupt\w*|assert\w*"
+    r"|unsupported|unexpected|killed|crash\w*|dead)\b|\w(?:Error|_ERROR\w*|Exception)\b|\bE\d{4} ",
     re.IGNORECASE,
 )
 _NO_ERROR = re.compile(r"\b(?:0|no) (?:errors?|fail\w+)\b|\berrors?[:=] ?0\b", re.IGNORECASE)

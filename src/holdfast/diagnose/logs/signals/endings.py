@@ -13,7 +13,8 @@ ENDINGS = rows(
     ("launcher-ends-ranks", r"Sending process \d+ closing signal|^Killing subprocess \d+"),
     (
         "launcher-ends-ranks",
-        r"MPI_ABORT was invoked on rank|mpi(?:run|exec).{0,40} (?:has )?(?:abort|kill)ed? ",
+        r"MPI_ABORT was invoked on rank (?P<rank>\d{1,6})",
+        r"mpi(?:run|exec).{0,40} (?:has )?(?:abort|kill)ed? ",
         r"srun: Job step aborted|srun: (?:Terminating|Force Terminated) (?:Step|job)",
     ),
     ("launcher-ends-ranks", r"Primary job +terminated normally, but \d+ process"),
