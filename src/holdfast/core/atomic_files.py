@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from pathlib import Path
 
@@ -41,7 +40,7 @@ def _is_stream(path: Path) -> bool:
 
 
 def _replace(target: Path, content: bytes) -> None:
-    temporary = target.with_name(f".holdfast-{secrets.token_hex(6)}.tmp")
+    temporary = target.with_name(f".holdfast-{os.urandom(6).hex()}.tmp")
     try:
         with temporary.open("xb") as file:
             file.write(content)

@@ -44,7 +44,6 @@ with ``exit_status``; only bugs of holdfast print a traceback.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 
 
@@ -96,6 +95,8 @@ class UnknownName(UsageError):
     def __init__(
         self, kind: str, name: str, known: Iterable[str], *, next_step: str | None = None
     ) -> None:
+        import difflib  # noqa: PLC0415 - not in every worker
+
         choices = sorted(known)
         near = difflib.get_close_matches(
             name.casefold(), [choice.casefold() for choice in choices], n=3, cutoff=0.6

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import socket
 import struct
 import threading
 import time
@@ -230,7 +229,7 @@ class TraceWriter:
             NOTES_BYTES,
             self.ring_at,
             self.records,
-            socket.gethostname().encode()[:63],
+            os.uname().nodename.encode()[:63],
         )
         self.map[0:8] = MAGIC
 

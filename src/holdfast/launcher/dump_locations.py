@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from holdfast.core import settings
-from holdfast.watcher.flight_recorder.dump_requests import DumpLocation
+from holdfast.watcher.agent_messages import DumpLocation
 
 PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 #: Variables for the path of dumps; in a torch that reads both, the first takes precedence.

@@ -91,6 +91,7 @@ def run_job(options: argparse.Namespace, request: RunRequest) -> int:
     gate = None
     if not request.no_gate:
         gate = HostGate(CheckContext(environ=dict(plan.environment), workers=plan.workers))
+        gate.begin()
     history, requeued = _history(request, base)
     recovery = Recovery(folder, recovery_options, print_message, gate, history)
     command = shlex.join([options.training_script, *options.training_script_args])
@@ -142,7 +143,7 @@ def _plan(options: argparse.Namespace, request: RunRequest) -> LaunchPlan:
     if request.act_after is not None:  # only the watcher reads it
         act_after_s = _parse_time("--act-after", request.act_after)
         environment = {**environment, "HOLDFAST_ACT_AFTER": f"{act_after_s:g}"}
-    library = prepare_extensions(recorder, print_message)
+    library = prepare_extensions(recorder, print_message, faults=bool(inject))
     script = options.training_script
     if not (options.no_python or options.module):
         script = Path(script).resolve()

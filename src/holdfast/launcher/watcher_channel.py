@@ -27,6 +27,8 @@ from holdfast.watcher.agent_messages import (
 WATCHER = "holdfast.watcher.process"
 #: Maximum time for the watcher to exit after the pipe closes.
 EXIT_TIMEOUT_S = 2.0
+#: The job has priority, also while the watcher starts.
+_NICENESS = 5
 
 
 class WatcherChannel:
@@ -43,6 +45,8 @@ class WatcherChannel:
                 env=dict(environment),
                 start_new_session=True,  # Ctrl-C goes to the agent only
             )
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, _NICENESS)
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         self._open = True

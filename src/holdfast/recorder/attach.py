@@ -29,7 +29,6 @@ from holdfast.core import settings, trace_file
 from holdfast.core.trace_file import TraceNote, TraceWriter
 from holdfast.recorder import python_kernels
 from holdfast.recorder.backends import NativeRecorder, PythonRecorder, RecorderBackend
-from holdfast.recorder.torch_extension import torch_release
 
 _OPERATION_NUMBERS = {name: number for number, name in enumerate(trace_file.OPERATIONS)}
 
@@ -65,9 +64,7 @@ def _preload_modules() -> None:
 
 def _install_backend(trace: TraceWriter, mode: str, library: Path | None) -> RecorderBackend:
     home = str(Path(torch.__file__).parent)
-    # Injected faults and the C++ recorder of torch before 2.9 would be kernels of the same key.
-    faulty = torch_release() < (2, 9) and settings.read_text("HOLDFAST_INJECT")
-    if mode != "python" and library is not None and not faulty:
+    if mode != "python" and library is not None:
         try:
             return NativeRecorder(library, trace, home)
         except (OSError, AttributeError) as error:

@@ -12,7 +12,6 @@ import msgspec
 from holdfast.core.findings import Finding, Verdict
 from holdfast.core.python_ast import NotPython, read_python
 from holdfast.core.rank_sets import fold_findings
-from holdfast.core.redaction.redact import Redactor
 from holdfast.report.page_text import clip
 
 MAX_FILES = 2
@@ -56,6 +55,8 @@ def read_windows(verdict: Verdict) -> tuple[SourceWindow, ...]:
     """
     if verdict.root is None or not (verdict.root.subject.file and verdict.root.subject.line):
         return ()
+    from holdfast.core.redaction.redact import Redactor  # noqa: PLC0415 - 20 ms in each launcher
+
     redactor = Redactor(home_folders=False)
     windows = []
     for file, notes in list(_cited_lines(verdict.root, verdict.consequences).items())[:MAX_FILES]:

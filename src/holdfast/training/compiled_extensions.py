@@ -13,16 +13,18 @@ import torch
 
 from holdfast.core import native_extension, settings
 from holdfast.recorder import build
-from holdfast.recorder.torch_extension import Progress, TorchExtension
+from holdfast.recorder.torch_extension import Progress, TorchExtension, torch_release
 from holdfast.training import packing_extension
 
 
-def prepare_extensions(recorder: str, progress: Progress) -> Path | None:
+def prepare_extensions(recorder: str, progress: Progress, *, faults: bool = False) -> Path | None:
     """Return the compiled recorder for a job in the mode ``recorder``; None if Python is to record.
 
     ``native`` waits for the compiler, ``auto`` does not; other modes need no recorder. ``progress``
-    receives the reason of None.
+    receives the reason of None. ``faults``: whether the recorder is to inject faults.
     """
+    if faults and torch_release() < (2, 9):  # both would be kernels of the same key
+        return None
     if recorder == "native":
         library = build.ensure_built(progress)
         if library is not None:

@@ -11,8 +11,14 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.core.findings import Verdict
-from holdfast.watcher.flight_recorder.dump_requests import DumpLocation
 from holdfast.watcher.job_state import JobState
+
+
+class DumpLocation(msgspec.Struct, frozen=True):
+    """Absolute prefixes of the names of pipe and dump: torch's two variables for this rank."""
+
+    pipe: str
+    dump: str
 
 
 class WatchedWorker(msgspec.Struct, frozen=True):

@@ -30,8 +30,9 @@ from holdfast.host.memory_kills import read_kill_counters, was_oom_killed
 from holdfast.host.processes import child_processes, inspection, python_stacks
 from holdfast.host.processes.child_processes import ChildrenUsage, ChildrenWatch
 from holdfast.host.processes.inspection import Activity, ProcessSample
+from holdfast.watcher.agent_messages import DumpLocation
 from holdfast.watcher.flight_recorder import completion
-from holdfast.watcher.flight_recorder.dump_requests import DumpLocation, DumpRequests
+from holdfast.watcher.flight_recorder.dump_requests import DumpRequests
 from holdfast.watcher.job_summary import JobSummary, agree_on_groups
 from holdfast.watcher.repeated_stacks import RepeatedStacks
 from holdfast.watcher.rules.roots import CRASHES

@@ -315,7 +315,6 @@ def main() -> None:
     """Watch until the agent closes the pipe or dies; then end the workers that it left."""
     # Ctrl-C reaches the whole foreground group; the agent sends a request instead.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(5)  # the job has priority
     health = HostHealthMonitor(
         CheckContext(environ=settings.current_environment()),
         settings.read_seconds("HOLDFAST_HEALTH_S"),

@@ -19,6 +19,7 @@ from holdfast.launcher.messages import LaunchPlan
 from holdfast.launcher.policy import OnHang, RecoveryOptions
 from holdfast.launcher.recovery import Recovery
 from holdfast.watcher.agent_messages import (
+    DumpLocation,
     HangSuspected,
     JudgeNow,
     LeaderContact,
@@ -30,7 +31,6 @@ from holdfast.watcher.agent_messages import (
     WatchedWorker,
     WorkerExits,
 )
-from holdfast.watcher.flight_recorder.dump_requests import DumpLocation
 from holdfast.watcher.run_folder import RunFolder
 
 ROOT = Finding(

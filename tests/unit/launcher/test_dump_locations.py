@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.launcher.dump_locations import PIPE, DumpLocations
-from holdfast.watcher.flight_recorder.dump_requests import DumpLocation
+from holdfast.watcher.agent_messages import DumpLocation
 
 OLD, NEW = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE"
 

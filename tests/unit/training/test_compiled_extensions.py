@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.core import native_extension
 from holdfast.recorder import build, torch_extension
-from holdfast.training import packing_extension
+from holdfast.training import compiled_extensions, packing_extension
 from holdfast.training.compiled_extensions import prepare_extensions
 
 PREPARE = "from holdfast.training.compiled_extensions import prepare_extensions as p; print(p('auto', print))"
@@ -67,6 +67,15 @@ def test_a_stored_refusal_starts_nothing(cache: Path) -> None:
     assert prepare_extensions("auto", log.append) is None
     (line,) = log
     assert line.startswith("it crashes (delete ")
+
+
+def test_python_records_and_injects_faults_before_torch_2_9(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compiled_extensions, "torch_release", lambda: (2, 8))
+    log: list[str] = []
+    assert prepare_extensions("auto", log.append, faults=True) is None
+    assert log == []
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import pytest
 from holdfast.core.findings import Verdict
 from holdfast.core.rank_table import StepProblem
 from holdfast.watcher.agent_messages import (
+    DumpLocation,
     HangSuspected,
     JudgeNow,
     LeaderContact,
@@ -25,7 +26,6 @@ from holdfast.watcher.agent_messages import (
     decode_request,
     encode_message,
 )
-from holdfast.watcher.flight_recorder.dump_requests import DumpLocation
 from holdfast.watcher.job_state import JobState
 
 START = StartWatching(

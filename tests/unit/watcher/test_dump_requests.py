@@ -16,9 +16,10 @@ from holdfast.core import trace_file
 from holdfast.core.rank_table import RankState
 from holdfast.core.trace_file import TraceWriter
 from holdfast.recorder.backends import CallDetails, PythonRecorder
+from holdfast.watcher.agent_messages import DumpLocation
 from holdfast.watcher.flight_recorder import dump_requests
 from holdfast.watcher.flight_recorder.dump_reader import FlightRecorderDump
-from holdfast.watcher.flight_recorder.dump_requests import DumpLocation, DumpRequests
+from holdfast.watcher.flight_recorder.dump_requests import DumpRequests
 from holdfast.watcher.job_summary import JobSummary
 from holdfast.watcher.node import NodeSensor, WorkerProcess
 from holdfast.watcher.rules import hang

@@ -27,7 +27,7 @@ from holdfast.host.processes.training_processes import (
     identify_rank,
     launcher_name,
 )
-from holdfast.watcher.flight_recorder.dump_requests import DumpLocation
+from holdfast.watcher.agent_messages import DumpLocation
 
 #: torch's default where these variables are not set (2.13: DebugInfoWriter, DumpPipe).
 _DEFAULT_DUMP = "/tmp/comm_lib_trace_rank_"  # noqa: S108 - torch's own default

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.core.errors import DumpTruncated, DumpUnreadable
+from holdfast.watcher.agent_messages import DumpLocation
 from holdfast.watcher.flight_recorder import dump_reader
 from holdfast.watcher.flight_recorder.dump_reader import FlightRecorderDump
 
@@ -27,13 +28,6 @@ RESPONSE_LIMIT_S = 6.0
 #: Pause between requests, doubled each time: a dump costs the rank time and a file of 0.5 MB.
 FIRST_PAUSE_S = 2.0
 LONGEST_PAUSE_S = 10.0
-
-
-class DumpLocation(msgspec.Struct, frozen=True):
-    """Absolute prefixes of the names of pipe and dump: torch's two variables for this rank."""
-
-    pipe: str
-    dump: str
 
 
 class _PendingDump(msgspec.Struct, frozen=True):
