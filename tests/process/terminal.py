@@ -68,6 +68,10 @@ def screen(text):
             count = int(found[1]) if (found[1] or "").isdigit() else 1
             if found[2] == "A":
                 row = max(row - count, 0)
+            elif found[2] == "C":
+                column += count
+            elif found[2] == "J":
+                rows[row:] = [rows[row][:column]]
             elif found[2] == "K":
                 rows[row] = [] if found[1] == "2" else rows[row][:column]
             continue

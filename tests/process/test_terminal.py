@@ -38,6 +38,22 @@ for number in range(20):
     time.sleep(0.01)
 print(f"rank {rank} is done")
 """
+NESTED = """
+import os, time
+from tqdm import tqdm
+if os.environ["RANK"] == "1":
+    for number in range(30):
+        print("line", number, flush=True)
+        time.sleep(0.02)
+else:
+    bars = [tqdm(total=5, position=at, desc=f"bar {at}", mininterval=0) for at in range(3)]
+    for _ in range(5):
+        for bar in bars:
+            bar.update()
+            time.sleep(0.05)
+    for bar in bars:
+        bar.close()
+"""
 DIES = """
 import os, signal
 print("x" * 100000, flush=True)
@@ -136,6 +152,16 @@ def test_prefixes_of_two_ranks(run, terminal, prefix):
     assert [read_log(job, rank=rank) for rank in (0, 1)] == [
         f"rank {rank} is done\n" for rank in (0, 1)
     ]
+
+
+def test_several_bars_do_not_overwrite_the_lines_of_another_rank(run, terminal):
+    job = run(NESTED, "--nproc-per-node", "2")
+    assert job.end() == 0, terminal.text
+    lines = terminal.lines
+    printed = [line.removeprefix("[rank1]: ") for line in lines if "line" in line]
+    assert printed == [f"line {number}" for number in range(30)], "\n".join(lines)
+    full = [line for line in lines if "5/5" in line]
+    assert [line.split(":")[1].strip() for line in full] == ["bar 0", "bar 1", "bar 2"]
 
 
 def test_the_log_of_a_killed_rank_is_complete(run, terminal):

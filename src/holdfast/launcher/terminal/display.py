@@ -2,7 +2,8 @@
 
 While one rank prints, its bytes pass unchanged. Once a second rank prints, each line gets a prefix,
 and the newest incomplete line is the last line of the screen. If it is a progress bar, complete
-lines of other streams are inserted above it; other text (a prompt) stays where it is. Imports
+lines of other streams are inserted above it; other text (a prompt) stays where it is. Several bars
+of one stream, between which it moves the cursor, are treated as one incomplete line. Imports
 nothing outside the standard library (:mod:`.relay`).
 """
 
@@ -11,11 +12,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from holdfast.launcher.terminal.block import ScreenBlock
+
 #: Another rank's incomplete line is shown if the shown one did not change for this long.
 IDLE_S = 1.0
 _MAX_PARTIAL = 1 << 16
-#: Cursor movements between lines, which redraw several lines (nested bars, rich, curses).
-_MOVES = re.compile(rb"\x1b\[[\d;]*[ABEFHf]|\x1b\[\?1049h|\x1bM")
+#: Cursor movements between lines, which redraw several lines (nested bars, rich).
+_MOVES = re.compile(rb"\x1b\[\d*[ABEF]")
+#: Positions on the whole screen (curses).
+_FULL_SCREEN = re.compile(rb"\x1b\[[\d;]*[Hf]|\x1b\[\?1049h|\x1bM")
 #: Escape sequences except colours: they address the screen, not the line.
 _CONTROLS = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-ln-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 _COLOUR = re.compile(r"(\x1b\[[\d;:]*m)")
@@ -33,8 +38,10 @@ class Stream:
     #: Whether a carriage return updated it.
     is_bar: bool = False
     changed_at: float = 0.0
-    #: Whether it moves the cursor between lines, so that it cannot be shown line by line.
-    moves_cursor: bool = False
+    #: Its last lines, if it moves the cursor between them; ``partial`` then holds all of them.
+    block: ScreenBlock | None = None
+    #: Whether it draws on the whole screen, so that its bytes pass unchanged.
+    is_full_screen: bool = False
 
 
 @dataclass
@@ -51,6 +58,7 @@ class Display:
     _by_line: bool = False
     _live: Stream | None = None  # whose incomplete line the cursor is in
     _width: int = 0  # of what is shown of it
+    _row: int = 0  # of the cursor in the lines that are shown of it
 
     def __post_init__(self) -> None:
         """Use prefixes from the start for "always"."""
@@ -62,18 +70,17 @@ class Display:
             self._streams.append(stream)
         out = self._note_rank(stream)
         stream.changed_at = now
-        stream.moves_cursor |= stream.rank is not None and _MOVES.search(data) is not None
-        if stream.moves_cursor:
+        stream.is_full_screen |= stream.rank is not None and _FULL_SCREEN.search(data) is not None
+        if stream.is_full_screen:
             if self._live is not stream:
                 out += self._erase(stream) + stream.partial
             self._live, stream.partial = None, b""
             return out + data
-        whole = stream.partial + data
-        lines, newline, rest = whole.rpartition(b"\n")
-        unchanged = not self._formats(stream) and self._live in (None, stream)
-        appends = self._live is stream
-        stream.is_bar = b"\r" in rest or (stream.is_bar and not newline)
-        stream.partial = _collapse(rest)
+        whole, appends = stream.partial + data, self._live is stream
+        unchanged = not self._formats(stream) and (
+            appends or (self._live is None and stream.block is None)
+        )
+        lines = _consume(stream, data)
         if unchanged:
             out += data if appends else whole
             if stream.partial:
@@ -81,10 +88,10 @@ class Display:
                 return out
             self._live = self._newest()
             return out + self._draw()
-        if not newline and not self._may_show(stream, now):
+        if lines is None and not self._may_show(stream, now):
             return out
         out += self._erase(stream)
-        if newline:
+        if lines is not None:
             out += self._format(stream, lines)
         if stream.partial and self._may_show(stream, now):
             self._live = stream
@@ -111,7 +118,7 @@ class Display:
             out = b"\n"
         else:
             out = self._erase(stream) + self._format(stream, stream.partial.rstrip(b"\r"))
-        stream.partial = b""
+        stream.partial, stream.block = b"", None
         if self._live in (None, stream):
             self._live = self._newest()
         return out + self._draw()
@@ -147,7 +154,8 @@ class Display:
 
     def _show(self, stream: Stream | None) -> None:
         self._live = stream
-        self._width = len(_text(stream.partial)) if stream else 0
+        self._width = max(map(len, _text(stream.partial).split("\n"))) if stream else 0
+        self._row = stream.block.row if stream and stream.block else 0
 
     def _erase(self, writer: Stream | None) -> bytes:
         """Return what removes the shown incomplete line before ``writer`` is shown.
@@ -160,12 +168,18 @@ class Display:
         if writer is not None and writer is not live and not live.is_bar:
             self._live, live.partial = None, b""
             return b"" if live.rank == writer.rank and not self._by_line else b"\n"
-        return _ERASE if self._width < self.columns else b"\n"
+        if self._width >= self.columns:
+            return b"\n"
+        if live.block is None:
+            return _ERASE
+        return (b"\x1b[%dA" % self._row if self._row else b"") + b"\r\x1b[J"
 
     def _draw(self) -> bytes:
         live = self._live
         if live is None:
             return b""
+        if live.block is not None:
+            return self._draw_block(live, live.block)
         if not self._formats(live):
             self._show(live)
             return live.partial
@@ -173,11 +187,40 @@ class Display:
         self._width = len(_text(drawn))
         return drawn
 
+    def _draw_block(self, live: Stream, block: ScreenBlock) -> bytes:
+        """Return the lines of a block, with the cursor where its stream expects it."""
+        lines = block.lines
+        lines += [b""] * (block.row + 1 - len(lines))
+        header = live.header if self._formats(live) else b""
+        self._width, self._row = 0, block.row
+        up = len(lines) - 1 - block.row
+        column = block.column + len(_text(header))
+        return (
+            b"\n".join(_truncate(header + line, self.columns - 1) for line in lines)
+            + (b"\x1b[%dA" % up if up else b"")
+            + (b"\r\x1b[%dC" % column if column else b"\r")
+        )
+
     def _format(self, stream: Stream, lines: bytes) -> bytes:
         """Return complete lines as shown: with prefix, and only the last update of each."""
         if not self._formats(stream):
             return lines + b"\n"
         return b"".join(_format_line(stream.header, line) for line in lines.split(b"\n"))
+
+
+def _consume(stream: Stream, data: bytes) -> bytes | None:
+    """Add output to the incomplete line of a stream; return the complete ones, if any."""
+    whole = stream.partial + data
+    if stream.block is None and stream.rank is not None and _MOVES.search(whole):
+        stream.block, data = ScreenBlock(), whole
+    if stream.block is not None:
+        complete = stream.block.feed(data)
+        stream.partial, stream.is_bar = b"\n".join(stream.block.lines), True
+        return b"\n".join(complete) if complete else None
+    lines, newline, rest = whole.rpartition(b"\n")
+    stream.is_bar = b"\r" in rest or (stream.is_bar and not newline)
+    stream.partial = _collapse(rest)
+    return lines if newline else None
 
 
 def _format_line(header: bytes, line: bytes) -> bytes:

@@ -117,9 +117,62 @@ def test_the_end_of_a_stream_completes_its_line():
     assert seen.lines == ["[rank0]: dots...", "[rank1]: 10%", ""]
 
 
-def test_several_bars_of_a_rank_are_not_formatted():
+def nested(outer, inner):
+    """Return what tqdm writes for a bar and one below it (position=1)."""
+    return f"\r{outer}", f"\n\r{inner}\x1b[A"
+
+
+def test_several_bars_of_a_rank_stay_below_the_lines_of_others():
+    seen = Screen()
+    seen.write(seen.err, *nested("outer 1", "inner 1"), *nested("outer 2", "inner 2"))
+    assert seen.lines == ["outer 2", "inner 2"]
+    seen.write(seen.launcher, "holdfast: note\n").write(seen.err, *nested("outer 3", "inner 3"))
+    assert seen.lines == ["holdfast: note", "outer 3", "inner 3"]
+    seen.write(seen.other, "hello\n").write(seen.err, *nested("outer 4", "inner 4"))
+    seen.write(seen.other, "bye\n")
+    assert seen.lines[1:] == [
+        *("[rank1]: hello", "[rank1]: bye"),
+        *("[rank0]: outer 4", "[rank0]: inner 4"),
+    ]
+
+
+def test_the_bars_of_two_ranks_do_not_overwrite_each_other():
     seen = Screen("always")
-    text = "outer\ninner\x1b[1A"
+    for number in range(3):
+        seen.write(seen.err, *nested(f"a {number}", f"b {number}"))
+        seen.wait(0.1).write(seen.other, *nested(f"c {number}", f"d {number}"))
+    assert seen.lines == ["[rank0]: a 2", "[rank0]: b 2"]  # of the rank that began
+    assert seen.wait(IDLE_S).lines == ["[rank1]: c 2", "[rank1]: d 2"]
+    seen.close(seen.err).close(seen.other)
+    assert seen.lines == [
+        *("[rank0]: a 2", "[rank0]: b 2"),
+        *("[rank1]: c 2", "[rank1]: d 2", ""),
+    ]
+
+
+@given(st.lists(st.integers(1, 9), max_size=40))
+def test_several_bars_are_shown_alike_however_their_bytes_arrive(cuts):
+    text = (
+        "".join(
+            part
+            for number in range(4)
+            for part in nested(f"ä {number}", f"\x1b[31mb {number}\x1b[0m")
+        ).encode()
+        + b"\r\x1b[Kline\nnext \x1b[3Dx\n\r"
+    )
+    whole, cut = Screen("always"), Screen("always")
+    whole.write(whole.err, text.decode())
+    for size in (*cuts, len(text)):
+        piece, text = text[:size], text[size:]
+        cut.shown += cut.display.write(cut.err, piece, cut.now)
+    # The line before the first movement is complete if its line break arrives alone.
+    assert [line for line in cut.lines if line != "[rank0]: ä 0"] == whole.lines
+    assert whole.lines[0] == "[rank0]: line"
+
+
+def test_a_program_that_draws_on_the_whole_screen_is_not_formatted():
+    seen = Screen("always")
+    text = "\x1b[?1049h\x1b[2;1Hmenu"
     assert seen.write(seen.out, text).shown.decode() == text
 
 
