@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.causes.remedies import RESTART, WATCH, by_hand
+from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
 
 UNCLASSIFIED_FAILURE = Cause(
@@ -21,6 +22,7 @@ UNCLASSIFIED_FAILURE = Cause(
     "cited too.",
     alternatives=("exit-nonzero", "python-exception-on-one-rank"),
     may_be_consequence=True,
+    evidence_sources=(EvidenceSource.LOG,),
     remedies=(
         by_hand("Read the cited lines, and the end of the log of the rank that failed first."),
         by_hand("Search for the cited line in the issues of the library that printed it."),
