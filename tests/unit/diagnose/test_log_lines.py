@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.diagnose.logs import lines
 from holdfast.diagnose.logs.lines import MAX_CHARACTERS, clean_line, parse_line, strip_prefixes
 
 MESSAGE = "the disk is full"
@@ -100,3 +101,26 @@ def test_arbitrary_bytes_become_a_short_line(raw: bytes) -> None:
     line = parse_line(raw, "noise", 1)
     assert len(line.text) <= MAX_CHARACTERS
     assert "\x1b[" not in line.text
+
+
+def test_the_joint_pattern_has_one_group_per_prefix() -> None:
+    assert lines._ANY_PREFIX.groups == len(lines._PREFIXES)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "[trainer.loop][ERROR] - ",
+        "2026-03-01 00:00:00.123 | ERROR    | trainer.loop:<module>:212 - ",
+        "trainer-1  | ",
+        "    12\t",
+        "/logs/run-7/rank3.out:12:",
+        "00:00:12 ",
+        "1772323200.123456 ",
+        "2026-03-01T00:00:00.123000+00:00 train/default/0f3a9c81d2 ",
+        '2026-03-01T00:00:00Z {app="train", pod="train-0"} ',
+        "<14>1 2026-03-01T00:00:00.000Z node-a trainer 4711 - - ",
+    ],
+)
+def test_prefixes_of_tools_are_stripped(prefix: str) -> None:
+    assert strip_prefixes(prefix + MESSAGE).text == MESSAGE

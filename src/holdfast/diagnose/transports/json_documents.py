@@ -1,7 +1,8 @@
 """Records in one JSON document: an array, the answer of an API, or records over several lines.
 
 The text is read as a stream: an object in an array or at the top is decoded when it ends. If it is
-a record, the objects around it only contain records, and are not decoded.
+a record, the objects around it only contain records, and are not decoded. Text that is not JSON
+ends the document.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from holdfast.diagnose.transports.records import message_of
 
 #: Strings as a whole, brackets, and a string that is not complete yet.
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\]]|"', re.DOTALL)
+#: Numbers, constants and separators.
+_BETWEEN = re.compile(rb"[\s,:\d.+eE-]*(?:(?:true|false|null|NaN|-?Infinity)[\s,:\d.+eE-]*)*")
 _BEGIN = re.compile(rb"\s*(?:\{\s*(?:\"|$)|\[\s*(?:[{\"\[]|$))")
 
 
@@ -53,6 +56,7 @@ class JsonDocument:
         self._at = 0
         self._open: list[_OpenBracket] = []
         self._last = CarriedLine(0, b"")
+        self._is_broken = False
 
     def feed(self, line: CarriedLine) -> Iterable[CarriedLine]:
         """Return the messages of the records that end in ``line``."""
@@ -61,10 +65,11 @@ class JsonDocument:
         self._text += line.text
         self._last = line
         lines = list(self._read_tokens(line))
-        self._drop_text()
-        if len(self._text) > MAX_HELD_BYTES:
+        if not self._is_broken:
+            self._drop_text()
+        if self._is_broken or len(self._text) > MAX_HELD_BYTES:
             lines += self.flush()
-            self._text, self._at = b"", 0
+            self._text, self._at, self._is_broken = b"", 0, False
             self._open.clear()
         return lines
 
@@ -76,6 +81,8 @@ class JsonDocument:
     def _read_tokens(self, line: CarriedLine) -> Iterator[CarriedLine]:
         for token in _TOKEN.finditer(self._text, self._at):
             text = token[0]
+            if not _BETWEEN.fullmatch(self._text, self._at, token.start()):
+                break
             if text == b'"':
                 self._at = token.start()
                 return
@@ -88,6 +95,7 @@ class JsonDocument:
                 yield from self._close(token.end(), line)
             elif not any(one.is_object for one in self._open):
                 yield from self._text_lines(text, line)
+        self._is_broken = not _BETWEEN.fullmatch(self._text, self._at)
         self._at = len(self._text)
 
     def _close(self, end: int, line: CarriedLine) -> Iterator[CarriedLine]:

@@ -39,13 +39,15 @@ def recognize_wrapping(first: FirstLines) -> Callable[[], TransportDecoder] | No
     contents = first.contents
     lengths = [_length(content) for content in contents]
     width = max(lengths, default=0)
-    if width in _WIDTHS:
+    following = zip(pairwise(contents), lengths, strict=False)
+    broken = {
+        line: after
+        for (line, after), length in following
+        if length == width and not _BEGINNING.match(after) and not _RULER.match(line)
+    }
+    if width in _WIDTHS and broken:
         starts = _beginnings(contents, [length >= width - 1 for length in lengths])
-        broken = {
-            line: after
-            for (line, after), length in zip(pairwise(contents), lengths, strict=False)
-            if length == width and not _RULER.match(line) and not _begins(after, starts)
-        }
+        broken = {line: after for line, after in broken.items() if _shape(after) not in starts}
         ends = sum(_length(after) < width - 1 for after in broken.values())
         is_table = ends <= _MIN_ENDS * len(broken)
         needed = 1 if width in _COMMON_WIDTHS else _MIN_BROKEN
