@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -33,6 +34,11 @@ _TIMEOUTS = (
     "time-limit",
 )
 _OOM = "cuda-out-of-memory"
+_CHECKPOINT = re.compile(
+    r"[Cc]heckpoint|ckpt|\.pt\b|\.safetensors|PytorchStreamWriter|inline_container"
+)
+#: Lines of a traceback.
+_NEAR_LINES = 24
 
 
 def find_oom(index: LogIndex) -> Iterable[CauseCandidate]:
@@ -133,11 +139,12 @@ def find_storage_faults(index: LogIndex) -> Iterable[CauseCandidate]:
             if "shm" in text or "torch_" in text or "shm-full" in index:
                 continue
             is_full = name == "no-space"
-            message = (
-                "the disk that checkpoints are written to is full"
-                if is_full
-                else SIGNAL_CAUSES["checkpoint-slow"].sentence
-            )
+            message = SIGNAL_CAUSES["checkpoint-slow"].sentence
+            if is_full:
+                of_checkpoints = _CHECKPOINT.search(text) or _is_checkpoint_near(index, signal)
+                disk = "the disk that checkpoints are written to" if of_checkpoints else "a disk"
+                state = "has no quota left" if "quota" in text else "is full"
+                message = f"{disk} {state}"
             yield CauseCandidate(
                 CHECKPOINT_IO_SLOW_TIMEOUT.name,
                 Tier.DEVICE,
@@ -147,6 +154,15 @@ def find_storage_faults(index: LogIndex) -> Iterable[CauseCandidate]:
                 signal.line.rank,
             )
             return
+
+
+def _is_checkpoint_near(index: LogIndex, signal: LoggedSignal) -> bool:
+    """Return whether lines around ``signal`` are about a checkpoint."""
+    return any(
+        one.line.source == signal.line.source
+        and abs(one.line.number - signal.line.number) <= _NEAR_LINES
+        for one in index.all("checkpoint-word")
+    )
 
 
 def find_nan(index: LogIndex) -> Iterable[CauseCandidate]:
