@@ -20,9 +20,7 @@ UNCLASSIFIED_FAILURE = Cause(
     known_misses="The first and last kilobytes of up to 512 logs are compared; a reason in the "
     "middle of a long log is not found. A harmless line that is printed once, before the end, is "
     "cited too.",
-    log_examples=(
-        ("step 40: loss 2.1\nMPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD"),
-    ),
+    log_examples=("step 40: loss 2.1\n[rank2]: flux regulator: fatal error: no reply",),
     alternatives=("exit-nonzero", "python-exception-on-one-rank"),
     may_be_consequence=True,
     evidence_sources=(EvidenceSource.LOG,),

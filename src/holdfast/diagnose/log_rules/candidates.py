@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from holdfast.core.findings import Fact, Remedy
 from holdfast.core.rank_table import SourceLine
 from holdfast.diagnose.log_rules.log_index import LogIndex
-from holdfast.diagnose.log_rules.rank_inference import find_rank
+from holdfast.diagnose.log_rules.rank_inference import SURVIVOR_SIGNALS, find_rank
 from holdfast.diagnose.log_rules.signal_causes import SignalCause, Tier
 from holdfast.diagnose.logs import LoggedSignal, LogLine
 from holdfast.report.evidence_summary import size_text
@@ -58,7 +58,8 @@ def candidate_of(
     host = signals[0].line.host
     rank = find_rank(index, signals)
     who = f"rank {rank}: " if rank is not None else ""
-    where = f" on {host}" if host and rank is None else ""
+    is_of_peer = signals[0].name in SURVIVOR_SIGNALS  # not the host that reports it
+    where = f"{', reported by' if is_of_peer else ' on'} {host}" if host and rank is None else ""
     return CauseCandidate(
         meaning.cause,
         meaning.tier,
@@ -66,7 +67,7 @@ def candidate_of(
         f"{who}{meaning.sentence}{where}{_describe_oom_victim(signals)}",
         lines_of(signals),
         rank,
-        host,
+        "" if is_of_peer else host,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from holdfast.diagnose.log_rules.candidates import CauseCandidate, candidate_of,
 from holdfast.diagnose.log_rules.log_index import FAILURES, LogIndex
 from holdfast.diagnose.log_rules.rank_inference import find_rank
 from holdfast.diagnose.log_rules.signal_causes import SIGNAL_CAUSES, Tier
-from holdfast.diagnose.logs import LogLine
+from holdfast.diagnose.logs import LoggedSignal, LogLine
 from holdfast.host.allocation_purpose import AllocationPurpose, purpose_of
 from holdfast.host.gpus.xids import XIDS, Xid, XidKind
 from holdfast.report.evidence_summary import size_text
@@ -35,6 +36,11 @@ _TIMEOUTS = (
 _OOM = "cuda-out-of-memory"
 _UNKNOWN_XID = Xid("not in NVIDIA's list", XidKind.GPU)
 _HARMLESS_XIDS = frozenset({XidKind.FOLLOWS, XidKind.NOTE, XidKind.DISPLAY})
+_CHECKPOINT = re.compile(
+    r"[Cc]heckpoint|ckpt|\.pt\b|\.safetensors|PytorchStreamWriter|inline_container"
+)
+#: Lines of a traceback.
+_NEAR_LINES = 24
 
 
 def find_oom(index: LogIndex) -> Iterable[CauseCandidate]:
@@ -128,11 +134,12 @@ def find_storage_faults(index: LogIndex) -> Iterable[CauseCandidate]:
             if "shm" in text or "torch_" in text or "shm-full" in index:
                 continue
             is_full = name == "no-space"
-            message = (
-                "the disk that checkpoints are written to is full"
-                if is_full
-                else SIGNAL_CAUSES["checkpoint-slow"].sentence
-            )
+            message = SIGNAL_CAUSES["checkpoint-slow"].sentence
+            if is_full:
+                of_checkpoints = _CHECKPOINT.search(text) or _is_checkpoint_near(index, signal)
+                disk = "the disk that checkpoints are written to" if of_checkpoints else "a disk"
+                state = "has no quota left" if "quota" in text else "is full"
+                message = f"{disk} {state}"
             yield CauseCandidate(
                 CHECKPOINT_IO_SLOW_TIMEOUT.name,
                 Tier.DEVICE,
@@ -142,6 +149,15 @@ def find_storage_faults(index: LogIndex) -> Iterable[CauseCandidate]:
                 signal.line.rank,
             )
             return
+
+
+def _is_checkpoint_near(index: LogIndex, signal: LoggedSignal) -> bool:
+    """Return whether lines around ``signal`` are about a checkpoint."""
+    return any(
+        one.line.source == signal.line.source
+        and abs(one.line.number - signal.line.number) <= _NEAR_LINES
+        for one in index.all("checkpoint-word")
+    )
 
 
 def find_nan(index: LogIndex) -> Iterable[CauseCandidate]:

@@ -112,8 +112,6 @@ def _candidate_by_code(index: LogIndex, signals: Sequence[LoggedSignal]) -> Caus
     cause = PYTHON_EXCEPTION_ALL_RANKS if several else PYTHON_EXCEPTION_ON_ONE_RANK
     rank = tasks[0] if tasks else find_rank(index, signals)
     who = "several ranks" if several else f"rank {rank}" if rank is not None else "a process"
-    message = (
-        f"{who} exited with an error code, as after an exception; the logs do not contain its text"
-    )
+    message = f"{who} exited with an error code"
     lines = lines_of(signals)
     return CauseCandidate(cause.name, Tier.SILENCE, 0.35, message, lines, rank, guess=True)

@@ -241,6 +241,8 @@ def _unseen(index: LogIndex, root: CauseCandidate | None) -> tuple[str, ...]:
         unseen.append(
             "whether the job succeeded: no line reports a failure, a step, or the end of training"
         )
+    if root is not None and root.guess:
+        unseen.append("why: no line states a reason; Python exits with 1 after an exception")
     if root is not None and root.tier in _KERNEL_MAY_EXPLAIN and "kernel-line" not in index:
         unseen.append("the kernel's log: it would show an OOM kill or a fault of a GPU")
     return tuple(unseen)

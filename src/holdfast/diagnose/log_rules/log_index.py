@@ -71,13 +71,11 @@ class LogIndex:
         """Return the signals with one of these names that come after ``signal``."""
         return [one for one in self.all(*names) if comes_after(one, signal)]
 
-    def may_follow(self, signal: LoggedSignal, *names: str) -> list[LoggedSignal]:
-        """Return the signals with one of these names not known to come before ``signal``."""
-        return [
-            one
-            for one in self.all(*names)
-            if comes_after(one, signal) or is_later(one.line, signal.line) is None
-        ]
+    def may_follow(self, signal: LoggedSignal, *names: str) -> Iterator[LoggedSignal]:
+        """Yield the signals with one of these names not known to come before ``signal``."""
+        for one in self.all(*names):
+            if comes_after(one, signal) or is_later(one.line, signal.line) is None:
+                yield one
 
     def unrecovered(self, *names: str) -> list[LoggedSignal]:
         """Return the signals with one of these names from which the job did not recover."""
@@ -152,10 +150,11 @@ class LogIndex:
             return True
         restarts = reversed(self.after(signal, "exit-code"))
         begin = next((one for one in restarts if self._progresses_after(one)), signal)
-        if any(position(one) != position(begin) for one in self.may_follow(begin, *FAILURES)):
-            return False
-        return self._progresses_after(begin) or (
+        progresses = self._progresses_after(begin) or (
             signal.name not in FATAL and bool(self.after(begin, "finished"))
+        )
+        return progresses and all(
+            position(one) == position(begin) for one in self.may_follow(begin, *FAILURES)
         )
 
     def _progresses_after(self, signal: LoggedSignal) -> bool:

@@ -171,6 +171,7 @@ def _find_missing_rank(index: LogIndex, timeouts: Sequence[LoggedSignal]) -> Cau
         )
         return _candidate(RANK_MISSING_COLLECTIVE, 0.8, message, timeouts, behind[0])
     waiting = describe_ranks(rank for rank in inside if rank is not None) if inside else "a rank"
+    ended = "timed out" if any(_is_timeout(one) for one in same) else "failed"
     if call in _ROOTED_OPERATIONS and 0 not in inside:
         message = f"{waiting} waited in {work} for its root, rank 0"
         return _candidate(RANK_MISSING_COLLECTIVE, 0.5, message, timeouts, 0)
@@ -178,7 +179,7 @@ def _find_missing_rank(index: LogIndex, timeouts: Sequence[LoggedSignal]) -> Cau
     others = index.facts.ranks.keys() - inside
     if absent is None and (number <= EARLY_WORK or (len(inside) > 1 and not others)):
         message = (
-            f"{waiting} timed out in {work}; no rank was seen elsewhere, so a rank was too slow or "
+            f"{waiting} {ended} in {work}; no rank was seen elsewhere, so a rank was too slow or "
             "the network stalled"
         )
         return _candidate(WATCHDOG_TIMEOUT_STRAGGLER, 0.45, message, timeouts)
@@ -188,13 +189,18 @@ def _find_missing_rank(index: LogIndex, timeouts: Sequence[LoggedSignal]) -> Cau
         rank = _lowest_other_rank(inside) if is_whole else None
         guess = f" (rank {rank} is a guess)" if rank is not None else ""
         message = (
-            f"{waiting} timed out in {work}; no other rank logged anything, so the missing rank "
-            f"cannot be identified{guess}"
+            f"{waiting} {ended} in {work}; the logs have no line of another rank, so the missing "
+            f"rank cannot be identified{guess}"
         )
         return _candidate(RANK_MISSING_COLLECTIVE, 0.45, message, timeouts, rank)
     missing = "the other ranks" if absent is None else f"rank {absent}"
-    message = f"{waiting} timed out in {work}; {missing} did not enter it"
+    message = f"{waiting} {ended} in {work}; {missing} did not enter it"
     return _candidate(RANK_MISSING_COLLECTIVE, 0.5, message, timeouts, absent)
+
+
+def _is_timeout(signal: LoggedSignal) -> bool:
+    """Return whether the line says so: some report ``either an error or timeout``."""
+    return "either an error or timeout" not in signal.line.text
 
 
 def _ranks_behind(
