@@ -272,9 +272,10 @@ def _explain_exception(state: RankState, _source: SourceContexts, waited: str) -
     if raised is None:
         if not state.exit_code or (waited and _crashed_after_script_end(state)):
             return None
+        line = state.ended.place if state.ended else last_line(state)
         message = f"rank {state.rank} ended with status {state.exit_code}"
+        message += at_line(line, " at " if state.ended else " after ")
         exit_status = Evidence(f"exit status of process {state.pid}", str(state.exit_code))
-        line = state.ended.place if state.ended else None
         return rank_finding(EXIT_NONZERO, state, message, line, exit_status)
     origin = raised.origin or f"exception recorded in the trace of rank {state.rank}"
     record = Evidence(origin, describe_exception(raised, 300))
