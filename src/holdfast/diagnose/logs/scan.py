@@ -35,6 +35,8 @@ LAST_BYTES = 2 << 20
 #: the following streams, down to LEAST_BYTES: a folder may have 100,000 logs.
 HALVED_EVERY = 5_000
 LEAST_BYTES = 1 << 6
+#: Then sparse rows are not reported either between the ends of a shorter stream.
+SHORT_BYTES = 1 << 14
 
 #: Lines after a followed row that are hits: enough for a traceback interleaved with other ranks'.
 MAX_FOLLOWING = 64
@@ -104,7 +106,11 @@ class Scanner:
         self._searched_bytes += len(block)
         at = 0
         search = table.fast_search if self._searched_bytes > SMALL_BYTES else table.slow_search
+        # Of 100,000 short logs, the ends show enough.
+        few = table.once and self._sparse_hits >= HALVED_EVERY and len(block) < SHORT_BYTES
         for begin, end, found in search(block):
+            if few and self._sparse.issuperset(found):
+                continue
             if self.following:
                 yield from self._followers(block, at, begin, newlines)
             newlines += block.count(b"\n", at, begin)
