@@ -9,11 +9,12 @@ best evidence.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from holdfast.causes import by_name
 from holdfast.diagnose.log_rules.exceptions import is_launchers
 from holdfast.diagnose.log_rules.log_index import (
     FATAL,
@@ -36,6 +37,8 @@ _PEER_TIERS = frozenset({Tier.NETWORK, Tier.LOST})
 _OVERCOME_TIERS = frozenset({Tier.NAMED, Tier.DEVICE, Tier.NETWORK, Tier.LOST, Tier.WAITING})
 #: Device errors of no single cause, which rules weigh.
 _WEIGHED_OWN = frozenset({"cuda-out-of-memory", "no-space"})
+#: Steps that go on show nothing about causes of these: they are what is wrong.
+_FAMILIES_OF_STEPS = frozenset({"NUM", "PERF"})
 #: Ends of all ranks, and of one.
 _ENDS_OF_ALL = ("launcher-ends-ranks", "slurm-cancelled")
 _END_OF_ONE = "rank-aborts"
@@ -123,6 +126,21 @@ def without_lines(facts: LogFacts, left_out: frozenset[Position]) -> LogFacts:
         facts,
         signals=tuple(one for one in facts.signals if position(one) not in left_out),
         tracebacks=tuple(one for one in facts.tracebacks if _place(one) not in left_out),
+    )
+
+
+def is_survived(index: LogIndex, cause: str, lines: Sequence[LogLine]) -> bool:
+    """Return whether training went on after all ``lines``, and they are not about its steps.
+
+    Steps before a later end show nothing: the line may be of that end, and they of a late buffer.
+    """
+    names = (*_ENDS_OF_ALL, _END_OF_ONE)
+    ends = (one.line for one in index.facts.signals if one.name in names)
+    return (
+        bool(lines)
+        and by_name(cause).family not in _FAMILIES_OF_STEPS
+        and all(index.continues_after(line, steps=MIN_STEPS_AFTER) for line in lines)
+        and all(index.continues_after(line, steps=1) for line in ends)
     )
 
 

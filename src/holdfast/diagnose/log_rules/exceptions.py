@@ -162,7 +162,7 @@ def _without_recovered(
     If a failure was logged from which the job did not recover, later steps show nothing.
     """
     failed = [name for name in FAILURES if index.unrecovered(name)]
-    certain = bool(index.failed_ranks) or "exit-code" in failed
+    certain = "failed-code" in failed or "exit-code" in failed
     reported = {position(signal) for signal in index.all("retried", "logged-error")}
     ends = [end.line for end in index.finishes]
 

@@ -38,6 +38,7 @@ from holdfast.diagnose.log_rules.confidence import Circumstances, adjust_confide
 from holdfast.diagnose.log_rules.echoes import (
     Position,
     echo_positions,
+    is_survived,
     overcome_positions,
     without_lines,
 )
@@ -97,7 +98,7 @@ def judge(facts: LogFacts) -> Verdict:
     aligned = align_clocks(facts)
     index = LogIndex(aligned.facts)
     found = _find_causes(index)
-    if not found.candidates:
+    if all(is_survived(index, one.cause, one.lines) for one in found.candidates):
         unknown = tuple(
             _finding(one, index, Circumstances(unnamed=True))
             for one in unclassified.find_error_at_end(index)

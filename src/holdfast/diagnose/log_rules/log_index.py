@@ -154,7 +154,8 @@ class LogIndex:
             signal.name not in FATAL and bool(self.after(begin, "finished"))
         )
         return progresses and all(
-            position(one) == position(begin) for one in self.may_follow(begin, *FAILURES)
+            position(one) == position(begin) or self._progresses_after(one)
+            for one in self.may_follow(begin, *FAILURES)
         )
 
     def _progresses_after(self, signal: LoggedSignal) -> bool:

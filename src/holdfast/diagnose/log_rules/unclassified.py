@@ -68,7 +68,12 @@ def find_reported_failure(index: LogIndex) -> Iterator[CauseCandidate]:
 
 
 def find_error_at_end(index: LogIndex) -> Iterator[CauseCandidate]:
-    """Yield errors that are new at the end of a log, where nothing shows that the job went on."""
+    """Yield errors that are new at the end of a log, where nothing shows that the job went on.
+
+    After the end of the training, errors are of the tear-down.
+    """
+    if index.finishes:
+        return
     errors = _errors_before(index, None)
     lines = [one.line for one in errors if not _is_followed_by_life(index, one.line)]
     if lines:

@@ -36,7 +36,12 @@ _SEVERE = re.compile(
     r"|unsupported|unexpected|killed|crash\w*|dead)\b|\w(?:Error|_ERROR\w*|Exception)\b|\bE\d{4} ",
     re.IGNORECASE,
 )
-_NO_ERROR = re.compile(r"\b(?:0|no) (?:errors?|fail\w+)\b|\berrors?[:=] ?0\b", re.IGNORECASE)
+#: Numbers of errors, and error rates.
+_NO_ERROR = re.compile(
+    r"\b(?:0|no|not an) (?:errors?|fail\w+)\b|\berrors?[:=] ?(?:0|none|null)\b"
+    r"|\berrors?(?: rate)?[:=]? ?\d+\.\d",
+    re.IGNORECASE,
+)
 #: Levels of a logger below an error; the prefix that is stripped may contain them.
 _HARMLESS_LEVEL = re.compile(rb"\b(?:INFO|DEBUG|TRACE|NOTICE)\b|\b[ID]\d{4} \d\d:")
 #: Frames, source lines below them, and rules of tables.

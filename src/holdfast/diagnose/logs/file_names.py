@@ -7,9 +7,10 @@ import re
 _PATH_SEPARATORS = re.compile(r"[/!]")
 #: torchrun's ``--log-dir``: a folder per attempt, and in it one per rank.
 _TORCHRUN_LOG = re.compile(r"attempt_\d+/(?P<rank>\d{1,6})/(?:std(?:out|err)\.log|error\.json)$")
-#: Slurm's ``%j_%t``, with or without a name; ``slurm-%A_%a.out`` is the default of job arrays.
+#: Slurm's ``%j_%t``, with or without a name; ``slurm-%A_%a.out`` is the default of job arrays,
+#: and a date with a clock time is neither.
 _SLURM_LOG = re.compile(
-    r"(?!slurm-\d+_)(?:.{0,200}[_.-])?\d{3,12}[_.-](?:task)?(?P<rank>\d{1,6})\.(?:out|err|log|txt)$"
+    r"(?!slurm-\d+_|.{0,200}\d{8}[_-]\d{6}\.)(?:.{0,200}[_.-])?\d{3,12}[_.-](?:task)?(?P<rank>\d{1,6})\.(?:out|err|log|txt)$"
 )
 #: Conventions within one part of a path.
 _RANK_IN_PATH = (

@@ -88,6 +88,7 @@ TRAINING = rows(
             r"|of|,|\||:|loss|\s)"
         ),
     ),
+    ("progress", r"Epoch\(train\) +\[(?P<step>\d+)\]", r"'epoch': '?(?P<epoch>[\d.]+)"),
     ("pace", r"elapsed time per iteration \((?P<unit>m?s)\): (?P<seconds>[\d.]+)"),
     ("scheduler-status", r"is running for \d|is waiting to be scheduled|\bJOBID\b"),
     (
@@ -104,6 +105,7 @@ TRAINING = rows(
     ),
     ("evaluation", r"valid(?:ation)? loss|[Ee]valuat(?:ing|ion)|eval_loss"),
     ("finished", r"[Tt]raining (?:is )?(?:complete|finished|done|over)|[Tt]rain(?:ing)? completed"),
+    ("finished", r"Trainer\.fit. stopped: .max_(?:epochs|steps|time)=\S{1,40} reached"),
     ("finished", r"train_runtime|训练完成|[Ff]inished (?:training|successfully)"),
     (
         "finished",
@@ -182,6 +184,7 @@ PROCESSES = rows(
 )
 
 ANCHORED = (
+    ScanRow("finished", r"^(?P<vague>[Dd]one(?:[.!,]|$))", find=r"\b[Dd]one\b"),
     # A bounded gap after the rank makes the search of all patterns three times as slow.
     ScanRow(
         "rank-elements",
