@@ -3,8 +3,8 @@
 ``sealed_logs.tar.xz`` holds failures of public threads whose cause was confirmed there, and
 healthy logs, as lines written anew by somebody who did not look at the rules. It is an archive, so
 that nobody reads it by accident: no rule is changed after a look at a case. docs/benchmarks.md has
-the figures of first runs. Peers: torchrun's failure table, and the first line that ``grep -i error``
-shows. They name no cause, so their ranks are compared.
+the figures of first runs. Peers: torchrun's failure table, and the first line of ``grep -i error``.
+They name no cause, so their ranks are compared.
 """
 
 from __future__ import annotations
