@@ -14,6 +14,7 @@ ALL = (
     "judge_scale",
     "mesh_scale",
     "log_scan",
+    "diagnose_sealed",
     "hang_to_verdict",
     "recovery",
     "dumps",

@@ -78,28 +78,35 @@ def main(arguments: list[str]) -> int:
     cases = [case for folder in folders for case in sorted(folder.glob("*/case.json"))]
     scores = [score_case(case.parent) for case in cases]
     seconds = time.process_time() - began
-    ranked = [score for score in scores if score.rank is not None]
-    healthy = [score for score in scores if score.label == HEALTHY]
-    alarms = [score.name for score in healthy if score.named[0] != HEALTHY]
     for score in scores:
         if not score.right or "-v" in arguments:
             mark = "right" if score.right else "WRONG"
             found = f"found {', '.join(score.named[:3])}  rank {score.named_rank}"
             print(f"{score.name:12} {mark}  {score.label:30} {found}")
-    for score in ranked:
-        if score.named_rank != score.rank:
+    for score in scores:
+        if score.rank not in (None, score.named_rank):
             print(f"{score.name:12} rank {score.rank}, found {score.named_rank}  ({score.label})")
-    strict = _share(scores, lambda one: one.named[0] == one.label)
-    print(f"top-1 {_share(scores, lambda one: one.right)}, exact label {strict}")
-    print(f"top-3 {_share(scores, lambda one: bool(set(one.named[:3]) & set(one.accepted)))}")
-    print(f"right rank {_share(ranked, lambda one: one.named_rank == one.rank)}")
-    print(f"false alarms on {len(healthy)} healthy logs: {len(alarms)} {alarms or ''}")
+    print_accuracy(scores)
     confused = Counter((score.label, score.named[0]) for score in scores if not score.right)
     for (label, found), count in confused.most_common():
         print(f"  {label} diagnosed as {found}: {count}")
-    print_reliability(scores)
     print(f"{len(scores)} cases in {seconds:.2f} s of CPU")
     return 0
+
+
+def print_accuracy(scores: Sequence[CaseDiagnosis]) -> None:
+    """Print the shares of right causes and ranks, the false alarms, and the reliability table."""
+    ranked = [score for score in scores if score.rank is not None]
+    healthy = [score for score in scores if score.label == HEALTHY]
+    failed = [score for score in scores if score.label != HEALTHY]
+    strict = _share(scores, lambda one: one.named[0] == one.label)
+    print(f"top-1 {_share(scores, lambda one: one.right)}, exact label {strict}")
+    print(f"top-1 of the failures {_share(failed, lambda one: one.right)}")
+    print(f"top-3 {_share(scores, lambda one: bool(set(one.named[:3]) & set(one.accepted)))}")
+    print(f"right rank {_share(ranked, lambda one: one.named_rank == one.rank)}")
+    alarms = sum(score.named[0] != HEALTHY for score in healthy)
+    print(f"false alarms on {len(healthy)} healthy logs: {alarms}")
+    print_reliability(scores)
 
 
 def print_reliability(scores: Sequence[CaseDiagnosis]) -> None:

@@ -9,6 +9,7 @@ import pytest
 from holdfast.launcher.elastic import agent, command_line, termination, worker_start
 from holdfast.launcher.elastic.generation import Order, OrderAction
 from holdfast.launcher.elastic.run_job import launch
+from tests import ports
 
 #: Waits in the first generation, succeeds in the others.
 WAITS = """
@@ -83,7 +84,8 @@ def run(tmp_path, monkeypatch):
 
     def start(source, hooks, *arguments, restarts=1):
         Path("script.py").write_text(source)
-        common = ["--nproc-per-node", "2", "--max-restarts", str(restarts)]
+        port = str(ports.free_port())
+        common = ["--nproc-per-node", "2", "--max-restarts", str(restarts), "--master-port", port]
         options = command_line.parse_run_options([*common, "script.py", *arguments], {})
         return launch(options, hooks, logs=tmp_path / "logs", quiet=True)
 
