@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from holdfast.causes import by_name
+from holdfast.causes.gpu.gpu_fell_off_bus_xid_ecc import GPU_FELL_OFF_BUS_XID_ECC
 from holdfast.diagnose.log_rules.exceptions import is_launchers
 from holdfast.diagnose.log_rules.log_index import (
     FATAL,
@@ -39,6 +40,8 @@ _OVERCOME_TIERS = frozenset({Tier.NAMED, Tier.DEVICE, Tier.NETWORK, Tier.LOST, T
 _WEIGHED_OWN = frozenset({"cuda-out-of-memory", "no-space"})
 #: Steps that go on show nothing about causes of these: they are what is wrong.
 _FAMILIES_OF_STEPS = frozenset({"NUM", "PERF"})
+#: Faults of a device that may take effect later.
+_FAULTS_OF_DEVICES = frozenset({GPU_FELL_OFF_BUS_XID_ECC.name})
 #: Ends of all ranks, and of one.
 _ENDS_OF_ALL = ("launcher-ends-ranks", "slurm-cancelled")
 _END_OF_ONE = "rank-aborts"
@@ -133,14 +136,16 @@ def is_survived(index: LogIndex, cause: str, lines: Sequence[LogLine]) -> bool:
     """Return whether training went on after all ``lines``, and they are not about its steps.
 
     Steps before a later end show nothing: the line may be of that end, and they of a late buffer.
+    After a fault of a device, which may take effect later, only a finished training shows it.
     """
-    names = (*_ENDS_OF_ALL, _END_OF_ONE)
+    names = (*_ENDS_OF_ALL, _END_OF_ONE, *FATAL)
     ends = (one.line for one in index.facts.signals if one.name in names)
     return (
         bool(lines)
         and by_name(cause).family not in _FAMILIES_OF_STEPS
         and all(index.continues_after(line, steps=MIN_STEPS_AFTER) for line in lines)
-        and all(index.continues_after(line, steps=1) for line in ends)
+        and all(index.continues_after(line, steps=MIN_STEPS_AFTER) for line in ends)
+        and (cause not in _FAULTS_OF_DEVICES or index.finishes_after(lines))
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property, lru_cache
 
 from holdfast.diagnose.logs import LogFacts, LoggedSignal, LogLine
@@ -183,6 +183,12 @@ class LogIndex:
             if own_steps >= steps or (finished and all_steps >= MIN_STEPS_AFTER):
                 return True
         return False
+
+    def finishes_after(self, lines: Iterable[LogLine]) -> bool:
+        """Return whether a log reports the end of training after each of ``lines``."""
+        return all(
+            any(one.name == "finished" for one in self._progress_after(line)) for line in lines
+        )
 
     def _progress_after(self, line: LogLine) -> Iterator[LoggedSignal]:
         for source, signals in self._progress_by_log.items():
