@@ -14,7 +14,8 @@ from benchmarks.natural_cases import Case, read_cases
 from benchmarks.natural_faults import OWN, run_holdfast, run_torchrun
 from tests.faults.natural_fixes import FIXES, fixed_text
 
-CASES = {case.name: case for folder in (OWN, OWN / "second") for case in read_cases(folder)}
+FOLDERS = (OWN, OWN / "second", OWN / "third")
+CASES = {case.name: case for folder in FOLDERS for case in read_cases(folder)}
 SAMPLE = "ddp_rank0_evaluates"
 LIMIT_S = 220.0
 

@@ -8,12 +8,9 @@ records the collectives.
 from __future__ import annotations
 
 import atexit
-import ctypes
 import functools
 import importlib
 import inspect
-import sys
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -78,10 +75,8 @@ def _wrap_groups(trace: TraceWriter, backend: RecorderBackend) -> None:
     """Record who creates which group: a rank that skips ``new_group`` blocks the others."""
     import torch.distributed.distributed_c10d as c10d  # noqa: PLC0415 - missing in some torch builds
 
-    def destroying(group: Any = None, *_: Any, **__: Any) -> str:
+    def destroying(*_: Any, **__: Any) -> str:
         backend.wait_for_callbacks()
-        if group is None or group is c10d.GroupMember.WORLD:
-            _keep_groups(c10d)
         return "destroy_process_group"
 
     def wrap(name: str, members: Callable[..., str]) -> None:
@@ -106,28 +101,6 @@ def _wrap_groups(trace: TraceWriter, backend: RecorderBackend) -> None:
     wrap("new_group", _group_creators)
     wrap("destroy_process_group", destroying)
     atexit.register(backend.wait_for_callbacks)  # for a script that leaves its groups
-
-
-#: The groups of the destroyed world. The extra reference is never released.
-_kept_groups: list[Any] = []
-
-
-def _keep_groups(c10d: Any) -> None:
-    """Keep the groups that are about to be destroyed, until the next world is.
-
-    Otherwise the model's reducer may hold the last reference: freeing the model, mostly at the end
-    of the script, then waits for gloo's threads with the GIL held, which one of them may need
-    (PROC013, torch up to 2.13). After an error, and during a restart in the process, the groups are
-    freed: that ends the collectives in which other ranks still wait for this one.
-    """
-    if sys.exc_info()[0] is not None or threading.current_thread() is not threading.main_thread():
-        return
-    groups = list(getattr(getattr(c10d, "_world", None), "pg_map", ()))
-    for group in groups:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # not freed at exit either
-    for group in _kept_groups:
-        ctypes.pythonapi.Py_DecRef(ctypes.py_object(group))
-    _kept_groups[:] = groups
 
 
 def _with_default_timeout(make: Callable[..., Any]) -> Callable[..., Any]:

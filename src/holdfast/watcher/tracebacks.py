@@ -57,9 +57,12 @@ def original_exception(raised: RaisedException) -> RaisedException:
 
 
 def read_crash(path: Path) -> ThreadStack | None:
-    """Return the stack that faulthandler wrote to the end of a file when the process crashed."""
+    """Return the stack that faulthandler wrote to the end of a file when the process crashed.
+
+    None if it has no Python frame: the process crashed outside of Python code, or at its end.
+    """
     stack = from_crash(_read_end(path))
-    return stack if isinstance(stack, ThreadStack) else None
+    return stack if isinstance(stack, ThreadStack) and stack.frames else None
 
 
 def _last_lines(path: Path) -> list[str]:

@@ -224,27 +224,18 @@ def test_the_stack_of_a_crash_is_kept_beside_the_trace(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_groups_of_a_destroyed_world_live_until_the_next_one_ends(tmp_path: Path) -> None:
-    """Freeing a model after its group would otherwise join gloo's threads with the GIL held."""
+def test_a_destroyed_group_is_freed(tmp_path: Path) -> None:
+    """The threads of a group that is kept abort 4 of 80 ranks when the interpreter ends."""
     text = """
 import weakref
 import torch.distributed as dist
-worlds = []
-for world in range(3):
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    worlds += [weakref.ref(dist.group.WORLD), weakref.ref(dist.new_group([0]))]
-    try:
-        assert world < 2
-    except AssertionError:
-        dist.destroy_process_group()
-    else:
-        dist.destroy_process_group()
-    print([each() is not None for each in worlds])
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+groups = [weakref.ref(dist.group.WORLD), weakref.ref(dist.new_group([0]))]
+dist.destroy_process_group()
+print([each() for each in groups])
 """
     done, _ = run_script(tmp_path, text)
-    kept = ["[True, True]", "[False, False, True, True]"]
-    after_error = "[False, False, True, True, False, False]"
-    assert done.stdout.splitlines() == [*kept, after_error], done.stderr
+    assert done.stdout == "[None, None]\n", done.stderr
 
 
 @pytest.mark.parametrize("status", [1, 0])

@@ -129,3 +129,7 @@ def test_the_stack_of_a_crashed_process_is_read(tmp_path):
     assert ended.returncode == -signal.SIGBUS
     assert [frame.function for frame in tracebacks.read_crash(dump).frames] == ["read", "<module>"]
     assert tracebacks.read_crash(tmp_path / "missing") is None
+    dump.write_text(
+        "Fatal Python error: Aborted\n\nThread 0x00007f (most recent call first):\n  <no Python frame>\n"
+    )
+    assert tracebacks.read_crash(dump) is None

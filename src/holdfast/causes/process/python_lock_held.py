@@ -18,8 +18,7 @@ PYTHON_LOCK_HELD = Cause(
     "destroy_process_group was called first, freeing the model joins the group's thread with the "
     "lock held, and that thread needs it to free the state of its last all-reduce. Mostly at the "
     "end of a script, in the function that had the model. Measured: of groups created, used once "
-    "and dropped in a loop by two ranks, one of the first 20 hangs. `holdfast run` prevents it "
-    "where the whole world is destroyed: it keeps the groups alive.",
+    "and dropped in a loop by two ranks, one of the first 20 hangs.",
     shows_before="destroy_process_group() in a function that still has the DDP model, or before "
     "`del model`.",
     shows_during="The rank uses no CPU, at a line that waits for nothing: the end of a function, "

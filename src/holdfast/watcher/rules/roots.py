@@ -231,10 +231,7 @@ def _explain_native_crash(
     state: RankState, name: str, exit_status: Evidence, line: SourceLine | None
 ) -> Finding:
     if state.ended is not None and _crashed_after_script_end(state):
-        message = (
-            f"rank {state.rank} was aborted ({name}) after its script had ended, with its process "
-            "group left open"
-        )
+        message = f"rank {state.rank} was aborted ({name}) after its script had ended"
         end = Evidence(f"trace of rank {state.rank}", f"the script had ended: {state.ended.how}")
         return rank_finding(
             GROUP_LEFT_AT_EXIT, state, message, None, exit_status, end, confidence=0.8
