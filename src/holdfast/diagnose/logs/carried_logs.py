@@ -105,12 +105,11 @@ class CarriedLog:
         return self._decode(block) if block or self._at_end else b""
 
     def _decode(self, block: bytes) -> bytes:
-        if b"\x1b" in block:
-            block = _ESCAPES.sub(b"", block)
-        lines = self._transport.decode(block, flush=self._at_end)
+        text = _ESCAPES.sub(b"", block) if b"\x1b" in block else block
+        lines = self._transport.decode(text, flush=self._at_end)
         if lines is None:
             self._add_origin(self._transport.lines + 1)
-            result, read = block, block.count(b"\n")
+            result, read = text, text.count(b"\n")
         else:
             result = self._join(lines)
             read = result.count(b"\n")

@@ -22,7 +22,7 @@ from holdfast.diagnose.logs.search_engines import (
     compile_with_re,
 )
 
-CHUNK_BYTES = 1 << 16
+CHUNK_BYTES = 1 << 19
 #: Longer lines are cut.
 MAX_LINE_BYTES = 1 << 16
 #: Bytes searched with ``re`` before the table is compiled for Hyperscan, which takes as long.

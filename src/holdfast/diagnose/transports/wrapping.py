@@ -27,7 +27,7 @@ _MIN_BROKEN_BY_EDITOR = 4
 _BEGINNING = re.compile(
     rb"\[(?:rank|default|Rank )\d|\[?\d{4}-\d\d-\d\d|Traceback \(most|\s*File \""
     rb"|\[?[WEIF]\d{3,4} \d\d:"
-    rb"|(?:\w+\.)*\w*(?:Error|Exception)\b|(.)\1{9}|\s*(?:[~^]+|rank|host|time|exitcode)\s*:?\s"
+    rb"|(?:\w+\.)*\w*(?:Error|Exception|Warning)\b|(.)\1{9}|\s*(?:[~^]+|rank|host|time|exitcode)\s*:?\s"
 )
 _BEGINNING_CHARACTERS = 8
 _WORD_PART = re.compile(rb"[\w/=(-]")
@@ -92,7 +92,7 @@ def _begins(line: bytes, starts: frozenset[bytes]) -> bool:
 
 
 def _shape(line: bytes) -> bytes:
-    return re.sub(rb"\d", b"0", line[:_BEGINNING_CHARACTERS])
+    return re.sub(rb"\d+", b"0", line[: 4 * _BEGINNING_CHARACTERS])[:_BEGINNING_CHARACTERS]
 
 
 def _is_full(line: bytes, after: bytes, width: int) -> bool:
