@@ -663,3 +663,39 @@ def test_absurd_numbers_do_not_prevent_a_verdict(digits: str) -> None:
         missing,
     ):
         assert verdict(log).root is not None
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ("OSError: [Errno 28] No space left on device: '/data/out.csv'", "a disk is full"),
+        (
+            "OSError: [Errno 122] Disk quota exceeded: 'ckpt/7.pt'",
+            "the disk that checkpoints are written to has no quota left",
+        ),
+    ],
+)
+def test_a_full_disk_is_that_of_checkpoints_only_if_a_line_says_so(
+    error: str, message: str
+) -> None:
+    root = verdict(raises(0, error)).root
+    assert root is not None
+    assert root.message == message
+
+
+def test_the_host_that_reports_a_lost_peer_is_not_accused() -> None:
+    line = "node1:5:9 [0] misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer node2<55912>"
+    root = verdict(line).root
+    assert root is not None
+    assert root.subject.host is None
+    assert "reported by node1" in root.message
+
+
+def test_a_work_that_failed_did_not_time_out() -> None:
+    failed = (
+        "[rank0]:[E724 07:37:39.4 ProcessGroupNCCL.cpp:1795] [PG ID 0 PG GUID 0(default_pg) Rank 0] Exception (either "
+        "an error or timeout) detected by watchdog at work: 89, last enqueued NCCL work: 89, last completed NCCL work: 88."
+    )
+    root = verdict(failed).root
+    assert root is not None
+    assert "timed out" not in root.message
