@@ -12,6 +12,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,6 +45,7 @@ _PROSE = {
     word: re.compile(rf"(?<![\w-])(?:{form})(?![\w-])", re.IGNORECASE)
     for word, form in WORDS.items()
 }
+_ANY = re.compile(rf"(?<![\w-])(?:{'|'.join(WORDS.values())})(?![\w-])", re.IGNORECASE)
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
@@ -70,17 +72,22 @@ def read_allowlist() -> set[tuple[str, str]]:
 
 def find_in_prose(text: str) -> Iterator[str]:
     """Yield the banned words in a text, once per occurrence."""
+    if not _ANY.search(text):
+        return
     text = TERMS.sub("", text)
     for word, pattern in _PROSE.items():
         yield from [word] * len(pattern.findall(text))
 
 
-def find_in_identifier(name: str) -> Iterator[str]:
-    """Yield the banned words among the parts of an identifier."""
-    for part in _PARTS.findall(name):
-        for word, form in IDENTIFIER_WORDS.items():
-            if re.fullmatch(form, part.lower()):
-                yield word
+@cache
+def find_in_identifier(name: str) -> tuple[str, ...]:
+    """Return the banned words among the parts of an identifier."""
+    return tuple(
+        word
+        for part in _PARTS.findall(name)
+        for word, form in IDENTIFIER_WORDS.items()
+        if re.fullmatch(form, part.lower())
+    )
 
 
 def defined_names(tree: ast.Module) -> Iterator[tuple[str, int]]:

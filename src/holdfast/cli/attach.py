@@ -76,6 +76,12 @@ def command(
         from holdfast.report.terminal import render_stacks, render_verdict
 
         page = str(html) if html else None
-        render_verdict(verdict, file=sys.stdout, html=page, elapsed_s=result.elapsed_s)
+        render_verdict(
+            verdict,
+            file=sys.stdout,
+            html=page,
+            elapsed_s=result.elapsed_s,
+            inconclusive=result.is_inconclusive,
+        )
         render_stacks(render_stack_tree(result, all_threads=False), file=sys.stdout)
     return result.exit_status

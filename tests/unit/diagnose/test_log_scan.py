@@ -281,7 +281,7 @@ def test_memory_does_not_grow_with_the_log() -> None:
     script = (
         "import io, resource, sys; from holdfast.diagnose.logs import scan; scan.SMALL_BYTES = int(sys.argv[1])\n"
         "class Endless(io.RawIOBase):\n"
-        "    left = 192\n"
+        "    left = 32\n"
         "    def read(self, size=-1):\n"
         "        self.left -= 1\n"
         "        line = b'z' * 99 + (b'z' if sys.argv[2] == 'endless' else b'\\n')\n"

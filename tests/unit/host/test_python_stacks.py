@@ -182,7 +182,7 @@ def test_a_process_left_stopped_by_a_tracer_is_continued(start, monkeypatch):
     child, _, _ = start(ASLEEP)
     settled(child.pid)
 
-    def leave_stopped(pid, _timeout_s):
+    def leave_stopped(pid, _timeout_s, _root):
         os.kill(pid, signal.SIGSTOP)
         os.waitpid(pid, os.WUNTRACED)
         return Unknown("cut short")

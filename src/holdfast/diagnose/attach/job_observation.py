@@ -26,6 +26,7 @@ from holdfast.diagnose.attach.remote import HostObservation, observe_remote_host
 from holdfast.diagnose.attach.sampling import sample_job
 from holdfast.diagnose.dumps.dump_set import DumpTable
 from holdfast.diagnose.stacks.job_samples import JobSamples, combine_samples
+from holdfast.host.processes import namespaces
 from holdfast.host.processes.launched_copies import LaunchedCopy
 
 MAX_PARALLEL_HOSTS = 64
@@ -76,9 +77,12 @@ def _select_job(search: JobSearch) -> HostJob:
 
 def _observe_here(search: JobSearch) -> JobObservation:
     job = _select_job(search)
+    # Call sites in trace files have no such root, and another host cannot read below it.
+    recorded = any(rank.trace_path for rank in job.ranks)
+    root = "" if recorded else namespaces.file_root(job.ranks[0].pid)
     with ThreadPoolExecutor(1, "holdfast-dumps") as pool:
         dumps = pool.submit(request_dumps, job)
-        return JobObservation(job, sample_job(job), dumps.result())
+        return JobObservation(job, sample_job(job, root=root), dumps.result())
 
 
 # ---- several copies, started by srun or torchrun -----------------------------------------------

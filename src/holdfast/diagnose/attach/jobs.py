@@ -20,6 +20,7 @@ from holdfast.core.text import pluralize
 from holdfast.diagnose.attach import spawned_ranks
 from holdfast.diagnose.attach.script_launched_ranks import find_script_launched_ranks
 from holdfast.diagnose.attach.spawned_ranks import SpawnedRanks
+from holdfast.host.processes import namespaces
 from holdfast.host.processes.training_processes import (
     ProcessTable,
     RankIdentity,
@@ -254,13 +255,14 @@ def _build_rank(process: TrainingProcess, identity: RankIdentity) -> JobRank:
     pipe, dump = (
         process.variable(f"TORCH_NCCL_DEBUG_INFO_{name}_FILE") for name in ("PIPE", "TEMP")
     )
-    traces = map(process.variable, settings.all_names("HOLDFAST_TRACE"))
+    trace = next(filter(None, map(process.variable, settings.all_names("HOLDFAST_TRACE"))), "")
+    root = namespaces.file_root(process.pid)
     return JobRank(
         rank=identity.rank,
         pid=process.pid,
         start_ticks=process.stat.started_ticks,
-        trace_path=next(filter(None, traces), ""),
-        dumps=DumpLocation(pipe, dump or _DEFAULT_DUMP) if pipe else None,
+        trace_path=root + trace if trace else "",
+        dumps=DumpLocation(root + pipe, root + (dump or _DEFAULT_DUMP)) if pipe else None,
     )
 
 

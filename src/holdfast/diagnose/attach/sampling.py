@@ -48,19 +48,25 @@ class _SampleRound(msgspec.Struct, frozen=True):
 
 
 def sample_job(
-    job: HostJob, interval_s: float = SAMPLE_INTERVAL_S, last_delay_s: float = LAST_SAMPLE_DELAY_S
+    job: HostJob,
+    interval_s: float = SAMPLE_INTERVAL_S,
+    last_delay_s: float = LAST_SAMPLE_DELAY_S,
+    root: str = "",
 ) -> JobSamples:
-    """Sample the ranks of ``job`` twice, or three times if it is unclear whether they are stuck."""
+    """Sample the ranks of ``job`` twice, or three times if it is unclear whether they are stuck.
+
+    ``root``: the folder below which their source files lie, if they run in a container.
+    """
     node = _open_traces(job)
-    rounds = [_sample_once(job)]
+    rounds = [_sample_once(job, root)]
     if node is not None:
         node.request_dumps()
         node.observe_closely(stacks=False)
     _wait_after(rounds[-1], interval_s)
-    rounds.append(_sample_once(job))
+    rounds.append(_sample_once(job, root))
     if node is None and _is_unclear(job, rounds):
         _wait_after(rounds[-1], last_delay_s)
-        rounds.append(_sample_once(job))
+        rounds.append(_sample_once(job, root))
     summary = node.observe_closely(stacks=False) if node is not None else None
     recorded = {state.rank: state for state in summary.ranks} if summary is not None else {}
     newest = rounds[-1].stacks
@@ -126,7 +132,7 @@ def _open_traces(job: HostJob) -> NodeSensor | None:
     return NodeSensor(workers, job.world_size)
 
 
-def _sample_once(job: HostJob) -> _SampleRound:
+def _sample_once(job: HostJob, root: str) -> _SampleRound:
     taken_s = time.monotonic()
     processes = {
         rank.pid: inspection.sample_process(rank.pid, rank.start_ticks) for rank in job.ranks
@@ -137,7 +143,7 @@ def _sample_once(job: HostJob) -> _SampleRound:
         for rank in job.ranks
     }
     stacks = python_stacks.sample_many_stacks(
-        stack_files, timeout_s=STACK_TIMEOUT_S, fallback_signal=trace_file.STACK_SIGNAL
+        stack_files, STACK_TIMEOUT_S, fallback_signal=trace_file.STACK_SIGNAL, root=root
     )
     return _SampleRound(
         taken_s,

@@ -76,8 +76,13 @@ class AttachResult(msgspec.Struct, frozen=True):
             return exit_status.OK
         if self.verdict.root is not None:
             return exit_status.status_of_root(self.verdict.root)
+        return exit_status.INCONCLUSIVE if self.is_inconclusive else exit_status.OK
+
+    @property
+    def is_inconclusive(self) -> bool:
+        """Whether there is no root because no rank could be observed."""
         observed = self.samples.has_traces or any(state.stacks for state in self.samples.ranks)
-        return exit_status.OK if observed else exit_status.INCONCLUSIVE
+        return self.verdict.root is None and not observed
 
 
 def attach_to_job(search: JobSearch, hosts: Sequence[str] = ()) -> AttachResult | None:
@@ -213,5 +218,6 @@ def write_attach_page(result: AttachResult, file: Path) -> None:
         facts=job.facts,
         run={name: text for name, text in run.items() if text},
         tree=render_stack_tree(result),
+        inconclusive=result.is_inconclusive,
     )
     write_atomic(file, page.encode(errors="backslashreplace"))

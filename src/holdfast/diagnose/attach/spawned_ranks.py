@@ -11,8 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
-import psutil
 
+from holdfast.host.processes.namespaces import Endpoint, tcp_connections
 from holdfast.host.processes.training_processes import ProcessTable, TrainingProcess
 
 _SPAWN_COMMAND = "from multiprocessing.spawn import spawn_main"
@@ -20,9 +20,8 @@ _FORKSERVER_COMMAND = "from multiprocessing.forkserver import main"
 #: Maximum children of one script that are checked.
 _MAX_CHILDREN = 256
 
-_Endpoint = tuple[str, int]
 #: Local and remote endpoint.
-_Connections = set[tuple[_Endpoint, _Endpoint]]
+_Connections = set[tuple[Endpoint, Endpoint]]
 
 
 class SpawnedRanks(msgspec.Struct, frozen=True):
@@ -49,11 +48,11 @@ def find_spawned_ranks(table: ProcessTable) -> Iterator[SpawnedRanks]:
         if len(pids) < 2:
             continue
         connections = {
-            pid: _connections(pid) for pid in pids[:_MAX_CHILDREN] if table.has_torch(pid)
+            pid: tcp_connections(pid) for pid in pids[:_MAX_CHILDREN] if table.has_torch(pid)
         }
         ranks = table.in_order_of_starts(_connected_pids(connections))
         of_ranks = {pair for pid in ranks for pair in connections[pid]}
-        if ranks and not _connections(parent_pid) & of_ranks:
+        if ranks and not tcp_connections(parent_pid) & of_ranks:
             processes = tuple(table.process(pid) for pid in ranks)
             yield SpawnedRanks(parent, processes, _store_port(connections, ranks))
 
@@ -79,14 +78,6 @@ def _is_spawned(process: TrainingProcess, parent: TrainingProcess) -> bool:
     )
 
 
-def _connections(pid: int) -> _Connections:
-    try:
-        sockets = psutil.Process(pid).net_connections(kind="tcp")
-    except (psutil.Error, OSError):
-        return set()
-    return {(tuple(socket.laddr), tuple(socket.raddr)) for socket in sockets if socket.raddr}
-
-
 def _connected_pids(connections: Mapping[int, _Connections]) -> list[int]:
     """Return the processes that are connected to another one of them."""
     owner = {local: pid for pid, pairs in connections.items() for local, _ in pairs}
@@ -102,7 +93,7 @@ def _connected_pids(connections: Mapping[int, _Connections]) -> list[int]:
 def _store_port(connections: Mapping[int, _Connections], ranks: Sequence[int]) -> int:
     """Return the one port to which all ranks are connected, otherwise 0."""
     counts = Counter(
-        port for pid in ranks for port in {remote[1] for _, remote in connections[pid]}
+        port for pid in ranks for port in {remote.port for _, remote in connections[pid]}
     )
     shared = [port for port, count in counts.items() if count == len(ranks)]
     return shared[0] if len(shared) == 1 else 0

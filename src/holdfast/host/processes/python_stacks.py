@@ -25,7 +25,7 @@ from pathlib import Path
 
 from holdfast.core.findings import Unknown
 from holdfast.core.rank_table import ProcessState, ThreadStack
-from holdfast.host.processes import proc
+from holdfast.host.processes import namespaces, proc
 from holdfast.host.processes.proc import ProcessStat
 from holdfast.host.processes.stack_text import (
     MAIN_THREAD,
@@ -57,12 +57,14 @@ def sample_stacks(
     fallback_file: Path | str | None = None,
     fallback_signal: int | None = None,
     start_ticks: int | None = None,
+    root: str = "",
 ) -> tuple[ThreadStack, ...] | Unknown:
     """Return the stacks of all threads of ``pid``, the main thread first, in about ``timeout_s``.
 
-    ``fallback_file``: faulthandler's output file; ``fallback_signal``: the signal that triggers it,
-    only sent to a process that handles it and of which no thread runs. A stopped process stays
-    stopped; one that py-spy left stopped is continued.
+    ``root``: the folder below which its source files lie (of a container). ``fallback_file``:
+    faulthandler's output file; ``fallback_signal``: the signal that triggers it, only sent to a
+    process that handles it and of which no thread runs. A stopped process stays stopped; one that
+    py-spy left stopped is continued.
     """
     deadline = time.monotonic() + timeout_s
     stat = proc.same_process(pid, start_ticks)
@@ -71,7 +73,7 @@ def sample_stacks(
     if stat.life == ProcessState.DEAD:
         return Unknown(f"process {pid} has ended")
     has_fallback = fallback_file is not None and fallback_signal is not None
-    stacks = _sample_by_py_spy(pid, timeout_s * (_PY_SPY_SHARE if has_fallback else 1.0))
+    stacks = _sample_by_py_spy(pid, timeout_s * (_PY_SPY_SHARE if has_fallback else 1.0), root)
     _leave_running(stat)
     if not has_fallback or (isinstance(stacks, tuple) and stacks[0].frames):
         return stacks
@@ -82,7 +84,10 @@ def sample_stacks(
 
 
 def sample_many_stacks(
-    wanted: Mapping[int, Path | None], timeout_s: float = 1.5, fallback_signal: int | None = None
+    wanted: Mapping[int, Path | None],
+    timeout_s: float = 1.5,
+    fallback_signal: int | None = None,
+    root: str = "",
 ) -> dict[int, tuple[ThreadStack, ...] | Unknown]:
     """Run :func:`sample` for several processes concurrently.
 
@@ -92,7 +97,7 @@ def sample_many_stacks(
         return {}
     with ThreadPoolExecutor(min(len(wanted), MAX_CONCURRENT), "holdfast-stacks") as pool:
         futures = {
-            pid: pool.submit(sample_stacks, pid, timeout_s, file, fallback_signal)
+            pid: pool.submit(sample_stacks, pid, timeout_s, file, fallback_signal, root=root)
             for pid, file in wanted.items()
         }
         return {pid: future.result() for pid, future in futures.items()}
@@ -115,7 +120,7 @@ def _py_spy() -> str | None:
     return shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
 
 
-def _sample_by_py_spy(pid: int, timeout_s: float) -> tuple[ThreadStack, ...] | Unknown:
+def _sample_by_py_spy(pid: int, timeout_s: float, root: str) -> tuple[ThreadStack, ...] | Unknown:
     program = _py_spy()
     if program is None:
         return Unknown("py-spy is not installed; install it with: pip install py-spy")
@@ -125,13 +130,13 @@ def _sample_by_py_spy(pid: int, timeout_s: float) -> tuple[ThreadStack, ...] | U
         left = deadline - time.monotonic()
         if left <= 0:
             break
-        stacks = _dump(program, pid, left)
+        stacks = _dump(program, pid, left, root)
         if isinstance(stacks, tuple | TracingRefused):
             break
     return stacks
 
 
-def _dump(program: str, pid: int, timeout_s: float) -> tuple[ThreadStack, ...] | Unknown:
+def _dump(program: str, pid: int, timeout_s: float, root: str) -> tuple[ThreadStack, ...] | Unknown:
     command = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
     try:
         child = subprocess.Popen(
@@ -150,7 +155,7 @@ def _dump(program: str, pid: int, timeout_s: float) -> tuple[ThreadStack, ...] |
         return Unknown(f"py-spy did not answer about process {pid} within {timeout_s:.1f} s")
     if child.returncode != 0:
         return _failure(pid, errors.decode(errors="replace"))
-    stacks = from_py_spy(output, pid, _folder(pid))
+    stacks = from_py_spy(output, pid, _folder(pid), namespaces.own_pid(pid), root)
     if isinstance(stacks, tuple) and not any(stack.frames for stack in stacks):
         return Unknown(f"py-spy found no Python frame in process {pid}")
     return stacks

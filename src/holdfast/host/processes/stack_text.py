@@ -51,8 +51,14 @@ class SpiedThread(msgspec.Struct, gc=False):
 _DUMP = msgspec.json.Decoder(list[SpiedThread])
 
 
-def from_py_spy(output: bytes, pid: int, folder: str = "") -> tuple[ThreadStack, ...] | Unknown:
-    """Parse ``py-spy dump --json``, the main thread first; relative paths start at ``folder``."""
+def from_py_spy(
+    output: bytes, pid: int, folder: str = "", main: int | None = None, root: str = ""
+) -> tuple[ThreadStack, ...] | Unknown:
+    """Parse ``py-spy dump --json``, the main thread first; relative paths start at ``folder``.
+
+    ``main`` is the OS thread id of the main thread; ``pid`` unless the process is in a container.
+    ``root`` comes before absolute paths.
+    """
     if len(output) > MAX_BYTES:
         return Unknown(
             f"py-spy wrote {len(output) >> 20} MiB about process {pid}, which exceeds the limit"
@@ -60,7 +66,8 @@ def from_py_spy(output: bytes, pid: int, folder: str = "") -> tuple[ThreadStack,
     threads = spied_threads(output)
     if isinstance(threads, Unknown):
         return Unknown(f"unreadable py-spy output for process {pid}: {threads.why}")
-    return stacks_of(threads, pid, ThreadStack((), origin="py-spy", time=time.time()), folder)
+    like = ThreadStack((), origin="py-spy", time=time.time())
+    return stacks_of(threads, pid if main is None else main, like, folder, root)
 
 
 def spied_threads(output: bytes) -> list[SpiedThread] | Unknown:
@@ -72,7 +79,11 @@ def spied_threads(output: bytes) -> list[SpiedThread] | Unknown:
 
 
 def stacks_of(
-    threads: Sequence[SpiedThread], main: int | None, like: ThreadStack, folder: str = ""
+    threads: Sequence[SpiedThread],
+    main: int | None,
+    like: ThreadStack,
+    folder: str = "",
+    root: str = "",
 ) -> tuple[ThreadStack, ...]:
     """Return the stacks of one process without native frames, with origin and time of ``like``.
 
@@ -82,7 +93,7 @@ def stacks_of(
     for number, thread in enumerate(threads[:MAX_THREADS]):
         python = (frame for frame in thread.frames[:MAX_FRAMES] if frame.module is None)
         frames = tuple(
-            _source_line(frame.filename, frame.line, frame.name, folder) for frame in python
+            _source_line(frame.filename, frame.line, frame.name, folder, root) for frame in python
         )
         is_main = main is not None and thread.os_thread_id == main
         name = MAIN_THREAD if is_main else _other_name(thread.thread_name, number)
@@ -152,10 +163,12 @@ def _other_name(name: str | None, number: int) -> str:
     return name[:_MAX_CHARACTERS] if name and name != MAIN_THREAD else f"thread {number}"
 
 
-def _source_line(file: str, line: int, function: str, folder: str) -> SourceLine:
+def _source_line(file: str, line: int, function: str, folder: str, root: str = "") -> SourceLine:
     file, function = file[:_MAX_CHARACTERS], function[:_MAX_CHARACTERS]
     if folder and file and not file.startswith(("/", "<")):
         file = str(Path(folder) / file)
+    if file.startswith("/"):
+        file = root + file
     # py-spy prefixes the class (Trainer.step), faulthandler and the recorder do not: keep the
     # common part
     return SourceLine(
