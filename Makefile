@@ -7,7 +7,7 @@ TORCH_INDEX ?= $(if $(wildcard /proc/driver/nvidia/version),,https://download.py
 ARGS        ?=
 FUZZ_SECONDS ?= 60
 # Test files run in parallel: most tests wait for child processes. `make test JOBS=0` runs them sequentially.
-JOBS        ?= 3
+JOBS        ?= 4
 
 VENV  := .venv
 BIN   := $(VENV)/bin
