@@ -28,7 +28,13 @@ from holdfast.core.findings import (
     make_finding,
 )
 from holdfast.core.rank_sets import describe_ranks
-from holdfast.core.rank_table import ProcessGroupInfo, ProcessState, RankState, RecordedCall
+from holdfast.core.rank_table import (
+    ProcessGroupInfo,
+    ProcessState,
+    RankState,
+    RecordedCall,
+    SourceLine,
+)
 from holdfast.watcher.rules import build_locks, call_divergence, mismatch, roots, wait_for_graph
 from holdfast.watcher.rules.call_sites import SourceContexts
 from holdfast.watcher.rules.consequences import list_consequences
@@ -136,12 +142,17 @@ def _backend_errors(case: HangCase) -> tuple[Fact, ...]:
 
 
 def _new_group(case: HangCase) -> list[Finding]:
+    """Explain a ``new_group`` that some ranks never call.
+
+    The numbers of the calls do not show which one that is: a rank without it is in a later one.
+    """
     for wait in case.graph.waits:
+        group = wait.operation.group
         absent = [case.ranks[rank] for rank in wait.awaited if rank in case.ranks]
-        if wait.operation.group.startswith("new_group") and any(
-            state.pending or state.ended for state in absent
-        ):
-            return [mismatch.explain_new_group(wait, case.ranks, case.source)]
+        if group.startswith("new_group") and any(state.pending or state.ended for state in absent):
+            own = call_divergence.first_own_call(list(case.ranks.values()), group)
+            call, makers, others = own or (wait.operation, wait.waiters, wait.awaited)
+            return [mismatch.explain_new_group(call, makers, others, case.ranks, case.source)]
     return []
 
 
@@ -196,7 +207,7 @@ def wait_cycle(case: HangCase) -> list[Finding]:
     facts = tuple(call_fact(case, rank, wait.operation) for rank, wait in cycle)
     if peers:
         rank, wait = peers[0]
-        return [_without_partner(case, wait, rank, facts)]
+        return [_gone_on(case, wait, facts) or _without_partner(case, wait, rank, facts)]
     # Most ranks are on one side of the cycle; a rank on the other side inverted the order.
     first, wait = min(cycle, key=lambda edge: len(edge[1].waiters))
     message = f"{describe_ranks([rank for rank, _ in cycle])} form a wait cycle: " + ", ".join(
@@ -218,7 +229,8 @@ def _wrong_peer(case: HangCase) -> list[Finding]:
     """Explain a recv from the wrong rank, or a send to the wrong one.
 
     The call has no partner, and another rank waits with the partner that it should have: one wrong
-    number explains both. A pair of ranks that exchanged data before is right.
+    number explains both. A pair of ranks that exchanged data before is right, and so is a line that
+    exchanges data with one rank after another.
     """
     unmatched = [
         (wait.waiters[0], wait.operation)
@@ -233,6 +245,7 @@ def _wrong_peer(case: HangCase) -> list[Finding]:
         and other_call.peer == rank
         and (call.name == "send") != (other_call.name == "send")
         and not _has_completed_before(case.ranks[rank], call)
+        and not _completed_at(case.ranks[rank], call.site)
     ]
     wrong = [
         entry
@@ -266,6 +279,16 @@ def _has_completed_before(state: RankState, call: RecordedCall) -> bool:
     )
 
 
+def _completed_at(state: RankState, site: SourceLine | None) -> bool:
+    """Return whether a point-to-point call at this line has completed, with any peer."""
+    if site is None:
+        return False
+    return any(
+        each.is_point_to_point and each.site == site and each.completed is not None
+        for each in state.recent
+    )
+
+
 def _unmatched_point_to_point(case: HangCase) -> list[Finding]:
     found = []
     for wait in case.graph.waits:
@@ -276,6 +299,32 @@ def _unmatched_point_to_point(case: HangCase) -> list[Finding]:
             facts = (call_fact(case, wait.waiters[0], wait.operation),)
             found.append(_without_partner(case, wait, wait.waiters[0], facts))
     return found
+
+
+def _gone_on(case: HangCase, wait: WaitEdges, facts: tuple[Fact, ...]) -> Finding | None:
+    """Explain a peer that is in a collective instead, although the waiting line is right.
+
+    The line is right if it has exchanged data before.
+    """
+    call, waiter = wait.operation, wait.waiters[0]
+    peer = case.ranks.get(wait.awaited[0])
+    theirs = (
+        next((own for own in peer.pending if not own.is_point_to_point), None) if peer else None
+    )
+    if peer is None or theirs is None or not _completed_at(case.ranks[waiter], call.site):
+        return None
+    other = "recv" if call.name == "send" else "send"
+    message = (
+        f"rank {peer.rank} is in {call_text(theirs, case.groups)}{line_text(theirs)} without the "
+        f"{other} for rank {waiter}'s {call.name}{line_text(call)}"
+    )
+    return make_finding(
+        P2P_WITHOUT_PARTNER,
+        message,
+        subject=subject_of(case, peer.rank, theirs),
+        evidence=facts,
+        confidence=0.9,
+    )
 
 
 def _without_partner(
