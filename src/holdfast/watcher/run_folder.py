@@ -28,6 +28,16 @@ from holdfast.watcher.shared_memory_cleanup import SHM
 FREE_SPACE_FACTOR = 2.0
 
 
+class RunCommand(msgspec.Struct, frozen=True):
+    """The command of a run, in its ``run.json``, without secrets.
+
+    ``script`` is the script with its arguments.
+    """
+
+    launch_options: tuple[str, ...] = ()
+    script: tuple[str, ...] = ()
+
+
 class FolderOwner(msgspec.Struct, frozen=True):
     """The process that owns a folder in shared memory: pid, start in clock ticks, pid namespace."""
 
