@@ -128,9 +128,7 @@ class NodeWatcher:
         self._leads = silent_s >= NODE_SILENT_S
         self._peers.clear()
         if self._leads:
-            # With more nodes, the numbers of the leader's other ranks are unknown.
-            own = {worker.rank for worker in job.workers}
-            ranks = set(range(job.world_size)) - own if job.nodes == 2 else {0}
+            ranks = range(job.leader_workers)
             self._peers[0] = unreachable_node(ranks, job.address, job.world_size, silent_s)
 
     def tick(self) -> Iterator[Reply]:
