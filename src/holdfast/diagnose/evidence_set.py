@@ -222,7 +222,7 @@ def _latest_start(table: JobSummary) -> float:
 
 
 def _decode_command(content: Any) -> set[RunCommand]:
-    """Return the command in a ``run.json``; empty if the document is another one."""
+    """Return the command in a ``command.json``; empty if the document is another one."""
     try:
         return {msgspec.convert(content, RunCommand)} if "script" in content else set()
     except (msgspec.ValidationError, TypeError):

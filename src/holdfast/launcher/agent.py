@@ -20,7 +20,6 @@ import msgspec
 from holdfast.core import settings
 from holdfast.core.errors import MissingFile
 from holdfast.core.findings import Verdict
-from holdfast.core.redaction.redact_command import redact_arguments
 from holdfast.core.text import pluralize
 from holdfast.host.checks import CheckContext
 from holdfast.host.checks.system import memory
@@ -144,8 +143,6 @@ class NodeAgent:
             "settings": readings,
             "traces": str(self._folder.traces),
             "watcher": self._watcher.pid,
-            "launch_options": redact_arguments(self._plan.launch_options),
-            "script": redact_arguments(self._plan.command),
         }
         seen = (*installed_versions(), *host_facts(), *environment_facts(self._plan.environment))
         self._folder.write(FACTS, msgspec.json.encode(seen))

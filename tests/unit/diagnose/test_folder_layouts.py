@@ -128,7 +128,7 @@ def test_remedies_repeat_the_command_of_the_run(tmp_path: Path) -> None:
     def run(folder: str, *script: str) -> dict[str, str]:
         command = {"launch_options": ["--nproc-per-node", "2"], "script": script}
         return {
-            f"{folder}/run.json": json.dumps({"schema": "holdfast/1"} | command),
+            f"{folder}/command.json": json.dumps({"schema": "holdfast/1"} | command),
             f"{folder}/logs/generation0/rank0/stderr.log": STEPS,
             f"{folder}/logs/generation0/rank1/stderr.log": STEPS + CRASH,
         }
