@@ -20,9 +20,8 @@ WORLD_SIZE = 3
 
 def rank(index: int, port: str) -> None:
     os.environ.update(RANK=str(index), WORLD_SIZE=str(WORLD_SIZE))
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=index, world_size=WORLD_SIZE
-    )
+    where = f"tcp://127.0.0.1:{port}" if port != "0" else "env://"  # torchrun's store
+    dist.init_process_group("gloo", init_method=where, rank=index, world_size=WORLD_SIZE)
     if index == 0:
         loader = DataLoader(
             range(9), num_workers=1, persistent_workers=True, multiprocessing_context="spawn"

@@ -1,9 +1,11 @@
-"""`holdfast attach` on ranks that a script spawned itself, without a launcher."""
+"""`holdfast attach` on ranks that a script started itself, without a launcher or below one."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -18,36 +20,50 @@ from tests.ports import free_port
 pytestmark = pytest.mark.slow
 LIMIT_S = 90
 PROGRAM = Path(__file__).with_name("spawns.py")
-(LINE,) = (
-    at for at, text in enumerate(PROGRAM.read_text().splitlines(), 1) if text.endswith("# GUILTY")
-)
+LIGHTNING = Path(__file__).with_name("lightning_trains.py")
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1")
+
+
+def guilty_line(program):
+    lines = program.read_text().splitlines()
+    (line,) = (at for at, text in enumerate(lines, 1) if text.endswith("# GUILTY"))
+    return line
+
+
+LINE = guilty_line(PROGRAM)
 
 
 @contextmanager
-def started(folder, how, ready, **variables):
-    """Start the program and wait for ``ready`` processes; yield its pid and rendezvous port."""
-    port = free_port()
+def started(folder, how, ready, *launcher, program=PROGRAM, **variables):
+    """Start the program and wait for ``ready`` processes; yield its pid and rendezvous port.
+
+    It is copied to ``folder``, so that ``--name`` finds no job of another test.
+    """
+    port = 0 if launcher else free_port()
+    script = shutil.copy(program, folder)
     rank_variables = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}
     environment = {
         name: text for name, text in os.environ.items() if name not in rank_variables
     } | {"OMP_NUM_THREADS": "1"}
     output = folder / "output"
     with output.open("wb") as file:
-        script = subprocess.Popen(
-            [sys.executable, PROGRAM, how, str(port)], env=environment | variables, stdout=file
+        process = subprocess.Popen(
+            [sys.executable, *launcher, script, how, str(port)],
+            env=environment | variables,
+            stdout=file,
         )
     try:
         until = time.monotonic() + LIMIT_S
         while output.read_text().count("ready") < ready:
             assert time.monotonic() < until
-            assert script.poll() is None
+            assert process.poll() is None
             time.sleep(0.1)
         time.sleep(1)  # the other ranks reach the collective
-        yield script.pid, port
+        yield process.pid, port
     finally:
-        for each in [*psutil.Process(script.pid).children(recursive=True), script]:
+        for each in [*psutil.Process(process.pid).children(recursive=True), process]:
             each.kill()
-        script.wait()
+        process.wait()
 
 
 def attach(*arguments):
@@ -88,13 +104,29 @@ def test_node_number_is_the_offset_of_spawned_ranks(tmp_path):
     assert "ranks 0-2: not on the inspected hosts" in report["verdict"]["unseen"]
 
 
-@pytest.mark.matrix
-def test_ranks_spawned_by_a_script_under_torchrun_are_found(tmp_path):
-    of_torchrun = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_PORT": "29999"}
-    with started(tmp_path, "spawn", 3, **of_torchrun) as (pid, _):
-        status, report, _ = attach("--pid", pid)
-    assert (status, report["verdict"]["root"]["subject"]["rank"]) == (1, 1)
+def test_ranks_spawned_by_a_script_under_torchrun_are_found_by_its_name(tmp_path):
+    with started(tmp_path, "spawn", 3, *TORCHRUN):
+        status, report, errors = attach("--name", tmp_path)
+    assert errors == ""
+    root = report["verdict"]["root"]
+    assert (status, root["subject"]["rank"], root["subject"]["line"]) == (1, 1, LINE)
     assert [state["rank"] for state in report["samples"]["ranks"]] == [0, 1, 2]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="needs lightning")
+@pytest.mark.parametrize(
+    "strategy",
+    ["ddp", *(pytest.param(f"ddp_{how}", marks=pytest.mark.matrix) for how in ("spawn", "fork"))],
+)
+def test_the_ranks_of_lightnings_own_launchers_are_found_by_their_script(strategy, tmp_path):
+    with started(tmp_path, strategy, 2, program=LIGHTNING) as (pid, _):
+        status, report, errors = attach("--name", tmp_path)
+    assert errors == ""
+    root = report["verdict"]["root"]
+    assert (status, root["cause"]) == (1, "rank-missing-collective")
+    assert (root["subject"]["rank"], root["subject"]["line"]) == (1, guilty_line(LIGHTNING))
+    assert len(report["samples"]["ranks"]) == report["samples"]["world_size"] == 2
+    assert (report["job"]["script"], report["job"]["launcher_pid"]) == (LIGHTNING.name, pid)
 
 
 @pytest.mark.matrix

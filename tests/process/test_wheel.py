@@ -26,6 +26,19 @@ dist.all_reduce(total)
 print("total", total.item())
 dist.destroy_process_group()
 """
+#: A training loop; the recorder counts its optimizer steps, and hangs a rank at one.
+LOOP = """
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(20):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+print("finished")
+dist.destroy_process_group()
+"""
 
 pytestmark = [
     pytest.mark.slow,
@@ -60,19 +73,16 @@ def install(wheel: Path, folder: Path) -> Path:
     return python
 
 
-def test_the_job_of_a_clean_installation_is_recorded_in_cpp(wheel: Path, tmp_path: Path) -> None:
-    assert "-py3-none-manylinux_2_" in wheel.name
-    names = zipfile.ZipFile(wheel).namelist()
-    assert len([name for name in names if name.startswith("holdfast/recorder/prebuilt/")]) == 2
-    python = install(wheel, tmp_path / "venv")
-    script = tmp_path / "job.py"
-    script.write_text(JOB)
+def run_job(python: Path, folder: Path, script: str, *options: str) -> str:
+    """Run the script on two ranks, without a compiler on the PATH; return the output."""
+    file = folder / "job.py"
+    file.write_text(script)
     kept = {name: text for name, text in os.environ.items() if name not in ("PYTHONPATH", "CXX")}
-    environment = kept | {"PATH": str(python.parent), "HOLDFAST_CACHE": str(tmp_path / "cache")}
+    environment = kept | {"PATH": str(python.parent), "HOLDFAST_CACHE": str(folder / "cache")}
     command = [str(python.parent / "holdfast"), "run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
-        [*command, str(script)],
-        cwd=tmp_path,
+        [*command, *options, str(file)],
+        cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -81,6 +91,22 @@ def test_the_job_of_a_clean_installation_is_recorded_in_cpp(wheel: Path, tmp_pat
         timeout=LIMIT_S,
     )
     assert done.returncode == 0, done.stdout
-    assert done.stdout.count("total 2.0") == 2
-    assert "recorder native" in done.stdout
-    assert "ompiling" not in done.stdout
+    return done.stdout
+
+
+def test_a_clean_installation_records_in_cpp_and_recovers_from_a_hang(
+    wheel: Path, tmp_path: Path
+) -> None:
+    assert "-py3-none-manylinux_2_" in wheel.name
+    names = zipfile.ZipFile(wheel).namelist()
+    assert len([name for name in names if name.startswith("holdfast/recorder/prebuilt/")]) == 2
+    python = install(wheel, tmp_path / "venv")
+    output = run_job(python, tmp_path, JOB)
+    assert output.count("total 2.0") == 2
+    assert "recorder native" in output
+    assert "ompiling" not in output
+    options = ("--max-restarts", "1", "--act-after", "5s", "--inject", "hang@rank=1,step=5")
+    output = run_job(python, tmp_path, LOOP, *options)
+    assert "rank 1 never entered" in output
+    assert "restart 1 of 1" in output
+    assert output.count("finished") == 2

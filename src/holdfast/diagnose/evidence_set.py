@@ -26,6 +26,7 @@ from holdfast.diagnose.trace_files import TraceTable
 from holdfast.watcher.flight_recorder import dump_reader
 from holdfast.watcher.flight_recorder.dump_reader import FlightRecorderDump
 from holdfast.watcher.job_summary import JobSummary
+from holdfast.watcher.run_folder import RunCommand
 
 #: Called with the number of files found and of bytes read so far, and the name of the current file.
 ProgressCallback = Callable[[int, int, str], None]
@@ -47,13 +48,14 @@ class EvidenceSet:
     """Evidence files by kind.
 
     ``read`` are the files that were read, ``ignored`` those that were not, ``earlier_verdict`` is a
-    verdict in a report of holdfast.
+    verdict in a report of holdfast, ``commands`` are those of the runs whose folders were read.
     """
 
     on_progress: ProgressCallback | None
     read: list[ReadEvidence] = field(default_factory=list)
     ignored: list[SkippedEvidence] = field(default_factory=list)
     earlier_verdict: Verdict | None = None
+    commands: set[RunCommand] = field(default_factory=set)
     _refused: set[str] = field(default_factory=set)
     _by_kind: dict[EvidenceKind, list[EvidenceFile]] = field(default_factory=dict)
     _counted: list[tuple[EvidenceFile, list[int]]] = field(default_factory=list)
@@ -139,6 +141,7 @@ class EvidenceSet:
             table = trace_files.parse_rank_table(content)
             if table is not None and table.ranks:
                 return table
+        self.commands |= _decode_command(content)
         verdict = _decode_verdict(content)
         if verdict is None or len(self._counted) > 1:
             why = "written by holdfast; the evidence next to it is analyzed instead"
@@ -216,6 +219,14 @@ class EvidenceSet:
 
 def _latest_start(table: JobSummary) -> float:
     return max((state.started for state in table.ranks), default=0.0)
+
+
+def _decode_command(content: Any) -> set[RunCommand]:
+    """Return the command in a ``command.json``; empty if the document is another one."""
+    try:
+        return {msgspec.convert(content, RunCommand)} if "script" in content else set()
+    except (msgspec.ValidationError, TypeError):
+        return set()
 
 
 def _decode_verdict(content: Any) -> Verdict | None:

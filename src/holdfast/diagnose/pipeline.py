@@ -39,6 +39,7 @@ from holdfast.report.html import incident_page
 from holdfast.report.timeline import Timeline
 from holdfast.watcher.incidents import incident_timeline
 from holdfast.watcher.job_summary import JobSummary
+from holdfast.watcher.rules.placeholders import fill_verdict
 
 INCONCLUSIVE = 3
 #: Files listed on the HTML page, of those read and of those ignored.
@@ -135,6 +136,9 @@ def diagnose(
     if verdict.root is not None and tables.traces is not None:
         variables = audit_recorded(tables.traces.facts)[:MAX_VARIABLES]
         verdict = replace(verdict, suspects=(*verdict.suspects, *variables))
+    if len(evidence.commands) == 1:
+        command = next(iter(evidence.commands))
+        verdict = fill_verdict(verdict, command.launch_options, command.script)
     return DiagnosisResult(
         verdict,
         tuple(evidence.read),

@@ -199,6 +199,7 @@ class NodeAgent:
             limits_file=str(self._history / LIMITS_FILE),
             address=generation.address,
             port=generation.port,
+            leader_workers=generation.leader_workers,
             job=f"{self._plan.script}, {generation.world_size} ranks",
             launch_options=self._plan.launch_options,
             script=self._plan.command,

@@ -82,11 +82,10 @@ def _prepare(trace: TraceWriter) -> None:
             trace.note(TraceNote.FACTS, facts.read_text(encoding="utf-8").strip())
         except OSError as error:
             trace.note(TraceNote.WORD, f"host facts unavailable: {error}")
-    # Opened now: the dump must need neither the GIL nor an allocation.
-    stacks = Path(f"{trace.path}.stacks").open("w")  # noqa: SIM115 - open for the life of the process
-    faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=True, chain=False)
-    if not faulthandler.is_enabled():  # PYTHONFAULTHANDLER: the dump goes to stderr
-        faulthandler.enable(file=stacks, all_threads=True)
+    # PYTHONFAULTHANDLER: the stack of a crash goes to stderr
+    dump_stacks = functools.partial(_dump_stacks, trace, crashes=not faulthandler.is_enabled())
+    dump_stacks()
+    recorder.renewal_listeners.append(dump_stacks)
     _allow_watcher_ptrace(int(settings.read_text("HOLDFAST_WATCHER_PID") or 0))
     # Data-loader workers are not ranks.
     os.register_at_fork(after_in_child=lambda: recorder.use_trace(None))
@@ -96,6 +95,18 @@ def _prepare(trace: TraceWriter) -> None:
     if settings.read_text("HOLDFAST_SPARES") != "off":
         recorder.step_listeners.append(imports.on_step)
     after_import("torch", lambda: _attach(trace), before=imports.before_torch)
+
+
+def _dump_stacks(trace: TraceWriter, *, crashes: bool) -> None:
+    """Let faulthandler write stacks beside the trace, after a signal and, if ``crashes``, a crash.
+
+    The file is opened now, since the dump must need neither the GIL nor an allocation, and again
+    when the trace is renewed: the agent deletes the files of an ended generation.
+    """
+    stacks = Path(f"{trace.path}.stacks").open("w")  # noqa: SIM115 - faulthandler keeps it open
+    faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=True, chain=False)
+    if crashes:
+        faulthandler.enable(file=stacks, all_threads=True)
 
 
 def _user_may_take_time(read: Callable[..., str]) -> Callable[..., str]:

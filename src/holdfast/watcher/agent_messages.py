@@ -40,7 +40,7 @@ class StartWatching(Message, frozen=True, tag="start"):
     ``run_dir`` is absolute. ``agent`` identifies the agent among all nodes. ``limits_file`` stores
     the learned time limits of ``job``. ``launch_options`` and ``script`` (with its arguments) are
     the user's words, for the commands of remedies. ``address`` and ``port`` are those of the
-    rendezvous.
+    rendezvous. ``leader_workers`` is the number of workers of node 0, which have the lowest ranks.
     """
 
     generation: int
@@ -58,6 +58,7 @@ class StartWatching(Message, frozen=True, tag="start"):
     script: tuple[str, ...] = ()
     address: str = ""
     port: int = 0
+    leader_workers: int = 1
 
 
 class WorkerExits(Message, frozen=True, tag="exits"):

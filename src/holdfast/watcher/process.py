@@ -16,12 +16,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 from msgspec import DecodeError
 from msgspec.structs import replace
 
 from holdfast.core import settings
+from holdfast.core.atomic_files import write_atomic
 from holdfast.core.findings import Verdict
 from holdfast.core.rank_table import ProcessState
 from holdfast.core.redaction.redact_command import redact_arguments
@@ -59,6 +62,7 @@ from holdfast.watcher.orphans import WorkerTree, end_orphans
 from holdfast.watcher.rules.dead_ranks import have_only_timed_out
 from holdfast.watcher.rules.placeholders import fill_verdict
 from holdfast.watcher.rules.stall import NODE_SILENT_S, StallLimits
+from holdfast.watcher.run_folder import COMMAND, RunCommand
 from holdfast.watcher.stall_detector import DetectorOutcome, StallDetector
 from holdfast.watcher.straggler_watch import StragglerWatch
 
@@ -128,9 +132,7 @@ class NodeWatcher:
         self._leads = silent_s >= NODE_SILENT_S
         self._peers.clear()
         if self._leads:
-            # With more nodes, the numbers of the leader's other ranks are unknown.
-            own = {worker.rank for worker in job.workers}
-            ranks = set(range(job.world_size)) - own if job.nodes == 2 else {0}
+            ranks = range(job.leader_workers)
             self._peers[0] = unreachable_node(ranks, job.address, job.world_size, silent_s)
 
     def tick(self) -> Iterator[Reply]:
@@ -190,6 +192,8 @@ class NodeWatcher:
         self._stragglers = StragglerWatch(self._window_s, warns=job.exclude_stragglers)
         self._workers = WorkerTree([worker.pid for worker in workers])
         self._health.start()
+        with suppress(OSError):  # a full disk must not end the watcher
+            write_atomic(Path(job.run_dir, COMMAND), msgspec.json.encode(_redacted_command(job)))
 
     def end_orphans(self) -> None:
         """End the workers of an agent that died before it sent StopWatching."""
@@ -250,8 +254,9 @@ class NodeWatcher:
 
     def _completed(self, job: StartWatching, verdict: Verdict, table: JobSummary) -> Verdict:
         """Add the findings about the hosts, and the job's command in the remedies."""
-        options, script = map(redact_arguments, (job.launch_options, job.script))
-        return fill_verdict(self._health.add_to(verdict, table.health), options, script)
+        command = _redacted_command(job)
+        verdict = self._health.add_to(verdict, table.health)
+        return fill_verdict(verdict, command.launch_options, command.script)
 
     def _messages(self, job: StartWatching, outcome: DetectorOutcome) -> Iterator[Reply]:
         if outcome.note:
@@ -265,6 +270,11 @@ class NodeWatcher:
     def _node_of_rank(self, job: StartWatching, table: JobSummary) -> dict[int, int]:
         peers = {state.rank: node for node, peer in self._peers.items() for state in peer.ranks}
         return {state.rank: peers.get(state.rank, job.node) for state in table.ranks}
+
+
+def _redacted_command(job: StartWatching) -> RunCommand:
+    options, script = map(redact_arguments, (job.launch_options, job.script))
+    return RunCommand(launch_options=options, script=script)
 
 
 def read_requests() -> queue.Queue[Request | None]:

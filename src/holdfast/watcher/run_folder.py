@@ -1,6 +1,7 @@
 """The files of a run: logs, incidents and, while it runs, one trace file per rank in shared memory.
 
-    holdfast-runs/20260107-141530-3fa2/     run.json, logs/, incidents/<n>/, watcher.log
+    holdfast-runs/20260107-141530-3fa2/     run.json, command.json, logs/, incidents/<n>/,
+                                            watcher.log
     /dev/shm/holdfast-20260107-141530-3fa2/ rank<k>.trace, agent (the owner of the folder)
 
 Trace files of a successful run are deleted, those of a failed run are moved to its incident; none
@@ -26,6 +27,18 @@ from holdfast.watcher.shared_memory_cleanup import SHM
 
 #: Free shared memory required, as a multiple of the trace files: the rest is for data loaders.
 FREE_SPACE_FACTOR = 2.0
+COMMAND = "command.json"
+
+
+class RunCommand(msgspec.Struct, frozen=True):
+    """The command of a run, in its ``command.json``, without secrets.
+
+    ``script`` is the script with its arguments.
+    """
+
+    schema: str = "holdfast/1"
+    launch_options: tuple[str, ...] = ()
+    script: tuple[str, ...] = ()
 
 
 class FolderOwner(msgspec.Struct, frozen=True):

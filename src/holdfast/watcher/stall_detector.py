@@ -160,7 +160,9 @@ class StallDetector:
             detailed.silent_since == table.silent_since
             and now < self._suspected_at + OTHER_NODES_LIMIT_S
         )
-        if may_wait and any(_needs_stacks(state) for state in detailed.ranks):
+        if any(stall.is_node_late(state) for state in detailed.ranks) or (
+            may_wait and any(_needs_stacks(state) for state in detailed.ranks)
+        ):
             self._retry_at = now + OTHER_NODES_RETRY_S
             return DetectorOutcome(detailed)
         self._suspected_at, self._retry_at = 0.0, now + RETRY_S

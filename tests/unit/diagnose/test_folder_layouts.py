@@ -15,6 +15,7 @@ TRACE = (
     "Traceback (most recent call last):\n"
     "  File \"/job/train.py\", line 41, in step\n    use(x)\nKeyError: 'labels'\n"
 )
+CRASH = "Fatal Python error: Segmentation fault\n"
 FAILED_ON_1 = {0: STEPS, 1: STEPS + TRACE, 2: STEPS, 3: STEPS}
 
 
@@ -121,3 +122,24 @@ def test_own_files_and_logs_of_tools_are_named(tmp_path: Path) -> None:
     assert "wandb itself" in why["debug-internal.log"]
     assert not any(item.lost for item in found.ignored)
     assert found.exit_status == 0
+
+
+def test_remedies_repeat_the_command_of_the_run(tmp_path: Path) -> None:
+    def run(folder: str, *script: str) -> dict[str, str]:
+        command = {"launch_options": ["--nproc-per-node", "2"], "script": script}
+        return {
+            f"{folder}/command.json": json.dumps({"schema": "holdfast/1"} | command),
+            f"{folder}/logs/generation0/rank0/stderr.log": STEPS,
+            f"{folder}/logs/generation0/rank1/stderr.log": STEPS + CRASH,
+        }
+
+    def commands(found: DiagnosisResult) -> str:
+        assert found.verdict.root is not None
+        return "\n".join(remedy.command or "" for remedy in found.verdict.root.remedies)
+
+    one = read(tmp_path / "one", run("a", "train.py", "--lr", "0.1"))
+    assert "holdfast run --nproc-per-node 2" in commands(one)
+    assert "train.py --lr 0.1" in commands(one)
+    assert "SCRIPT" not in commands(one)
+    two = read(tmp_path / "two", run("a", "train.py") | run("b", "other.py"))
+    assert "SCRIPT" in commands(two)

@@ -223,6 +223,27 @@ def test_the_stack_of_a_crash_is_kept_beside_the_trace(tmp_path: Path) -> None:
     assert [frame.line for frame in stack.frames[:2]] == [4, 6]
 
 
+def test_stacks_are_written_to_a_new_file_after_the_trace_is_renewed(tmp_path: Path) -> None:
+    """The agent deletes the files of an ended generation, whose survivors continue in process."""
+    text = """
+import os, resource, signal
+from holdfast import recorder
+from holdfast.core.trace_file import STACK_SIGNAL
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+os.unlink(os.environ["HOLDFAST_TRACE"] + ".stacks")
+recorder.renew_process_trace(rank=0, world_size=1, local_rank=0, generation=1)
+signal.raise_signal(STACK_SIGNAL)
+os.abort()
+"""
+    done, _ = run_script(tmp_path, text)
+    assert done.returncode == -signal.SIGABRT
+    stacks = tmp_path / "rank0.trace.stacks"
+    assert "line 8 in <module>" in stacks.read_text()
+    stack = read_crash(stacks)
+    assert stack is not None
+    assert stack.frames[0].line == 9
+
+
 @pytest.mark.slow
 def test_a_destroyed_group_is_freed(tmp_path: Path) -> None:
     """The threads of a group that is kept abort 4 of 80 ranks when the interpreter ends."""

@@ -109,3 +109,13 @@ def test_the_first_of_several_divergences_is_returned(size: int, data: st.DataOb
     found = call_divergence.find_divergence(ranks)
     assert found is not None
     assert (found.sequence, found.minority) == (first, (guilty,))
+
+
+def test_on_a_tie_the_call_that_usually_comes_next_is_the_usual_one() -> None:
+    pattern = (*((("all_reduce", TRAIN),) * 4), ("all_gather", EVAL))
+    for until, guilty in ((17, 1), (19, 0)):  # after two calls of the turn, and after all four
+        calls = (call(until + 1), call(until + 1, "all_gather", site=EVAL))
+        ranks = [row(rank, *history(until, *pattern), calls[rank]) for rank in (0, 1)]
+        found = call_divergence.find_divergence(ranks)
+        assert found is not None
+        assert (found.minority, found.early) == ((guilty,), 2 if guilty else 1)

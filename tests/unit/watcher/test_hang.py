@@ -660,3 +660,53 @@ def test_different_messages_of_one_exception_are_quoted_with_their_ranks() -> No
     assert "rank 2 then failed: ValueError: label" in [
         each.message for each in verdict.consequences
     ]
+
+
+def test_a_rank_that_goes_on_without_its_send_is_named_and_not_the_next_one_in_turn() -> None:
+    """Rank 0 receives from ranks 1, 2 and 3 at one line; rank 2 has nothing to send."""
+    sends = [call(1, "send", peer=0, site=EVAL, done=rank == 1) for rank in (1, 3)]
+    rows = [
+        row(
+            0,
+            *history(6),
+            call(1, "recv", peer=1, site=LOADER, done=True),
+            call(1, "recv", peer=2, site=LOADER),
+        ),
+        row(1, *history(6), sends[0], call(7)),
+        row(2, *history(6), call(7)),
+        row(3, *history(6), sends[1]),
+    ]
+    verdict = judge(rows)
+    assert root_of(verdict) == ("p2p-without-partner", 2, TRAIN.line)
+    assert verdict.root is not None
+    assert verdict.root.message == (
+        "rank 2 is in all_reduce #7 at train.py:41 without the send for rank 0's recv at data.py:12"
+    )
+
+
+def test_the_new_group_of_some_ranks_is_named_and_not_the_next_one_of_all_ranks() -> None:
+    """Rank 0 waits in the group that all ranks create, the others in the same one, as number 2."""
+    own = call(1, "new_group", group="new_group", site=EVAL, done=True)
+    second = call(2, "new_group", group="new_group", site=TRAIN)
+    rows = [
+        row(0, call(1, "new_group", group="new_group", site=TRAIN)),
+        *(row(rank, own, second) for rank in (1, 2)),
+    ]
+    verdict = judge(rows)
+    assert root_of(verdict) == ("new-group-by-some-ranks", 0, EVAL.line)
+    assert verdict.root is not None
+    assert verdict.root.message == "ranks 1-2 call new_group at train.py:77; rank 0 never does"
+
+
+def test_of_two_ranks_the_one_that_is_a_step_ahead_skipped_the_calls_of_the_other() -> None:
+    """Every fifth call is a log; rank 1 logs two calls early, a step ahead of rank 0."""
+    pattern = (*((("all_reduce", TRAIN),) * 4), ("all_gather", EVAL))
+    before = history(17, *pattern)
+    usual = row(0, *before, call(18), step=8)
+    early = call(18, "all_gather", site=EVAL)
+    verdict = judge([usual, row(1, *before, early, step=9)])
+    assert root_of(verdict) == ("rank-skips-collective", 1, TRAIN.line)
+    assert verdict.root is not None
+    assert "rank 1 finished a step without all_reduce at train.py:41" in verdict.root.message
+    same_step = judge([usual, row(1, *before, early, step=8)])
+    assert root_of(same_step) == ("mismatched-operation", 1, EVAL.line)

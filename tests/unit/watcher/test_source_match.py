@@ -28,11 +28,16 @@ def at(line, file=FILE):
 
 
 def completed_call(sequence, line, caller, name="all_reduce", **more):
-    return replace(call(sequence, name, site=at(line), done=True, **more), caller=at(caller))
+    return replace(
+        call(sequence, name, site=at(line), done=True, **more),
+        caller=at(caller) if caller else None,
+    )
 
 
 def pending_call(sequence, line, caller, name="all_reduce", **more):
-    return replace(call(sequence, name, site=at(line), **more), caller=at(caller))
+    return replace(
+        call(sequence, name, site=at(line), **more), caller=at(caller) if caller else None
+    )
 
 
 def hint(kind, place, op, *path, cause="rank-guarded-collective", guard=None, gravity=0, **more):
@@ -361,3 +366,19 @@ def test_a_late_rank_of_the_group_confirms_no_hint():
     )
     before = verdict("network-fabric-fault", None, None)
     assert refined(before, ranks, SYNC) is before
+
+
+def test_a_call_that_was_skipped_once_is_not_explained_by_an_inner_loop():
+    """Every turn made one call in the loop; a loop with fewer iterations does not skip it."""
+    order = [completed_call(number, 20 if number % 2 else 30, None) for number in range(1, 9)]
+    ranks = (
+        row(0, *order, pending_call(9, 20, None)),
+        row(1, *order, pending_call(9, 30, None)),
+    )
+    before = verdict("rank-skips-collective", 1, 20, confidence=0.85)
+    loop = hint("loop", 19, 20, 20, cause="uneven-inputs")
+    after = refined(before, ranks, loop)
+    assert (after.root.cause, after.root.subject.line) == ("rank-skips-collective", 20)
+    assert any("lint: loop reports this line" in fact.text for fact in after.root.evidence)
+    branch = hint("branch", 18, 20, 20)
+    assert refined(before, ranks, branch).root.subject.line == 18

@@ -227,3 +227,28 @@ def test_a_rank_that_dies_of_its_own_error_is_the_root(job):
     }
     root = job.detector.final_verdict(job.table()).root
     assert (root.cause, root.subject.rank) == ("python-exception-on-one-rank", 1)
+
+
+def test_no_suspicion_while_the_report_of_a_node_is_late(monkeypatch):
+    """The ranks here wait for a rank whose node has not reported for 6 s: it may be cut off."""
+    now = time.time()
+    ranks = (
+        row(0, *history(9), call(10), at=LOADER, progress=now - 7),
+        row(1, *history(9), host="b", life=ProcessState.UNKNOWN, progress=now - 7),
+    )
+
+    def outcome(silent_s):
+        late = replace(ranks[1], node_silent_s=silent_s)
+        table = JobSummary((ranks[0], late), world(2), 2, now - 7, now)
+        detector = StallDetector(LIMITS)
+        detector.update(table, lambda: table, lambda own: own)
+        monkeypatch.setattr(time, "time", lambda: now + 1.5)
+        found = detector.update(table, lambda: table, lambda own: own)
+        monkeypatch.undo()
+        return found
+
+    monkeypatch.setenv("HOLDFAST_LINT", "off")
+    late = outcome(6.0)
+    assert (late.suspicion, late.verdict) == (None, None)
+    root = outcome(9.0).root
+    assert (root.cause, root.subject.rank) == ("peer-lost", 1)

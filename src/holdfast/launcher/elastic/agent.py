@@ -147,8 +147,9 @@ class Agent(LocalElasticAgent):
             endpoint=generation.StoreEndpoint(
                 group.master_addr, int(spec.master_port or 0), self._join_count
             ),
-            restarts=self._restarts,
-            state=self._hooks.export_state(),
+            arrival=generation.NodeArrival(
+                len(group.workers), self._restarts, self._hooks.export_state()
+            ),
         )
         if joined.state:
             self._hooks.import_state(joined.state)
@@ -193,6 +194,7 @@ class Agent(LocalElasticAgent):
             board=self._board,
             address=str(group.master_addr),
             port=int(group.master_port),
+            leader_workers=self._joined[-1].leader_workers,
         )
         self._hooks.workers_started(self._generation)
 

@@ -88,7 +88,8 @@ class Worker:
 class Generation:
     """The workers of this node in generation ``number`` (restarts so far); ``node`` 0 leads.
 
-    ``address`` and ``port`` are MASTER_ADDR and MASTER_PORT.
+    ``address`` and ``port`` are MASTER_ADDR and MASTER_PORT. ``leader_workers`` is the number of
+    workers of node 0, which have the lowest ranks.
     """
 
     number: int
@@ -100,6 +101,7 @@ class Generation:
     board: StatusBoard
     address: str = ""
     port: int = 0
+    leader_workers: int = 1
 
     @property
     def leader(self) -> bool:
@@ -266,13 +268,14 @@ class StatusBoard:
 class JoinedGeneration:
     """The store of a joined generation, at ``address`` and ``port``, and what the nodes agreed on.
 
-    ``restarts`` is the count of all nodes from now on; ``state`` is the state of the node with the
-    most restarts.
+    ``leader_workers`` is the number of workers of node 0. ``restarts`` is the count of all nodes
+    from now on; ``state`` is the state of the node with the most restarts.
     """
 
     store: TCPStore
     address: str
     port: int
+    leader_workers: int
     restarts: int
     state: str
 
@@ -307,14 +310,18 @@ class StoreEndpoint:
             return _tcp_store(self.address, 0, serve=True)
 
 
-class _NodeArrival(msgspec.Struct, frozen=True):
+class NodeArrival(msgspec.Struct, frozen=True):
+    """What a node that joins reports: its number of workers, its count of restarts, its state."""
+
+    workers: int
     restarts: int
-    state: str
+    state: str = ""
 
 
 class _Announcement(msgspec.Struct, frozen=True):
     address: str
     port: int
+    workers: int
     restarts: int
     state: str
 
@@ -326,30 +333,34 @@ def join_generation(
     node: int,
     nodes: int,
     endpoint: StoreEndpoint,
-    restarts: int,
-    state: str = "",
+    arrival: NodeArrival,
 ) -> JoinedGeneration:
     """Create (node 0) or connect to (others) the next generation's store; blocks until all arrived.
 
     ``prefix`` is unique to the generation within ``rendezvous``; node 0 uses ``endpoint``. The
-    nodes agree on the highest count of ``restarts``, and on the ``state`` of that node: counts
-    differ after nodes joined or left.
+    nodes agree on the highest count of restarts, and on the state of that node: counts differ after
+    nodes joined or left.
     """
-    arrival = _NodeArrival(restarts, state)
     if node != 0:
         rendezvous.set(f"{prefix}/arrived/{node}", msgspec.json.encode(arrival).decode())
         found = msgspec.json.decode(rendezvous.get(f"{prefix}/store"), type=_Announcement)
         store = _tcp_store(found.address, found.port, serve=False)
-        return JoinedGeneration(store, found.address, found.port, found.restarts, found.state)
+        return JoinedGeneration(
+            store, found.address, found.port, found.workers, found.restarts, found.state
+        )
     others = (rendezvous.get(f"{prefix}/arrived/{other}") for other in range(1, nodes))
-    arrivals = [arrival, *(msgspec.json.decode(text, type=_NodeArrival) for text in others)]
+    arrivals = [arrival, *(msgspec.json.decode(text, type=NodeArrival) for text in others)]
     agreed = max(arrivals, key=lambda each: (each.restarts, len(each.state)))
     store, address = endpoint.open(), endpoint.address
     for key in ("order", *(_key(topic, each) for topic in TOPICS for each in range(nodes))):
         store.set(key, _EMPTY)  # multi_get waits for missing keys
-    announcement = _Announcement(address, store.port, agreed.restarts, agreed.state)
+    announcement = _Announcement(
+        address, store.port, arrival.workers, agreed.restarts, agreed.state
+    )
     rendezvous.set(f"{prefix}/store", msgspec.json.encode(announcement).decode())
-    return JoinedGeneration(store, address, store.port, agreed.restarts, agreed.state)
+    return JoinedGeneration(
+        store, address, store.port, arrival.workers, agreed.restarts, agreed.state
+    )
 
 
 def _tcp_store(address: str, port: int, *, serve: bool) -> TCPStore:

@@ -191,14 +191,9 @@ def _unmatched_side(branch: Branch, *, barrier: bool, rank_only: bool) -> Iterat
             nested_op is op
             for nested_op, _ in islice(iter_operations(branch.branch_body(side)), _MAX_OPERATIONS)
         )
-        if inside or opposite_exit is None:
-            yield _divergence_at(
-                "branch", _reported_line(chain, side), branch, (op, chain), barrier=barrier
-            )
-        elif opposite_exit.keyword == "return" and _is_wrapper_call(chain, side):
-            text = (
-                f"if not ({branch.text.removeprefix('if ')})" if side is branch.no else branch.text
-            )
+        text = _negated(branch.text) if side is branch.no else branch.text
+        is_wrapper = opposite_exit is not None and opposite_exit.keyword == "return"
+        if inside or opposite_exit is None or (is_wrapper and _is_wrapper_call(chain, side)):
             yield _divergence_at(
                 "branch",
                 _reported_line(chain, side),
@@ -213,6 +208,12 @@ def _unmatched_side(branch: Branch, *, barrier: bool, rank_only: bool) -> Iterat
                 "exit", opposite_exit.location, branch, (op, chain), detail=opposite_exit.keyword
             )
         return
+
+
+def _negated(test: str) -> str:
+    """Return the text of the opposite test."""
+    keyword, condition = ("if ", test[3:]) if test.startswith("if ") else ("", test)
+    return f"{keyword}not ({condition})"
 
 
 def _nested_exits(branch: Branch, rest: Sequence[Effect]) -> Iterator[Divergence]:

@@ -28,6 +28,9 @@ UNEVEN = frozenset(
 #: Operations with a root, which must agree on all ranks (stored in ``tag``).
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 
+#: Newest calls that are compared with earlier ones.
+_MAX_COMPARED = 512
+
 #: Returns what of a call must agree, for one kind of divergence.
 Signature = Callable[[RecordedCall, str], Hashable]
 
@@ -41,9 +44,11 @@ class CallDivergence:
 
     ``kind`` is what differs first: ``operation``, ``dtype``, ``shape``, ``arguments`` (the
     reduction, the root), ``size`` (where it may differ in general) or ``line``. ``minority`` are
-    the ranks that differ from most (on a tie, from the lowest rank); ``usual`` and ``odd`` are one
-    call of either side. ``skipped`` is the call that the minority skipped, if its own call always
-    followed that one. ``known``: ranks made both calls before, from these lines with these types.
+    the ranks that differ from most (on a tie, from the call that usually comes next, else from the
+    lowest rank); ``usual`` and ``odd`` are one call of either side. ``skipped`` is the call that
+    the minority skipped, if its own call always followed that one. ``early`` is how many calls
+    usually precede that of the minority, the usual one first; 0 if that is not known. ``known``:
+    ranks made both calls before, from these lines with these types.
     """
 
     group: str
@@ -54,6 +59,7 @@ class CallDivergence:
     usual: RecordedCall
     odd: RecordedCall
     skipped: RecordedCall | None = None
+    early: int = 0
     known: bool = False
 
 
@@ -78,6 +84,27 @@ def find_line_divergence(ranks: Sequence[RankState]) -> CallDivergence | None:
     mismatch or missing call: one collective too many or too few.
     """
     return _earliest(ranks, ("line",))
+
+
+def first_own_call(
+    ranks: Sequence[RankState], group: str
+) -> tuple[RecordedCall, tuple[int, ...], tuple[int, ...]] | None:
+    """Return the first call that only some of the ranks in this group made from that line.
+
+    With the ranks that made it and the others; None if there is none.
+    """
+    calls = _calls(ranks).get(group, {})
+    makers: dict[Hashable, set[int]] = defaultdict(set)
+    for rank, own in calls.items():
+        for call in own.values():
+            makers[_key(call)].add(rank)
+    ordered = sorted((number, rank) for rank, own in calls.items() for number in own)
+    for number, rank in ordered:
+        call = calls[rank][number]
+        made = makers[_key(call)]
+        if made != calls.keys():
+            return call, tuple(sorted(made)), tuple(sorted(calls.keys() - made))
+    return None
 
 
 def _earliest(
@@ -173,6 +200,12 @@ class _Vote:
             ]
             tie = len({self.sign(call, self.kind) for call in usual_order}) != 1
             most = self.sign(usual_order[0] if usual_order else here[min(here)], self.kind)
+        sequel = _usual_sequel(calls[min(here)], self.sequence)
+        if tie:
+            expected = {
+                self.sign(call, self.kind) for call in here.values() if _key(call) in sequel[:1]
+            }
+            most = expected.pop() if len(expected) == 1 else most
         odd_ranks = tuple(
             rank for rank, call in sorted(here.items()) if self.sign(call, self.kind) != most
         )
@@ -180,8 +213,10 @@ class _Vote:
         odd = here[odd_ranks[0]]
         skipped = usual if order.is_successor(odd, usual) else None
         known = order.has_made(odd) and order.has_made(usual)
+        is_early = _key(usual) in sequel[:1] and _key(odd) in sequel
+        early = sequel.index(_key(odd)) if is_early else 0
         return CallDivergence(
-            self.group, self.sequence, self.kind, odd_ranks, tie, usual, odd, skipped, known
+            self.group, self.sequence, self.kind, odd_ranks, tie, usual, odd, skipped, early, known
         )
 
 
@@ -211,6 +246,27 @@ class _CallOrder:
         """Return whether ``odd`` usually follows ``usual``: its rank has then skipped ``usual``."""
         followers = self._next[_key(usual)]
         return bool(followers) and followers.most_common(1)[0][0] == _key(odd) != _key(usual)
+
+
+def _usual_sequel(own: _Row, sequence: int) -> list[Hashable]:
+    """Return the calls that followed the earlier ones most like those before ``sequence``.
+
+    Most like: the most equal calls in a row. Empty if not always the same call followed.
+    """
+    begin = sequence
+    while begin - 1 in own and begin > sequence - _MAX_COMPARED:
+        begin -= 1
+    keys = [_key(own[number]) for number in range(begin, sequence)]
+    longest, ends = 0, list[int]()
+    for end in range(1, len(keys)):
+        equal = 0
+        while equal < end and keys[end - 1 - equal] == keys[-1 - equal]:
+            equal += 1
+        if equal > longest:
+            longest, ends = equal, []
+        if equal == longest > 0:
+            ends.append(end)
+    return keys[ends[-1] :] if len({keys[end] for end in ends}) == 1 else []
 
 
 def _key(call: RecordedCall) -> Hashable:

@@ -18,7 +18,6 @@ from holdfast.causes.network.network_fabric_fault import NETWORK_FABRIC_FAULT
 from holdfast.causes.process.peer_lost import PEER_LOST
 from holdfast.causes.sync.collective_incomplete import COLLECTIVE_INCOMPLETE
 from holdfast.causes.sync.collective_order_inversion import COLLECTIVE_ORDER_INVERSION
-from holdfast.causes.sync.p2p_without_partner import P2P_WITHOUT_PARTNER
 from holdfast.core.findings import (
     Fact,
     Finding,
@@ -28,8 +27,19 @@ from holdfast.core.findings import (
     make_finding,
 )
 from holdfast.core.rank_sets import describe_ranks
-from holdfast.core.rank_table import ProcessGroupInfo, ProcessState, RankState, RecordedCall
-from holdfast.watcher.rules import build_locks, call_divergence, mismatch, roots, wait_for_graph
+from holdfast.core.rank_table import (
+    ProcessGroupInfo,
+    ProcessState,
+    RankState,
+)
+from holdfast.watcher.rules import (
+    build_locks,
+    call_divergence,
+    mismatch,
+    point_to_point,
+    roots,
+    wait_for_graph,
+)
 from holdfast.watcher.rules.call_sites import SourceContexts
 from holdfast.watcher.rules.consequences import list_consequences
 from holdfast.watcher.rules.dead_ranks import explain_dead_ranks
@@ -48,7 +58,6 @@ from holdfast.watcher.rules.ruled_out import (
     is_one_host,
 )
 from holdfast.watcher.rules.silent_nodes import explain_silent_nodes
-from holdfast.watcher.rules.wait_for_graph import WaitEdges
 
 QUESTION = "Why did the job hang?"
 QUESTION_FAILED = "Why did the job fail?"
@@ -136,12 +145,17 @@ def _backend_errors(case: HangCase) -> tuple[Fact, ...]:
 
 
 def _new_group(case: HangCase) -> list[Finding]:
+    """Explain a ``new_group`` that some ranks never call.
+
+    The numbers of the calls do not show which one that is: a rank without it is in a later one.
+    """
     for wait in case.graph.waits:
+        group = wait.operation.group
         absent = [case.ranks[rank] for rank in wait.awaited if rank in case.ranks]
-        if wait.operation.group.startswith("new_group") and any(
-            state.pending or state.ended for state in absent
-        ):
-            return [mismatch.explain_new_group(wait, case.ranks, case.source)]
+        if group.startswith("new_group") and any(state.pending or state.ended for state in absent):
+            own = call_divergence.first_own_call(list(case.ranks.values()), group)
+            call, makers, others = own or (wait.operation, wait.waiters, wait.awaited)
+            return [mismatch.explain_new_group(call, makers, others, case.ranks, case.source)]
     return []
 
 
@@ -196,7 +210,7 @@ def wait_cycle(case: HangCase) -> list[Finding]:
     facts = tuple(call_fact(case, rank, wait.operation) for rank, wait in cycle)
     if peers:
         rank, wait = peers[0]
-        return [_without_partner(case, wait, rank, facts)]
+        return [point_to_point.explain_missing_partner(case, wait, rank, facts)]
     # Most ranks are on one side of the cycle; a rank on the other side inverted the order.
     first, wait = min(cycle, key=lambda edge: len(edge[1].waiters))
     message = f"{describe_ranks([rank for rank, _ in cycle])} form a wait cycle: " + ", ".join(
@@ -212,87 +226,6 @@ def wait_cycle(case: HangCase) -> list[Finding]:
             confidence=0.95,
         )
     ]
-
-
-def _wrong_peer(case: HangCase) -> list[Finding]:
-    """Explain a recv from the wrong rank, or a send to the wrong one.
-
-    The call has no partner, and another rank waits with the partner that it should have: one wrong
-    number explains both. A pair of ranks that exchanged data before is right.
-    """
-    unmatched = [
-        (wait.waiters[0], wait.operation)
-        for wait in case.graph.waits
-        if wait.operation.is_point_to_point and wait.awaited
-    ]
-    wrong = [
-        (rank, call, other, other_call)
-        for rank, call in unmatched
-        for other, other_call in unmatched
-        if other != call.peer
-        and other_call.peer == rank
-        and (call.name == "send") != (other_call.name == "send")
-        and not _has_completed_before(case.ranks[rank], call)
-    ]
-    wrong = [
-        entry
-        for entry in wrong
-        if not any(entry[:2] == (partner, theirs) for _, _, partner, theirs in wrong)
-    ]
-    if len(wrong) != 1:
-        return []
-    rank, call, other, other_call = wrong[0]
-    direction = "to" if call.name == "send" else "from"
-    message = (
-        f"rank {rank}'s {call.name} {direction} rank {call.peer}{line_text(call)} has no partner, "
-        f"while rank {other} waits in {other_call.name} {'from' if direction == 'to' else 'to'} "
-        f"rank {rank}{line_text(other_call)}: the peer should be rank {other}"
-    )
-    return [
-        make_finding(
-            P2P_WITHOUT_PARTNER,
-            message,
-            subject=subject_of(case, rank, call),
-            evidence=(call_fact(case, rank, call), call_fact(case, other, other_call)),
-            confidence=0.9,
-        )
-    ]
-
-
-def _has_completed_before(state: RankState, call: RecordedCall) -> bool:
-    return any(
-        (each.name, each.peer) == (call.name, call.peer) and each.completed is not None
-        for each in state.recent
-    )
-
-
-def _unmatched_point_to_point(case: HangCase) -> list[Finding]:
-    found = []
-    for wait in case.graph.waits:
-        if not wait.operation.is_point_to_point or not wait.awaited:
-            continue
-        peer = case.ranks.get(wait.awaited[0])
-        if peer is not None and peer.life == ProcessState.DEAD and not roots.died(peer):
-            facts = (call_fact(case, wait.waiters[0], wait.operation),)
-            found.append(_without_partner(case, wait, wait.waiters[0], facts))
-    return found
-
-
-def _without_partner(
-    case: HangCase, wait: WaitEdges, rank: int, facts: tuple[Fact, ...]
-) -> Finding:
-    call = wait.operation
-    other = "recv" if call.name == "send" else "send"
-    message = (
-        f"rank {call.peer} never posted the {other} for rank {rank}'s {call.name}{line_text(call)}"
-    )
-    return make_finding(
-        P2P_WITHOUT_PARTNER,
-        message,
-        subject=subject_of(case, rank, call),
-        evidence=facts,
-        confidence=0.9,
-    )
 
 
 def _awaited_ranks(case: HangCase) -> list[Finding]:
@@ -380,9 +313,9 @@ _RULES = (
     _diverged,
     _new_group,
     _stopped,
-    _wrong_peer,
+    point_to_point.explain_wrong_peer,
     wait_cycle,
-    _unmatched_point_to_point,
+    point_to_point.explain_ended_partner,
     _awaited_ranks,
 )
 

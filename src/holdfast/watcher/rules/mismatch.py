@@ -22,6 +22,7 @@ from holdfast.causes.sync.uneven_inputs import UNEVEN_INPUTS
 from holdfast.core.findings import Cause, Fact, Finding, Subject, make_finding
 from holdfast.core.rank_sets import describe_ranks
 from holdfast.core.rank_table import RankState, RecordedCall, SourceLine
+from holdfast.core.text import pluralize
 from holdfast.host.processes.user_code import is_user_file
 from holdfast.watcher.rules.call_divergence import ROOTED, CallDivergence
 from holdfast.watcher.rules.call_sites import (
@@ -44,7 +45,6 @@ from holdfast.watcher.rules.stack_divergence import (
     swallowed_below,
 )
 from holdfast.watcher.rules.subjects import rank_subject
-from holdfast.watcher.rules.wait_for_graph import WaitEdges
 from holdfast.watcher.source_context import Guard
 
 _CAUSE_OF_KIND = {
@@ -64,6 +64,7 @@ class _Sides(NamedTuple):
     """The ranks that made the odd call, and one call of either side.
 
     The frames are those of a rank that is in that call, innermost first; empty if unknown.
+    ``ahead``: the odd ranks have finished more steps than the others.
     """
 
     ranks: tuple[int, ...]
@@ -71,6 +72,7 @@ class _Sides(NamedTuple):
     usual: RecordedCall
     odd_frames: tuple[SourceLine, ...]
     usual_frames: tuple[SourceLine, ...]
+    ahead: bool
 
     @property
     def who(self) -> str:
@@ -158,7 +160,11 @@ def _side(
         )
         return next(filter(None, found), ())
 
-    return _Sides(odd_ranks, odd, usual, first(odd, is_odd=True), first(usual, is_odd=False))
+    own = [ranks[rank].step for rank in odd_ranks if rank in ranks]
+    others = [state.step for rank, state in ranks.items() if rank not in odd_ranks]
+    steps = [step for step in (*own, *others) if step is not None]
+    ahead = len(steps) == len(ranks) and min(steps[: len(own)]) > max(steps[len(own) :])
+    return _Sides(odd_ranks, odd, usual, first(odd, is_odd=True), first(usual, is_odd=False), ahead)
 
 
 def _is_explained(sides: _Sides, source: SourceContexts) -> bool:
@@ -208,6 +214,13 @@ def _explain(
             "calls before"
         )
         return _Explanation(COLLECTIVE_MISMATCH, odd.site, text, 0.7)
+    early = pluralize(divergence.early, "call") if sides.ranks == divergence.minority else ""
+    if divergence.early and early and sides.ahead:
+        text = (
+            f"{who} finished a step without {_describe(usual)}, in which the others are, and "
+            f"entered {_describe(odd)} {early} early"
+        )
+        return _Explanation(RANK_SKIPS_COLLECTIVE, usual.site, text, 0.8)
     text = f"{sides.who_makes} {_describe(odd)}: {_difference(divergence.kind, odd, usual)}"
     confidence = 0.6 if divergence.tie else 0.9
     return _Explanation(_CAUSE_OF_KIND[divergence.kind], odd.site, text, confidence)
@@ -294,29 +307,33 @@ def _evidence(divergence: CallDivergence, sides: _Sides) -> tuple[Fact, ...]:
 
 
 def explain_new_group(
-    wait: WaitEdges, ranks: Mapping[int, RankState], source: SourceContexts
+    call: RecordedCall,
+    makers: Sequence[int],
+    others: Sequence[int],
+    ranks: Mapping[int, RankState],
+    source: SourceContexts,
 ) -> Finding:
-    """Return the finding about a ``new_group`` that some ranks never call."""
-    call, first = wait.operation, wait.waiters[0]
+    """Return the finding about a ``new_group`` that only its ``makers`` call."""
+    first = makers[0]
     guarded = rank_guard(call, None, source)
     under = f", under {guarded[0].text!r}" if guarded else ""
-    calls = "calls" if len(wait.waiters) == 1 else "call"
-    does = "does" if len(wait.awaited) == 1 else "do"
+    calls = "calls" if len(makers) == 1 else "call"
+    does = "does" if len(others) == 1 else "do"
     message = (
-        f"{describe_ranks(wait.waiters)} {calls} new_group{_at(call.site)}{under}; "
-        f"{describe_ranks(wait.awaited)} never {does}"
+        f"{describe_ranks(makers)} {calls} new_group{_at(call.site)}{under}; "
+        f"{describe_ranks(others)} never {does}"
     )
+    state = "waiting in the store" if call.completed is None else "completed"
     fact = Fact(
-        text=f"inside new_group{_at(call.site)}, waiting in the store",
+        text=f"new_group{_at(call.site)}, {state}",
         origin=f"trace of rank {first}",
         rank=first,
         time=call.entered,
     )
-    minority = first if len(wait.waiters) <= len(wait.awaited) else wait.awaited[0]
     return make_finding(
         NEW_GROUP_BY_SOME_RANKS,
         message,
-        subject=_subject(minority, ranks, call.site),
+        subject=_subject(first if len(makers) <= len(others) else others[0], ranks, call.site),
         evidence=(fact,),
         confidence=0.95,
     )

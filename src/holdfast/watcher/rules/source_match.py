@@ -83,7 +83,7 @@ def refine(
     if match is None:
         return verdict
     finding = match.hint.finding
-    if _is_direct(root, ranks) and finding.cause != root.cause:
+    if _is_direct(root, match.hint, ranks) and finding.cause != root.cause:
         explained = replace(root, evidence=(*root.evidence, *_lint_facts(match)))
         return replace(verdict, root=explained)
     refined = _refined_root(root, match, {state.rank: state for state in ranks})
@@ -102,8 +102,14 @@ def refine(
     )
 
 
-def _is_direct(root: Finding, ranks: Sequence[RankState]) -> bool:
-    """Return whether the run shows the cause itself: the line at which the rank left the script."""
+def _is_direct(root: Finding, hint: SourceHint, ranks: Sequence[RankState]) -> bool:
+    """Return whether the run shows the cause itself.
+
+    That is the line at which a rank left the script, or a call that was skipped although all ranks
+    made it once per turn before: not once per iteration of an inner loop.
+    """
+    if root.cause == RANK_SKIPS_COLLECTIVE.name:
+        return hint.kind == "loop"
     state = next((state for state in ranks if state.rank == root.subject.rank), None)
     return (
         root.cause == RANK_EXITS_EARLY.name

@@ -140,6 +140,11 @@ def act_after_s(cause: str, ranks: Sequence[RankState], limits: StallLimits) -> 
     return limits.act_after_s
 
 
+def is_node_late(state: RankState) -> bool:
+    """Return whether the node of the rank did not report lately, but may only be slow."""
+    return 0 < state.node_silent_s < NODE_SILENT_S and state.exit_code is None
+
+
 def is_node_silent(state: RankState) -> bool:
     """Return whether the whole node of the rank stopped reporting, which no pause explains."""
     return state.node_silent_s >= NODE_SILENT_S and state.exit_code is None

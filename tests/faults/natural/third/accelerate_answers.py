@@ -2,7 +2,7 @@
 
 In the style of a question-answering example of Accelerate; the metric wants answerable questions only.
 """
-# case: processes=3 ending=crash causes=mismatched-shape,collective-mismatch ranks=1 framework=accelerate
+# case: processes=3 ending=crash causes=mismatched-shape,collective-mismatch ranks=2 framework=accelerate
 
 import argparse
 

@@ -55,7 +55,7 @@ class BestModel:
 
     def update(self, model, loss):
         if loss >= self.loss:
-            return False
+            return False  # ALSO
         self.loss = loss
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
         state = get_model_state_dict(model, options=options)  # GUILTY

@@ -70,7 +70,7 @@ def main():
     model = DDP(SAGE())
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for epoch in range(args.epochs):
-        for seeds, neighbors in loader:
+        for seeds, neighbors in loader:  # ALSO
             loss = F.cross_entropy(model(part.x[seeds], part.x[neighbors]), part.y[seeds])
             optimizer.zero_grad()
             loss.backward()  # GUILTY

@@ -82,7 +82,7 @@ def main():
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
     policy = Policy()
-    role = Learner(policy, args) if dist.get_rank() == 0 else Rollout(policy, args)
+    role = Learner(policy, args) if dist.get_rank() == 0 else Rollout(policy, args)  # ALSO
     logs = dist.new_group()  # ALSO
     role.run(logs)
     dist.barrier()

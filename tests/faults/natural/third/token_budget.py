@@ -69,7 +69,7 @@ def main():
     for epoch in range(args.epochs):
         sampler.epoch = epoch
         seen = torch.zeros(2)
-        for indices in sampler:
+        for indices in sampler:  # ALSO
             width = max(corpus.lengths[i] for i in indices)
             tokens = torch.randint(0, 120, (len(indices), width))
             loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())

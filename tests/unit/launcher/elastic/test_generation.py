@@ -8,6 +8,7 @@ from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from holdfast.launcher.elastic.generation import (
     RESTART_PORTS,
+    NodeArrival,
     Order,
     OrderAction,
     StatusBoard,
@@ -43,8 +44,9 @@ def meet(rendezvous, where, *, restarts):
             node=node,
             nodes=len(restarts),
             endpoint=StoreEndpoint("127.0.0.1"),
-            restarts=restarts[node],
-            state=f"state of {node}" if restarts[node] else "",
+            arrival=NodeArrival(
+                4 + node, restarts[node], f"state of {node}" if restarts[node] else ""
+            ),
         )
 
     threads = [threading.Thread(target=arrive, args=(node,)) for node in range(len(restarts))]
@@ -70,6 +72,7 @@ def test_all_nodes_agree_on_store_and_restarts():
     joined = meet(HashStore(), "holdfast", restarts=(1, 3, 0))
     assert len({(each.address, each.port, each.restarts) for each in joined}) == 1
     assert joined[0].restarts == 3
+    assert [each.leader_workers for each in joined] == [4, 4, 4]
     joined[0].store.set("key", "text")
     assert joined[2].store.get("key") == b"text"
 

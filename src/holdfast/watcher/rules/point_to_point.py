@@ -1,0 +1,143 @@
+"""Explains sends without a receive and receives without a send."""
+
+from __future__ import annotations
+
+from holdfast.causes.sync.p2p_without_partner import P2P_WITHOUT_PARTNER
+from holdfast.core.findings import Fact, Finding, make_finding
+from holdfast.core.rank_table import ProcessState, RankState, RecordedCall, SourceLine
+from holdfast.watcher.rules import roots
+from holdfast.watcher.rules.hang_case import (
+    HangCase,
+    call_fact,
+    call_text,
+    line_text,
+    subject_of,
+)
+from holdfast.watcher.rules.wait_for_graph import WaitEdges
+
+
+def explain_wrong_peer(case: HangCase) -> list[Finding]:
+    """Explain a recv from the wrong rank, or a send to the wrong one.
+
+    The call has no partner, and another rank waits with the partner that it should have: one wrong
+    number explains both. A pair of ranks that exchanged data before is right, and so is a line that
+    exchanges data with one rank after another.
+    """
+    unmatched = [
+        (wait.waiters[0], wait.operation)
+        for wait in case.graph.waits
+        if wait.operation.is_point_to_point and wait.awaited
+    ]
+    wrong = [
+        (rank, call, other, other_call)
+        for rank, call in unmatched
+        for other, other_call in unmatched
+        if other != call.peer
+        and other_call.peer == rank
+        and (call.name == "send") != (other_call.name == "send")
+        and not _has_completed_before(case.ranks[rank], call)
+        and not _completed_at(case.ranks[rank], call.site)
+    ]
+    wrong = [
+        entry
+        for entry in wrong
+        if not any(entry[:2] == (partner, theirs) for _, _, partner, theirs in wrong)
+    ]
+    if len(wrong) != 1:
+        return []
+    rank, call, other, other_call = wrong[0]
+    direction = "to" if call.name == "send" else "from"
+    message = (
+        f"rank {rank}'s {call.name} {direction} rank {call.peer}{line_text(call)} has no partner, "
+        f"while rank {other} waits in {other_call.name} {'from' if direction == 'to' else 'to'} "
+        f"rank {rank}{line_text(other_call)}: the peer should be rank {other}"
+    )
+    return [
+        make_finding(
+            P2P_WITHOUT_PARTNER,
+            message,
+            subject=subject_of(case, rank, call),
+            evidence=(call_fact(case, rank, call), call_fact(case, other, other_call)),
+            confidence=0.9,
+        )
+    ]
+
+
+def _has_completed_before(state: RankState, call: RecordedCall) -> bool:
+    return any(
+        (each.name, each.peer) == (call.name, call.peer) and each.completed is not None
+        for each in state.recent
+    )
+
+
+def _completed_at(state: RankState, site: SourceLine | None) -> bool:
+    """Return whether a point-to-point call at this line has completed, with any peer."""
+    if site is None:
+        return False
+    return any(
+        each.is_point_to_point and each.site == site and each.completed is not None
+        for each in state.recent
+    )
+
+
+def explain_ended_partner(case: HangCase) -> list[Finding]:
+    """Explain sends and receives whose partner has ended without the other call."""
+    found = []
+    for wait in case.graph.waits:
+        if not wait.operation.is_point_to_point or not wait.awaited:
+            continue
+        peer = case.ranks.get(wait.awaited[0])
+        if peer is not None and peer.life == ProcessState.DEAD and not roots.died(peer):
+            facts = (call_fact(case, wait.waiters[0], wait.operation),)
+            found.append(_without_partner(case, wait, wait.waiters[0], facts))
+    return found
+
+
+def explain_missing_partner(
+    case: HangCase, wait: WaitEdges, rank: int, facts: tuple[Fact, ...]
+) -> Finding:
+    """Explain the wait of ``rank`` for the other call of its partner, which waits, too."""
+    return _gone_on(case, wait, facts) or _without_partner(case, wait, rank, facts)
+
+
+def _gone_on(case: HangCase, wait: WaitEdges, facts: tuple[Fact, ...]) -> Finding | None:
+    """Explain a peer that is in a collective instead, although the waiting line is right.
+
+    The line is right if it has exchanged data before.
+    """
+    call, waiter = wait.operation, wait.waiters[0]
+    peer = case.ranks.get(wait.awaited[0])
+    theirs = (
+        next((own for own in peer.pending if not own.is_point_to_point), None) if peer else None
+    )
+    if peer is None or theirs is None or not _completed_at(case.ranks[waiter], call.site):
+        return None
+    other = "recv" if call.name == "send" else "send"
+    message = (
+        f"rank {peer.rank} is in {call_text(theirs, case.groups)}{line_text(theirs)} without the "
+        f"{other} for rank {waiter}'s {call.name}{line_text(call)}"
+    )
+    return make_finding(
+        P2P_WITHOUT_PARTNER,
+        message,
+        subject=subject_of(case, peer.rank, theirs),
+        evidence=facts,
+        confidence=0.9,
+    )
+
+
+def _without_partner(
+    case: HangCase, wait: WaitEdges, rank: int, facts: tuple[Fact, ...]
+) -> Finding:
+    call = wait.operation
+    other = "recv" if call.name == "send" else "send"
+    message = (
+        f"rank {call.peer} never posted the {other} for rank {rank}'s {call.name}{line_text(call)}"
+    )
+    return make_finding(
+        P2P_WITHOUT_PARTNER,
+        message,
+        subject=subject_of(case, rank, call),
+        evidence=facts,
+        confidence=0.9,
+    )
