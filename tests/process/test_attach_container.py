@@ -107,6 +107,8 @@ def test_root_has_rank_and_line_of_the_file_in_the_container(launcher, tmp_path)
         root = json.loads(done.stdout)["verdict"]["root"]
         assert (root["cause"], root["subject"]["rank"]) == ("rank-missing-collective", 1)
         assert [root["subject"]["line"]] == lines
+        assert LAUNCHERS[launcher].split("job/")[1] in root["remedies"][-1]["command"]
+        assert "SCRIPT" not in done.stdout
         if launcher != "run":  # the recorder's paths are those of the container
             assert Path(root["subject"]["file"]).read_text() == program
     assert done.returncode == 1

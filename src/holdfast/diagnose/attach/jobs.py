@@ -18,6 +18,7 @@ from holdfast.core.errors import NoJob
 from holdfast.core.findings import Fact, Unknown
 from holdfast.core.text import pluralize
 from holdfast.diagnose.attach import spawned_ranks
+from holdfast.diagnose.attach.job_command import launch_options, script_command
 from holdfast.diagnose.attach.script_launched_ranks import find_script_launched_ranks
 from holdfast.diagnose.attach.spawned_ranks import SpawnedRanks
 from holdfast.host.processes import namespaces
@@ -67,6 +68,8 @@ class HostJob(msgspec.Struct, frozen=True, kw_only=True):
 
     ``local_size`` is the number of ranks that the launcher started here, if it provides it.
     ``numbered``: the launcher assigned no ranks; they follow the start order of the processes.
+    ``command`` is the script with its arguments, ``options`` are those of `holdfast run` that start
+    it in the same way; both without secrets.
     """
 
     ranks: tuple[JobRank, ...]
@@ -79,6 +82,8 @@ class HostJob(msgspec.Struct, frozen=True, kw_only=True):
     launcher_pid: int | None = None
     local_size: int | None = None
     numbered: bool = False
+    command: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
     unseen: tuple[str, ...] = ()
 
@@ -174,7 +179,9 @@ def _build_job(
     launcher = next(
         (process for process in table.ancestors(first.pid) if launcher_name(process.words)), None
     )
-    local_size = first.variable("LOCAL_WORLD_SIZE")
+    text = first.variable("LOCAL_WORLD_SIZE")
+    local_size = int(text) if text.isascii() and text.isdigit() else None
+    command = script_command(first.words)
     facts = [_rank_fact(process, identity, host) for process, identity in members]
     if launcher is not None:
         text = f"started by {launcher_name(launcher.words)}, process {launcher.pid}"
@@ -188,7 +195,9 @@ def _build_job(
         port=first.variable("MASTER_PORT"),
         launcher=launcher_name(launcher.words) if launcher else "",
         launcher_pid=launcher.pid if launcher else None,
-        local_size=int(local_size) if local_size.isascii() and local_size.isdigit() else None,
+        local_size=local_size,
+        command=command,
+        options=launch_options(launcher.words if launcher else (), command, local_size),
         facts=tuple(facts),
         unseen=unseen,
     )
@@ -214,6 +223,7 @@ def _script_launched_job(members: Sequence[_RankProcess], table: ProcessTable) -
         launcher="its own script",
         launcher_pid=first.pid,
         local_size=len(members),
+        options=("--nproc-per-node", str(len(members))),
     )
 
 
@@ -242,6 +252,8 @@ def _spawned_job(group: SpawnedRanks, table: ProcessTable) -> HostJob:
     return replace(
         job,
         script=name,
+        command=script_command(group.parent.words),
+        options=(),  # the script starts its ranks itself
         port=str(group.port or "") or job.port,
         launcher="multiprocessing",
         launcher_pid=group.parent.pid,
