@@ -73,3 +73,23 @@ def test_a_failed_forward_skips_the_backward_of_all(tmp_path, inside, caught, ha
 def test_a_failed_forward_that_ends_the_job_is_none(tmp_path, caught, handler):
     text = FORWARD.format(inside="loss.backward()", caught=caught, handler=handler, after="")
     assert findings(tmp_path, text) == []
+
+
+@pytest.mark.parametrize("forward", ["model(torch.ones(4, 4))", "torch.ones(4, 4)"])
+def test_a_forward_that_may_not_wait_does_not_hide_the_collective_after_it(tmp_path, forward):
+    text = f"""\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+
+def evaluate():
+    loss = {forward}.mean().detach()
+    dist.all_reduce(loss)
+    return loss.item()
+
+if dist.get_rank() == 0:
+    print(evaluate())
+"""
+    assert findings(tmp_path, text) == [("rank-guarded-collective", Level.ERROR, 13)]

@@ -262,13 +262,21 @@ def _excluded_members(branch: Branch) -> Iterator[Divergence]:
 def _first_unmatched(
     side: EffectPath, other_side: EffectPath, *, rank_only: bool
 ) -> tuple[Operation, tuple[SourceLine, ...]] | None:
-    """Return the first operation of one side that the other lacks; None if there is none."""
+    """Return the first operation of one side that the other lacks; None if there is none.
+
+    One that may not wait (the forward of a DDP model without buffers) only if no other one does.
+    """
     have = [_operation_key(op) for op, _ in _relevant_operations(other_side, rank_only=rank_only)]
+    optional = None
     for op, chain in _relevant_operations(side, rank_only=rank_only):
         if _operation_key(op) in have:
             have.remove(_operation_key(op))
-        else:
+        elif not op.may_not_wait:
             return op, chain
+        elif optional is None:
+            optional = op, chain
+    if optional is not None:
+        return optional
     if not have and collective_sequence(side, rank_only=rank_only) != collective_sequence(
         other_side, rank_only=rank_only
     ):
