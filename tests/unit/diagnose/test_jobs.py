@@ -159,6 +159,20 @@ def test_launcher_with_a_process_title_is_recognized():
     assert launcher_name(("slurmstepd: [1234.0]",)) == "srun"
 
 
+def test_the_command_begins_at_the_script_and_has_no_secrets():
+    bootstrap = ("python", "-u", "-m", "holdfast.recorder.bootstrap")
+    for words, command in (
+        (("python", "-u", "a/train.py", "--lr", "1"), ("a/train.py", "--lr", "1")),
+        (("python", "-m", "trainer.main", "--x"), ("-m", "trainer.main", "--x")),
+        ((*bootstrap, "train.py", "-m"), ("train.py", "-m")),
+        ((*bootstrap, "-m", "trainer"), ("-m", "trainer")),
+        (("python", "train.py", "--api-key", "q8Zr2LmX"), ("train.py", "--api-key")),
+        (("./train", "--lr", "1"), ()),
+    ):
+        assert jobs.script_command(words)[: len(command) or None] == command
+    assert "q8Zr2LmX" not in jobs.script_command(("python", "t.py", "--api-key", "q8Zr2LmX"))
+
+
 def test_program_name_is_short():
     assert jobs.program_name(("python", "-u", "/job/src/train.py", "--lr", "1")) == "train.py"
     assert jobs.program_name(("python", "-m", "trainer.main")) == "trainer.main"

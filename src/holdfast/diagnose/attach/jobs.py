@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from holdfast.core import settings
 from holdfast.core.errors import NoJob
 from holdfast.core.findings import Fact, Unknown
+from holdfast.core.redaction.redact_command import redact_arguments
 from holdfast.core.text import pluralize
 from holdfast.diagnose.attach import spawned_ranks
 from holdfast.diagnose.attach.script_launched_ranks import find_script_launched_ranks
@@ -31,6 +32,8 @@ from holdfast.watcher.agent_messages import DumpLocation
 
 #: torch's default where these variables are not set (2.13: DebugInfoWriter, DumpPipe).
 _DEFAULT_DUMP = "/tmp/comm_lib_trace_rank_"  # noqa: S108 - torch's own default
+#: The module that runs the script below `holdfast run`.
+BOOTSTRAP_MODULE = "holdfast.recorder.bootstrap"
 _RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
 _NUMBERED = "rank not in its environment; numbered in the order in which the processes were started"
 _START_ORDER = "the start order"
@@ -64,6 +67,7 @@ class JobRank(msgspec.Struct, frozen=True, kw_only=True):
 class HostJob(msgspec.Struct, frozen=True, kw_only=True):
     """The part of one job that runs on this host.
 
+    ``command`` is the script with its arguments, without secrets; empty if it is not known.
     ``local_size`` is the number of ranks that the launcher started here, if it provides it.
     ``numbered``: the launcher assigned no ranks; they follow the start order of the processes.
     """
@@ -72,6 +76,7 @@ class HostJob(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int
     host: str
     script: str
+    command: tuple[str, ...] = ()
     address: str = ""
     port: str = ""
     launcher: str = ""
@@ -183,6 +188,7 @@ def _build_job(
         world_size=identity.world_size,
         host=host,
         script=program_name(first.words),
+        command=script_command(first.words),
         address=first.variable("MASTER_ADDR"),
         port=first.variable("MASTER_PORT"),
         launcher=launcher_name(launcher.words) if launcher else "",
@@ -241,6 +247,7 @@ def _spawned_job(group: SpawnedRanks, table: ProcessTable) -> HostJob:
     return replace(
         job,
         script=name,
+        command=script_command(group.parent.words),
         port=str(group.port or "") or job.port,
         launcher="multiprocessing",
         launcher_pid=group.parent.pid,
@@ -271,6 +278,17 @@ def program_name(words: Sequence[str]) -> str:
     if name is None and "-m" in arguments:
         name = next(iter(arguments[arguments.index("-m") + 1 :]), None)
     return name or (words[0].rsplit("/", 1)[-1] if words else "a process without a command line")
+
+
+def script_command(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the script of a command line with its arguments, or ``-m`` and a module."""
+    arguments = list(words[1:])
+    if BOOTSTRAP_MODULE in arguments:
+        arguments = arguments[arguments.index(BOOTSTRAP_MODULE) + 1 :]
+    begin = next(
+        (at for at, word in enumerate(arguments) if word.endswith(".py") or word == "-m"), None
+    )
+    return redact_arguments(arguments[begin:]) if begin is not None else ()
 
 
 # ---- search criteria ---------------------------------------------------------------------------

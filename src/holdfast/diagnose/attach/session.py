@@ -36,6 +36,7 @@ from holdfast.report.stack_tree import StackBranch, ThreadTree
 from holdfast.watcher.incidents import incident_timeline
 from holdfast.watcher.job_summary import JobSummary
 from holdfast.watcher.rules import hang, stall
+from holdfast.watcher.rules.placeholders import fill_verdict
 from holdfast.watcher.rules.stall import StallLimits
 from holdfast.watcher.stall_detector import StallDetector, refine_with_source
 
@@ -103,9 +104,15 @@ def attach_to_job(search: JobSearch, hosts: Sequence[str] = ()) -> AttachResult 
             pid = samples.ranks[0].pid
             raise StackRefused(pid, why=_explain_refusal(pid), next_step=_PERMIT_PTRACE)
         samples = replace(samples, unseen=(*samples.unseen, f"to see all stacks, {_PERMIT_PTRACE}"))
-    verdict = _judge(samples, dumps)
+    verdict = fill_verdict(_judge(samples, dumps), _launch_options(job), job.command)
     launcher = copy.launcher if copy is not None else ""
     return AttachResult(job, samples, verdict, round(time.monotonic() - begin, 3), launcher)
+
+
+def _launch_options(job: HostJob) -> tuple[str, ...]:
+    """Return the options with which `holdfast run` starts as many ranks, if all are on one host."""
+    count = len(job.ranks)
+    return ("--nproc-per-node", str(count)) if count == job.world_size else ()
 
 
 def _judge(samples: JobSamples, dumps: DumpTable | None) -> Verdict:
