@@ -128,11 +128,11 @@ def _gone_on(case: HangCase, wait: WaitEdges, facts: tuple[Fact, ...]) -> Findin
         and each.completed is not None
         and each.site is not None
     ]
+    site = theirs.site
     if partners:
-        *_, site = max(partners, key=lambda each: each[:2])
-        message += f"; that {other} is usually made at {site.short}"
-    else:
-        site = theirs.site
+        *_, usual = max(partners, key=lambda each: each[:2])
+        message += f"; that {other} is usually made at {usual.short}"
+        site = usual
     return make_finding(
         P2P_WITHOUT_PARTNER,
         message,
