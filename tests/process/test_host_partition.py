@@ -48,7 +48,7 @@ while True:
 
 
 def start(machines, folder, script, backend, *options):
-    """Start the job on two hosts, two ranks on each."""
+    """Start the job on these hosts, two ranks on each."""
     (folder / "train.py").write_text(script)
     first = machines[0].address
     jobs = []
@@ -63,7 +63,7 @@ def start(machines, folder, script, backend, *options):
         jobs.append(
             host.start(
                 *("env", f"PYTHONPATH={ROOT / 'src'}", sys.executable, "-m", "holdfast", "run"),
-                *("--nnodes", 2, *where, "--nproc-per-node", 2, *options),
+                *("--nnodes", len(machines), *where, "--nproc-per-node", 2, *options),
                 *("--json-report", folder / f"{host.number}.json"),
                 *("--run-dir", folder / f"runs{host.number}", folder / "train.py"),
                 GLOO_SOCKET_IFNAME="eth0",
@@ -122,6 +122,17 @@ def test_both_sides_report_the_other_one(tmp_path):
         cut(machines)
         assert [job.wait(LIMIT_S) for job in jobs] == [1, 1], [job.errors for job in jobs]
         check_verdicts(tmp_path, machines)
+        assert not any("suspected hang" in job.errors for job in jobs)  # a report was only late
+
+
+def test_all_ranks_of_the_leaders_host_are_named_by_the_others(tmp_path):
+    with hosts(3) as machines:
+        jobs = start(machines, tmp_path, REDUCES, "static")
+        wait_for(jobs, "running", times=2)
+        for follower in machines[1:]:
+            machines[0].drop(peer=follower)
+            follower.drop(peer=machines[0])
+        wait_for(jobs[1:], f"host {machines[0].address} (ranks 0-1) has not answered for")
 
 
 @pytest.mark.matrix

@@ -63,6 +63,9 @@ from holdfast.watcher.rules.section_limits import LIMITS_FILE
 from holdfast.watcher.run_folder import RunFolder
 
 QUESTION = "What went wrong with this job?"
+#: Importing rich takes 0.1 s: before a verdict needs it, and this many seconds after the start of
+#: the workers, which would compete with it for processors.
+PRELOAD_AFTER_S = 3.0
 #: Maximum wait for the watcher's verdict after a failure, and on a non-leader node for an order.
 VERDICT_TIMEOUT_S = 3.5
 LEADER_TIMEOUT_S = 8.0
@@ -206,11 +209,13 @@ class NodeAgent:
         )
         self._watcher.send(self._state.start)
         print_message(messages.start_message(generation, self._plan, self._folder.path))
-        if generation.number == 0:  # importing rich takes 0.2 s: do it before it is needed
-            threading.Thread(
-                target=lambda: render_verdict(NO_VERDICT, file=io.StringIO(), action="none"),
-                daemon=True,
-            ).start()
+        if generation.number == 0:
+            preload = threading.Timer(
+                PRELOAD_AFTER_S,
+                lambda: render_verdict(NO_VERDICT, file=io.StringIO(), action="none"),
+            )
+            preload.daemon = True
+            preload.start()
 
     def tick(self, status: NodeStatus) -> Order | None:
         """Exchange messages with the watcher; act on a verdict or a failure of workers."""

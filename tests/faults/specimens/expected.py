@@ -79,7 +79,7 @@ EXPECTED = {
         Ending.HANG, ("stale-build-lock",), (0,), environment=(("HOLDFAST_COMPILE_S", "4"),)
     ),
     "python_lock_held": hang(1, "python-lock-held"),
-    "missing_recv": hang(0, "p2p-without-partner"),
+    "missing_recv": hang(1, "p2p-without-partner"),
     "straggler": Expected(Ending.WELL),
     "healthy": Expected(Ending.WELL),
     "healthy_sleeping": Expected(Ending.WELL),

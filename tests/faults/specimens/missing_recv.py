@@ -19,9 +19,9 @@ def train_step(weights: torch.Tensor) -> None:
 def pass_on(rank: int, weights: torch.Tensor, *, forgotten: bool) -> None:
     activations = weights.repeat(32, 1)  # 8 MiB
     if rank == 0:
-        dist.send(activations, dst=1)  # GUILTY
+        dist.send(activations, dst=1)
     elif rank == 1 and not forgotten:
-        dist.recv(activations, src=0)
+        dist.recv(activations, src=0)  # GUILTY
 
 
 def main() -> None:

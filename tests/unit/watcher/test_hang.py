@@ -677,10 +677,11 @@ def test_a_rank_that_goes_on_without_its_send_is_named_and_not_the_next_one_in_t
         row(3, *history(6), sends[1]),
     ]
     verdict = judge(rows)
-    assert root_of(verdict) == ("p2p-without-partner", 2, TRAIN.line)
+    assert root_of(verdict) == ("p2p-without-partner", 2, EVAL.line)
     assert verdict.root is not None
     assert verdict.root.message == (
-        "rank 2 is in all_reduce #7 at train.py:41 without the send for rank 0's recv at data.py:12"
+        "rank 2 is in all_reduce #7 at train.py:41 without the send for rank 0's recv at data.py:12; "
+        "that send is usually made at train.py:77"
     )
 
 

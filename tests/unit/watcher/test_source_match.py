@@ -382,3 +382,14 @@ def test_a_call_that_was_skipped_once_is_not_explained_by_an_inner_loop():
     assert any("lint: loop reports this line" in fact.text for fact in after.root.evidence)
     branch = hint("branch", 18, 20, 20)
     assert refined(before, ranks, branch).root.subject.line == 18
+
+
+def test_a_hint_about_the_root_rank_explains_no_other_operation():
+    """Rank 1 calls reduce where the others call all_reduce; its destination is no mistake."""
+    calls = [pending_call(1, 27, None, name) for name in ("all_reduce", "reduce")]
+    ranks = [row(rank, each) for rank, each in enumerate(calls)]
+    destination = hint("root", 27, 27, 27, cause="collective-mismatch")
+    before = verdict("mismatched-operation", 1, 27, confidence=0.9)
+    assert refined(before, ranks, destination) is before
+    before = verdict("collective-mismatch", 1, 27, confidence=0.9)
+    assert refined(before, ranks, destination).root.message.startswith("the finding of the run; ")

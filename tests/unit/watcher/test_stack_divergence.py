@@ -9,9 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core.rank_table import RaisedException, SourceLine, ThreadStack
+from holdfast.watcher.job_summary import JobSummary
 from holdfast.watcher.rules import hang
 from holdfast.watcher.rules.stack_divergence import compared_frames, left_loops
+from holdfast.watcher.rules.stall import StallLimits
 from holdfast.watcher.source_context import read_source_context
+from holdfast.watcher.stall_detector import StallDetector
 from tests.unit.watcher.rank_tables import TRAIN, call, history, row, world
 
 TRAINER = """
@@ -202,3 +205,56 @@ def test_an_exception_swallowed_in_a_function_that_the_loop_calls_is_named(tmp_p
     root = hang.judge_hang(ranks, world(3), world_size=3, source=source).root
     assert (root.cause, root.subject.rank) == ("rank-skips-collective", 1)
     assert "an exception is swallowed at train.py:8" in root.message
+
+
+TURNS = """\
+def train(batches):
+    for batch in batches:
+        reduce(batch)
+def validate(batches):
+    for batch in batches:
+        count(batch)
+def main():
+    for epoch in range(9):
+        train(data)
+        validate(data)
+        save(epoch)
+"""
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        (
+            ("broadcast", 11, None),
+            ("rank-skips-collective", 11, "rank 2 skipped broadcast at job.py:11"),
+        ),
+        (("all_gather", 6, 10), ("uneven-inputs", 5, "rank 2 left the loop first at job.py:5")),
+    ],
+)
+def test_a_rank_in_the_next_turn_has_not_stayed_in_the_loop(others, expected, tmp_path):
+    """Rank 2 trains again after its validation, while the others save, or still validate."""
+    script = tmp_path / "job.py"
+    script.write_text(TURNS)
+
+    def at(line, function="main"):
+        return SourceLine(str(script), line, function)
+
+    validates, trains = at(6, "validate"), at(3, "train")
+    before = [replace(each, caller=at(10)) for each in history(30, ("all_gather", validates))]
+    name, line, caller = others
+    site = validates if caller else at(line)
+    others_in = replace(call(31, name, site=site), caller=at(caller) if caller else None)
+    own = replace(call(31, "all_reduce", site=trains), caller=at(9))
+    frames = {0: (site, at(caller)) if caller else (site,), 2: (trains, at(9))}
+    frames[1] = frames[0]
+    ranks = tuple(
+        row(rank, *before, own if rank == 2 else others_in, stacks=(ThreadStack(frames[rank]),))
+        for rank in range(3)
+    )
+    table = JobSummary(ranks, world(3), 3, silent_since=0.0, time=31.0)
+    root = StallDetector(StallLimits()).judge(table).root
+    cause, line, message = expected
+    assert (root.cause, root.subject.rank, root.subject.line) == (cause, 2, line)
+    assert root.message.startswith(message)
+    assert "all_reduce at job.py:3 of the next iteration" in root.message

@@ -48,7 +48,8 @@ class CallDivergence:
     lowest rank); ``usual`` and ``odd`` are one call of either side. ``skipped`` is the call that
     the minority skipped, if its own call always followed that one. ``early`` is how many calls
     usually precede that of the minority, the usual one first; 0 if that is not known. ``known``:
-    ranks made both calls before, from these lines with these types.
+    ranks made both calls before, from these lines with these types. ``before`` is the call of the
+    minority that precedes ``odd``.
     """
 
     group: str
@@ -61,6 +62,7 @@ class CallDivergence:
     skipped: RecordedCall | None = None
     early: int = 0
     known: bool = False
+    before: RecordedCall | None = None
 
 
 def find_divergence(
@@ -216,7 +218,17 @@ class _Vote:
         is_early = _key(usual) in sequel[:1] and _key(odd) in sequel
         early = sequel.index(_key(odd)) if is_early else 0
         return CallDivergence(
-            self.group, self.sequence, self.kind, odd_ranks, tie, usual, odd, skipped, early, known
+            self.group,
+            self.sequence,
+            self.kind,
+            odd_ranks,
+            tie,
+            usual,
+            odd,
+            skipped,
+            early,
+            known,
+            calls[odd_ranks[0]].get(self.sequence - 1),
         )
 
 

@@ -204,7 +204,7 @@ def _explain(
         skipped = divergence.skipped
         text = f"{who} skipped {_describe(skipped)}: one call behind since then"
         return _Explanation(RANK_SKIPS_COLLECTIVE, skipped.site, text, 0.85)
-    left = _explain_left_loop(sides, source)
+    left = _explain_left_loop(divergence, sides, source)
     if left is not None:
         return left
     if divergence.kind == "dtype" and divergence.known:
@@ -226,7 +226,9 @@ def _explain(
     return _Explanation(_CAUSE_OF_KIND[divergence.kind], odd.site, text, confidence)
 
 
-def _explain_left_loop(sides: _Sides, source: SourceContexts) -> _Explanation | None:
+def _explain_left_loop(
+    divergence: CallDivergence, sides: _Sides, source: SourceContexts
+) -> _Explanation | None:
     """Explain ranks that left a loop which the others are still in, by the source or the stacks."""
     odd, usual, who = sides.odd, sides.usual, sides.who
     if _has_left_loop(sides, source):
@@ -249,12 +251,48 @@ def _explain_left_loop(sides: _Sides, source: SourceContexts) -> _Explanation | 
     loops = left_loops(sides.usual_frames, sides.odd_frames, source)
     if not loops:
         return None
+    if sides.ranks == divergence.minority and _has_begun_again(loops, odd, divergence.before):
+        return _explain_next_turn(sides, source)
     line, shown = _line_of_exit(odd, usual, loops, source)
     text = (
         f"{sides.who_is} still in the loop{_at(shown)}, in {_describe(odd)}; the others left it "
         f"first and are in {_describe(usual)}"
     )
     return _Explanation(UNEVEN_INPUTS, line or odd.site, text, 0.85)
+
+
+def _has_begun_again(
+    loops: Sequence[LeftLoop], call: RecordedCall, before: RecordedCall | None
+) -> bool:
+    """Return whether the call is the first one of a rank in these loops since it was elsewhere."""
+
+    def is_inside(each: RecordedCall) -> bool:
+        return any(
+            line.file == header.file and loop.first <= line.line <= loop.last
+            for line in (each.site, each.caller)
+            if line is not None
+            for header, loop in loops
+        )
+
+    return before is not None and is_inside(call) and not is_inside(before)
+
+
+def _explain_next_turn(sides: _Sides, source: SourceContexts) -> _Explanation:
+    """Explain ranks in the next iteration of a loop, while the others are in a later call of it."""
+    odd, usual, who = sides.odd, sides.usual, sides.who
+    loops = left_loops(sides.odd_frames, sides.usual_frames, source, is_next_turn=True)
+    turn = f"is in {_describe(odd)} of the next iteration"
+    if len(sides.ranks) > 1:
+        turn = turn.replace("is", "are", 1)
+    if loops:
+        line, shown = _line_of_exit(usual, odd, loops, source)
+        text = (
+            f"{who} left the loop first{_at(shown)} and {turn}; the others are still in "
+            f"{_describe(usual)}"
+        )
+        return _Explanation(UNEVEN_INPUTS, line or usual.site, text, 0.85)
+    text = f"{who} skipped {_describe(usual)}, in which the others are, and {turn}"
+    return _Explanation(RANK_SKIPS_COLLECTIVE, usual.site, text, 0.85)
 
 
 def _line_of_exit(

@@ -13,6 +13,7 @@ from holdfast.watcher.rules.hang_case import (
     line_text,
     subject_of,
 )
+from holdfast.watcher.rules.subjects import rank_subject
 from holdfast.watcher.rules.wait_for_graph import WaitEdges
 
 
@@ -103,7 +104,8 @@ def explain_missing_partner(
 def _gone_on(case: HangCase, wait: WaitEdges, facts: tuple[Fact, ...]) -> Finding | None:
     """Explain a peer that is in a collective instead, although the waiting line is right.
 
-    The line is right if it has exchanged data before.
+    The line is right if it has exchanged data before. The subject is the line of the call that the
+    peer left out: where it, or else another rank, made the partner of such a call before.
     """
     call, waiter = wait.operation, wait.waiters[0]
     peer = case.ranks.get(wait.awaited[0])
@@ -112,27 +114,45 @@ def _gone_on(case: HangCase, wait: WaitEdges, facts: tuple[Fact, ...]) -> Findin
     )
     if peer is None or theirs is None or not _completed_at(case.ranks[waiter], call.site):
         return None
-    other = "recv" if call.name == "send" else "send"
+    other = _partner_of(call)
     message = (
         f"rank {peer.rank} is in {call_text(theirs, case.groups)}{line_text(theirs)} without the "
         f"{other} for rank {waiter}'s {call.name}{line_text(call)}"
     )
+    partners = [
+        (state.rank == peer.rank, each.entered, each.site)
+        for state in case.ranks.values()
+        for each in state.recent
+        if each.name == other
+        and (each.peer, each.dtype, each.elements) == (waiter, call.dtype, call.elements)
+        and each.completed is not None
+        and each.site is not None
+    ]
+    site = theirs.site
+    if partners:
+        *_, usual = max(partners, key=lambda each: each[:2])
+        message += f"; that {other} is usually made at {usual.short}"
+        site = usual
     return make_finding(
         P2P_WITHOUT_PARTNER,
         message,
-        subject=subject_of(case, peer.rank, theirs),
-        evidence=facts,
+        subject=rank_subject(peer.rank, peer.host, site),
+        evidence=(*facts, call_fact(case, peer.rank, theirs)),
         confidence=0.9,
     )
+
+
+def _partner_of(call: RecordedCall) -> str:
+    return "recv" if call.name == "send" else "send"
 
 
 def _without_partner(
     case: HangCase, wait: WaitEdges, rank: int, facts: tuple[Fact, ...]
 ) -> Finding:
     call = wait.operation
-    other = "recv" if call.name == "send" else "send"
     message = (
-        f"rank {call.peer} never posted the {other} for rank {rank}'s {call.name}{line_text(call)}"
+        f"rank {call.peer} never posted the {_partner_of(call)} for rank {rank}'s {call.name}"
+        f"{line_text(call)}"
     )
     return make_finding(
         P2P_WITHOUT_PARTNER,

@@ -40,6 +40,8 @@ _ONE_LINE = frozenset(
     }
 )
 _ONE_LINE_KINDS = frozenset({"order", "thread", "shape", "root"})
+#: Kinds that explain one of these causes only, besides a death in the call.
+_CAUSE_OF_KIND = {"shape": MISMATCHED_SHAPE.name, "root": COLLECTIVE_MISMATCH.name}
 #: Exceptions of a rank that reads a file which another rank has not written yet.
 _READ_ERRORS = ("FileNotFoundError", "EOFError", "JSONDecodeError", "UnpicklingError", "BadZipFile")
 #: Confidence if the ranks first differ at this collective, and if they only wait in it now.
@@ -334,7 +336,8 @@ def _match_one_line(
         return
     sites = [call.site for call in calls if call.site is not None]
     for hint in hints:
-        if hint.kind not in _ONE_LINE_KINDS:
+        explained = _CAUSE_OF_KIND.get(hint.kind, root.cause)
+        if hint.kind not in _ONE_LINE_KINDS or (died_in is None and explained != root.cause):
             continue
         lines = (hint.place, *(hint.path[-1:]))
         is_in_loop = hint.kind == "order" and any(

@@ -31,12 +31,16 @@ def frames_in_call(state: RankState, call: RecordedCall) -> tuple[SourceLine, ..
 
 
 def left_loops(
-    left: Sequence[SourceLine], still: Sequence[SourceLine], source: SourceContexts
+    left: Sequence[SourceLine],
+    still: Sequence[SourceLine],
+    source: SourceContexts,
+    *,
+    is_next_turn: bool = False,
 ) -> list[LeftLoop]:
     """Return the loops that ``still`` is in and ``left`` has left, the innermost first.
 
     They are in the innermost common function, or in those that ``still`` called there. Both stacks
-    are innermost first.
+    are innermost first. ``is_next_turn``: ``left`` is in the next iteration of a loop around both.
     """
     outwards = list(zip(reversed(left), reversed(still), strict=False))
     depth = next((at for at, (one, other) in enumerate(outwards) if one != other), None)
@@ -50,7 +54,8 @@ def left_loops(
         for loop in source[inside].loops
         if not loop.first <= after.line <= loop.last
     ]
-    called = still[: len(still) - depth - 1] if here or after.line > inside.line else ()
+    is_later = bool(here) or after.line > inside.line or is_next_turn
+    called = still[: len(still) - depth - 1] if is_later else ()
     return [*here, *_loops_over_data(called, source)][::-1]
 
 

@@ -51,8 +51,8 @@ def main():
         dist.all_reduce(summary)
         if rank == 0:
             print(f"epoch {epoch}: loss {summary[0] / summary[1]:.4f} over {int(summary[1])} batches", flush=True)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    main()  # frees the model before its group: in the other order, torch itself may hang (PROC013)
+    dist.destroy_process_group()

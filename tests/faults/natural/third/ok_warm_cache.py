@@ -56,8 +56,8 @@ def main():
         optimizer.step()
         if rank == 0 and step % 20 == 0:
             print(f"step {step} loss {loss.item():.4f} after {time.monotonic() - start:.1f} s", flush=True)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    main()  # frees the model before its group: in the other order, torch itself may hang (PROC013)
+    dist.destroy_process_group()
