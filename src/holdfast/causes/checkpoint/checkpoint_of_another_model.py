@@ -34,6 +34,7 @@ CHECKPOINT_OF_ANOTHER_MODEL = Cause(
             patterns=(
                 r"size mismatch for \S{1,200}: copying a param with shape",
                 r"(?:Missing|Unexpected) key\(s\) in state_dict",
+                "loaded state dict has a different number of parameter groups",
                 (
                     r"used a DP world size of \d+ but the current world size is|loaded "
                     "state dict contains a parameter group that doesn't match"

@@ -83,7 +83,7 @@ SIGNAL_SIGTERM_PREEMPTED = Cause(
                 r"preempted_ranks=\[(?P<rank>\d+)",
                 "PreemptionWatcher: drain detected",
                 (
-                    "TERMINATING|maintenance event|imminent node "
+                    "TERMINATING|will be terminated soon|maintenance event|imminent node "
                     "shutdown|TaintManagerEviction|JobState=PREEMPTED"
                 ),
             ),

@@ -36,6 +36,9 @@ _PEER_SIGNALS = tuple(
     nccl-cuda-error nccl-internal-error store-lost peer-closed
     """.split()
 )
+#: A connection to an address where nothing listens any more.
+_TO_OLD_ADDRESSES = ("gloo-connect", "connect-refused", "no-interface")
+_REFUSED = re.compile(r"refused|Software caused connection abort")
 #: A port reports a fault of its host; failed operations follow on every host that talks to it.
 _PORT_SIGNALS = ("ib-event", "adapter-port")
 _COMPLETION_SIGNALS = frozenset({"ib-completion", "ofi-completion", "ib-verb"})
@@ -98,6 +101,13 @@ def _find_missing_client(index: LogIndex) -> Iterable[CauseCandidate]:
     yield CauseCandidate(STORE_WAIT.name, Tier.NETWORK, 0.7, message, lines, absent)
 
 
+def find_missing_pods(index: LogIndex) -> Iterable[CauseCandidate]:
+    """Yield a pod that was not started; after steps, such events are about other pods."""
+    signals = index.unrecovered("pod-not-started")
+    if signals and not any(comes_after(signals[0], step) for step in index.all("progress", "pace")):
+        yield candidate_of(index, SIGNAL_CAUSES["pod-not-started"], signals)
+
+
 def find_unreachable_store(index: LogIndex) -> Iterable[CauseCandidate]:
     """Yield a store that a launcher, or a rank creating its first process group, cannot reach."""
     for one in index.facts.tracebacks:
@@ -115,8 +125,9 @@ def find_peer_faults(index: LogIndex) -> Iterable[CauseCandidate]:
         signals = index.unrecovered(name)
         if not signals:
             continue
-        if name == "gloo-connect" and (stale := _find_stale_addresses(index, signals[0])):
+        if name in _TO_OLD_ADDRESSES and (stale := _find_stale_addresses(index, signals[0])):
             yield stale
+            continue
         if name == "peer-closed" and closed_after_timeout(index):
             continue
         if name in _NCCL_SUMMARIES and "peer-closed" in index:
@@ -143,15 +154,17 @@ def _weigh_network(index: LogIndex, name: str, found: CauseCandidate) -> CauseCa
 
 def _find_stale_addresses(index: LogIndex, signal: LoggedSignal) -> CauseCandidate | None:
     """Return stale addresses in the store, which ranks of the previous attempt left there."""
-    failed = [one for one in index.all("exit-code") if comes_after(signal, one)]
-    if not failed or "refused" not in signal.line.text:
+    failed = [
+        one for one in index.all("exit-code", "workers-restarted") if comes_after(signal, one)
+    ]
+    if not failed or not _REFUSED.search(signal.line.text):
         return None
     message = (
         "after a restart, connections between ranks were refused: the store may still contain the "
         "addresses of the previous attempt"
     )
     lines = (failed[0].line, signal.line)
-    return CauseCandidate(STALE_RENDEZVOUS_STORE.name, Tier.NETWORK, 0.6, message, lines)
+    return CauseCandidate(STALE_RENDEZVOUS_STORE.name, Tier.NETWORK, 0.7, message, lines)
 
 
 def closed_after_timeout(index: LogIndex) -> bool:

@@ -50,7 +50,8 @@ _PREFIXES = tuple(
         r"(?:\[RANK |RANK=?|rank=?|Rank )(?P<rank>\d{1,6})(?:\]|:|\|) ?",
         r"\[1,(?P<rank>\d{1,6})\]<std(?:out|err)>: ?",
         r"\[[\w./-]{1,200}\.(?:py|cc|cpp|cu|h|hpp|rs):\d{1,6}\] ?",
-        r"\[(?P<host>[A-Za-z][\w.-]{0,120}):(?P<rank>\d{1,6})\] ?",
+        # Open MPI prints at least five digits of a pid.
+        r"\[(?P<host>[A-Za-z][\w.-]{0,120}):(?:\d{5,8}|(?P<rank>\d{1,4}))\] ?",
         r"\[(?:default|trainer|worker|main|default_role)_?(?P<rank>\d{1,6})\]: ?",
         r"\[pod/(?P<host>[\w.-]{1,253})/[\w.-]{1,253}\] ?",
         r"\((?:Vllm)?Worker(?:Process)?(?: rank=|_TP)(?P<rank>\d{1,6})\b[^)]{0,40} pid=\d+\) ?",
