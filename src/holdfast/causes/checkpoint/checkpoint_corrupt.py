@@ -39,7 +39,8 @@ CHECKPOINT_CORRUPT = Cause(
             patterns=(
                 ("PytorchStreamReader failed|failed finding central directory|UnpicklingError"),
                 (
-                    r"Unable to load weights from \w{2,12} checkpoint|storage has wrong size"
+                    r"Unable to load weights from \w{2,12} checkpoint|truncated file: eof"
+                    r"|storage has wrong size"
                     r"|invalid header or archive is "
                     "corrupted|unexpected EOF, expected"
                 ),

@@ -34,6 +34,7 @@ INVALID_DEVICE_ORDINAL = Cause(
             confidence=0.9,
             sentence="a rank requests a GPU that does not exist",
             patterns=(
+                r"(?:machine|setup|host) (?:only has|has only):? (?:\d+ GPU|\[[\d, ]*\])",
                 "invalid device ordinal|No CUDA GPUs are available|with GPUs, no GPUs found",
                 (
                     r"no CUDA-capable device is detected|Invalid device id\b|GPU device may be "

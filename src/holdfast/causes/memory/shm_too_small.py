@@ -38,7 +38,8 @@ SHM_TOO_SMALL = Cause(
                 "insufficient shared memory|out of shared memory|raise your shared memory limit",
                 "unable to (?:write to|mmap .{1,40} from) file </torch_",
                 (
-                    r"(?:creating|attaching to) shared memory segment|failed to create shared "
+                    r"(?:creating|attaching to) shared memory segment|Could not map /dev/shm/"
+                    r"|failed to create shared "
                     r"memory file|failed to extend \S{0,200}shm"
                     r"|posix_fallocate failed"
                 ),

@@ -38,7 +38,7 @@ HOST_NEVER_ARRIVED = Cause(
                     "ORTE was unable to reliably start one or more daemons|PRTE was "
                     "unable to reliably start"
                 ),
-                "ImagePullBackOff|ErrImagePull",
+                "ImagePullBackOff|ErrImagePull|ssh exited with exit code 255",
                 r"srun: error: Task launch for \S{1,80} failed on node",
             ),
             examples=(

@@ -52,7 +52,7 @@ SEGFAULT_IN_WORKER = Cause(
                 ),
                 r"ERROR: (?:Address|Thread|Memory|Leak)Sanitizer: |\bSEGV on unknown address",
                 r"fatal error has been detected by the Java Runtime Environment",
-                r"fatal error: unexpected signal during runtime execution",
+                r"fatal error: unexpected signal during runtime execution|Segfault encountered",
                 r"(?:python[\w.]{0,12}|pt_\w{1,13})\[\d+\]: segfault at ",
             ),
             examples=(
@@ -120,6 +120,7 @@ SEGFAULT_IN_WORKER = Cause(
                     r"Python error: "
                 ),
                 "terminate called after throwing an instance of",
+                r"libc\+\+abi: terminating|Unhandled exception caught in c10/util/AbortHandler",
             ),
             examples=("Fatal Python error: Aborted",),
         ),

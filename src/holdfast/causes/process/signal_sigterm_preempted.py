@@ -103,7 +103,10 @@ SIGNAL_SIGTERM_PREEMPTED = Cause(
             sentence="the job received a termination signal",
             patterns=(
                 r"[Rr]eceived (?:signal )?(?:Signals\.)?(?:SIGTERM|SIGHUP|SIGINT|15|1|2)\b",
-                "got signal: (?:15|1|2)|death signal, shutting down",
+                (
+                    "got signal: (?:15|1|2)|[Jj]ob (?:has been|was) cancell?ed|death signal, "
+                    "shutting down"
+                ),
                 (
                     r"Received \d+ death signal|received SIGTERM|SIGHUP|SignalException"
                     r"|KeyboardInterrupt"
