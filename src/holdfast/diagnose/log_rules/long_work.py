@@ -10,6 +10,7 @@ from holdfast.causes.performance.rank0_long_work_timeout import RANK0_LONG_WORK_
 from holdfast.diagnose.log_rules.candidates import CauseCandidate, lines_of
 from holdfast.diagnose.log_rules.log_index import LogIndex, comes_after, is_later
 from holdfast.diagnose.log_rules.signal_causes import Tier
+from holdfast.diagnose.log_rules.unknown_lines import tail_lines
 from holdfast.diagnose.logs import LoggedSignal
 
 #: A rank reports that it waited in vain.
@@ -20,6 +21,11 @@ _WORK = ("saving", "working", "preparing", "reading-bar", "evaluation")
 _SHARE = 0.6
 _TIMEOUT = re.compile(r"[Tt]imeout\(ms\)=(\d{1,12})|after (\d{1,12}) ?ms")
 _SAVING = re.compile(r"[Ss]av(?:e|ing)|[Ww]rit|[Cc]heckpoint|ckpt|[Uu]pload")
+#: How much of the work is done.
+_COUNTED = re.compile(
+    r"(?<![\w./:-])(?:(?P<done>\d{1,9}) ?(?:/|of) ?(?P<total>\d{1,9})|(?P<percent>\d{1,2}) "
+    r"?%)(?![\w/:-])"
+)
 _MAX_LINES = 8
 
 
@@ -28,8 +34,8 @@ def find_long_work(index: LogIndex) -> Iterable[CauseCandidate]:
     waits = index.all(*_WAITS)
     if not waits:
         return
-    yield from _find_reported_duration(index, waits)
-    yield from _find_last_work(index, waits)
+    found = [*_find_reported_duration(index, waits), *_find_last_work(index, waits)]
+    yield from found or _find_unknown_work(index, waits)
 
 
 def _find_reported_duration(
@@ -53,6 +59,31 @@ def _find_last_work(index: LogIndex, waits: Sequence[LoggedSignal]) -> Iterable[
     rank = _working_rank(index, work, waits)
     if rank is not None:
         yield _candidate(work, waits, rank, 0.72, "was still working")
+
+
+def _find_unknown_work(index: LogIndex, waits: Sequence[LoggedSignal]) -> Iterable[CauseCandidate]:
+    """Yield unfinished work of any kind: the last line before the wait counts, and is not done."""
+    wait = waits[0]
+    steps = [one.line for one in index.all("progress", "pace", "finished")]
+    for sample in index.facts.samples:
+        if sample.source != wait.line.source:
+            continue
+        last = next(
+            (line for line in reversed(tail_lines(sample)) if line.number < wait.line.number), None
+        )
+        counted = _COUNTED.search(last.text) if last is not None else None
+        if last is None or counted is None or _is_done(counted) or last in steps:
+            continue
+        work = LoggedSignal("working", last)
+        rank = _working_rank(index, work, waits)
+        if rank is not None:
+            yield _candidate(work, waits, rank, 0.6, "was still working")
+
+
+def _is_done(counted: re.Match[str]) -> bool:
+    """Return whether a count such as ``7/12`` or ``40%`` has reached its end."""
+    done, total = int(counted["done"] or counted["percent"]), int(counted["total"] or 100)
+    return not 0 <= done < total
 
 
 def _is_over(index: LogIndex, work: LoggedSignal, wait: LoggedSignal) -> bool:
