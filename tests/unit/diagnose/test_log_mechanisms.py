@@ -212,3 +212,33 @@ def test_memory_that_grows_in_every_step_was_kept() -> None:
 
     assert root_of(log([2 + number / 2 for number in range(12)]))[0] == "tensors-kept-over-steps"
     assert root_of(log([4 + number % 2 for number in range(12)]))[0] == "gpu-oom-all-ranks"
+
+
+# ---- warnings of NCCL
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "cause"),
+    [
+        ("transport/net_ib.cc", "NET/IB : flux of port 3 is odd", "ib-error"),
+        ("transport/p2p.cc", "could not ride the bus", "iommu-acs-p2p-hang"),
+        ("misc/shmutils.cc", "segment is gone", "shm-too-small"),
+        ("graph/topo.cc", "no path from GPU 3", "comm-config-bad"),
+        ("net.cc", "NET/OFI nothing works", "nccl-plugin-missing"),
+        ("misc/cudawrap.cc", "entry point is gone", "cuda-driver-mismatch"),
+    ],
+)
+def test_an_unknown_warning_shows_the_part_of_nccl_that_failed(
+    file: str, text: str, cause: str
+) -> None:
+    warning = f"n1:5:9 [0] {file}:77 NCCL WARN {text}\n"
+    failure = raises(
+        3, "torch.distributed.DistBackendError: NCCL error in: x.cpp:4, unhandled system error"
+    )
+    root = verdict(warning + failure).root
+    assert root is not None
+    assert (root.cause, root.subject.rank) == (cause, 3)
+    assert text in root.message
+    assert root_of(warning + STEPS) == (None, None)
+    known = "n1:5:9 [0] x.cc:9 NCCL WARN Bootstrap : no socket interface found\n"
+    assert root_of(known + warning + failure)[0] == "network-interface-wrong"

@@ -32,6 +32,7 @@ DEVICES_AND_NETWORK = rows(
 )
 
 COLLECTIVES = rows(
+    ("nccl-warning", r"(?P<file>[\w/]{1,60}\.(?:cc|h|cu)):\d+ NCCL WARN \S"),
     ("nccl-p2p", r"via P2P/(?:IPC|direct pointer|CUMEM|read)|\[send\] via P2P"),
     (
         "nccl-made",
