@@ -160,9 +160,8 @@ TRAINING = rows(
     (
         "input-total",
         (
-            r"(?P<unit>[Ss]hard|[Bb]atch|[Ii]ter(?:ation)?|[Ss]tep|[Ff]ile|[Ss]ample)(?:e?s)? "
-            r"?[:=\[]?"
-            r" ?\[?\d{1,9} ?/ ?(?P<total>\d{1,9})\b"
+            r"(?P<unit>[Ss]hard|[Bb]atch|[Ii]ter(?:ation)?|[Ss]tep|[Ff]ile|[Ss]ample)s?"
+            r"[ :=\[]{0,3}\d+ ?/ ?(?P<total>\d+)"
         ),
     ),
     (
@@ -175,6 +174,16 @@ TRAINING = rows(
     ),
     ("finished", r"[Tt]raining (?:is )?(?:complete|finished|done|over)|[Tt]rain(?:ing)? completed"),
     ("finished", r"Trainer\.fit. stopped: .max_(?:epochs|steps|time)=\S{1,40} reached"),
+    (
+        "finished",
+        (
+            r"[Dd]one (?:with )?training|[Tt]raining (?:has )?(?:ended|succeeded)\b|\b[Tt]rain "
+            r"finished"
+        ),
+        r"\* train metrics \*|wandb: Synced \d|[Aa]ll epochs (?:are )?(?:completed|done|finished)",
+        r"(?:[Tt]raining|[Rr]un|[Ee]xperiment|[Ee]poch) .{0,40}completed successfully",
+        r"[Jj]ob (?:has |'[^']{1,80}' )?succeeded|^State: COMPLETED",
+    ),
     ("finished", r"train_runtime|训练完成|[Ff]inished (?:training|successfully)"),
     (
         "finished",
