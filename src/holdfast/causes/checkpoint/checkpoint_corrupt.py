@@ -40,7 +40,7 @@ CHECKPOINT_CORRUPT = Cause(
                 ("PytorchStreamReader failed|failed finding central directory|UnpicklingError"),
                 (
                     r"Unable to load weights from \w{2,12} checkpoint|truncated file: eof"
-                    r"|storage has wrong size"
+                    r"|invalid load key, |storage has wrong size"
                     r"|invalid header or archive is "
                     "corrupted|unexpected EOF, expected"
                 ),

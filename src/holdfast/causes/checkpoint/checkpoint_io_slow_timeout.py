@@ -37,7 +37,7 @@ CHECKPOINT_IO_SLOW_TIMEOUT = Cause(
             sentence="storage was too slow, or stuck",
             patterns=(
                 "Stale file handle|I/O error|Input/output error",
-                r"\[Errno (?:107|112|117)\] .{1,60}: '",
+                r"\[Errno (?:107|110|112|117)\] .{1,60}: '/",
             ),
             examples=("[rank0]: OSError: [Errno 5] Input/output error: '/ckpt/step_400/model.pt'",),
             weighed=True,

@@ -11,6 +11,7 @@ from holdfast.causes.network.master_unreachable import MASTER_UNREACHABLE
 from holdfast.causes.network.network_fabric_fault import NETWORK_FABRIC_FAULT
 from holdfast.causes.network.network_interface_wrong import NETWORK_INTERFACE_WRONG
 from holdfast.causes.network.stale_rendezvous_store import STALE_RENDEZVOUS_STORE
+from holdfast.causes.process.peer_lost import PEER_LOST
 from holdfast.causes.sync.store_wait import STORE_WAIT
 from holdfast.diagnose.log_rules.candidates import CauseCandidate, candidate_of
 from holdfast.diagnose.log_rules.log_index import LogIndex, comes_after, position
@@ -48,7 +49,9 @@ _CONNECT_SIGNALS = frozenset({"no-route", "no-network", "connect-timed-out", "co
 #: NCCL's summary of any error: an echo if another line reports the lost peer.
 _NCCL_SUMMARIES = frozenset({"nccl-system-error", "nccl-internal-error"})
 #: A peer's address of the host itself, or of a bridge to containers.
-_OWN_ADDRESS = re.compile(r"(?:127\.\d+\.\d+\.\d+|::1\b|\b172\.17\.0\.\d+|localhost)")
+_OWN_ADDRESS = re.compile(
+    r"(?:127\.\d+\.\d+\.\d+|::1\b|\b172\.17\.0\.\d+|\b192\.168\.122\.\d+|localhost)"
+)
 #: Without one of these, the name of an interface is no fault.
 _CONNECTION_FAILURES = (
     "nccl-system-error",
@@ -146,10 +149,22 @@ def _weigh_network(index: LogIndex, name: str, found: CauseCandidate) -> CauseCa
         return found
     if has_port_fault or index.has_any(*_COMPLETION_SIGNALS):
         return replace(found, cause=NETWORK_FABRIC_FAULT.name)
+    if name == "connect-refused" and _is_after_steps(index, found):
+        message = f"{found.message}, to which it was connected before: the peer is gone"
+        return replace(found, cause=PEER_LOST.name, message=message)
     if any(_OWN_ADDRESS.search(line.text) for line in found.lines):
         message = f"{found.message}; the peer announced an address of its own host"
         return replace(found, cause=NETWORK_INTERFACE_WRONG.name, message=message)
     return found
+
+
+def _is_after_steps(index: LogIndex, found: CauseCandidate) -> bool:
+    """Return whether the ranks had made steps together in this log before."""
+    return any(
+        step.line.source == line.source and step.line.number < line.number
+        for line in found.lines[:1]
+        for step in index.all("progress", "pace")
+    )
 
 
 def _find_stale_addresses(index: LogIndex, signal: LoggedSignal) -> CauseCandidate | None:
