@@ -242,3 +242,16 @@ def test_an_unknown_warning_shows_the_part_of_nccl_that_failed(
     assert root_of(warning + STEPS) == (None, None)
     known = "n1:5:9 [0] x.cc:9 NCCL WARN Bootstrap : no socket interface found\n"
     assert root_of(known + warning + failure)[0] == "network-interface-wrong"
+
+
+@pytest.mark.parametrize(
+    "last", ["it 400/10000 loss 2.1", "it 10000/10000", "see a/b 4/x", "12/24/2026 begins"]
+)
+def test_a_last_line_that_is_no_unfinished_work(last: str) -> None:
+    assert root_of(STEPS + last + "\n" + WAITS) == ("rank-missing-collective", 0)
+
+
+def test_builds_of_one_version_do_not_differ() -> None:
+    failure = raises(0, "RuntimeError: NCCL error in: x.cpp:4, unhandled system error")
+    logs = f"PyTorch 2.4.0\n{failure}", f"torch: 2.4.0+cu121\n{failure}"
+    assert root_of(*logs)[0] == "network-interface-wrong"

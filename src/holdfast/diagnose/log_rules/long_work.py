@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from holdfast.causes.checkpoint.checkpoint_io_slow_timeout import CHECKPOINT_IO_SLOW_TIMEOUT
 from holdfast.causes.performance.rank0_long_work_timeout import RANK0_LONG_WORK_TIMEOUT
 from holdfast.diagnose.log_rules.candidates import CauseCandidate, lines_of
-from holdfast.diagnose.log_rules.log_index import LogIndex, comes_after, is_later
+from holdfast.diagnose.log_rules.log_index import LogIndex, comes_after, is_later, position
 from holdfast.diagnose.log_rules.signal_causes import Tier
 from holdfast.diagnose.log_rules.unknown_lines import tail_lines
 from holdfast.diagnose.logs import LoggedSignal
@@ -26,6 +26,8 @@ _COUNTED = re.compile(
     r"(?<![\w./:-])(?:(?P<done>\d{1,9}) ?(?:/|of) ?(?P<total>\d{1,9})|(?P<percent>\d{1,2}) "
     r"?%)(?![\w/:-])"
 )
+#: A step of the training in an unknown form.
+_OF_STEP = re.compile(r"loss|\blr\b|learning.rate|grad|tokens/s", re.IGNORECASE)
 _MAX_LINES = 8
 
 
@@ -64,7 +66,7 @@ def _find_last_work(index: LogIndex, waits: Sequence[LoggedSignal]) -> Iterable[
 def _find_unknown_work(index: LogIndex, waits: Sequence[LoggedSignal]) -> Iterable[CauseCandidate]:
     """Yield unfinished work of any kind: the last line before the wait counts, and is not done."""
     wait = waits[0]
-    steps = [one.line for one in index.all("progress", "pace", "finished")]
+    steps = {position(one) for one in index.all("progress", "pace", "finished")}
     for sample in index.facts.samples:
         if sample.source != wait.line.source:
             continue
@@ -72,7 +74,9 @@ def _find_unknown_work(index: LogIndex, waits: Sequence[LoggedSignal]) -> Iterab
             (line for line in reversed(tail_lines(sample)) if line.number < wait.line.number), None
         )
         counted = _COUNTED.search(last.text) if last is not None else None
-        if last is None or counted is None or _is_done(counted) or last in steps:
+        if last is None or counted is None or _is_done(counted) or _OF_STEP.search(last.text):
+            continue
+        if (last.source, last.number) in steps:
             continue
         work = LoggedSignal("working", last)
         rank = _working_rank(index, work, waits)

@@ -56,8 +56,9 @@ def _differing(index: LogIndex, name: str) -> dict[str, Stated]:
     stated: dict[str, Stated] = defaultdict(lambda: defaultdict(dict))
     for one in index.all(name):
         for field, value in one.fields.items():
-            if field != _NO_VALUE:
-                stated[field][one.line.host or one.line.source][str(value)] = one.line
+            if field != _NO_VALUE:  # without the build of a version, which few lines state
+                text = str(value).partition("+")[0]
+                stated[field][one.line.host or one.line.source][text] = one.line
     return {
         field: by_host
         for field, by_host in stated.items()
