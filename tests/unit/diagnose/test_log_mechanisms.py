@@ -255,3 +255,29 @@ def test_builds_of_one_version_do_not_differ() -> None:
     failure = raises(0, "RuntimeError: NCCL error in: x.cpp:4, unhandled system error")
     logs = f"PyTorch 2.4.0\n{failure}", f"torch: 2.4.0+cu121\n{failure}"
     assert root_of(*logs)[0] == "network-interface-wrong"
+
+
+# ---- steps
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "it {}/10000 loss 2.1",
+        "[{}/1000] loss: 2.1",
+        "{{'loss': 2.1, 'learning_rate': 1e-5, 'seen': {}}}",
+        "Batch {} lr 1e-3",
+        "update {} lr 1e-3",
+        "ITER {} LR 1e-3",
+        "Epoch [1][{}/100] lr: 1e-3",
+        '{{"step": {}, "value": 2}}',
+        '{{"trainer/global_step": {}, "value": 2}}',
+        "第 {} 步",
+    ],
+)
+def test_steps_of_many_forms_overcome_a_fault(step: str) -> None:
+    steps = [step.format(number) + "\n" for number in range(10, 30)]
+    fault = "n1:5:9 [0] NCCL WARN NET/IB : Got async event : port error\n"
+    assert root_of("".join([*steps[:10], fault, *steps[10:]])) == (None, None)
+    assert root_of("".join([*steps[:10], fault]))[0] == "network-fabric-fault"
+    assert root_of("".join([*steps[:10], fault, *steps[10:12]]))[0] == "network-fabric-fault"

@@ -177,6 +177,7 @@ class LogReader:
         self._lines = self._bytes = 0
         self._failed_rank: int | None = None
         self._failed_host = ""
+        self._last_step = ("", 0)
 
     @property
     def is_decoding(self) -> bool:
@@ -257,6 +258,11 @@ class LogReader:
             )
 
     def _add_signal(self, row: ScanRow, line: LogLine, fields: Fields, process: str) -> None:
+        if row.name == "progress":
+            step = line.source, line.number
+            if step == self._last_step:
+                return  # one line, one step
+            self._last_step = step
         if row.name in _TRACEBACK_SIGNALS:
             self._tracebacks.add_signal(row.name, line, fields)
             return

@@ -94,6 +94,15 @@ TRAINING = rows(
             r"|of|,|\||:|loss|\s)"
         ),
     ),
+    ("progress", r"\bEpoch \[\d+\]\[(?P<step>\d+)/\d+\]", r"[Bb]atch[ =:#]{1,3}(?P<batch>\d+)\b"),
+    (
+        "progress",
+        r"\b(?:STEP|ITER(?:ATION)?|EPOCH)[ :=\[]{1,3}(?P<step>\d+)\b|第 ?(?P<rounds>\d+) ?[步轮]",
+        r'(?:global_)?(?:step|iteration|epoch)": ?(?P<counter>\d+)|\bsteps: ?(?P<steps>\d+)\b',
+        r"\b(?:it|update|episode|round|num_updates|global_step)[ :=#]{1,2}(?P<updates>\d+)\b",
+    ),
+    # A loss that is a number.
+    ("progress", r"(?:loss|Loss|LOSS)['\"]?[:=]? ?(?P<loss>\d)"),
     ("progress", r"Epoch\(train\) +\[(?P<step>\d+)\]", r"'epoch': '?(?P<epoch>[\d.]+)"),
     ("pace", r"elapsed time per iteration \((?P<unit>m?s)\): (?P<seconds>[\d.]+)"),
     ("scheduler-status", r"is running for \d|is waiting to be scheduled|\bJOBID\b"),
