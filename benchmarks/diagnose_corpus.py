@@ -18,11 +18,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from holdfast.causes.process.unclassified_failure import UNCLASSIFIED_FAILURE
 from holdfast.diagnose.evidence import EvidenceFile, EvidenceKind
 from holdfast.diagnose.log_rules.judge import judge
 from holdfast.diagnose.logs import reader
 
 HEALTHY = "no-failure"
+#: Labels of failures that the catalogue lacks.
+UNCLASSIFIED = "unclassified"
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,10 @@ def score_case(folder: Path) -> CaseDiagnosis:
     causes = [one.cause for one in (verdict.root, *verdict.suspects) if one is not None] or [
         HEALTHY
     ]
-    accepted = tuple(name.replace("_", "-") for name in (case["label"], *case["also_acceptable"]))
+    accepted = tuple(
+        UNCLASSIFIED_FAILURE.name if name == UNCLASSIFIED else name.replace("_", "-")
+        for name in (case["label"], *case["also_acceptable"])
+    )
     rank = verdict.root.subject.rank if verdict.root else None
     confidence = verdict.root.confidence if verdict.root else 0.0
     return CaseDiagnosis(

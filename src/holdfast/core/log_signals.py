@@ -46,7 +46,8 @@ class LogSignal(msgspec.Struct, frozen=True, kw_only=True):
     cause; for ``counter_examples`` it must name none. Both are tests.
 
     ``weighed``: a rule in ``diagnose/log_rules`` reads the signal together with other lines; any
-    other signal names its cause directly. Among signals of equal tier and confidence the lowest
+    other signal names its cause directly. ``explained_by``: a signal of which this one is an effect
+    where both are logged. Among signals of equal tier and confidence the lowest
     ``precedence`` wins, then the order of the catalogue.
     """
 
@@ -59,3 +60,4 @@ class LogSignal(msgspec.Struct, frozen=True, kw_only=True):
     counter_examples: tuple[str, ...] = ()
     weighed: bool = False
     precedence: int = 0
+    explained_by: str = ""

@@ -137,7 +137,7 @@ def test_a_fault_before_further_steps_was_overcome() -> None:
     assert causes_of(*before, warning, *after, *failure) == ["python-exception-on-one-rank"]
     exit_code = "E0203 04:05:07.000000 77 api.py:869] failed (exitcode: 1) local_rank: 1 (pid: 82) of binary: python"
     best_known = causes_of(*before, warning, *after, exit_code)
-    assert best_known == ["checkpoint-io-slow-timeout"], "no other line has a reason"
+    assert best_known == ["checkpoint-folder-unusable"], "no other line has a reason"
 
 
 def test_steps_of_a_buffer_after_a_traceback_do_not_hide_it() -> None:

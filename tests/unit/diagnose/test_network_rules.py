@@ -58,3 +58,10 @@ def test_the_summary_of_nccl_is_no_cause_if_a_peer_is_lost() -> None:
     )
     assert cause_of(log) == "peer-lost"
     assert cause_of("\n".join(log.splitlines()[1:]) + "\n") == "comm-config-bad"
+
+
+def test_a_connection_that_is_refused_after_steps_is_a_lost_peer() -> None:
+    refused = "n1:5:9 [0] NCCL WARN socketStartConnect: Connect to 10.0.0.2<4711> failed : Connection refused\n"
+    steps = "".join(f"step {number} loss 2.0\n" for number in range(5))
+    assert verdict(steps + refused).root.cause == "peer-lost"
+    assert verdict(refused).root.cause == "firewall-blocked-ports"

@@ -145,3 +145,38 @@ def test_ranks_that_wait_in_the_store_are_not_the_missing_one() -> None:
     root = root_of(rank_1__log=log.splitlines()[1])
     assert root is not None
     assert root.subject.rank is None
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "[3]<stderr>:",
+        "rank 3 | ",
+        "<rank 3> ",
+        "(rank 3) ",
+        "[global_rank=3] ",
+        "2026-02-03 04:05:06,789: rank3[914][MainThread]: ERROR: fit: ",
+        "2026-02-03 04:05:06.789 | ERROR | rank=3 | ",
+        "2026-02-03 04:05:06,789 - rank 3 - ERROR - ",
+        "[NeMo E 2026-02-03 04:05:06 trainer:349 rank:3] ",
+    ],
+)
+def test_the_rank_in_a_prefix_of_any_logger(prefix: str) -> None:
+    trace = [
+        "Traceback (most recent call last):",
+        '  File "fit.py", line 4, in f',
+        "ValueError: bad",
+    ]
+    log = "".join(f"{prefix}{line}\n" for line in trace)
+    assert root_rank(log) == 3
+    assert root_rank(log.replace("rank", "local rank")) in (
+        None,
+        3 if "rank" not in prefix else None,
+    )
+
+
+def root_rank(log: str) -> int | None:
+    piece = EvidenceFile("a.log", EvidenceKind.LOG, len(log), lambda: io.BytesIO(log.encode()))
+    root = judge(read_logs([piece])).root
+    assert root is not None
+    return root.subject.rank

@@ -23,7 +23,7 @@ from tests.unit.diagnose.test_log_rules import verdict
             "network-interface-wrong",
         ),
         ("socket.gaierror: [Errno -2] 未知的名称或服务", "hostname-resolution"),
-        ("OSError: [Errno 28] 设备上没有空间: '/ckpt/step_9.pt'", "checkpoint-io-slow-timeout"),
+        ("OSError: [Errno 28] 设备上没有空间: '/ckpt/step_9.pt'", "checkpoint-folder-unusable"),
         ("OSError: [Errno 24] 打开的文件过多", "fd-limit"),
         ("run.sh: 第 3 行: fork: 资源暂时不可用", "process-limit"),
         ("run.sh: 第 3 行: 4711 段错误 python fit.py", "segfault-in-worker"),

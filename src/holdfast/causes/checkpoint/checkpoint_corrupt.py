@@ -37,14 +37,16 @@ CHECKPOINT_CORRUPT = Cause(
             confidence=0.7,
             sentence="a checkpoint cannot be read",
             patterns=(
-                "PytorchStreamReader failed|failed finding central directory|UnpicklingError",
+                ("PytorchStreamReader failed|failed finding central directory|UnpicklingError"),
                 (
-                    "storage has wrong size|invalid header or archive is "
+                    r"Unable to load weights from \w{2,12} checkpoint|truncated file: eof"
+                    r"|invalid load key, |storage has wrong size"
+                    r"|invalid header or archive is "
                     "corrupted|unexpected EOF, expected"
                 ),
                 (
-                    "MetadataIncompleteBuffer|SafetensorError|HeaderTooLarge"
-                    "|InvalidHeaderDeserialization"
+                    "zero checkpoints paths are missing|MetadataIncompleteBuffer|SafetensorError"
+                    "|HeaderTooLarge|InvalidHeaderDeserialization"
                 ),
             ),
             examples=(

@@ -87,6 +87,14 @@ CHECKPOINT_FOLDER_UNUSABLE = Cause(
             ),
         ),
     ),
+    log_examples=(
+        "saving the checkpoint of step 40\nOSError: [Errno 28] No space left on device",
+        (
+            "saving the checkpoint of step 40\n"
+            "[rank0]: RuntimeError: [enforce fail at inline_container.cc:600] . unexpected "
+            "pos 640 vs 512"
+        ),
+    ),
     remedies=(
         by_hand("Use a folder on the shared storage that every host has mounted."),
         by_hand("Delete old checkpoints, or keep fewer."),

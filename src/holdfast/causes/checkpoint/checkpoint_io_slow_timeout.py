@@ -35,17 +35,20 @@ CHECKPOINT_IO_SLOW_TIMEOUT = Cause(
             tier=Tier.DEVICE,
             confidence=0.6,
             sentence="storage was too slow, or stuck",
-            patterns=("Stale file handle|I/O error|Input/output error",),
+            patterns=(
+                "Stale file handle|I/O error|Input/output error",
+                r"\[Errno (?:107|110|112|117)\] .{1,60}: '/",
+            ),
             examples=("[rank0]: OSError: [Errno 5] Input/output error: '/ckpt/step_400/model.pt'",),
             weighed=True,
         ),
     ),
     log_examples=(
-        "saving the checkpoint of step 40\nOSError: [Errno 28] No space left on device",
         (
-            "saving the checkpoint of step 40\n"
-            "[rank0]: RuntimeError: [enforce fail at inline_container.cc:600] . unexpected "
-            "pos 640 vs 512"
+            "saving the checkpoint of step 40\nOSError: [Errno 28] No space left on device\n"
+            "[rank2]:[E203 04:05:06.1 ProcessGroupNCCL.cpp:632] [Rank 2] Watchdog caught "
+            "collective operation timeout: WorkNCCL(SeqNum=811, OpType=ALLREDUCE, NumelIn=1, "
+            "NumelOut=1, Timeout(ms)=600000) ran for 600328 milliseconds before timing out."
         ),
     ),
     alternatives=("checkpoint-half-written",),

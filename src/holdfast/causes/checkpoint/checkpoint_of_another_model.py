@@ -33,7 +33,8 @@ CHECKPOINT_OF_ANOTHER_MODEL = Cause(
             sentence="the checkpoint does not fit the model or the number of ranks",
             patterns=(
                 r"size mismatch for \S{1,200}: copying a param with shape",
-                r"(?:Missing|Unexpected) key\(s\) in state_dict",
+                r"(?:Missing|Unexpected) key(?:\(s\))? in (?:checkpoint )?state_dict",
+                "loaded state dict has a different number of parameter groups",
                 (
                     r"used a DP world size of \d+ but the current world size is|loaded "
                     "state dict contains a parameter group that doesn't match"

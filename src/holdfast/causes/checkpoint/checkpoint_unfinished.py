@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.causes.remedies import automatic, by_hand
 from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
+from holdfast.core.log_signals import LogSignal, Tier
 
 CHECKPOINT_UNFINISHED = Cause(
     code="CKPT005",
@@ -19,7 +20,28 @@ CHECKPOINT_UNFINISHED = Cause(
     "being written.",
     shows_after="A `.staging-…` folder without a writer, or a `step-…` folder without a manifest.",
     known_misses="From outside, the staging folder of a job that still runs looks the same.",
-    evidence_sources=(EvidenceSource.CHECKPOINT,),
+    evidence_sources=(EvidenceSource.LOG, EvidenceSource.CHECKPOINT),
+    signals=(
+        LogSignal(
+            name="metadata-missing",
+            tier=Tier.DEVICE,
+            confidence=0.65,
+            sentence="a checkpoint folder has no metadata: its save was not completed",
+            patterns=(
+                (
+                    r"No such file or directory: '[^']{1,300}/(?:\.metadata|metadata\.json"
+                    r"|common\.pt)'"
+                ),
+                r"[Uu]nable to find latest file at \S{1,200}",
+            ),
+            examples=(
+                (
+                    "[rank2]: FileNotFoundError: [Errno 2] No such file or directory: "
+                    "'/mnt/out/step_500/.metadata'"
+                ),
+            ),
+        ),
+    ),
     remedies=(
         automatic(
             "Nothing: the next save of a job with this folder removes it, and loading ignores it."

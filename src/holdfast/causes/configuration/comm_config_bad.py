@@ -37,8 +37,19 @@ COMM_CONFIG_BAD = Cause(
                 r"NCCL_(?:ALGO|PROTO|IB_HCA)\b.{0,60}(?:not|no |[Uu]nknown|[Ii]nvalid)",
                 "[Tt]p[_-]comm[_-]overlap|ub_cfg|userbuffers|Too many SMs",
                 "no algorithm/protocol available",
+                (
+                    "NCCL WARN (?:XML (?:Topology|Graph) has wrong version|Could not open XML "
+                    "graph file)"
+                ),
+                "NCCL WARN (?:No transport found for rank|Split shares resources, but parent comm)",
+                r"NCCL WARN Invalid config .{1,60} attribute value",
+                r"NCCL_BUFFSIZE set by environment to \d{10}",
             ),
-            examples=("n1:5:9 [0] NCCL WARN NCCL_IB_HCA set to mlx5_77 : no matching device",),
+            examples=(
+                "n1:5:9 [0] NCCL WARN NCCL_IB_HCA set to mlx5_77 : no matching device",
+                "n1:5:9 [0] NCCL WARN No transport found for rank 3[1b000] -> rank 4[1c000]",
+                "n1:5:9 [0] NCCL WARN XML Topology has wrong version 2, 1 needed",
+            ),
         ),
         LogSignal(
             name="nccl-internal-error",

@@ -45,8 +45,13 @@ DATALOADER_WORKER_DIED = Cause(
                     r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is killed by signal|exited "
                     r"unexpectedly)"
                 ),
+                "Pin memory thread exited unexpectedly|BrokenProcessPool: ",
+                "One of the subprocesses has abruptly died",
             ),
-            examples=("RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed.",),
+            examples=(
+                "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed.",
+                "RuntimeError: One of the subprocesses has abruptly died during map operation.",
+            ),
         ),
         LogSignal(
             name="loader-timeout",

@@ -36,12 +36,14 @@ FILE_WRITTEN_BY_ALL_RANKS = Cause(
             sentence="ranks conflicted in a cache of compiled kernels",
             patterns=(
                 (
-                    r"(?:\.triton/|triton[/_-]cache|/triton/|torchinductor).{0,300}(?:No"
-                    " such file|Stale file|resource busy)"
+                    r"(?:\.triton/|triton[/_-]cache|/triton/|torchinductor|torch_extensions)"
+                    r".{0,300}(?:No such file|Stale file|resource busy|file too short"
+                    "|invalid ELF header)"
                 ),
                 (
-                    "(?:No such file or directory|Stale file handle|resource "
-                    r"busy).{0,300}(?:\.triton/|triton[/_-]cache|/triton/|torchinductor)"
+                    "(?:No such file or directory|Stale file handle|resource busy|Text file busy"
+                    "|Directory not empty"
+                    r").{0,300}(?:\.triton/|triton[/_-]cache|/triton/|torchinductor)"
                 ),
             ),
             examples=(
@@ -83,12 +85,17 @@ FILE_WRITTEN_BY_ALL_RANKS = Cause(
             tier=Tier.DEVICE,
             confidence=0.55,
             sentence="another rank created the file or folder first",
-            patterns=(r"FileExistsError: \[Errno 17\] File exists: '",),
+            patterns=(
+                r"FileExistsError: \[Errno 17\] File exists: '",
+                r"OperationalError: database is locked|unable to lock file, errno = 11",
+                r"shutil\.Error: Destination path '[^']{1,300}' already exists",
+            ),
             examples=(
                 (
                     "[rank8]: FileExistsError: [Errno 17] File exists: "
                     "'/mnt/out/epoch_0_step_297/rng'"
                 ),
+                "[rank3]: sqlite3.OperationalError: database is locked",
             ),
             counter_examples=("INFO: output folder /mnt/out exists already, resuming",),
         ),

@@ -41,7 +41,11 @@ MODEL_DOWNLOAD_RACE = Cause(
                     "LocalEntryNotFoundError|couldn't connect to .{0,60}(?:huggingface|hub)"
                     "|HfHubHTTPError|429 Client Error|OfflineModeIsEnabled"
                 ),
-                r"Consistency check failed|host='[\w.-]{0,40}huggingface\.co'.{0,40}Max retries",
+                r"Consistency check failed|requests\.exceptions\.\w+: .{0,600}\(Request ID: ",
+                (
+                    r"host='[\w.-]{0,40}(?:huggingface\.co|hf\.co|modelscope\.cn)'.{0,40}"
+                    "(?:Max retries|Read timed out)"
+                ),
                 "NonMatching(?:Splits|Checksum)|IncompleteRead|BadZipFile",
                 r"FileExistsError.{0,120}(?:cache|lock|\.incomplete)",
                 (

@@ -36,7 +36,10 @@ FD_LIMIT = Cause(
             confidence=0.9,
             sentence="a process has too many open files",
             patterns=(
-                "Too many open files|received 0 items of ancdata|Too many open file descriptors",
+                (
+                    "Too many open files|received 0 items of ancdata|Too many open file descriptors"
+                    "|inotify (?:watch|instance) limit reached"
+                ),
             ),
             examples=("OSError: [Errno 24] Too many open files: '/data/shard-17'",),
             precedence=-1,

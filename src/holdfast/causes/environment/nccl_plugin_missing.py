@@ -41,7 +41,10 @@ NCCL_PLUGIN_MISSING = Cause(
                     "|Could not|initialization failed)"
                 ),
                 r"libnccl-(?:net|tuner)\S{0,200}: (?:undefined symbol|version)",
-                "NET/OFI (?:OFI NCCL failure|Couldn't find any|No eligible providers)",
+                (
+                    "NET/OFI (?:OFI NCCL failure|Couldn't find any|No eligible providers|Unable "
+                    "to find a protocol|EFA provider requires)"
+                ),
                 "NCCL_NET_PLUGIN.{0,60}not (?:found|load)",
             ),
             examples=(

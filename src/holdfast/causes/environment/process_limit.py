@@ -35,7 +35,11 @@ PROCESS_LIMIT = Cause(
             confidence=0.9,
             sentence="the process cannot start another process or thread",
             patterns=(
-                "can't start new thread|libgomp: Thread creation failed",
+                "can't start new thread|libgomp: Thread creation failed|OMP: Error #34",
+                (
+                    r"unable to create (?:new )?native thread|what\(\): {1,3}Resource temporarily "
+                    r"unavail"
+                ),
                 (
                     r"(?:pthread_create|v?fork|clone3?)\b.{0,60}Resource temporarily "
                     "unavailable"

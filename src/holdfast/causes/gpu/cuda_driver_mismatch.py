@@ -61,6 +61,10 @@ CUDA_DRIVER_MISMATCH = Cause(
                     "|CUDA_ERROR_UNSUPPORTED_PTX_VERSION"
                 ),
                 "forward compatibility was attempted",
+                "device kernel image is invalid|error in the Fabric Manager|_NO_BINARY_FOR_GPU",
+                r"lib(?:cuda|nvidia-ml)\.so[.\d]*: (?:cannot open|file not found)",
+                "nvidia-container-cli: (?:initialization|detection|mount|ldcache) error",
+                r"cuDNN version incompatibility|CUDNN_STATUS_\w{0,20}(?:ARCH|VERSION)_MISMATCH",
                 "no kernel image is available|unsupported toolchain|driver/runtime version",
                 "nv-fabricmanager.{0,60}(?:[Ee]rror|[Ff]ail)",
                 (
@@ -83,6 +87,16 @@ CUDA_DRIVER_MISMATCH = Cause(
                     "driver/library version mismatch: unknown."
                 ),
                 "Failed to initialize NVML: Driver/library version mismatch",
+                "[rank1]: ImportError: libcuda.so.1: cannot open shared object file: No such file",
+                (
+                    "nvidia-container-cli: initialization error: driver error: failed to process "
+                    "request"
+                ),
+                (
+                    "n1:5:9 [0] NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of "
+                    "size 2097152 : CUDA error 401.This is usually caused by a system or "
+                    "configuration error in the Fabric Manager or NVSwitches."
+                ),
                 (
                     "RuntimeError: (Cu failure: operation not permitted) Call to "
                     "cuMemCreate failed: CUDA_ERROR_NOT_PERMITTED"

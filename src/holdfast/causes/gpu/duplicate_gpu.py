@@ -36,8 +36,7 @@ DUPLICATE_GPU = Cause(
             sentence="two ranks use the same GPU",
             patterns=(
                 r"Duplicate GPU detected : rank (?P<rank>\d+) and rank (?P<other>\d+)",
-                "Multiple processes.{0,40}same (?:GPU|CUDA device)",
-                "devices? (?:is|are) busy or unavailable",
+                "Multiple (?:processes|[Rr]anks).{0,40}same (?:GPU|CUDA device)",
             ),
             examples=(
                 (

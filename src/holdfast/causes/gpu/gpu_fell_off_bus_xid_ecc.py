@@ -55,7 +55,10 @@ GPU_FELL_OFF_BUS_XID_ECC = Cause(
             confidence=0.95,
             sentence="a GPU has uncorrectable memory errors",
             patterns=(
-                "uncorrectable ECC error|cudaErrorECCUncorrectable|[Dd]ouble.?[Bb]it ECC",
+                (
+                    "uncorrectable ECC error|cudaErrorECCUncorrectable"
+                    "|CUDA_ERROR_ECC_UNCORRECTABLE|[Dd]ouble.?[Bb]it ECC"
+                ),
                 r"row remap(?:ping)? (?:pending|failure)|Pending Page Retirement\s*: Yes",
             ),
             examples=("RuntimeError: CUDA error: device not ready due to row remap pending",),

@@ -39,7 +39,12 @@ GPU_HW_FAULT = Cause(
             tier=Tier.MACHINE,
             confidence=0.9,
             sentence="an NVLink failed",
-            patterns=("uncorrectable NVLink error|NVLink: fatal error|NVLink error detected",),
+            patterns=(
+                (
+                    "uncorrectable NVLink error|CUDA_ERROR_(?:NVLINK_UNCORRECTABLE|CONTAINED)"
+                    "|P2P is disabled between NVLINK|NVLink: fatal error|NVLink error detected"
+                ),
+            ),
             examples=(
                 (
                     "[rank4]: RuntimeError: CUDA error: uncorrectable NVLink error detected "

@@ -36,6 +36,11 @@ GPU_IN_USE = Cause(
             patterns=(
                 "Device (?:acquire failed|already acquired)",
                 "Failed to initialize the HCCP process|EJ0001: ",
+                (
+                    r"devices?(?:\(s\))? (?:is/are|is|are) busy or unavailable"
+                    r"|cudaErrorDevicesUnavailable"
+                ),
+                "CUDA_ERROR_DEVICE_UNAVAILABLE|exclusive (?:process|thread).{0,60}already in use",
             ),
             examples=(
                 ("[rank0]: RuntimeError: synStatus=8 [Device not found] Device acquire failed."),
@@ -43,6 +48,7 @@ GPU_IN_USE = Cause(
                     "[rank3]: EJ0001: Failed to initialize the HCCP process. Reason: "
                     "Maybe the last training process is running."
                 ),
+                "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
             ),
             counter_examples=("12/16/2024 09:09:06 - INFO - Device acquired: HPU 0",),
         ),

@@ -34,7 +34,8 @@ INVALID_DEVICE_ORDINAL = Cause(
             confidence=0.9,
             sentence="a rank requests a GPU that does not exist",
             patterns=(
-                "invalid device ordinal|No CUDA GPUs are available",
+                r"(?:machine|setup|host) (?:only has|has only):? (?:\d+ GPU|\[[\d, ]*\])",
+                "invalid device ordinal|No CUDA GPUs are available|with GPUs, no GPUs found",
                 (
                     r"no CUDA-capable device is detected|Invalid device id\b|GPU device may be "
                     r"out of range"

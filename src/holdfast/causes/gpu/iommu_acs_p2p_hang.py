@@ -68,7 +68,7 @@ IOMMU_ACS_P2P_HANG = Cause(
             tier=Tier.DEVICE,
             confidence=0.6,
             sentence="GPUs cannot share memory between processes",
-            patterns=("hipIpc(?:Get|Open)MemHandle.{0,20}fail",),
+            patterns=("(?:hip|cuda)Ipc(?:Get|Open)MemHandle.{0,20}fail",),
             examples=(
                 (
                     "n1:5:9 [1] /src/transport/p2p.cc:220 NCCL WARN hipIpcGetMemHandle "

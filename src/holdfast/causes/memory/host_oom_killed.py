@@ -68,14 +68,16 @@ HOST_OOM_KILLED = Cause(
             sentence="host memory could not be allocated",
             patterns=(
                 ("DefaultCPUAllocator: (?:can't|not enough)|Cannot allocate memory|std::bad_alloc"),
-                r"_ArrayMemoryError|Unable to allocate [\d.]+ [KMGT]iB for an array",
+                r"Arr(?:ay|ow)MemoryError|Unable to allocate [\d.]+ [KMGT]iB for an array",
                 "^MemoryError|: MemoryError",
+                r"java\.lang\.OutOfMemoryError|Java heap space|JavaScript heap out of memory",
             ),
             examples=(
                 (
                     "numpy.core._exceptions._ArrayMemoryError: Unable to allocate 9.0 GiB for "
                     "an array with shape (900, 900)"
                 ),
+                "java.lang.OutOfMemoryError: Java heap space",
             ),
         ),
         LogSignal(

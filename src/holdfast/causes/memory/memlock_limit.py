@@ -32,12 +32,14 @@ MEMLOCK_LIMIT = Cause(
             sentence="memory could not be locked for RDMA",
             patterns=(
                 (
-                    r"RLIMIT_MEMLOCK is|ibv_reg_mr\w* failed(?:.{0,60}Cannot allocate|\W*$)"
+                    r"RLIMIT_MEMLOCK is|ibv_reg_(?:dmabuf_)?mr\w* failed(?:.{0,60}Cannot "
+                    r"allocate|\W*$)"
                     r"|max locked memory.{0,40}(?:exceeded|too)"
                 ),
                 "memlock.{0,40}(?:too (?:low|small)|exceeded|is not unlimited)",
                 r"ibv_create_(?:cq|qp)\w*(?:\([^)]{0,60}\))? failed.{0,40}Cannot allocate",
-                "Please set max locked memory",
+                "Please set max locked memory|did you run into the locked memory limit",
+                "failed to register address 0x.{0,160}: Cannot allocate memory",
             ),
             examples=(
                 (

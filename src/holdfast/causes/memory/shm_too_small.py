@@ -36,9 +36,11 @@ SHM_TOO_SMALL = Cause(
             patterns=(
                 r"unable to allocate shared memory|allocate shared memory\(shm\)",
                 "insufficient shared memory|out of shared memory|raise your shared memory limit",
-                "unable to write to file </torch_",
+                "unable to (?:write to|mmap .{1,40} from) file </torch_",
                 (
-                    r"creating shared memory segment|failed to extend \S{0,200}shm"
+                    r"(?:creating|attaching to) shared memory segment|Could not map /dev/shm/"
+                    r"|failed to create shared "
+                    r"memory file|failed to extend \S{0,200}shm"
                     r"|posix_fallocate failed"
                 ),
                 "No space left on device.{0,80}/dev/shm|/dev/shm.{0,80}No space left",
@@ -78,6 +80,7 @@ SHM_TOO_SMALL = Cause(
                     "in read-write mode"
                 ),
             ),
+            explained_by="fd-limit",
         ),
     ),
     log_examples=(

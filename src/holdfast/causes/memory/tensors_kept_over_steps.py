@@ -20,10 +20,23 @@ TENSORS_KEPT_OVER_STEPS = Cause(
     shows_after="`CUDA out of memory` after many good steps, not at the largest allocation. In a "
     "memory snapshot: activations that were created before the optimizer's last steps and are "
     "still held.",
-    known_misses="Visible in a snapshot only, and only if its events cover three steps and the "
-    "optimizer allocates memory in each. Growth caused by growing inputs (longer sequences, a "
+    known_misses="Visible in a snapshot only if its events cover three steps and the optimizer "
+    "allocates memory in each; in a log only if it states the memory of every few steps. "
+    "Growth caused by growing inputs (longer sequences, a "
     "curriculum) is not this.",
-    evidence_sources=(EvidenceSource.SNAPSHOT,),
+    evidence_sources=(EvidenceSource.LOG, EvidenceSource.SNAPSHOT),
+    log_examples=(
+        (
+            "step 1 loss 2.1 allocated 4.00 GiB\nstep 2 loss 2.1 allocated 4.52 GiB\n"
+            "step 3 loss 2.0 allocated 5.03 GiB\nstep 4 loss 2.0 allocated 5.55 GiB\n"
+            "step 5 loss 2.0 allocated 6.06 GiB\nstep 6 loss 1.9 allocated 6.58 GiB\n"
+            "step 7 loss 1.9 allocated 7.09 GiB\nstep 8 loss 1.9 allocated 7.61 GiB\n"
+            "step 9 loss 1.9 allocated 8.12 GiB\nstep 10 loss 1.8 allocated 8.64 GiB\n"
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 614.00 MiB. GPU 0 has a "
+            "total capacity of 9.00 GiB of which 331.00 MiB is free. Of the allocated memory 8.60 "
+            "GiB is allocated by PyTorch, and 12.00 MiB is reserved by PyTorch but unallocated."
+        ),
+    ),
     remedies=(
         by_hand(
             "Keep numbers, not tensors: `total += loss.detach()`, or `.item()` every few steps."

@@ -38,13 +38,60 @@ HOST_NEVER_ARRIVED = Cause(
                     "ORTE was unable to reliably start one or more daemons|PRTE was "
                     "unable to reliably start"
                 ),
-                "ImagePullBackOff|ErrImagePull",
+                "ImagePullBackOff|ErrImagePull|ssh exited with exit code 255",
+                r"srun: error: Task launch for \S{1,80} failed on node",
             ),
             examples=(
                 "node2: ssh: connect to host node2 port 22: Connection refused",
                 "ORTE was unable to reliably start one or more daemons.",
                 "Warning  Failed  kubelet  Error: ErrImagePull",
+                (
+                    "srun: error: Task launch for StepId=811.0 failed on node n7: Communication "
+                    "connection failure"
+                ),
             ),
+        ),
+        LogSignal(
+            name="host-missing",
+            tier=Tier.NETWORK,
+            confidence=0.75,
+            sentence="a host or pod of the job did not start, and the others waited for it",
+            patterns=(
+                r"[Tt]imeout (?:of )?\d+ ?s(?:econds)? to complete (?:the )?rendezvous",
+                r"timed out waiting for (?:all )?(?:nodes|workers|hosts|pods|agents|members)\b",
+                (
+                    r"[Oo]nly \d+ of \d+ (?:nodes|hosts|workers|agents) (?:have )?(?:joined"
+                    r"|arrived|connected)"
+                ),
+            ),
+            examples=(
+                "[ERROR] [training.py:318:next_rendezvous] Timeout 600s to complete rendezvous.",
+                "ERROR: only 3 of 4 nodes have joined",
+            ),
+            counter_examples=("INFO 3 of 4 nodes have joined",),
+        ),
+        LogSignal(
+            name="pod-not-started",
+            tier=Tier.OUTSIDE,
+            confidence=0.7,
+            sentence="a pod of the job was not started",
+            patterns=(
+                r"\bFailed(?:Scheduling|Mount|AttachVolume|CreatePodSandBox)\b",
+                r"\b0/\d+ nodes are available|PodGroup\S{0,40} (?:is )?unschedulable",
+                r"\b0/\d+ {1,20}Pending\b|[Ff]ailed to create placement group",
+                "Back-off pulling image",
+            ),
+            examples=(
+                (
+                    "Warning  FailedScheduling  default-scheduler  0/9 nodes are available: "
+                    "9 Insufficient nvidia.com/gpu."
+                ),
+                'Warning  FailedMount  kubelet  MountVolume.SetUp failed for volume "data"',
+            ),
+            counter_examples=(
+                "step 40: loss 2.1\nWarning  FailedScheduling  default-scheduler  pod/other-0",
+            ),
+            weighed=True,
         ),
     ),
     remedies=(

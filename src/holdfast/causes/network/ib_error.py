@@ -40,6 +40,12 @@ IB_ERROR = Cause(
             patterns=(
                 r"Got completion .{0,80}(?:with (?:error|status)[ =]|status=)(?P<status>\w+)",
                 r"mlx\d: .{0,80}got completion with (?P<status>error)",
+                r"NET/IB: (?:Got CQE with error|The error is fatal|Fatal error\. Detected \d)",
+                (
+                    r"(?P<status>[Tt]ransport retry count|RNR retry count|(?:Remote|Local|Memory) "
+                    r"[\w ]{2,30} error|receiver-not-ready retry counter) (?:exceeded )?on \w+:\d"
+                ),
+                r"UCX +ERROR .{0,40}QP 0x[0-9a-f]+ wqe",
             ),
             examples=(
                 (
@@ -56,7 +62,10 @@ IB_ERROR = Cause(
             confidence=0.85,
             sentence="an InfiniBand call failed",
             patterns=(
-                r"ibv_(?:modify_qp|create_qp|post_send|post_recv|poll_cq)\w* .{0,20}fail",
+                (
+                    r"ibv_(?:modify_qp|create_qp|post_send|post_recv"
+                    r"|poll_cq)\w*(?:\([^)]{0,80}\))? .{0,20}fail"
+                ),
                 r"ibv_(?:query_gid|open_device|query_port|alloc_pd|create_cq)\w* .{0,20}fail",
                 (
                     r"IBV_WC_\w*ERR|transport retry (?:counter|count) exceeded|local work queue"

@@ -59,6 +59,19 @@ IB_PORT_DEGRADED = Cause(
             ),
             weighed=True,
         ),
+        LogSignal(
+            name="adapter-counts-differ",
+            tier=Tier.NAMED,
+            confidence=0.65,
+            sentence="hosts have different numbers of network adapters",
+            patterns=("Detected mixed local (?:Net|CollNet) device counts across ranks",),
+            examples=(
+                (
+                    "n1:5:9 [0] NCCL WARN Detected mixed local Net device counts across ranks "
+                    "(min 7, max 8). Set NCCL_IGNORE_NET_MISMATCH=1 to continue."
+                ),
+            ),
+        ),
     ),
     treatment=Treatment.SUSPECT,
     remedies=(

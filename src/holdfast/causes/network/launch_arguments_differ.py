@@ -38,7 +38,9 @@ LAUNCH_ARGUMENTS_DIFFER = Cause(
             sentence="the rank does not fit the number of ranks of the launch",
             patterns=(
                 (
-                    r"Invalid rank requested ?: ?\d+/\d+|[Ii]nvalid rank \d+, rank "
+                    r"does not match the number of (?:hosts|nodes)|number of tasks per node "
+                    r"configured"
+                    r"|Invalid rank requested ?: ?\d+/\d+|[Ii]nvalid rank \d+, rank "
                     "should be in the interval"
                 ),
                 (

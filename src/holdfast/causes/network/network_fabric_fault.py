@@ -43,7 +43,8 @@ NETWORK_FABRIC_FAULT = Cause(
             sentence="a network link went down",
             patterns=(
                 (
-                    "NET/IB.{0,40}(?:[Aa]sync (?:fatal )?event|port error)|link (?:is )?down"
+                    "NET/IB.{0,40}(?:[: ]async fatal event|Got async event|port error)|link "
+                    "(?:is )?down"
                     "|Link Down"
                 ),
                 "carrier lost|NIC.{0,20}(?:down|flap)",

@@ -46,9 +46,17 @@ NETWORK_INTERFACE_WRONG = Cause(
                 "No such (?:network )?(?:interface|device).{0,30}(?:eth|ib|en)",
                 "[Nn]o usable .{0,20}interface",
                 "Software caused connection abort|is neither AF_INET",
+                "selecting NICs of only one link type|NET/IB : No IP interface|No ibverbs devices",
+                r"Unable to find interface for|Interface \S{1,20} not found",
+                "NCCL WARN .{0,40}no device found (?:matching|after excluding)",
             ),
             examples=(
                 "n2:7:9 [0] NCCL WARN Bootstrap : no socket interface found",
+                "n2:7:9 [0] NCCL WARN NET/IB : No IP interface found (starting with ib).",
+                (
+                    "n2:7:9 [0] NCCL WARN NET/IB : Attempted to merge incompatible devices: "
+                    "[0]mlx5_0:1/IB and [1]mlx5_1:1/RoCE. Try selecting NICs of only one link type"
+                ),
                 (
                     "n1:5:9 [0] NCCL WARN socketStartConnect: Connect to fe80::1%eth1<4> "
                     "failed : Software caused connection abort"
@@ -86,7 +94,8 @@ NETWORK_INTERFACE_WRONG = Cause(
             sentence="gloo could not connect the ranks",
             patterns=(
                 (
-                    "Gloo connectFullMesh failed|gloo/transport/tcp.{0,60}(?:connect|timeout)"
+                    "Gloo connectFullMesh failed|gloo/transport/tcp.{0,60}(?:connect "
+                    "|[Cc]onnect timeout)"
                     "|SO_ERROR"
                 ),
             ),

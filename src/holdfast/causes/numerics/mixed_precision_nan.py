@@ -45,7 +45,8 @@ MIXED_PRECISION_NAN = Cause(
                     r"|:)?\s*(?:tensor\()?(?:nan|NaN|NAN|inf\b)"
                 ),
                 (
-                    r"returned nan values|[Ii]nf or [Nn]a[Nn] values in gradients|reducing loss "
+                    r"returned nan values|total norm of order .{1,80} is non-finite|[Ii]nf or "
+                    r"[Nn]a[Nn] values in gradients|reducing loss "
                     r"scale to 0\."
                 ),
                 "Current loss scale already at minimum|[Mm]inimum loss scale|FloatingPointError",

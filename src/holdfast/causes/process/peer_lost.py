@@ -57,6 +57,7 @@ PEER_LOST = Cause(
                     "closed by peer"
                 ),
                 "closed by remote peer",
+                "Connection reset by remote peer|UCX +ERROR .{0,120}Endpoint timeout",
                 "remote process exited or there was a network error|ncclRemoteError|Broken pipe",
             ),
             examples=(
@@ -80,7 +81,7 @@ PEER_LOST = Cause(
                 "node .{0,60}(?:marked dead|has died|unexpectedly|was terminated)",
                 (
                     "missed too many heartbeats|kubelet stopped posting|ActorDiedError"
-                    "|WorkerCrashedError"
+                    "|WorkerCrashedError|NodeDiedError|OwnerDiedError|ActorUnavailableError"
                 ),
                 (
                     "RayActorError: The actor died|worker process has died|worker died or was "

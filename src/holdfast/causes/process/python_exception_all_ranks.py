@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.causes.remedies import by_hand, disruptive
 from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
+from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
 PYTHON_EXCEPTION_ALL_RANKS = Cause(
@@ -25,6 +26,42 @@ PYTHON_EXCEPTION_ALL_RANKS = Cause(
     evidence_sources=(
         EvidenceSource.LOG,
         EvidenceSource.TRACE,
+    ),
+    signals=(
+        LogSignal(
+            name="program-refused",
+            tier=Tier.NAMED,
+            confidence=0.75,
+            sentence="the program did not start: its module or script is missing, or it does not "
+            "know an argument",
+            patterns=(
+                (
+                    r"python[\d.]*: (?:No module named|can't (?:open file|find '__main__')"
+                    r"|Error while finding module specification)"
+                ),
+                (
+                    r"error: (?:unrecognized arguments: |the following arguments are required: "
+                    r"|ambiguous option: |one of the arguments .{1,200} is required)"
+                ),
+                r"error: argument \S{1,80}: (?:invalid|expected|not allowed|ignored explicit)",
+                (
+                    r"FATAL Flags parsing error|\bError: (?:No such option|Missing (?:option"
+                    r"|argument)|Invalid value for|Got unexpected extra argument)"
+                ),
+                r"\bCould not override '[^']{1,200}'|\bIn '[^']{1,200}': Could not find '",
+            ),
+            examples=(
+                "/usr/bin/python3: No module named torch.distributed.run",
+                "python: can't open file '/job/fit.py': [Errno 2] No such file or directory",
+                (
+                    "usage: fit.py [-h] [--lr LR]\nfit.py: error: unrecognized arguments: "
+                    "--local-rank=1"
+                ),
+                "fit.py: error: argument --lr: invalid float value: 'high'",
+                "Could not override 'model.depth'.\nKey 'depth' is not in struct",
+            ),
+            counter_examples=("INFO error: argument checks passed",),
+        ),
     ),
     log_examples=(
         (

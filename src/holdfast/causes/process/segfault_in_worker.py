@@ -42,9 +42,17 @@ SEGFAULT_IN_WORKER = Cause(
                     r"|exit code 139"
                 ),
                 (
-                    r"double free detected|free\(\): invalid|malloc\(\): |corrupted size vs\. "
-                    r"prev_size|munmap_chunk\(\)"
+                    r"double free (?:detected|or corruption)|corrupted (?:size vs\. prev_size"
+                    r"|double-linked list)|\b(?:free|malloc|realloc|munmap_chunk"
+                    r"|malloc_consolidate)\(\): "
                 ),
+                (
+                    r"\*\*\* (?:stack smashing|buffer overflow) detected \*\*\*|Fatal glibc error: "
+                    r"|[Aa]ttempt to free invalid pointer|pure virtual method called"
+                ),
+                r"ERROR: (?:Address|Thread|Memory|Leak)Sanitizer: |\bSEGV on unknown address",
+                r"fatal error has been detected by the Java Runtime Environment",
+                r"fatal error: unexpected signal during runtime execution|Segfault encountered",
                 r"(?:python[\w.]{0,12}|pt_\w{1,13})\[\d+\]: segfault at ",
             ),
             examples=(
@@ -53,6 +61,8 @@ SEGFAULT_IN_WORKER = Cause(
                     "failed (exitcode: -11) local_rank: 3 (pid: 82) of binary: python"
                 ),
                 "double free or corruption (out)\nfree(): double free detected in tcache 2",
+                "[rank2]: *** stack smashing detected ***: terminated",
+                "python: corrupted double-linked list (not small)",
             ),
         ),
         LogSignal(
@@ -70,6 +80,36 @@ SEGFAULT_IN_WORKER = Cause(
             examples=("kernel: traps: python[4711] trap invalid opcode ip:7f1 sp:7ff error:0",),
         ),
         LogSignal(
+            name="native-check-failed",
+            tier=Tier.CRASH,
+            confidence=0.55,
+            sentence="a check in native code failed, and the process aborted",
+            patterns=(
+                r": Assertion [`'].{1,300}' failed",
+                r"\bF\d{4} \d\d:\d\d:\d\d|: F \S{1,200}\.(?:cc|cpp|h):\d+\] ",
+                r"\.(?:cc|cpp|cu|h|hpp):\d+\]? Check failed: |\*\*\* Check failure stack trace",
+                r"thread '[^']{0,80}' (?:\(\d+\) )?panicked at|LLVM ERROR: ",
+                r"PLEASE submit a bug report to .{0,120}crash backtrace",
+                r"^panic: (?:runtime error|\S)|^fatal error: all goroutines are asleep",
+            ),
+            examples=(
+                (
+                    "fit: ../src/ucp/core/ucp_worker.c:812: ucp_worker_progress: Assertion "
+                    "`worker->inprogress++ == 0' failed."
+                ),
+                "F0203 04:05:06.000000  4711 gpu_timer.cc:81] Check failed: start != stop ",
+                "2026-02-03 04:05:06.000007: F external/xla/dso_loader.cc:81] Could not load",
+                (
+                    "thread '<unnamed>' panicked at src/shards.rs:88:14:\n"
+                    "index out of bounds: the len is 4 but the index is 7"
+                ),
+            ),
+            counter_examples=(
+                "I0203 04:05:06.000000  4711 gpu_timer.cc:81] all checks passed",
+                "INFO: assertion of the configuration passed",
+            ),
+        ),
+        LogSignal(
             name="aborted",
             tier=Tier.SILENCE,
             confidence=0.4,
@@ -80,6 +120,7 @@ SEGFAULT_IN_WORKER = Cause(
                     r"Python error: "
                 ),
                 "terminate called after throwing an instance of",
+                r"libc\+\+abi: terminating|Unhandled exception caught in c10/util/AbortHandler",
             ),
             examples=("Fatal Python error: Aborted",),
         ),

@@ -83,7 +83,7 @@ SIGNAL_SIGTERM_PREEMPTED = Cause(
                 r"preempted_ranks=\[(?P<rank>\d+)",
                 "PreemptionWatcher: drain detected",
                 (
-                    "TERMINATING|maintenance event|imminent node "
+                    "TERMINATING|will be terminated soon|maintenance event|imminent node "
                     "shutdown|TaintManagerEviction|JobState=PREEMPTED"
                 ),
             ),
@@ -103,7 +103,10 @@ SIGNAL_SIGTERM_PREEMPTED = Cause(
             sentence="the job received a termination signal",
             patterns=(
                 r"[Rr]eceived (?:signal )?(?:Signals\.)?(?:SIGTERM|SIGHUP|SIGINT|15|1|2)\b",
-                "got signal: (?:15|1|2)|death signal, shutting down",
+                (
+                    "got signal: (?:15|1|2)|[Jj]ob (?:has been|was) cancell?ed|death signal, "
+                    "shutting down"
+                ),
                 (
                     r"Received \d+ death signal|received SIGTERM|SIGHUP|SignalException"
                     r"|KeyboardInterrupt"

@@ -27,10 +27,27 @@ COLLECTIVE_ORDER_INVERSION = Cause(
     "ranks call them in the same order; then the graph has no cycle and network-fabric-fault is "
     "named. A cycle through a lock or a queue in Python is only partly visible.",
     evidence_sources=(
+        EvidenceSource.LOG,
         EvidenceSource.TRACE,
         EvidenceSource.DUMP,
         EvidenceSource.STACKS,
         EvidenceSource.SOURCE,
+    ),
+    log_examples=(
+        (
+            "[rank0]:[E203 04:05:06.1 ProcessGroupNCCL.cpp:2271] [PG ID 3 PG GUID 3(mesh_tp) Rank "
+            "0]  failure detected by watchdog at work sequence id: 12 PG status: last enqueued "
+            "work: 12, last completed work: 11\n"
+            "[rank1]:[E203 04:05:06.1 ProcessGroupNCCL.cpp:2271] [PG ID 3 PG GUID 3(mesh_tp) Rank "
+            "1]  failure detected by watchdog at work sequence id: 12 PG status: last enqueued "
+            "work: 12, last completed work: 11\n"
+            "[rank2]:[E203 04:05:06.1 ProcessGroupNCCL.cpp:2271] [PG ID 4 PG GUID 4(mesh_dp) Rank "
+            "2]  failure detected by watchdog at work sequence id: 5 PG status: last enqueued "
+            "work: 5, last completed work: 4\n"
+            "[rank3]:[E203 04:05:06.1 ProcessGroupNCCL.cpp:2271] [PG ID 4 PG GUID 4(mesh_dp) Rank "
+            "3]  failure detected by watchdog at work sequence id: 5 PG status: last enqueued "
+            "work: 5, last completed work: 4"
+        ),
     ),
     treatment=Treatment.CODE,
     remedies=(

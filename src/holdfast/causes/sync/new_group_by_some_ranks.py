@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.causes.remedies import by_hand
 from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
+from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
 NEW_GROUP_BY_SOME_RANKS = Cause(
@@ -26,8 +27,28 @@ NEW_GROUP_BY_SOME_RANKS = Cause(
     "then differs, hangs. With NCCL, groups are created lazily: the wait moves to the first "
     "collective in them, and rank-missing-collective may be named.",
     evidence_sources=(
+        EvidenceSource.LOG,
         EvidenceSource.TRACE,
         EvidenceSource.SOURCE,
+    ),
+    signals=(
+        LogSignal(
+            name="group-barrier-timeout",
+            tier=Tier.NETWORK,
+            confidence=0.75,
+            sentence="a process group after the first was created by some ranks only",
+            patterns=(
+                r"store_based_barrier_key:(?:[2-9]|\d{2,}) \(world_size=\d+, worker_count=\d",
+            ),
+            examples=(
+                (
+                    "[rank0]: RuntimeError: Timed out initializing process group in store based "
+                    "barrier on rank: 0, for key: store_based_barrier_key:3 (world_size=8, "
+                    "worker_count=4, timeout=0:30:00)"
+                ),
+            ),
+            precedence=-1,
+        ),
     ),
     treatment=Treatment.CODE,
     remedies=(

@@ -25,9 +25,22 @@ P2P_WITHOUT_PARTNER = Cause(
     "later or never. recv from any source has no specific peer, so the wait-for graph has no edge "
     "for it.",
     evidence_sources=(
+        EvidenceSource.LOG,
         EvidenceSource.TRACE,
         EvidenceSource.STACKS,
         EvidenceSource.SOURCE,
+    ),
+    log_examples=(
+        (
+            "[rank0]:[E203 04:05:06.1 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught "
+            "collective operation timeout: WorkNCCL(SeqNum=3, OpType=SEND, NumelIn=64, "
+            "NumelOut=64, "
+            "Timeout(ms)=600000) ran for 600028 milliseconds before timing out.\n"
+            "[rank1]:[E203 04:05:06.1 ProcessGroupNCCL.cpp:632] [Rank 1] Watchdog caught "
+            "collective operation timeout: WorkNCCL(SeqNum=3, OpType=RECV, NumelIn=64, "
+            "NumelOut=64, "
+            "Timeout(ms)=600000) ran for 600128 milliseconds before timing out."
+        ),
     ),
     treatment=Treatment.CODE,
     remedies=(

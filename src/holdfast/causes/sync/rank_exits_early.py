@@ -24,8 +24,21 @@ RANK_EXITS_EARLY = Cause(
     known_misses="os._exit leaves no time to record the line; the last collective's line is "
     "reported instead. A rank that reaches the end of its script is reported as uneven-inputs, "
     "which is mostly the reason.",
-    evidence_sources=(EvidenceSource.TRACE,),
+    evidence_sources=(EvidenceSource.LOG, EvidenceSource.TRACE),
     may_be_consequence=True,
+    log_examples=(
+        (
+            "step 40: loss 2.1\nINFO: Training complete\nINFO: all files are written\n"
+            "[rank1]:[E203 04:05:06.1 ProcessGroupNCCL.cpp:632] [Rank 1] Watchdog caught "
+            "collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE, NumelIn=64, "
+            "NumelOut=64, "
+            "Timeout(ms)=600000) ran for 600128 milliseconds before timing out.\n"
+            "[rank2]:[E203 04:05:06.1 ProcessGroupNCCL.cpp:632] [Rank 2] Watchdog caught "
+            "collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE, NumelIn=64, "
+            "NumelOut=64, "
+            "Timeout(ms)=600000) ran for 600228 milliseconds before timing out."
+        ),
+    ),
     treatment=Treatment.CODE,
     remedies=(
         by_hand(

@@ -11,20 +11,20 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-#: Authors of signals guess too cautiously below 80 % and too boldly above 95 %.
-SLOPE, SHIFT = 0.8, 0.7
+#: On logs that no rule was written after, authors of signals guess too boldly below 90 %.
+SLOPE, SHIFT = 1.05, 0.15
 #: No line names the cause: an exception may have one that no signal covers, an end any.
-UNNAMED = -1.2
+UNNAMED = -1.5
 #: Two ranks, or two signals, report the same.
-CORROBORATED = 0.4
+CORROBORATED = 0.5
 #: The launcher names the same rank as the first that failed.
-LAUNCHER_AGREES = 0.4
+LAUNCHER_AGREES = 0.5
 #: What other ranks would have logged decides, and their logs are missing.
-RANKS_MISSING = -0.4
+RANKS_MISSING = -0.5
 #: Another possible cause may have come first: the logs do not show their order.
-ORDER_UNKNOWN = -0.6
+ORDER_UNKNOWN = -0.8
 #: It rests on lines after the end of its rank, or steps followed.
-LATE = -0.6
+LATE = -0.8
 #: No log is certain.
 LEAST, MOST = 0.05, 0.97
 

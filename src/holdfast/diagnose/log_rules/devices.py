@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import NamedTuple
 
+from holdfast.causes.checkpoint.checkpoint_folder_unusable import CHECKPOINT_FOLDER_UNUSABLE
 from holdfast.causes.checkpoint.checkpoint_io_slow_timeout import CHECKPOINT_IO_SLOW_TIMEOUT
 from holdfast.causes.gpu.cuda_kernel_fault import CUDA_KERNEL_FAULT
 from holdfast.causes.gpu.gpu_fell_off_bus_xid_ecc import GPU_FELL_OFF_BUS_XID_ECC
 from holdfast.causes.memory.oom_on_one_rank_then_timeout import OOM_ON_ONE_RANK_THEN_TIMEOUT
+from holdfast.causes.memory.tensors_kept_over_steps import TENSORS_KEPT_OVER_STEPS
 from holdfast.core.findings import Fact
 from holdfast.core.rank_table import SourceLine
 from holdfast.core.text import pluralize
 from holdfast.diagnose.log_rules.candidates import CauseCandidate, candidate_of, lines_of
-from holdfast.diagnose.log_rules.log_index import FAILURES, LogIndex
-from holdfast.diagnose.log_rules.rank_inference import find_rank
+from holdfast.diagnose.log_rules.log_index import FAILURES, LogIndex, position
+from holdfast.diagnose.log_rules.rank_inference import find_absent_rank, find_rank
 from holdfast.diagnose.log_rules.signal_causes import SIGNAL_CAUSES, Tier
 from holdfast.diagnose.logs import LoggedSignal, LogLine
 from holdfast.host.allocation_purpose import AllocationPurpose, purpose_of
@@ -39,6 +43,8 @@ _HARMLESS_XIDS = frozenset({XidKind.FOLLOWS, XidKind.NOTE, XidKind.DISPLAY})
 _CHECKPOINT = re.compile(
     r"[Cc]heckpoint|ckpt|\.pt\b|\.safetensors|PytorchStreamWriter|inline_container"
 )
+#: Memory that grows in nearly all of at least so many readings, by this factor, is kept.
+MIN_READINGS, GROWING, GROWN = 8, 0.9, 1.5
 #: Lines of a traceback.
 _NEAR_LINES = 24
 
@@ -66,6 +72,9 @@ def find_oom(index: LogIndex) -> Iterable[CauseCandidate]:
             remedies = (*OOM_ON_ONE_RANK_THEN_TIMEOUT.remedies[:1], *remedies)
     else:
         cause, confidence = error.why.cause, error.why.confidence
+        if cause == TOO_LARGE and (growth := _find_growth(index)):
+            cause, confidence, clause = TENSORS_KEPT_OVER_STEPS.name, 0.75, f": {growth}"
+            remedies = TENSORS_KEPT_OVER_STEPS.remedies
         first = f" (rank {rank} first)" if rank is not None else ""
         message = f"GPU memory ran out{first}{clause}"
         rank = rank or 0  # without a rank in any line, the first stands for all
@@ -80,6 +89,24 @@ def find_oom(index: LogIndex) -> Iterable[CauseCandidate]:
         facts=error.facts,
         remedies=remedies,
     )
+
+
+def _find_growth(index: LogIndex) -> str:
+    """Return by how much the memory of a rank grew from step to step; empty if it did not."""
+    by_rank: dict[int | None, list[float]] = defaultdict(list)
+    errors = {position(one) for one in index.all(_OOM)}
+    for one in index.all("memory-reading"):
+        if position(one) in errors:
+            continue
+        scale = 1024 if str(one.fields.get("unit", "G")).startswith("G") else 1
+        by_rank[one.line.rank].append(float(one.fields["size"]) * scale)
+    for sizes in by_rank.values():
+        steps = list(pairwise(sizes))
+        grown = sum(later > earlier for earlier, later in steps)
+        is_growing = len(steps) >= MIN_READINGS and grown >= GROWING * len(steps)
+        if is_growing and 0 < GROWN * sizes[0] <= sizes[-1]:
+            return f"memory grew in every step, from {sizes[0]:,.0f} to {sizes[-1]:,.0f} MiB"
+    return ""
 
 
 class _OomError(NamedTuple):
@@ -135,20 +162,30 @@ def find_storage_faults(index: LogIndex) -> Iterable[CauseCandidate]:
                 continue
             is_full = name == "no-space"
             message = SIGNAL_CAUSES["checkpoint-slow"].sentence
+            cause = CHECKPOINT_IO_SLOW_TIMEOUT
             if is_full:
                 of_checkpoints = _CHECKPOINT.search(text) or _is_checkpoint_near(index, signal)
                 disk = "the disk that checkpoints are written to" if of_checkpoints else "a disk"
                 state = "has no quota left" if "quota" in text else "is full"
                 message = f"{disk} {state}"
+                if not index.has_any("watchdog-timeout", *_TIMEOUTS):
+                    cause = CHECKPOINT_FOLDER_UNUSABLE
             yield CauseCandidate(
-                CHECKPOINT_IO_SLOW_TIMEOUT.name,
+                cause.name,
                 Tier.DEVICE,
                 0.9 if is_full and "checkpoint-word" in index else 0.6,
                 message,
                 (signal.line,),
-                signal.line.rank,
+                _writer(index, signal),
             )
             return
+
+
+def _writer(index: LogIndex, signal: LoggedSignal) -> int | None:
+    """Return the rank that wrote: that of the line, or the only one that did not wait."""
+    waiting = index.ranks("watchdog-timeout", "gloo-timeout", "socket-timeout")
+    rank = signal.line.rank
+    return find_absent_rank(index, waiting) if rank is None and waiting else rank
 
 
 def _is_checkpoint_near(index: LogIndex, signal: LoggedSignal) -> bool:

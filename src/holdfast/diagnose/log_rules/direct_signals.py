@@ -31,5 +31,8 @@ def _find_in_tier(index: LogIndex, tier: Tier) -> list[CauseCandidate]:
     return [
         candidate_of(index, meaning, signals)
         for name, meaning in SIGNAL_CAUSES.items()
-        if meaning.tier is tier and not meaning.weighed and (signals := index.unrecovered(name))
+        if meaning.tier is tier
+        and not meaning.weighed
+        and meaning.explained_by not in index
+        and (signals := index.unrecovered(name))
     ]

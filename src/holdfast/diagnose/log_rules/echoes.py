@@ -21,6 +21,7 @@ from holdfast.diagnose.log_rules.log_index import (
     FATAL,
     MIN_STEPS_AFTER,
     LogIndex,
+    is_ended_by_kernel,
     is_later,
     position,
 )
@@ -136,7 +137,8 @@ def is_survived(index: LogIndex, cause: str, lines: Sequence[LogLine]) -> bool:
     """Return whether training went on after all ``lines``, and they are not about its steps.
 
     Steps before a later end show nothing: the line may be of that end, and they of a late buffer.
-    After a fault of a device, which may take effect later, only a finished training shows it.
+    After a fault of a device, which may take effect later, or the end of a process that only the
+    kernel names, only a finished training shows it.
     """
     names = (*_ENDS_OF_ALL, _END_OF_ONE, *FATAL)
     ends = (one.line for one in index.facts.signals if one.name in names)
@@ -145,7 +147,10 @@ def is_survived(index: LogIndex, cause: str, lines: Sequence[LogLine]) -> bool:
         and by_name(cause).family not in _FAMILIES_OF_STEPS
         and all(index.continues_after(line, steps=MIN_STEPS_AFTER) for line in lines)
         and all(index.continues_after(line, steps=MIN_STEPS_AFTER) for line in ends)
-        and (cause not in _FAULTS_OF_DEVICES or index.finishes_after(lines))
+        and (
+            index.finishes_after(lines)
+            or not (cause in _FAULTS_OF_DEVICES or any(map(is_ended_by_kernel, lines)))
+        )
     )
 
 

@@ -24,7 +24,7 @@ from holdfast.host.processes.user_code import is_user_file
 _LAUNCHER_TYPES = re.compile(
     r"(?:ChildFailedError|CalledProcessError|SignalException|ProcessRaisedException"
     r"|ProcessExitedException|SystemExit|KeyboardInterrupt|RendezvousGracefulExitError"
-    r"|RayTaskError|ActorDiedError|WorkerCrashedError)$"
+    r"|RayTaskError|ActorDiedError|WorkerCrashedError|TrainingFailedError|WorkerGroupError)$"
 )
 #: Raised by a rank because another is gone, or because a collective did not complete.
 _ECHO_TEXTS = re.compile(
@@ -122,7 +122,9 @@ def _candidate(
         int(rank) for signal in index.all("worker-failed") for rank in signal.fields.values()
     }
     rank = _first_rank(index, ranks, lines)
-    on_several = len(ranks) > 1 or (not ranks and (len(same) > 1 or len(index.failed_ranks) > 1))
+    on_several = len(ranks) > 1 or (
+        not ranks and (len(_without_copies(index, same)) > 1 or len(index.failed_ranks) > 1)
+    )
     text = f"{first.type}: {first.text}"[:_MAX_EXCEPTION_TEXT].rstrip(": ")
     text = text or "an exception whose last line is missing"
     where = f" at {place.file.rsplit('/', 1)[-1]}:{place.line}" if place else ""
@@ -135,6 +137,23 @@ def _candidate(
         who = f"rank {rank}" if rank is not None else "one process"
     message = f"{who} raised {text}{where}"
     return CauseCandidate(cause.name, tier, confidence, message, lines, rank, place=place)
+
+
+def _without_copies(
+    index: LogIndex, tracebacks: Sequence[LoggedTraceback]
+) -> list[LoggedTraceback]:
+    """Return the tracebacks without those that a chain, Ray or a pool of processes repeats."""
+    chained = index.all("chained")
+    return [
+        one
+        for before, one in zip((None, *tracebacks), tracebacks, strict=False)
+        if before is None
+        or not any(
+            link.line.source == one.line.source == before.line.source
+            and before.line.number < link.line.number <= one.line.number
+            for link in chained
+        )
+    ]
 
 
 def _earliest_first(tracebacks: Sequence[LoggedTraceback]) -> list[LoggedTraceback]:

@@ -25,10 +25,14 @@ from holdfast.diagnose.log_rules import (
     exceptions,
     exits,
     listed_ranks,
+    long_work,
+    nccl_warnings,
     network,
     scheduler,
     silence,
+    stated_values,
     unclassified,
+    unequal_inputs,
     watchdog,
 )
 from holdfast.diagnose.log_rules.candidates import CauseCandidate, Rule
@@ -42,10 +46,11 @@ from holdfast.diagnose.log_rules.echoes import (
     overcome_positions,
     without_lines,
 )
-from holdfast.diagnose.log_rules.log_index import LogIndex
+from holdfast.diagnose.log_rules.file_ranks import attribute_files
+from holdfast.diagnose.log_rules.log_index import FATAL, LogIndex, is_later
 from holdfast.diagnose.log_rules.remedy_values import remedy_values
 from holdfast.diagnose.log_rules.signal_causes import Tier
-from holdfast.diagnose.logs import LogFacts
+from holdfast.diagnose.logs import LogFacts, LogLine
 from holdfast.watcher.rules.placeholders import fill_remedy
 
 #: Signals of a job that runs, or has ended well.
@@ -67,6 +72,8 @@ _SHOWN_BY_KERNEL = (
 )
 #: What other ranks, or the kernel, would have logged decides about a root cause of these tiers.
 _OF_OTHER_RANKS = frozenset({Tier.LOST, Tier.WAITING, Tier.SILENCE})
+#: After the end of the training, processes end one after the other.
+_OF_CONNECTIONS = frozenset({Tier.NETWORK, Tier.LOST, Tier.WAITING})
 _KERNEL_MAY_EXPLAIN = frozenset({Tier.CRASH, Tier.LOST, Tier.SILENCE})
 
 RULES: tuple[Rule, ...] = (
@@ -79,12 +86,19 @@ RULES: tuple[Rule, ...] = (
     devices.find_nan,
     exceptions.find_exceptions,
     network.find_rendezvous_faults,
+    network.find_missing_pods,
+    nccl_warnings.find_failed_part,
     network.find_unreachable_store,
     network.find_peer_faults,
     scheduler.find_terminations,
     scheduler.find_failed_tasks,
     listed_ranks.find_listed_ranks,
     watchdog.find_timeouts,
+    long_work.find_long_work,
+    unequal_inputs.find_uneven_inputs,
+    unequal_inputs.find_early_end,
+    stated_values.find_different_versions,
+    stated_values.find_different_arguments,
     call_site_outliers.find_outlier,
     silence.find_stalled_output,
     silence.find_slowdown,
@@ -95,10 +109,10 @@ RULES: tuple[Rule, ...] = (
 
 def judge(facts: LogFacts) -> Verdict:
     """Return the verdict; ``root`` is None if nothing failed, or no line shows what did."""
-    aligned = align_clocks(facts)
+    aligned = align_clocks(attribute_files(facts))
     index = LogIndex(aligned.facts)
     found = _find_causes(index)
-    if all(is_survived(index, one.cause, one.lines) for one in found.candidates):
+    if all(_is_harmless(index, one) for one in found.candidates):
         unknown = tuple(
             _finding(one, index, Circumstances(unnamed=True))
             for one in unclassified.find_error_at_end(index)
@@ -119,6 +133,20 @@ def judge(facts: LogFacts) -> Verdict:
         ruled_out=_ruled_out(index, {root.cause, *(one.cause for one in suspects)}),
         unseen=(*_unseen(index, first), *_unknown_order(first, unsure, aligned)),
     )
+
+
+def _is_harmless(index: LogIndex, one: CauseCandidate) -> bool:
+    """Return whether training went on after it, or was over, and only connections were closed."""
+    is_over = one.tier in _OF_CONNECTIONS and not index.has_any(*FATAL, "exit-code", "rank-aborts")
+    return is_survived(index, one.cause, one.lines) or (
+        is_over and _is_after_end(index, one.lines) and not index.facts.tracebacks
+    )
+
+
+def _is_after_end(index: LogIndex, lines: Sequence[LogLine]) -> bool:
+    """Return whether all lines follow a report of the end of the training."""
+    ends = [one.line for one in index.finishes]
+    return bool(lines) and all(any(is_later(line, end) for end in ends) for line in lines)
 
 
 class FoundCauses(NamedTuple):

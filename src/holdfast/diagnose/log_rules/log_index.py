@@ -29,6 +29,12 @@ FATAL = frozenset(
 _HARMLESS_EXIT_CODES = (None, 0, -15)
 #: Times up to this one have no date, or count from the host's boot (``logs/lines.py``).
 UNDATED_S = 366 * 86400.0
+#: The kernel killed a Python process, or it crashed: the kernel does not say which one, so steps of
+#: the job show nothing.
+_KERNEL_ENDED = re.compile(
+    r"Kill(?:ed)? process \d+ \((?:python|pt_|ray::)|(?:^|[\s:])(?:python[\w.]{0,12}|pt_\w{1,13})"
+    r"\[\d+\]:? (?:segfault at|trap |general protection)"
+)
 #: torchrun's folder of an attempt, in the name of a log.
 _ATTEMPT = re.compile(r"(?:^|/)attempt_(\d{1,6})/")
 
@@ -159,6 +165,8 @@ class LogIndex:
         )
 
     def _progresses_after(self, signal: LoggedSignal) -> bool:
+        if is_ended_by_kernel(signal.line):
+            return self.finishes_after((signal.line,))
         if signal.name in FATAL:
             return self.continues_after(signal.line, steps=MIN_STEPS_AFTER)
         return len(self.after(signal, "pace", "progress")) >= MIN_STEPS_AFTER
@@ -207,6 +215,11 @@ class LogIndex:
         for signals in found.values():
             signals.sort(key=lambda one: one.line.number)
         return found
+
+
+def is_ended_by_kernel(line: LogLine) -> bool:
+    """Return whether the kernel reports the end of a Python process."""
+    return _KERNEL_ENDED.search(line.text) is not None
 
 
 def comes_after(one: LoggedSignal, other: LoggedSignal) -> bool:

@@ -11,6 +11,7 @@ from holdfast.causes.network.master_unreachable import MASTER_UNREACHABLE
 from holdfast.causes.network.network_fabric_fault import NETWORK_FABRIC_FAULT
 from holdfast.causes.network.network_interface_wrong import NETWORK_INTERFACE_WRONG
 from holdfast.causes.network.stale_rendezvous_store import STALE_RENDEZVOUS_STORE
+from holdfast.causes.process.peer_lost import PEER_LOST
 from holdfast.causes.sync.store_wait import STORE_WAIT
 from holdfast.diagnose.log_rules.candidates import CauseCandidate, candidate_of
 from holdfast.diagnose.log_rules.log_index import LogIndex, comes_after, position
@@ -36,6 +37,9 @@ _PEER_SIGNALS = tuple(
     nccl-cuda-error nccl-internal-error store-lost peer-closed
     """.split()
 )
+#: A connection to an address where nothing listens any more.
+_TO_OLD_ADDRESSES = ("gloo-connect", "connect-refused", "no-interface")
+_REFUSED = re.compile(r"refused|Software caused connection abort")
 #: A port reports a fault of its host; failed operations follow on every host that talks to it.
 _PORT_SIGNALS = ("ib-event", "adapter-port")
 _COMPLETION_SIGNALS = frozenset({"ib-completion", "ofi-completion", "ib-verb"})
@@ -45,7 +49,9 @@ _CONNECT_SIGNALS = frozenset({"no-route", "no-network", "connect-timed-out", "co
 #: NCCL's summary of any error: an echo if another line reports the lost peer.
 _NCCL_SUMMARIES = frozenset({"nccl-system-error", "nccl-internal-error"})
 #: A peer's address of the host itself, or of a bridge to containers.
-_OWN_ADDRESS = re.compile(r"(?:127\.\d+\.\d+\.\d+|::1\b|\b172\.17\.0\.\d+|localhost)")
+_OWN_ADDRESS = re.compile(
+    r"(?:127\.\d+\.\d+\.\d+|::1\b|\b172\.17\.0\.\d+|\b192\.168\.122\.\d+|localhost)"
+)
 #: Without one of these, the name of an interface is no fault.
 _CONNECTION_FAILURES = (
     "nccl-system-error",
@@ -98,6 +104,13 @@ def _find_missing_client(index: LogIndex) -> Iterable[CauseCandidate]:
     yield CauseCandidate(STORE_WAIT.name, Tier.NETWORK, 0.7, message, lines, absent)
 
 
+def find_missing_pods(index: LogIndex) -> Iterable[CauseCandidate]:
+    """Yield a pod that was not started; after steps, such events are about other pods."""
+    signals = index.unrecovered("pod-not-started")
+    if signals and not any(comes_after(signals[0], step) for step in index.all("progress", "pace")):
+        yield candidate_of(index, SIGNAL_CAUSES["pod-not-started"], signals)
+
+
 def find_unreachable_store(index: LogIndex) -> Iterable[CauseCandidate]:
     """Yield a store that a launcher, or a rank creating its first process group, cannot reach."""
     for one in index.facts.tracebacks:
@@ -115,8 +128,9 @@ def find_peer_faults(index: LogIndex) -> Iterable[CauseCandidate]:
         signals = index.unrecovered(name)
         if not signals:
             continue
-        if name == "gloo-connect" and (stale := _find_stale_addresses(index, signals[0])):
+        if name in _TO_OLD_ADDRESSES and (stale := _find_stale_addresses(index, signals[0])):
             yield stale
+            continue
         if name == "peer-closed" and closed_after_timeout(index):
             continue
         if name in _NCCL_SUMMARIES and "peer-closed" in index:
@@ -135,23 +149,37 @@ def _weigh_network(index: LogIndex, name: str, found: CauseCandidate) -> CauseCa
         return found
     if has_port_fault or index.has_any(*_COMPLETION_SIGNALS):
         return replace(found, cause=NETWORK_FABRIC_FAULT.name)
+    if name == "connect-refused" and _is_after_steps(index, found):
+        message = f"{found.message}, to which it was connected before: the peer is gone"
+        return replace(found, cause=PEER_LOST.name, message=message)
     if any(_OWN_ADDRESS.search(line.text) for line in found.lines):
         message = f"{found.message}; the peer announced an address of its own host"
         return replace(found, cause=NETWORK_INTERFACE_WRONG.name, message=message)
     return found
 
 
+def _is_after_steps(index: LogIndex, found: CauseCandidate) -> bool:
+    """Return whether the ranks had made steps together in this log before."""
+    return any(
+        step.line.source == line.source and step.line.number < line.number
+        for line in found.lines[:1]
+        for step in index.all("progress", "pace")
+    )
+
+
 def _find_stale_addresses(index: LogIndex, signal: LoggedSignal) -> CauseCandidate | None:
     """Return stale addresses in the store, which ranks of the previous attempt left there."""
-    failed = [one for one in index.all("exit-code") if comes_after(signal, one)]
-    if not failed or "refused" not in signal.line.text:
+    failed = [
+        one for one in index.all("exit-code", "workers-restarted") if comes_after(signal, one)
+    ]
+    if not failed or not _REFUSED.search(signal.line.text):
         return None
     message = (
         "after a restart, connections between ranks were refused: the store may still contain the "
         "addresses of the previous attempt"
     )
     lines = (failed[0].line, signal.line)
-    return CauseCandidate(STALE_RENDEZVOUS_STORE.name, Tier.NETWORK, 0.6, message, lines)
+    return CauseCandidate(STALE_RENDEZVOUS_STORE.name, Tier.NETWORK, 0.7, message, lines)
 
 
 def closed_after_timeout(index: LogIndex) -> bool:

@@ -20,10 +20,12 @@ WAITER_SIGNALS = ("peer-closed", "gloo-timeout", "watchdog-timeout", "store-lost
 #: Reports of a rank that waited for others in the store: its own rank is not the missing one.
 STORE_WAITS = frozenset({"rendezvous-timeout", "store-key-timeout"})
 #: A rank in a message: ``rank=3``, ``global_rank: 3``, ``"rank": 3``, ``RankID:3``, ``(rank 3)``,
-#: ``on rank 3``. The number of an array's dimensions is written ``of rank 3`` or ``rank 3 tensor``.
+#: ``on rank 3``, ``INFO rank 3: …``. The number of an array's dimensions is written ``of rank 3``
+#: or ``rank 3 tensor``.
 _RANK_IN_MESSAGE = re.compile(
     r"(?:(?<![\w-])(?:(?:global|world)[_ ])?rank(?:id)?[\"']?\s{0,2}[:=]\s{0,2}"
-    r"|(?:[\[(,;:|]\s?|\b(?:on|by) )rank\s?)(?P<rank>\d{1,6})(?!\w|\.\d)",
+    r"|(?:[\[(,;:|]\s?|\b(?:on|by) )rank\s?|^\s{0,8}(?:[A-Z]{4,8} "
+    r")?rank\s?(?=\d{1,6}:))(?P<rank>\d{1,6})(?!\w|\.\d)",
     re.IGNORECASE,
 )
 #: Before the word: the rank is a local one, another rank's, one within a group, or LoRA's.
@@ -32,6 +34,9 @@ _OTHER_RANK = re.compile(
     r"|pipeline|parallel|data|expert|from|to|with|for)[\s_:-]{0,3}$",
     re.IGNORECASE,
 )
+#: A numbered host of a set, such as ``trainer-worker-3``, alone and as a lost peer.
+_HOST_NUMBER = re.compile(r"^[\w.-]*-(\d{1,6})(?:\.[\w.-]*)?$")
+_LOST_HOST = re.compile(r"remote peer [A-Za-z][\w-]*-(\d{1,6})(?:\.[\w.-]+)?<")
 _LOCAL_RANK = re.compile(r"\blocal[_ -]rank[\s=:]{1,3}(\d{1,6})\b", re.IGNORECASE)
 
 
@@ -109,7 +114,17 @@ def _find_lost_peer(index: LogIndex) -> int | None:
     origin = next((one.fields["origin"] for one in requests if "origin" in one.fields), None)
     if origin is not None:
         return int(origin)
-    return find_absent_rank(index, index.ranks(*WAITER_SIGNALS))
+    numbered = _rank_of_lost_host(index)
+    return find_absent_rank(index, index.ranks(*WAITER_SIGNALS)) if numbered is None else numbered
+
+
+def _rank_of_lost_host(index: LogIndex) -> int | None:
+    """Return the number of the lost host, if those of the survivors are their ranks."""
+    reports = [one for one in index.all("peer-closed") if one.line.host]
+    lost = {int(found[1]) for one in reports if (found := _LOST_HOST.search(one.line.text))}
+    is_rank = all(_HOST_NUMBER.sub(r"\1", one.line.host) == str(one.line.rank) for one in reports)
+    ranks = index.ranks("peer-closed")
+    return lost.pop() if len(lost) == 1 and is_rank and lost.isdisjoint(ranks) else None
 
 
 def _named_rank(signal: LoggedSignal) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from holdfast.causes.memory.host_oom_killed import HOST_OOM_KILLED
 from holdfast.causes.process.peer_lost import PEER_LOST
@@ -10,7 +11,7 @@ from holdfast.causes.process.segfault_in_worker import SEGFAULT_IN_WORKER
 from holdfast.causes.process.signal_sigterm_preempted import SIGNAL_SIGTERM_PREEMPTED
 from holdfast.diagnose.log_rules.candidates import CauseCandidate, candidate_of
 from holdfast.diagnose.log_rules.exceptions import is_own_failure
-from holdfast.diagnose.log_rules.log_index import LogIndex, comes_after
+from holdfast.diagnose.log_rules.log_index import LogIndex, comes_after, is_later
 from holdfast.diagnose.log_rules.rank_inference import task_numbers
 from holdfast.diagnose.log_rules.signal_causes import SIGNAL_CAUSES, Tier
 from holdfast.diagnose.logs import LoggedSignal
@@ -35,7 +36,12 @@ def find_terminations(index: LogIndex) -> Iterable[CauseCandidate]:
     for name in ("node-failure", "time-limit", "preempted", "terminated"):
         signals = index.unrecovered(name)
         if signals and not (name == "terminated" and _had_finished(index, signals[0])):
-            yield candidate_of(index, SIGNAL_CAUSES[name], signals)
+            found = candidate_of(index, SIGNAL_CAUSES[name], signals)
+            # What ranks raise after the notice is an echo.
+            raised = [one.line for one in index.facts.tracebacks if is_own_failure(one)]
+            is_late = any(is_later(signals[0].line, line) for line in raised)
+            is_first = name == "preempted" and bool(raised) and not is_late
+            yield replace(found, tier=Tier.EXCEPTION) if is_first else found
 
 
 def _has_failed_before(index: LogIndex, signal: LoggedSignal) -> bool:

@@ -17,7 +17,8 @@ __all__ = ["SIGNAL_CAUSES", "SignalCause", "Tier"]
 class SignalCause:
     """A cause by name, and the tier, confidence and sentence of one such line.
 
-    ``weighed``: a rule reads the signal together with other lines.
+    ``weighed``: a rule reads the signal together with other lines; ``explained_by``: it is the
+    effect of that signal.
     """
 
     cause: str
@@ -25,6 +26,7 @@ class SignalCause:
     confidence: float
     sentence: str
     weighed: bool
+    explained_by: str = ""
 
 
 def _signal_causes() -> dict[str, SignalCause]:
@@ -34,7 +36,9 @@ def _signal_causes() -> dict[str, SignalCause]:
     ]
     declared.sort(key=lambda pair: pair[0].precedence)
     return {
-        one.name: SignalCause(cause, one.tier, one.confidence, one.sentence, one.weighed)
+        one.name: SignalCause(
+            cause, one.tier, one.confidence, one.sentence, one.weighed, one.explained_by
+        )
         for one, cause in declared
     }
 

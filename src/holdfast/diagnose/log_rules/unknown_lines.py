@@ -108,6 +108,17 @@ def _split(sample: LogSample, report: int | None) -> tuple[list[LogLine], list[L
     return [line for line in lines if line.number < end - NEAR_LINES], last
 
 
+def tail_lines(sample: LogSample) -> list[LogLine]:
+    """Return all lines in the end of a log, blank ones excepted."""
+    numbered = enumerate(sample.tail.split(b"\n"), sample.lines_before + 1)
+    lines = [
+        parse_line(raw, sample.source, number, rank=sample.rank)
+        for number, raw in numbered
+        if raw.strip()
+    ]
+    return lines[1:] if sample.cut else lines
+
+
 def _tail_lines(sample: LogSample) -> Iterator[LogLine]:
     lines = _lines(sample, sample.tail, sample.lines_before)
     if sample.cut:

@@ -12,9 +12,10 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from itertools import count
 
-from holdfast.causes.performance.rank0_long_work_timeout import RANK0_LONG_WORK_TIMEOUT
 from holdfast.causes.performance.watchdog_timeout_straggler import WATCHDOG_TIMEOUT_STRAGGLER
 from holdfast.causes.sync.collective_mismatch import COLLECTIVE_MISMATCH
+from holdfast.causes.sync.collective_order_inversion import COLLECTIVE_ORDER_INVERSION
+from holdfast.causes.sync.p2p_without_partner import P2P_WITHOUT_PARTNER
 from holdfast.causes.sync.rank_missing_collective import RANK_MISSING_COLLECTIVE
 from holdfast.core.findings import Cause
 from holdfast.core.rank_sets import describe_ranks
@@ -22,10 +23,12 @@ from holdfast.diagnose.log_rules.candidates import CauseCandidate, lines_of
 from holdfast.diagnose.log_rules.log_index import LogIndex
 from holdfast.diagnose.log_rules.rank_inference import find_absent_rank, ranks_with_files
 from holdfast.diagnose.log_rules.signal_causes import Tier
+from holdfast.diagnose.log_rules.unequal_inputs import ranks_that_left
 from holdfast.diagnose.logs import LoggedSignal
 
 #: In these all ranks wait for the root, usually rank 0.
 _ROOTED_OPERATIONS = frozenset({"BROADCAST", "SCATTER"})
+_P2P_OPERATIONS = frozenset({"SEND", "RECV", "COALESCED", "RECVANYSOURCE"})
 #: Operation and shapes in a fingerprint of torch, and the sequence number.
 _KIND = re.compile(r"OpType=\w+|TensorShape=\[[\d, ]*\]")
 _NUMBER = re.compile(r"SequenceNumber=(\d+)")
@@ -45,9 +48,10 @@ def find_timeouts(index: LogIndex) -> Iterable[CauseCandidate]:
     yield from _compare_sizes(index)
     yield from _compare_fingerprints(index)
     yield from _find_missing_root(index)
-    yield from _find_long_preparation(index)
     if timeouts:
         yield from _compare_operations(index)
+        yield from _find_order_inversion(index)
+        yield from _find_pending_p2p(index, timeouts)
         yield from _compare_work_numbers(timeouts)
         yield _find_missing_rank(index, timeouts)
         return
@@ -72,35 +76,31 @@ def _candidate(
     return CauseCandidate(cause.name, tier, confidence, message, lines, rank)
 
 
-def _find_long_preparation(index: LogIndex) -> Iterable[CauseCandidate]:
-    """Yield a rank that prepared data for longer than the others' timeout at the barrier."""
-    work = index.first("preparing") or index.first("reading-bar")
-    waits = index.all("watchdog-timeout", "socket-timeout", "store-key-timeout", "gloo-timeout")
-    if work is None or not waits or not all(is_early(signal) for signal in waits):
-        return
-    if index.after(work, "pace"):
-        return
-    # By convention rank 0 does such work.
-    rank = work.line.rank if work.line.rank is not None else 0
-    message = "the other ranks timed out while a rank was still preparing data"
-    lines = (work.line, *lines_of(waits, _MAX_LINES))
-    yield CauseCandidate(RANK0_LONG_WORK_TIMEOUT.name, Tier.WAITING, 0.7, message, lines, rank)
-
-
 def _compare_operations(index: LogIndex) -> Iterable[CauseCandidate]:
     """Yield two operations or sizes under one work number; the minority is blamed."""
     works: dict[int, dict[tuple[str, int], set[int]]] = defaultdict(lambda: defaultdict(set))
-    sized = [signal for signal in index.all("watchdog-size") if "seq" in signal.fields]
+    sized = [
+        signal
+        for signal in index.all("watchdog-size")
+        if "seq" in signal.fields and signal.fields["op"] not in _P2P_OPERATIONS
+    ]
+    if len(set(_groups_of(index).values())) > 1:
+        return  # works of two groups
     for signal in sized:
         if signal.line.rank is not None:
-            kind = str(signal.fields["op"]), int(signal.fields["numel"])
+            kind = str(signal.fields["op"]), int(signal.fields.get("numel", 0))
             works[int(signal.fields["seq"])][kind].add(signal.line.rank)
     for number, kinds in works.items():
         if len(kinds) < 2:
             continue
         few, *_, many = sorted(kinds, key=lambda kind: len(kinds[kind]))
         tie = len(kinds[few]) == len(kinds[many])
-        calls = " and ".join(f"{op} of {numel:,} elements" for op, numel in (few, many))
+        left = ranks_that_left(index).keys()
+        if tie and not kinds[few] & left and kinds[many] & left:
+            few, many = many, few
+        calls = " and ".join(
+            f"{op} of {numel:,} elements" if numel else op for op, numel in (few, many)
+        )
         message = (
             f"{describe_ranks(kinds[few])} and the other ranks made different calls for work "
             f"#{number}: {calls}{' (equally many ranks)' if tie else ''}"
@@ -109,6 +109,41 @@ def _compare_operations(index: LogIndex) -> Iterable[CauseCandidate]:
         confidence = 0.6 if tie else 0.85
         yield _candidate(COLLECTIVE_MISMATCH, confidence, message, signals, min(kinds[few]))
         return
+
+
+def _groups_of(index: LogIndex) -> dict[int, str]:
+    """Return the process group in which each rank timed out first, as far as it is logged."""
+    groups: dict[int, str] = {}
+    for one in index.all("watchdog-timeout"):
+        if one.line.rank is not None and "group" in one.fields:
+            groups.setdefault(one.line.rank, str(one.fields["group"]))
+    return groups
+
+
+def _find_order_inversion(index: LogIndex) -> Iterable[CauseCandidate]:
+    """Yield that all ranks waited, but in groups of different kinds: none of them was missing."""
+    groups, timeouts = _groups_of(index), index.all("watchdog-timeout")
+    by_kind: dict[str, list[int]] = defaultdict(list)
+    for rank, group in groups.items():
+        by_kind[group.partition("(")[2] or group].append(rank)
+    if len(by_kind) < 2 or groups.keys() < set(range(max(groups) + 1)) | index.facts.ranks.keys():
+        return
+    where = ", ".join(
+        f"{describe_ranks(ranks)} in {kind.rstrip(')')}" for kind, ranks in sorted(by_kind.items())
+    )
+    message = f"all ranks waited, in collectives of different process groups: {where}"
+    yield _candidate(COLLECTIVE_ORDER_INVERSION, 0.65, message, timeouts)
+
+
+def _find_pending_p2p(
+    index: LogIndex, timeouts: Sequence[LoggedSignal]
+) -> Iterable[CauseCandidate]:
+    """Yield sends and receives in which ranks waited for partners, if nothing else was pending."""
+    operations = {str(one.fields["op"]) for one in timeouts if "op" in one.fields}
+    if operations and operations <= _P2P_OPERATIONS:
+        inside = describe_ranks(index.ranks("watchdog-timeout"))
+        message = f"{inside or 'a rank'} waited in a send or receive without a partner"
+        yield _candidate(P2P_WITHOUT_PARTNER, 0.6, message, timeouts)
 
 
 def _compare_work_numbers(timeouts: Sequence[LoggedSignal]) -> Iterable[CauseCandidate]:

@@ -36,6 +36,11 @@ class LogTransport:
         """Return the lines in ``stream``."""
         return CarriedLog(stream, self)
 
+    @property
+    def is_recognized(self) -> bool:
+        """Return whether the lines are carried in a form that was recognized."""
+        return bool(self._decoders)
+
     def decode(self, block: bytes, *, flush: bool) -> Iterator[CarriedLine] | None:
         """Yield the lines in ``block``; None if they are those of the file."""
         if block and not self._decoders and len(self._first) < FIRST_BYTES:

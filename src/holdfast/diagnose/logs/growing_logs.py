@@ -84,9 +84,13 @@ class _GrowingLog:
             self._read_until(end, status.st_size, file.name, raw, stream)
 
     def read_added(self, file: EvidenceFile) -> bool:
-        """Read what was added; return False if this is another file than the one read before."""
+        """Read what was added; return False if the file must be read from the beginning.
+
+        It is another file, or what was added shows the form of the lines before it.
+        """
         if not file.path:
             return False
+        was_decoding = self._reader.is_decoding
         with open_nonblocking(file.path) as raw:
             status = os.fstat(raw.fileno())
             begin, size = self._at, status.st_size
@@ -99,7 +103,7 @@ class _GrowingLog:
             # A partial line that stopped growing counts as a line.
             end = size if size == self._size else _last_line_end(raw, begin, size)
             self._read_until(end, size, file.name, raw, FileSlice(raw, begin, end - begin))
-        return True
+        return self._reader.is_decoding == was_decoding
 
     def abandon(self) -> None:
         """Keep the facts read before an error; the next read starts from the beginning."""

@@ -32,6 +32,11 @@ _BAR = re.compile(
 #: A rank after the prefix of an unknown writer.
 _RANK_IN_TEXT = re.compile(r"\[rank[ :=]{0,2}(\d{1,6})\]", re.IGNORECASE)
 
+#: A rank anywhere in a prefix that was learned.
+_RANK_IN_PREFIX = re.compile(
+    r"(?<!local )(?<!local-)\b(?:global_)?rank[ :=_#]{0,2}(\d{1,6})(?!\w|\.\d)", re.IGNORECASE
+)
+
 _MONTHS = {name: number for number, name in enumerate(calendar.month_abbr) if name}
 _DATE = r"(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)"
 _NAMED_DAY = r"(?P<name>[A-Z][a-z]{2}) +(?P<day>\d{1,2})"
@@ -47,10 +52,14 @@ _PREFIXES = tuple(
     for expression in (
         r"\s{0,8}\[rank[ :]{0,2}(?P<rank>\d{1,6})\]:? ?",
         r"\s{0,8}\[[Rr]ank (?P<rank>\d{1,6})\]:? ?",
-        r"(?:\[RANK |RANK=?|rank=?|Rank )(?P<rank>\d{1,6})(?:\]|:|\|) ?",
-        r"\[1,(?P<rank>\d{1,6})\]<std(?:out|err)>: ?",
+        r"(?:\[RANK |RANK[ =]?|[Rr]ank[ =]?|[<(]rank )(?P<rank>\d{1,6})(?:\]|:| ?\||[>)]) ?",
+        r"\[(?:global_)?rank[ :=]{1,2}(?P<rank>\d{1,6})\] ?",
+        # mpirun and horovodrun; composer
+        r"\[(?:1,)?(?P<rank>\d{1,6})\]<std(?:out|err)>: ?",
+        r"rank(?P<rank>\d{1,6})\[\d{1,8}\]\[\w{1,40}\]: (?:[A-Z]{4,8}: )?",
         r"\[[\w./-]{1,200}\.(?:py|cc|cpp|cu|h|hpp|rs):\d{1,6}\] ?",
-        r"\[(?P<host>[A-Za-z][\w.-]{0,120}):(?P<rank>\d{1,6})\] ?",
+        # Open MPI prints at least five digits of a pid.
+        r"\[(?P<host>[A-Za-z][\w.-]{0,120}):(?:\d{5,8}|(?P<rank>\d{1,4}))\] ?",
         r"\[(?:default|trainer|worker|main|default_role)_?(?P<rank>\d{1,6})\]: ?",
         r"\[pod/(?P<host>[\w.-]{1,253})/[\w.-]{1,253}\] ?",
         r"\((?:Vllm)?Worker(?:Process)?(?: rank=|_TP)(?P<rank>\d{1,6})\b[^)]{0,40} pid=\d+\) ?",
@@ -146,6 +155,8 @@ def _add_outer(outer: LinePrefix, carried: str, inner: LinePrefix) -> LinePrefix
     if time is None:
         time = _parse_time(found.groupdict()) if found is not None else inner.time
     rank = inner.rank if inner.rank is not None else outer.rank
+    if rank is None and (named := _RANK_IN_PREFIX.search(carried)) is not None:
+        rank = int(named[1])
     return LinePrefix(inner.text, rank, outer.host or inner.host, time)
 
 

@@ -40,7 +40,7 @@ Fields = dict[str, str | int | float]
 SPARSE_SIGNALS = frozenset(
     """
     progress pace evaluation checkpoint-word preparing rank-elements process-rank actor-failed
-    kernel-line
+    kernel-line saving working took-long left-loop input-total version-stated memory-reading
     """.split()
 )
 
@@ -53,7 +53,7 @@ _LAST_LINE = re.compile(
 _NOTICE_LINES = 3
 #: Watchdog lines are about one process group, which the line's prefix names.
 _GROUP_SIGNALS = frozenset({"work-status", "watchdog-timeout"})
-_GROUP = re.compile(rb"\[PG (?:ID \w+ PG GUID |ID )?(\w+)")
+_GROUP = re.compile(rb"\[PG (?:ID \w+ PG GUID |ID )?(\w+(?:\([\w-]{1,60}\))?)")
 
 
 def read_logs(files: Iterable[EvidenceFile]) -> LogFacts:
@@ -177,6 +177,12 @@ class LogReader:
         self._lines = self._bytes = 0
         self._failed_rank: int | None = None
         self._failed_host = ""
+        self._last_step = ("", 0)
+
+    @property
+    def is_decoding(self) -> bool:
+        """Return whether the form that carries the lines of this log was recognized."""
+        return self._transport.is_recognized
 
     def add(self, name: str, stream: ReadableStream, *, after_lines: int = 0) -> int:
         """Read ``stream`` to its end; return its number of lines.
@@ -252,6 +258,11 @@ class LogReader:
             )
 
     def _add_signal(self, row: ScanRow, line: LogLine, fields: Fields, process: str) -> None:
+        if row.name == "progress":
+            step = line.source, line.number
+            if step == self._last_step:
+                return  # one line, one step
+            self._last_step = step
         if row.name in _TRACEBACK_SIGNALS:
             self._tracebacks.add_signal(row.name, line, fields)
             return

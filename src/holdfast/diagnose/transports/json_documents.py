@@ -32,8 +32,11 @@ def recognize_json_document(first: FirstLines) -> Callable[[], TransportDecoder]
     if parse_record(first.contents[0]) is not None and len(first.contents) > 1:
         return None  # one record per line
     decoder = JsonDocument()
-    lines = (one for line in first.lines for one in decoder.feed(line))
-    return JsonDocument if next(iter(lines), None) is not None else None
+    for line in first.lines:
+        decoder.feed(line)
+        if decoder.has_records:
+            return JsonDocument
+    return None  # metrics or settings that a program prints
 
 
 @dataclass
@@ -57,6 +60,7 @@ class JsonDocument:
         self._open: list[_OpenBracket] = []
         self._last = CarriedLine(0, b"")
         self._is_broken = False
+        self.has_records = False
 
     def feed(self, line: CarriedLine) -> Iterable[CarriedLine]:
         """Return the messages of the records that end in ``line``."""
@@ -107,12 +111,14 @@ class JsonDocument:
         if isinstance(record, dict) and (message := message_of(record)) is not None:
             for one in self._open:
                 one.begin = -1
+            self.has_records = True
             yield from record_lines(line, record, message.encode(errors="replace"))
 
     def _text_lines(self, text: bytes, line: CarriedLine) -> Iterator[CarriedLine]:
         """Yield the lines of a string that is an element of an array of log lines."""
         content = _decode(text)
         if isinstance(content, str):
+            self.has_records = True
             yield from record_lines(line, {}, content.encode(errors="replace"))
 
     def _drop_text(self) -> None:

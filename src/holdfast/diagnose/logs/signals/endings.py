@@ -9,6 +9,7 @@ from holdfast.diagnose.logs.signals.row import rows
 
 ENDINGS = rows(
     ("rank-aborts", r"taking the entire process down|terminate called (?:after|without)"),
+    ("workers-restarted", r"will restart worker group|Stopping worker group"),
     ("rank-aborts", r"watchdog thread terminated with exception"),
     ("launcher-ends-ranks", r"Sending process \d+ closing signal|^Killing subprocess \d+"),
     (
@@ -17,6 +18,7 @@ ENDINGS = rows(
         r"mpi(?:run|exec).{0,40} (?:has )?(?:abort|kill)ed? ",
         r"srun: Job step aborted|srun: (?:Terminating|Force Terminated) (?:Step|job)",
     ),
+    ("launcher-ends-ranks", r"MPI_ERRORS_ARE_FATAL|Fatal error in (?:internal_|P?MPI_)\w+: "),
     ("launcher-ends-ranks", r"Primary job +terminated normally, but \d+ process"),
 )
 

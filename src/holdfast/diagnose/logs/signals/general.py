@@ -18,16 +18,21 @@ DEVICES_AND_NETWORK = rows(
         ),
     ),
     ("cuda-out-of-memory", r"(?:NPU|XPU|MUSA|MLU) out of memory"),
-    ("cuda-out-of-memory", r"OutOfMemoryError"),
+    (
+        "cuda-out-of-memory",
+        r"(?:^|[^.\w])OutOfMemoryError|(?:torch|cuda|memory|triton)\.OutOfMemoryError",
+    ),
     (
         "cuda-out-of-memory",
         r"CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation",
     ),
+    ("cuda-out-of-memory", r"Failed to CUDA (?:m|c)alloc (?:async )?\d+ bytes"),
     ("cuda-out-of-memory", r"Cuda failure '?(?:\d+ '?)?out of memory"),
     ("iommu-warned", r"Missing .iommu=pt. from kernel command line"),
 )
 
 COLLECTIVES = rows(
+    ("nccl-warning", r"(?P<file>[\w/]{1,60}\.(?:cc|h|cu)):\d+ NCCL WARN \S"),
     ("nccl-p2p", r"via P2P/(?:IPC|direct pointer|CUMEM|read)|\[send\] via P2P"),
     (
         "nccl-made",
@@ -43,7 +48,7 @@ COLLECTIVES = rows(
     ),
     (
         "watchdog-size",
-        r"WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+), NumelIn=(?P<numel>\d+)",
+        r"WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)(?:, NumelIn=(?P<numel>\d+))?",
     ),
     ("watchdog-timeout", r"failure detected by watchdog at work sequence id: (?P<seq>\d+)"),
     ("watchdog-timeout", r"(?:Timeout at NCCL work|detected by watchdog at work): (?P<seq>\d+)"),
@@ -72,6 +77,7 @@ COLLECTIVES = rows(
         "barrier-reached",
         r"successfully reached monitoredBarrier(?:.{0,80} from rank (?P<origin>\d+))?",
     ),
+    ("gloo-timeout", r"gloo/transport/\w+/pair\.cc:\d+\] (?:Read|Write) timeout"),
     ("gloo-timeout", r"Application timeout caused pair closure"),
     (
         "fingerprint",
@@ -88,6 +94,15 @@ TRAINING = rows(
             r"|of|,|\||:|loss|\s)"
         ),
     ),
+    ("progress", r"\bEpoch \[\d+\]\[(?P<step>\d+)/\d+\]", r"[Bb]atch[ =:#]{1,3}(?P<batch>\d+)\b"),
+    (
+        "progress",
+        r"\b(?:STEP|ITER(?:ATION)?|EPOCH)[ :=\[]{1,3}(?P<step>\d+)\b|第 ?(?P<rounds>\d+) ?[步轮]",
+        r'(?:global_)?(?:step|iteration|epoch)": ?(?P<counter>\d+)|\bsteps: ?(?P<steps>\d+)\b',
+        r"\b(?:it|update|episode|round|num_updates|global_step)[ :=#]{1,2}(?P<updates>\d+)\b",
+    ),
+    # A loss that is a number.
+    ("progress", r"(?:loss|Loss|LOSS)['\"]?[:=]? ?(?P<loss>\d)"),
     ("progress", r"Epoch\(train\) +\[(?P<step>\d+)\]", r"'epoch': '?(?P<epoch>[\d.]+)"),
     ("pace", r"elapsed time per iteration \((?P<unit>m?s)\): (?P<seconds>[\d.]+)"),
     ("scheduler-status", r"is running for \d|is waiting to be scheduled|\bJOBID\b"),
@@ -104,8 +119,80 @@ TRAINING = rows(
         r"[Bb]uilding (?:the )?(?:dataset|index|vocab)",
     ),
     ("evaluation", r"valid(?:ation)? loss|[Ee]valuat(?:ing|ion)|eval_loss"),
+    # What a rank does outside of collectives, and how long it took.
+    (
+        "saving",
+        (
+            r"\b[Ss]aving .{0,60}(?:checkpoint|ckpt|model|state|weights)|[Cc]heckpoint save "
+            r".{0,20}start"
+        ),
+        r"[Ww]riting .{0,40}(?:checkpoint|ckpt)|[Uu]ploading .{0,60}(?:checkpoint|ckpt|weights)",
+    ),
+    (
+        "working",
+        r"(?:[Vv]alidati|[Gg]enerati)(?:on|ng) .{0,40}\d/\d|(?:onstruct|[Bb]uild)ing .{0,80}\d ?%",
+        r"[Cc]omput(?:ing|e) (?:metrics|statistics|FID|BLEU|ROUGE|embeddings|features)",
+        r"[Ee]xtracting (?:features|archive)|[Mm]erging (?:weights|adapters|shards)",
+        r"[Cc]onverting (?:checkpoint|model|dataset)|[Ss]ampling (?:images|videos)",
+        r"[Ll]oading (?:dataset|annotations|index)|[Dd]ownloading .{0,80}\d ?%|\(main process\)",
+    ),
+    (
+        "took-long",
+        (
+            r"(?:[Ss]av(?:e|ing)|[Ww]r(?:itten|iting|ote)|[Uu]pload|[Cc]heckpoint|[Ee]valuat"
+            r"|[Vv]alidat|[Ll]oad|[Bb]uil[dt]|[Gg]enerat|[Pp]reprocess|[Tt]okeniz)"
+            r".{0,200}\b(?:took|in|after|elapsed:?|for) \(?(?P<seconds>\d{2,7}(?:\.\d{1,6})?) ?"
+            r"(?:(?P<minutes>min(?:utes)?)|s(?:ec(?:onds)?)?)\b"
+        ),
+    ),
+    (
+        "memory-reading",
+        (
+            r"(?:allocated|reserved|[Mm]em(?:ory)?(?:_allocated)?|vram)\W{1,6}(?P<size>\d{1,6}\.\d{1,4})"
+            r" ?(?P<unit>[KMGT]i?B)?"
+        ),
+    ),
+    # The end of a rank's loop, and how many inputs it has.
+    (
+        "left-loop",
+        (
+            r"(?P<inputs>(?:[Dd]ata(?:set|loader)?|iterator|[Ii]nputs?|[Ss]hards?|batches"
+            r"|samples?) "
+            r"(?:is |are |was |were )?exhausted|exhausted (?:its|the|all|my) (?:data|inputs|shards"
+            r"|batches|samples)|[Rr]an out of (?:data|batches|samples|inputs)|\b[Nn]o more (?:data"
+            r"|batches|samples|inputs|shards)\b|finished after \d+ (?:batches|steps|iterations"
+            r"|samples)|StopIteration)"
+        ),
+        r"generate\w* returned|returned early|\b(?:left|leaving) the loop",
+        r"\bskipp(?:ed|ing) (?:the )?(?:step|batch|backward|barrier|all_?reduce)\b",
+    ),
+    (
+        "input-total",
+        (
+            r"(?P<unit>[Ss]hard|[Bb]atch|[Ii]ter(?:ation)?|[Ss]tep|[Ff]ile|[Ss]ample)s?"
+            r"[ :=\[]{0,3}\d+ ?/ ?(?P<total>\d+)"
+        ),
+    ),
+    (
+        "input-total",
+        (
+            r"\b(?:has|have|with|got|holds|reads) (?P<total>\d{1,9}) (?P<unit>batch|sample"
+            r"|example|shard"
+            r"|file|step)(?:e?s)\b"
+        ),
+    ),
     ("finished", r"[Tt]raining (?:is )?(?:complete|finished|done|over)|[Tt]rain(?:ing)? completed"),
     ("finished", r"Trainer\.fit. stopped: .max_(?:epochs|steps|time)=\S{1,40} reached"),
+    (
+        "finished",
+        (
+            r"[Dd]one (?:with )?training|[Tt]raining (?:has )?(?:ended|succeeded)\b|\b[Tt]rain "
+            r"finished"
+        ),
+        r"\* train metrics \*|wandb: Synced \d|[Aa]ll epochs (?:are )?(?:completed|done|finished)",
+        r"(?:[Tt]raining|[Rr]un|[Ee]xperiment|[Ee]poch) .{0,40}completed successfully",
+        r"[Jj]ob (?:has |'[^']{1,80}' )?succeeded|^State: COMPLETED",
+    ),
     ("finished", r"train_runtime|训练完成|[Ff]inished (?:training|successfully)"),
     (
         "finished",
@@ -149,6 +236,36 @@ PROCESSES = rows(
         "worker-failed",
         r"[Pp]rocess (?P<rank>\d+) terminated with (?:the following error|signal|exit code)",
     ),
+    (
+        "process-rank",
+        (
+            r"(?:[Ii]nitializ(?:ed|ing)|[Ss]tart(?:ed|ing)|[Pp]rocess group).{0,30}\b[Rr]ank[ "
+            r"=:]{0,2}"
+            r"(?P<rank>\d{1,6})(?: of |/| \(|, world)"
+        ),
+    ),
+    (
+        "launch-argument",
+        (
+            r"--nnodes[= ](?P<nnodes>\d{1,5}(?::\d{1,5})?)\b|^\W{0,4}num_machines: "
+            r"(?P<machines>\d{1,5})$"
+        ),
+    ),
+    ("launch-argument", r"--master[_-]port[= ](?P<port>\d{2,5})\b"),
+    ("launch-argument", r"^\W{0,4}num_processes: (?P<processes>\d{1,6})$"),
+    ("launch-argument", r"^\W{0,4}main_process_port: (?P<main_port>\d{2,5})$"),
+    ("process-rank", r"GLOBAL_RANK: (?P<rank>\d{1,6}), MEMBER"),
+    ("process-rank", r"Process (?:rank|index): (?P<rank>\d{1,6})[, ]"),
+    (
+        "version-stated",
+        (
+            r"\b(?:PyTorch|torch)(?: version| ==|==|:)? ?[:=]? ?v?"
+            r"(?P<torch>\d{1,2}\.\d{1,2}\.\d{1,2}[\w.+]{0,24})"
+        ),
+    ),
+    ("version-stated", r"\bNCCL(?: version)?[ :=]{1,2}(?P<nccl>\d\.\d{1,2}\.\d{1,2})\b"),
+    ("version-stated", r"\bPython(?: version)?[ :=]{1,2}(?P<python>3\.\d{1,2}\.\d{1,2})\b"),
+    ("version-stated", r"\bDriver Version: (?P<driver>\d{3}\.[.\d]{1,9})"),
     ("process-rank", r"\[rank=(?P<rank>\d{1,6}), world_size=\d+\]"),
     ("process-rank", r"pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d{1,6})\b"),
     ("actor-failed", r"RayTaskError\(\w+\).{0,120}\(pid=(?P<pid>\d+)"),
@@ -175,6 +292,11 @@ PROCESSES = rows(
         r"^(?:ERROR|WARNING|CRITICAL):[\w.]{1,80}:",
         r"(?: - |\[|\| {0,4})ERROR(?: - |\]| {0,4}\|)",
     ),
+    (
+        "chained",
+        r"The above exception was the direct cause|During handling of the above exception",
+        r"RemoteTraceback:|RayTaskError\(",
+    ),
     ("traceback", r"Traceback \(most recent call last\)"),
     # Tracebacks of rich and of IPython.
     ("frame", r"│ (?P<file>[^\s:│]+\.py):(?P<line>\d+) in (?P<function>\S+)"),
@@ -194,7 +316,7 @@ ANCHORED = (
     ),
     ScanRow(
         "exception",
-        r"^[\s^~|]*(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt"
+        r"^(?:E {3,10})?[\s^~|]*(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt"
         r"|Failure)(?:_\w+)?)(?:\s*:\s*(?P<text>.*))?$",
         find=r"(?:Error|Exception|Interrupt|Failure)(?:_\w+)?\b",
     ),
@@ -250,7 +372,12 @@ NOISE = rows(
         r"failed to send message_task_exit",
     ),
     ("noise-flight-recorder", r"stack trace of the failed collective not found"),
-    ("noise-deprecated", r"futurewarning|deprecationwarning|userwarning"),
+    (
+        "noise-deprecated",
+        r"futurewarning|deprecationwarning",
+        # CUDA's initialization fails with a warning.
+        r"userwarning(?:$|: (?:[^c]|c[^u]|cu[^d]|cud[^a]|cuda[^ ]|cuda [^i]))",
+    ),
     ignore_case=True,
 )
 
