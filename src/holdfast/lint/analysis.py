@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,17 +35,21 @@ _SUPPRESSION = re.compile(
 #: cost of a task from which to cache its result.
 _CHUNK_BYTES, _MIN_PARALLEL_COST, _MIN_CACHED_COST = 1 << 20, 1 << 21, 1 << 17
 _MAX_PROCESSES = 16
+#: Interval between progress reports.
+_PROGRESS_INTERVAL_S = 0.2
 #: Maximum number of characters kept of a cited source line.
 _MAX_SOURCE_LINE = 200
 
 
-class RuleFinding(msgspec.Struct, frozen=True):
+#: Reports the number of files, and the cost done and in total.
+OnProgress = Callable[[int, int, int], None]
+
+
+class RuleFinding(report.SourceFinding, frozen=True):
     """A finding with its rule's name, the fix it offers, and the cited source lines by location."""
 
-    rule: str
-    finding: Finding
     edit: Edit | None = None
-    source: dict[str, str] = {}
+    source: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class AnalysisResult(msgspec.Struct, frozen=True):
@@ -71,18 +75,25 @@ class _Task(msgspec.Struct, frozen=True):
 
 
 def analyze_files(
-    files: Sequence[SourceFile], cache: Path | None = None, *, strict: bool = False
+    files: Sequence[SourceFile],
+    cache: Path | None = None,
+    *,
+    strict: bool = False,
+    on_progress: OnProgress | None = None,
 ) -> AnalysisResult:
     """Return the findings of all rules for the program of these files.
 
-    The folder ``cache`` holds the result for the whole program and for each large component.
+    The folder ``cache`` holds the result for the whole program and for each large component. With
+    ``on_progress``, a separate process analyzes large programs, so that progress can be reported.
     """
     if cache is None:
-        return _merge_results(files, _run_tasks(_split_tasks(files, strict=strict)))
+        return _merge_results(files, _run_tasks(_split_tasks(files, strict=strict), on_progress))
     name = lint_cache.cache_key(files, strict=strict)
     result = lint_cache.load_entry(cache, name, AnalysisResult)
     if result is None:
-        result = _merge_results(files, _run_or_load(_split_tasks(files, strict=strict), cache))
+        result = _merge_results(
+            files, _run_or_load(_split_tasks(files, strict=strict), cache, on_progress)
+        )
         lint_cache.save_entry(cache, name, result)
     return result
 
@@ -107,7 +118,9 @@ def _split_tasks(files: Sequence[SourceFile], *, strict: bool) -> list[_Task]:
     return sorted(tasks, key=lambda task: -task.cost)
 
 
-def _run_or_load(work: Sequence[_Task], cache: Path) -> list[AnalysisResult]:
+def _run_or_load(
+    work: Sequence[_Task], cache: Path, on_progress: OnProgress | None
+) -> list[AnalysisResult]:
     """Run the tasks whose results are not in the cache."""
     names = [
         lint_cache.cache_key(task.files, strict=task.strict) if task.cost > _MIN_CACHED_COST else ""
@@ -122,7 +135,8 @@ def _run_or_load(work: Sequence[_Task], cache: Path) -> list[AnalysisResult]:
                 pending
                 for pending, cached in zip(work, cached_results, strict=True)
                 if cached is None
-            ]
+            ],
+            on_progress,
         )
     )
     results = []
@@ -134,7 +148,9 @@ def _run_or_load(work: Sequence[_Task], cache: Path) -> list[AnalysisResult]:
     return results
 
 
-def _run_tasks(work: Sequence[_Task]) -> list[AnalysisResult]:
+def _run_tasks(
+    work: Sequence[_Task], on_progress: OnProgress | None = None
+) -> list[AnalysisResult]:
     """Run the tasks, in several processes if there is enough work."""
     count = (
         min(len(os.sched_getaffinity(0)), len(work), _MAX_PROCESSES)
@@ -142,22 +158,35 @@ def _run_tasks(work: Sequence[_Task]) -> list[AnalysisResult]:
         else 1
     )
     if (
-        count > 1
+        count > (0 if on_progress is not None else 1)
         and sum(task.cost for task in work) > _MIN_PARALLEL_COST
         and threading.active_count() == 1
     ):
-        return _run_parallel(work, count)
+        return _run_parallel(work, count, on_progress)
     return [_run_task(task) for task in work]
 
 
-def _run_parallel(work: Sequence[_Task], count: int) -> list[AnalysisResult]:
-    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415 - 30 modules
+def _run_parallel(
+    work: Sequence[_Task], count: int, on_progress: OnProgress | None
+) -> list[AnalysisResult]:
+    from concurrent.futures import (  # noqa: PLC0415 - 30 modules
+        FIRST_COMPLETED,
+        ProcessPoolExecutor,
+        wait,
+    )
     from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415
     from multiprocessing import get_context  # noqa: PLC0415
 
     try:
         with ProcessPoolExecutor(count, get_context("fork")) as pool:
-            return list(pool.map(_run_task, work))
+            cost_by_future = {pool.submit(_run_task, task): task.cost for task in work}
+            pending = set(cost_by_future)
+            while pending and on_progress is not None:
+                pending = wait(pending, _PROGRESS_INTERVAL_S, FIRST_COMPLETED).not_done
+                total = sum(cost_by_future.values())
+                done = total - sum(cost_by_future[future] for future in pending)
+                on_progress(sum(len(task.files) for task in work), done, total)
+            return [future.result() for future in cost_by_future]
     except BrokenProcessPool:  # a worker was killed, probably for its memory use: run one by one
         return [_run_task(task) for task in work]
 
@@ -188,6 +217,7 @@ def _make_findings(
     # not at the top: cached results need no rules
     from holdfast.lint.rules.catalogue import judge_divergences  # noqa: PLC0415
     from holdfast.lint.sources import notebook_cells  # noqa: PLC0415
+    from holdfast.lint.sources.columns import ColumnFinder  # noqa: PLC0415
 
     texts = {module.file: module.lines for module in sources.modules.values()}
     books = {
@@ -201,10 +231,12 @@ def _make_findings(
         ]
         for file, book in books.items():
             texts |= notebooks.iter_cell_lines(file, book)
+    columns = ColumnFinder(sources.modules)
     findings = [
         RuleFinding(
             rule.name,
             finding,
+            columns.column(divergence),
             rule.fix(divergence, texts.get(divergence.location.file, ())),
             _cited_lines(texts, finding),
         )

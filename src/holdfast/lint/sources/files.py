@@ -98,12 +98,15 @@ def gather_files(
     paths: Sequence[Path],
     is_excluded: Callable[[Path], bool] = _exclude_nothing,
     unsaved: Mapping[Path, bytes] = MappingProxyType({}),
+    on_read: Callable[[int, int, str], None] | None = None,
 ) -> GatheredFiles:
     """Return all Python files and notebooks of ``paths``, folders included, each once.
 
     ``is_excluded`` selects files and folders to leave out; ``unsaved`` holds an editor's buffers of
-    files, which need not exist.
+    files, which need not exist; ``on_read`` gets the number of files and bytes so far, and the
+    current file.
     """
+    size = 0
     skipped: list[SkippedSource] = []
     files: list[SourceFile] = []
     packages: dict[Path, bool] = {}
@@ -117,6 +120,9 @@ def gather_files(
             skipped.append(SkippedSource(str(path), str(error)))
         else:
             files.append(SourceFile(path, *_module_name(path, packages), content))
+            size += len(content)
+            if on_read is not None:
+                on_read(len(files), size, str(path))
     return GatheredFiles(tuple(files), tuple(skipped))
 
 
