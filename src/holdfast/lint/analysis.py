@@ -19,8 +19,9 @@ from holdfast.lint import cache as lint_cache
 from holdfast.lint.rules.edits import Edit
 from holdfast.lint.sources import files as sources_files
 from holdfast.lint.sources import notebooks
-from holdfast.lint.sources.components import mentions_collectives, split_components
+from holdfast.lint.sources.components import mentions_collectives
 from holdfast.lint.sources.files import ParsedSources, SkippedSource, SourceFile
+from holdfast.lint.sources.separate_programs import ProgramFiles, split_programs, whole_program
 from holdfast.report import source_findings as report
 
 # the interpreter and the rules are imported in functions: a cached result needs neither (0.2 s)
@@ -64,14 +65,14 @@ class AnalysisResult(msgspec.Struct, frozen=True):
 class _Task(msgspec.Struct, frozen=True):
     """Files to analyze together; of ``quiet`` ones (no collectives) only the syntax is checked."""
 
-    files: tuple[SourceFile, ...]
+    program: ProgramFiles
     quiet: bool
     strict: bool
 
     @property
     def cost(self) -> int:
         """The cost in bytes: analyzing a byte costs about ten times as much as parsing it."""
-        return sum(len(file.content) for file in self.files) * (1 if self.quiet else 10)
+        return sum(len(file.content) for file in self.program.files) * (1 if self.quiet else 10)
 
 
 def analyze_files(
@@ -99,22 +100,22 @@ def analyze_files(
 
 
 def _split_tasks(files: Sequence[SourceFile], *, strict: bool) -> list[_Task]:
-    """Split files into components with collectives and chunks of others; costliest first."""
+    """Split files into programs with collectives and chunks of others; costliest first."""
     tasks = []
     piece: list[SourceFile] = []
     size = 0
-    for part in split_components(files):
-        if mentions_collectives(part):
-            tasks.append(_Task(tuple(part), quiet=False, strict=strict))
+    for program in split_programs(files):
+        if mentions_collectives(program.files):
+            tasks.append(_Task(program, quiet=False, strict=strict))
             continue
-        for file in part:
+        for file in program.owned_files:
             piece.append(file)
             size += len(file.content)
             if size > _CHUNK_BYTES:
-                tasks.append(_Task(tuple(piece), quiet=True, strict=strict))
+                tasks.append(_Task(whole_program(piece), quiet=True, strict=strict))
                 piece, size = [], 0
     if piece:
-        tasks.append(_Task(tuple(piece), quiet=True, strict=strict))
+        tasks.append(_Task(whole_program(piece), quiet=True, strict=strict))
     return sorted(tasks, key=lambda task: -task.cost)
 
 
@@ -123,7 +124,14 @@ def _run_or_load(
 ) -> list[AnalysisResult]:
     """Run the tasks whose results are not in the cache."""
     names = [
-        lint_cache.cache_key(task.files, strict=task.strict) if task.cost > _MIN_CACHED_COST else ""
+        lint_cache.cache_key(
+            task.program.files,
+            strict=task.strict,
+            owned=len(task.program.owned),
+            reports_all=task.program.reports_all,
+        )
+        if task.cost > _MIN_CACHED_COST
+        else ""
         for task in work
     ]
     cached_results = [
@@ -185,7 +193,7 @@ def _run_parallel(
                 pending = wait(pending, _PROGRESS_INTERVAL_S, FIRST_COMPLETED).not_done
                 total = sum(cost_by_future.values())
                 done = total - sum(cost_by_future[future] for future in pending)
-                on_progress(sum(len(task.files) for task in work), done, total)
+                on_progress(sum(len(task.program.owned) for task in work), done, total)
             return [future.result() for future in cost_by_future]
     except BrokenProcessPool:  # a worker was killed, probably for its memory use: run one by one
         return [_run_task(task) for task in work]
@@ -194,19 +202,33 @@ def _run_parallel(
 def _run_task(work: _Task) -> AnalysisResult:
     with gc_paused():
         if work.quiet:
-            checked = sources_files.check_syntax(work.files)
+            checked = sources_files.check_syntax(work.program.files)
             return AnalysisResult((), checked.files, checked.lines, checked.skipped)
-        return _analyze_component(work)
+        return _analyze_program(work)
 
 
-def _analyze_component(work: _Task) -> AnalysisResult:
+def _analyze_program(work: _Task) -> AnalysisResult:
     # not at the top: cached results need no interpreter
     from holdfast.lint.interpreter.programs import Program  # noqa: PLC0415
 
-    sources = sources_files.parse_files(work.files)
+    program = work.program
+    sources = sources_files.parse_files(program.files)
     divergences = Program(sources.modules, strict=work.strict).analyze()
     findings = _make_findings(sources, divergences) if divergences else ()
-    done = AnalysisResult(findings, len(sources.modules), sources.lines, sources.skipped)
+    own_modules = [module for module in sources.modules.values() if module.file in program.owned]
+    done = AnalysisResult(
+        tuple(
+            (finding, suppressed)
+            for finding, suppressed in findings
+            if program.reports_all
+            or report.path_of(finding.finding.subject.file or "") in program.owned
+        ),
+        len(own_modules),
+        sum(len(module.lines) for module in own_modules),
+        tuple(
+            skipped for skipped in sources.skipped if report.path_of(skipped.file) in program.owned
+        ),
+    )
     sources.release()
     return done
 
@@ -246,7 +268,10 @@ def _make_findings(
 
 
 def _merge_results(files: Sequence[SourceFile], parts: Iterable[AnalysisResult]) -> AnalysisResult:
-    """Merge results, sorted by file and line; on one line the most severe finding comes first."""
+    """Merge results, sorted by file and line; on one line the most severe finding comes first.
+
+    Several programs may report the same finding in a file that they share.
+    """
     parts = list(parts)
     order = {str(file.path): at for at, file in enumerate(files)}
 
@@ -254,8 +279,12 @@ def _merge_results(files: Sequence[SourceFile], parts: Iterable[AnalysisResult])
         subject = finding[0].finding.subject
         return report.location_sort_key(subject.file or "", subject.line)
 
+    findings = {}
+    for finding, suppressed in chain.from_iterable(part.findings for part in parts):
+        subject = finding.finding.subject
+        findings.setdefault((finding.rule, subject.file, subject.line), (finding, suppressed))
     return AnalysisResult(
-        tuple(sorted(chain.from_iterable(part.findings for part in parts), key=sort_key)),
+        tuple(sorted(findings.values(), key=sort_key)),
         sum(part.files for part in parts),
         sum(part.lines for part in parts),
         tuple(

@@ -27,7 +27,7 @@ def runs(monkeypatch):
         analysis,
         "_run_tasks",
         lambda work, on_progress: (
-            task_sizes.append([len(task.files) for task in work]) or run(work, on_progress)
+            task_sizes.append([len(task.program.files) for task in work]) or run(work, on_progress)
         ),
     )
     return task_sizes

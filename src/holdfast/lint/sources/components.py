@@ -10,6 +10,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+
+import msgspec
 
 from holdfast.lint import library
 from holdfast.lint.sources.files import SourceFile
@@ -30,9 +34,26 @@ _COLLECTIVE_WORDS = (
 _FRAMEWORK_CALL = re.compile(rf"\b(?:{'|'.join(library.RECEIVER_NAMES)})\.\w+\(".encode())
 
 
+class ImportLink(msgspec.Struct, frozen=True):
+    """Two files, by position, that belong to one program; ``imports``: the first imports the other.
+
+    Otherwise they use the same unknown variable.
+    """
+
+    first: int
+    second: int
+    imports: bool = True
+
+
 def split_components(files: Sequence[SourceFile]) -> list[list[SourceFile]]:
     """Return the connected components of the import graph, in the order of their first files."""
-    leader = list(range(len(files)))
+    parts = connected_parts(range(len(files)), find_links(files))
+    return [[files[at] for at in part] for part in parts]
+
+
+def connected_parts(members: Iterable[int], links: Iterable[ImportLink]) -> list[list[int]]:
+    """Return the connected parts of these files, in the order of their first members."""
+    leader = {at: at for at in members}
 
     def find(at: int) -> int:
         while leader[at] != at:
@@ -40,12 +61,13 @@ def split_components(files: Sequence[SourceFile]) -> list[list[SourceFile]]:
             at = leader[at]
         return at
 
-    for first, second in _links(files):
-        a, b = sorted((find(first), find(second)))
-        leader[b] = a
-    parts: dict[int, list[SourceFile]] = defaultdict(list)
-    for at, file in enumerate(files):
-        parts[find(at)].append(file)
+    for link in links:
+        if link.first in leader and link.second in leader:
+            low, high = sorted((find(link.first), find(link.second)))
+            leader[high] = low
+    parts: dict[int, list[int]] = defaultdict(list)
+    for at in leader:
+        parts[find(at)].append(at)
     return list(parts.values())
 
 
@@ -57,15 +79,18 @@ def mentions_collectives(files: Iterable[SourceFile]) -> bool:
     return any(_FRAMEWORK_CALL.search(file.content) or _unknown_variables(file) for file in files)
 
 
-def _links(files: Sequence[SourceFile]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of files that import each other or use the same unknown variable."""
+def find_links(files: Sequence[SourceFile]) -> list[ImportLink]:
+    """Return the pairs of files of which one imports the other, or that use an unknown variable."""
     index = _FileIndex(files)
     first_mention: dict[str, int] = {}
+    links: dict[ImportLink, None] = {}
     for at, file in enumerate(files):
-        for target in set(_imported_names(file)):
-            yield from ((at, other) for other in index.lookup(target, file))
+        for target in dict.fromkeys(_imported_names(file)):
+            for other in index.lookup(target, file):
+                links[ImportLink(at, other)] = None
         for name in _unknown_variables(file):
-            yield at, first_mention.setdefault(name, at)
+            links[ImportLink(at, first_mention.setdefault(name, at), imports=False)] = None
+    return [link for link in links if link.first != link.second]
 
 
 def _unknown_variables(file: SourceFile) -> set[str]:
@@ -78,6 +103,7 @@ class _FileIndex:
     """Find files by dotted name: by the whole name, else by a suffix."""
 
     def __init__(self, files: Sequence[SourceFile]) -> None:
+        self._files = files
         self._by_name: Mapping[str, list[int]] = defaultdict(list)
         self._by_root: dict[tuple[str, str], int] = {}
         self._by_suffix: Mapping[str, list[int]] = defaultdict(list)
@@ -96,11 +122,24 @@ class _FileIndex:
             if sibling is not None:
                 return (sibling,)
             if name in self._by_name:
-                return self._by_name[name]
+                return self._nearest(self._by_name[name], asking)
             if name in self._by_suffix and name not in LIBRARIES:
-                return self._by_suffix[name]
+                return self._nearest(self._by_suffix[name], asking)
             name = name.rpartition(".")[0]
         return ()
+
+    def _nearest(self, candidates: Sequence[int], asking: SourceFile) -> Sequence[int]:
+        """Return those of several files of a name that share most folders with the asking file."""
+        if len(candidates) == 1:
+            return candidates
+        shared = [shared_folders(self._files[at].path, asking.path) for at in candidates]
+        return [at for at, count in zip(candidates, shared, strict=True) if count == max(shared)]
+
+
+def shared_folders(one: Path, other: Path) -> int:
+    """Return the number of leading folders that two paths share."""
+    pairs = zip(one.parts[:-1], other.parts[:-1], strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _imported_names(file: SourceFile) -> Iterator[str]:
