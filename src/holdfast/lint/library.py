@@ -3,7 +3,8 @@
 Sources: torch 2.13 torch/distributed/distributed_c10d.py, _functional_collectives.py, fsdp and
 checkpoint; accelerate 1.15 accelerator.py and utils/operations.py; lightning 2.6 fabric and
 strategies; deepspeed 0.19 runtime/engine.py; torchmetrics 1.9 metric.py; megatron.core
-parallel_state.py.
+parallel_state.py. What the tables do not list comes from
+:mod:`~holdfast.lint.library_summaries`, which is derived from the libraries' source.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.lint.abstract_domain.values import TaintKind
+from holdfast.lint.library_summaries import CallSummary, load_summaries
 
 
 class CollectiveCall(msgspec.Struct, frozen=True):
     """A call that every member of a group has to make.
 
     ``agrees`` is the argument that is equal on all ranks afterwards ("return": the result);
-    ``root`` the argument that must be equal on all ranks; ``shaped`` the one whose shape must be.
+    ``root`` the argument that must be equal on all ranks; ``shaped`` the one whose shape must be;
+    ``unless`` are flags with which it enters no collective.
     """
 
     name: str
@@ -26,6 +29,7 @@ class CollectiveCall(msgspec.Struct, frozen=True):
     shaped: str = ""
     kind: str = "collective"
     parameters: tuple[str, ...] = ()
+    unless: tuple[tuple[str, bool], ...] = ()
 
 
 def _collective(  # one row of a table
@@ -122,7 +126,7 @@ _FUNCTIONAL = (
 )  # fmt: skip
 _SHARDED = {
     "torch.distributed.checkpoint": (
-        "save", "load", "async_save", "save_state_dict", "load_state_dict",
+        "async_save",
     ),
     "torch.distributed.checkpoint.state_dict": (
         "get_model_state_dict", "get_state_dict", "get_optimizer_state_dict",
@@ -167,15 +171,8 @@ CALLS["torch.distributed.init_process_group"] = _collective(
 #: Methods of library instances, by class.
 METHODS: dict[str, dict[str, CollectiveCall]] = {
     "accelerate.Accelerator": {
-        "gather": _collective("gather", "tensor", "return"),
         "gather_for_metrics": _collective("gather_for_metrics", "input_data", "return"),
-        "reduce": _collective("reduce", "tensor", "return"),
-        "pad_across_processes": _collective("pad_across_processes", "tensor", "return"),
-        "wait_for_everyone": _collective("wait_for_everyone", ""),
-        "save_state": _collective("save_state", "output_dir", kind="sharded"),
         "load_state": _collective("load_state", "input_dir", kind="sharded"),
-        "get_state_dict": _collective("get_state_dict", "model", kind="sharded"),
-        "check_trigger": _collective("check_trigger", "", "return"),
     },
     "lightning.Fabric": {
         "barrier": _collective("barrier", "name"),
@@ -211,9 +208,7 @@ METHODS: dict[str, dict[str, CollectiveCall]] = {
         "eval_batch": _collective("eval_batch", "", "return"),
     },
     "transformers.Trainer": {
-        "train": _collective("train", ""),
         "evaluate": _collective("evaluate", "", "return"),
-        "predict": _collective("predict", ""),
         "save_model": _collective("save_model", "output_dir", kind="sharded"),
     },
     "torchmetrics.Metric": {
@@ -239,22 +234,6 @@ RECEIVER_NAMES = {
     "fabric": "lightning.Fabric",
     "strategy": "lightning.Strategy",
 }
-#: Methods that only one library has: an unknown receiver is taken for that class.
-UNIQUE_METHODS: dict[str, CollectiveCall] = {
-    name: METHODS[home][name]
-    for home, names in {
-        "accelerate.Accelerator": (
-            "gather_for_metrics",
-            "wait_for_everyone",
-            "pad_across_processes",
-        ),
-        "lightning.Strategy": ("reduce_boolean_decision",),
-        "deepspeed.Engine": ("save_16bit_model", "save_fp16_model"),
-        "torch.distributed.tensor.DTensor": ("full_tensor",),
-    }.items()
-    for name in names
-}
-
 _RANK, _LOCAL = TaintKind.RANK, TaintKind.LOCAL_RANK
 #: Calls whose result differs between ranks.
 VARYING: dict[str, TaintKind] = {
@@ -356,3 +335,46 @@ CLASSES: dict[str, str] = {
 }
 #: Groups of a mesh or of Megatron's state: some of the ranks.
 SUB_GROUPS = ("get_group", "get_process_group", "_group")
+#: Methods that return their instance, by class.
+SELF_RETURNING: dict[str, frozenset[str]] = {}
+
+
+def _add_summaries() -> None:
+    """Add what was derived from the libraries' source; entries of the tables above come first."""
+    summaries = load_summaries()
+    for function in summaries.functions:
+        for name in function.names:
+            CALLS.setdefault(name, _summarized_call(function.call))
+    for cls in summaries.classes:
+        listed = [CLASSES[name] for name in cls.names if name in CLASSES]
+        home = listed[0] if listed else next(iter(cls.names))
+        methods = METHODS.setdefault(home, {})
+        for call in cls.methods:
+            methods.setdefault(call.name, _summarized_call(call))
+        for name in cls.names:
+            CLASSES.setdefault(name, home)
+        SELF_RETURNING[home] = frozenset(cls.returns_self)
+
+
+def _summarized_call(call: CallSummary) -> CollectiveCall:
+    agrees = "return" if call.agrees else ""
+    unless = tuple(call.unless.items())
+    return CollectiveCall(call.name, agrees, "", "", call.kind, call.parameters, unless)
+
+
+_add_summaries()
+#: Methods that only one library has: an unknown receiver is taken for that class.
+UNIQUE_METHODS: dict[str, CollectiveCall] = {
+    name: METHODS[home][name]
+    for home, names in {
+        "accelerate.Accelerator": (
+            "gather_for_metrics",
+            "wait_for_everyone",
+            "pad_across_processes",
+        ),
+        "lightning.Strategy": ("reduce_boolean_decision",),
+        "deepspeed.Engine": ("save_16bit_model", "save_fp16_model"),
+        "torch.distributed.tensor.DTensor": ("full_tensor",),
+    }.items()
+    for name in names
+}
