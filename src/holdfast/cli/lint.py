@@ -204,6 +204,7 @@ def _show(result: LintResult, form: str, *, explain: bool, statistics: bool) -> 
             envelope = json.envelope("lint", [each.finding for each in findings], None, **more)
             for each, document in zip(findings, envelope["findings"], strict=True):
                 document["rule"], document["subject"]["column"] = each.rule, each.column
+                document["suggestion"] = each.suggestion
             json.write_json(sys.stdout, envelope)
         case "github":
             click.echo("\n".join(report.github_commands(findings)), nl=bool(findings))

@@ -34,7 +34,7 @@ _SUPPRESSION = re.compile(
 )
 #: Bytes of files without collectives in one task; total cost from which to use several processes;
 #: cost of a task from which to cache its result.
-_CHUNK_BYTES, _MIN_PARALLEL_COST, _MIN_CACHED_COST = 1 << 20, 1 << 21, 1 << 17
+_CHUNK_BYTES, _MIN_PARALLEL_COST, _MIN_CACHED_COST = 1 << 18, 1 << 21, 1 << 17
 _MAX_PROCESSES = 16
 #: Interval between progress reports.
 _PROGRESS_INTERVAL_S = 0.2
@@ -238,6 +238,7 @@ def _make_findings(
 ) -> tuple[tuple[RuleFinding, bool], ...]:
     # not at the top: cached results need no rules
     from holdfast.lint.rules.catalogue import judge_divergences  # noqa: PLC0415
+    from holdfast.lint.rules.suggestions import suggest_change  # noqa: PLC0415
     from holdfast.lint.sources import notebook_cells  # noqa: PLC0415
     from holdfast.lint.sources.columns import ColumnFinder  # noqa: PLC0415
 
@@ -259,6 +260,7 @@ def _make_findings(
             rule.name,
             finding,
             columns.column(divergence),
+            suggest_change(divergence, texts.get(divergence.location.file, ())),
             rule.fix(divergence, texts.get(divergence.location.file, ())),
             _cited_lines(texts, finding),
         )

@@ -28,7 +28,7 @@ _MAX_BYTES = 64 << 20
 _ANALYSIS_SOURCES = (
     "lint", "host/launch_files", "host/variable_rules", "host/variable_sources.py", "causes",
     "core/findings.py", "report/source_findings.py", "core/variable_table.py",
-    "core/variables.json",
+    "core/variables.json", "lint/library_summaries.json",
 )  # fmt: skip
 
 

@@ -31,12 +31,20 @@ _SARIF_SCHEMA = "https://json.schemastore.org/sarif_log-2.1.0.json"
 StyledLine = list[tuple[str, str]]
 
 
+class Suggestion(msgspec.Struct, frozen=True):
+    """How to change the code of a finding, with the lines of a unified diff if only lines move."""
+
+    text: str
+    diff: tuple[str, ...] = ()
+
+
 class SourceFinding(msgspec.Struct, frozen=True):
     """A finding in source code, the name of its rule, and its column, from 1 in characters."""
 
     rule: str
     finding: Finding
     column: int | None = None
+    suggestion: Suggestion | None = None
 
 
 def format_location(file: str, line: int | None) -> str:
@@ -90,9 +98,19 @@ def finding_lines(
         ]
         if explain:
             yield from source_excerpts.excerpt_rows(claim, _location(claim), source, colour)
-            for remedy in claim.remedies[:2]:
-                yield [("    → ", "green"), (remedy.text, "")]
+            yield from _remedy_lines(reported)
             yield [("    ? ", "dim"), (f"holdfast explain {claim.code}", "")]
+
+
+def _remedy_lines(reported: SourceFinding) -> Iterable[StyledLine]:
+    """Yield the suggestion for the code, if any, and then remedies of the cause."""
+    suggestion, remedies = reported.suggestion, reported.finding.remedies[:2]
+    if suggestion is not None:
+        yield [("    → ", "green"), (suggestion.text, "")]
+        yield from ([("      ", ""), *line] for line in diff_lines(suggestion.diff[2:]))
+        remedies = remedies[1:]
+    for remedy in remedies:
+        yield [("    → ", "green"), (remedy.text, "")]
 
 
 def summarize(*, findings: int, suppressed: int, files: int, lines: int, fixable: int) -> str:
