@@ -137,6 +137,12 @@ _SHARDED = {
         "scatter_full_optim_state_dict",
     ),
     "deepspeed.zero": ("GatheredParameters",),
+    # ZeRO: each rank has a part of every parameter
+    "deepspeed.utils": (
+        "safe_get_full_fp32_param", "safe_get_full_grad", "safe_get_full_optimizer_state",
+        "safe_set_full_fp32_param", "safe_set_full_optimizer_state",
+    ),
+    "torch_xla.core.xla_model": ("save",),
     "megatron.core.dist_checkpointing": ("save", "load"),
 }  # fmt: skip
 CALLS |= {f"accelerate.utils.{name}": _collective(name, "tensor", "return") for name in _ACCELERATE}
@@ -167,6 +173,23 @@ CALLS["deepspeed.init_distributed"] = _collective("init_process_group", "backend
 CALLS["torch.distributed.init_process_group"] = _collective(
     "init_process_group", "backend", kind="init"
 )
+
+# Horovod 0.28 horovod/torch/mpi_ops.py and functions.py; torch_xla 2.9 core/xla_model.py
+_HOROVOD = (
+    "allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "grouped_allreduce",
+    "broadcast_object", "allgather_object",
+)  # fmt: skip
+_HOROVOD_IN_PLACE = (
+    "allreduce_", "broadcast_", "broadcast_parameters", "broadcast_optimizer_state", "barrier",
+    "join",
+)  # fmt: skip
+_XLA = (
+    "all_reduce", "all_gather", "all_to_all", "reduce_scatter", "mesh_reduce", "rendezvous",
+    "collective_broadcast", "broadcast_master_param", "optimizer_step",
+)  # fmt: skip
+CALLS |= {f"horovod.torch.{name}": _collective(name, "tensor", "return") for name in _HOROVOD}
+CALLS |= {f"horovod.torch.{name}": _collective(name, "") for name in _HOROVOD_IN_PLACE}
+CALLS |= {f"torch_xla.core.xla_model.{name}": _collective(name, "") for name in _XLA}
 
 #: Methods of library instances, by class.
 METHODS: dict[str, dict[str, CollectiveCall]] = {
@@ -223,6 +246,10 @@ METHODS: dict[str, dict[str, CollectiveCall]] = {
     "zero-optimizer": {
         "consolidate_state_dict": _collective("consolidate_state_dict", "to", kind="sharded")
     },
+    "horovod.Optimizer": {
+        "step": _collective("step", ""),
+        "synchronize": _collective("synchronize", ""),
+    },
     "torch.distributed.tensor.DTensor": {
         "full_tensor": _collective("full_tensor", "", "return"),
         "redistribute": _collective("redistribute", ""),
@@ -238,6 +265,11 @@ _RANK, _LOCAL = TaintKind.RANK, TaintKind.LOCAL_RANK
 #: Calls whose result differs between ranks.
 VARYING: dict[str, TaintKind] = {
     "torch.distributed.get_rank": _RANK, "torch.distributed.get_node_local_rank": _LOCAL,
+    "horovod.torch.rank": _RANK, "horovod.torch.local_rank": _LOCAL,
+    "horovod.torch.cross_rank": _RANK, "torch_xla.core.xla_model.get_ordinal": _RANK,
+    "torch_xla.core.xla_model.get_local_ordinal": _LOCAL, "torch_xla.runtime.global_ordinal": _RANK,
+    "torch_xla.core.xla_model.is_master_ordinal": _RANK,
+    "torch_xla.runtime.local_ordinal": _LOCAL,
     "torch.distributed.get_group_rank": _RANK, "deepspeed.comm.get_rank": _RANK,
     "deepspeed.comm.get_local_rank": _LOCAL, "socket.gethostname": TaintKind.HOST,
     "platform.node": TaintKind.HOST, "os.getpid": TaintKind.HOST, "os.uname": TaintKind.HOST,
@@ -328,6 +360,7 @@ CLASSES: dict[str, str] = {
     "torch.amp.grad_scaler.GradScaler": "scaler",
     "torch.distributed.optim.ZeroRedundancyOptimizer": "zero-optimizer",
     "torch.distributed.optim.zero_redundancy_optimizer.ZeroRedundancyOptimizer": "zero-optimizer",
+    "horovod.torch.DistributedOptimizer": "horovod.Optimizer",
     "threading.Thread": "thread",
     "threading.Timer": "thread",
     "concurrent.futures.ThreadPoolExecutor": "executor",

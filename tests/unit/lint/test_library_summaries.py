@@ -170,3 +170,36 @@ def test_an_annotation_that_a_method_returns_its_instance_is_believed():
         name for name, method in cls.methods.items() if derive_summaries.returns_self(cls, method)
     ]
     assert returning == ["to"]
+
+
+@pytest.mark.parametrize(
+    ("imports", "statement", "column"),
+    [
+        ("import horovod.torch as hvd", "if hvd.rank() == 0:\n    hvd.allreduce(1)", 5),
+        (
+            "import horovod.torch as hvd\noptimizer = hvd.DistributedOptimizer(None)",
+            "if hvd.local_rank() == 0:\n    optimizer.step()",
+            5,
+        ),
+        (
+            "import torch_xla.core.xla_model as xm",
+            "if xm.is_master_ordinal():\n    xm.rendezvous('saved')",
+            5,
+        ),
+        (
+            "import torch_xla.core.xla_model as xm\nimport torch_xla.runtime as xr",
+            "if xr.global_ordinal() == 0:\n    xm.save({}, 'x')",
+            5,
+        ),
+        (
+            "import deepspeed, torch.distributed as dist\nfrom deepspeed.utils import safe_get_full_grad",
+            "if dist.get_rank() == 0:\n    print(safe_get_full_grad(1))",
+            11,
+        ),
+    ],
+)
+def test_collectives_that_are_typed_by_hand(tmp_path, imports, statement, column):
+    """Of libraries that are not installed, or behind dynamic attributes."""
+    path = tmp_path / "train.py"
+    path.write_text(f"{imports}\n\n{statement}\n")
+    assert [found.column for found in lint_paths([path]).findings] == [column]

@@ -23,6 +23,8 @@ LIBRARIES = sys.stdlib_module_names | {
     "transformers",
     "torchmetrics",
     "megatron",
+    "horovod",
+    "torch_xla",
     "numpy",
     "psutil",
 }
