@@ -62,23 +62,19 @@ def _split_component(
     files: Sequence[SourceFile], part: Sequence[int], links: Sequence[ImportLink]
 ) -> list[ProgramFiles]:
     """Return the packages of a component as one program, and each group of scripts and tests."""
-    joint = [whole_program(files[at] for at in part)]
-    if len(part) == 1:
-        return joint
     imported = _imports_of(part, links)
     tests = _find_tests(files, part)
     core = _closure(_used_packages(files, part, imported, tests), imported)
-    groups = connected_parts((at for at in part if at not in core), links)
-    scripts = [group for group in groups if not tests.issuperset(group)]
-    if not core or len(groups) == len(scripts) < 2:
-        return joint
-    if len(scripts) < 2:  # a program and its tests
-        core.update(*scripts)
-        groups = [group for group in groups if group not in scripts]
-    return [
-        whole_program(files[at] for at in sorted(core)),
-        *_with_imports(files, groups, imported, tests),
+    scripts = connected_parts((at for at in part if at not in core | tests), links)
+    if len(scripts) < 2 or not core:  # one program and its tests
+        core = _closure(core.union(*scripts), imported)
+        scripts = []
+    groups = [*scripts, *connected_parts(sorted(tests - core), links)]
+    programs = [
+        whole_program(files[at] for at in members)
+        for members in connected_parts(sorted(core), links)
     ]
+    return [*programs, *_with_imports(files, groups, imported, tests)]
 
 
 def _imports_of(part: Iterable[int], links: Iterable[ImportLink]) -> Mapping[int, list[int]]:
@@ -128,10 +124,8 @@ def _find_tests(files: Sequence[SourceFile], part: Sequence[int]) -> set[int]:
         *folders, _ = names[above:]
         stem = files[at].path.stem
         named = stem.startswith("test_") or stem.endswith("_test") or stem == "conftest"
-        if (named or _TEST_FOLDERS & set(folders[:1])) and _package(files[at])[1] in (
-            "",
-            *_TEST_FOLDERS,
-        ):
+        package = _package(files[at])[1]
+        if (named or _TEST_FOLDERS & set(folders)) and package in ("", *_TEST_FOLDERS):
             tests.add(at)
     return tests if len(tests) < len(part) else set()
 
@@ -163,7 +157,7 @@ def _with_imports(
     tests: Collection[int],
 ) -> Iterable[ProgramFiles]:
     """Yield each group with the files that it imports."""
-    share = sum(len(file.content) for file in files) // len(groups)
+    share = sum(len(file.content) for file in files) // max(len(groups), 1)
     for group in groups:
         found, complete = _nearest_imports(files, group, imported, max(share, _MIN_IMPORTED_BYTES))
         owned = whole_program(files[at] for at in group)

@@ -77,6 +77,25 @@ def test_a_script_and_its_package_are_one_program_and_tests_another(library):
     ]
 
 
+def test_tests_do_not_join_scripts(tmp_path):
+    write(
+        tmp_path,
+        one="",
+        two="",
+        **{"checks/tests/common": "import one\n", "checks/tests/test_all": "import common, two\n"},
+    )
+    assert programs(tmp_path) == [
+        (["one"], []),
+        (["two"], []),
+        (["checks/tests/common", "checks/tests/test_all"], ["one", "two"]),
+    ]
+
+
+def test_folders_above_all_files_do_not_make_them_tests(tmp_path):
+    write(tmp_path, **{"tests/helper": "", "tests/train": "import helper\n"})
+    assert programs(tmp_path) == [(["tests/helper", "tests/train"], [])]
+
+
 def test_what_one_script_passes_is_not_true_for_another(library):
     write(
         library,
