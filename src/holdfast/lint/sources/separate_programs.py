@@ -10,6 +10,7 @@ imports, nearest first.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -18,9 +19,11 @@ from holdfast.lint.sources.files import SourceFile
 from holdfast.lint.sources.modules import LIBRARIES
 
 _TEST_FOLDERS = frozenset({"test", "tests", "unit_tests"})
-#: Bytes of imported files that each group may have at least; all groups together get as many bytes
-#: as there are in the component.
+#: Bytes of imported files that each group may have at least; all groups together get half as many
+#: bytes as there are in the component.
 _MIN_IMPORTED_BYTES = 1 << 17
+#: Folder above and name of a top-level package; both are empty for a script.
+Package = tuple[str, str]
 
 
 class ProgramFiles(msgspec.Struct, frozen=True):
@@ -69,7 +72,8 @@ def _split_component(
     if len(scripts) < 2 or not core:  # one program and its tests
         core = _closure(core.union(*scripts), imported)
         scripts = []
-    groups = [*scripts, *connected_parts(sorted(tests - core), links)]
+    outer_tests = sorted(tests - core)
+    groups = [*scripts, *([outer_tests] if outer_tests else [])]
     programs = [
         whole_program(files[at] for at in members)
         for members in connected_parts(sorted(core), links)
@@ -90,12 +94,12 @@ def _imports_of(part: Iterable[int], links: Iterable[ImportLink]) -> Mapping[int
 
 def _used_packages(
     files: Sequence[SourceFile],
-    part: Iterable[int],
+    part: Sequence[int],
     imported: Mapping[int, Sequence[int]],
     tests: Collection[int],
 ) -> set[int]:
     """Return the files of packages that files outside of the package import."""
-    packages = {at: _package(files[at]) for at in part}
+    packages = _packages_by_folder(files, part)
     used = {
         packages[target]
         for at, targets in imported.items()
@@ -105,7 +109,18 @@ def _used_packages(
     return {at for at in packages if packages[at] in used and at not in tests}
 
 
-def _package(file: SourceFile) -> tuple[str, str]:
+def _packages_by_folder(files: Sequence[SourceFile], part: Sequence[int]) -> dict[int, Package]:
+    """Return the outermost package of each file; folders in it need no ``__init__.py``."""
+    named = [_package(files[at]) for at in part]
+    folders = {Path(root, name): (root, name) for root, name in named if name}
+    packages = {}
+    for at in part:
+        above = [folders[path] for path in files[at].path.absolute().parents if path in folders]
+        packages[at] = above[-1] if above else ("", "")
+    return packages
+
+
+def _package(file: SourceFile) -> Package:
     """Return the root and name of the top-level package of a file; empty for a script."""
     top, dot, _ = file.name.partition(".")
     is_package = bool(dot) or file.path.stem == "__init__"
@@ -157,7 +172,8 @@ def _with_imports(
     tests: Collection[int],
 ) -> Iterable[ProgramFiles]:
     """Yield each group with the files that it imports."""
-    share = sum(len(file.content) for file in files) // max(len(groups), 1)
+    total = sum(len(files[at].content) for at in imported)
+    share = total // (2 * max(len(groups), 1))
     for group in groups:
         found, complete = _nearest_imports(files, group, imported, max(share, _MIN_IMPORTED_BYTES))
         owned = whole_program(files[at] for at in group)
