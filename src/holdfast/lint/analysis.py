@@ -281,7 +281,7 @@ def _merge_results(files: Sequence[SourceFile], parts: Iterable[AnalysisResult])
         subject = finding[0].finding.subject
         return report.location_sort_key(subject.file or "", subject.line)
 
-    findings = {}
+    findings: dict[tuple[str, str | None, int | None], tuple[RuleFinding, bool]] = {}
     for finding, suppressed in chain.from_iterable(part.findings for part in parts):
         subject = finding.finding.subject
         findings.setdefault((finding.rule, subject.file, subject.line), (finding, suppressed))

@@ -268,8 +268,9 @@ def _exporting_modules(
         is_package = Path(module.file).stem == "__init__"
         for name in module.names:
             found = symbols.resolve_member(module, name)
-            is_definition = isinstance(found, (Function, Class)) and found.module is module
-            if is_definition or (is_package and isinstance(found, (Function, Class))):
+            if not isinstance(found, (Function, Class)):
+                continue
+            if is_package or found.module is module:
                 homes = exports.setdefault(found, [])
                 homes += [module.name, *([library.name] if library.is_lazy and not homes else [])]
     return {found: tuple(names) for found, names in exports.items()}

@@ -31,7 +31,7 @@ _SARIF_SCHEMA = "https://json.schemastore.org/sarif_log-2.1.0.json"
 StyledLine = list[tuple[str, str]]
 
 
-class Suggestion(msgspec.Struct, frozen=True):
+class CodeSuggestion(msgspec.Struct, frozen=True):
     """How to change the code of a finding, with the lines of a unified diff if only lines move."""
 
     text: str
@@ -44,7 +44,7 @@ class SourceFinding(msgspec.Struct, frozen=True):
     rule: str
     finding: Finding
     column: int | None = None
-    suggestion: Suggestion | None = None
+    suggestion: CodeSuggestion | None = None
 
 
 def format_location(file: str, line: int | None) -> str:

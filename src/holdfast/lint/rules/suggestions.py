@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.rules.edits import parse_lines
-from holdfast.report.source_findings import Suggestion
+from holdfast.report.source_findings import CodeSuggestion
 
 _MAX_CODE = 60
 #: Kinds of operations that all ranks may enter without changing what the guarded ranks do.
@@ -41,7 +41,7 @@ class _GuardedCall(msgspec.Struct, frozen=True):
         return text if len(text) <= _MAX_CODE else f"{text[: _MAX_CODE - 1]}…"
 
 
-def suggest_change(divergence: Divergence, lines: Sequence[str]) -> Suggestion | None:
+def suggest_change(divergence: Divergence, lines: Sequence[str]) -> CodeSuggestion | None:
     """Return how to let all ranks make a call that a condition guards; None for other shapes."""
     guard, location = divergence.guard, divergence.location
     if (
@@ -63,7 +63,7 @@ def suggest_change(divergence: Divergence, lines: Sequence[str]) -> Suggestion |
     if call.is_first and not call.guard.orelse:
         text = f"Move `{call.code}` before `{divergence.text}`: all ranks call it."
         return _suggestion(text, location.file, lines, _moved_before(lines, call))
-    return Suggestion(
+    return CodeSuggestion(
         f"Let all ranks call `{call.code}`: move it, and what computes its arguments, out of "
         f"`{divergence.text}`."
     )
@@ -105,10 +105,13 @@ def _dedented(lines: Sequence[str], call: _GuardedCall) -> list[str]:
     return [line[surplus:] if line[:surplus].isspace() else line for line in lines[begin:end]]
 
 
-def _suggestion(text: str, file: str, before: Sequence[str], after: Sequence[str]) -> Suggestion:
+def _suggestion(
+    text: str, file: str, before: Sequence[str], after: Sequence[str]
+) -> CodeSuggestion:
     """Return the suggestion, without a diff if the result would not be valid Python."""
     if parse_lines(after) is None:
-        return Suggestion(text)
-    texts = ("\n".join(lines).splitlines() for lines in (before, after))  # no line after the last
-    diff = difflib.unified_diff(*texts, file, file, n=_CONTEXT_LINES, lineterm="")
-    return Suggestion(text, tuple(diff))
+        return CodeSuggestion(text)
+    # no empty line after the last
+    old, new = ("\n".join(lines).splitlines() for lines in (before, after))
+    diff = difflib.unified_diff(old, new, file, file, n=_CONTEXT_LINES, lineterm="")
+    return CodeSuggestion(text, tuple(diff))
