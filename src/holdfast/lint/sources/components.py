@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.lint import library
 from holdfast.lint.sources.files import SourceFile
+from holdfast.lint.sources.import_paths import ImportPaths
 from holdfast.lint.sources.imports import iter_imports
 from holdfast.lint.sources.modules import LIBRARIES
 from holdfast.lint.sources.variable_names import unknown_variables
@@ -122,22 +123,21 @@ class _FileIndex:
     def __init__(self, files: Sequence[SourceFile]) -> None:
         self._files = files
         self._by_name: Mapping[str, list[int]] = defaultdict(list)
-        self._by_root: dict[tuple[str, str], int] = {}
+        self._paths = ImportPaths(files)
         self._by_suffix: Mapping[str, list[int]] = defaultdict(list)
         for at, file in enumerate(files):
             self._by_name[file.name].append(at)
-            self._by_root[str(file.root), file.name] = at
             parts = file.name.split(".")
             for start in range(1, len(parts)):
                 self._by_suffix[".".join(parts[start:])].append(at)
 
     def lookup(self, target: str, asking: SourceFile) -> Sequence[int]:
         """Return the files that a name may mean in the asking file."""
-        name, root = target, str(asking.root)
+        name = target
         while name:
-            sibling = self._by_root.get((root, name))
-            if sibling is not None:
-                return (sibling,)
+            found = self._paths.find(name, asking)
+            if found is not None:
+                return (found,)
             if name in self._by_name:
                 return self._nearest(self._by_name[name], asking)
             if name in self._by_suffix and name not in LIBRARIES:

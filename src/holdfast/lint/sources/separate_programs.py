@@ -10,7 +10,6 @@ imports, nearest first.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -99,7 +98,7 @@ def _used_packages(
     tests: Collection[int],
 ) -> set[int]:
     """Return the files of packages that files outside of the package import."""
-    packages = _packages_by_folder(files, part)
+    packages = {at: _package(files[at]) for at in part}
     used = {
         packages[target]
         for at, targets in imported.items()
@@ -107,17 +106,6 @@ def _used_packages(
         if packages[target] != packages[at] and target not in tests
     } - {("", "")}
     return {at for at in packages if packages[at] in used and at not in tests}
-
-
-def _packages_by_folder(files: Sequence[SourceFile], part: Sequence[int]) -> dict[int, Package]:
-    """Return the outermost package of each file; folders in it need no ``__init__.py``."""
-    named = [_package(files[at]) for at in part]
-    folders = {Path(root, name): (root, name) for root, name in named if name}
-    packages = {}
-    for at in part:
-        above = [folders[path] for path in files[at].path.absolute().parents if path in folders]
-        packages[at] = above[-1] if above else ("", "")
-    return packages
 
 
 def _package(file: SourceFile) -> Package:

@@ -157,3 +157,31 @@ def test_a_changed_script_is_analyzed_without_the_others(library, tmp_path, monk
     write(library, two=SCRIPT.format(saves="False"))
     lint_paths([library], cache=cache)
     assert analyzed[4:] == [[str(library / "two.py")]]
+
+
+SYNCHRONIZE = "import torch.distributed as dist\n\n\ndef synchronize():\n    dist.barrier()\n"
+USE = "import torch.distributed as dist\nfrom {home} import synchronize\n\nif dist.get_rank() == 0:\n    synchronize()\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "home", "file"),
+    [
+        ("train", "models.parts.comm", "models/parts/comm"),
+        ("scripts/train", "models.comm", "models/comm"),
+        ("package/parts/train", "package.models.comm", "package/models/comm"),
+        ("package/parts/train", "..models.comm", "package/models/comm"),
+        ("package/scripts/train", "comm", "package/scripts/comm"),
+    ],
+)
+def test_imports_are_found_in_folders_without_init(tmp_path, script, home, file):
+    write(
+        tmp_path,
+        **{
+            script: USE.format(home=home),
+            file: SYNCHRONIZE,
+            "other/comm": "synchronize = print\n",
+            "package/__init__": "",
+        },
+    )
+    (found,) = lint_paths([tmp_path]).findings
+    assert found.finding.subject.file == str(tmp_path / f"{script}.py")
