@@ -395,7 +395,16 @@ def _summarized_call(call: CallSummary) -> CollectiveCall:
     return CollectiveCall(call.name, agrees, "", "", call.kind, call.parameters, unless)
 
 
+def _last_names() -> frozenset[str]:
+    return frozenset(name.rpartition(".")[2] for name in CALLS) | {
+        name for methods in METHODS.values() for name in methods
+    }
+
+
+_names_typed_by_hand = _last_names()
 _add_summaries()
+#: Names of collectives, whatever the receiver: those above, and those of named receivers.
+COLLECTIVE_NAMES = _names_typed_by_hand.union(*(METHODS[home] for home in RECEIVER_NAMES.values()))
 #: Methods that only one library has: an unknown receiver is taken for that class.
 UNIQUE_METHODS: dict[str, CollectiveCall] = {
     name: METHODS[home][name]

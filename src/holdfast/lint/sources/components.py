@@ -123,7 +123,7 @@ class _FileIndex:
     def __init__(self, files: Sequence[SourceFile]) -> None:
         self._files = files
         self._by_name: Mapping[str, list[int]] = defaultdict(list)
-        self._paths = ImportPaths(files)
+        self._paths = ImportPaths([file.path for file in files])
         self._by_suffix: Mapping[str, list[int]] = defaultdict(list)
         for at, file in enumerate(files):
             self._by_name[file.name].append(at)
@@ -133,9 +133,9 @@ class _FileIndex:
 
     def lookup(self, target: str, asking: SourceFile) -> Sequence[int]:
         """Return the files that a name may mean in the asking file."""
-        name = target
+        name, root, folder = target, str(asking.root), str(asking.path.absolute().parent)
         while name:
-            found = self._paths.find(name, asking)
+            found = self._paths.find(name, root, folder)
             if found is not None:
                 return (found,)
             if name in self._by_name:

@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.core.text import os_error_reason
 from holdfast.lint.sources import notebooks
-from holdfast.lint.sources.import_paths import ImportedModules, ImportPaths
+from holdfast.lint.sources.import_paths import ImportPaths, ImportResolver
 from holdfast.lint.sources.modules import Module
 
 _T = TypeVar("_T")
@@ -135,7 +135,7 @@ def parse_files(files: Iterable[SourceFile]) -> ParsedSources:
     skipped: list[SkippedSource] = []
     lines = 0
     files = tuple(files)
-    paths = ImportPaths(files)
+    paths = ImportPaths([file.path for file in files])
     keys: dict[int, str] = {}
     for at, file in enumerate(files):
         name = file.name
@@ -144,7 +144,7 @@ def parse_files(files: Iterable[SourceFile]) -> ParsedSources:
         if module is not None:
             modules[key] = module
             keys[at] = key
-            module.find_imported = ImportedModules(paths, file, keys)
+            module.find_imported = ImportResolver(paths, file.root, file.path, keys)
             lines += len(module.lines)
     return ParsedSources(modules, lines, tuple(skipped))
 

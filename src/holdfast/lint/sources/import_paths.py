@@ -9,29 +9,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from holdfast.lint.sources.modules import LIBRARIES
 
-if TYPE_CHECKING:
-    from holdfast.lint.sources.files import SourceFile
-
 
 class ImportPaths:
-    """Finds files by the name of a module and the importing file."""
+    """Finds files by the name of a module, and the root and folder of the importing file."""
 
-    def __init__(self, files: Sequence[SourceFile]) -> None:
+    def __init__(self, files: Sequence[Path]) -> None:
         self._positions: dict[str, int] = {}
         self._found: dict[tuple[str, str, str], int | None] = {}
         for at, file in enumerate(files):
-            path = file.path.absolute()
+            path = file.absolute()
             module = path.parent if path.stem == "__init__" else path.with_suffix("")
             self._positions.setdefault(str(module), at)
         self._top = os.path.commonpath(self._positions) if self._positions else ""
 
-    def find(self, name: str, asking: SourceFile) -> int | None:
+    def find(self, name: str, root: str, folder: str) -> int | None:
         """Return the position of the file of exactly this module; None if there is none."""
-        root, folder = str(asking.root), str(asking.path.absolute().parent)
         key = (root, folder, name)
         if key not in self._found:
             tail = name.replace(".", "/")
@@ -54,16 +50,17 @@ class ImportPaths:
             folder = folder.rpartition("/")[0]
 
 
-class ImportedModules:
+class ImportResolver:
     """Finds the keys of the modules that one file imports, by the names that it uses for them."""
 
-    def __init__(self, paths: ImportPaths, asking: SourceFile, keys: Mapping[int, str]) -> None:
-        self._paths, self._asking, self._keys = paths, asking, keys
+    def __init__(self, paths: ImportPaths, root: Path, file: Path, keys: Mapping[int, str]) -> None:
+        self._paths, self._keys = paths, keys
+        self._root, self._folder = str(root), str(file.absolute().parent)
         self._found: dict[str, str | None] = {}
 
     def __call__(self, name: str) -> str | None:
         """Return the key of a module; None for one outside of the program."""
         if name not in self._found:
-            at = self._paths.find(name, self._asking)
+            at = self._paths.find(name, self._root, self._folder)
             self._found[name] = None if at is None else self._keys.get(at)
         return self._found[name]
