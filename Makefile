@@ -17,7 +17,7 @@ PAGES := $(VENV)/.holdfast-docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test matrix versions wheel golden chaos fuzz lint fix docs bench clean
+.PHONY: help setup demo test matrix versions wheel golden chaos fuzz lint fix summaries docs bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ lint: $(READY)  ## run ruff, mypy --strict, the import contracts, holdfast lint 
 
 fix: $(READY)  ## format, apply safe fixes, regenerate the generated pages
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet . ; $(BIN)/python docs/generate.py
+
+summaries: $(READY)  ## derive again what functions of the installed libraries do, for `holdfast lint` (1 minute)
+	@$(BIN)/python -m holdfast.lint.derive_summaries
 
 docs: $(PAGES)  ## build the documentation in site/ (broken links are errors)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

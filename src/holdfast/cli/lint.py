@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from holdfast.lint.autofix import FileChange
+    from holdfast.lint.options import LintOptions
     from holdfast.lint.run import LintResult
 
 FORMATS = ("text", "json", "github", "sarif", "junit")
@@ -95,7 +96,6 @@ def command(  # noqa: PLR0913 - one for each option
     from holdfast.core import settings
     from holdfast.core.text import one_line, pluralize
     from holdfast.lint.options import parse_lint_options
-    from holdfast.lint.run import lint_paths
     from holdfast.lint.sources.notebooks import MOST_BYTES
     from holdfast.report import source_findings as report
 
@@ -122,7 +122,7 @@ def command(  # noqa: PLR0913 - one for each option
             exclude=_split_names(exclude),
             strict=strict,
         )
-        result = lint_paths(targets, options, unsaved, cache)
+        result = _lint(targets, options, unsaved, cache)
         changes = _changes(result) if fix or diff else []
         if diff:
             report.write_lines(
@@ -135,11 +135,31 @@ def command(  # noqa: PLR0913 - one for each option
                 one_line(f"{change.file}: {pluralize(change.edits, 'line')} fixed"), err=True
             )
         if changes:
-            result = lint_paths(targets, options, cache=cache)
+            result = _lint(targets, options, {}, cache)
         _show(result, "json" if as_json else form, explain=explain, statistics=statistics)
         return result.exit_status
 
     return _watch(targets, run_once) if watch else run_once()
+
+
+def _lint(
+    paths: Sequence[Path], options: LintOptions, unsaved: Mapping[Path, bytes], cache: Path | None
+) -> LintResult:
+    """Lint, with a progress line on the terminal after two seconds."""
+    from holdfast.cli.progress import AnalysisProgress
+    from holdfast.lint.run import lint_paths
+
+    if not sys.stderr.isatty():
+        return lint_paths(paths, options, unsaved, cache)
+    with AnalysisProgress(sys.stderr) as progress:
+        return lint_paths(
+            paths,
+            options,
+            unsaved,
+            cache,
+            on_read=progress.tell,
+            on_progress=progress.tell_share,
+        )
 
 
 def _changes(result: LintResult) -> list[FileChange]:
@@ -172,18 +192,19 @@ def _show(result: LintResult, form: str, *, explain: bool, statistics: bool) -> 
     from holdfast.report import json
     from holdfast.report import source_findings as report
 
-    findings = [(each.rule, each.finding) for each in result.findings]
+    findings = result.findings
     match form:
         case "json":
             more = {
-                "rules": [name for name, _ in findings],
+                "rules": [each.rule for each in findings],
                 "files": result.files,
                 "lines": result.lines,
                 "passed_over": result.skipped,
             }
-            envelope = json.envelope("lint", [finding for _, finding in findings], None, **more)
-            for (name, _), document in zip(findings, envelope["findings"], strict=True):
-                document["rule"] = name
+            envelope = json.envelope("lint", [each.finding for each in findings], None, **more)
+            for each, document in zip(findings, envelope["findings"], strict=True):
+                document["rule"], document["subject"]["column"] = each.rule, each.column
+                document["suggestion"] = each.suggestion
             json.write_json(sys.stdout, envelope)
         case "github":
             click.echo("\n".join(report.github_commands(findings)), nl=bool(findings))

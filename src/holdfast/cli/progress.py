@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Self, TextIO
 
-from holdfast.core.text import encodable, format_duration, one_line
+from holdfast.core.text import encodable, format_duration, one_line, pluralize
 from holdfast.report.evidence_summary import size_text
 
 AFTER_S = 2.0
@@ -51,6 +51,21 @@ class Progress(_StatusLine):
         """Update: number of files, bytes read so far, and the current file."""
         if self._due():
             self._show(f"reading: {files:,} files, {size_text(size)}: …{one_line(name)[-30:]}")
+
+
+class AnalysisProgress(Progress):
+    """Progress of reading files, then of analyzing them, whose duration is unknown."""
+
+    def __init__(self, file: TextIO) -> None:
+        super().__init__(file)
+        self._began = time.monotonic()
+
+    def tell_share(self, files: int, done: int, total: int) -> None:
+        """Update: ``done`` of the ``total`` cost of analyzing these files."""
+        if self._due():
+            share = f", {done / total:.0%}" if done else ""
+            elapsed = format_duration(time.monotonic() - self._began)
+            self._show(f"analyzing {pluralize(files, 'file')}: {elapsed}{share}")
 
 
 class Advance(_StatusLine):

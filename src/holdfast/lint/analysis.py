@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +19,9 @@ from holdfast.lint import cache as lint_cache
 from holdfast.lint.rules.edits import Edit
 from holdfast.lint.sources import files as sources_files
 from holdfast.lint.sources import notebooks
-from holdfast.lint.sources.components import mentions_collectives, split_components
+from holdfast.lint.sources.components import mentions_collectives
 from holdfast.lint.sources.files import ParsedSources, SkippedSource, SourceFile
+from holdfast.lint.sources.separate_programs import ProgramFiles, split_programs, whole_program
 from holdfast.report import source_findings as report
 
 # the interpreter and the rules are imported in functions: a cached result needs neither (0.2 s)
@@ -33,19 +34,23 @@ _SUPPRESSION = re.compile(
 )
 #: Bytes of files without collectives in one task; total cost from which to use several processes;
 #: cost of a task from which to cache its result.
-_CHUNK_BYTES, _MIN_PARALLEL_COST, _MIN_CACHED_COST = 1 << 20, 1 << 21, 1 << 17
+_CHUNK_BYTES, _MIN_PARALLEL_COST, _MIN_CACHED_COST = 1 << 18, 1 << 21, 1 << 17
 _MAX_PROCESSES = 16
+#: Interval between progress reports.
+_PROGRESS_INTERVAL_S = 0.2
 #: Maximum number of characters kept of a cited source line.
 _MAX_SOURCE_LINE = 200
 
 
-class RuleFinding(msgspec.Struct, frozen=True):
+#: Reports the number of files, and the cost done and in total.
+OnProgress = Callable[[int, int, int], None]
+
+
+class RuleFinding(report.SourceFinding, frozen=True):
     """A finding with its rule's name, the fix it offers, and the cited source lines by location."""
 
-    rule: str
-    finding: Finding
     edit: Edit | None = None
-    source: dict[str, str] = {}
+    source: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class AnalysisResult(msgspec.Struct, frozen=True):
@@ -60,57 +65,73 @@ class AnalysisResult(msgspec.Struct, frozen=True):
 class _Task(msgspec.Struct, frozen=True):
     """Files to analyze together; of ``quiet`` ones (no collectives) only the syntax is checked."""
 
-    files: tuple[SourceFile, ...]
+    program: ProgramFiles
     quiet: bool
     strict: bool
 
     @property
     def cost(self) -> int:
         """The cost in bytes: analyzing a byte costs about ten times as much as parsing it."""
-        return sum(len(file.content) for file in self.files) * (1 if self.quiet else 10)
+        return sum(len(file.content) for file in self.program.files) * (1 if self.quiet else 10)
 
 
 def analyze_files(
-    files: Sequence[SourceFile], cache: Path | None = None, *, strict: bool = False
+    files: Sequence[SourceFile],
+    cache: Path | None = None,
+    *,
+    strict: bool = False,
+    on_progress: OnProgress | None = None,
 ) -> AnalysisResult:
     """Return the findings of all rules for the program of these files.
 
-    The folder ``cache`` holds the result for the whole program and for each large component.
+    The folder ``cache`` holds the result for the whole program and for each large component. With
+    ``on_progress``, a separate process analyzes large programs, so that progress can be reported.
     """
     if cache is None:
-        return _merge_results(files, _run_tasks(_split_tasks(files, strict=strict)))
+        return _merge_results(files, _run_tasks(_split_tasks(files, strict=strict), on_progress))
     name = lint_cache.cache_key(files, strict=strict)
     result = lint_cache.load_entry(cache, name, AnalysisResult)
     if result is None:
-        result = _merge_results(files, _run_or_load(_split_tasks(files, strict=strict), cache))
+        result = _merge_results(
+            files, _run_or_load(_split_tasks(files, strict=strict), cache, on_progress)
+        )
         lint_cache.save_entry(cache, name, result)
     return result
 
 
 def _split_tasks(files: Sequence[SourceFile], *, strict: bool) -> list[_Task]:
-    """Split files into components with collectives and chunks of others; costliest first."""
+    """Split files into programs with collectives and chunks of others; costliest first."""
     tasks = []
     piece: list[SourceFile] = []
     size = 0
-    for part in split_components(files):
-        if mentions_collectives(part):
-            tasks.append(_Task(tuple(part), quiet=False, strict=strict))
+    for program in split_programs(files):
+        if mentions_collectives(program.files):
+            tasks.append(_Task(program, quiet=False, strict=strict))
             continue
-        for file in part:
+        for file in program.owned_files:
             piece.append(file)
             size += len(file.content)
             if size > _CHUNK_BYTES:
-                tasks.append(_Task(tuple(piece), quiet=True, strict=strict))
+                tasks.append(_Task(whole_program(piece), quiet=True, strict=strict))
                 piece, size = [], 0
     if piece:
-        tasks.append(_Task(tuple(piece), quiet=True, strict=strict))
+        tasks.append(_Task(whole_program(piece), quiet=True, strict=strict))
     return sorted(tasks, key=lambda task: -task.cost)
 
 
-def _run_or_load(work: Sequence[_Task], cache: Path) -> list[AnalysisResult]:
+def _run_or_load(
+    work: Sequence[_Task], cache: Path, on_progress: OnProgress | None
+) -> list[AnalysisResult]:
     """Run the tasks whose results are not in the cache."""
     names = [
-        lint_cache.cache_key(task.files, strict=task.strict) if task.cost > _MIN_CACHED_COST else ""
+        lint_cache.cache_key(
+            task.program.files,
+            strict=task.strict,
+            owned=len(task.program.owned),
+            reports_all=task.program.reports_all,
+        )
+        if task.cost > _MIN_CACHED_COST
+        else ""
         for task in work
     ]
     cached_results = [
@@ -122,7 +143,8 @@ def _run_or_load(work: Sequence[_Task], cache: Path) -> list[AnalysisResult]:
                 pending
                 for pending, cached in zip(work, cached_results, strict=True)
                 if cached is None
-            ]
+            ],
+            on_progress,
         )
     )
     results = []
@@ -134,7 +156,9 @@ def _run_or_load(work: Sequence[_Task], cache: Path) -> list[AnalysisResult]:
     return results
 
 
-def _run_tasks(work: Sequence[_Task]) -> list[AnalysisResult]:
+def _run_tasks(
+    work: Sequence[_Task], on_progress: OnProgress | None = None
+) -> list[AnalysisResult]:
     """Run the tasks, in several processes if there is enough work."""
     count = (
         min(len(os.sched_getaffinity(0)), len(work), _MAX_PROCESSES)
@@ -142,22 +166,35 @@ def _run_tasks(work: Sequence[_Task]) -> list[AnalysisResult]:
         else 1
     )
     if (
-        count > 1
+        count > (0 if on_progress is not None else 1)
         and sum(task.cost for task in work) > _MIN_PARALLEL_COST
         and threading.active_count() == 1
     ):
-        return _run_parallel(work, count)
+        return _run_parallel(work, count, on_progress)
     return [_run_task(task) for task in work]
 
 
-def _run_parallel(work: Sequence[_Task], count: int) -> list[AnalysisResult]:
-    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415 - 30 modules
+def _run_parallel(
+    work: Sequence[_Task], count: int, on_progress: OnProgress | None
+) -> list[AnalysisResult]:
+    from concurrent.futures import (  # noqa: PLC0415 - 30 modules
+        FIRST_COMPLETED,
+        ProcessPoolExecutor,
+        wait,
+    )
     from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415
     from multiprocessing import get_context  # noqa: PLC0415
 
     try:
         with ProcessPoolExecutor(count, get_context("fork")) as pool:
-            return list(pool.map(_run_task, work))
+            cost_by_future = {pool.submit(_run_task, task): task.cost for task in work}
+            pending = set(cost_by_future)
+            while pending and on_progress is not None:
+                pending = wait(pending, _PROGRESS_INTERVAL_S, FIRST_COMPLETED).not_done
+                total = sum(cost_by_future.values())
+                done = total - sum(cost_by_future[future] for future in pending)
+                on_progress(sum(len(task.program.owned) for task in work), done, total)
+            return [future.result() for future in cost_by_future]
     except BrokenProcessPool:  # a worker was killed, probably for its memory use: run one by one
         return [_run_task(task) for task in work]
 
@@ -165,19 +202,33 @@ def _run_parallel(work: Sequence[_Task], count: int) -> list[AnalysisResult]:
 def _run_task(work: _Task) -> AnalysisResult:
     with gc_paused():
         if work.quiet:
-            checked = sources_files.check_syntax(work.files)
+            checked = sources_files.check_syntax(work.program.files)
             return AnalysisResult((), checked.files, checked.lines, checked.skipped)
-        return _analyze_component(work)
+        return _analyze_program(work)
 
 
-def _analyze_component(work: _Task) -> AnalysisResult:
+def _analyze_program(work: _Task) -> AnalysisResult:
     # not at the top: cached results need no interpreter
     from holdfast.lint.interpreter.programs import Program  # noqa: PLC0415
 
-    sources = sources_files.parse_files(work.files)
+    program = work.program
+    sources = sources_files.parse_files(program.files)
     divergences = Program(sources.modules, strict=work.strict).analyze()
     findings = _make_findings(sources, divergences) if divergences else ()
-    done = AnalysisResult(findings, len(sources.modules), sources.lines, sources.skipped)
+    own_modules = [module for module in sources.modules.values() if module.file in program.owned]
+    done = AnalysisResult(
+        tuple(
+            (finding, suppressed)
+            for finding, suppressed in findings
+            if program.reports_all
+            or report.path_of(finding.finding.subject.file or "") in program.owned
+        ),
+        len(own_modules),
+        sum(len(module.lines) for module in own_modules),
+        tuple(
+            skipped for skipped in sources.skipped if report.path_of(skipped.file) in program.owned
+        ),
+    )
     sources.release()
     return done
 
@@ -187,7 +238,9 @@ def _make_findings(
 ) -> tuple[tuple[RuleFinding, bool], ...]:
     # not at the top: cached results need no rules
     from holdfast.lint.rules.catalogue import judge_divergences  # noqa: PLC0415
+    from holdfast.lint.rules.suggestions import suggest_change  # noqa: PLC0415
     from holdfast.lint.sources import notebook_cells  # noqa: PLC0415
+    from holdfast.lint.sources.columns import ColumnFinder  # noqa: PLC0415
 
     texts = {module.file: module.lines for module in sources.modules.values()}
     books = {
@@ -201,10 +254,13 @@ def _make_findings(
         ]
         for file, book in books.items():
             texts |= notebooks.iter_cell_lines(file, book)
+    columns = ColumnFinder(sources.modules)
     findings = [
         RuleFinding(
             rule.name,
             finding,
+            columns.column(divergence),
+            suggest_change(divergence, texts.get(divergence.location.file, ())),
             rule.fix(divergence, texts.get(divergence.location.file, ())),
             _cited_lines(texts, finding),
         )
@@ -214,7 +270,10 @@ def _make_findings(
 
 
 def _merge_results(files: Sequence[SourceFile], parts: Iterable[AnalysisResult]) -> AnalysisResult:
-    """Merge results, sorted by file and line; on one line the most severe finding comes first."""
+    """Merge results, sorted by file and line; on one line the most severe finding comes first.
+
+    Several programs may report the same finding in a file that they share.
+    """
     parts = list(parts)
     order = {str(file.path): at for at, file in enumerate(files)}
 
@@ -222,8 +281,12 @@ def _merge_results(files: Sequence[SourceFile], parts: Iterable[AnalysisResult])
         subject = finding[0].finding.subject
         return report.location_sort_key(subject.file or "", subject.line)
 
+    findings: dict[tuple[str, str | None, int | None], tuple[RuleFinding, bool]] = {}
+    for finding, suppressed in chain.from_iterable(part.findings for part in parts):
+        subject = finding.finding.subject
+        findings.setdefault((finding.rule, subject.file, subject.line), (finding, suppressed))
     return AnalysisResult(
-        tuple(sorted(chain.from_iterable(part.findings for part in parts), key=sort_key)),
+        tuple(sorted(findings.values(), key=sort_key)),
         sum(part.files for part in parts),
         sum(part.lines for part in parts),
         tuple(

@@ -28,14 +28,21 @@ _MAX_BYTES = 64 << 20
 _ANALYSIS_SOURCES = (
     "lint", "host/launch_files", "host/variable_rules", "host/variable_sources.py", "causes",
     "core/findings.py", "report/source_findings.py", "core/variable_table.py",
-    "core/variables.json",
+    "core/variables.json", "lint/library_summaries.json",
 )  # fmt: skip
 
 
-def cache_key(files: Iterable[SourceFile], *, strict: bool) -> str:
-    """Return the name of the cache entry for these files."""
+def cache_key(
+    files: Iterable[SourceFile], *, strict: bool, owned: int = 0, reports_all: bool = True
+) -> str:
+    """Return the name of the cache entry for these files.
+
+    ``owned`` and ``reports_all``: how many of the first files the program owns, and whether it
+    reports findings in others (:class:`~holdfast.lint.sources.separate_programs.ProgramFiles`).
+    """
     digest = blake2b(digest_size=20)
-    for part in (holdfast.__version__, sys.version, str(strict), *_analysis_fingerprint()):
+    kind = f"{strict} {owned} {reports_all}"
+    for part in (holdfast.__version__, sys.version, kind, *_analysis_fingerprint()):
         digest.update(part.encode() + b"\0")
     for file in files:
         digest.update(_file_header(file).encode(errors="surrogateescape"))

@@ -3,7 +3,8 @@
 Sources: torch 2.13 torch/distributed/distributed_c10d.py, _functional_collectives.py, fsdp and
 checkpoint; accelerate 1.15 accelerator.py and utils/operations.py; lightning 2.6 fabric and
 strategies; deepspeed 0.19 runtime/engine.py; torchmetrics 1.9 metric.py; megatron.core
-parallel_state.py.
+parallel_state.py. What the tables do not list comes from
+:mod:`~holdfast.lint.library_summaries`, which is derived from the libraries' source.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.lint.abstract_domain.values import TaintKind
+from holdfast.lint.library_summaries import CallSummary, load_summaries
 
 
 class CollectiveCall(msgspec.Struct, frozen=True):
     """A call that every member of a group has to make.
 
     ``agrees`` is the argument that is equal on all ranks afterwards ("return": the result);
-    ``root`` the argument that must be equal on all ranks; ``shaped`` the one whose shape must be.
+    ``root`` the argument that must be equal on all ranks; ``shaped`` the one whose shape must be;
+    ``unless`` are flags with which it enters no collective.
     """
 
     name: str
@@ -26,6 +29,7 @@ class CollectiveCall(msgspec.Struct, frozen=True):
     shaped: str = ""
     kind: str = "collective"
     parameters: tuple[str, ...] = ()
+    unless: tuple[tuple[str, bool], ...] = ()
 
 
 def _collective(  # one row of a table
@@ -122,7 +126,7 @@ _FUNCTIONAL = (
 )  # fmt: skip
 _SHARDED = {
     "torch.distributed.checkpoint": (
-        "save", "load", "async_save", "save_state_dict", "load_state_dict",
+        "async_save",
     ),
     "torch.distributed.checkpoint.state_dict": (
         "get_model_state_dict", "get_state_dict", "get_optimizer_state_dict",
@@ -133,6 +137,12 @@ _SHARDED = {
         "scatter_full_optim_state_dict",
     ),
     "deepspeed.zero": ("GatheredParameters",),
+    # ZeRO: each rank has a part of every parameter
+    "deepspeed.utils": (
+        "safe_get_full_fp32_param", "safe_get_full_grad", "safe_get_full_optimizer_state",
+        "safe_set_full_fp32_param", "safe_set_full_optimizer_state",
+    ),
+    "torch_xla.core.xla_model": ("save",),
     "megatron.core.dist_checkpointing": ("save", "load"),
 }  # fmt: skip
 CALLS |= {f"accelerate.utils.{name}": _collective(name, "tensor", "return") for name in _ACCELERATE}
@@ -164,18 +174,28 @@ CALLS["torch.distributed.init_process_group"] = _collective(
     "init_process_group", "backend", kind="init"
 )
 
+# Horovod 0.28 horovod/torch/mpi_ops.py and functions.py; torch_xla 2.9 core/xla_model.py
+_HOROVOD = (
+    "allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "grouped_allreduce",
+    "broadcast_object", "allgather_object",
+)  # fmt: skip
+_HOROVOD_IN_PLACE = (
+    "allreduce_", "broadcast_", "broadcast_parameters", "broadcast_optimizer_state", "barrier",
+    "join",
+)  # fmt: skip
+_XLA = (
+    "all_reduce", "all_gather", "all_to_all", "reduce_scatter", "mesh_reduce", "rendezvous",
+    "collective_broadcast", "broadcast_master_param", "optimizer_step",
+)  # fmt: skip
+CALLS |= {f"horovod.torch.{name}": _collective(name, "tensor", "return") for name in _HOROVOD}
+CALLS |= {f"horovod.torch.{name}": _collective(name, "") for name in _HOROVOD_IN_PLACE}
+CALLS |= {f"torch_xla.core.xla_model.{name}": _collective(name, "") for name in _XLA}
+
 #: Methods of library instances, by class.
 METHODS: dict[str, dict[str, CollectiveCall]] = {
     "accelerate.Accelerator": {
-        "gather": _collective("gather", "tensor", "return"),
         "gather_for_metrics": _collective("gather_for_metrics", "input_data", "return"),
-        "reduce": _collective("reduce", "tensor", "return"),
-        "pad_across_processes": _collective("pad_across_processes", "tensor", "return"),
-        "wait_for_everyone": _collective("wait_for_everyone", ""),
-        "save_state": _collective("save_state", "output_dir", kind="sharded"),
         "load_state": _collective("load_state", "input_dir", kind="sharded"),
-        "get_state_dict": _collective("get_state_dict", "model", kind="sharded"),
-        "check_trigger": _collective("check_trigger", "", "return"),
     },
     "lightning.Fabric": {
         "barrier": _collective("barrier", "name"),
@@ -211,9 +231,7 @@ METHODS: dict[str, dict[str, CollectiveCall]] = {
         "eval_batch": _collective("eval_batch", "", "return"),
     },
     "transformers.Trainer": {
-        "train": _collective("train", ""),
         "evaluate": _collective("evaluate", "", "return"),
-        "predict": _collective("predict", ""),
         "save_model": _collective("save_model", "output_dir", kind="sharded"),
     },
     "torchmetrics.Metric": {
@@ -228,6 +246,10 @@ METHODS: dict[str, dict[str, CollectiveCall]] = {
     "zero-optimizer": {
         "consolidate_state_dict": _collective("consolidate_state_dict", "to", kind="sharded")
     },
+    "horovod.Optimizer": {
+        "step": _collective("step", ""),
+        "synchronize": _collective("synchronize", ""),
+    },
     "torch.distributed.tensor.DTensor": {
         "full_tensor": _collective("full_tensor", "", "return"),
         "redistribute": _collective("redistribute", ""),
@@ -239,26 +261,15 @@ RECEIVER_NAMES = {
     "fabric": "lightning.Fabric",
     "strategy": "lightning.Strategy",
 }
-#: Methods that only one library has: an unknown receiver is taken for that class.
-UNIQUE_METHODS: dict[str, CollectiveCall] = {
-    name: METHODS[home][name]
-    for home, names in {
-        "accelerate.Accelerator": (
-            "gather_for_metrics",
-            "wait_for_everyone",
-            "pad_across_processes",
-        ),
-        "lightning.Strategy": ("reduce_boolean_decision",),
-        "deepspeed.Engine": ("save_16bit_model", "save_fp16_model"),
-        "torch.distributed.tensor.DTensor": ("full_tensor",),
-    }.items()
-    for name in names
-}
-
 _RANK, _LOCAL = TaintKind.RANK, TaintKind.LOCAL_RANK
 #: Calls whose result differs between ranks.
 VARYING: dict[str, TaintKind] = {
     "torch.distributed.get_rank": _RANK, "torch.distributed.get_node_local_rank": _LOCAL,
+    "horovod.torch.rank": _RANK, "horovod.torch.local_rank": _LOCAL,
+    "horovod.torch.cross_rank": _RANK, "torch_xla.core.xla_model.get_ordinal": _RANK,
+    "torch_xla.core.xla_model.get_local_ordinal": _LOCAL, "torch_xla.runtime.global_ordinal": _RANK,
+    "torch_xla.core.xla_model.is_master_ordinal": _RANK,
+    "torch_xla.runtime.local_ordinal": _LOCAL,
     "torch.distributed.get_group_rank": _RANK, "deepspeed.comm.get_rank": _RANK,
     "deepspeed.comm.get_local_rank": _LOCAL, "socket.gethostname": TaintKind.HOST,
     "platform.node": TaintKind.HOST, "os.getpid": TaintKind.HOST, "os.uname": TaintKind.HOST,
@@ -349,6 +360,7 @@ CLASSES: dict[str, str] = {
     "torch.amp.grad_scaler.GradScaler": "scaler",
     "torch.distributed.optim.ZeroRedundancyOptimizer": "zero-optimizer",
     "torch.distributed.optim.zero_redundancy_optimizer.ZeroRedundancyOptimizer": "zero-optimizer",
+    "horovod.torch.DistributedOptimizer": "horovod.Optimizer",
     "threading.Thread": "thread",
     "threading.Timer": "thread",
     "concurrent.futures.ThreadPoolExecutor": "executor",
@@ -356,3 +368,55 @@ CLASSES: dict[str, str] = {
 }
 #: Groups of a mesh or of Megatron's state: some of the ranks.
 SUB_GROUPS = ("get_group", "get_process_group", "_group")
+#: Methods that return their instance, by class.
+SELF_RETURNING: dict[str, frozenset[str]] = {}
+
+
+def _add_summaries() -> None:
+    """Add what was derived from the libraries' source; entries of the tables above come first."""
+    summaries = load_summaries()
+    for function in summaries.functions:
+        for name in function.names:
+            CALLS.setdefault(name, _summarized_call(function.call))
+    for cls in summaries.classes:
+        listed = [CLASSES[name] for name in cls.names if name in CLASSES]
+        home = listed[0] if listed else next(iter(cls.names))
+        methods = METHODS.setdefault(home, {})
+        for call in cls.methods:
+            methods.setdefault(call.name, _summarized_call(call))
+        for name in cls.names:
+            CLASSES.setdefault(name, home)
+        SELF_RETURNING[home] = frozenset(cls.returns_self)
+
+
+def _summarized_call(call: CallSummary) -> CollectiveCall:
+    agrees = "return" if call.agrees else ""
+    unless = tuple(call.unless.items())
+    return CollectiveCall(call.name, agrees, "", "", call.kind, call.parameters, unless)
+
+
+def _last_names() -> frozenset[str]:
+    return frozenset(name.rpartition(".")[2] for name in CALLS) | {
+        name for methods in METHODS.values() for name in methods
+    }
+
+
+_names_typed_by_hand = _last_names()
+_add_summaries()
+#: Names of collectives, whatever the receiver: those above, and those of named receivers.
+COLLECTIVE_NAMES = _names_typed_by_hand.union(*(METHODS[home] for home in RECEIVER_NAMES.values()))
+#: Methods that only one library has: an unknown receiver is taken for that class.
+UNIQUE_METHODS: dict[str, CollectiveCall] = {
+    name: METHODS[home][name]
+    for home, names in {
+        "accelerate.Accelerator": (
+            "gather_for_metrics",
+            "wait_for_everyone",
+            "pad_across_processes",
+        ),
+        "lightning.Strategy": ("reduce_boolean_decision",),
+        "deepspeed.Engine": ("save_16bit_model", "save_fp16_model"),
+        "torch.distributed.tensor.DTensor": ("full_tensor",),
+    }.items()
+    for name in names
+}

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
 
 from holdfast.core.findings import Level
-from holdfast.lint.analysis import RuleFinding, analyze_files
+from holdfast.lint.analysis import OnProgress, RuleFinding, analyze_files
 from holdfast.lint.options import ALL_RULES, LintOptions
 from holdfast.lint.sources import files as sources_files
 from holdfast.lint.sources.files import SkippedSource
+from holdfast.lint.sources.named_paths import check_named_paths
 
 
 class LintResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,18 +57,30 @@ def lint_paths(
     options: LintOptions = ALL_RULES,
     unsaved: Mapping[Path, bytes] = MappingProxyType({}),
     cache: Path | None = None,
+    *,
+    on_read: Callable[[int, int, str], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> LintResult:
     """Lint all Python files of ``paths`` as one program; ``unsaved`` holds an editor's buffers.
 
-    The folder ``cache`` holds results for unchanged files.
+    The folder ``cache`` holds results for unchanged files. ``on_read`` gets the number of files and
+    bytes read and the current file, ``on_progress`` the progress of the analysis.
 
     Raises:
+      MissingFile: one of ``paths`` does not exist or cannot be read.
       UnknownName: the options name an unknown rule or code.
     """
+    named = [path for path in paths if not options.is_excluded(path)]
+    check_named_paths(path for path in named if path not in unsaved)
     if options.rule_names:
         options.rules()
-    gathered = sources_files.gather_files(paths, options.is_excluded, unsaved)
-    analysis = analyze_files(gathered.files, None if unsaved else cache, strict=options.strict)
+    gathered = sources_files.gather_files(paths, options.is_excluded, unsaved, on_read)
+    analysis = analyze_files(
+        gathered.files,
+        None if unsaved else cache,
+        strict=options.strict,
+        on_progress=on_progress,
+    )
     chosen = {rule.name: rule for rule in options.rules()} if analysis.findings else {}
     matching = [
         (reported, suppressed)
@@ -75,7 +88,7 @@ def lint_paths(
         if reported.rule in chosen
         and not options.ignores_in_file(chosen[reported.rule], reported.finding.subject.file or "")
     ]
-    named_paths = {str(path) for path in paths if not options.is_excluded(path)}
+    named_paths = set(map(str, named))
     skipped = (*gathered.skipped, *analysis.skipped)
     return LintResult(
         findings=_most_severe(reported for reported, suppressed in matching if not suppressed),

@@ -13,6 +13,8 @@ from typing import Any, TextIO
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
+import msgspec
+
 from holdfast.core.findings import Cause, Finding, Level
 from holdfast.core.text import encodable, escape_invisible, pluralize
 from holdfast.report import source_excerpts
@@ -25,10 +27,24 @@ _DIFF = {"+": "green", "-": "red", "@": "cyan"}
 #: Indentation of continuation lines, and the minimum width for wrapping.
 _INDENT, _MIN_COLUMNS = "    ", 40
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif_log-2.1.0.json"
-#: The name of a rule and its finding.
-NamedFinding = tuple[str, Finding]
 #: A line as (text, style) pairs.
 StyledLine = list[tuple[str, str]]
+
+
+class CodeSuggestion(msgspec.Struct, frozen=True):
+    """How to change the code of a finding, with the lines of a unified diff if only lines move."""
+
+    text: str
+    diff: tuple[str, ...] = ()
+
+
+class SourceFinding(msgspec.Struct, frozen=True):
+    """A finding in source code, the name of its rule, and its column, from 1 in characters."""
+
+    rule: str
+    finding: Finding
+    column: int | None = None
+    suggestion: CodeSuggestion | None = None
 
 
 def format_location(file: str, line: int | None) -> str:
@@ -62,28 +78,39 @@ def location_sort_key(file: str, line: int | None) -> tuple[str, int, int]:
 
 
 def finding_lines(
-    claims: Iterable[NamedFinding],
+    claims: Iterable[SourceFinding],
     *,
     explain: bool = False,
     source: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterable[StyledLine]:
-    """Yield ``file:line: CODE name: message``; with ``explain`` also source lines and remedies.
+    """Yield ``file:line:column: CODE name: message``.
 
-    ``source`` maps locations to source lines.
+    ``explain`` adds source lines and remedies; ``source`` maps locations to source lines.
     """
-    for name, claim in claims:
+    for reported in claims:
+        claim = reported.finding
         colour = _COLOURS.get(claim.level, "bold blue")
         yield [
-            (_location(claim), "bold"),
+            (_position(reported), "bold"),
             (": ", "dim"),
             (claim.code, colour),
-            (f" {name}: {claim.message}", ""),
+            (f" {reported.rule}: {claim.message}", ""),
         ]
         if explain:
             yield from source_excerpts.excerpt_rows(claim, _location(claim), source, colour)
-            for remedy in claim.remedies[:2]:
-                yield [("    → ", "green"), (remedy.text, "")]
+            yield from _remedy_lines(reported)
             yield [("    ? ", "dim"), (f"holdfast explain {claim.code}", "")]
+
+
+def _remedy_lines(reported: SourceFinding) -> Iterable[StyledLine]:
+    """Yield the suggestion for the code, if any, and then remedies of the cause."""
+    suggestion, remedies = reported.suggestion, reported.finding.remedies[:2]
+    if suggestion is not None:
+        yield [("    → ", "green"), (suggestion.text, "")]
+        yield from ([("      ", ""), *line] for line in diff_lines(suggestion.diff[2:]))
+        remedies = remedies[1:]
+    for remedy in remedies:
+        yield [("    → ", "green"), (remedy.text, "")]
 
 
 def summarize(*, findings: int, suppressed: int, files: int, lines: int, fixable: int) -> str:
@@ -94,9 +121,11 @@ def summarize(*, findings: int, suppressed: int, files: int, lines: int, fixable
     return f"{found}{hidden} in {pluralize(files, 'file')}, {lines:,} lines{fixes}"
 
 
-def count_lines(claims: Iterable[NamedFinding]) -> Iterable[StyledLine]:
+def count_lines(claims: Iterable[SourceFinding]) -> Iterable[StyledLine]:
     """Yield the number of findings per rule, the most frequent first."""
-    counts = Counter((claim.code, name, claim.level) for name, claim in claims)
+    counts = Counter(
+        (reported.finding.code, reported.rule, reported.finding.level) for reported in claims
+    )
     for (code, name, level), count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         yield [
             (f"{count:>6,}  ", "bold"),
@@ -149,13 +178,15 @@ def _printable(text: str) -> str:
     return escape_invisible(text).replace("\n", " ")
 
 
-def github_commands(claims: Iterable[NamedFinding]) -> Iterable[str]:
+def github_commands(claims: Iterable[SourceFinding]) -> Iterable[str]:
     """Yield workflow commands, which GitHub shows beside the lines of a pull request."""
-    for name, claim in claims:
-        title = f"{claim.code} {name}"
-        file, line, message = _line_location(claim)
+    for reported in claims:
+        claim = reported.finding
+        title = f"{claim.code} {reported.rule}"
+        file, line, column, message = _line_location(reported)
         file, title = (_escape_command(text, in_property=True) for text in (file, title))
-        properties = f"file={file},line={line},title={title}"
+        place = f"line={line},col={column}" if column else f"line={line}"
+        properties = f"file={file},{place},title={title}"
         yield f"::{_GITHUB.get(claim.level, 'notice')} {properties}::{_escape_command(message)}"
 
 
@@ -163,13 +194,19 @@ def _location(claim: Finding) -> str:
     return format_location(claim.subject.file or "", claim.subject.line)
 
 
-def _line_location(claim: Finding) -> tuple[str, int, str]:
-    """Return file, line and message; findings in a notebook get line 1 and the cell as text."""
+def _position(reported: SourceFinding) -> str:
+    column = "" if reported.column is None else f":{reported.column}"
+    return f"{_location(reported.finding)}{column}"
+
+
+def _line_location(reported: SourceFinding) -> tuple[str, int, int | None, str]:
+    """Return file, line, column and message; in a notebook line 1 and the cell as text."""
+    claim = reported.finding
     file = claim.subject.file or ""
     cell = cell_of(file)
     if cell:
-        return path_of(file), 1, f"{cell}, line {claim.subject.line}: {claim.message}"
-    return file, claim.subject.line or 1, claim.message
+        return path_of(file), 1, None, f"{cell}, line {claim.subject.line}: {claim.message}"
+    return file, claim.subject.line or 1, reported.column, claim.message
 
 
 def _escape_command(text: str, *, in_property: bool = False) -> str:
@@ -180,15 +217,15 @@ def _escape_command(text: str, *, in_property: bool = False) -> str:
     return text.replace(":", "%3A").replace(",", "%2C") if in_property else text
 
 
-def sarif_log(claims: Sequence[NamedFinding], causes: Mapping[str, Cause], version: str) -> str:
+def sarif_log(claims: Sequence[SourceFinding], causes: Mapping[str, Cause], version: str) -> str:
     """Return a SARIF 2.1.0 log for GitHub code scanning and editors; ``causes`` by name."""
-    rules = {name: claim.cause for name, claim in claims}
+    rules = {reported.rule: reported.finding.cause for reported in claims}
     driver = {
         "name": "holdfast",
         "version": version,
         "rules": [_sarif_rule(name, causes[cause]) for name, cause in rules.items()],
     }
-    results = [_sarif_result(name, claim, list(rules).index(name)) for name, claim in claims]
+    results = [_sarif_result(reported, list(rules).index(reported.rule)) for reported in claims]
     run = {"tool": {"driver": driver}, "results": results, "columnKind": "unicodeCodePoints"}
     return json.dumps({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
 
@@ -206,50 +243,54 @@ def _sarif_rule(name: str, cause: Cause) -> dict[str, Any]:
     }
 
 
-def _sarif_result(name: str, claim: Finding, at: int) -> dict[str, Any]:
+def _sarif_result(reported: SourceFinding, at: int) -> dict[str, Any]:
     """Return a result with the lines that led to it as related locations and as a code flow."""
-    file, line, message = _line_location(claim)
+    claim = reported.finding
+    file, line, column, message = _line_location(reported)
     steps = [
-        _sarif_location(path_of(step_file), 1 if cell_of(step_file) else step_line, fact.text)
+        _sarif_location(path_of(step_file), 1 if cell_of(step_file) else step_line, None, fact.text)
         for fact in claim.evidence
         for step_file, step_line in [parse_location(fact.origin)]
         if step_line
     ]
     result = {
-        "ruleId": name,
+        "ruleId": reported.rule,
         "ruleIndex": at,
         "level": _SARIF.get(claim.level, "note"),
         "message": {"text": f"{claim.code}: {message}"},
-        "locations": [_sarif_location(file, line)],
+        "locations": [_sarif_location(file, line, column)],
     }
     if steps:
-        flow = [{"location": step} for step in (*steps, _sarif_location(file, line, message))]
+        last = _sarif_location(file, line, column, message)
+        flow = [{"location": step} for step in (*steps, last)]
         result["relatedLocations"] = [{"id": number, **step} for number, step in enumerate(steps)]
         result["codeFlows"] = [{"threadFlows": [{"locations": flow}]}]
     return result
 
 
-def _sarif_location(file: str, line: int, message: str = "") -> dict[str, Any]:
-    place = {"artifactLocation": {"uri": quote(os.fsencode(file))}, "region": {"startLine": line}}
+def _sarif_location(file: str, line: int, column: int | None, message: str = "") -> dict[str, Any]:
+    region = {"startLine": line} | ({"startColumn": column} if column else {})
+    place = {"artifactLocation": {"uri": quote(os.fsencode(file))}, "region": region}
     return {"physicalLocation": place} | ({"message": {"text": message}} if message else {})
 
 
-def junit_suite(claims: Sequence[NamedFinding]) -> str:
+def junit_suite(claims: Sequence[SourceFinding]) -> str:
     """Return a JUnit test suite with each finding as a failed test."""
     suite = ET.Element(
         "testsuite", name="holdfast lint", tests=str(max(1, len(claims))), failures=str(len(claims))
     )
-    for name, claim in claims:
+    for reported in claims:
+        claim = reported.finding
         case = ET.SubElement(
             suite,
             "testcase",
             classname=_printable(claim.subject.file or ""),
-            name=f"{claim.code} {name}",
+            name=f"{claim.code} {reported.rule}",
         )
         failure = ET.SubElement(
             case, "failure", message=_printable(claim.message), type=claim.level.value
         )
-        failure.text = _printable(_location(claim))
+        failure.text = _printable(_position(reported))
     if not claims:
         ET.SubElement(suite, "testcase", classname="holdfast", name="lint")
     return ET.tostring(suite, encoding="unicode", xml_declaration=True)

@@ -37,7 +37,7 @@ def test_a_finding_is_one_line_and_sets_the_exit_status(file):
     result = run(file)
     assert result.return_value == 1
     assert result.stdout.startswith(
-        f"{file}:6: SYNC004 rank-guarded-collective: all_reduce is entered only "
+        f"{file}:6:9: SYNC004 rank-guarded-collective: all_reduce is entered only "
     )
     assert "1 finding in 1 file, 7 lines" in result.stderr
 
@@ -94,9 +94,10 @@ def test_machine_readable_formats(file):
         1,
     )
     assert document["findings"][0]["subject"]["line"] == 6
+    assert document["findings"][0]["subject"]["column"] == 9
     (annotation,) = run(file, "--output-format", "github").stdout.splitlines()
     assert annotation.startswith(
-        f"::error file={file},line=6,title=SYNC004 rank-guarded-collective::"
+        f"::error file={file},line=6,col=9,title=SYNC004 rank-guarded-collective::"
     )
     log = json.loads(run(file, "--output-format", "sarif").stdout)
     (result,) = log["runs"][0]["results"]
@@ -114,7 +115,10 @@ def test_machine_readable_formats(file):
     )
     assert json.loads(run(file, "--json").stdout)["findings"][0]["rule"] == result["ruleId"]
     assert all(described[key]["text"] for key in ("shortDescription", "fullDescription", "help"))
-    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 6
+    assert result["locations"][0]["physicalLocation"]["region"] == {
+        "startLine": 6,
+        "startColumn": 9,
+    }
     suite = ET.fromstring(run(file, "--output-format", "junit").stdout)
     assert (suite.get("failures"), suite[0][0].get("type")) == ("1", "error")
 
@@ -138,7 +142,7 @@ def test_notebook_findings_have_cell_and_line(tmp_path):
         json.dumps({"cells": [{"cell_type": "code", "source": each} for each in cells]})
     )
     output = run(path, "--explain").stdout
-    assert output.startswith(f"{path}:cell 2:line 3: SYNC004 rank-guarded-collective")
+    assert output.startswith(f"{path}:cell 2:line 3:5: SYNC004 rank-guarded-collective")
     assert f"{path}:cell 2:line 1 | rank = dist.get_rank()\n" in output
     (annotation,) = run(path, "--output-format", "github").stdout.splitlines()
     assert f"file={path},line=1," in annotation
@@ -175,7 +179,7 @@ def test_standard_input_is_linted_under_the_file_name_of_the_editor(tmp_path, mo
     text = "import torch.distributed as dist\nfrom helper import all_done\nif dist.get_rank() == 0:\n    all_done()\n"
     words = ["-", "--stdin-filename", "train.py", "helper.py"]
     result = CliRunner().invoke(root, ["lint", *words], input=text, standalone_mode=False)
-    assert result.stdout.startswith("train.py:4: SYNC004")
+    assert result.stdout.startswith("train.py:4:5: SYNC004")
     (tmp_path / "train.py").write_text("x = 1\n")
     words = [".", "-", "--stdin-filename", str(tmp_path / "train.py")]
     assert (
@@ -185,7 +189,7 @@ def test_standard_input_is_linted_under_the_file_name_of_the_editor(tmp_path, mo
     result = CliRunner().invoke(
         root, ["lint", "-"], input=GUARDED.format(comment=""), standalone_mode=False
     )
-    assert (result.stdout[:10], result.return_value) == ("-:6: SYNC0", 1)
+    assert (result.stdout[:12], result.return_value) == ("-:6:9: SYNC0", 1)
     assert (
         CliRunner().invoke(root, ["lint", "-"], input=b"\0", standalone_mode=False).return_value
         == 2
@@ -200,12 +204,32 @@ def test_statistics_count_by_rule(file):
     assert run(file.parent, "--statistics").stdout == "     2  SYNC004   rank-guarded-collective\n"
 
 
-def test_a_missing_path_is_reported_with_a_separate_exit_status(file, tmp_path):
-    file.write_text("x = 1\n")
-    result = run(file, tmp_path / "missing.py")
-    assert "missing.py: skipped: no such file" in result.stderr
-    assert "1 file" in result.stderr
-    assert result.return_value == 2
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("trian.py", "did you mean {folder}/train.py?"),
+        ("train", "did you mean {folder}/train.py?"),
+        ("modles/net.py", "did you mean {folder}/models/net.py?"),
+        ("nowhere/at/all.py", "check the path; it is relative to the current folder"),
+    ],
+)
+def test_a_named_path_that_does_not_exist_is_an_error(file, capsys, name, hint):
+    folder = file.parent
+    (folder / "models").mkdir()
+    with pytest.raises(SystemExit, match="2"):
+        main(["lint", str(file), str(folder / name)])
+    output = capsys.readouterr()
+    assert output.err == (
+        f"holdfast: cannot open {folder / name}: there is no such file; "
+        f"{hint.format(folder=folder)}\n"
+    )
+    assert output.out == ""
+
+
+def test_a_named_path_that_cannot_be_read_is_an_error(file):
+    file.with_name("loop.py").symlink_to("loop.py")
+    result = run(file.with_name("loop.py"))
+    assert "too many levels of symbolic links" in str(result.exception)
 
 
 def test_control_characters_in_names_are_escaped(tmp_path):
@@ -219,8 +243,8 @@ def test_control_characters_in_names_are_escaped(tmp_path):
 def test_undecodable_names_are_reported_in_every_format(tmp_path):
     path = os.fsencode(tmp_path) + b"/a\xff\x1b.py"
     Path(os.fsdecode(path)).write_text(GUARDED.format(comment=""))
-    assert "a\\udcff\\x1b.py:6: SYNC004" in run(tmp_path).stdout
-    assert "a\\udcff\\x1b.py,line=6" in run(tmp_path, "--output-format", "github").stdout
+    assert "a\\udcff\\x1b.py:6:9: SYNC004" in run(tmp_path).stdout
+    assert "a\\udcff\\x1b.py,line=6,col=9" in run(tmp_path, "--output-format", "github").stdout
     assert "a%FF%1B.py" in run(tmp_path, "--output-format", "sarif").stdout
     assert (
         ET.fromstring(run(tmp_path, "--output-format", "junit").stdout)[0]
@@ -299,7 +323,7 @@ def test_unreadable_files_are_reported_and_the_others_are_linted(file):
     for name, content in HOSTILE.items():
         file.with_name(name).write_bytes(content)
     result = run(file.parent)
-    assert result.stdout.startswith(f"{file}:6: SYNC004")
+    assert result.stdout.startswith(f"{file}:6:9: SYNC004")
     for name in HOSTILE:
         assert re.search(rf"{re.escape(name)}(:\d+)?: skipped: ", result.stderr)
     assert result.return_value == 1
@@ -366,5 +390,5 @@ def test_the_most_severe_enabled_finding_of_a_line_is_reported(tmp_path, words, 
     path = tmp_path / "train.py"
     path.write_text(TWICE.format(comment=comment))
     result = run(path, *words)
-    assert result.stdout.startswith(f"{path}:9: {rule}:")
+    assert re.match(rf"{re.escape(str(path))}:9:\d+: {rule}:", result.stdout)
     assert "1 finding" in result.stderr

@@ -67,3 +67,14 @@ def test_a_killed_worker_falls_back_to_serial_analysis(project, pools, monkeypat
     monkeypatch.setattr(analysis, "_run_task", killed_task)
     assert len(lint_paths([project]).findings) == 9
     assert pools == [3]
+
+
+def test_progress_is_reported_until_all_is_done(tmp_path, pools):
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text("import torch\n")
+    seen = []
+    lint_paths([tmp_path], on_progress=lambda *counts: seen.append(counts))
+    files, done, total = seen[-1]
+    assert (files, done) == (2, total)
+    assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
+    assert pools

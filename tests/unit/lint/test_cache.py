@@ -26,7 +26,9 @@ def runs(monkeypatch):
     monkeypatch.setattr(
         analysis,
         "_run_tasks",
-        lambda work: task_sizes.append([len(task.files) for task in work]) or run(work),
+        lambda work, on_progress: (
+            task_sizes.append([len(task.program.files) for task in work]) or run(work, on_progress)
+        ),
     )
     return task_sizes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 
@@ -17,6 +17,7 @@ from holdfast.lint.abstract_domain.values import (
     TaintKind,
     TaintSource,
     Value,
+    constant_value,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
     LAUNCHER_RANK,
@@ -25,7 +26,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     instance_of,
 )
 from holdfast.lint.abstract_state.arguments import positional_arguments
-from holdfast.lint.abstract_state.frames import module_frame
+from holdfast.lint.abstract_state.frames import FunctionSummary, module_frame
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.environment_variables import find_set_variables
 from holdfast.lint.divergence.ordering import find_in_program
@@ -77,11 +78,7 @@ class Program:
         """Return all divergences of the program; call it once."""
         state = self._state
         with _deep_stack():
-            for _ in range(_MAX_ROUNDS):
-                state.summaries.start_round()
-                self._run_round()
-                if not state.summaries.is_stale:
-                    break
+            self._run_to_fixpoint()
             divergences = self._collect_divergences()
         state.release()
         modules = state.modules.values()
@@ -96,6 +93,56 @@ class Program:
             divergences.setdefault((f"set {divergence.text}", divergence.location), divergence)
         unlimited = state.group_timeouts == {"default"}
         return [item for item in divergences.values() if item.kind != "long" or unlimited]
+
+    def summarize(
+        self, functions: Iterable[Function], matters: Callable[[FunctionSummary], bool]
+    ) -> dict[Function, dict[str, FunctionSummary]]:
+        """Return what functions do, of those that matter if called with their defaults.
+
+        The key is the flag that is not as by default, or empty. Call it once.
+        """
+        found: dict[Function, dict[str, FunctionSummary]] = {}
+        with _deep_stack():
+            self._run_to_fixpoint()
+            for function in functions:
+                defaults = self._default_values(function)
+                summary = self._summarize(function, defaults)
+                if not matters(summary):
+                    continue
+                found[function] = {"": summary}
+                for name, value in defaults.items():
+                    if isinstance(value.const, bool):
+                        flipped = defaults | {name: constant_value(not value.const)}
+                        found[function][name] = self._summarize(function, flipped)
+        self._state.release()
+        return found
+
+    def _default_values(self, function: Function) -> dict[str, Value]:
+        """Return the values of all parameters, by name: constant defaults, or unknown."""
+        arguments = function.node.args
+        extra = (arguments.vararg, arguments.kwarg)
+        names = dict.fromkeys(function.parameters, UNKNOWN)
+        names |= {parameter.arg: UNKNOWN for parameter in extra if parameter is not None}
+        written = {name: function.default_of(name) for name in function.parameters}
+        keywords = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        written |= {parameter.arg: default for parameter, default in keywords}
+        for name, default in written.items():
+            names[name] = UNKNOWN
+            if isinstance(default, ast.Constant):
+                names[name] = constant_value(default.value)
+        if function.owner is not None and function.parameters:
+            names[function.parameters[0]] = instance_of(function.owner)
+        return names
+
+    def _summarize(self, function: Function, names: dict[str, Value]) -> FunctionSummary:
+        return self._runner.summarize(function, names, None, module_frame(function.module))
+
+    def _run_to_fixpoint(self) -> None:
+        for _ in range(_MAX_ROUNDS):
+            self._state.summaries.start_round()
+            self._run_round()
+            if not self._state.summaries.is_stale:
+                break
 
     def _collect_divergences(self) -> dict[tuple[str, SourceLine], Divergence]:
         """Return the divergences of the last round and those of program order."""

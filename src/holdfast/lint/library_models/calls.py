@@ -27,10 +27,9 @@ from holdfast.lint.abstract_state.abstract_objects import (
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState
-from holdfast.lint.divergence.collectives import enter_collective
 from holdfast.lint.library_models.classes import make_instance
 from holdfast.lint.library_models.functions import function_model
-from holdfast.lint.library_models.methods import finiteness_test
+from holdfast.lint.library_models.methods import call_collective, finiteness_test
 from holdfast.lint.library_models.selection import SELECTING, seed_taint, selection_taint
 from holdfast.lint.library_models.side_effects import record_call
 from holdfast.lint.sources.modules import is_class_name
@@ -79,7 +78,7 @@ def _call_by_table(state: InterpreterState, call: LibraryCall) -> Value | None:
     name = call.name
     collective = library.CALLS.get(name)
     if collective is not None:
-        return enter_collective(state, call, collective)
+        return call_collective(state, call, collective)
     class_name = library.CLASSES.get(name)
     if class_name is not None:
         return make_instance(state, call, class_name)

@@ -92,7 +92,7 @@ def method_call(state: InterpreterState, call: LibraryCall) -> Value | None:
     if collective is None and not kind:
         collective = library.UNIQUE_METHODS.get(call.name)
     if collective is not None:
-        return enter_collective(state, call, collective)
+        return call_collective(state, call, collective)
     if kind.startswith("output:") and call.name == "backward":
         call.frame.add_effect(Operation("backward", call.location, GroupScope.WORLD, "backward"))
         return UNIFORM
@@ -107,6 +107,17 @@ def method_call(state: InterpreterState, call: LibraryCall) -> Value | None:
     known = _METHOD_MODELS.get(call.name)
     value = known(state, call) if known is not None else None
     return value if value is not None else _unlisted_method(state, call)
+
+
+def call_collective(
+    state: InterpreterState, call: LibraryCall, collective: library.CollectiveCall
+) -> Value:
+    """Enter a collective, unless a flag has, or may have, the value with which none is entered."""
+    for flag, value in collective.unless:
+        passed = call.arguments.get(collective.parameters.index(flag), flag)
+        if passed is not None and passed.const is not (not value):
+            return UNKNOWN
+    return enter_collective(state, call, collective)
 
 
 def _container_call(state: InterpreterState, call: LibraryCall) -> Value:
@@ -197,6 +208,8 @@ def _tests_gradient_norm(node: ast.AST) -> bool:
 
 def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
     receiver = call.receiver
+    if call.name in library.SELF_RETURNING.get(call.receiver_class, ()):
+        return receiver
     if call.name in _SIZE_METHODS:
         count = (COUNT,) if BATCH in receiver.objects else ()
         return Value(content=receiver.length, known=receiver.known, objects=count)

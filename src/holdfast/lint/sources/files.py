@@ -18,11 +18,14 @@ import msgspec
 
 from holdfast.core.text import os_error_reason
 from holdfast.lint.sources import notebooks
+from holdfast.lint.sources.import_paths import ImportPaths, ImportResolver
 from holdfast.lint.sources.modules import Module
 
 _T = TypeVar("_T")
 #: A larger file is generated code or data.
 MAX_BYTES = 4 << 20
+#: Maximum number of folders without ``__init__.py`` between a file, or a package, and its package.
+_MAX_PLAIN_FOLDERS = 2
 _SKIPPED_FOLDERS = frozenset({
     "__pycache__", "node_modules", "site-packages", "dist-packages", "venv", "env", "build", "dist",
     "_build",
@@ -98,12 +101,15 @@ def gather_files(
     paths: Sequence[Path],
     is_excluded: Callable[[Path], bool] = _exclude_nothing,
     unsaved: Mapping[Path, bytes] = MappingProxyType({}),
+    on_read: Callable[[int, int, str], None] | None = None,
 ) -> GatheredFiles:
     """Return all Python files and notebooks of ``paths``, folders included, each once.
 
     ``is_excluded`` selects files and folders to leave out; ``unsaved`` holds an editor's buffers of
-    files, which need not exist.
+    files, which need not exist; ``on_read`` gets the number of files and bytes so far, and the
+    current file.
     """
+    size = 0
     skipped: list[SkippedSource] = []
     files: list[SourceFile] = []
     packages: dict[Path, bool] = {}
@@ -117,6 +123,9 @@ def gather_files(
             skipped.append(SkippedSource(str(path), str(error)))
         else:
             files.append(SourceFile(path, *_module_name(path, packages), content))
+            size += len(content)
+            if on_read is not None:
+                on_read(len(files), size, str(path))
     return GatheredFiles(tuple(files), tuple(skipped))
 
 
@@ -125,15 +134,17 @@ def parse_files(files: Iterable[SourceFile]) -> ParsedSources:
     modules: dict[str, Module] = {}
     skipped: list[SkippedSource] = []
     lines = 0
-    siblings: dict[Path, dict[str, str]] = {}
-    for file in files:
+    files = tuple(files)
+    paths = ImportPaths([file.path for file in files])
+    keys: dict[int, str] = {}
+    for at, file in enumerate(files):
         name = file.name
         key = name if name not in modules else f"{name}@{len(modules)}"
         module = _parse_module(file, key, skipped)
         if module is not None:
             modules[key] = module
-            siblings.setdefault(file.root, {})[name] = key
-            module.siblings = siblings[file.root]
+            keys[at] = key
+            module.find_imported = ImportResolver(paths, file.root, file.path, keys)
             lines += len(module.lines)
     return ParsedSources(modules, lines, tuple(skipped))
 
@@ -205,16 +216,25 @@ def _files_in_folder(
 
 def _module_name(path: Path, packages: dict[Path, bool]) -> tuple[Path, str]:
     """Return the folder a file is imported from and its module name; ``packages`` is a cache."""
-    parts = [] if path.stem == "__init__" else [path.stem]
-    folder = path.absolute().parent
-    while folder != folder.parent:
-        if folder not in packages:
-            packages[folder] = (folder / "__init__.py").is_file()
-        if not packages[folder]:
+    last = () if path.stem == "__init__" else (path.stem,)
+    root = _import_root(path.absolute().parent, packages)
+    folders = path.absolute().parent.relative_to(root).parts
+    return root, ".".join((*folders, *last)) or path.stem
+
+
+def _import_root(folder: Path, packages: dict[Path, bool]) -> Path:
+    """Return the folder above the outermost package.
+
+    One or two folders in it may have no ``__init__.py``.
+    """
+    root, above = folder, 0
+    for candidate in (folder, *folder.parents):
+        if candidate not in packages:
+            packages[candidate] = (candidate / "__init__.py").is_file()
+        root, above = (candidate.parent, 0) if packages[candidate] else (root, above + 1)
+        if above > _MAX_PLAIN_FOLDERS:
             break
-        parts.append(folder.name)
-        folder = folder.parent
-    return folder, ".".join(reversed(parts)) or path.stem
+    return root
 
 
 def _parse_module(file: SourceFile, key: str, skipped: list[SkippedSource]) -> Module | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -23,6 +23,8 @@ LIBRARIES = sys.stdlib_module_names | {
     "transformers",
     "torchmetrics",
     "megatron",
+    "horovod",
+    "torch_xla",
     "numpy",
     "psutil",
 }
@@ -83,12 +85,16 @@ class Class:
         return f"Class({self.name})"
 
 
+def _find_nothing(_: str) -> None:
+    return None
+
+
 @dataclass(eq=False, slots=True)
 class Module:
     """One file. ``names`` are its top-level names; an import is a dotted name.
 
-    ``siblings`` are modules imported from the same folder, by their name there; ``notebook`` is the
-    notebook of the file.
+    ``find_imported`` returns the key of the module that a name means in this one; ``notebook`` is
+    the notebook of the file.
     """
 
     name: str
@@ -98,7 +104,7 @@ class Module:
     names: dict[str, Function | Class | str | ast.expr] = field(default_factory=dict)
     variables: dict[str, Value] = field(default_factory=dict)
     star_imports: list[str] = field(default_factory=list)
-    siblings: Mapping[str, str] = field(default_factory=dict)
+    find_imported: Callable[[str], str | None] = _find_nothing
     text: str = ""
     notebook: Notebook | None = None
     lines: list[str] = field(init=False)
@@ -139,7 +145,7 @@ class Module:
                 obj.attributes.clear()
         self.names.clear()
         self.variables.clear()
-        self.siblings = {}
+        self.find_imported = _find_nothing
         self.tree = ast.Module([], [])
 
     @property
@@ -257,8 +263,8 @@ class SymbolTable:
     ) -> Function | Class | Module | str:
         """Resolve a name of a module, through re-exports."""
         definition = module.names.get(name)
-        if isinstance(definition, str) and module.siblings:
-            definition = _resolve_sibling(module, definition)
+        if isinstance(definition, str):
+            definition = _resolve_imported(module, definition)
         if isinstance(definition, str) and depth < 8:
             if definition == f"{module.name}.{name}":
                 return definition
@@ -336,12 +342,13 @@ class SymbolTable:
         return None
 
 
-def _resolve_sibling(module: Module, name: str) -> str:
-    """Resolve a name to a module of the same folder, as two folders may each have a ``main``."""
+def _resolve_imported(module: Module, name: str) -> str:
+    """Resolve a name to the module that it means here: two folders may each have a ``main``."""
     home, rest = name, ""
     while home:
-        if home in module.siblings:
-            return f"{module.siblings[home]}.{rest}" if rest else module.siblings[home]
+        key = module.find_imported(home)
+        if key is not None:
+            return f"{key}.{rest}" if rest else key
         home, _, last = home.rpartition(".")
         rest = f"{last}.{rest}" if rest else last
     return name

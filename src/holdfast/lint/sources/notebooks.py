@@ -37,6 +37,10 @@ class Notebook(msgspec.Struct, frozen=True):
         at = max(0, bisect_right(self.starts, line) - 1)
         return self.cells[at], line - self.starts[at] + 1
 
+    def line_of_cell(self, cell: str, line: int) -> int:
+        """Return the line of the text for a line of ``cell 3``."""
+        return self.starts[self.cells.index(int(cell.removeprefix("cell ")))] + line - 1
+
 
 class _Cell(msgspec.Struct):
     cell_type: str = ""

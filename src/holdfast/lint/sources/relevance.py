@@ -39,21 +39,14 @@ _ENTERING_WORDS = {
 _AMBIGUOUS_COLLECTIVES = {
     "step", "save", "load", "gather", "reduce", "broadcast", "scatter", "send", "recv", "test",
     "fit", "train", "predict", "log", "sync", "state_dict", "evaluate", "validate", "compute",
-    "split_group",
+    "split_group", "join", "synchronize",
 }  # fmt: skip
 _COMMON_QUERIES = {
     "time", "now", "monotonic", "perf_counter", "glob", "is_main", "time_ns", "monotonic_ns",
     "perf_counter_ns", "utcnow", "default_timer",
 }  # fmt: skip
 #: Words of functions that may enter a collective.
-COLLECTIVE_WORDS = (
-    frozenset(
-        {name.rpartition(".")[2] for name in library.CALLS}
-        | {name for methods in library.METHODS.values() for name in methods}
-        | _ENTERING_WORDS
-    )
-    - _AMBIGUOUS_COLLECTIVES
-)
+COLLECTIVE_WORDS = (library.COLLECTIVE_NAMES | _ENTERING_WORDS) - _AMBIGUOUS_COLLECTIVES
 #: Words of functions whose result may depend on the rank.
 VARYING_WORDS = (
     frozenset(

@@ -1,0 +1,40 @@
+"""The progress line appears on a terminal after two seconds, and disappears at the end."""
+
+import io
+
+import pytest
+
+from holdfast.cli import progress
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self):
+        """Return True."""
+        return True
+
+
+def test_analysis_shows_files_time_and_share(monkeypatch):
+    monkeypatch.setattr(progress, "AFTER_S", 0.0)
+    monkeypatch.setattr(progress, "EVERY_S", 0.0)
+    stream = Terminal()
+    with progress.AnalysisProgress(stream) as line:
+        line.tell(3, 2048, "package/train.py")
+        line.tell_share(3, 0, 8)
+        line.tell_share(3, 2, 8)
+    read, started, quarter, cleared = stream.getvalue().split("\r")[1:5]
+    assert read.startswith("reading: 3 files, 2.0 KiB: …package/train.py")
+    assert started.startswith("analyzing 3 files: ")
+    assert "%" not in started
+    assert quarter.rstrip().endswith(", 25%")
+    assert not cleared.strip()
+
+
+@pytest.mark.parametrize("stream", [Terminal(), io.StringIO()])
+def test_nothing_is_shown_in_the_first_two_seconds_or_without_a_terminal(stream):
+    with progress.AnalysisProgress(stream) as line:
+        line.tell_share(3, 2, 8)
+    assert stream.getvalue() == ""
