@@ -118,8 +118,29 @@ class DictEntries(msgspec.Struct, frozen=True, eq=False):
         return hash(tuple(self.entries))
 
 
+class SitedObject(msgspec.Struct, frozen=True, kw_only=True):
+    """An object of the program by its allocation site; 0: anywhere."""
+
+    site: int = 0
+
+
+class HeapFacts(msgspec.Struct, frozen=True, eq=False):
+    """What is known of attributes and module variables at one point: (owner, name) → value."""
+
+    facts: dict[tuple[Any, str], Value]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HeapFacts) and other.facts == self.facts
+
+    def __hash__(self) -> int:
+        return hash(tuple(name for _, name in self.facts))
+
+
 UNIFORM = Value()
 UNKNOWN = Value(known=False)
+#: The pseudo-variable of each scope that holds its :class:`HeapFacts`, and its first value.
+HEAP = "<heap>"
+NO_FACTS = Value(objects=(HeapFacts({}),))
 
 
 def as_selection(sources: Taint) -> Taint:
@@ -199,6 +220,8 @@ def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
         return first  # all sides have the same object: ``tqdm(loader) if main else loader``
     if not selector and all(value is first or value == first for value in candidates):
         return first
+    if first.objects and isinstance(first.objects[0], HeapFacts):
+        return _join_facts(candidates, selector)
     same_const = all(
         value.const is not NO_CONSTANT and _same_constant(value.const, first.const)
         for value in candidates
@@ -216,6 +239,8 @@ def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
     objects = _join_dicts(
         tuple(dict.fromkeys(obj for value in candidates for obj in value.objects)), selector
     )
+    if len(objects) > MAX_OBJECTS:
+        objects = _without_sites(objects)
     if objects and not all(value.objects or value.const is None for value in candidates):
         objects = (*objects[: MAX_OBJECTS - 1], UNKNOWN_OBJECT)
     sized = any(
@@ -237,6 +262,26 @@ def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
             :MAX_OBJECTS
         ],
     )
+
+
+def _without_sites(objects: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the objects, with those of a class as one."""
+    return tuple(
+        dict.fromkeys(
+            replace(obj, site=0) if isinstance(obj, SitedObject) else obj for obj in objects
+        )
+    )
+
+
+def _join_facts(candidates: list[Value], selector: Taint) -> Value:
+    """Return the facts that hold on all paths; one that differs by a test of the rank is tainted."""
+    first, *others = [value.objects[0].facts for value in candidates]
+    joined = {
+        key: join_values([first[key], *(facts[key] for facts in others)], selector)
+        for key in first
+        if all(key in facts for facts in others)
+    }
+    return Value(objects=(HeapFacts(joined),))
 
 
 def _join_dicts(objects: tuple[Any, ...], selector: Taint) -> tuple[Any, ...]:

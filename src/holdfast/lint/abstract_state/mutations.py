@@ -115,4 +115,4 @@ def store_mutation(state: InterpreterState, frame: Frame, owner: ast.expr, new: 
         frame.scope.names[dotted_name(owner)] = new
         if not new.agreed:
             for obj in state.evaluate(frame, owner.value).objects_of(Instance):
-                state.write_attribute(obj.cls, owner.attr, replace(new, stored_in=()))
+                state.write_attribute(obj, owner.attr, replace(new, stored_in=()))

@@ -107,8 +107,8 @@ def _container_objects(
     container = state.evaluate(frame, owner)
     named = dict_entries(container) if isinstance(key.const, str) else None
     if isinstance(key.const, str) and any(is_callable(obj) for obj in value.objects):
-        for cls in (obj.cls for obj in container.objects_of(Instance)):
-            state.write_attribute(cls, ITEMS, Value(objects=(DictEntries({key.const: value}),)))
+        for obj in container.objects_of(Instance):
+            state.write_attribute(obj, ITEMS, Value(objects=(DictEntries({key.const: value}),)))
     if named is None:
         return value.objects
     return (DictEntries(named | {key.const: taint_value(value, frame.control)}), *value.objects)
@@ -138,7 +138,8 @@ def _assign_attribute(
         stored = replace(arguments, const=value.const, stored_in=())
     for candidate in owner.objects:
         if isinstance(candidate, (Instance, ClassObject)):
-            state.write_attribute(candidate.cls, target.attr, stored)
+            place = candidate if isinstance(candidate, Instance) else candidate.cls
+            state.write_attribute(place, target.attr, stored)
     if (
         value.content
         and LAUNCHER_RANK in value.objects

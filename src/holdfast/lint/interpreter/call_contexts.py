@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from holdfast.lint.abstract_domain.values import NO_CONSTANT, DictEntries, Value, taint_kinds
+from holdfast.lint.abstract_domain.values import NO_CONSTANT, DictEntries, HeapFacts, Value, taint_kinds
 from holdfast.lint.abstract_state.abstract_objects import (
     FunctionObject,
     GuardedCallable,
@@ -53,6 +53,8 @@ def _object_signature(obj: Any) -> Hashable:
         case DictEntries() | TupleElements():
             entries = obj.entries.items() if isinstance(obj, DictEntries) else enumerate(obj.items)
             return tuple((name, value_signature(value)) for name, value in entries)
+        case HeapFacts(facts=facts):
+            return tuple((key, value_signature(value)) for key, value in facts.items())
         case LibraryInstance(name=name, wrapped=wrapped):
             return (name, value_signature(wrapped) if wrapped is not None else None)
         case LibraryMethod(owner=owner, name=name):

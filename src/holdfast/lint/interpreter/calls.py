@@ -28,6 +28,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LibraryName,
     bound_method,
     element_of,
+    group_instances,
     model_outputs,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, positional_arguments
@@ -91,9 +92,13 @@ class CallEvaluator:
     def call(self, frame: Frame, node: ast.expr, called: Value, arguments: Arguments) -> Value:
         """Call each object that ``called`` may be; several objects become a branch."""
         paths: list[tuple[Value, EffectPath]] = []
-        for obj in called.objects:
+        for obj, instances in group_instances(called.objects):
             with frame.collect_effects() as inner:
-                value = self._call_object(frame, node, obj, arguments)
+                value = (
+                    self._call_instance(frame, node, instances, arguments)
+                    if instances
+                    else self._call_object(frame, node, obj, arguments)
+                )
             if value is not None:
                 paths.append((value, tuple(inner)))
         if not paths:
@@ -128,8 +133,8 @@ class CallEvaluator:
                 value = self.state.invoke(frame, node, obj, arguments)
             case ClassObject(cls=cls):
                 value = self._construct(frame, node, cls, arguments)
-            case Instance(cls=cls):
-                value = self._call_instance(frame, node, cls, arguments)
+            case Instance():
+                value = self._call_instance(frame, node, (obj,), arguments)
             case GuardedCallable():
                 value = self._call_guarded(frame, node, obj, arguments)
             case LibraryName(name=name):
@@ -198,10 +203,12 @@ class CallEvaluator:
         self, frame: Frame, node: ast.expr, wrapped: Value, arguments: Arguments, output: Value
     ) -> Value:
         """Execute the program's model inside a wrapper and return its result."""
-        for cls in (obj.cls for obj in wrapped.objects_of(Instance)):
-            method = self.state.symbols.find_method(cls, "forward")
+        for obj, instances in group_instances(wrapped.objects_of(Instance)):
+            method = self.state.symbols.find_method(obj.cls, "forward")
             if method is not None:
-                value = self.state.invoke(frame, node, bound_method(method, cls), arguments)
+                value = self.state.invoke(
+                    frame, node, bound_method(method, *instances), arguments
+                )
                 return replace(
                     value, objects=(*output.objects, *value.objects), known=False, stored_in=()
                 )
@@ -211,9 +218,10 @@ class CallEvaluator:
 
     def _construct(self, frame: Frame, node: ast.expr, cls: Class, arguments: Arguments) -> Value:
         base = library_base(self.state.symbols, cls)
+        created = self.state.heap.allocate(cls, node, frame.file, arguments)
         instance = Value(
             length=length_taint(self.state, cls, arguments),
-            objects=(Instance(cls), LibraryInstance(base)) if base else (Instance(cls),),
+            objects=(created, LibraryInstance(base)) if base else (created,),
         )
         method = self.state.symbols.find_method(cls, "__init__")
         if method is not None:
@@ -222,7 +230,7 @@ class CallEvaluator:
             self.state.invoke(frame, node, FunctionObject(method, None, instance), arguments)
             if instance.length:
                 instance = replace(
-                    instance, length=own_length_taint(self.state, frame, node, cls, instance.length)
+                    instance, length=own_length_taint(self.state, frame, node, created, instance.length)
                 )
             frame.control = control
             return instance
@@ -234,15 +242,16 @@ class CallEvaluator:
         ):
             value = arguments.get(at, name)  # a dataclass
             if value is not None:
-                self.state.write_attribute(cls, name, value)
+                self.state.write_attribute(created, name, value)
         after = self.state.symbols.find_method(cls, "__post_init__")
         if after is not None:
             self.state.invoke(frame, node, FunctionObject(after, None, instance), Arguments())
         return instance
 
     def _call_instance(
-        self, frame: Frame, node: ast.expr, cls: Class, arguments: Arguments
+        self, frame: Frame, node: ast.expr, instances: tuple[Instance, ...], arguments: Arguments
     ) -> Value | None:
+        cls = instances[0].cls
         method = self.state.symbols.find_method(cls, "__call__") or self.state.symbols.find_method(
             cls, "forward"
         )
@@ -253,7 +262,7 @@ class CallEvaluator:
             )
         if method is None:
             return None
-        value = self.state.invoke(frame, node, bound_method(method, cls), arguments)
+        value = self.state.invoke(frame, node, bound_method(method, *instances), arguments)
         if cls in self.state.sharded:
             return replace(value, objects=(LibraryInstance("output:fsdp"), *value.objects))
         return value

@@ -37,6 +37,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     ModuleObject,
     VariableScope,
     dict_entries,
+    group_instances,
     instance_of,
     is_callable,
     join_rows,
@@ -175,8 +176,8 @@ class NameEvaluator:
         instances = base.objects_of(Instance)
         values = [
             value
-            for obj in instances
-            if (value := self._object_attribute(frame, obj, base, name, node)) is not None
+            for _, group in group_instances(instances)
+            if (value := self._instance_attribute(frame, group, name, base, node)) is not None
         ]
         values += self._guarded_methods(frame, base, name, node)
         if not values:
@@ -251,7 +252,9 @@ class NameEvaluator:
             return None
         cls = self.state.symbols.only_owner(name) if name not in _LIBRARY_METHOD_NAMES else None
         if cls is not None:
-            return self._instance_attribute(frame, cls, name, instance_of(cls), node)
+            return self._instance_attribute(
+                frame, (Instance(cls),), name, instance_of(cls), node
+            )
         return None
 
     def _has_unknown_bases(self, objects: list[Instance]) -> bool:
@@ -268,8 +271,8 @@ class NameEvaluator:
                 return self._module_attribute(module, name)
             case LibraryName(name=owner):
                 return Value(objects=(LibraryName(canonical_name(f"{owner}.{name}")),))
-            case Instance(cls=cls):
-                return self._instance_attribute(frame, cls, name, base, node)
+            case Instance():
+                return self._instance_attribute(frame, (obj,), name, base, node)
             case ClassObject() | FunctionObject():
                 return self._definition_attribute(obj, name)
             case LibraryInstance():
@@ -336,9 +339,15 @@ class NameEvaluator:
         )
 
     def _instance_attribute(
-        self, frame: Frame, cls: Class, name: str, base: Value, node: ast.expr
+        self,
+        frame: Frame,
+        instances: tuple[Instance, ...],
+        name: str,
+        base: Value,
+        node: ast.expr,
     ) -> Value | None:
-        """Return an attribute, property or method of an instance."""
+        """Return an attribute, property or method of an instance, which is one of a class."""
+        cls = instances[0].cls
         owners = [
             cls,
             *(parent for parent in self.state.symbols.bases(cls) if isinstance(parent, Class)),
@@ -347,7 +356,7 @@ class NameEvaluator:
             self.state.summaries.record_read(attribute, name)
         values = [owner.attributes[name] for owner in owners if name in owner.attributes]
         if values:
-            value = join_values(values)
+            value = self._stored_value(instances, name, values)
             if any(name in owner.agreed_attributes for owner in owners):
                 value = as_uniform(value)
             return replace(value, stored_in=((cls, name), *value.stored_in)[:_MAX_STORED_IN])
@@ -358,7 +367,7 @@ class NameEvaluator:
             if inherited:
                 return Value(objects=(LibraryMethod(LibraryInstance(known), name, base),))
             return None
-        instance = Value(objects=(Instance(cls),), content=base.content)
+        instance = Value(objects=instances, content=base.content)
         if method.decorated_by("property", "cached_property"):
             return self.state.invoke(
                 frame, node, FunctionObject(method, None, instance), Arguments()
@@ -366,6 +375,19 @@ class NameEvaluator:
         return self.runner.decorated_value(
             method, None if method.decorated_by("staticmethod") else instance
         )
+
+    def _stored_value(
+        self, instances: tuple[Instance, ...], name: str, values: list[Value]
+    ) -> Value:
+        """Return an attribute as written at these sites; of an unknown site, as written anywhere."""
+        own = [self.state.heap.read(self.state.symbols, obj, name) for obj in instances]
+        known = [value for value in own if value is not None]
+        if len(known) < len(own):
+            return join_values(values)
+        value = join_values(known)
+        if value.absent and name in instances[0].cls.always_set:
+            value = replace(value, absent=())
+        return value
 
     # ---- elements
 

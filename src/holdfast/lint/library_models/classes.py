@@ -223,7 +223,7 @@ def fully_shard(state: InterpreterState, call: LibraryCall) -> Value:
         return wrapped
     for cls, name in value.stored_in:
         state.write_attribute(
-            cls, name, Value(objects=(LibraryInstance("wrapped:fsdp"),), known=False)
+            Instance(cls), name, Value(objects=(LibraryInstance("wrapped:fsdp"),), known=False)
         )
     argument = call.arguments.node(0, "module")
     if isinstance(argument, ast.Name) and argument.id in call.frame.scope.names:

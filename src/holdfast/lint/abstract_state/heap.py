@@ -1,0 +1,193 @@
+"""Attributes of objects by allocation site, and what is known of them at one point of the program.
+
+An object of the program is identified by the call that creates it and by that call's flags. A read
+of an object's attribute joins what was written to objects of its site, or to an object of unknown
+origin. A test may need more: facts hold the value that an attribute or module variable has at one
+point, are passed to called functions and returned by them, and hold after a branch if they hold on
+both sides.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any
+
+from holdfast.lint.abstract_domain.values import (
+    HEAP,
+    NO_CONSTANT,
+    NO_FACTS,
+    HeapFacts,
+    Value,
+    join_values,
+    taint_kinds,
+)
+from holdfast.lint.abstract_state.abstract_objects import Instance
+from holdfast.lint.abstract_state.arguments import Arguments
+from holdfast.lint.sources.modules import Class, Module, SymbolTable
+
+#: Maximum number of sites per class; further objects are of unknown origin.
+_MAX_SITES = 8
+#: Facts about counters stay within these bounds.
+_MAX_COUNT = 2
+FactKey = tuple[Any, str]
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_TEST = re.compile(r"^.*\b(?:if|elif|while|and|or|not|is)\b.*$", re.MULTILINE)
+_STEP = re.compile(r"(\w+) *([+-])= *1\b")
+
+
+class Heap:
+    """The attributes of objects by site, and the names that facts are kept about.
+
+    tested: names that a test of the program reads
+    counters: names that the program both increments and decrements by constants
+    """
+
+    def __init__(self, modules: Mapping[str, Module]) -> None:
+        self._sites: dict[Class, dict[Hashable, int]] = defaultdict(dict)
+        self._cells: dict[tuple[Instance, str], Value] = {}
+        self._assigned: dict[Class, frozenset[str]] = {}
+        self.tested, self.counters = _tested_names(modules.values()), _counters(modules.values())
+
+    def allocate(self, cls: Class, node: ast.AST, file: str, arguments: Arguments) -> Instance:
+        """Return the instance that a call creates."""
+        flags = tuple(map(_flag, arguments.all_values))
+        key = file, getattr(node, "lineno", 0), getattr(node, "col_offset", 0), flags
+        sites = self._sites[cls]
+        if key not in sites and len(sites) >= _MAX_SITES:
+            return Instance(cls)
+        return Instance(cls, site=sites.setdefault(key, len(sites) + 1))
+
+    def write(self, instance: Instance, name: str, value: Value) -> bool:
+        """Join a value into an attribute of a site; return True if it changed."""
+        old = self._cells.get((instance, name))
+        new = value if old is None else join_values((old, value))
+        if new == old:
+            return False
+        self._cells[instance, name] = new
+        return True
+
+    def read(self, symbols: SymbolTable, instance: Instance, name: str) -> Value | None:
+        """Return an attribute that every object of the site sets; None if that is not known."""
+        own = self._cells.get((instance, name)) if instance.site else None
+        if own is None or name not in self._names_set(symbols, instance.cls):
+            return None
+        owners = (
+            instance.cls,
+            *(base for base in symbols.bases(instance.cls) if isinstance(base, Class)),
+        )
+        others = [self._cells.get((Instance(owner), name)) for owner in owners]
+        return join_values([own, *(value for value in others if value is not None)])
+
+    def _names_set(self, symbols: SymbolTable, cls: Class) -> frozenset[str]:
+        names = self._assigned.get(cls)
+        if names is None:
+            owners = (cls, *(base for base in symbols.bases(cls) if isinstance(base, Class)))
+            names = frozenset(name for owner in owners for name in _initialized_names(owner))
+            self._assigned[cls] = names
+        return names
+
+    def is_tested(self, name: str) -> bool:
+        """Return True if a fact about this name may decide a test."""
+        return name in self.tested or name in self.counters
+
+
+def _flag(value: Value) -> Hashable:
+    """Return what of an argument distinguishes objects made by one call."""
+    const = value.const if isinstance(value.const, (bool, str, type(None))) else NO_CONSTANT
+    return const, taint_kinds(value.content)
+
+
+def _initialized_names(cls: Class) -> Iterator[str]:
+    """Yield the attributes that ``__init__`` always sets, or the fields of a data class."""
+    method = cls.methods.get("__init__")
+    if method is None:
+        for statement in cls.node.body:
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                yield statement.target.id
+        return
+    if isinstance(method.node, ast.Lambda) or not method.parameters:
+        return
+    for statement in method.node.body:
+        for target in getattr(statement, "targets", None) or [getattr(statement, "target", None)]:
+            for node in ast.walk(target) if target is not None else ():
+                if (
+                    isinstance(node, ast.Attribute)
+                    and isinstance(node.value, ast.Name)
+                    and node.value.id == method.parameters[0]
+                ):
+                    yield node.attr
+
+
+def _tested_names(modules: Iterable[Module]) -> frozenset[str]:
+    """Return the words in tests."""
+    return frozenset({"training"}).union(
+        *(_WORD.findall(test) for module in modules for test in _TEST.findall(module.text))
+    )
+
+
+def _counters(modules: Iterable[Module]) -> frozenset[str]:
+    """Return names that are both incremented and decremented by one."""
+    changes = {change for module in modules for change in _STEP.findall(module.text)}
+    return frozenset(name for name, sign in changes if sign == "+" and (name, "-") in changes)
+
+
+# ---- facts
+
+
+def known_facts(names: Mapping[str, Value]) -> dict[FactKey, Value]:
+    """Return the facts that hold in a scope with these variables."""
+    facts: dict[FactKey, Value] = names.get(HEAP, NO_FACTS).objects[0].facts
+    return facts
+
+
+def with_facts(facts: dict[FactKey, Value]) -> Value:
+    """Return the pseudo-variable that holds these facts."""
+    return Value(objects=(HeapFacts(facts),)) if facts else NO_FACTS
+
+
+def set_fact(names: dict[str, Value], key: FactKey, value: Value | None) -> None:
+    """Set what is known of an attribute or module variable from here on; None: nothing."""
+    facts = known_facts(names)
+    if value is None and key not in facts:
+        return
+    rest = {other: known for other, known in facts.items() if other != key}
+    names[HEAP] = with_facts(rest if value is None else rest | {key: value})
+
+
+def return_facts(names: dict[str, Value], new: Value) -> None:
+    """Take over the facts at the end of a called function; forget attributes that it changed."""
+    old_facts, new_facts = known_facts(names), new.objects[0].facts
+    names[HEAP] = new
+    changed = {
+        name
+        for owner, name in {**old_facts, **new_facts}
+        if isinstance(owner, Instance)
+        and old_facts.get((owner, name)) is not new_facts.get((owner, name))
+    }
+    if changed:
+        for written in [name for name in names if name.rpartition(".")[2] in changed]:
+            if "." in written:
+                del names[written]
+
+
+def leave_block(names: dict[str, Value], entered: Value, left: Value) -> None:
+    """Apply what a context manager changes between its entry and its end."""
+    before, after = entered.objects[0].facts, left.objects[0].facts
+    facts = dict(known_facts(names))
+    for key in {**before, **after}:
+        if before.get(key) != after.get(key):
+            facts.pop(key, None)
+            if key in after:
+                facts[key] = after[key]
+    return_facts(names, with_facts(facts))
+
+
+def counted(old: Value, change: Value, operator: ast.operator) -> Value | None:
+    """Return the value of a counter after ``depth += 1``; None if it is not known."""
+    if type(old.const) is not int or type(change.const) is not int:
+        return None
+    total = old.const + (change.const if isinstance(operator, ast.Add) else -change.const)
+    return Value(const=max(-_MAX_COUNT, min(_MAX_COUNT, total)))
