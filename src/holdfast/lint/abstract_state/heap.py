@@ -15,16 +15,20 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.lint.abstract_domain.values import (
     HEAP,
     NO_CONSTANT,
     NO_FACTS,
     HeapFacts,
     Value,
+    is_none,
     join_values,
+    persistent_taint,
     taint_kinds,
 )
-from holdfast.lint.abstract_state.abstract_objects import Instance
+from holdfast.lint.abstract_state.abstract_objects import ClassObject, Instance
 from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.sources.modules import Class, Module, SymbolTable
 
@@ -47,7 +51,8 @@ class Heap:
 
     def __init__(self, modules: Mapping[str, Module]) -> None:
         self._sites: dict[Class, dict[Hashable, int]] = defaultdict(dict)
-        self._cells: dict[tuple[Instance, str], Value] = {}
+        self._cells: dict[Instance, dict[str, Value]] = defaultdict(dict)
+        self._defaults: dict[tuple[Class, str], Value] = {}
         self._assigned: dict[Class, frozenset[str]] = {}
         self.tested, self.counters = _tested_names(modules.values()), _counters(modules.values())
 
@@ -62,36 +67,67 @@ class Heap:
 
     def write(self, instance: Instance, name: str, value: Value) -> bool:
         """Join a value into an attribute of a site; return True if it changed."""
-        old = self._cells.get((instance, name))
+        cell = self._cells[instance]
+        old = cell.get(name)
         new = value if old is None else join_values((old, value))
         if new == old:
             return False
-        self._cells[instance, name] = new
+        cell[name] = new
         return True
 
     def read(self, symbols: SymbolTable, instance: Instance, name: str) -> Value | None:
-        """Return an attribute that every object of the site sets; None if that is not known."""
-        own = self._cells.get((instance, name)) if instance.site else None
-        if own is None or name not in self._names_set(symbols, instance.cls):
+        """Return an attribute that every object of the site has; None if that is not known."""
+        if not instance.site:
             return None
-        owners = (
-            instance.cls,
-            *(base for base in symbols.bases(instance.cls) if isinstance(base, Class)),
-        )
-        others = [self._cells.get((Instance(owner), name)) for owner in owners]
-        return join_values([own, *(value for value in others if value is not None)])
+        own = self._cells[instance].get(name)
+        owners = _with_bases(symbols, instance.cls)
+        default = None
+        if name in self._names_set(symbols, instance.cls):
+            if own is None:
+                return None
+        else:
+            default = next(filter(None, (self.default(owner, name) for owner in owners)), None)
+            if default is None:
+                return None
+        others = [self._cells[Instance(owner)].get(name) for owner in owners]
+        return join_values([value for value in (default, own, *others) if value is not None])
+
+    def default(self, cls: Class, name: str) -> Value | None:
+        """Return the value that the body of a class gives to an attribute."""
+        return self._defaults.get((cls, name))
+
+    def set_default(self, cls: Class, name: str, value: Value) -> None:
+        """Record the value that the body of a class gives to an attribute."""
+        self._defaults[cls, name] = value
+
+    def parts(self, instance: Instance) -> list[Value]:
+        """Return the values of the attributes that were written at a site."""
+        return list(self._cells[instance].values()) if instance in self._cells else []
 
     def _names_set(self, symbols: SymbolTable, cls: Class) -> frozenset[str]:
         names = self._assigned.get(cls)
         if names is None:
-            owners = (cls, *(base for base in symbols.bases(cls) if isinstance(base, Class)))
+            owners = _with_bases(symbols, cls)
             names = frozenset(name for owner in owners for name in _initialized_names(owner))
             self._assigned[cls] = names
         return names
 
-    def is_tested(self, name: str) -> bool:
-        """Return True if a fact about this name may decide a test."""
-        return name in self.tested or name in self.counters
+    def as_fact(self, name: str, value: Value) -> Value | None:
+        """Return the value as a fact; None if it would decide no test."""
+        if name not in self.tested:
+            return None
+        if type(value.const) is int:
+            return value if name in self.counters else None
+        if value.const is None or isinstance(value.const, bool):
+            return value
+        content = persistent_taint(value.content)
+        if content or (not value.content and value.objects and is_none(value) is False):
+            return replace(value, content=content, absent=persistent_taint(value.absent))
+        return None
+
+
+def _with_bases(symbols: SymbolTable, cls: Class) -> tuple[Class, ...]:
+    return (cls, *(base for base in symbols.bases(cls) if isinstance(base, Class)))
 
 
 def _flag(value: Value) -> Hashable:
@@ -157,6 +193,14 @@ def set_fact(names: dict[str, Value], key: FactKey, value: Value | None) -> None
     names[HEAP] = with_facts(rest if value is None else rest | {key: value})
 
 
+def fact_key(owner: Value, name: str) -> FactKey | None:
+    """Return the key of facts about an attribute; None unless the owner is one object or class."""
+    objects: list[Any] = owner.objects_of((Instance, ClassObject))
+    if len(objects) != 1:
+        return None
+    return (objects[0] if isinstance(objects[0], Instance) else objects[0].cls), name
+
+
 def return_facts(names: dict[str, Value], new: Value) -> None:
     """Take over the facts at the end of a called function; forget attributes that it changed."""
     old_facts, new_facts = known_facts(names), new.objects[0].facts
@@ -173,16 +217,20 @@ def return_facts(names: dict[str, Value], new: Value) -> None:
                 del names[written]
 
 
-def leave_block(names: dict[str, Value], entered: Value, left: Value) -> None:
-    """Apply what a context manager changes between its entry and its end."""
-    before, after = entered.objects[0].facts, left.objects[0].facts
-    facts = dict(known_facts(names))
-    for key in {**before, **after}:
-        if before.get(key) != after.get(key):
-            facts.pop(key, None)
-            if key in after:
-                facts[key] = after[key]
-    return_facts(names, with_facts(facts))
+def forget_changes(names: dict[str, Value], before: Value) -> None:
+    """Forget what has changed since: code that runs at any time, such as a thread, may do that."""
+    old, new = before.objects[0].facts, known_facts(names)
+    names[HEAP] = with_facts({key: value for key, value in new.items() if old.get(key) == value})
+
+
+def apply_change(facts: Value, before: Value, after: Value) -> Value:
+    """Return the facts with what changed between two points."""
+    if before is after:
+        return facts
+    old, new = before.objects[0].facts, after.objects[0].facts
+    changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    rest = {key: value for key, value in facts.objects[0].facts.items() if key not in changed}
+    return with_facts(rest | {key: new[key] for key in changed if key in new})
 
 
 def counted(old: Value, change: Value, operator: ast.operator) -> Value | None:

@@ -24,12 +24,14 @@ from holdfast.lint.abstract_state.abstract_objects import (
     SIZED_TENSOR,
     ClassObject,
     Instance,
+    ModuleObject,
     dict_entries,
     element_of,
     is_callable,
 )
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import ITEMS
+from holdfast.lint.abstract_state.heap import FactKey, counted, fact_key, set_fact
 from holdfast.lint.abstract_state.mutations import mutate
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.sources.modules import Function, dotted_name
@@ -51,8 +53,12 @@ def assign(state: InterpreterState, frame: Frame, target: ast.expr, value: Value
                 state.write_variable(
                     frame.scope.module, name, taint_value(value, frame.write_control(name))
                 )
+                fact = state.heap.as_fact(name, value)
+                set_fact(frame.scope.names, (frame.scope.module, name), fact)
             else:
                 frame.scope.names[name] = value
+                if frame.function is None:
+                    set_fact(frame.scope.names, (frame.scope.module, name), None)
         case ast.Tuple(elts=targets) | ast.List(elts=targets):
             items = (
                 value.items
@@ -121,6 +127,7 @@ def _assign_attribute(
     control = frame.write_control(dotted_name(target))
     arguments = taint_value(value, control)
     frame.scope.names[dotted_name(target)] = arguments
+    _set_attribute_fact(state, frame, owner, target, value)
     if (
         control
         and frame.function is not None
@@ -151,6 +158,43 @@ def _assign_attribute(
             state.summaries.record_write(*key)
     if target.attr in ("data", "grad"):
         mutate(state, frame, target.value, arguments, grows=False)
+
+
+def _set_attribute_fact(
+    state: InterpreterState, frame: Frame, owner: Value, target: ast.Attribute, value: Value
+) -> None:
+    """Record what is known of an attribute from here on; ``__init__`` writes it to its site."""
+    for module in owner.objects_of(ModuleObject):
+        state.write_variable(module.module, target.attr, value)
+        fact = state.heap.as_fact(target.attr, value)
+        set_fact(frame.scope.names, (module.module, target.attr), fact)
+    key = fact_key(owner, target.attr)
+    if key is not None:
+        initializes = frame.function is not None and frame.function.name == "__init__"
+        fact = None if initializes else state.heap.as_fact(target.attr, value)
+        set_fact(frame.scope.names, key, fact)
+    else:
+        for obj in owner.objects_of(Instance):
+            set_fact(frame.scope.names, (obj, target.attr), None)
+
+
+def count_up(
+    state: InterpreterState, frame: Frame, node: ast.AugAssign, old: Value, change: Value
+) -> bool:
+    """Execute ``depth += 1`` if ``depth`` counts nested blocks; return False otherwise."""
+    count = counted(old, change, node.op)
+    match node.target:
+        case ast.Name(id=name) if name in frame.globals:
+            key: FactKey | None = (frame.scope.module, name)
+        case ast.Attribute(value=owner, attr=name):
+            key = fact_key(state.evaluate(frame, owner), name)
+        case _:
+            return False
+    if count is None or key is None or name not in state.heap.counters:
+        return False
+    frame.scope.names.pop(dotted_name(node.target), None)
+    set_fact(frame.scope.names, key, count)
+    return True
 
 
 def mark_agreed_attribute(

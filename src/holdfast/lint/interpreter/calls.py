@@ -16,7 +16,14 @@ from holdfast.lint.abstract_domain.effects import (
     Operation,
     collective_sequence,
 )
-from holdfast.lint.abstract_domain.values import UNIFORM, UNKNOWN, DictEntries, Value, join_values
+from holdfast.lint.abstract_domain.values import (
+    HEAP,
+    UNIFORM,
+    UNKNOWN,
+    DictEntries,
+    Value,
+    join_values,
+)
 from holdfast.lint.abstract_state.abstract_objects import (
     BATCH,
     ClassObject,
@@ -92,15 +99,21 @@ class CallEvaluator:
     def call(self, frame: Frame, node: ast.expr, called: Value, arguments: Arguments) -> Value:
         """Call each object that ``called`` may be; several objects become a branch."""
         paths: list[tuple[Value, EffectPath]] = []
+        before, ends = frame.facts, []
         for obj, instances in group_instances(called.objects):
+            if len(called.objects) > 1:
+                frame.scope.names[HEAP] = before
             with frame.collect_effects() as inner:
                 value = (
                     self._call_instance(frame, node, instances, arguments)
                     if instances
                     else self._call_object(frame, node, obj, arguments)
                 )
+            ends.append(frame.facts)
             if value is not None:
                 paths.append((value, tuple(inner)))
+        if len(ends) > 1:
+            frame.scope.names[HEAP] = join_values(ends)
         if not paths:
             return self._call_unknown(frame, node, called, arguments)
         # a library method's name does not depend on its receiver's taint
@@ -165,11 +178,13 @@ class CallEvaluator:
             nodes=[*[None] * bound_count, *arguments.nodes],
             named=dict(obj.named) | arguments.named,
         )
+        before = frame.facts
         with frame.collect_effects(obj.guard) as inner:
             value = self._call_object(frame, node, obj.target, all_arguments)
         if not obj.guard:
             frame.effects.extend(inner)
             return value
+        frame.scope.names[HEAP] = join_values((before, frame.facts), obj.guard)
         if inner:
             text = obj.guard[0].text
             frame.add_effect(
@@ -181,6 +196,7 @@ class CallEvaluator:
         self, frame: Frame, node: ast.expr, called: Value, arguments: Arguments
     ) -> Value:
         """Return an unknown function's result, tainted like its arguments; lambdas are executed."""
+        before = frame.facts
         for value in arguments.all_values:
             for obj in value.objects:
                 if (
@@ -191,6 +207,7 @@ class CallEvaluator:
                     self.state.invoke(
                         frame, node, obj, positional_arguments(*[UNKNOWN] * _MAX_PARAMETERS)
                     )
+        frame.scope.names[HEAP] = join_values((before, frame.facts))
         name = dotted_name(node.func) if isinstance(node, ast.Call) else ""
         value = unknown_result(name, called, *arguments.all_values)
         passes_batch = any(
@@ -241,6 +258,7 @@ class CallEvaluator:
             target.id for target in annotated if isinstance(target, ast.Name)
         ):
             value = arguments.get(at, name)  # a dataclass
+            value = value if value is not None else self.state.heap.default(cls, name)
             if value is not None:
                 self.state.write_attribute(created, name, value)
         after = self.state.symbols.find_method(cls, "__post_init__")

@@ -98,6 +98,7 @@ class ExpressionEvaluator:
     def _yield(self, frame: Frame, node: ast.Yield | ast.YieldFrom) -> Value:
         if frame.function is not None and frame.function.decorated_by("contextmanager"):
             frame.add_effect(Marker(YIELD_MARKER, frame.location(node)))
+            frame.yield_facts = frame.facts
         value = self.state.evaluate(frame, node.value)
         control = persistent_taint(frame.own_control)
         if isinstance(node, ast.YieldFrom):

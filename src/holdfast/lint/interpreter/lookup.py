@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -45,6 +45,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
 from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import ITEMS
+from holdfast.lint.abstract_state.heap import FactKey, known_facts
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.single_process import as_uniform
 from holdfast.lint.interpreter.functions import FunctionRunner
@@ -85,7 +86,7 @@ class NameEvaluator:
         while at is not None:
             if name in at.names:
                 if at.names is at.module.variables:
-                    self.state.summaries.record_read(at.module, name)
+                    return self._variable(scope, at.module, name)
                 return at.names[name]
             at = at.outer
         if name == "__name__":
@@ -95,12 +96,18 @@ class NameEvaluator:
             return self.definition_value(self.state.symbols.resolve_member(module, name))
         self.state.summaries.record_read(module, name)
         if name in module.variables:
-            return module.variables[name]
+            return self._variable(scope, module, name)
         for starred in module.star_imports:
             home = self.state.symbols.resolve(starred)
             if isinstance(home, Module) and (name in home.names or name in home.variables):
                 return self.variable_value(VariableScope({}, home), name)
         return Value(objects=(LibraryName(name),)) if name in _BUILTINS else UNKNOWN
+
+    def _variable(self, scope: VariableScope, module: Module, name: str) -> Value:
+        """Return a module variable: what is known here, or what was written anywhere."""
+        self.state.summaries.record_read(module, name)
+        known = known_facts(scope.names).get((module, name))
+        return known if known is not None else module.variables[name]
 
     def definition_value(self, definition: Function | Class | Module | str) -> Value:
         """Return the value of a program definition or library name."""
@@ -268,31 +275,32 @@ class NameEvaluator:
     ) -> Value | None:
         match obj:
             case ModuleObject(module=module):
-                return self._module_attribute(module, name)
+                if name in module.variables:
+                    return self._variable(frame.scope, module, name)
+                self.state.summaries.record_read(module, name)
+                return self.definition_value(self.state.symbols.resolve_member(module, name))
             case LibraryName(name=owner):
                 return Value(objects=(LibraryName(canonical_name(f"{owner}.{name}")),))
             case Instance():
                 return self._instance_attribute(frame, (obj,), name, base, node)
             case ClassObject() | FunctionObject():
-                return self._definition_attribute(obj, name)
+                return self._definition_attribute(frame, obj, name)
             case LibraryInstance():
                 return self._library_attribute(frame, obj, base, name, node)
             case _:
                 return None
 
-    def _module_attribute(self, module: Module, name: str) -> Value:
-        self.state.summaries.record_read(module, name)
-        value = module.variables.get(name)
-        if value is not None:
-            return value
-        return self.definition_value(self.state.symbols.resolve_member(module, name))
-
-    def _definition_attribute(self, obj: ClassObject | FunctionObject, name: str) -> Value | None:
+    def _definition_attribute(
+        self, frame: Frame, obj: ClassObject | FunctionObject, name: str
+    ) -> Value | None:
         if name in _NAME_ATTRIBUTES:
             return constant_value(
                 obj.cls.name if isinstance(obj, ClassObject) else obj.function.name
             )
-        return self._class_attribute(obj.cls, name) if isinstance(obj, ClassObject) else None
+        if isinstance(obj, FunctionObject):
+            return None
+        known = known_facts(frame.scope.names).get((obj.cls, name))
+        return known if known is not None else self._class_attribute(obj.cls, name)
 
     def _class_attribute(self, cls: Class, name: str) -> Value | None:
         method = self.state.symbols.find_method(cls, name)
@@ -355,6 +363,10 @@ class NameEvaluator:
         for attribute in owners:
             self.state.summaries.record_read(attribute, name)
         values = [owner.attributes[name] for owner in owners if name in owner.attributes]
+        facts = known_facts(frame.scope.names)
+        known = [_known_attribute(facts, obj, owners, name) for obj in instances]
+        if all(known):
+            return join_values([value for value in known if value is not None])
         if values:
             value = self._stored_value(instances, name, values)
             if any(name in owner.agreed_attributes for owner in owners):
@@ -362,10 +374,9 @@ class NameEvaluator:
             return replace(value, stored_in=((cls, name), *value.stored_in)[:_MAX_STORED_IN])
         method = self.state.symbols.find_method(cls, name)
         if method is None:
-            known = library_base(self.state.symbols, cls)
-            inherited = name in library.METHODS.get(known, {})
-            if inherited:
-                return Value(objects=(LibraryMethod(LibraryInstance(known), name, base),))
+            parent = library_base(self.state.symbols, cls)
+            if name in library.METHODS.get(parent, {}):
+                return Value(objects=(LibraryMethod(LibraryInstance(parent), name, base),))
             return None
         instance = Value(objects=instances, content=base.content)
         if method.decorated_by("property", "cached_property"):
@@ -475,3 +486,14 @@ class NameEvaluator:
             ast.Attribute: self._attribute,
             ast.Subscript: self._subscript,
         }
+
+
+def _known_attribute(
+    facts: Mapping[FactKey, Value], obj: Instance, owners: Sequence[Class], name: str
+) -> Value | None:
+    """Return what is known here of an attribute, of the object or else of its class."""
+    for owner in (obj, *owners):
+        known = facts.get((owner, name))
+        if known is not None:
+            return known
+    return None

@@ -39,6 +39,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
 )
 from holdfast.lint.abstract_state.arguments import Arguments, positional_arguments
 from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.heap import apply_change, return_facts
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.alarms import ALARM_SET, insert_block
 from holdfast.lint.divergence.single_process import (
@@ -50,6 +51,7 @@ from holdfast.lint.interpreter.assignments import (
     assign,
     assign_round,
     clear_absence,
+    count_up,
     fills_cache,
     is_simple_expression,
     mark_agreed_attribute,
@@ -117,7 +119,8 @@ class StatementExecutor:
             agreed=old.agreed,
         )
         frame.assigns_simple = True
-        assign(self.state, frame, node.target, value)
+        if not count_up(self.state, frame, node, old, new):
+            assign(self.state, frame, node.target, value)
 
     # ---- branches
 
@@ -313,6 +316,7 @@ class StatementExecutor:
         value = self.state.evaluate(frame, node.value)
         self.recorder.check_return(frame, node, value)
         frame.returned_values.append(value)
+        frame.exit_facts.append(frame.facts)
         frame.returns.append(taint_value(value, frame.own_control))
         _record_exit(frame, node, "return")
 
@@ -332,10 +336,14 @@ class StatementExecutor:
     def _with(self, frame: Frame, node: ast.With | ast.AsyncWith) -> None:
         joined = 0
         limits: list[EffectPath] = []
+        blocks: list[tuple[Value, Value]] = []
         on_exit: list[tuple[ast.expr, FunctionObject]] = []
         for item in node.items:
             value = self.state.evaluate(frame, item.context_expr)
             limits += _pop_alarm_manager(frame)
+            if frame.entered_facts is not None and isinstance(item.context_expr, ast.Call):
+                blocks.append((frame.entered_facts, frame.facts))
+                return_facts(frame.scope.names, frame.entered_facts)
             value, exit_calls = self._enter_context(frame, item.context_expr, value)
             on_exit += exit_calls
             called = (
@@ -350,9 +358,11 @@ class StatementExecutor:
             if item.optional_vars is not None:
                 assign(self.state, frame, item.optional_vars, value)
         frame.join_depth += joined
+        returned = len(frame.exit_facts)
         with frame.collect_effects() as inner:
             self.state.run_block(frame, node.body)
             ended = frame.ended
+        in_block = frame.facts
         block = tuple(inner)
         for path in reversed(limits):
             block = insert_block(path, block)
@@ -360,6 +370,9 @@ class StatementExecutor:
         frame.join_depth -= joined
         for expression, method in reversed(on_exit):
             self.state.invoke(frame, expression, method, positional_arguments(*[UNKNOWN] * 3))
+        for entered, left in reversed(blocks):
+            return_facts(frame.scope.names, apply_change(frame.facts, entered, left))
+        _change_exit_facts(frame, returned, in_block)
         frame.ended = ended
 
     def _enter_context(
@@ -380,6 +393,7 @@ class StatementExecutor:
     def _try(self, frame: Frame, node: ast.Try | ast.TryStar) -> None:
         names = frame.scope.names
         before = dict(names)
+        returned = len(frame.exit_facts)
         with frame.collect_effects() as body:
             self.state.run_block(frame, [*node.body, *node.orelse])
             ended = frame.ended
@@ -415,8 +429,10 @@ class StatementExecutor:
         for open_end in open_ends or [after]:
             for name, value in open_end.items():
                 names[name] = value if name not in names else join_values((names[name], value))
+        in_block = frame.facts
         with frame.collect_effects() as last:
             self.state.run_block(frame, node.finalbody)
+        _change_exit_facts(frame, returned, in_block)
         if body or last or any(path for _, _, path in handlers):
             imports = all(
                 isinstance(statement, (ast.Import, ast.ImportFrom)) for statement in node.body
@@ -459,6 +475,13 @@ def _pop_alarm_manager(frame: Frame) -> list[EffectPath]:
         frame.effects.pop()
         return [last.callee.path]
     return []
+
+
+def _change_exit_facts(frame: Frame, first: int, before: Value) -> None:
+    """Apply what the end of a block changed to the facts where its body returns."""
+    frame.exit_facts[first:] = [
+        apply_change(facts, before, frame.facts) for facts in frame.exit_facts[first:]
+    ]
 
 
 def _record_exit(frame: Frame, node: ast.stmt, keyword: str, exception: str = "") -> None:

@@ -28,6 +28,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import SHARDED
+from holdfast.lint.abstract_state.heap import forget_changes
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.sources.modules import Class, SymbolTable
 
@@ -144,8 +145,10 @@ def run_thread(
     objects = tuple(target.objects_of((FunctionObject, GuardedCallable)))
     if not objects:
         return
+    before = frame.facts
     with frame.collect_effects() as inner:
         state.call(frame, node, replace(target, objects=objects), arguments)
+    forget_changes(frame.scope.names, before)
     if inner:
         state.summaries.current.threads.append((frame.location(node), tuple(inner)))
 

@@ -50,6 +50,7 @@ from holdfast.lint.divergence.long_work import record_work
 from holdfast.lint.library_models.classes import library_base, prepare_results, run_thread
 from holdfast.lint.library_models.selection import SELECTING, seed_taint, selection_taint
 from holdfast.lint.library_models.side_effects import record_file
+from holdfast.lint.library_models.training_mode import evaluate_model, train_model
 from holdfast.lint.sources.modules import dotted_name, last_name
 
 _CONTAINER_METHODS = frozenset({
@@ -418,5 +419,5 @@ _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None
     "prepare": _prepare, "setup": _setup, "get": _get, "format": _format, "items": _items,
     "values": _values, "start": _start, "log": _log, "apply": _apply, "manual_seed": _seed,
     "write_text": _write, "write_bytes": _write, "read_text": _read, "read_bytes": _read,
-    "map": _map, "submit": alarms.submit_to_executor, "result": alarms.await_result,
+    "map": _map, "train": train_model, "eval": evaluate_model, "submit": alarms.submit_to_executor, "result": alarms.await_result,
 }  # fmt: skip

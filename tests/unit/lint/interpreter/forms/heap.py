@@ -183,15 +183,15 @@ class Log:
     def flush(self):
         if self.enabled:
             torch.cuda.synchronize()
-            LINE
+            dist.barrier()  # found
 
 
 console = Log(enabled=dist.get_rank() == 0)
 shared = Log(enabled=True)
-shared.flush()
+LINE
 """,
-        "pass\nconsole.flush()\ndist.barrier()  # found",
-        "dist.barrier()",
+        "console.flush()",
+        "shared.flush()",
     ),
     "fields of a dataclass": _pair(
         """
@@ -557,13 +557,13 @@ save("model.pt", {})
 def save(path, state):
     with RankZeroBlock():
         torch.cuda.synchronize()
-        LINE
+    LINE
 
 
 save("model.pt", {})
 """,
-        "print(path)\nif dist.get_rank() == 0:\n    write(path, state)  # found",
-        "if dist.get_rank() == 0:\n    write(path, state)",
+        "if dist.get_rank() == 0:\n    write(path, state)  # found",
+        "write(path, state)",
     ),
     "a counter of nested blocks in a decorator": _pair(
         _ONLY_ONE
@@ -583,7 +583,7 @@ def main_only(function):
 
 @main_only
 def save(path, state):
-    write(path, state)
+    write(path, state)  # found
 
 
 save("model.pt", {})

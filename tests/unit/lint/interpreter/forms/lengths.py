@@ -33,8 +33,8 @@ _KEYS = """
 def average(batch, names):
     stats = {}
     LINE
-    for name in sorted(stats):
-        dist.all_reduce(stats[name])  # found
+    for name in sorted(stats):  # found
+        dist.all_reduce(stats[name])
 
 
 average([], [])
