@@ -211,6 +211,8 @@ def dict_entries(value: Value) -> dict[str, Value] | None:
 LAUNCHER_RANK = LibraryInstance("launched")
 
 
+#: The name of an object's ``__dict__``.
+ATTRIBUTES = "attributes"
 #: Marks instances as elements of a container, which is the value itself.
 CONTAINED = "contained"
 

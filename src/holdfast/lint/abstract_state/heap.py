@@ -100,9 +100,9 @@ class Heap:
         """Record the value that the body of a class gives to an attribute."""
         self._defaults[cls, name] = value
 
-    def parts(self, instance: Instance) -> list[Value]:
-        """Return the values of the attributes that were written at a site."""
-        return list(self._cells[instance].values()) if instance in self._cells else []
+    def attributes(self, instance: Instance) -> Mapping[str, Value]:
+        """Return the attributes that were written at a site."""
+        return self._cells.get(instance, {})
 
     def _names_set(self, symbols: SymbolTable, cls: Class) -> frozenset[str]:
         names = self._assigned.get(cls)
@@ -111,6 +111,17 @@ class Heap:
             names = frozenset(name for owner in owners for name in _initialized_names(owner))
             self._assigned[cls] = names
         return names
+
+    def counts(self, facts: Value) -> Value:
+        """Return the facts about counters and the mode of modules."""
+        known = facts.objects[0].facts
+        return with_facts(
+            {
+                key: value
+                for key, value in known.items()
+                if key[1] == "training" or key[1] in self.counters
+            }
+        )
 
     def as_fact(self, name: str, value: Value) -> Value | None:
         """Return the value as a fact; None if it would decide no test."""
@@ -121,7 +132,9 @@ class Heap:
         if value.const is None or isinstance(value.const, bool):
             return value
         content = persistent_taint(value.content)
-        if content or (not value.content and value.objects and is_none(value) is False):
+        if (content and value.known) or (
+            not value.content and value.objects and is_none(value) is False
+        ):
             return replace(value, content=content, absent=persistent_taint(value.absent))
         return None
 

@@ -57,6 +57,7 @@ class InterpreterState:
     sharded: classes whose instances are sharded
     summaries: results and divergences of functions, by context
     alarm_exception: the exception that the program's alarm handler raises
+    first_uses: places that create a group on first use, and that all ranks reach
     group_timeouts: "default" or "own" for each process group
     untyped_attributes: in a small program, rank-dependent attributes of unknown objects, by the
     last part of the owner's name: ``("args", "rank")``
@@ -80,6 +81,7 @@ class InterpreterState:
         self.nested_classes: dict[int, Class] = {}
         self.sharded: set[Class] = set()
         self.heap = Heap(modules)
+        self.first_uses: set[tuple[str, str]] = set()
         self.summaries = SummaryCache()
         self.in_tests = False
         self.alarm_exception = ""

@@ -254,6 +254,55 @@ def _collect_reassigned(body: Sequence[ast.stmt], reassigned: set[int]) -> None:
                 _collect_reassigned(inner, reassigned)
 
 
+def missing_names(node: ast.If) -> tuple[str, ...]:
+    """Return the names that a test finds missing, or empty and about to be filled."""
+    emptied = _tested_as_empty(node.test)
+    if emptied and any(
+        dotted_name(filled) == emptied
+        for statement in node.body
+        for child in ast.walk(statement)
+        for filled in _filled(child)
+    ):
+        return (emptied,)
+    return tested_as_missing(node.test)
+
+
+def _tested_as_empty(test: ast.expr) -> str:
+    """Return the name in ``not groups`` or ``len(groups) == 0``."""
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=ast.Name() | ast.Attribute() as tested):
+            return dotted_name(tested)
+        case (
+            ast.UnaryOp(op=ast.Not(), operand=ast.Call(func=ast.Name(id="len"), args=[tested]))
+            | ast.Compare(
+                left=ast.Call(func=ast.Name(id="len"), args=[tested]),
+                ops=[ast.Eq()],
+                comparators=[ast.Constant(value=0)],
+            )
+            | ast.Compare(
+                left=ast.Call(func=ast.Name(id="len"), args=[tested]),
+                ops=[ast.Lt()],
+                comparators=[ast.Constant(value=1)],
+            )
+        ):
+            return dotted_name(tested)
+        case _:
+            return ""
+
+
+def _filled(node: ast.AST) -> list[ast.expr]:
+    """Return what a node assigns to, or adds elements to."""
+    match node:
+        case ast.Assign(targets=targets):
+            return [
+                target.value if isinstance(target, ast.Subscript) else target for target in targets
+            ]
+        case ast.Call(func=ast.Attribute(value=owner, attr="append" | "add" | "update" | "extend")):
+            return [owner]
+        case _:
+            return []
+
+
 def tested_as_missing(test: ast.expr) -> tuple[str, ...]:
     """Return the names that a test finds missing: ``self.group is None``, ``key not in cache``."""
     match test:

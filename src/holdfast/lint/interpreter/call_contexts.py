@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from holdfast.lint.abstract_domain.values import NO_CONSTANT, DictEntries, HeapFacts, Value, taint_kinds
+from holdfast.lint.abstract_domain.values import (
+    NO_CONSTANT,
+    DictEntries,
+    HeapFacts,
+    Value,
+    taint_kinds,
+)
 from holdfast.lint.abstract_state.abstract_objects import (
     FunctionObject,
     GuardedCallable,

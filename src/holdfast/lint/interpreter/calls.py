@@ -47,7 +47,7 @@ from holdfast.lint.interpreter.iteration import length_taint, own_length_taint
 from holdfast.lint.library_models.calls import library_call
 from holdfast.lint.library_models.classes import call_instance, library_base
 from holdfast.lint.library_models.methods import method_call
-from holdfast.lint.sources.modules import Class, dotted_name
+from holdfast.lint.sources.modules import Class, dotted_name, last_name
 
 _MAX_TEXT = 80
 #: Number of unknown arguments for a lambda that is passed to unknown code.
@@ -223,9 +223,7 @@ class CallEvaluator:
         for obj, instances in group_instances(wrapped.objects_of(Instance)):
             method = self.state.symbols.find_method(obj.cls, "forward")
             if method is not None:
-                value = self.state.invoke(
-                    frame, node, bound_method(method, *instances), arguments
-                )
+                value = self.state.invoke(frame, node, bound_method(method, *instances), arguments)
                 return replace(
                     value, objects=(*output.objects, *value.objects), known=False, stored_in=()
                 )
@@ -247,24 +245,37 @@ class CallEvaluator:
             self.state.invoke(frame, node, FunctionObject(method, None, instance), arguments)
             if instance.length:
                 instance = replace(
-                    instance, length=own_length_taint(self.state, frame, node, created, instance.length)
+                    instance,
+                    length=own_length_taint(self.state, frame, node, created, instance.length),
                 )
             frame.control = control
             return instance
         annotated = [
             statement.target for statement in cls.node.body if isinstance(statement, ast.AnnAssign)
         ]
-        for at, name in enumerate(
-            target.id for target in annotated if isinstance(target, ast.Name)
-        ):
-            value = arguments.get(at, name)  # a dataclass
-            value = value if value is not None else self.state.heap.default(cls, name)
+        fields = [
+            (name, self._field(cls, arguments, at, name))
+            for at, name in enumerate(
+                target.id for target in annotated if isinstance(target, ast.Name)
+            )
+        ]
+        for name, value in fields:  # a dataclass
             if value is not None:
                 self.state.write_attribute(created, name, value)
+        if any(last_name(parent) == "NamedTuple" for parent in cls.node.bases):
+            instance = replace(instance, items=tuple(value or UNKNOWN for _, value in fields))
         after = self.state.symbols.find_method(cls, "__post_init__")
         if after is not None:
             self.state.invoke(frame, node, FunctionObject(after, None, instance), Arguments())
         return instance
+
+    def _field(self, cls: Class, arguments: Arguments, at: int, name: str) -> Value | None:
+        """Return the value of a field of a data class: an argument, or the default."""
+        value = arguments.get(at, name)
+        if value is not None:
+            return value
+        default = self.state.heap.default(cls, name)
+        return default if arguments.starred is None else None
 
     def _call_instance(
         self, frame: Frame, node: ast.expr, instances: tuple[Instance, ...], arguments: Arguments

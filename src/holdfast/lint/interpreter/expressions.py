@@ -206,11 +206,15 @@ class ExpressionEvaluator:
                 else ()
             )
             content = without_kinds(content, dropped_kinds)
-        clock = tuple(
-            replace(source, kind=TaintKind.CLOCK)
-            for source in content
-            if source.kind is TaintKind.TIME
-        )
+        clock: Taint = ()
+        if isinstance(operator_node, (ast.Eq, ast.NotEq)):  # ``if seconds == 0``: never in practice
+            content = without_kinds(content, {TaintKind.TIME})
+        else:
+            clock = tuple(
+                replace(source, kind=TaintKind.CLOCK)
+                for source in content
+                if source.kind is TaintKind.TIME
+            )
         objects = _mask_objects(operator_node, values[0], content) or (
             _rank_tests(operator_node, *values) if len(values) == 2 else ()
         )

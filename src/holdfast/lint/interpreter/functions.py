@@ -196,6 +196,7 @@ class FunctionRunner:
         ):
             # too many contexts: constants are no longer distinguished
             names = {name: _widen(value) for name, value in names.items()}
+            names[HEAP] = self.state.heap.counts(names.get(HEAP, NO_FACTS))
             key = (
                 *context,
                 tuple((taint_kinds(value.content), value.const) for value in names.values()),
@@ -224,6 +225,8 @@ class FunctionRunner:
         scope = VariableScope({HEAP: NO_FACTS} | names, function.module, outer)
         frame = Frame(function, scope, caller.control, caller.control, caller.own_control)
         frame.lazily_created, frame.join_depth = caller.lazily_created, caller.join_depth
+        if function.decorated_by("lru_cache", "cache", "cached_property"):
+            frame.lazily_created = (*frame.lazily_created, f"{function.name}()")
         if isinstance(function.node, ast.Lambda):
             value = self.state.evaluate(frame, function.node.body)
             return FunctionSummary(value, summarize_path(frame.effects), {}, frame.facts)

@@ -20,6 +20,7 @@ from holdfast.lint.abstract_domain.values import (
     merge_taint,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
+    ATTRIBUTES,
     BATCH,
     CONTAINED,
     COUNT,
@@ -259,9 +260,7 @@ class NameEvaluator:
             return None
         cls = self.state.symbols.only_owner(name) if name not in _LIBRARY_METHOD_NAMES else None
         if cls is not None:
-            return self._instance_attribute(
-                frame, (Instance(cls),), name, instance_of(cls), node
-            )
+            return self._instance_attribute(frame, (Instance(cls),), name, instance_of(cls), node)
         return None
 
     def _has_unknown_bases(self, objects: list[Instance]) -> bool:
@@ -356,6 +355,8 @@ class NameEvaluator:
     ) -> Value | None:
         """Return an attribute, property or method of an instance, which is one of a class."""
         cls = instances[0].cls
+        if name == "__dict__":
+            return Value(objects=(LibraryInstance(ATTRIBUTES, Value(objects=instances)),))
         owners = [
             cls,
             *(parent for parent in self.state.symbols.bases(cls) if isinstance(parent, Class)),

@@ -55,8 +55,8 @@ from holdfast.lint.interpreter.assignments import (
     fills_cache,
     is_simple_expression,
     mark_agreed_attribute,
+    missing_names,
     returns_cached,
-    tested_as_missing,
 )
 from holdfast.lint.interpreter.branch_merge import (
     drop_none,
@@ -127,7 +127,7 @@ class StatementExecutor:
     def _if(self, frame: Frame, node: ast.If) -> None:
         test = self.state.evaluate_test(frame, node.test)
         known = truth_value(test)
-        lazy, absent = frame.lazily_created, tested_as_missing(node.test)
+        lazy, absent = frame.lazily_created, missing_names(node)
         if known is not None:
             frame.lazily_created = (*lazy, *absent) if known else lazy
             self.state.run_block(frame, node.body if known else node.orelse)

@@ -45,6 +45,13 @@ from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.collectives import ALL_RANKS, WORLD_SIZE
 from holdfast.lint.library_models.classes import deepspeed_engine, fully_shard
+from holdfast.lint.library_models.records import (
+    changed_copy,
+    named_tuple,
+    namespace,
+    same_object,
+    set_attribute,
+)
 from holdfast.lint.library_models.side_effects import record_file, record_variable
 from holdfast.lint.sources.modules import Class, last_name
 
@@ -336,6 +343,8 @@ _BUILTINS: dict[str, FunctionModel] = {
     "str": _scalar, "min": _scalar, "max": _scalar, "sum": _scalar, "any": _scalar, "all": _scalar,
     "abs": _scalar, "dict": _dict, "enumerate": _enumerate, "zip": _zip, "isinstance": _isinstance,
     "slice": _slice, "super": _super, "open": _open, "getattr": _getattr, "divmod": _divmod,
+    "setattr": set_attribute, "copy.copy": same_object, "copy.deepcopy": same_object,
+    "dataclasses.replace": changed_copy,
 }  # fmt: skip
 #: By last name, as several libraries export them.
 _EXPORTED_NAMES: dict[str, FunctionModel] = {
@@ -343,6 +352,8 @@ _EXPORTED_NAMES: dict[str, FunctionModel] = {
     "initialize": _initialize, "fully_shard": fully_shard, "getenv": _getenv, "partial": _partial,
     "defaultdict": _defaultdict, "ModuleList": _first_argument, "ModuleDict": _first_argument,
     "get": _get, "setdefault": _setdefault, "tqdm": _tqdm, "islice": _islice,
+    "namedtuple": named_tuple, "SimpleNamespace": namespace, "Namespace": namespace,
+    "EasyDict": namespace, "AttrDict": namespace, "Munch": namespace,
 }  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from holdfast.lint.abstract_domain.values import (
     without_kinds,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
+    ATTRIBUTES,
     BATCH,
     CONTAINED,
     COUNT,
@@ -48,6 +49,7 @@ from holdfast.lint.divergence import alarms
 from holdfast.lint.divergence.collectives import enter_collective
 from holdfast.lint.divergence.long_work import record_work
 from holdfast.lint.library_models.classes import library_base, prepare_results, run_thread
+from holdfast.lint.library_models.records import update_attributes
 from holdfast.lint.library_models.selection import SELECTING, seed_taint, selection_taint
 from holdfast.lint.library_models.side_effects import record_file
 from holdfast.lint.library_models.training_mode import evaluate_model, train_model
@@ -97,6 +99,8 @@ def method_call(state: InterpreterState, call: LibraryCall) -> Value | None:
     if kind.startswith("output:") and call.name == "backward":
         call.frame.add_effect(Operation("backward", call.location, GroupScope.WORLD, "backward"))
         return UNIFORM
+    if kind == ATTRIBUTES and call.name == "update":
+        return update_attributes(state, call)
     if call.name in _CONTAINER_METHODS and call.receiver_node is not None:
         return _container_call(state, call)
     if call.name in library.GUARDS and any(map(is_callable, call.first("function").objects)):

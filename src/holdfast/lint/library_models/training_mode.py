@@ -45,4 +45,4 @@ def _iter_modules(state: InterpreterState, model: Value) -> Iterator[Instance]:
             elif isinstance(obj, Instance) and obj not in seen:
                 seen.add(obj)
                 yield obj
-                pending += state.heap.parts(obj)
+                pending += state.heap.attributes(obj).values()
