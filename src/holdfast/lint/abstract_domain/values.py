@@ -74,6 +74,10 @@ class NoConstant:
 NO_CONSTANT: Final = NoConstant()
 
 
+#: Shares between such bounds differ in length: by rounding where the data end, or always.
+ROUNDED_UP, CLAMPED = 1, 2
+
+
 class Value(msgspec.Struct, frozen=True):
     """The abstract value of an expression on all ranks.
 
@@ -87,6 +91,7 @@ class Value(msgspec.Struct, frozen=True):
     const: the value of a constant
     agreed: a collective made it equal on all ranks
     stored_in: the attributes (class, name) that hold it
+    ragged: :data:`ROUNDED_UP` or :data:`CLAMPED` for the bound of a share
     """
 
     content: Taint = ()
@@ -100,6 +105,7 @@ class Value(msgspec.Struct, frozen=True):
     const: Any = NO_CONSTANT
     agreed: bool = False
     stored_in: tuple[tuple[Any, str], ...] = ()
+    ragged: int = 0
 
     def objects_of(self, kind: type[_Object] | tuple[type[_Object], ...]) -> list[_Object]:
         """Return the objects of a class, or of one of several."""
@@ -261,6 +267,10 @@ def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
         stored_in=tuple(dict.fromkeys(home for value in candidates for home in value.stored_in))[
             :MAX_OBJECTS
         ],
+        # the last rank has the rest
+        ragged=CLAMPED
+        if selector and is_rank_only(selector)
+        else max(value.ragged for value in candidates),
     )
 
 
@@ -319,7 +329,8 @@ def as_test(value: Value) -> Value:
 
 def combine_values(*values: Value) -> Value:
     """Return the result of an operation on values, tainted like them."""
-    if not any(
+    ragged = max([value.ragged for value in values], default=0)
+    if not ragged and not any(
         value.content or value.length or value.order or value.element_length for value in values
     ):
         return UNIFORM if all(value.known for value in values) else UNKNOWN
@@ -329,6 +340,7 @@ def combine_values(*values: Value) -> Value:
         order=merge_taint(*(value.order for value in values)),
         element_length=merge_taint(*(value.element_length for value in values)),
         known=all(value.known for value in values),
+        ragged=ragged,
     )
 
 

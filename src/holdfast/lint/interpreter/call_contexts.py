@@ -32,6 +32,7 @@ def value_signature(value: Value) -> tuple[Any, ...]:
         taint_kinds(value.absent),
         value.known,
         value.agreed,
+        value.ragged,
         const,
         type(const),
         tuple(_object_signature(obj) for obj in value.objects),

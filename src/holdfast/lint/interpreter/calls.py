@@ -43,7 +43,7 @@ from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import SHARDED
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.interpreter.functions import unknown_result
-from holdfast.lint.interpreter.iteration import length_taint, own_length_taint
+from holdfast.lint.interpreter.iteration import is_sized, length_taint, own_length_taint
 from holdfast.lint.library_models.calls import library_call
 from holdfast.lint.library_models.classes import call_instance, library_base
 from holdfast.lint.library_models.methods import method_call
@@ -243,7 +243,7 @@ class CallEvaluator:
             # ranks that skip this call have no instance at all
             control, frame.control = (frame.control, ())
             self.state.invoke(frame, node, FunctionObject(method, None, instance), arguments)
-            if instance.length:
+            if instance.length or is_sized(self.state, cls):
                 instance = replace(
                     instance,
                     length=own_length_taint(self.state, frame, node, created, instance.length),

@@ -24,7 +24,7 @@ _ITERABLE_BASE = re.compile(
 def length_taint(state: InterpreterState, cls: Class, arguments: Arguments) -> Taint:
     """Return why instances may differ in length: they are sized, and their arguments differ."""
     bases = [base for base in state.symbols.bases(cls) if isinstance(base, str)]
-    if not any(_ITERABLE_BASE.search(base) for base in bases) and not _is_sized(state, cls):
+    if not any(_ITERABLE_BASE.search(base) for base in bases) and not is_sized(state, cls):
         return ()
     return merge_taint(
         *(value.length for value in arguments.all_values),
@@ -78,7 +78,7 @@ def _iteration_value(
     return None if own else value
 
 
-def _is_sized(state: InterpreterState, cls: Class) -> bool:
+def is_sized(state: InterpreterState, cls: Class) -> bool:
     """Return True if instances have a length or are iterable."""
     return any(
         state.symbols.find_method(cls, name) is not None

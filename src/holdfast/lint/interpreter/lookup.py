@@ -17,6 +17,7 @@ from holdfast.lint.abstract_domain.values import (
     as_selection,
     constant_value,
     join_values,
+    merge_content,
     merge_taint,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
@@ -47,6 +48,7 @@ from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import ITEMS
 from holdfast.lint.abstract_state.heap import FactKey, known_facts
+from holdfast.lint.abstract_state.shares import is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.single_process import as_uniform
 from holdfast.lint.interpreter.functions import FunctionRunner
@@ -466,9 +468,10 @@ class NameEvaluator:
             for node in (cut.lower, cut.upper, cut.step)
             if node is not None
         ]
-        varying = [bound.content for bound in bounds if bound.content]
-        # two varying bounds: slices of equal length
-        moved = varying[0] if len(varying) == 1 else ()
+        varying = merge_content(bounds)
+        nodes = [node for node in (cut.lower, cut.upper, cut.step) if node is not None]
+        equal = is_equal_share(self.state, nodes, bounds, of_data=TRIMMED not in base.objects)
+        moved = () if equal else varying
         if cut.lower is None and cut.step is None and not moved:
             trimmed = (TRIMMED,) if cut.upper is not None and bounds[0].const is NO_CONSTANT else ()
             # at most a constant number

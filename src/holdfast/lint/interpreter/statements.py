@@ -19,6 +19,7 @@ from holdfast.lint.abstract_domain.effects import (
     final_exit,
 )
 from holdfast.lint.abstract_domain.values import (
+    UNIFORM,
     UNKNOWN,
     TaintKind,
     Value,
@@ -30,6 +31,7 @@ from holdfast.lint.abstract_domain.values import (
     truth_value,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
+    TRIMMED,
     FunctionObject,
     Instance,
     LibraryInstance,
@@ -40,6 +42,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
 from holdfast.lint.abstract_state.arguments import Arguments, positional_arguments
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.heap import apply_change, return_facts
+from holdfast.lint.abstract_state.mutations import mutate
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.alarms import ALARM_SET, insert_block
 from holdfast.lint.divergence.single_process import (
@@ -90,6 +93,12 @@ class StatementExecutor:
     def _assert(self, frame: Frame, node: ast.Assert) -> None:
         self.state.evaluate(frame, node.test)
 
+    def _delete(self, frame: Frame, node: ast.Delete) -> None:
+        for target in node.targets:
+            if isinstance(target, ast.Subscript):
+                self.state.evaluate(frame, target.slice)
+                mutate(self.state, frame, target, UNIFORM, grows=True)
+
     def _global(self, frame: Frame, node: ast.Global) -> None:
         frame.globals.update(node.names)
 
@@ -113,9 +122,10 @@ class StatementExecutor:
         old, new = self.state.evaluate(frame, node.target), self.state.evaluate(frame, node.value)
         self.recorder.check_update(frame, node, old, new)
         grown = isinstance(node.op, ast.Add) and old.items is not None
+        padded = (TRIMMED,) if TRIMMED in new.objects else ()
         value = replace(
             combine_values(old, new),
-            objects=old.objects if grown else model_outputs((old, new)),
+            objects=old.objects if grown else (*model_outputs((old, new)), *padded),
             agreed=old.agreed,
         )
         frame.assigns_simple = True
@@ -448,6 +458,7 @@ class StatementExecutor:
         return {
             ast.Expr: self._expression,
             ast.Assert: self._assert,
+            ast.Delete: self._delete,
             ast.Global: self._global,
             ast.Assign: self._assignment,
             ast.AnnAssign: self._annotated,

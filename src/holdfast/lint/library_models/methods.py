@@ -20,7 +20,9 @@ from holdfast.lint.abstract_domain.values import (
     combine_values,
     constant_value,
     join_values,
+    merge_length,
     merge_taint,
+    persistent_taint,
     without_kinds,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
@@ -29,6 +31,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     CONTAINED,
     COUNT,
     MASK,
+    PADDING,
     RANK_TEXT,
     ClassObject,
     FunctionObject,
@@ -123,7 +126,16 @@ def _container_call(state: InterpreterState, call: LibraryCall) -> Value:
         value = combine_values(*values) if values else UNIFORM
         # tests of a list usually ask for emptiness rather than content
         value = replace(value, content=without_kinds(value.content, {TaintKind.DATA}))
-        mutate(state, call.frame, call.receiver_node, value, grows=grows, objects=objects)
+        added = merge_length(values) if call.name in ("update", "extend") else ()
+        mutate(
+            state,
+            call.frame,
+            call.receiver_node,
+            value,
+            grows=grows,
+            added=persistent_taint(added),
+            objects=objects,
+        )
     key, named = call.first().const, dict_entries(call.receiver) or {}
     if call.name == "pop" and isinstance(key, str) and key in named:
         return named[key]
@@ -176,7 +188,8 @@ def finiteness_test(state: InterpreterState, call: LibraryCall, value: Value) ->
     ):
         return Value(content=value.content)
     return Value(
-        merge_taint(state.taint_source(call.frame, TaintKind.DATA, call.node), value.content)
+        merge_taint(state.taint_source(call.frame, TaintKind.DATA, call.node), value.content),
+        objects=(MASK,),
     )
 
 
@@ -205,6 +218,10 @@ def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
     if call.name in _SIZE_METHODS:
         count = (COUNT,) if BATCH in receiver.objects else ()
         return Value(content=receiver.length, known=receiver.known, objects=count)
+    if call.name.startswith("new_") and any(
+        PADDING in value.objects for value in call.arguments.all_values
+    ):
+        return Value(objects=(PADDING,))
     value = combine_values(
         receiver, *(() if call.name in _DEVICE_METHODS else call.arguments.all_values)
     )

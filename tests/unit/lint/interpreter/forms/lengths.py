@@ -6,6 +6,7 @@ _HEAD = """\
 import itertools
 import math
 
+import elsewhere
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -301,7 +302,7 @@ run(torch.ones(10, 4), 2)
     "padding to an agreed width": _pair(
         """
 def collect(values):
-    kept = values[values > values.mean() * rank]
+    kept = values[torch.isfinite(values)]
     width = torch.tensor([kept.numel()])
     dist.all_reduce(width, op=dist.ReduceOp.MAX)
     LINE
@@ -310,7 +311,7 @@ def collect(values):
     return parts
 
 
-collect(torch.ones(10))
+collect(elsewhere.values())
 """,
         "print(width)",
         "kept = F.pad(kept, (0, int(width) - kept.numel()))",
@@ -318,7 +319,7 @@ collect(torch.ones(10))
     "padding by joining": _pair(
         """
 def collect(values):
-    kept = values[values > values.mean() * rank]
+    kept = values[torch.isfinite(values)]
     sizes = [None] * world
     dist.all_gather_object(sizes, kept.numel())
     width = max(sizes)
@@ -328,7 +329,7 @@ def collect(values):
     return parts
 
 
-collect(torch.ones(10))
+collect(elsewhere.values())
 """,
         "print(width)",
         "kept = torch.cat([kept, kept.new_zeros(width - kept.numel())])",
@@ -336,7 +337,7 @@ collect(torch.ones(10))
     "padding by copying": _pair(
         """
 def collect(values):
-    kept = values[values > values.mean() * rank]
+    kept = values[torch.isfinite(values)]
     sizes = [torch.zeros(1, dtype=torch.long) for _ in range(world)]
     dist.all_gather(sizes, torch.tensor([kept.numel()]))
     width = max(int(size) for size in sizes)
@@ -346,7 +347,7 @@ def collect(values):
     return parts
 
 
-collect(torch.ones(10))
+collect(elsewhere.values())
 """,
         "block = kept.clone()",
         "block = torch.zeros(width)\nblock[: kept.numel()] = kept",
