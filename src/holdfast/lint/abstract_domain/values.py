@@ -217,14 +217,16 @@ def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
     if not candidates:
         return Value(content=selector)
     first = candidates[0]
-    if (
+    # all sides have the same object: ``tqdm(loader) if main else loader``
+    one_object = (
         len(candidates) > 1
         and first is not UNKNOWN
         and first is not UNIFORM
         and all(value is first for value in candidates)
+    )
+    if one_object or (
+        not selector and all(value is first or value == first for value in candidates)
     ):
-        return first  # all sides have the same object: ``tqdm(loader) if main else loader``
-    if not selector and all(value is first or value == first for value in candidates):
         return first
     if first.objects and isinstance(first.objects[0], HeapFacts):
         return _join_facts(candidates, selector)
@@ -284,7 +286,7 @@ def _without_sites(objects: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _join_facts(candidates: list[Value], selector: Taint) -> Value:
-    """Return the facts that hold on all paths; one that differs by a test of the rank is tainted."""
+    """Return the facts that hold on all paths, tainted by the test if it differs."""
     first, *others = [value.objects[0].facts for value in candidates]
     joined = {
         key: join_values([first[key], *(facts[key] for facts in others)], selector)

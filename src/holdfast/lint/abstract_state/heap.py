@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -30,6 +30,7 @@ from holdfast.lint.abstract_domain.values import (
 )
 from holdfast.lint.abstract_state.abstract_objects import ClassObject, Instance
 from holdfast.lint.abstract_state.arguments import Arguments
+from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.sources.modules import Class, Module, SymbolTable
 
 #: Maximum number of sites per class; further objects are of unknown origin.
@@ -192,6 +193,17 @@ def known_facts(names: Mapping[str, Value]) -> dict[FactKey, Value]:
     return facts
 
 
+def known_attribute(
+    facts: Mapping[FactKey, Value], obj: Instance, owners: Sequence[Class], name: str
+) -> Value | None:
+    """Return what is known here of an attribute, of the object or else of its class."""
+    for owner in (obj, *owners):
+        known = facts.get((owner, name))
+        if known is not None:
+            return known
+    return None
+
+
 def with_facts(facts: dict[FactKey, Value]) -> Value:
     """Return the pseudo-variable that holds these facts."""
     return Value(objects=(HeapFacts(facts),)) if facts else NO_FACTS
@@ -244,6 +256,13 @@ def apply_change(facts: Value, before: Value, after: Value) -> Value:
     changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     rest = {key: value for key, value in facts.objects[0].facts.items() if key not in changed}
     return with_facts(rest | {key: new[key] for key in changed if key in new})
+
+
+def change_exit_facts(frame: Frame, first: int, before: Value) -> None:
+    """Apply what the end of a block changed to the facts where its body returns."""
+    frame.exit_facts[first:] = [
+        apply_change(facts, before, frame.facts) for facts in frame.exit_facts[first:]
+    ]
 
 
 def counted(old: Value, change: Value, operator: ast.operator) -> Value | None:

@@ -25,6 +25,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     ClassObject,
     Instance,
     ModuleObject,
+    RankTest,
     dict_entries,
     element_of,
     is_callable,
@@ -149,7 +150,7 @@ def _assign_attribute(
             state.write_attribute(place, target.attr, stored)
     if (
         value.content
-        and LAUNCHER_RANK in value.objects
+        and (LAUNCHER_RANK in value.objects or value.objects_of(RankTest))
         and not any(isinstance(obj, (Instance, ClassObject)) for obj in owner.objects)
     ):
         key = (dotted_name(target.value).rpartition(".")[2], target.attr)
@@ -265,6 +266,21 @@ def missing_names(node: ast.If) -> tuple[str, ...]:
     ):
         return (emptied,)
     return tested_as_missing(node.test)
+
+
+def returned_names(node: ast.If) -> tuple[str, ...]:
+    """Return the name in ``if group is not None: return group``: what follows creates it."""
+    match node:
+        case ast.If(
+            test=ast.Compare(
+                left=tested, ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]
+            ),
+            body=[ast.Return(value=returned)],
+            orelse=[],
+        ) if returned is not None and dotted_name(tested) == dotted_name(returned):
+            return (dotted_name(tested),)
+        case _:
+            return ()
 
 
 def _tested_as_empty(test: ast.expr) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -47,7 +47,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
 from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import ITEMS
-from holdfast.lint.abstract_state.heap import FactKey, known_facts
+from holdfast.lint.abstract_state.heap import known_attribute, known_facts
 from holdfast.lint.abstract_state.shares import is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.single_process import as_uniform
@@ -88,9 +88,9 @@ class NameEvaluator:
         at: VariableScope | None = scope
         while at is not None:
             if name in at.names:
-                if at.names is at.module.variables:
-                    return self._variable(scope, at.module, name)
-                return at.names[name]
+                known = at.names[name]
+                is_module = at.names is at.module.variables
+                return self._variable(scope, at.module, name) if is_module else known
             at = at.outer
         if name == "__name__":
             return constant_value("__main__")
@@ -276,10 +276,7 @@ class NameEvaluator:
     ) -> Value | None:
         match obj:
             case ModuleObject(module=module):
-                if name in module.variables:
-                    return self._variable(frame.scope, module, name)
-                self.state.summaries.record_read(module, name)
-                return self.definition_value(self.state.symbols.resolve_member(module, name))
+                return self._module_attribute(frame, module, name)
             case LibraryName(name=owner):
                 return Value(objects=(LibraryName(canonical_name(f"{owner}.{name}")),))
             case Instance():
@@ -290,6 +287,12 @@ class NameEvaluator:
                 return self._library_attribute(frame, obj, base, name, node)
             case _:
                 return None
+
+    def _module_attribute(self, frame: Frame, module: Module, name: str) -> Value:
+        self.state.summaries.record_read(module, name)
+        if name in module.variables:
+            return self._variable(frame.scope, module, name)
+        return self.definition_value(self.state.symbols.resolve_member(module, name))
 
     def _definition_attribute(
         self, frame: Frame, obj: ClassObject | FunctionObject, name: str
@@ -357,21 +360,14 @@ class NameEvaluator:
     ) -> Value | None:
         """Return an attribute, property or method of an instance, which is one of a class."""
         cls = instances[0].cls
-        if name == "__dict__":
-            return Value(objects=(LibraryInstance(ATTRIBUTES, Value(objects=instances)),))
         owners = [
             cls,
             *(parent for parent in self.state.symbols.bases(cls) if isinstance(parent, Class)),
         ]
         for attribute in owners:
             self.state.summaries.record_read(attribute, name)
-        values = [owner.attributes[name] for owner in owners if name in owner.attributes]
-        facts = known_facts(frame.scope.names)
-        known = [_known_attribute(facts, obj, owners, name) for obj in instances]
-        if all(known):
-            return join_values([value for value in known if value is not None])
-        if values:
-            value = self._stored_value(instances, name, values)
+        value = self._stored_value(frame, instances, owners, name)
+        if value is not None:
             if any(name in owner.agreed_attributes for owner in owners):
                 value = as_uniform(value)
             return replace(value, stored_in=((cls, name), *value.stored_in)[:_MAX_STORED_IN])
@@ -391,16 +387,25 @@ class NameEvaluator:
         )
 
     def _stored_value(
-        self, instances: tuple[Instance, ...], name: str, values: list[Value]
-    ) -> Value:
-        """Return an attribute as written at these sites; of an unknown site, as written anywhere."""
-        own = [self.state.heap.read(self.state.symbols, obj, name) for obj in instances]
-        known = [value for value in own if value is not None]
-        if len(known) < len(own):
-            return join_values(values)
-        value = join_values(known)
-        if value.absent and name in instances[0].cls.always_set:
-            value = replace(value, absent=())
+        self, frame: Frame, instances: tuple[Instance, ...], owners: list[Class], name: str
+    ) -> Value | None:
+        """Return an attribute as known here, else as written at these sites, else anywhere."""
+        if name == "__dict__":
+            return Value(objects=(LibraryInstance(ATTRIBUTES, Value(objects=instances)),))
+        facts = known_facts(frame.scope.names)
+        heap, symbols = self.state.heap, self.state.symbols
+        found = [known_attribute(facts, obj, owners, name) for obj in instances]
+        if None in found:
+            found = [
+                value if value is not None else heap.read(symbols, obj, name)
+                for value, obj in zip(found, instances, strict=True)
+            ]
+        if None in found:
+            found = [owner.attributes[name] for owner in owners if name in owner.attributes]
+        values = [value for value in found if value is not None]
+        value = join_values(values) if values else None
+        if value is not None and value.absent and name in instances[0].cls.always_set:
+            return replace(value, absent=())
         return value
 
     # ---- elements
@@ -490,14 +495,3 @@ class NameEvaluator:
             ast.Attribute: self._attribute,
             ast.Subscript: self._subscript,
         }
-
-
-def _known_attribute(
-    facts: Mapping[FactKey, Value], obj: Instance, owners: Sequence[Class], name: str
-) -> Value | None:
-    """Return what is known here of an attribute, of the object or else of its class."""
-    for owner in (obj, *owners):
-        known = facts.get((owner, name))
-        if known is not None:
-            return known
-    return None

@@ -41,7 +41,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
 )
 from holdfast.lint.abstract_state.arguments import Arguments, positional_arguments
 from holdfast.lint.abstract_state.frames import Frame
-from holdfast.lint.abstract_state.heap import apply_change, return_facts
+from holdfast.lint.abstract_state.heap import apply_change, change_exit_facts, return_facts
 from holdfast.lint.abstract_state.mutations import mutate
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.alarms import ALARM_SET, insert_block
@@ -59,6 +59,7 @@ from holdfast.lint.interpreter.assignments import (
     is_simple_expression,
     mark_agreed_attribute,
     missing_names,
+    returned_names,
     returns_cached,
 )
 from holdfast.lint.interpreter.branch_merge import (
@@ -141,7 +142,7 @@ class StatementExecutor:
         if known is not None:
             frame.lazily_created = (*lazy, *absent) if known else lazy
             self.state.run_block(frame, node.body if known else node.orelse)
-            frame.lazily_created = lazy
+            frame.lazily_created = (*lazy, *returned_names(node))
             return
         if (
             test.content
@@ -158,7 +159,7 @@ class StatementExecutor:
         with frame.collect_effects(differs) as yes, apply_narrowing(frame, narrowing, passed=True):
             self._run_side(frame, node.body, single_process=multiple is False)
             yes_ended = frame.ended
-        frame.lazily_created = lazy
+        frame.lazily_created = (*lazy, *returned_names(node))
         after_yes = dict(names)
         restore_names(names, before)
         with frame.collect_effects(differs) as no, apply_narrowing(frame, narrowing, passed=False):
@@ -382,7 +383,7 @@ class StatementExecutor:
             self.state.invoke(frame, expression, method, positional_arguments(*[UNKNOWN] * 3))
         for entered, left in reversed(blocks):
             return_facts(frame.scope.names, apply_change(frame.facts, entered, left))
-        _change_exit_facts(frame, returned, in_block)
+        change_exit_facts(frame, returned, in_block)
         frame.ended = ended
 
     def _enter_context(
@@ -442,7 +443,7 @@ class StatementExecutor:
         in_block = frame.facts
         with frame.collect_effects() as last:
             self.state.run_block(frame, node.finalbody)
-        _change_exit_facts(frame, returned, in_block)
+        change_exit_facts(frame, returned, in_block)
         if body or last or any(path for _, _, path in handlers):
             imports = all(
                 isinstance(statement, (ast.Import, ast.ImportFrom)) for statement in node.body
@@ -486,13 +487,6 @@ def _pop_alarm_manager(frame: Frame) -> list[EffectPath]:
         frame.effects.pop()
         return [last.callee.path]
     return []
-
-
-def _change_exit_facts(frame: Frame, first: int, before: Value) -> None:
-    """Apply what the end of a block changed to the facts where its body returns."""
-    frame.exit_facts[first:] = [
-        apply_change(facts, before, frame.facts) for facts in frame.exit_facts[first:]
-    ]
 
 
 def _record_exit(frame: Frame, node: ast.stmt, keyword: str, exception: str = "") -> None:

@@ -357,8 +357,8 @@ _BUILTINS: dict[str, FunctionModel] = {
     "str": _scalar, "min": _scalar, "max": _scalar, "sum": _scalar, "any": _scalar, "all": _scalar,
     "abs": _scalar, "dict": _dict, "enumerate": _enumerate, "zip": _zip, "isinstance": _isinstance,
     "slice": _slice, "super": _super, "open": _open, "getattr": _getattr, "divmod": _divmod,
-    "math.ceil": _ceil, "numpy.ceil": _ceil, "setattr": set_attribute, "copy.copy": same_object, "copy.deepcopy": same_object,
-    "dataclasses.replace": changed_copy,
+    "math.ceil": _ceil, "numpy.ceil": _ceil, "setattr": set_attribute, "copy.copy": same_object,
+    "copy.deepcopy": same_object, "dataclasses.replace": changed_copy,
 }  # fmt: skip
 #: By last name, as several libraries export them.
 _EXPORTED_NAMES: dict[str, FunctionModel] = {

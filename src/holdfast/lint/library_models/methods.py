@@ -20,6 +20,7 @@ from holdfast.lint.abstract_domain.values import (
     combine_values,
     constant_value,
     join_values,
+    merge_content,
     merge_length,
     merge_taint,
     persistent_taint,
@@ -33,6 +34,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     MASK,
     PADDING,
     RANK_TEXT,
+    SIZED_TENSOR,
     ClassObject,
     FunctionObject,
     Instance,
@@ -79,6 +81,7 @@ _LOCAL_DATA_NAME = re.compile(
     r"(?:^|_)(?:labels?|targets?|gts?|gt_?\w*|boxes|bboxes|masks?|pos|positives?|valid|kl|finished"
     r"|done|unfinished)(?:_|$)"
 )
+_NEW_TENSOR_METHODS = frozenset({"new_zeros", "new_ones", "new_empty", "new_full"})
 #: Methods that reduce a tensor's content to a value.
 _VALUE_METHODS = frozenset({"any", "all", "item", "sum", "max", "min", "count_nonzero"})
 #: Methods that return a scalar if called without arguments.
@@ -102,8 +105,6 @@ def method_call(state: InterpreterState, call: LibraryCall) -> Value | None:
     if kind.startswith("output:") and call.name == "backward":
         call.frame.add_effect(Operation("backward", call.location, GroupScope.WORLD, "backward"))
         return UNIFORM
-    if kind == ATTRIBUTES and call.name == "update":
-        return update_attributes(state, call)
     if call.name in _CONTAINER_METHODS and call.receiver_node is not None:
         return _container_call(state, call)
     if call.name in library.GUARDS and any(map(is_callable, call.first("function").objects)):
@@ -119,6 +120,8 @@ def method_call(state: InterpreterState, call: LibraryCall) -> Value | None:
 
 def _container_call(state: InterpreterState, call: LibraryCall) -> Value:
     """Return the result of a container method and record the mutation."""
+    if call.receiver_class == ATTRIBUTES:
+        return update_attributes(state, call)
     values = call.arguments.all_values
     objects = tuple(obj for argument in values for obj in argument.objects)
     grows = call.name not in ("update", "setdefault") or bool(call.frame.control)
@@ -218,10 +221,10 @@ def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
     if call.name in _SIZE_METHODS:
         count = (COUNT,) if BATCH in receiver.objects else ()
         return Value(content=receiver.length, known=receiver.known, objects=count)
-    if call.name.startswith("new_") and any(
-        PADDING in value.objects for value in call.arguments.all_values
-    ):
-        return Value(objects=(PADDING,))
+    if call.name in _NEW_TENSOR_METHODS:
+        sizes = call.arguments.positional[: 1 if call.name == "new_full" else None]
+        pads = (PADDING,) if any(PADDING in size.objects for size in sizes) else ()
+        return Value(length=merge_content(sizes), objects=(SIZED_TENSOR, *pads))
     value = combine_values(
         receiver, *(() if call.name in _DEVICE_METHODS else call.arguments.all_values)
     )
@@ -440,5 +443,6 @@ _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None
     "prepare": _prepare, "setup": _setup, "get": _get, "format": _format, "items": _items,
     "values": _values, "start": _start, "log": _log, "apply": _apply, "manual_seed": _seed,
     "write_text": _write, "write_bytes": _write, "read_text": _read, "read_bytes": _read,
-    "map": _map, "train": train_model, "eval": evaluate_model, "submit": alarms.submit_to_executor, "result": alarms.await_result,
+    "train": train_model, "eval": evaluate_model, "map": _map,
+    "submit": alarms.submit_to_executor, "result": alarms.await_result,
 }  # fmt: skip

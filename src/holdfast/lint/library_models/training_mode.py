@@ -17,15 +17,15 @@ _MAX_MODULES = 64
 def train_model(state: InterpreterState, call: LibraryCall) -> Value | None:
     """Model ``train(mode=True)``."""
     mode = call.arguments.get(0, "mode")
-    return _set_mode(state, call, True if mode is None else truth_value(mode))
+    return _set_mode(state, call, training=True if mode is None else truth_value(mode))
 
 
 def evaluate_model(state: InterpreterState, call: LibraryCall) -> Value | None:
     """Model ``eval()``."""
-    return _set_mode(state, call, False)
+    return _set_mode(state, call, training=False)
 
 
-def _set_mode(state: InterpreterState, call: LibraryCall, training: bool | None) -> Value | None:  # noqa: FBT001 - None is a third answer
+def _set_mode(state: InterpreterState, call: LibraryCall, *, training: bool | None) -> Value | None:
     modules = list(_iter_modules(state, call.receiver))
     if not modules:
         return None
@@ -37,7 +37,8 @@ def _set_mode(state: InterpreterState, call: LibraryCall, training: bool | None)
 
 def _iter_modules(state: InterpreterState, model: Value) -> Iterator[Instance]:
     """Yield the objects of the program that a model consists of."""
-    pending, seen = [model], set()
+    pending = [model]
+    seen: set[Instance] = set()
     while pending and len(seen) < _MAX_MODULES:
         for obj in pending.pop().objects:
             if isinstance(obj, LibraryInstance) and obj.wrapped is not None:
