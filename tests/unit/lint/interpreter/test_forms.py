@@ -12,10 +12,16 @@ from tests.unit.lint.interpreter.forms import (
     language,
     lengths,
     names,
+    objects,
+    partitions,
+    points,
     varying_values,
 )
 
-MODULES = (language, names, frameworks, varying_values, indirection, heap, lengths)
+MODULES = (
+    language, names, frameworks, varying_values, indirection, heap, lengths, objects, partitions,
+    points,
+)  # fmt: skip
 FORMS = {name: form for module in MODULES for name, form in module.FORMS.items()}
 
 

@@ -3,12 +3,13 @@
 _HEAD = "import functools\nimport os\n\nimport torch\nimport torch.distributed as dist\n\n\n"
 
 
-def _pair(text: str, bad: str, good: str) -> tuple[str, str]:
+def pair(text: str, bad: str, good: str) -> tuple[str, str]:
     """Return the program with the bad part and with the good part in place of its line LINE."""
-    return _HEAD + _with_part(text, bad), _HEAD + _with_part(text, good)
+    return _HEAD + with_part(text, bad), _HEAD + with_part(text, good)
 
 
-def _with_part(text: str, part: str) -> str:
+def with_part(text: str, part: str) -> str:
+    """Return the program with a part in place of its line LINE."""
     lines = []
     for line in text.strip("\n").split("\n"):
         indent = line[: len(line) - len(line.lstrip())]
@@ -31,59 +32,8 @@ class Meter:
         self.total += value.item()
 
 """
-_NORM = """
-class Norm(torch.nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.scale = torch.nn.Parameter(torch.ones(width))
-
-    def forward(self, x):
-        mean = x.mean(0)
-        if self.training:
-            dist.all_reduce(mean)
-        return (x - mean) * self.scale
-
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = Norm(8)
-        self.head = torch.nn.Linear(8, 2)
-
-    def forward(self, x):
-        return self.head(self.norm(x))
-
-"""
-_ONLY_ONE = """
-_DEPTH = 0
-
-
-class RankZeroBlock:
-    def __enter__(self):
-        global _DEPTH
-        _DEPTH += 1
-        return self
-
-    def __exit__(self, *exc):
-        global _DEPTH
-        _DEPTH -= 1
-
-
-def barrier():
-    if _DEPTH > 0 or not dist.is_initialized():
-        return
-    dist.barrier()
-
-
-def write(path, state):
-    torch.save(state, path)
-    barrier()
-
-"""
-_ASKS = "dist.barrier()  # found"
-
 FORMS: dict[str, tuple[str, str]] = {
-    "two objects of one class": _pair(
+    "two objects of one class": pair(
         _METER
         + """
 def run(values):
@@ -99,7 +49,7 @@ run(torch.ones(3, 1))
         "total.update(value)  # found",
         "local.update(value)",
     ),
-    "two objects in attributes": _pair(
+    "two objects in attributes": pair(
         _METER
         + """
 class Trainer:
@@ -118,7 +68,7 @@ Trainer().step(torch.ones(1))
         "self.loss.update(value)  # found",
         "self.speed.update(value)",
     ),
-    "an object passed to a function": _pair(
+    "an object passed to a function": pair(
         _METER
         + """
 def track(meter, values):
@@ -138,7 +88,7 @@ run(torch.ones(3, 1))
         "track(everywhere, values)  # found",
         "track(here, values)",
     ),
-    "objects made by one function": _pair(
+    "objects made by one function": pair(
         _METER
         + """
 def make(sync):
@@ -157,7 +107,7 @@ run(torch.ones(1))
         "everywhere.update(values)  # found",
         "here.update(values)",
     ),
-    "objects in a dict": _pair(
+    "objects in a dict": pair(
         _METER
         + """
 METERS = {"loss": Meter(), "speed": Meter(sync=False)}
@@ -174,7 +124,7 @@ run(torch.ones(1))
         'METERS["loss"].update(value)  # found',
         'METERS["speed"].update(value)',
     ),
-    "a flag that only one object has": _pair(
+    "a flag that only one object has": pair(
         """
 class Log:
     def __init__(self, enabled):
@@ -193,7 +143,7 @@ LINE
         "console.flush()",
         "shared.flush()",
     ),
-    "fields of a dataclass": _pair(
+    "fields of a dataclass": pair(
         """
 import dataclasses
 
@@ -219,7 +169,7 @@ LINE
         "report(mine, 1)",
         "report(Options(), 2)",
     ),
-    "a copy of a dataclass": _pair(
+    "a copy of a dataclass": pair(
         """
 import dataclasses
 
@@ -237,7 +187,7 @@ LINE
         "if options.chief:",
         "if options.every > 5:",
     ),
-    "a named tuple": _pair(
+    "a named tuple": pair(
         """
 import collections
 
@@ -259,7 +209,7 @@ step()
         "if ctx.rank == 0:",
         "if ctx.world > 4:",
     ),
-    "an unpacked named tuple": _pair(
+    "an unpacked named tuple": pair(
         """
 from collections import namedtuple
 
@@ -271,7 +221,7 @@ LINE
         "if number == 0:",
         "if size > 4:",
     ),
-    "a typed named tuple": _pair(
+    "a typed named tuple": pair(
         """
 from typing import NamedTuple
 
@@ -288,7 +238,7 @@ LINE
         "if ctx.number == 0:",
         "if ctx.size > 4:",
     ),
-    "a namespace": _pair(
+    "a namespace": pair(
         """
 from types import SimpleNamespace
 
@@ -305,7 +255,7 @@ step(3)
         "if cfg.first:",
         "if number % cfg.every == 0:",
     ),
-    "a namespace of a dict": _pair(
+    "a namespace of a dict": pair(
         """
 import argparse
 
@@ -318,7 +268,7 @@ for step in range(opts.steps):
         "if opts.chief:",
         "if opts.steps > 3:",
     ),
-    "an attribute set by name": _pair(
+    "an attribute set by name": pair(
         """
 class State:
     def __init__(self):
@@ -333,7 +283,7 @@ LINE
         "if state.chief:",
         "if state.every > 2:",
     ),
-    "attributes of a dict of values": _pair(
+    "attributes of a dict of values": pair(
         """
 class State:
     def __init__(self, **values):
@@ -347,7 +297,7 @@ LINE
         "if state.chief:",
         "if state.every > 2:",
     ),
-    "entries of a state dict": _pair(
+    "entries of a state dict": pair(
         """
 state = {"chief": dist.get_rank() == 0, "step": 0}
 
@@ -362,313 +312,7 @@ step()
         'if state["chief"]:',
         'if state["step"] % 10 == 0:',
     ),
-    "training mode": _pair(
-        _NORM
-        + """
-def evaluate(net, batch):
-    LINE
-    with torch.no_grad():
-        return net(batch).argmax(-1)
-
-
-net = Net()
-for step in range(10):
-    net(torch.ones(4, 8)).sum().backward()
-    if dist.get_rank() == 0:
-        evaluate(net, torch.ones(4, 8))  # found
-    net.train()
-""",
-        "net.zero_grad()",
-        "net.eval()",
-    ),
-    "training mode restored too early": _pair(
-        _NORM
-        + """
-net = Net()
-net.eval()
-LINE
-if dist.get_rank() == 0:
-    print(net(torch.ones(4, 8)))  # found
-""",
-        "net(torch.ones(4, 8))\nnet.train()",
-        "net(torch.ones(4, 8))",
-    ),
-    "training mode set by a method": _pair(
-        _NORM
-        + """
-class Runner:
-    def __init__(self):
-        self.net = Net()
-
-    def valid(self, batch):
-        self.net.train(mode=False)
-        if dist.get_rank() == 0:
-            LINE
-        self.net.train()
-
-    def fit(self, batch):
-        self.net.train()
-        self.net(batch)
-
-
-runner = Runner()
-runner.fit(torch.ones(4, 8))
-runner.valid(torch.ones(4, 8))
-""",
-        "self.fit(batch)  # found",
-        "self.net(batch)",
-    ),
-    "a group made on first use": _pair(
-        """
-_GROUP = None
-
-
-def get_group():
-    global _GROUP
-    if _GROUP is None:
-        _GROUP = dist.new_group(backend="gloo")
-    return _GROUP
-
-
-def setup():
-    LINE
-
-
-def log(value):
-    if dist.get_rank() == 0:
-        print(get_group(), value)  # found
-
-
-setup()
-log(1)
-""",
-        "dist.barrier()",
-        "get_group()",
-    ),
-    "a group made on first use in a list": _pair(
-        """
-_G = []
-
-
-def get_group():
-    if len(_G) == 0:
-        _G.append(dist.new_group(backend="gloo"))
-    return _G[0]
-
-
-LINE
-if dist.get_rank() == 0:
-    print(get_group())  # found
-""",
-        "print(dist.get_world_size())",
-        "get_group()",
-    ),
-    "a group made on first use in a dict": _pair(
-        """
-_GROUPS = {}
-
-
-def group_of(name):
-    if not _GROUPS:
-        _GROUPS["cpu"] = dist.new_group(backend="gloo")
-    return _GROUPS[name]
-
-
-LINE
-if dist.get_rank() == 0:
-    print(group_of("cpu"))  # found
-""",
-        "print(dist.get_world_size())",
-        'group_of("cpu")',
-    ),
-    "a group made on first use, looked up": _pair(
-        """
-_GROUPS = {}
-
-
-def group_of(name):
-    group = _GROUPS.get(name)
-    if group is None:
-        group = dist.new_group(backend=name)
-        _GROUPS[name] = group
-    return group
-
-
-LINE
-if dist.get_rank() == 0:
-    print(group_of("gloo"))  # found
-""",
-        "print(dist.get_world_size())",
-        'group_of("gloo")',
-    ),
-    "a cached group": _pair(
-        """
-@functools.lru_cache(maxsize=None)
-def get_group():
-    return dist.new_group(backend="gloo")
-
-
-LINE
-if dist.get_rank() == 0:
-    print(get_group())  # found
-""",
-        "print(dist.get_world_size())",
-        "get_group()",
-    ),
-    "a group made on first use in an attribute": _pair(
-        """
-class Comm:
-    def __init__(self):
-        self._group = None
-
-    @property
-    def group(self):
-        if not self._group:
-            self._group = dist.new_group(backend="gloo")
-        return self._group
-
-
-comm = Comm()
-LINE
-if dist.get_rank() == 0:
-    print(comm.group)  # found
-""",
-        "print(dist.get_world_size())",
-        "print(comm.group)",
-    ),
-    "a counter of nested blocks": _pair(
-        _ONLY_ONE
-        + """
-def save(path, state):
-    LINE
-        if dist.get_rank() == 0:
-            write(path, state)  # found
-    barrier()
-
-
-save("model.pt", {})
-""",
-        "with torch.no_grad():",
-        "with RankZeroBlock():",
-    ),
-    "a counter left too early": _pair(
-        _ONLY_ONE
-        + """
-def save(path, state):
-    with RankZeroBlock():
-        torch.cuda.synchronize()
-    LINE
-
-
-save("model.pt", {})
-""",
-        "if dist.get_rank() == 0:\n    write(path, state)  # found",
-        "write(path, state)",
-    ),
-    "a counter of nested blocks in a decorator": _pair(
-        _ONLY_ONE
-        + """
-def main_only(function):
-    @functools.wraps(function)
-    def wrapped(*args, **kwargs):
-        result = None
-        LINE
-            if dist.get_rank() == 0:
-                result = function(*args, **kwargs)  # found
-        barrier()
-        return result
-
-    return wrapped
-
-
-@main_only
-def save(path, state):
-    write(path, state)  # found
-
-
-save("model.pt", {})
-""",
-        "with torch.no_grad():",
-        "with RankZeroBlock():",
-    ),
-    "a flag that a context manager sets": _pair(
-        """
-import contextlib
-
-
-class Comm:
-    silent = False
-
-    @contextlib.contextmanager
-    def quiet(self):
-        self.silent = True
-        try:
-            yield
-        finally:
-            self.silent = False
-
-    def barrier(self):
-        if not self.silent:
-            dist.barrier()
-
-
-comm = Comm()
-comm.barrier()
-LINE
-    if dist.get_rank() == 0:
-        comm.barrier()  # found
-comm.barrier()
-""",
-        "with torch.no_grad():",
-        "with comm.quiet():",
-    ),
-    "a module variable set at start": _pair(
-        """
-_ACTIVE = False
-
-
-def init():
-    global _ACTIVE
-    _ACTIVE = True
-
-
-def sync(value):
-    if _ACTIVE:
-        dist.all_reduce(value)
-    return value
-
-
-LINE
-if dist.get_rank() == 0:
-    sync(torch.ones(1))  # found
-""",
-        "init()",
-        "print(dist.get_world_size())",
-    ),
-    "a module variable that holds the answer": _pair(
-        """
-_CHIEF = None
-_SIZE = None
-
-
-def init():
-    global _CHIEF, _SIZE
-    _CHIEF = dist.get_rank() == 0
-    _SIZE = dist.get_world_size()
-
-
-def sync(value):
-    LINE
-        dist.all_reduce(value)  # found
-
-
-init()
-sync(torch.ones(1))
-""",
-        "if _CHIEF:",
-        "if _SIZE is not None:",
-    ),
-    "an attribute set anew": _pair(
+    "an attribute set anew": pair(
         """
 class Writer:
     def __init__(self):
@@ -688,7 +332,7 @@ writer.flush()
         "pass",
         "writer.enabled = True",
     ),
-    "an environment variable that is set": _pair(
+    "an environment variable that is set": pair(
         """
 def step():
     LINE
@@ -700,7 +344,7 @@ step()
         'if os.environ.get("RANK", "0") == "0":',
         'if "RANK" in os.environ and os.environ.get("LOCAL_RANK") is not None:',
     ),
-    "a variable that is set, in a function": _pair(
+    "a variable that is set, in a function": pair(
         """
 def launched():
     return "LOCAL_RANK" in os.environ or os.environ.get("SLURM_PROCID") is not None
@@ -716,7 +360,7 @@ LINE
         "if first():",
         "if launched():",
     ),
-    "a layer with a group of its own": _pair(
+    "a layer with a group of its own": pair(
         """
 class Pool(torch.nn.Module):
     def __init__(self, group=None, gather=True):
@@ -737,7 +381,7 @@ if dist.get_rank() == 0:
         "shared(torch.ones(1))  # found",
         "alone(torch.ones(1))",
     ),
-    "a base class with a flag": _pair(
+    "a base class with a flag": pair(
         """
 class Hook:
     def __init__(self, everywhere=False):
@@ -765,7 +409,7 @@ if dist.get_rank() == 0:
         "Average().fire(torch.ones(1))  # found",
         "Print().fire(torch.ones(1))",
     ),
-    "a builder": _pair(
+    "a builder": pair(
         """
 class Saver:
     def __init__(self):
@@ -789,7 +433,7 @@ Saver().sharded().save(2)
         "saver.sharded()",
         "print(saver)",
     ),
-    "one shared object": _pair(
+    "one shared object": pair(
         """
 class Context:
     _instance = None

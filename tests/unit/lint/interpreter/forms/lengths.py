@@ -1,6 +1,6 @@
 """How many elements and which keys each rank has: shares, clamps, partitions and padding."""
 
-from tests.unit.lint.interpreter.forms.heap import _with_part
+from tests.unit.lint.interpreter.forms.heap import with_part
 
 _HEAD = """\
 import itertools
@@ -19,7 +19,7 @@ rank, world = dist.get_rank(), dist.get_world_size()
 
 def _pair(text: str, bad: str, good: str) -> tuple[str, str]:
     """Return the program with the bad part and with the good part in place of its line LINE."""
-    return _HEAD + _with_part(text, bad), _HEAD + _with_part(text, good)
+    return _HEAD + with_part(text, bad), _HEAD + with_part(text, good)
 
 
 _LOOP = """
