@@ -104,6 +104,10 @@ def bound_method(method: Function, *instances: Instance) -> FunctionObject:
 
 def group_instances(objects: Iterable[Any]) -> Iterator[tuple[Any, tuple[Instance, ...]]]:
     """Yield the objects, those of one class together: the first, and all of them."""
+    objects = tuple(objects)
+    if len(objects) == 1:
+        yield objects[0], objects if isinstance(objects[0], Instance) else ()
+        return
     groups: dict[Any, list[Any]] = {}
     for obj in objects:
         groups.setdefault(obj.cls if isinstance(obj, Instance) else id(obj), []).append(obj)

@@ -130,7 +130,7 @@ class Frame:
     def final_facts(self) -> Value:
         """Return the facts that hold where the function ends."""
         ends = self.exit_facts if self.ended and self.exit_facts else [*self.exit_facts, self.facts]
-        return join_values(ends)
+        return ends[0] if all(end is ends[0] for end in ends) else join_values(ends)
 
     def add_effect(self, effect: Effect) -> None:
         """Append an effect."""

@@ -23,24 +23,23 @@ from holdfast.lint.abstract_domain.values import (
     NO_FACTS,
     HeapFacts,
     Value,
-    is_none,
     join_values,
     persistent_taint,
     taint_kinds,
 )
-from holdfast.lint.abstract_state.abstract_objects import ClassObject, Instance
+from holdfast.lint.abstract_state.abstract_objects import ClassObject, Instance, ProcessGroup
 from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.sources.modules import Class, Module, SymbolTable
 
 #: Maximum number of sites per class; further objects are of unknown origin.
-_MAX_SITES = 8
+_MAX_SITES = 6
 #: Facts about counters stay within these bounds.
 _MAX_COUNT = 2
 FactKey = tuple[Any, str]
 _WORD = re.compile(r"[A-Za-z_]\w*")
-_TEST = re.compile(r"^.*\b(?:if|elif|while|and|or|not|is)\b.*$", re.MULTILINE)
-_STEP = re.compile(r"(\w+) *([+-])= *1\b")
+_TEST = re.compile(r"\b(?:if|elif|while|and|or|not|is)\b")
+_STEP = re.compile(r"(\w+) ([+-])= 1\b")
 
 
 class Heap:
@@ -133,9 +132,7 @@ class Heap:
         if value.const is None or isinstance(value.const, bool):
             return value
         content = persistent_taint(value.content)
-        if (content and value.known) or (
-            not value.content and value.objects and is_none(value) is False
-        ):
+        if (content and value.known) or value.objects_of(ProcessGroup):
             return replace(value, content=content, absent=persistent_taint(value.absent))
         return None
 
@@ -146,7 +143,7 @@ def _with_bases(symbols: SymbolTable, cls: Class) -> tuple[Class, ...]:
 
 def _flag(value: Value) -> Hashable:
     """Return what of an argument distinguishes objects made by one call."""
-    const = value.const if isinstance(value.const, (bool, str, type(None))) else NO_CONSTANT
+    const = value.const if isinstance(value.const, (bool, type(None))) else NO_CONSTANT
     return const, taint_kinds(value.content)
 
 
@@ -172,15 +169,22 @@ def _initialized_names(cls: Class) -> Iterator[str]:
 
 
 def _tested_names(modules: Iterable[Module]) -> frozenset[str]:
-    """Return the words in tests."""
-    return frozenset({"training"}).union(
-        *(_WORD.findall(test) for module in modules for test in _TEST.findall(module.text))
+    """Return the words in lines that test something."""
+    lines = "\n".join(
+        line for module in modules for line in module.lines if _TEST.search(line) is not None
     )
+    return frozenset(_WORD.findall(lines)) | {"training"}
 
 
 def _counters(modules: Iterable[Module]) -> frozenset[str]:
     """Return names that are both incremented and decremented by one."""
-    changes = {change for module in modules for change in _STEP.findall(module.text)}
+    changes = {
+        change
+        for module in modules
+        for line in module.lines
+        if "+= 1" in line or "-= 1" in line
+        for change in _STEP.findall(line)
+    }
     return frozenset(name for name, sign in changes if sign == "+" and (name, "-") in changes)
 
 
@@ -228,6 +232,8 @@ def fact_key(owner: Value, name: str) -> FactKey | None:
 
 def return_facts(names: dict[str, Value], new: Value) -> None:
     """Take over the facts at the end of a called function; forget attributes that it changed."""
+    if names.get(HEAP) is new:
+        return
     old_facts, new_facts = known_facts(names), new.objects[0].facts
     names[HEAP] = new
     changed = {

@@ -112,7 +112,7 @@ class CallEvaluator:
             ends.append(frame.facts)
             if value is not None:
                 paths.append((value, tuple(inner)))
-        if len(ends) > 1:
+        if any(end is not before for end in ends):
             frame.scope.names[HEAP] = join_values(ends)
         if not paths:
             return self._call_unknown(frame, node, called, arguments)
@@ -207,7 +207,8 @@ class CallEvaluator:
                     self.state.invoke(
                         frame, node, obj, positional_arguments(*[UNKNOWN] * _MAX_PARAMETERS)
                     )
-        frame.scope.names[HEAP] = join_values((before, frame.facts))
+        if frame.facts is not before:
+            frame.scope.names[HEAP] = join_values((before, frame.facts))
         name = dotted_name(node.func) if isinstance(node, ast.Call) else ""
         value = unknown_result(name, called, *arguments.all_values)
         passes_batch = any(
