@@ -74,6 +74,10 @@ class NoConstant:
 NO_CONSTANT: Final = NoConstant()
 
 
+#: Shares between such bounds differ in length: by rounding where the data end, or always.
+ROUNDED_UP, CLAMPED = 1, 2
+
+
 class Value(msgspec.Struct, frozen=True):
     """The abstract value of an expression on all ranks.
 
@@ -87,6 +91,7 @@ class Value(msgspec.Struct, frozen=True):
     const: the value of a constant
     agreed: a collective made it equal on all ranks
     stored_in: the attributes (class, name) that hold it
+    ragged: :data:`ROUNDED_UP` or :data:`CLAMPED` for the bound of a share
     """
 
     content: Taint = ()
@@ -100,6 +105,7 @@ class Value(msgspec.Struct, frozen=True):
     const: Any = NO_CONSTANT
     agreed: bool = False
     stored_in: tuple[tuple[Any, str], ...] = ()
+    ragged: int = 0
 
     def objects_of(self, kind: type[_Object] | tuple[type[_Object], ...]) -> list[_Object]:
         """Return the objects of a class, or of one of several."""
@@ -118,8 +124,29 @@ class DictEntries(msgspec.Struct, frozen=True, eq=False):
         return hash(tuple(self.entries))
 
 
+class SitedObject(msgspec.Struct, frozen=True, kw_only=True):
+    """An object of the program by its allocation site; 0: anywhere."""
+
+    site: int = 0
+
+
+class HeapFacts(msgspec.Struct, frozen=True, eq=False):
+    """What is known of attributes and module variables at one point: (owner, name) → value."""
+
+    facts: dict[tuple[Any, str], Value]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HeapFacts) and other.facts == self.facts
+
+    def __hash__(self) -> int:
+        return hash(tuple(name for _, name in self.facts))
+
+
 UNIFORM = Value()
 UNKNOWN = Value(known=False)
+#: The pseudo-variable of each scope that holds its :class:`HeapFacts`, and its first value.
+HEAP = "<heap>"
+NO_FACTS = Value(objects=(HeapFacts({}),))
 
 
 def as_selection(sources: Taint) -> Taint:
@@ -190,15 +217,19 @@ def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
     if not candidates:
         return Value(content=selector)
     first = candidates[0]
-    if (
+    # all sides have the same object: ``tqdm(loader) if main else loader``
+    one_object = (
         len(candidates) > 1
         and first is not UNKNOWN
         and first is not UNIFORM
         and all(value is first for value in candidates)
+    )
+    if one_object or (
+        not selector and all(value is first or value == first for value in candidates)
     ):
-        return first  # all sides have the same object: ``tqdm(loader) if main else loader``
-    if not selector and all(value is first or value == first for value in candidates):
         return first
+    if first.objects and isinstance(first.objects[0], HeapFacts):
+        return _join_facts(candidates, selector)
     same_const = all(
         value.const is not NO_CONSTANT and _same_constant(value.const, first.const)
         for value in candidates
@@ -216,6 +247,8 @@ def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
     objects = _join_dicts(
         tuple(dict.fromkeys(obj for value in candidates for obj in value.objects)), selector
     )
+    if len(objects) > MAX_OBJECTS:
+        objects = _without_sites(objects)
     if objects and not all(value.objects or value.const is None for value in candidates):
         objects = (*objects[: MAX_OBJECTS - 1], UNKNOWN_OBJECT)
     sized = any(
@@ -236,7 +269,31 @@ def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
         stored_in=tuple(dict.fromkeys(home for value in candidates for home in value.stored_in))[
             :MAX_OBJECTS
         ],
+        # the last rank has the rest
+        ragged=CLAMPED
+        if selector and is_rank_only(selector)
+        else max(value.ragged for value in candidates),
     )
+
+
+def _without_sites(objects: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the objects, with those of a class as one."""
+    return tuple(
+        dict.fromkeys(
+            replace(obj, site=0) if isinstance(obj, SitedObject) else obj for obj in objects
+        )
+    )
+
+
+def _join_facts(candidates: list[Value], selector: Taint) -> Value:
+    """Return the facts that hold on all paths, tainted by the test if it differs."""
+    first, *others = [value.objects[0].facts for value in candidates]
+    joined = {
+        key: join_values([first[key], *(facts[key] for facts in others)], selector)
+        for key in first
+        if all(key in facts for facts in others)
+    }
+    return Value(objects=(HeapFacts(joined),))
 
 
 def _join_dicts(objects: tuple[Any, ...], selector: Taint) -> tuple[Any, ...]:
@@ -274,7 +331,8 @@ def as_test(value: Value) -> Value:
 
 def combine_values(*values: Value) -> Value:
     """Return the result of an operation on values, tainted like them."""
-    if not any(
+    ragged = max([value.ragged for value in values], default=0)
+    if not ragged and not any(
         value.content or value.length or value.order or value.element_length for value in values
     ):
         return UNIFORM if all(value.known for value in values) else UNKNOWN
@@ -284,6 +342,7 @@ def combine_values(*values: Value) -> Value:
         order=merge_taint(*(value.order for value in values)),
         element_length=merge_taint(*(value.element_length for value in values)),
         known=all(value.known for value in values),
+        ragged=ragged,
     )
 
 

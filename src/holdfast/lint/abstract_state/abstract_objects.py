@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import msgspec
 from holdfast.lint.abstract_domain.values import (
     RANK_OR_SELECTED,
     DictEntries,
+    SitedObject,
     Taint,
     TaintKind,
     Value,
@@ -85,8 +86,8 @@ class ClassObject(msgspec.Struct, frozen=True):
     cls: Class
 
 
-class Instance(msgspec.Struct, frozen=True):
-    """An instance of a class of the program."""
+class Instance(SitedObject, frozen=True):
+    """An instance of a class of the program, created at one place, or anywhere (``site`` 0)."""
 
     cls: Class
 
@@ -96,9 +97,22 @@ def instance_of(cls: Class) -> Value:
     return Value(objects=(Instance(cls),))
 
 
-def bound_method(method: Function, cls: Class) -> FunctionObject:
-    """Return a method bound to an instance of a class."""
-    return FunctionObject(method, None, instance_of(cls))
+def bound_method(method: Function, *instances: Instance) -> FunctionObject:
+    """Return a method bound to an instance, which is one of these."""
+    return FunctionObject(method, None, Value(objects=instances))
+
+
+def group_instances(objects: Iterable[Any]) -> Iterator[tuple[Any, tuple[Instance, ...]]]:
+    """Yield the objects, those of one class together: the first, and all of them."""
+    objects = tuple(objects)
+    if len(objects) == 1:
+        yield objects[0], objects if isinstance(objects[0], Instance) else ()
+        return
+    groups: dict[Any, list[Any]] = {}
+    for obj in objects:
+        groups.setdefault(obj.cls if isinstance(obj, Instance) else id(obj), []).append(obj)
+    for group in groups.values():
+        yield group[0], tuple(group) if isinstance(group[0], Instance) else ()
 
 
 class ModuleObject(msgspec.Struct, frozen=True):
@@ -201,6 +215,8 @@ def dict_entries(value: Value) -> dict[str, Value] | None:
 LAUNCHER_RANK = LibraryInstance("launched")
 
 
+#: The name of an object's ``__dict__``.
+ATTRIBUTES = "attributes"
 #: Marks instances as elements of a container, which is the value itself.
 CONTAINED = "contained"
 

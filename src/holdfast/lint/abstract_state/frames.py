@@ -9,17 +9,30 @@ import msgspec
 
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.effects import Effect, EffectSummary
-from holdfast.lint.abstract_domain.values import Taint, Value, is_rank_only, merge_taint
+from holdfast.lint.abstract_domain.values import (
+    HEAP,
+    NO_FACTS,
+    Taint,
+    Value,
+    is_rank_only,
+    join_values,
+    merge_taint,
+)
 from holdfast.lint.abstract_state.abstract_objects import VariableScope
 from holdfast.lint.sources.modules import Function, Module
 
 
 class FunctionSummary(msgspec.Struct, frozen=True):
-    """The result of a function in one context: value, effects, and parameters mutated in place."""
+    """The result of a function in one context: value, effects, and parameters mutated in place.
+
+    ``facts`` hold at its end, ``entered`` in the block of a context manager.
+    """
 
     value: Value
     effects: EffectSummary
     mutated: dict[str, Value]
+    facts: Value = NO_FACTS
+    entered: Value | None = None
 
 
 @dataclass(slots=True)
@@ -36,6 +49,9 @@ class Frame:
     join_depth, loop_depth: nesting of ``with model.join()`` and of loops
     single_process_depth: nesting of tests that only a single process passes
     pads_rounds: it adds iterations to match other ranks
+    exit_facts, yield_facts: facts where it returns, and where a context manager yields
+    entered_facts: facts in the block of the context manager that was called last
+    grown_alike: ids of nodes that add to a container what the other side of a branch adds, too
     loop_variables, rebound: names of loop variables, and of parameters that were reassigned
     """
 
@@ -57,6 +73,10 @@ class Frame:
     single_process_depth: int = 0
     pads_rounds: bool = False
     ended: bool = False
+    exit_facts: list[Value] = field(default_factory=list)
+    yield_facts: Value | None = None
+    entered_facts: Value | None = None
+    grown_alike: set[int] | None = None
     globals: set[str] = field(default_factory=set)
     loop_variables: set[str] = field(default_factory=set)
     rebound: set[str] = field(default_factory=set)
@@ -100,6 +120,17 @@ class Frame:
             return test
         passed = {(source.file, source.line) for source in (*self.caller_control, *self.exited)}
         return tuple(source for source in test if (source.file, source.line) not in passed)
+
+    @property
+    def facts(self) -> Value:
+        """Return the facts that hold here."""
+        return self.scope.names.get(HEAP, NO_FACTS)
+
+    @property
+    def final_facts(self) -> Value:
+        """Return the facts that hold where the function ends."""
+        ends = self.exit_facts if self.ended and self.exit_facts else [*self.exit_facts, self.facts]
+        return ends[0] if all(end is ends[0] for end in ends) else join_values(ends)
 
     def add_effect(self, effect: Effect) -> None:
         """Append an effect."""

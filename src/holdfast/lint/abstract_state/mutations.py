@@ -20,6 +20,7 @@ from holdfast.lint.abstract_domain.values import (
 )
 from holdfast.lint.abstract_state.abstract_objects import (
     BATCH,
+    TRIMMED,
     ClassObject,
     FunctionObject,
     GuardedCallable,
@@ -30,6 +31,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     model_outputs,
 )
 from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.shares import grows_on_both_sides
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.sources.modules import dotted_name
 
@@ -41,9 +43,11 @@ def mutate(
     value: Value,
     *,
     grows: bool,
+    added: Taint = (),
     objects: tuple[Any, ...] = (),
 ) -> None:
-    """Record a mutation of what ``owner`` names."""
+    """Record a mutation of what ``owner`` names; ``added``: the length of what is added differs."""
+    grows = grows and not grows_on_both_sides(frame, owner)
     keys: Taint = ()
     while isinstance(owner, ast.Subscript):
         keys, owner = merge_taint(keys, _key_taint(state, frame, owner)), owner.value
@@ -75,11 +79,12 @@ def mutate(
             )
         ),
         *model_outputs((Value(objects=objects),)),
+        *((TRIMMED,) if TRIMMED in objects else ()),
     )
     new = replace(
         old,
         content=merge_taint(old.content, persistent_taint(value.content), control),
-        length=merge_taint(old.length, keys, control if grows else ()),
+        length=merge_taint(old.length, keys, added, control if grows else ()),
         known=old.known and value.known,
         objects=mark_contained(tuple(dict.fromkeys(contained)))[:MAX_OBJECTS],
         items=None,
@@ -115,4 +120,4 @@ def store_mutation(state: InterpreterState, frame: Frame, owner: ast.expr, new: 
         frame.scope.names[dotted_name(owner)] = new
         if not new.agreed:
             for obj in state.evaluate(frame, owner.value).objects_of(Instance):
-                state.write_attribute(obj.cls, owner.attr, replace(new, stored_in=()))
+                state.write_attribute(obj, owner.attr, replace(new, stored_in=()))

@@ -21,10 +21,16 @@ from holdfast.lint.abstract_domain.values import (
     merge_taint,
     persistent_taint,
 )
-from holdfast.lint.abstract_state.abstract_objects import COUNT, LAUNCHER_RANK, FunctionObject
+from holdfast.lint.abstract_state.abstract_objects import (
+    COUNT,
+    LAUNCHER_RANK,
+    FunctionObject,
+    Instance,
+)
 from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import SummaryCache
+from holdfast.lint.abstract_state.heap import Heap
 from holdfast.lint.sources.modules import (
     Class,
     Definition,
@@ -51,6 +57,7 @@ class InterpreterState:
     sharded: classes whose instances are sharded
     summaries: results and divergences of functions, by context
     alarm_exception: the exception that the program's alarm handler raises
+    first_uses: places that create a group on first use, and that all ranks reach
     group_timeouts: "default" or "own" for each process group
     untyped_attributes: in a small program, rank-dependent attributes of unknown objects, by the
     last part of the owner's name: ``("args", "rank")``
@@ -73,6 +80,8 @@ class InterpreterState:
         self.nested_functions: dict[int, Function] = {}
         self.nested_classes: dict[int, Class] = {}
         self.sharded: set[Class] = set()
+        self.heap = Heap(modules)
+        self.first_uses: set[tuple[str, str]] = set()
         self.summaries = SummaryCache()
         self.in_tests = False
         self.alarm_exception = ""
@@ -166,8 +175,9 @@ class InterpreterState:
 
     # ---- attributes and variables, for all functions
 
-    def write_attribute(self, cls: Class, name: str, value: Value) -> None:
-        """Join a value into an attribute of a class's instances."""
+    def write_attribute(self, owner: Class | Instance, name: str, value: Value) -> None:
+        """Join a value into an attribute of a class, or of the instances of a site."""
+        cls = owner.cls if isinstance(owner, Instance) else owner
         if self.in_tests and not cls.module.is_test:
             return
         value = replace(
@@ -183,8 +193,10 @@ class InterpreterState:
             value = replace(value, absent=())
             old = replace(old, absent=()) if old is not None else None
         new = value if old is None else join_values((old, value))
+        changed = isinstance(owner, Instance) and self.heap.write(owner, name, value)
         if new != old:
             cls.attributes[name] = new
+        if changed or new != old:
             self.summaries.record_write(cls, name)
 
     def write_variable(self, module: Module, name: str, value: Value) -> None:

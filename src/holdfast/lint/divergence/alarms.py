@@ -28,6 +28,7 @@ from holdfast.lint.abstract_domain.exceptions import catches
 from holdfast.lint.abstract_domain.values import UNIFORM, UNKNOWN, TaintKind, Value
 from holdfast.lint.abstract_state.abstract_objects import FunctionObject, LibraryName, SubmittedTask
 from holdfast.lint.abstract_state.arguments import LibraryCall, positional_arguments
+from holdfast.lint.abstract_state.heap import forget_changes
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.sources.modules import dotted_name, last_name
 
@@ -67,7 +68,9 @@ def _run_signal_handler(state: InterpreterState, call: LibraryCall, handler: Val
     )
     for obj in handler.objects_of(FunctionObject):
         with call.frame.collect_effects(signal_taint):
+            before = call.frame.facts
             state.invoke(call.frame, call.node, obj, positional_arguments(UNKNOWN, UNKNOWN))
+            forget_changes(call.frame.scope.names, before)
 
 
 def _record_alarm_exception(state: InterpreterState, handler: Value) -> None:

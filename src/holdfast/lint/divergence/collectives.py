@@ -64,12 +64,7 @@ def enter_collective(
         reduced_or_members = _new_group_members(state, call)
     groups = group_argument.objects_of(ProcessGroup) if group_argument is not None else []
     members = groups[0].members if len(groups) == 1 else ()
-    is_lazy = (
-        collective.kind == "creation"
-        and call.frame.lazily_created
-        and not call.frame.write_control("")
-    )
-    if not is_lazy:  # otherwise all ranks have usually created it long ago
+    if not _exists_already(state, call, collective):
         names_group = group_argument is not None and group_argument.const is not None
         op = Operation(
             collective.name,
@@ -83,6 +78,18 @@ def enter_collective(
         )
         call.frame.add_effect(op)
     return _collective_result(state, call, collective)
+
+
+def _exists_already(state: InterpreterState, call: LibraryCall, collective: CollectiveCall) -> bool:
+    """Return True for a group made on first use, if all ranks get here, at this time or another."""
+    frame, key = call.frame, ("<first use>", f"{call.frame.file}:{call.node.lineno}")
+    if collective.kind != "creation" or not frame.lazily_created:
+        return False
+    if not frame.control and key not in state.first_uses:
+        state.first_uses.add(key)
+        state.summaries.record_write(*key)
+    state.summaries.record_read(*key)
+    return key in state.first_uses or not frame.write_control("")
 
 
 def _record_message(

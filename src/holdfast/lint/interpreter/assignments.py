@@ -24,12 +24,15 @@ from holdfast.lint.abstract_state.abstract_objects import (
     SIZED_TENSOR,
     ClassObject,
     Instance,
+    ModuleObject,
+    RankTest,
     dict_entries,
     element_of,
     is_callable,
 )
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import ITEMS
+from holdfast.lint.abstract_state.heap import FactKey, counted, fact_key, set_fact
 from holdfast.lint.abstract_state.mutations import mutate
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.sources.modules import Function, dotted_name
@@ -51,8 +54,12 @@ def assign(state: InterpreterState, frame: Frame, target: ast.expr, value: Value
                 state.write_variable(
                     frame.scope.module, name, taint_value(value, frame.write_control(name))
                 )
+                fact = state.heap.as_fact(name, value)
+                set_fact(frame.scope.names, (frame.scope.module, name), fact)
             else:
                 frame.scope.names[name] = value
+                if frame.function is None:
+                    set_fact(frame.scope.names, (frame.scope.module, name), None)
         case ast.Tuple(elts=targets) | ast.List(elts=targets):
             items = (
                 value.items
@@ -107,8 +114,8 @@ def _container_objects(
     container = state.evaluate(frame, owner)
     named = dict_entries(container) if isinstance(key.const, str) else None
     if isinstance(key.const, str) and any(is_callable(obj) for obj in value.objects):
-        for cls in (obj.cls for obj in container.objects_of(Instance)):
-            state.write_attribute(cls, ITEMS, Value(objects=(DictEntries({key.const: value}),)))
+        for obj in container.objects_of(Instance):
+            state.write_attribute(obj, ITEMS, Value(objects=(DictEntries({key.const: value}),)))
     if named is None:
         return value.objects
     return (DictEntries(named | {key.const: taint_value(value, frame.control)}), *value.objects)
@@ -121,6 +128,7 @@ def _assign_attribute(
     control = frame.write_control(dotted_name(target))
     arguments = taint_value(value, control)
     frame.scope.names[dotted_name(target)] = arguments
+    _set_attribute_fact(state, frame, owner, target, value)
     if (
         control
         and frame.function is not None
@@ -138,10 +146,11 @@ def _assign_attribute(
         stored = replace(arguments, const=value.const, stored_in=())
     for candidate in owner.objects:
         if isinstance(candidate, (Instance, ClassObject)):
-            state.write_attribute(candidate.cls, target.attr, stored)
+            place = candidate if isinstance(candidate, Instance) else candidate.cls
+            state.write_attribute(place, target.attr, stored)
     if (
         value.content
-        and LAUNCHER_RANK in value.objects
+        and (LAUNCHER_RANK in value.objects or value.objects_of(RankTest))
         and not any(isinstance(obj, (Instance, ClassObject)) for obj in owner.objects)
     ):
         key = (dotted_name(target.value).rpartition(".")[2], target.attr)
@@ -150,6 +159,43 @@ def _assign_attribute(
             state.summaries.record_write(*key)
     if target.attr in ("data", "grad"):
         mutate(state, frame, target.value, arguments, grows=False)
+
+
+def _set_attribute_fact(
+    state: InterpreterState, frame: Frame, owner: Value, target: ast.Attribute, value: Value
+) -> None:
+    """Record what is known of an attribute from here on; ``__init__`` writes it to its site."""
+    for module in owner.objects_of(ModuleObject):
+        state.write_variable(module.module, target.attr, value)
+        fact = state.heap.as_fact(target.attr, value)
+        set_fact(frame.scope.names, (module.module, target.attr), fact)
+    key = fact_key(owner, target.attr)
+    if key is not None:
+        initializes = frame.function is not None and frame.function.name == "__init__"
+        fact = None if initializes else state.heap.as_fact(target.attr, value)
+        set_fact(frame.scope.names, key, fact)
+    else:
+        for obj in owner.objects_of(Instance):
+            set_fact(frame.scope.names, (obj, target.attr), None)
+
+
+def count_up(
+    state: InterpreterState, frame: Frame, node: ast.AugAssign, old: Value, change: Value
+) -> bool:
+    """Execute ``depth += 1`` if ``depth`` counts nested blocks; return False otherwise."""
+    count = counted(old, change, node.op)
+    match node.target:
+        case ast.Name(id=name) if name in frame.globals:
+            key: FactKey | None = (frame.scope.module, name)
+        case ast.Attribute(value=owner, attr=name):
+            key = fact_key(state.evaluate(frame, owner), name)
+        case _:
+            return False
+    if count is None or key is None or name not in state.heap.counters:
+        return False
+    frame.scope.names.pop(dotted_name(node.target), None)
+    set_fact(frame.scope.names, key, count)
+    return True
 
 
 def mark_agreed_attribute(
@@ -207,6 +253,70 @@ def _collect_reassigned(body: Sequence[ast.stmt], reassigned: set[int]) -> None:
                 statement, (ast.FunctionDef, ast.ClassDef)
             ):
                 _collect_reassigned(inner, reassigned)
+
+
+def missing_names(node: ast.If) -> tuple[str, ...]:
+    """Return the names that a test finds missing, or empty and about to be filled."""
+    emptied = _tested_as_empty(node.test)
+    if emptied and any(
+        dotted_name(filled) == emptied
+        for statement in node.body
+        for child in ast.walk(statement)
+        for filled in _filled(child)
+    ):
+        return (emptied,)
+    return tested_as_missing(node.test)
+
+
+def returned_names(node: ast.If) -> tuple[str, ...]:
+    """Return the name in ``if group is not None: return group``: what follows creates it."""
+    match node:
+        case ast.If(
+            test=ast.Compare(
+                left=tested, ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]
+            ),
+            body=[ast.Return(value=returned)],
+            orelse=[],
+        ) if returned is not None and dotted_name(tested) == dotted_name(returned):
+            return (dotted_name(tested),)
+        case _:
+            return ()
+
+
+def _tested_as_empty(test: ast.expr) -> str:
+    """Return the name in ``not groups`` or ``len(groups) == 0``."""
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=ast.Name() | ast.Attribute() as tested):
+            return dotted_name(tested)
+        case (
+            ast.UnaryOp(op=ast.Not(), operand=ast.Call(func=ast.Name(id="len"), args=[tested]))
+            | ast.Compare(
+                left=ast.Call(func=ast.Name(id="len"), args=[tested]),
+                ops=[ast.Eq()],
+                comparators=[ast.Constant(value=0)],
+            )
+            | ast.Compare(
+                left=ast.Call(func=ast.Name(id="len"), args=[tested]),
+                ops=[ast.Lt()],
+                comparators=[ast.Constant(value=1)],
+            )
+        ):
+            return dotted_name(tested)
+        case _:
+            return ""
+
+
+def _filled(node: ast.AST) -> list[ast.expr]:
+    """Return what a node assigns to, or adds elements to."""
+    match node:
+        case ast.Assign(targets=targets):
+            return [
+                target.value if isinstance(target, ast.Subscript) else target for target in targets
+            ]
+        case ast.Call(func=ast.Attribute(value=owner, attr="append" | "add" | "update" | "extend")):
+            return [owner]
+        case _:
+            return []
 
 
 def tested_as_missing(test: ast.expr) -> tuple[str, ...]:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
-from holdfast.lint.abstract_domain.values import NO_CONSTANT, DictEntries, Value, taint_kinds
+from holdfast.lint.abstract_domain.values import (
+    NO_CONSTANT,
+    DictEntries,
+    HeapFacts,
+    Value,
+    taint_kinds,
+)
 from holdfast.lint.abstract_state.abstract_objects import (
     FunctionObject,
     GuardedCallable,
@@ -26,6 +32,7 @@ def value_signature(value: Value) -> tuple[Any, ...]:
         taint_kinds(value.absent),
         value.known,
         value.agreed,
+        value.ragged,
         const,
         type(const),
         tuple(_object_signature(obj) for obj in value.objects),
@@ -50,12 +57,21 @@ def _object_signature(obj: Any) -> Hashable:
                 keywords,
                 bool(guard),
             )
-        case DictEntries() | TupleElements():
-            entries = obj.entries.items() if isinstance(obj, DictEntries) else enumerate(obj.items)
-            return tuple((name, value_signature(value)) for name, value in entries)
+        case DictEntries() | HeapFacts() | TupleElements():
+            return frozenset((name, value_signature(value)) for name, value in _parts(obj))
         case LibraryInstance(name=name, wrapped=wrapped):
             return (name, value_signature(wrapped) if wrapped is not None else None)
         case LibraryMethod(owner=owner, name=name):
             return (name, _object_signature(owner) if owner is not None else None)
         case _:
             return obj  # type: ignore[no-any-return]
+
+
+def _parts(obj: DictEntries | HeapFacts | TupleElements) -> Iterable[tuple[Hashable, Value]]:
+    match obj:
+        case DictEntries(entries=named):
+            return named.items()
+        case HeapFacts(facts=facts):
+            return facts.items()
+        case TupleElements(items=items):
+            return enumerate(items)

@@ -16,7 +16,14 @@ from holdfast.lint.abstract_domain.effects import (
     Operation,
     collective_sequence,
 )
-from holdfast.lint.abstract_domain.values import UNIFORM, UNKNOWN, DictEntries, Value, join_values
+from holdfast.lint.abstract_domain.values import (
+    HEAP,
+    UNIFORM,
+    UNKNOWN,
+    DictEntries,
+    Value,
+    join_values,
+)
 from holdfast.lint.abstract_state.abstract_objects import (
     BATCH,
     ClassObject,
@@ -28,6 +35,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     LibraryName,
     bound_method,
     element_of,
+    group_instances,
     model_outputs,
 )
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, positional_arguments
@@ -35,11 +43,11 @@ from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import SHARDED
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.interpreter.functions import unknown_result
-from holdfast.lint.interpreter.iteration import length_taint, own_length_taint
+from holdfast.lint.interpreter.iteration import is_sized, length_taint, own_length_taint
 from holdfast.lint.library_models.calls import library_call
 from holdfast.lint.library_models.classes import call_instance, library_base
 from holdfast.lint.library_models.methods import method_call
-from holdfast.lint.sources.modules import Class, dotted_name
+from holdfast.lint.sources.modules import Class, dotted_name, last_name
 
 _MAX_TEXT = 80
 #: Number of unknown arguments for a lambda that is passed to unknown code.
@@ -91,11 +99,21 @@ class CallEvaluator:
     def call(self, frame: Frame, node: ast.expr, called: Value, arguments: Arguments) -> Value:
         """Call each object that ``called`` may be; several objects become a branch."""
         paths: list[tuple[Value, EffectPath]] = []
-        for obj in called.objects:
+        before, ends = frame.facts, []
+        for obj, instances in group_instances(called.objects):
+            if len(called.objects) > 1:
+                frame.scope.names[HEAP] = before
             with frame.collect_effects() as inner:
-                value = self._call_object(frame, node, obj, arguments)
+                value = (
+                    self._call_instance(frame, node, instances, arguments)
+                    if instances
+                    else self._call_object(frame, node, obj, arguments)
+                )
+            ends.append(frame.facts)
             if value is not None:
                 paths.append((value, tuple(inner)))
+        if any(end is not before for end in ends):
+            frame.scope.names[HEAP] = join_values(ends)
         if not paths:
             return self._call_unknown(frame, node, called, arguments)
         # a library method's name does not depend on its receiver's taint
@@ -128,8 +146,8 @@ class CallEvaluator:
                 value = self.state.invoke(frame, node, obj, arguments)
             case ClassObject(cls=cls):
                 value = self._construct(frame, node, cls, arguments)
-            case Instance(cls=cls):
-                value = self._call_instance(frame, node, cls, arguments)
+            case Instance():
+                value = self._call_instance(frame, node, (obj,), arguments)
             case GuardedCallable():
                 value = self._call_guarded(frame, node, obj, arguments)
             case LibraryName(name=name):
@@ -160,11 +178,13 @@ class CallEvaluator:
             nodes=[*[None] * bound_count, *arguments.nodes],
             named=dict(obj.named) | arguments.named,
         )
+        before = frame.facts
         with frame.collect_effects(obj.guard) as inner:
             value = self._call_object(frame, node, obj.target, all_arguments)
         if not obj.guard:
             frame.effects.extend(inner)
             return value
+        frame.scope.names[HEAP] = join_values((before, frame.facts), obj.guard)
         if inner:
             text = obj.guard[0].text
             frame.add_effect(
@@ -176,6 +196,7 @@ class CallEvaluator:
         self, frame: Frame, node: ast.expr, called: Value, arguments: Arguments
     ) -> Value:
         """Return an unknown function's result, tainted like its arguments; lambdas are executed."""
+        before = frame.facts
         for value in arguments.all_values:
             for obj in value.objects:
                 if (
@@ -186,6 +207,8 @@ class CallEvaluator:
                     self.state.invoke(
                         frame, node, obj, positional_arguments(*[UNKNOWN] * _MAX_PARAMETERS)
                     )
+        if frame.facts is not before:
+            frame.scope.names[HEAP] = join_values((before, frame.facts))
         name = dotted_name(node.func) if isinstance(node, ast.Call) else ""
         value = unknown_result(name, called, *arguments.all_values)
         passes_batch = any(
@@ -198,10 +221,10 @@ class CallEvaluator:
         self, frame: Frame, node: ast.expr, wrapped: Value, arguments: Arguments, output: Value
     ) -> Value:
         """Execute the program's model inside a wrapper and return its result."""
-        for cls in (obj.cls for obj in wrapped.objects_of(Instance)):
-            method = self.state.symbols.find_method(cls, "forward")
+        for obj, instances in group_instances(wrapped.objects_of(Instance)):
+            method = self.state.symbols.find_method(obj.cls, "forward")
             if method is not None:
-                value = self.state.invoke(frame, node, bound_method(method, cls), arguments)
+                value = self.state.invoke(frame, node, bound_method(method, *instances), arguments)
                 return replace(
                     value, objects=(*output.objects, *value.objects), known=False, stored_in=()
                 )
@@ -211,38 +234,54 @@ class CallEvaluator:
 
     def _construct(self, frame: Frame, node: ast.expr, cls: Class, arguments: Arguments) -> Value:
         base = library_base(self.state.symbols, cls)
+        created = self.state.heap.allocate(cls, node, frame.file, arguments)
         instance = Value(
             length=length_taint(self.state, cls, arguments),
-            objects=(Instance(cls), LibraryInstance(base)) if base else (Instance(cls),),
+            objects=(created, LibraryInstance(base)) if base else (created,),
         )
         method = self.state.symbols.find_method(cls, "__init__")
         if method is not None:
             # ranks that skip this call have no instance at all
             control, frame.control = (frame.control, ())
             self.state.invoke(frame, node, FunctionObject(method, None, instance), arguments)
-            if instance.length:
+            if instance.length or is_sized(self.state, cls):
                 instance = replace(
-                    instance, length=own_length_taint(self.state, frame, node, cls, instance.length)
+                    instance,
+                    length=own_length_taint(self.state, frame, node, created, instance.length),
                 )
             frame.control = control
             return instance
         annotated = [
             statement.target for statement in cls.node.body if isinstance(statement, ast.AnnAssign)
         ]
-        for at, name in enumerate(
-            target.id for target in annotated if isinstance(target, ast.Name)
-        ):
-            value = arguments.get(at, name)  # a dataclass
+        fields = [
+            (name, self._field(cls, arguments, at, name))
+            for at, name in enumerate(
+                target.id for target in annotated if isinstance(target, ast.Name)
+            )
+        ]
+        for name, value in fields:  # a dataclass
             if value is not None:
-                self.state.write_attribute(cls, name, value)
+                self.state.write_attribute(created, name, value)
+        if any(last_name(parent) == "NamedTuple" for parent in cls.node.bases):
+            instance = replace(instance, items=tuple(value or UNKNOWN for _, value in fields))
         after = self.state.symbols.find_method(cls, "__post_init__")
         if after is not None:
             self.state.invoke(frame, node, FunctionObject(after, None, instance), Arguments())
         return instance
 
+    def _field(self, cls: Class, arguments: Arguments, at: int, name: str) -> Value | None:
+        """Return the value of a field of a data class: an argument, or the default."""
+        value = arguments.get(at, name)
+        if value is not None:
+            return value
+        default = self.state.heap.default(cls, name)
+        return default if arguments.starred is None else None
+
     def _call_instance(
-        self, frame: Frame, node: ast.expr, cls: Class, arguments: Arguments
+        self, frame: Frame, node: ast.expr, instances: tuple[Instance, ...], arguments: Arguments
     ) -> Value | None:
+        cls = instances[0].cls
         method = self.state.symbols.find_method(cls, "__call__") or self.state.symbols.find_method(
             cls, "forward"
         )
@@ -253,7 +292,7 @@ class CallEvaluator:
             )
         if method is None:
             return None
-        value = self.state.invoke(frame, node, bound_method(method, cls), arguments)
+        value = self.state.invoke(frame, node, bound_method(method, *instances), arguments)
         if cls in self.state.sharded:
             return replace(value, objects=(LibraryInstance("output:fsdp"), *value.objects))
         return value

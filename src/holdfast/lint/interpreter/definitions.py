@@ -56,6 +56,7 @@ class DefinitionExecutor:
                 )
                 for target in targets:
                     if isinstance(target, ast.Name):
+                        self.state.heap.set_default(cls, target.id, value)
                         self.state.write_attribute(cls, target.id, value)
         self._run_class_decorators(frame, node, cls)
 

@@ -15,6 +15,7 @@ from holdfast.lint.abstract_domain.values import (
     NO_CONSTANT,
     NONE_OBJECT,
     RANK_OR_SELECTED,
+    ROUNDED_UP,
     UNIFORM,
     UNKNOWN,
     Taint,
@@ -39,6 +40,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     PADDING,
     RANK_COMPARISONS,
     RANK_TEXT,
+    TRIMMED,
     FunctionObject,
     LibraryInstance,
     LibraryMethod,
@@ -48,6 +50,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     dict_entries,
 )
 from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.shares import rounds_up
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.collectives import ALL_RANKS
 from holdfast.lint.divergence.single_process import as_uniform, checks_multiple_processes
@@ -98,6 +101,7 @@ class ExpressionEvaluator:
     def _yield(self, frame: Frame, node: ast.Yield | ast.YieldFrom) -> Value:
         if frame.function is not None and frame.function.decorated_by("contextmanager"):
             frame.add_effect(Marker(YIELD_MARKER, frame.location(node)))
+            frame.yield_facts = frame.facts
         value = self.state.evaluate(frame, node.value)
         control = persistent_taint(frame.own_control)
         if isinstance(node, ast.YieldFrom):
@@ -122,11 +126,15 @@ class ExpressionEvaluator:
         if isinstance(node.op, ast.Sub) and left.agreed and not right.agreed and right.content:
             return replace(combine_values(left, right), agreed=True, objects=(PADDING,))
         masks = (MASK,) if MASK in objects else ()
+        # ``order + order[: total - len(order)]``
+        padded = (TRIMMED,) if isinstance(node.op, ast.Add) and TRIMMED in right.objects else ()
         value = replace(
             combine_values(left, right),
             agreed=left.agreed or right.agreed,
-            objects=(*outputs[:1], *masks),
+            objects=(*outputs[:1], *masks, *padded),
         )
+        if rounds_up(node) and not value.ragged:
+            value = replace(value, ragged=ROUNDED_UP)
         # a name that contains the rank
         if isinstance(left.const, str) or isinstance(right.const, str):
             return as_text(value, value.objects)
@@ -205,11 +213,15 @@ class ExpressionEvaluator:
                 else ()
             )
             content = without_kinds(content, dropped_kinds)
-        clock = tuple(
-            replace(source, kind=TaintKind.CLOCK)
-            for source in content
-            if source.kind is TaintKind.TIME
-        )
+        clock: Taint = ()
+        if isinstance(operator_node, (ast.Eq, ast.NotEq)):  # ``if seconds == 0``: never in practice
+            content = without_kinds(content, {TaintKind.TIME})
+        else:
+            clock = tuple(
+                replace(source, kind=TaintKind.CLOCK)
+                for source in content
+                if source.kind is TaintKind.TIME
+            )
         objects = _mask_objects(operator_node, values[0], content) or (
             _rank_tests(operator_node, *values) if len(values) == 2 else ()
         )

@@ -15,7 +15,9 @@ from holdfast.lint.abstract_domain.effects import (
     summarize_path,
 )
 from holdfast.lint.abstract_domain.values import (
+    HEAP,
     NO_CONSTANT,
+    NO_FACTS,
     UNIFORM,
     UNKNOWN,
     DictEntries,
@@ -41,6 +43,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
 )
 from holdfast.lint.abstract_state.arguments import Arguments, positional_arguments
 from holdfast.lint.abstract_state.frames import Frame, FunctionSummary, module_frame
+from holdfast.lint.abstract_state.heap import return_facts
 from holdfast.lint.abstract_state.mutations import store_mutation
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.long_work import record_function_work
@@ -85,10 +88,12 @@ class FunctionRunner:
             function.node
         ) not in self.state.nested_functions and not self.state.relevance.is_relevant(function):
             return unknown_result(function.name, *arguments.all_values)
-        summary = self.summarize(
-            function, self._bind_arguments(function, arguments), obj.scope, frame
-        )
+        names = self._bind_arguments(function, arguments) | {HEAP: frame.facts}
+        summary = self.summarize(function, names, obj.scope, frame)
         control = merge_taint(obj.guard, self._cache_taint(frame, node, function, arguments))
+        facts = join_values((frame.facts, summary.facts), control) if control else summary.facts
+        return_facts(frame.scope.names, facts)
+        frame.entered_facts = summary.entered
         if summary.effects.is_relevant:
             body = summary.effects
             if control:
@@ -185,15 +190,17 @@ class FunctionRunner:
             return cached
         depth = self._active_calls.get(function, 0)
         if depth >= _MAX_RECURSION or self._depth >= _MAX_DEPTH:
-            return FunctionSummary(UNKNOWN, EMPTY_SUMMARY, {})
+            return FunctionSummary(UNKNOWN, EMPTY_SUMMARY, {}, names.get(HEAP, NO_FACTS))
         if function.run_count > (
             _MAX_DISPATCH_CONTEXTS if self._dispatches(function) else _MAX_CONTEXTS
         ):
             # too many contexts: constants are no longer distinguished
             names = {name: _widen(value) for name, value in names.items()}
+            names[HEAP] = self.state.heap.counts(names.get(HEAP, NO_FACTS))
             key = (
                 *context,
                 tuple((taint_kinds(value.content), value.const) for value in names.values()),
+                value_signature(names.get(HEAP, NO_FACTS)),
             )
             cached = self.state.summaries.lookup(key)
             if cached is not None:
@@ -215,12 +222,14 @@ class FunctionRunner:
         outer: VariableScope | None,
         caller: Frame,
     ) -> FunctionSummary:
-        scope = VariableScope(dict(names), function.module, outer)
+        scope = VariableScope({HEAP: NO_FACTS} | names, function.module, outer)
         frame = Frame(function, scope, caller.control, caller.control, caller.own_control)
         frame.lazily_created, frame.join_depth = caller.lazily_created, caller.join_depth
+        if function.decorated_by("lru_cache", "cache", "cached_property"):
+            frame.lazily_created = (*frame.lazily_created, f"{function.name}()")
         if isinstance(function.node, ast.Lambda):
             value = self.state.evaluate(frame, function.node.body)
-            return FunctionSummary(value, summarize_path(frame.effects), {})
+            return FunctionSummary(value, summarize_path(frame.effects), {}, frame.facts)
         self.state.run_block(frame, function.node.body)
         body = summarize_path(frame.effects)
         self.recorder.record_divergences(frame, body)
@@ -236,7 +245,7 @@ class FunctionRunner:
         else:
             value = _return_value(frame)
         mutated = {name: frame.mutated[name] for name in names if name in frame.mutated}
-        return FunctionSummary(value, body, mutated)
+        return FunctionSummary(value, body, mutated, frame.final_facts, frame.yield_facts)
 
     def _dispatches(self, function: Function) -> bool:
         """Return True if the function calls methods by name with ``getattr``."""

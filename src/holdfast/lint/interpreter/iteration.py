@@ -24,7 +24,7 @@ _ITERABLE_BASE = re.compile(
 def length_taint(state: InterpreterState, cls: Class, arguments: Arguments) -> Taint:
     """Return why instances may differ in length: they are sized, and their arguments differ."""
     bases = [base for base in state.symbols.bases(cls) if isinstance(base, str)]
-    if not any(_ITERABLE_BASE.search(base) for base in bases) and not _is_sized(state, cls):
+    if not any(_ITERABLE_BASE.search(base) for base in bases) and not is_sized(state, cls):
         return ()
     return merge_taint(
         *(value.length for value in arguments.all_values),
@@ -33,14 +33,14 @@ def length_taint(state: InterpreterState, cls: Class, arguments: Arguments) -> T
 
 
 def own_length_taint(
-    state: InterpreterState, frame: Frame, node: ast.expr, cls: Class, otherwise: Taint
+    state: InterpreterState, frame: Frame, node: ast.expr, instance: Instance, otherwise: Taint
 ) -> Taint:
     """Return the length taint that ``__len__`` or ``__iter__`` of the class itself gives."""
-    counted = state.symbols.find_method(cls, "__len__")
+    counted = state.symbols.find_method(instance.cls, "__len__")
     if counted is not None:
-        return state.invoke(frame, node, bound_method(counted, cls), Arguments()).content
+        return state.invoke(frame, node, bound_method(counted, instance), Arguments()).content
     with frame.collect_effects():  # effects occur where the instance is iterated
-        arguments = _iteration_value(state, frame, node, cls)
+        arguments = _iteration_value(state, frame, node, instance)
     return otherwise if arguments is None else arguments.length
 
 
@@ -48,7 +48,7 @@ def iterated_value(state: InterpreterState, frame: Frame, node: ast.expr, over: 
     """Return what is iterated; for an instance of a program class, its ``__iter__`` result."""
     objects = [] if CONTAINED in over.objects else over.objects_of(Instance)
     arguments = {
-        candidate: _iteration_value(state, frame, node, candidate.cls) for candidate in objects
+        candidate: _iteration_value(state, frame, node, candidate) for candidate in objects
     }
     known = {candidate: value for candidate, value in arguments.items() if value is not None}
     if not known:
@@ -67,17 +67,18 @@ def iterated_value(state: InterpreterState, frame: Frame, node: ast.expr, over: 
 
 
 def _iteration_value(
-    state: InterpreterState, frame: Frame, node: ast.expr, cls: Class
+    state: InterpreterState, frame: Frame, node: ast.expr, instance: Instance
 ) -> Value | None:
     """Return the result of ``__iter__``; None if the class is its own iterator."""
-    method = state.symbols.find_method(cls, "__iter__")
+    method = state.symbols.find_method(instance.cls, "__iter__")
     if method is None or not state.relevance.is_relevant(method):
         return None
-    value = state.invoke(frame, node, bound_method(method, cls), Arguments())
-    return None if Instance(cls) in value.objects else value
+    value = state.invoke(frame, node, bound_method(method, instance), Arguments())
+    own = any(obj.cls is instance.cls for obj in value.objects_of(Instance))
+    return None if own else value
 
 
-def _is_sized(state: InterpreterState, cls: Class) -> bool:
+def is_sized(state: InterpreterState, cls: Class) -> bool:
     """Return True if instances have a length or are iterable."""
     return any(
         state.symbols.find_method(cls, name) is not None

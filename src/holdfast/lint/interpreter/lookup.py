@@ -17,9 +17,11 @@ from holdfast.lint.abstract_domain.values import (
     as_selection,
     constant_value,
     join_values,
+    merge_content,
     merge_taint,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
+    ATTRIBUTES,
     BATCH,
     CONTAINED,
     COUNT,
@@ -37,6 +39,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     ModuleObject,
     VariableScope,
     dict_entries,
+    group_instances,
     instance_of,
     is_callable,
     join_rows,
@@ -44,6 +47,8 @@ from holdfast.lint.abstract_state.abstract_objects import (
 from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import ITEMS
+from holdfast.lint.abstract_state.heap import known_attribute, known_facts
+from holdfast.lint.abstract_state.shares import is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.single_process import as_uniform
 from holdfast.lint.interpreter.functions import FunctionRunner
@@ -83,9 +88,9 @@ class NameEvaluator:
         at: VariableScope | None = scope
         while at is not None:
             if name in at.names:
-                if at.names is at.module.variables:
-                    self.state.summaries.record_read(at.module, name)
-                return at.names[name]
+                known = at.names[name]
+                is_module = at.names is at.module.variables
+                return self._variable(scope, at.module, name) if is_module else known
             at = at.outer
         if name == "__name__":
             return constant_value("__main__")
@@ -94,12 +99,18 @@ class NameEvaluator:
             return self.definition_value(self.state.symbols.resolve_member(module, name))
         self.state.summaries.record_read(module, name)
         if name in module.variables:
-            return module.variables[name]
+            return self._variable(scope, module, name)
         for starred in module.star_imports:
             home = self.state.symbols.resolve(starred)
             if isinstance(home, Module) and (name in home.names or name in home.variables):
                 return self.variable_value(VariableScope({}, home), name)
         return Value(objects=(LibraryName(name),)) if name in _BUILTINS else UNKNOWN
+
+    def _variable(self, scope: VariableScope, module: Module, name: str) -> Value:
+        """Return a module variable: what is known here, or what was written anywhere."""
+        self.state.summaries.record_read(module, name)
+        known = known_facts(scope.names).get((module, name))
+        return known if known is not None else module.variables[name]
 
     def definition_value(self, definition: Function | Class | Module | str) -> Value:
         """Return the value of a program definition or library name."""
@@ -175,8 +186,8 @@ class NameEvaluator:
         instances = base.objects_of(Instance)
         values = [
             value
-            for obj in instances
-            if (value := self._object_attribute(frame, obj, base, name, node)) is not None
+            for _, group in group_instances(instances)
+            if (value := self._instance_attribute(frame, group, name, base, node)) is not None
         ]
         values += self._guarded_methods(frame, base, name, node)
         if not values:
@@ -251,7 +262,7 @@ class NameEvaluator:
             return None
         cls = self.state.symbols.only_owner(name) if name not in _LIBRARY_METHOD_NAMES else None
         if cls is not None:
-            return self._instance_attribute(frame, cls, name, instance_of(cls), node)
+            return self._instance_attribute(frame, (Instance(cls),), name, instance_of(cls), node)
         return None
 
     def _has_unknown_bases(self, objects: list[Instance]) -> bool:
@@ -265,31 +276,35 @@ class NameEvaluator:
     ) -> Value | None:
         match obj:
             case ModuleObject(module=module):
-                return self._module_attribute(module, name)
+                return self._module_attribute(frame, module, name)
             case LibraryName(name=owner):
                 return Value(objects=(LibraryName(canonical_name(f"{owner}.{name}")),))
-            case Instance(cls=cls):
-                return self._instance_attribute(frame, cls, name, base, node)
+            case Instance():
+                return self._instance_attribute(frame, (obj,), name, base, node)
             case ClassObject() | FunctionObject():
-                return self._definition_attribute(obj, name)
+                return self._definition_attribute(frame, obj, name)
             case LibraryInstance():
                 return self._library_attribute(frame, obj, base, name, node)
             case _:
                 return None
 
-    def _module_attribute(self, module: Module, name: str) -> Value:
+    def _module_attribute(self, frame: Frame, module: Module, name: str) -> Value:
         self.state.summaries.record_read(module, name)
-        value = module.variables.get(name)
-        if value is not None:
-            return value
+        if name in module.variables:
+            return self._variable(frame.scope, module, name)
         return self.definition_value(self.state.symbols.resolve_member(module, name))
 
-    def _definition_attribute(self, obj: ClassObject | FunctionObject, name: str) -> Value | None:
+    def _definition_attribute(
+        self, frame: Frame, obj: ClassObject | FunctionObject, name: str
+    ) -> Value | None:
         if name in _NAME_ATTRIBUTES:
             return constant_value(
                 obj.cls.name if isinstance(obj, ClassObject) else obj.function.name
             )
-        return self._class_attribute(obj.cls, name) if isinstance(obj, ClassObject) else None
+        if isinstance(obj, FunctionObject):
+            return None
+        known = known_facts(frame.scope.names).get((obj.cls, name))
+        return known if known is not None else self._class_attribute(obj.cls, name)
 
     def _class_attribute(self, cls: Class, name: str) -> Value | None:
         method = self.state.symbols.find_method(cls, name)
@@ -336,29 +351,33 @@ class NameEvaluator:
         )
 
     def _instance_attribute(
-        self, frame: Frame, cls: Class, name: str, base: Value, node: ast.expr
+        self,
+        frame: Frame,
+        instances: tuple[Instance, ...],
+        name: str,
+        base: Value,
+        node: ast.expr,
     ) -> Value | None:
-        """Return an attribute, property or method of an instance."""
+        """Return an attribute, property or method of an instance, which is one of a class."""
+        cls = instances[0].cls
         owners = [
             cls,
             *(parent for parent in self.state.symbols.bases(cls) if isinstance(parent, Class)),
         ]
         for attribute in owners:
             self.state.summaries.record_read(attribute, name)
-        values = [owner.attributes[name] for owner in owners if name in owner.attributes]
-        if values:
-            value = join_values(values)
+        value = self._stored_value(frame, instances, owners, name)
+        if value is not None:
             if any(name in owner.agreed_attributes for owner in owners):
                 value = as_uniform(value)
             return replace(value, stored_in=((cls, name), *value.stored_in)[:_MAX_STORED_IN])
         method = self.state.symbols.find_method(cls, name)
         if method is None:
-            known = library_base(self.state.symbols, cls)
-            inherited = name in library.METHODS.get(known, {})
-            if inherited:
-                return Value(objects=(LibraryMethod(LibraryInstance(known), name, base),))
+            parent = library_base(self.state.symbols, cls)
+            if name in library.METHODS.get(parent, {}):
+                return Value(objects=(LibraryMethod(LibraryInstance(parent), name, base),))
             return None
-        instance = Value(objects=(Instance(cls),), content=base.content)
+        instance = Value(objects=instances, content=base.content)
         if method.decorated_by("property", "cached_property"):
             return self.state.invoke(
                 frame, node, FunctionObject(method, None, instance), Arguments()
@@ -366,6 +385,28 @@ class NameEvaluator:
         return self.runner.decorated_value(
             method, None if method.decorated_by("staticmethod") else instance
         )
+
+    def _stored_value(
+        self, frame: Frame, instances: tuple[Instance, ...], owners: list[Class], name: str
+    ) -> Value | None:
+        """Return an attribute as known here, else as written at these sites, else anywhere."""
+        if name == "__dict__":
+            return Value(objects=(LibraryInstance(ATTRIBUTES, Value(objects=instances)),))
+        facts = known_facts(frame.scope.names)
+        heap, symbols = self.state.heap, self.state.symbols
+        found = [known_attribute(facts, obj, owners, name) for obj in instances]
+        if None in found:
+            found = [
+                value if value is not None else heap.read(symbols, obj, name)
+                for value, obj in zip(found, instances, strict=True)
+            ]
+        if None in found:
+            found = [owner.attributes[name] for owner in owners if name in owner.attributes]
+        values = [value for value in found if value is not None]
+        value = join_values(values) if values else None
+        if value is not None and value.absent and name in instances[0].cls.always_set:
+            return replace(value, absent=())
+        return value
 
     # ---- elements
 
@@ -432,9 +473,10 @@ class NameEvaluator:
             for node in (cut.lower, cut.upper, cut.step)
             if node is not None
         ]
-        varying = [bound.content for bound in bounds if bound.content]
-        # two varying bounds: slices of equal length
-        moved = varying[0] if len(varying) == 1 else ()
+        varying = merge_content(bounds)
+        nodes = [node for node in (cut.lower, cut.upper, cut.step) if node is not None]
+        equal = is_equal_share(self.state, nodes, bounds, of_data=TRIMMED not in base.objects)
+        moved = () if equal else varying
         if cut.lower is None and cut.step is None and not moved:
             trimmed = (TRIMMED,) if cut.upper is not None and bounds[0].const is NO_CONSTANT else ()
             # at most a constant number

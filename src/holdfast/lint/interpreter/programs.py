@@ -12,6 +12,8 @@ from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import EffectSummary, summarize_path
 from holdfast.lint.abstract_domain.values import (
+    HEAP,
+    NO_FACTS,
     UNKNOWN,
     UNKNOWN_OBJECT,
     TaintKind,
@@ -165,6 +167,7 @@ class Program:
         self._runner.start_round()
         self._module_effects = []
         for module in self._modules_in_order():
+            module.variables[HEAP] = NO_FACTS
             frame = module_frame(module)
             state.run_block(frame, module.tree.body)
             body = summarize_path(frame.effects)

@@ -19,6 +19,7 @@ from holdfast.lint.abstract_domain.effects import (
     final_exit,
 )
 from holdfast.lint.abstract_domain.values import (
+    UNIFORM,
     UNKNOWN,
     TaintKind,
     Value,
@@ -30,6 +31,7 @@ from holdfast.lint.abstract_domain.values import (
     truth_value,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
+    TRIMMED,
     FunctionObject,
     Instance,
     LibraryInstance,
@@ -39,6 +41,8 @@ from holdfast.lint.abstract_state.abstract_objects import (
 )
 from holdfast.lint.abstract_state.arguments import Arguments, positional_arguments
 from holdfast.lint.abstract_state.frames import Frame
+from holdfast.lint.abstract_state.heap import apply_change, change_exit_facts, return_facts
+from holdfast.lint.abstract_state.mutations import mutate
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.alarms import ALARM_SET, insert_block
 from holdfast.lint.divergence.single_process import (
@@ -50,11 +54,13 @@ from holdfast.lint.interpreter.assignments import (
     assign,
     assign_round,
     clear_absence,
+    count_up,
     fills_cache,
     is_simple_expression,
     mark_agreed_attribute,
+    missing_names,
+    returned_names,
     returns_cached,
-    tested_as_missing,
 )
 from holdfast.lint.interpreter.branch_merge import (
     drop_none,
@@ -88,6 +94,12 @@ class StatementExecutor:
     def _assert(self, frame: Frame, node: ast.Assert) -> None:
         self.state.evaluate(frame, node.test)
 
+    def _delete(self, frame: Frame, node: ast.Delete) -> None:
+        for target in node.targets:
+            if isinstance(target, ast.Subscript):
+                self.state.evaluate(frame, target.slice)
+                mutate(self.state, frame, target, UNIFORM, grows=True)
+
     def _global(self, frame: Frame, node: ast.Global) -> None:
         frame.globals.update(node.names)
 
@@ -111,24 +123,26 @@ class StatementExecutor:
         old, new = self.state.evaluate(frame, node.target), self.state.evaluate(frame, node.value)
         self.recorder.check_update(frame, node, old, new)
         grown = isinstance(node.op, ast.Add) and old.items is not None
+        padded = (TRIMMED,) if TRIMMED in new.objects else ()
         value = replace(
             combine_values(old, new),
-            objects=old.objects if grown else model_outputs((old, new)),
+            objects=old.objects if grown else (*model_outputs((old, new)), *padded),
             agreed=old.agreed,
         )
         frame.assigns_simple = True
-        assign(self.state, frame, node.target, value)
+        if not count_up(self.state, frame, node, old, new):
+            assign(self.state, frame, node.target, value)
 
     # ---- branches
 
     def _if(self, frame: Frame, node: ast.If) -> None:
         test = self.state.evaluate_test(frame, node.test)
         known = truth_value(test)
-        lazy, absent = frame.lazily_created, tested_as_missing(node.test)
+        lazy, absent = frame.lazily_created, missing_names(node)
         if known is not None:
             frame.lazily_created = (*lazy, *absent) if known else lazy
             self.state.run_block(frame, node.body if known else node.orelse)
-            frame.lazily_created = lazy
+            frame.lazily_created = (*lazy, *returned_names(node))
             return
         if (
             test.content
@@ -145,7 +159,7 @@ class StatementExecutor:
         with frame.collect_effects(differs) as yes, apply_narrowing(frame, narrowing, passed=True):
             self._run_side(frame, node.body, single_process=multiple is False)
             yes_ended = frame.ended
-        frame.lazily_created = lazy
+        frame.lazily_created = (*lazy, *returned_names(node))
         after_yes = dict(names)
         restore_names(names, before)
         with frame.collect_effects(differs) as no, apply_narrowing(frame, narrowing, passed=False):
@@ -313,6 +327,7 @@ class StatementExecutor:
         value = self.state.evaluate(frame, node.value)
         self.recorder.check_return(frame, node, value)
         frame.returned_values.append(value)
+        frame.exit_facts.append(frame.facts)
         frame.returns.append(taint_value(value, frame.own_control))
         _record_exit(frame, node, "return")
 
@@ -332,10 +347,14 @@ class StatementExecutor:
     def _with(self, frame: Frame, node: ast.With | ast.AsyncWith) -> None:
         joined = 0
         limits: list[EffectPath] = []
+        blocks: list[tuple[Value, Value]] = []
         on_exit: list[tuple[ast.expr, FunctionObject]] = []
         for item in node.items:
             value = self.state.evaluate(frame, item.context_expr)
             limits += _pop_alarm_manager(frame)
+            if frame.entered_facts is not None and isinstance(item.context_expr, ast.Call):
+                blocks.append((frame.entered_facts, frame.facts))
+                return_facts(frame.scope.names, frame.entered_facts)
             value, exit_calls = self._enter_context(frame, item.context_expr, value)
             on_exit += exit_calls
             called = (
@@ -350,9 +369,11 @@ class StatementExecutor:
             if item.optional_vars is not None:
                 assign(self.state, frame, item.optional_vars, value)
         frame.join_depth += joined
+        returned = len(frame.exit_facts)
         with frame.collect_effects() as inner:
             self.state.run_block(frame, node.body)
             ended = frame.ended
+        in_block = frame.facts
         block = tuple(inner)
         for path in reversed(limits):
             block = insert_block(path, block)
@@ -360,6 +381,9 @@ class StatementExecutor:
         frame.join_depth -= joined
         for expression, method in reversed(on_exit):
             self.state.invoke(frame, expression, method, positional_arguments(*[UNKNOWN] * 3))
+        for entered, left in reversed(blocks):
+            return_facts(frame.scope.names, apply_change(frame.facts, entered, left))
+        change_exit_facts(frame, returned, in_block)
         frame.ended = ended
 
     def _enter_context(
@@ -380,6 +404,7 @@ class StatementExecutor:
     def _try(self, frame: Frame, node: ast.Try | ast.TryStar) -> None:
         names = frame.scope.names
         before = dict(names)
+        returned = len(frame.exit_facts)
         with frame.collect_effects() as body:
             self.state.run_block(frame, [*node.body, *node.orelse])
             ended = frame.ended
@@ -415,8 +440,10 @@ class StatementExecutor:
         for open_end in open_ends or [after]:
             for name, value in open_end.items():
                 names[name] = value if name not in names else join_values((names[name], value))
+        in_block = frame.facts
         with frame.collect_effects() as last:
             self.state.run_block(frame, node.finalbody)
+        change_exit_facts(frame, returned, in_block)
         if body or last or any(path for _, _, path in handlers):
             imports = all(
                 isinstance(statement, (ast.Import, ast.ImportFrom)) for statement in node.body
@@ -432,6 +459,7 @@ class StatementExecutor:
         return {
             ast.Expr: self._expression,
             ast.Assert: self._assert,
+            ast.Delete: self._delete,
             ast.Global: self._global,
             ast.Assign: self._assignment,
             ast.AnnAssign: self._annotated,

@@ -17,8 +17,10 @@ from holdfast.lint.abstract_domain.values import (
 from holdfast.lint.abstract_state.abstract_objects import (
     BATCH,
     LAUNCHER_RANK,
+    PADDING,
     RANK_TEXT,
     SIZED_TENSOR,
+    TRIMMED,
     FunctionObject,
     LibraryInstance,
     guard_callables,
@@ -112,19 +114,21 @@ def _unlisted_call(state: InterpreterState, call: LibraryCall) -> Value:
     length = merge_length(values)
     known = all(value.known for value in values)
     if last in _SIZED_CONSTRUCTORS and call.name.startswith(("torch.", "numpy.", "np.")):
-        length = merge_taint(*(name.content for name in _size_arguments(last, call.arguments)))
-        return Value(content, length, known=known, objects=(SIZED_TENSOR,))
+        sizes = _size_arguments(last, call.arguments)
+        pads = (PADDING,) if any(PADDING in size.objects for size in sizes) else ()
+        length = merge_taint(*(size.content for size in sizes))
+        return Value(content, length, known=known, objects=(SIZED_TENSOR, *pads))
     if last in _JOINING_FUNCTIONS:
         pieces = call.arguments.positional or values  # ignore the device= of another tensor
         length = merge_length(pieces)
         inner = merge_taint(*(piece.element_length for piece in pieces))
-        agreed = any(value.agreed for value in values)
+        padding = _padding(pieces)
         return Value(
             content,
-            merge_taint(length, inner),
+            () if PADDING in padding else merge_taint(length, inner),
             known=known,
-            objects=_batch_objects(pieces),
-            agreed=agreed,
+            objects=(*_batch_objects(pieces), *padding),
+            agreed=any(value.agreed for value in values),
         )
     if last in _SPLITTING_FUNCTIONS:
         return Value(content, known=False, objects=(LibraryInstance("pieces"),))
@@ -175,6 +179,14 @@ def _computed_value(
 def _batch_objects(values: list[Value]) -> tuple[LibraryInstance, ...]:
     """Return BATCH if any of the values derives from a batch."""
     return (BATCH,) if any(BATCH in value.objects for value in values) else ()
+
+
+def _padding(values: list[Value]) -> tuple[LibraryInstance, ...]:
+    """Return TRIMMED or PADDING if one of the joined pieces pads the others to an agreed size."""
+    pieces = [piece for value in values for piece in (value, *(value.items or ()))]
+    return tuple(
+        mark for mark in (TRIMMED, PADDING) if any(mark in piece.objects for piece in pieces)
+    )
 
 
 def _size_arguments(last: str, arguments: Arguments) -> list[Value]:

@@ -28,6 +28,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import SHARDED
+from holdfast.lint.abstract_state.heap import forget_changes
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.sources.modules import Class, SymbolTable
 
@@ -144,8 +145,10 @@ def run_thread(
     objects = tuple(target.objects_of((FunctionObject, GuardedCallable)))
     if not objects:
         return
+    before = frame.facts
     with frame.collect_effects() as inner:
         state.call(frame, node, replace(target, objects=objects), arguments)
+    forget_changes(frame.scope.names, before)
     if inner:
         state.summaries.current.threads.append((frame.location(node), tuple(inner)))
 
@@ -223,7 +226,7 @@ def fully_shard(state: InterpreterState, call: LibraryCall) -> Value:
         return wrapped
     for cls, name in value.stored_in:
         state.write_attribute(
-            cls, name, Value(objects=(LibraryInstance("wrapped:fsdp"),), known=False)
+            Instance(cls), name, Value(objects=(LibraryInstance("wrapped:fsdp"),), known=False)
         )
     argument = call.arguments.node(0, "module")
     if isinstance(argument, ast.Name) and argument.id in call.frame.scope.names:

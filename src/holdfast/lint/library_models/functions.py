@@ -8,9 +8,11 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from holdfast.lint.abstract_domain.values import (
+    CLAMPED,
     MAX_OBJECTS,
     NO_CONSTANT,
     NONE_OBJECT,
+    ROUNDED_UP,
     UNIFORM,
     UNKNOWN,
     DictEntries,
@@ -42,9 +44,17 @@ from holdfast.lint.abstract_state.abstract_objects import (
     model_outputs,
 )
 from holdfast.lint.abstract_state.arguments import LibraryCall
+from holdfast.lint.abstract_state.shares import divides, is_equal_share
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.collectives import ALL_RANKS, WORLD_SIZE
 from holdfast.lint.library_models.classes import deepspeed_engine, fully_shard
+from holdfast.lint.library_models.records import (
+    changed_copy,
+    named_tuple,
+    namespace,
+    same_object,
+    set_attribute,
+)
 from holdfast.lint.library_models.side_effects import record_file, record_variable
 from holdfast.lint.sources.modules import Class, last_name
 
@@ -62,12 +72,12 @@ def _len(_: InterpreterState, call: LibraryCall) -> Value:
     )
 
 
-def _range(_: InterpreterState, call: LibraryCall) -> Value:
+def _range(state: InterpreterState, call: LibraryCall) -> Value:
     values = call.arguments.positional
     content, known = (merge_content(values), all(value.known for value in values))
     all_ranks = len(values) == 1 and WORLD_SIZE in values[0].objects
     # from a rank's first to its last index: equally many for each
-    varying_bounds = len(values) == 2 and all(value.content for value in values)
+    varying_bounds = is_equal_share(state, call.arguments.nodes, values)
     if any(PADDING in value.objects for value in values):
         call.frame.pads_rounds = True
         return Value(known=False)
@@ -137,12 +147,15 @@ def _scalar(state: InterpreterState, call: LibraryCall) -> Value:
     # a number in a file name does not depend on whether the file exists
     if call.name in ("int", "float"):
         content = without_kinds(content, {TaintKind.FILES})
+    varying = [bool(value.content) for value in values]
+    clamped = call.name in ("min", "max") and any(varying) and not all(varying)
     if call.name == "str":  # the handler already taints the exception
         content = without_kinds(content, {TaintKind.FAULT})
     return Value(
         content=content,
         known=all(value.known for value in values),
         agreed=any(value.agreed for value in values),
+        ragged=CLAMPED if clamped else max([value.ragged for value in values], default=0),
         objects=values[0].objects
         if len(values) == 1 and values[0].objects in _NUMBER_OBJECTS
         else model_outputs(values),
@@ -200,11 +213,19 @@ def _bounded(call: LibraryCall) -> bool:
     )
 
 
-def _islice(_: InterpreterState, call: LibraryCall) -> Value:
+def _islice(state: InterpreterState, call: LibraryCall) -> Value:
     over, bounds = call.first(), call.arguments.positional[1:]
-    return (
-        replace(over, length=()) if bounds and not any(bound.content for bound in bounds) else over
-    )
+    varying = merge_content(bounds)
+    if bounds and (not varying or is_equal_share(state, call.arguments.nodes[1:], bounds)):
+        return replace(over, length=())
+    return replace(over, length=merge_taint(over.length, varying))
+
+
+def _ceil(_: InterpreterState, call: LibraryCall) -> Value:
+    """Model ``math.ceil``: a share of ``ceil(size / world_size)`` rounds up."""
+    value = combine_values(*call.arguments.positional)
+    node = call.arguments.node(0, "x")
+    return replace(value, ragged=ROUNDED_UP) if node is not None and divides(node) else value
 
 
 def _divmod(_: InterpreterState, call: LibraryCall) -> Value:
@@ -336,6 +357,8 @@ _BUILTINS: dict[str, FunctionModel] = {
     "str": _scalar, "min": _scalar, "max": _scalar, "sum": _scalar, "any": _scalar, "all": _scalar,
     "abs": _scalar, "dict": _dict, "enumerate": _enumerate, "zip": _zip, "isinstance": _isinstance,
     "slice": _slice, "super": _super, "open": _open, "getattr": _getattr, "divmod": _divmod,
+    "math.ceil": _ceil, "numpy.ceil": _ceil, "setattr": set_attribute, "copy.copy": same_object,
+    "copy.deepcopy": same_object, "dataclasses.replace": changed_copy,
 }  # fmt: skip
 #: By last name, as several libraries export them.
 _EXPORTED_NAMES: dict[str, FunctionModel] = {
@@ -343,6 +366,8 @@ _EXPORTED_NAMES: dict[str, FunctionModel] = {
     "initialize": _initialize, "fully_shard": fully_shard, "getenv": _getenv, "partial": _partial,
     "defaultdict": _defaultdict, "ModuleList": _first_argument, "ModuleDict": _first_argument,
     "get": _get, "setdefault": _setdefault, "tqdm": _tqdm, "islice": _islice,
+    "namedtuple": named_tuple, "SimpleNamespace": namespace, "Namespace": namespace,
+    "EasyDict": namespace, "AttrDict": namespace, "Munch": namespace,
 }  # fmt: skip
 
 

@@ -20,15 +20,21 @@ from holdfast.lint.abstract_domain.values import (
     combine_values,
     constant_value,
     join_values,
+    merge_content,
+    merge_length,
     merge_taint,
+    persistent_taint,
     without_kinds,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
+    ATTRIBUTES,
     BATCH,
     CONTAINED,
     COUNT,
     MASK,
+    PADDING,
     RANK_TEXT,
+    SIZED_TENSOR,
     ClassObject,
     FunctionObject,
     Instance,
@@ -48,8 +54,10 @@ from holdfast.lint.divergence import alarms
 from holdfast.lint.divergence.collectives import enter_collective
 from holdfast.lint.divergence.long_work import record_work
 from holdfast.lint.library_models.classes import library_base, prepare_results, run_thread
+from holdfast.lint.library_models.records import update_attributes
 from holdfast.lint.library_models.selection import SELECTING, seed_taint, selection_taint
 from holdfast.lint.library_models.side_effects import record_file
+from holdfast.lint.library_models.training_mode import evaluate_model, train_model
 from holdfast.lint.sources.modules import dotted_name, last_name
 
 _CONTAINER_METHODS = frozenset({
@@ -73,6 +81,7 @@ _LOCAL_DATA_NAME = re.compile(
     r"(?:^|_)(?:labels?|targets?|gts?|gt_?\w*|boxes|bboxes|masks?|pos|positives?|valid|kl|finished"
     r"|done|unfinished)(?:_|$)"
 )
+_NEW_TENSOR_METHODS = frozenset({"new_zeros", "new_ones", "new_empty", "new_full"})
 #: Methods that reduce a tensor's content to a value.
 _VALUE_METHODS = frozenset({"any", "all", "item", "sum", "max", "min", "count_nonzero"})
 #: Methods that return a scalar if called without arguments.
@@ -122,6 +131,8 @@ def call_collective(
 
 def _container_call(state: InterpreterState, call: LibraryCall) -> Value:
     """Return the result of a container method and record the mutation."""
+    if call.receiver_class == ATTRIBUTES:
+        return update_attributes(state, call)
     values = call.arguments.all_values
     objects = tuple(obj for argument in values for obj in argument.objects)
     grows = call.name not in ("update", "setdefault") or bool(call.frame.control)
@@ -129,7 +140,16 @@ def _container_call(state: InterpreterState, call: LibraryCall) -> Value:
         value = combine_values(*values) if values else UNIFORM
         # tests of a list usually ask for emptiness rather than content
         value = replace(value, content=without_kinds(value.content, {TaintKind.DATA}))
-        mutate(state, call.frame, call.receiver_node, value, grows=grows, objects=objects)
+        added = merge_length(values) if call.name in ("update", "extend") else ()
+        mutate(
+            state,
+            call.frame,
+            call.receiver_node,
+            value,
+            grows=grows,
+            added=persistent_taint(added),
+            objects=objects,
+        )
     key, named = call.first().const, dict_entries(call.receiver) or {}
     if call.name == "pop" and isinstance(key, str) and key in named:
         return named[key]
@@ -182,7 +202,8 @@ def finiteness_test(state: InterpreterState, call: LibraryCall, value: Value) ->
     ):
         return Value(content=value.content)
     return Value(
-        merge_taint(state.taint_source(call.frame, TaintKind.DATA, call.node), value.content)
+        merge_taint(state.taint_source(call.frame, TaintKind.DATA, call.node), value.content),
+        objects=(MASK,),
     )
 
 
@@ -213,6 +234,10 @@ def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
     if call.name in _SIZE_METHODS:
         count = (COUNT,) if BATCH in receiver.objects else ()
         return Value(content=receiver.length, known=receiver.known, objects=count)
+    if call.name in _NEW_TENSOR_METHODS:
+        sizes = call.arguments.positional[: 1 if call.name == "new_full" else None]
+        pads = (PADDING,) if any(PADDING in size.objects for size in sizes) else ()
+        return Value(length=merge_content(sizes), objects=(SIZED_TENSOR, *pads))
     value = combine_values(
         receiver, *(() if call.name in _DEVICE_METHODS else call.arguments.all_values)
     )
@@ -431,5 +456,6 @@ _METHOD_MODELS: dict[str, Callable[[InterpreterState, LibraryCall], Value | None
     "prepare": _prepare, "setup": _setup, "get": _get, "format": _format, "items": _items,
     "values": _values, "start": _start, "log": _log, "apply": _apply, "manual_seed": _seed,
     "write_text": _write, "write_bytes": _write, "read_text": _read, "read_bytes": _read,
-    "map": _map, "submit": alarms.submit_to_executor, "result": alarms.await_result,
+    "train": train_model, "eval": evaluate_model, "map": _map,
+    "submit": alarms.submit_to_executor, "result": alarms.await_result,
 }  # fmt: skip

@@ -7,13 +7,22 @@ import pytest
 from holdfast.lint.run import lint_paths
 from tests.unit.lint.interpreter.forms import (
     frameworks,
+    heap,
     indirection,
     language,
+    lengths,
     names,
+    objects,
+    partitions,
+    points,
     varying_values,
 )
 
-FORMS = language.FORMS | names.FORMS | frameworks.FORMS | varying_values.FORMS | indirection.FORMS
+MODULES = (
+    language, names, frameworks, varying_values, indirection, heap, lengths, objects, partitions,
+    points,
+)  # fmt: skip
+FORMS = {name: form for module in MODULES for name, form in module.FORMS.items()}
 
 
 def reported_lines(folder, text):
@@ -33,9 +42,7 @@ def marked_lines(text):
 
 
 def test_form_names_are_unique():
-    assert len(FORMS) == sum(
-        len(each.FORMS) for each in (frameworks, indirection, language, names, varying_values)
-    )
+    assert len(FORMS) == sum(len(module.FORMS) for module in MODULES)
 
 
 @pytest.mark.parametrize("form", FORMS)
