@@ -18,6 +18,7 @@ from holdfast.lint.abstract_domain.values import (
     merge_taint,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
+    BATCH,
     FunctionObject,
     GuardedCallable,
     Instance,
@@ -161,8 +162,10 @@ def call_instance(call: LibraryCall) -> Value | None:
         call.frame.add_effect(
             Operation("forward", call.location, GroupScope.WORLD, "forward", may_not_wait=weak)
         )
-        content = merge_content(call.arguments.all_values)
-        return Value(content, known=False, objects=(LibraryInstance(f"output:{wrapper}"),))
+        values = call.arguments.all_values
+        output = LibraryInstance(f"output:{wrapper}")
+        local = (BATCH,) if any(BATCH in value.objects for value in values) else ()
+        return Value(merge_content(values), known=False, objects=(output, *local))
     return Value(known=False) if call.receiver_class == "torchmetrics.Metric" else None
 
 

@@ -173,7 +173,10 @@ def _varying_answer(state: InterpreterState, call: LibraryCall) -> Value | None:
         and (BATCH in receiver.objects or _is_local_data(call))
     ):
         data = TaintKind.DATA if BATCH in receiver.objects else TaintKind.NAMED
-        return Value(merge_taint(state.taint_source(call.frame, data, call.node), receiver.content))
+        return Value(
+            merge_taint(state.taint_source(call.frame, data, call.node), receiver.content),
+            objects=model_outputs((receiver,)),
+        )
     kind = library.VARYING_NAMES.get(call.name)
     if kind is not None and not receiver.agreed:
         return Value(state.taint_source(call.frame, kind, call.node))
@@ -246,7 +249,7 @@ def _unlisted_method(state: InterpreterState, call: LibraryCall) -> Value:
         value = replace(value, length=element_count, element_length=element_count)
     if BATCH in receiver.objects and call.name not in _VALUE_METHODS:
         masks = (MASK,) if MASK in receiver.objects and call.name not in SELECTING else ()
-        return replace(value, known=False, objects=(BATCH, *masks))
+        return replace(value, known=False, objects=(BATCH, *model_outputs((receiver,)), *masks))
     if RANK_TEXT in receiver.objects:
         value = replace(value, objects=(RANK_TEXT,))
     if call.name in _TEXT_METHODS:
