@@ -6,17 +6,17 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import (
+    PROCESS_EXIT,
+    UNSHARED_EXIT,
     YIELD_MARKER,
     Branch,
     Effect,
     EffectPath,
-    ExitEffect,
     FunctionCall,
     GroupScope,
     LoopEffect,
@@ -28,8 +28,16 @@ from holdfast.lint.abstract_domain.effects import (
     iter_operations,
     unfold_early_exits,
 )
-from holdfast.lint.abstract_domain.exceptions import catches, iter_raises
+from holdfast.lint.abstract_domain.exceptions import catches
 from holdfast.lint.abstract_domain.values import Taint, TaintKind, is_rank_only, taint_kinds
+from holdfast.lint.divergence.failures import iter_failures
+from holdfast.lint.divergence.futures import (
+    FUNCTION_TARGETS,
+    Block,
+    Futures,
+    Point,
+    iter_exits,
+)
 from holdfast.lint.divergence.group_members import (
     find_differing_groups,
     find_excluded_members,
@@ -37,8 +45,8 @@ from holdfast.lint.divergence.group_members import (
 )
 from holdfast.lint.divergence.rank_turns import drop_exclusive_branches, find_paired_branches
 
-#: Maximum number of operations of a path to compare one by one.
-_MAX_OPERATIONS = 2000
+#: Maximum number of operations of a path to compare one by one, and of calls to enter.
+_MAX_OPERATIONS, _MAX_DEPTH = 2000, 6
 _BARRIERS = frozenset({"barrier", "monitored_barrier", "wait_for_everyone"})
 
 
@@ -47,64 +55,190 @@ _EXCEPTION_TEXT_TEST = re.compile(r"\bin str\(|\bre\.search\(.*str\(|\bin \w+\.a
 _LOCAL_FAULT_WORDS = re.compile(
     r"memory|cuda|nccl|timed? ?out|nan\b|inf\b|connection|disk|space", re.IGNORECASE
 )
-#: Exceptions that only signal the end of an iteration.
-_END_OF_ITERATION = frozenset({"StopIteration", "StopAsyncIteration"})
 #: Exceptions that usually end all ranks at once.
 _RAISED_BY_ALL = frozenset({"KeyboardInterrupt", "SystemExit"})
 #: A membership test such as ``if rank in ranks``.
 _MEMBERSHIP_TEST = re.compile(r"rank\w*(?:\(\w*\))? (?:not )?in [a-z_]", re.IGNORECASE)
 
 
-def find_divergences(
-    path: Sequence[Effect], *, in_loop: bool = False, paired: frozenset[int] = frozenset()
-) -> Iterator[Divergence]:
-    """Yield the divergences in a function's own code, without those in the functions it calls.
+def find_divergences(path: Sequence[Effect]) -> Iterator[Divergence]:
+    """Yield the divergences in a function's own code, without those in the functions it calls."""
+    block = Block(unfold_early_exits(path), FUNCTION_TARGETS)
+    yield from _PathComparison().divergences(block, in_loop=False)
 
-    ``paired`` are the ids of branches where ranks take turns.
-    """
-    unfolded = unfold_early_exits(path)
-    paired |= find_paired_branches(unfolded)
-    for at, effect in enumerate(unfolded):
-        match effect:
-            case Branch() if id(effect) in paired:
-                pass
-            case Branch():
-                follows = any(
-                    op.name in _BARRIERS
-                    for op, _ in islice(iter_operations(unfolded[at + 1 :]), _MAX_OPERATIONS)
-                )
-                for divergence in _branch_divergences(effect, in_loop=in_loop, barrier=follows):
-                    leaders = divergence.kind == "branch" and is_leaders_collective(
-                        divergence.op, divergence.sources, unfolded[:at]
+
+class _PathComparison:
+    """Compares the paths of one function."""
+
+    def __init__(self) -> None:
+        self._futures = {answer: Futures(rank_only=answer) for answer in (False, True)}
+
+    def divergences(
+        self, block: Block, *, in_loop: bool, paired: frozenset[int] = frozenset()
+    ) -> Iterator[Divergence]:
+        """Yield the divergences of a block.
+
+        ``paired`` are the ids of branches where ranks take turns.
+        """
+        paired |= find_paired_branches(block.path)
+        for at, effect in enumerate(block.path):
+            match effect:
+                case Branch():
+                    sides = [
+                        block.nested(unfold_early_exits(side), at)
+                        for side in (effect.yes, effect.no)
+                    ]
+                    if id(effect) not in paired:
+                        yield from self._branch(block, at, effect)
+                        yield from _excluded_members(effect)
+                        for side in sides:
+                            yield from self.divergences(side, in_loop=in_loop, paired=paired)
+                case LoopEffect(body=body):
+                    yield from _loop_divergences(effect)
+                    inner = block.loop_body(effect, at)
+                    inner.path = unfold_early_exits(body)
+                    yield from self.divergences(inner, in_loop=bool(collective_sequence(body)))
+                    after = block.nested(unfold_early_exits(effect.orelse), at)
+                    yield from self.divergences(after, in_loop=in_loop)
+                case Try():
+                    yield from self._try(block, at, effect, in_loop=in_loop, paired=paired)
+                case FunctionCall(callee=callee) if PROCESS_EXIT in callee.tags:
+                    yield from self._process_exits(block.called(effect, at))
+                case Marker(name="root" | "shape" | "ranks" | "state", control=control):
+                    yield Divergence(
+                        effect.name, effect.location, effect.location, effect.detail, control
                     )
-                    yield (
-                        msgspec.structs.replace(divergence, kind="leaders")
-                        if leaders
-                        else divergence
+                case _:
+                    pass
+
+    def _try(
+        self, block: Block, at: int, effect: Try, *, in_loop: bool, paired: frozenset[int]
+    ) -> Iterator[Divergence]:
+        yield from self._handlers(block, at, effect, in_loop=in_loop)
+        yield from _finally_divergences(effect)
+        for path in (effect.body, *(handled for _, _, handled in effect.handlers)):
+            inner = block.guarded(effect, unfold_early_exits(path), at)
+            own = paired if path is effect.body else frozenset[int]()
+            yield from self.divergences(inner, in_loop=in_loop, paired=own)
+        last = block.nested(unfold_early_exits(effect.final_body), at)
+        yield from self.divergences(last, in_loop=in_loop, paired=paired)
+
+    def _process_exits(self, called: Block) -> Iterator[Divergence]:
+        """Yield the ends of the process in a called function that skip collectives of callers."""
+        if called.depth > _MAX_DEPTH:
+            return
+        for divergence in self.divergences(called, in_loop=False):
+            if divergence.detail == PROCESS_EXIT:
+                yield divergence
+
+    # ---- branches
+
+    def _branch(self, block: Block, at: int, branch: Branch) -> Iterator[Divergence]:
+        if not branch.taint or _selects_file_format(branch):
+            return
+        branch = drop_exclusive_branches(branch)
+        rank_only = is_rank_only(branch.taint)
+        futures = self._futures[rank_only]
+        yes, no = (block.nested(side, at).point(0) for side in (branch.yes, branch.no))
+        same = collective_sequence(branch.yes, rank_only=rank_only) == collective_sequence(
+            branch.no, rank_only=rank_only
+        )
+        if futures.compatible(yes.future(futures), no.future(futures)):
+            group_creation = find_differing_groups(branch) if same and rank_only else None
+            if group_creation is not None:
+                op, chain = group_creation
+                location = _reported_line(chain, branch.yes)
+                yield _divergence_at("ranks", location, branch, (op, chain))
+        elif same:
+            yield from self._skipping_exits(branch, yes, no)
+        else:
+            barrier = any(
+                op.name in _BARRIERS
+                for op, _ in islice(iter_operations(block.path[at + 1 :]), _MAX_OPERATIONS)
+            )
+            for divergence in _unmatched_side(branch, barrier=barrier, rank_only=rank_only):
+                if divergence.kind == "branch" and is_leaders_collective(
+                    divergence.op, divergence.sources, block.path[:at]
+                ):
+                    yield replace(divergence, kind="leaders")
+                else:
+                    yield divergence
+
+    def _skipping_exits(self, branch: Branch, yes: Point, no: Point) -> Iterator[Divergence]:
+        """Yield the first exit in a branch that leads past collectives of the other side."""
+        rank_only = is_rank_only(branch.taint)
+        futures = self._futures[rank_only]
+        for side, other in ((yes, no), (no, yes)):
+            expected = other.future(futures)
+            op = next((op for op, _ in other.operations() if _counts(op, rank_only=rank_only)), None)
+            for end, goal in iter_exits(side.block):
+                if op is not None and not futures.compatible(goal.future(futures), expected):
+                    yield _divergence_at(
+                        "exit", end.location, branch, (op, (op.location,)), detail=end.keyword
                     )
-                yield from _excluded_members(effect)
-                yield from _nested_exits(effect, unfolded[at + 1 :])
-                yield from find_divergences(effect.yes, in_loop=in_loop, paired=paired)
-                yield from find_divergences(effect.no, in_loop=in_loop, paired=paired)
-            case LoopEffect():
-                yield from _loop_divergences(effect)
-                yield from find_divergences(
-                    effect.body, in_loop=bool(collective_sequence(effect.body))
+                    return
+
+    # ---- exceptions
+
+    def _handlers(
+        self, block: Block, at: int, effect: Try, *, in_loop: bool
+    ) -> Iterator[Divergence]:
+        if effect.imports_only:
+            return  # installed packages are the same on all ranks
+        for location, exception, handled in effect.handlers:
+            end, handler_op = final_exit(handled), next(iter_operations(handled), None)
+            raised_on = end is not None and end.keyword == "raise"
+            if raised_on and (handler_op is None or exception in _RAISED_BY_ALL):
+                continue
+            text = f"except {exception}".strip()
+            if handler_op is None:
+                yield from self._skipped_by_handler(
+                    block, at, effect, (location, exception, handled), in_loop=in_loop
                 )
-                yield from find_divergences(effect.orelse)
-            case Try():
-                yield from _handler_divergences(effect, unfolded[at + 1 :], in_loop=in_loop)
-                yield from _finally_divergences(effect)
-                yield from find_divergences(effect.body, in_loop=in_loop, paired=paired)
-                for _, _, handled in effect.handlers:
-                    yield from find_divergences(handled, in_loop=in_loop)
-                yield from find_divergences(effect.final_body, in_loop=in_loop, paired=paired)
-            case Marker(name="root" | "shape" | "ranks" | "state", control=control):
-                yield Divergence(
-                    effect.name, effect.location, effect.location, effect.detail, control
-                )
-            case _:
-                pass
+            elif not _selects_by_exception_text(handled):
+                op, chain = handler_op
+                reported = _reported_line(chain, handled)
+                yield Divergence("except", reported, location, text, (), op, chain)
+
+    def _skipped_by_handler(
+        self,
+        block: Block,
+        at: int,
+        effect: Try,
+        handler: tuple[SourceLine, str, EffectPath],
+        *,
+        in_loop: bool,
+    ) -> Iterator[Divergence]:
+        """Yield the first exception that leads past collectives through a handler."""
+        location, exception, handled = handler
+        futures = self._futures[False]
+        after = block.guarded(effect, handled, at)
+        own = [op for op, _ in islice(iter_operations(effect.body), _MAX_OPERATIONS)]
+        text = f"except {exception}".strip()
+        for failure in iter_failures(block.guarded(effect, effect.body, at), in_loop=in_loop):
+            if not catches(exception, failure.exception) or futures.compatible(
+                after.point(0).future(futures), failure.goal.future(futures)
+            ):
+                continue
+            skipped, depth = next(
+                ((op, depth) for op, depth in failure.goal.operations() if _counts(op)),
+                (None, 0),
+            )
+            if skipped is None:
+                continue
+            chain = failure.call_chain
+            if depth > block.depth or any(op is skipped for op in own):
+                at_fault = chain[min(depth - block.depth, len(chain) - 1)]
+                yield Divergence("swallowed", at_fault, location, text, (), skipped, chain)
+                return
+            for end, goal in iter_exits(after):
+                if not futures.compatible(
+                    goal.future(futures), failure.goal.future(futures)
+                ):
+                    yield Divergence(
+                        "exit", end.location, location, text, (), skipped, chain, end.keyword
+                    )
+                    return
 
 
 # ---- branches
@@ -125,32 +259,6 @@ def _divergence_at(
     return Divergence(
         kind, location, branch.location, text, branch.taint, op, chain, detail, barrier
     )
-
-
-def _branch_divergences(branch: Branch, *, in_loop: bool, barrier: bool) -> Iterator[Divergence]:
-    if not branch.taint or _selects_file_format(branch):
-        return
-    branch = drop_exclusive_branches(branch)
-    rank_only = is_rank_only(branch.taint)
-    yes_exit = final_exit(branch.branch_body(branch.yes))
-    no_exit = final_exit(branch.branch_body(branch.no))
-    if collective_sequence(branch.yes, rank_only=rank_only) == collective_sequence(
-        branch.no, rank_only=rank_only
-    ):
-        only_exit = yes_exit or no_exit
-        if (
-            in_loop
-            and only_exit is not None
-            and only_exit.keyword in ("break", "return")
-            and (yes_exit is None) != (no_exit is None)
-        ):
-            yield _divergence_at("left", only_exit.location, branch, detail=only_exit.keyword)
-        group_creation = find_differing_groups(branch) if rank_only else None
-        if group_creation is not None:
-            op, chain = group_creation
-            yield _divergence_at("ranks", _reported_line(chain, branch.yes), branch, (op, chain))
-        return
-    yield from _unmatched_side(branch, barrier=barrier, rank_only=rank_only)
 
 
 def _selects_file_format(branch: Branch) -> bool:
@@ -208,45 +316,11 @@ def _unmatched_side(branch: Branch, *, barrier: bool, rank_only: bool) -> Iterat
                 text=text,
             )
         # a rank that raises exits, and the launcher stops the others
-        elif opposite_exit.keyword != "raise":
+        elif opposite_exit.keyword not in ("raise", UNSHARED_EXIT):
             yield _divergence_at(
                 "exit", opposite_exit.location, branch, (op, chain), detail=opposite_exit.keyword
             )
         return
-
-
-def _nested_exits(branch: Branch, rest: Sequence[Effect]) -> Iterator[Divergence]:
-    """Yield exits of a test nested in one side that skip the collectives after the branch."""
-    rank_only = is_rank_only(branch.taint)
-    follows = collective_sequence(rest, rank_only=rank_only) if branch.taint else ()
-    if not follows:
-        return
-    for side, opposite in ((branch.yes, branch.no), (branch.no, branch.yes)):
-        if next(_nested_branch_exits(opposite), None) is not None:
-            continue
-        for nested_exit, path in _nested_branch_exits(side):
-            op, chain = next(_relevant_operations(rest, rank_only=rank_only), (None, ()))
-            if (
-                op is not None
-                and nested_exit.keyword != "raise"
-                and collective_sequence(path, rank_only=rank_only) != follows
-            ):
-                yield _divergence_at(
-                    "exit", nested_exit.location, branch, (op, chain), detail=nested_exit.keyword
-                )
-                return
-
-
-def _nested_branch_exits(path: Sequence[Effect]) -> Iterator[tuple[ExitEffect, EffectPath]]:
-    """Yield the exits of nested branches, each with the side that leaves."""
-    for effect in path:
-        if isinstance(effect, Branch):
-            for side in (effect.yes, effect.no):
-                end = final_exit(side)
-                if end is not None:
-                    yield end, side
-                else:
-                    yield from _nested_branch_exits(side)
 
 
 def _excluded_members(branch: Branch) -> Iterator[Divergence]:
@@ -279,8 +353,13 @@ def _relevant_operations(
     path: Sequence[Effect], *, rank_only: bool
 ) -> Iterator[tuple[Operation, tuple[SourceLine, ...]]]:
     for op, chain in islice(iter_operations(path), _MAX_OPERATIONS):
-        if op.kind not in ("send", "recv") and not (rank_only and op.group is not GroupScope.WORLD):
+        if _counts(op, rank_only=rank_only):
             yield op, chain
+
+
+def _counts(op: Operation, *, rank_only: bool = False) -> bool:
+    """Return True for a collective; ``rank_only`` omits those of sub-groups."""
+    return op.kind not in ("send", "recv") and not (rank_only and op.group is not GroupScope.WORLD)
 
 
 def _operation_key(op: Operation) -> tuple[str, str]:
@@ -388,62 +467,6 @@ def _loop_divergences(loop: LoopEffect) -> Iterator[Divergence]:
 
 
 # ---- exceptions
-
-
-def _handler_divergences(
-    block: Try, tail: Sequence[Effect], *, in_loop: bool
-) -> Iterator[Divergence]:
-    if block.imports_only:
-        return  # installed packages are the same on all ranks
-    rest = collective_sequence(tail)
-    for location, exception, handled in block.handlers:
-        end, handler_op = final_exit(handled), next(iter_operations(handled), None)
-        raised_on = end is not None and end.keyword == "raise"
-        if raised_on and (handler_op is None or exception in _RAISED_BY_ALL):
-            continue
-        fault: Taint = ()
-        if handler_op is not None:
-            op, chain = handler_op
-            if _selects_by_exception_text(handled):
-                continue
-            yield Divergence(
-                "except",
-                _reported_line(chain, handled),
-                location,
-                f"except {exception}".strip(),
-                fault,
-                op,
-                chain,
-            )
-            continue
-        for raised, chain, skipped in iter_raises(block.body, in_loop=in_loop):
-            if not catches(exception, raised.exception) or raised.exception in _END_OF_ITERATION:
-                continue
-            if skipped is not None:
-                op, level = skipped
-                yield Divergence(
-                    "swallowed",
-                    chain[min(level, len(chain) - 1)],
-                    location,
-                    f"except {exception}".strip(),
-                    fault,
-                    op,
-                    chain,
-                )
-                break
-            if end is not None and rest:
-                first, _ = next(iter_operations(tail), (None, ()))
-                yield Divergence(
-                    "exit",
-                    end.location,
-                    location,
-                    f"except {exception}".strip(),
-                    fault,
-                    first,
-                    chain,
-                    end.keyword,
-                )
-                break
 
 
 def _finally_divergences(block: Try) -> Iterator[Divergence]:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from holdfast.lint.abstract_domain.effects import (
+    PROCESS_EXIT,
+    UNSHARED_EXIT,
     YIELD_MARKER,
     Branch,
     EffectPath,
@@ -33,6 +35,7 @@ from holdfast.lint.abstract_state.abstract_objects import (
     FunctionObject,
     Instance,
     LibraryInstance,
+    LibraryName,
     ProcessGroup,
     RankTest,
     model_outputs,
@@ -72,6 +75,8 @@ from holdfast.lint.sources.modules import last_name
 _MAX_TEXT = 200
 #: Loops nested deeper run once instead of twice, as each level doubles the work.
 _MAX_LOOP_DEPTH = 6
+#: Functions that end the process.
+_PROCESS_EXITS = frozenset({"sys.exit", "os._exit", "exit", "quit"})
 _JOINS = frozenset({"join", "join_uneven_inputs"})
 
 
@@ -84,6 +89,18 @@ class StatementExecutor:
 
     def _expression(self, frame: Frame, node: ast.Expr) -> None:
         self.state.evaluate(frame, node.value)
+        if isinstance(node.value, ast.Call) and not frame.ended:
+            self._process_exit(frame, node.value)
+
+    def _process_exit(self, frame: Frame, node: ast.Call) -> None:
+        """Record the end of the process; with an error status, it ends the job."""
+        names = {obj.name for obj in self.state.evaluate(frame, node.func).objects_of(LibraryName)}
+        if names.isdisjoint(_PROCESS_EXITS):
+            return
+        status = self.state.evaluate(frame, node.args[0]).const if node.args else None
+        succeeds = status is None or (status == 0 and not isinstance(status, str))
+        keyword = PROCESS_EXIT if succeeds else "raise"
+        _record_exit(frame, node, keyword, "" if succeeds else "SystemExit")
 
     def _assert(self, frame: Frame, node: ast.Assert) -> None:
         self.state.evaluate(frame, node.test)
@@ -178,7 +195,7 @@ class StatementExecutor:
         if (
             (yes_ended != no_ended)
             and differs
-            and (exit_taken is None or exit_taken.keyword != "raise")
+            and (exit_taken is None or exit_taken.keyword not in ("raise", PROCESS_EXIT))
         ):
             frame.control, frame.exited = (
                 merge_taint(frame.control, differs),
@@ -461,6 +478,8 @@ def _pop_alarm_manager(frame: Frame) -> list[EffectPath]:
     return []
 
 
-def _record_exit(frame: Frame, node: ast.stmt, keyword: str, exception: str = "") -> None:
+def _record_exit(frame: Frame, node: ast.AST, keyword: str, exception: str = "") -> None:
+    if frame.single_process_depth:
+        keyword = UNSHARED_EXIT
     frame.add_effect(ExitEffect(keyword, frame.location(node), exception))
     frame.ended = True

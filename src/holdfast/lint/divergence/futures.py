@@ -1,0 +1,373 @@
+"""The collectives that a rank still enters from a point on, up to the end of the function.
+
+The paths of a function form a control-flow graph: each point has one continuation per way to leave
+its block (its end, ``return``, ``break``, ``continue``), through ``finally`` and back to the head of
+a loop. Two points are compatible if ranks at them can meet again: they enter the same collectives
+in the same order, or raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.lint.abstract_domain.effects import (
+    PROCESS_EXIT,
+    Branch,
+    Effect,
+    EffectPath,
+    ExitEffect,
+    FunctionCall,
+    GroupScope,
+    LoopEffect,
+    Operation,
+    Try,
+    iter_operations,
+)
+
+#: Futures without collectives: the function ends; the rank raises, which ends the job; its process
+#: exits while the job goes on; the ends of one iteration of a loop.
+END, ABORT, PROCESS_END, NEXT, LEFT, RETURNED = range(6)
+_LAST = RETURNED
+
+
+class Goal:
+    """A point at which a rank continues; here: one without collectives."""
+
+    def __init__(self, future: int) -> None:
+        self._future = future
+
+    def future(self, _: Futures) -> int:
+        """Return what a rank at this point still enters."""
+        return self._future
+
+    def operations(self) -> Iterator[tuple[Operation, int]]:
+        """Yield the operations that follow in source order, each with its call depth."""
+        yield from ()
+
+
+class Targets(msgspec.Struct, frozen=True, eq=False):
+    """Where a block continues: at its end, and after ``continue``, ``break`` and ``return``."""
+
+    normal: Goal
+    next: Goal
+    left: Goal
+    returned: Goal
+
+    def through(self, final_body: EffectPath, depth: int) -> Targets:
+        """Return these targets behind a ``finally`` block."""
+        if not final_body:
+            return self
+        return Targets(*(
+            Block(final_body, replace(self, normal=goal), depth).point(0)
+            for goal in (self.normal, self.next, self.left, self.returned)
+        ))  # fmt: skip
+
+
+_END, _PROCESS_END = Goal(END), Goal(PROCESS_END)
+#: The targets of a function, and of one iteration of a loop.
+FUNCTION_TARGETS = Targets(_END, _END, _END, _END)
+_ITERATION = Targets(Goal(NEXT), Goal(NEXT), Goal(LEFT), Goal(RETURNED))
+
+
+class Block:
+    """A path with its targets; ``depth`` is the number of calls that lead to it."""
+
+    def __init__(self, path: EffectPath, targets: Targets, depth: int = 0) -> None:
+        self.path = path
+        self.targets = targets
+        self.depth = depth
+        self._futures: dict[Futures, list[int]] = {}
+
+    def point(self, at: int) -> Point:
+        """Return the point in front of an effect."""
+        return Point(self, at)
+
+    def nested(self, path: EffectPath, at: int) -> Block:
+        """Return a block that continues behind the effect at this index."""
+        return Block(path, replace(self.targets, normal=self.point(at + 1)), self.depth)
+
+    def loop_body(self, loop: LoopEffect, at: int) -> Block:
+        """Return the body of the loop at this index."""
+        after = self.point(at + 1)
+        head = _LoopHead(loop, self, at)
+        return Block(loop.body, Targets(head, head, after, self.targets.returned), self.depth)
+
+    def guarded(self, block: Try, path: EffectPath, at: int) -> Block:
+        """Return the body or a handler of a ``try``: it continues in ``finally``."""
+        targets = replace(self.targets, normal=self.point(at + 1))
+        return Block(path, targets.through(block.final_body, self.depth), self.depth)
+
+    def called(self, call: FunctionCall, at: int) -> Block:
+        """Return the body of the function called at this index."""
+        after = self.point(at + 1)
+        return Block(call.callee.path, Targets(after, after, after, after), self.depth + 1)
+
+    def futures(self, futures: Futures) -> list[int]:
+        """Return the future in front of each effect, and at the end."""
+        known = self._futures.get(futures)
+        if known is None:
+            known = self._futures[futures] = futures.of_path(self.path, self.targets)
+        return known
+
+
+class Point(Goal):
+    """The point in front of an effect of a block."""
+
+    def __init__(self, block: Block, at: int) -> None:
+        self.block, self.at = block, at
+
+    def future(self, futures: Futures) -> int:
+        """Return what a rank at this point still enters."""
+        return self.block.futures(futures)[self.at]
+
+    def operations(self) -> Iterator[tuple[Operation, int]]:
+        """Yield the operations that follow in source order, each with its call depth."""
+        block = self.block
+        for op, _ in iter_operations(block.path[self.at :]):
+            yield op, block.depth
+        yield from block.targets.normal.operations()
+
+
+class _LoopHead(Goal):
+    """The head of a loop, to which an iteration returns."""
+
+    def __init__(self, loop: LoopEffect, block: Block, at: int) -> None:
+        self.loop, self.block, self.at = loop, block, at
+
+    def future(self, futures: Futures) -> int:
+        """Return what a rank at this point still enters."""
+        return self.block.futures(futures)[self.at]
+
+    def operations(self) -> Iterator[tuple[Operation, int]]:
+        """Yield the operations that follow in source order, each with its call depth."""
+        for op, _ in iter_operations(self.loop.body):
+            yield op, self.block.depth
+        yield from self.block.point(self.at + 1).operations()
+
+
+class Futures:
+    """Futures as numbers: equal futures have equal numbers.
+
+    A future is a collective (or a loop with collectives) and its own future, or a set of futures.
+    ``rank_only`` omits operations of sub-groups.
+    """
+
+    def __init__(self, *, rank_only: bool) -> None:
+        self._rank_only = rank_only
+        self._nodes: list[tuple[Hashable, int] | frozenset[int]] = [
+            frozenset((end,)) for end in range(_LAST + 1)
+        ]
+        self._numbers: dict[object, int] = {}
+        self._iterations: dict[int, tuple[int, frozenset[int]]] = {}
+        #: Pairs that were compared and are not compatible.
+        self.unequal: set[tuple[int, int]] = set()
+
+    # ---- construction
+
+    def of_path(self, path: Sequence[Effect], targets: Targets) -> list[int]:
+        """Return the future in front of each effect of a path, and at its end."""
+        future = targets.normal.future(self)
+        futures = [future]
+        for effect in reversed(path):
+            future = self._before(effect, future, targets)
+            futures.append(future)
+        futures.reverse()
+        return futures
+
+    def _of_path(self, path: Sequence[Effect], targets: Targets, after: int) -> int:
+        return self.of_path(path, replace(targets, normal=Goal(after)))[0] if path else after
+
+    def _before(self, effect: Effect, after: int, targets: Targets) -> int:
+        """Return the future in front of an effect."""
+        match effect:
+            case Operation(name=name, group=group, kind=kind):
+                is_omitted = self._rank_only and group is not GroupScope.WORLD
+                if is_omitted or kind in ("send", "recv"):
+                    return after
+                return self._node(((name, group.value), after))
+            case FunctionCall(callee=callee) if PROCESS_EXIT in callee.tags:
+                returned = Goal(after)
+                return self._of_path(
+                    callee.path, Targets(returned, returned, returned, returned), after
+                )
+            case FunctionCall(callee=callee):
+                parts = callee.world_sequence if self._rank_only else callee.sequence
+                for part in reversed(parts):
+                    after = self._node((part, after))
+                return after
+            case Branch(yes=yes, no=no):
+                return self._union(
+                    self._of_path(yes, targets, after), self._of_path(no, targets, after)
+                )
+            case LoopEffect():
+                return self._loop(effect, after, targets)
+            case Try(body=body, final_body=last):
+                inner = replace(targets, normal=Goal(after)).through(last, 0)
+                return self.of_path(body, inner)[0]
+            case ExitEffect(keyword=keyword):
+                goal = _exit_goal(keyword, targets)
+                return ABORT if goal is None else goal.future(self)
+            case _:
+                return after
+
+    def _loop(self, loop: LoopEffect, after: int, targets: Targets) -> int:
+        known = self._iterations.get(id(loop))
+        if known is None:
+            iteration = self.of_path(loop.body, _ITERATION)[0]
+            known = self._iterations[id(loop)] = (iteration, self._ends(iteration))
+        iteration, ends = known
+        future = self._of_path(loop.orelse, targets, after)
+        if LEFT in ends:
+            future = self._union(future, after)
+        if RETURNED in ends:
+            future = self._union(future, targets.returned.future(self))
+        if PROCESS_END in ends:
+            future = self._union(future, PROCESS_END)
+        return future if iteration in ends or self._is_silent(iteration) else self._node(
+            (("loop", iteration), future)
+        )  # fmt: skip
+
+    def _node(self, node: tuple[Hashable, int] | frozenset[int]) -> int:
+        number = self._numbers.get(node)
+        if number is None:
+            number = self._numbers[node] = len(self._nodes)
+            self._nodes.append(node)
+        return number
+
+    def _union(self, one: int, other: int) -> int:
+        """Return the future of ranks that all take one of two paths; one that raises ends."""
+        if one in (other, ABORT):
+            return other
+        if other == ABORT:
+            return one
+        return self._node(self.alternatives(one) | self.alternatives(other))
+
+    # ---- queries
+
+    def alternatives(self, future: int) -> frozenset[int]:
+        """Return the futures of which this is one."""
+        node = self._nodes[future]
+        return node if isinstance(node, frozenset) else frozenset((future,))
+
+    def _is_silent(self, future: int) -> bool:
+        return all(end <= _LAST for end in self.alternatives(future))
+
+    def _ends(self, future: int) -> frozenset[int]:
+        """Return the ends that a future reaches."""
+        ends: set[int] = set()
+        seen: set[int] = set()
+        pending = [future]
+        while pending:
+            for candidate in self.alternatives(pending.pop()) - seen:
+                seen.add(candidate)
+                node = self._nodes[candidate]
+                if candidate <= _LAST:
+                    ends.add(candidate)
+                elif isinstance(node, tuple):
+                    pending.append(node[1])
+        return frozenset(ends)
+
+    def reaches(self, future: int, target: int) -> bool:
+        """Return True if a rank with this future may get to a point with the other future."""
+        seen: set[int] = set()
+        pending = [future]
+        while pending:
+            candidate = pending.pop()
+            if candidate == target:
+                return True
+            for alternative in self.alternatives(candidate) - seen:
+                seen.add(alternative)
+                node = self._nodes[alternative]
+                if isinstance(node, tuple):
+                    pending.append(node[1])
+        return False
+
+    def compatible(self, one: int, other: int) -> bool:
+        """Return True if ranks with these futures can meet: equal, or one of them raises."""
+        return _Comparison(self).equal(one, other)
+
+    def head(self, future: int) -> tuple[Hashable, int] | None:
+        """Return the first collective of a future, and what follows it; None if there is none."""
+        node = self._nodes[future]
+        return node if isinstance(node, tuple) else None
+
+
+class _Comparison:
+    """Compare futures; a pair that occurs again, in a loop, counts as equal."""
+
+    def __init__(self, futures: Futures, seen: frozenset[tuple[int, int]] = frozenset()) -> None:
+        self._futures = futures
+        self._seen = set(seen)
+
+    def equal(self, one: int, other: int) -> bool:
+        """Return True if ranks with these futures can meet."""
+        unequal = self._futures.unequal
+        passed = []
+        while True:
+            pair = (one, other)
+            if one == other or ABORT in pair or pair in self._seen:
+                return True
+            if pair in unequal:
+                break
+            self._seen.add(pair)
+            passed.append(pair)
+            first, second = self._futures.head(one), self._futures.head(other)
+            if first is None or second is None:
+                if self._equal_alternatives(one, other):
+                    return True
+                break
+            if first[0] != second[0]:
+                break
+            one, other = first[1], second[1]
+        unequal.update(passed)
+        return False
+
+    def _equal_alternatives(self, one: int, other: int) -> bool:
+        sides = self._futures.alternatives(one), self._futures.alternatives(other)
+        if sides == (frozenset((one,)), frozenset((other,))):
+            return False
+        seen = frozenset(self._seen)
+        return all(
+            any(_Comparison(self._futures, seen).equal(one, other) for other in others)
+            for candidates, others in (sides, sides[::-1])
+            for one in candidates
+        )
+
+
+def iter_exits(block: Block) -> Iterator[tuple[ExitEffect, Goal]]:
+    """Yield the exits of a block and of what is nested in it, each with where it leads."""
+    for at, effect in enumerate(block.path):
+        match effect:
+            case ExitEffect(keyword=keyword):
+                goal = _exit_goal(keyword, block.targets)
+                if goal is not None:
+                    yield effect, goal
+                return
+            case Branch(yes=yes, no=no):
+                yield from iter_exits(block.nested(yes, at))
+                yield from iter_exits(block.nested(no, at))
+            case LoopEffect():
+                for end, goal in iter_exits(block.loop_body(effect, at)):
+                    if end.keyword in ("return", PROCESS_EXIT):
+                        yield end, goal
+            case Try(body=body):
+                yield from iter_exits(block.guarded(effect, body, at))
+            case FunctionCall(callee=callee) if PROCESS_EXIT in callee.tags:
+                for end, goal in iter_exits(block.called(effect, at)):
+                    if end.keyword == PROCESS_EXIT:
+                        yield end, goal
+            case _:
+                pass
+
+
+def _exit_goal(keyword: str, targets: Targets) -> Goal | None:
+    """Return where an exit leads; None if ranks that take it need no further comparison."""
+    return {
+        "return": targets.returned,
+        "break": targets.left,
+        "continue": targets.next,
+        PROCESS_EXIT: _PROCESS_END,
+    }.get(keyword)
