@@ -33,7 +33,7 @@ class Frame:
     assigns_simple: the assigned value is a flag or number
     effects, mutated: effects so far, and values mutated in place
     returns, returned_values: returned values with and without control taint
-    join_depth, loop_depth: nesting of ``with model.join()`` and of loops
+    join_depth, loop_depth, try_depth: nesting of ``with model.join()``, loops and ``try`` blocks
     single_process_depth: nesting of tests that only a single process passes
     pads_rounds: it adds iterations to match other ranks
     loop_variables, rebound: names of loop variables, and of parameters that were reassigned
@@ -54,6 +54,7 @@ class Frame:
     mutated: dict[str, Value] = field(default_factory=dict)
     join_depth: int = 0
     loop_depth: int = 0
+    try_depth: int = 0
     single_process_depth: int = 0
     pads_rounds: bool = False
     ended: bool = False

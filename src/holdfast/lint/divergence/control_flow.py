@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.rank_table import SourceLine
@@ -30,11 +31,13 @@ from holdfast.lint.abstract_domain.effects import (
 )
 from holdfast.lint.abstract_domain.exceptions import catches
 from holdfast.lint.abstract_domain.values import Taint, TaintKind, is_rank_only, taint_kinds
-from holdfast.lint.divergence.failures import iter_failures
+from holdfast.lint.divergence.failures import Failure, iter_failures
 from holdfast.lint.divergence.futures import (
     FUNCTION_TARGETS,
     Block,
     Futures,
+    Goal,
+    LoopHead,
     Point,
     iter_exits,
 )
@@ -186,59 +189,97 @@ class _PathComparison:
         if effect.imports_only:
             return  # installed packages are the same on all ranks
         for location, exception, handled in effect.handlers:
+            text = f"except {exception}".strip()
             end, handler_op = final_exit(handled), next(iter_operations(handled), None)
             raised_on = end is not None and end.keyword == "raise"
             if raised_on and (handler_op is None or exception in _RAISED_BY_ALL):
                 continue
-            text = f"except {exception}".strip()
             if handler_op is None:
-                yield from self._skipped_by_handler(
-                    block, at, effect, (location, exception, handled), in_loop=in_loop
-                )
+                handler = _Handler(location, exception, text, block.guarded(effect, handled, at))
+                yield from self._skipped_by_handler(block, at, effect, handler, in_loop=in_loop)
             elif not _selects_by_exception_text(handled):
                 op, chain = handler_op
                 reported = _reported_line(chain, handled)
                 yield Divergence("except", reported, location, text, (), op, chain)
+        end = final_exit(effect.final_body)
+        if end is not None and end.keyword != "raise":
+            swallowing = _Handler(end.location, "", "finally", block.guarded(effect, (), at))
+            yield from self._skipped_by_handler(block, at, effect, swallowing, in_loop=in_loop)
 
     def _skipped_by_handler(
-        self,
-        block: Block,
-        at: int,
-        effect: Try,
-        handler: tuple[SourceLine, str, EffectPath],
-        *,
-        in_loop: bool,
+        self, block: Block, at: int, effect: Try, handler: _Handler, *, in_loop: bool
     ) -> Iterator[Divergence]:
         """Yield the first exception that leads past collectives through a handler."""
-        location, exception, handled = handler
-        futures = self._futures[False]
-        after = block.guarded(effect, handled, at)
+        body = block.guarded(effect, effect.body, at)
         own = [op for op, _ in islice(iter_operations(effect.body), _MAX_OPERATIONS)]
-        text = f"except {exception}".strip()
-        for failure in iter_failures(block.guarded(effect, effect.body, at), in_loop=in_loop):
-            if not catches(exception, failure.exception) or futures.compatible(
-                after.point(0).future(futures), failure.goal.future(futures)
-            ):
+        for failure in (
+            *_memory_failures(body, handler),
+            *iter_failures(body, in_loop=in_loop),
+        ):
+            if not catches(handler.exception, failure.exception) or self._meets(handler, failure):
                 continue
             skipped, depth = next(
-                ((op, depth) for op, depth in failure.goal.operations() if _counts(op)),
-                (None, 0),
+                ((op, depth) for op, depth in failure.goal.operations() if _counts(op)), (None, 0)
             )
             if skipped is None:
                 continue
             chain = failure.call_chain
+            reported = Divergence("swallowed", chain[0], *handler.guard, (), skipped, chain)
             if depth > block.depth or any(op is skipped for op in own):
-                at_fault = chain[min(depth - block.depth, len(chain) - 1)]
-                yield Divergence("swallowed", at_fault, location, text, (), skipped, chain)
+                yield replace(reported, location=chain[min(depth - block.depth, len(chain) - 1)])
                 return
-            for end, goal in iter_exits(after):
-                if not futures.compatible(
-                    goal.future(futures), failure.goal.future(futures)
-                ):
-                    yield Divergence(
-                        "exit", end.location, location, text, (), skipped, chain, end.keyword
-                    )
+            for end, goal in iter_exits(handler.block):
+                if not self._compatible(goal, failure.goal):
+                    yield replace(reported, kind="exit", location=end.location, detail=end.keyword)
                     return
+
+    def _compatible(self, one: Goal, other: Goal) -> bool:
+        futures = self._futures[False]
+        return futures.compatible(one.future(futures), other.future(futures))
+
+    def _meets(self, handler: _Handler, failure: Failure) -> bool:
+        """Return True if a rank that raised meets the others again, perhaps by a second try."""
+        handled = handler.block.point(0)
+        if self._compatible(handled, failure.goal):
+            return True
+        futures = self._futures[False]
+        head = handler.block.targets.next
+        reached = handled.future(futures)
+        if not isinstance(head, LoopHead) or reached != head.future(futures):
+            return False
+        is_counted = head.loop.text.startswith("for")
+        if is_counted and futures.reaches(failure.goal.future(futures), reached):
+            return False  # the iteration is lost
+        return self._compatible(head.iteration().point(0), failure.goal)
+
+
+class _Handler(msgspec.Struct, frozen=True, eq=False):
+    """A handler: where it is, the exceptions it catches, its text, and its block."""
+
+    location: SourceLine
+    exception: str
+    text: str
+    block: Block
+
+    @property
+    def guard(self) -> tuple[SourceLine, str]:
+        """Return the location and the text, as a divergence refers to them."""
+        return self.location, self.text
+
+
+def _memory_failures(body: Block, handler: _Handler) -> Iterator[Failure]:
+    """Yield what runs out of memory, if the handler is for that: anything in front of a collective."""
+    if "OutOfMemory" not in handler.exception and not (
+        catches(handler.exception, "RuntimeError") and _tests_for_memory(handler.block.path)
+    ):
+        return
+    chain = next((chain for _, chain in iter_operations(body.path)), (handler.location,))
+    if len(chain) > 1 or chain[0] is handler.location:
+        yield Failure("OutOfMemoryError", (chain[0], handler.location), body.point(0))
+
+
+def _tests_for_memory(handled: Sequence[Effect]) -> bool:
+    return any(isinstance(effect, Branch) and "memory" in effect.text for effect in handled)
 
 
 # ---- branches

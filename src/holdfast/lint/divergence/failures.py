@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -19,14 +20,93 @@ from holdfast.lint.abstract_domain.effects import (
     final_exit,
 )
 from holdfast.lint.abstract_domain.exceptions import catches
+from holdfast.lint.abstract_domain.values import Value, is_rank_only
+from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
+from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.divergence.futures import Block, Point
 
 #: The marker of a call that may fail on one rank alone, with the names of its exceptions.
 MAY_RAISE = "may raise"
+#: Exceptions of calls that access files, other programs or the network.
+_ACCESS_ERRORS = {
+    "subprocess.run": "OSError CalledProcessError",
+    "subprocess.check_call": "OSError CalledProcessError",
+    "subprocess.check_output": "OSError CalledProcessError",
+} | dict.fromkeys((
+    "open", "torch.save", "torch.load", "os.makedirs", "os.mkdir", "os.remove", "os.rename",
+    "os.replace", "os.unlink", "os.symlink", "shutil.copy", "shutil.copyfile", "shutil.copytree",
+    "shutil.move", "shutil.rmtree", "shutil.unpack_archive", "shutil.make_archive", "numpy.load",
+    "numpy.save", "requests.get", "requests.post", "requests.put", "urllib.request.urlopen",
+    "urllib.request.urlretrieve", "torch.hub.download_url_to_file",
+    "torch.hub.load_state_dict_from_url", "huggingface_hub.snapshot_download",
+    "huggingface_hub.hf_hub_download", "datasets.load_dataset", "safetensors.torch.load_file",
+    "safetensors.torch.save_file", "wget.download", "gdown.download",
+), "OSError")  # fmt: skip
+#: Methods of paths that access files.
+_ACCESS_METHODS = frozenset({
+    "write_text", "write_bytes", "read_text", "read_bytes", "mkdir", "unlink", "rename", "touch",
+    "symlink_to", "save_pretrained", "push_to_hub", "upload_file",
+})  # fmt: skip
+#: Exceptions of calls that parse data.
+_PARSE_ERRORS = {
+    "json.loads": "JSONDecodeError", "ast.literal_eval": "ValueError SyntaxError",
+    "yaml.safe_load": "YAMLError", "pickle.loads": "UnpicklingError",
+    "datetime.datetime.strptime": "ValueError", "datetime.datetime.fromisoformat": "ValueError",
+    "base64.b64decode": "ValueError", "PIL.Image.open": "OSError",
+}  # fmt: skip
+#: Exceptions of unknown functions that process one element of the data.
+_USER_ERRORS = "RuntimeError ValueError OSError"
+#: Exceptions at the end of an iterator or a list.
+_END_ERRORS = {"next": "StopIteration", "pop": "IndexError", "popleft": "IndexError"}
 #: Maximum call depth at which to look for exceptions.
 _MAX_DEPTH = 6
 #: Exceptions that only signal the end of an iteration.
 _END_OF_ITERATION = frozenset({"StopIteration", "StopAsyncIteration"})
+
+
+def record_failure(call: LibraryCall) -> None:
+    """Record a library call that may fail on one rank alone.
+
+    It accesses files on some ranks or at a rank's own path, takes an element of a sequence whose
+    length differs, or parses one element of the data in a ``try`` block.
+    """
+    frame, name = call.frame, call.name
+    values = call.arguments.all_values
+    errors = ""
+    if name in _ACCESS_ERRORS or (name in _ACCESS_METHODS and call.receiver_node is not None):
+        by_rank = [frame.control, *(value.content for value in (call.receiver, *values))]
+        if any(taint and is_rank_only(taint) for taint in by_rank):
+            errors = _ACCESS_ERRORS.get(name, "OSError")
+    elif not frame.try_depth:
+        return
+    elif name in _END_ERRORS and len(values) < 2:
+        over = call.first() if name == "next" else call.receiver
+        errors = _END_ERRORS[name] if over.length else ""
+    elif name in _PARSE_ERRORS and frame.loop_depth and not all(map(_is_uniform, values)):
+        errors = _PARSE_ERRORS[name]
+    if errors:
+        frame.add_effect(Marker(MAY_RAISE, call.location, errors))
+
+
+def record_user_failure(frame: Frame, node: ast.expr, arguments: Arguments) -> None:
+    """Record a call of unknown code with an element of the data in a ``try`` block."""
+    if not (frame.try_depth and frame.loop_depth):
+        return
+    nodes = zip(arguments.nodes, arguments.positional, strict=True)
+    if any(
+        argument is not None
+        and not _is_uniform(value)
+        and any(
+            isinstance(child, ast.Name) and child.id in frame.loop_variables
+            for child in ast.walk(argument)
+        )
+        for argument, value in nodes
+    ):
+        frame.add_effect(Marker(MAY_RAISE, frame.location(node), _USER_ERRORS))
+
+
+def _is_uniform(value: Value) -> bool:
+    return value.known and not value.content
 
 
 class Failure(msgspec.Struct, frozen=True, eq=False):

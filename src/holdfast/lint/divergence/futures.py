@@ -92,7 +92,7 @@ class Block:
     def loop_body(self, loop: LoopEffect, at: int) -> Block:
         """Return the body of the loop at this index."""
         after = self.point(at + 1)
-        head = _LoopHead(loop, self, at)
+        head = LoopHead(loop, self, at)
         return Block(loop.body, Targets(head, head, after, self.targets.returned), self.depth)
 
     def guarded(self, block: Try, path: EffectPath, at: int) -> Block:
@@ -131,7 +131,7 @@ class Point(Goal):
         yield from block.targets.normal.operations()
 
 
-class _LoopHead(Goal):
+class LoopHead(Goal):
     """The head of a loop, to which an iteration returns."""
 
     def __init__(self, loop: LoopEffect, block: Block, at: int) -> None:
@@ -146,6 +146,11 @@ class _LoopHead(Goal):
         for op, _ in iter_operations(self.loop.body):
             yield op, self.block.depth
         yield from self.block.point(self.at + 1).operations()
+
+
+    def iteration(self) -> Block:
+        """Return the block of one iteration."""
+        return self.block.loop_body(self.loop, self.at)
 
 
 class Futures:

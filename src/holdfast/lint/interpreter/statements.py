@@ -19,7 +19,9 @@ from holdfast.lint.abstract_domain.effects import (
     Marker,
     Try,
     final_exit,
+    summarize_path,
 )
+from holdfast.lint.abstract_domain.exceptions import catches
 from holdfast.lint.abstract_domain.values import (
     UNKNOWN,
     TaintKind,
@@ -44,6 +46,8 @@ from holdfast.lint.abstract_state.arguments import Arguments, positional_argumen
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.alarms import ALARM_SET, insert_block
+from holdfast.lint.divergence.failures import iter_failures
+from holdfast.lint.divergence.futures import FUNCTION_TARGETS, Block
 from holdfast.lint.divergence.single_process import (
     as_uniform,
     checks_multiple_among_others,
@@ -94,7 +98,10 @@ class StatementExecutor:
 
     def _process_exit(self, frame: Frame, node: ast.Call) -> None:
         """Record the end of the process; with an error status, it ends the job."""
-        names = {obj.name for obj in self.state.evaluate(frame, node.func).objects_of(LibraryName)}
+        called = self.state.evaluate(frame, node.func).objects
+        names = {obj.name for obj in called if isinstance(obj, LibraryName)}
+        if isinstance(node.func, ast.Name) and not called:
+            names.add(node.func.id)  # a builtin
         if names.isdisjoint(_PROCESS_EXITS):
             return
         status = self.state.evaluate(frame, node.args[0]).const if node.args else None
@@ -342,17 +349,19 @@ class StatementExecutor:
     def _raise(self, frame: Frame, node: ast.Raise) -> None:
         self.state.evaluate(frame, node.exc)
         raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
-        _record_exit(frame, node, "raise", last_name(raised))
+        _record_exit(frame, node, "raise", last_name(raised) if raised is not None else "")
 
     # ---- blocks
 
     def _with(self, frame: Frame, node: ast.With | ast.AsyncWith) -> None:
         joined = 0
         limits: list[EffectPath] = []
+        suppressed: list[str] = []
         on_exit: list[tuple[ast.expr, FunctionObject]] = []
         for item in node.items:
             value = self.state.evaluate(frame, item.context_expr)
             limits += _pop_alarm_manager(frame)
+            suppressed += self._suppressed(frame, item.context_expr)
             value, exit_calls = self._enter_context(frame, item.context_expr, value)
             on_exit += exit_calls
             called = (
@@ -373,11 +382,34 @@ class StatementExecutor:
         block = tuple(inner)
         for path in reversed(limits):
             block = insert_block(path, block)
-        frame.effects.extend(block)
+        with frame.collect_effects() as last:
+            for expression, method in reversed(on_exit):
+                arguments = positional_arguments(*[UNKNOWN] * 3)
+                if self.state.invoke(frame, expression, method, arguments).const is True:
+                    suppressed.append("Exception")
+        for caught in suppressed:
+            at = frame.location(node)
+            block = (Try(at, block, ((at, caught, ()),), ()),)
+        frame.effects.extend((*block, *last))
         frame.join_depth -= joined
-        for expression, method in reversed(on_exit):
-            self.state.invoke(frame, expression, method, positional_arguments(*[UNKNOWN] * 3))
-        frame.ended = ended
+        frame.ended = ended and not suppressed
+
+    def _suppressed(self, frame: Frame, node: ast.expr) -> list[str]:
+        """Return the exceptions that a context manager just entered suppresses."""
+        if isinstance(node, ast.Call) and LibraryName("contextlib.suppress") in (
+            self.state.evaluate(frame, node.func).objects
+        ):
+            return [", ".join(map(self.state.unparse, node.args))]
+        last = frame.effects[-1] if frame.effects else None
+        if not isinstance(last, FunctionCall) or YIELD_MARKER not in last.callee.tags:
+            return []
+        return [
+            exception
+            for effect in last.callee.path
+            if isinstance(effect, Try) and YIELD_MARKER in summarize_path(effect.body).tags
+            for _, exception, handled in effect.handlers
+            if final_exit(handled) is None
+        ]
 
     def _enter_context(
         self, frame: Frame, node: ast.expr, value: Value
@@ -397,9 +429,12 @@ class StatementExecutor:
     def _try(self, frame: Frame, node: ast.Try | ast.TryStar) -> None:
         names = frame.scope.names
         before = dict(names)
+        frame.try_depth += 1
         with frame.collect_effects() as body:
             self.state.run_block(frame, [*node.body, *node.orelse])
             ended = frame.ended
+        frame.try_depth -= 1
+        failures = list(iter_failures(Block(tuple(body), FUNCTION_TARGETS), in_loop=False))
         after = dict(names)
         handlers = []
         open_ends = [] if ended else [after]
@@ -412,9 +447,9 @@ class StatementExecutor:
                 },
             )
             caught = self.state.unparse(handler.type) if handler.type else ""
-            fault = self.state.taint_source(
-                frame, TaintKind.FAULT, handler, f"except {caught}".strip()
-            )
+            varies = any(catches(caught, failure.exception) for failure in failures)
+            kind = TaintKind.DATA if varies else TaintKind.FAULT
+            fault = self.state.taint_source(frame, kind, handler, f"except {caught}".strip())
             with frame.collect_effects(fault) as inner:
                 if handler.name:
                     names[handler.name] = Value(content=fault)
@@ -441,7 +476,9 @@ class StatementExecutor:
             frame.add_effect(
                 Try(frame.location(node), tuple(body), tuple(handlers), tuple(last), imports)
             )
-        frame.ended = ended and (bool(final_exit(body)) or not open_ends)
+        frame.ended = (ended and (bool(final_exit(body)) or not open_ends)) or bool(
+            final_exit(last)
+        )
 
     @property
     def executors(self) -> dict[type[ast.stmt], Callable[..., None]]:

@@ -106,8 +106,8 @@ EXITS = {
     "the else of a loop": """
         def search(items, x):
             for item in items[rank::world]:
-                if item.ok:
-                    break
+                if item.owner == rank:
+                    break  # found
             else:
                 dist.all_reduce(x)  # bad found
                 x = x + 1  # good
@@ -581,7 +581,7 @@ FAILURES = {
                 return json.loads(self.lines[at])
 
         def train(net, data, x):
-            for at in range(100):
+            for at in torch.utils.data.DistributedSampler(data):
                 try:
                     item = data[at]
                     x = net(item)
@@ -602,14 +602,14 @@ FAILURES = {
                 print("not sent")
             dist.all_reduce(x)  # good
         """,
-    "a retry": """
+    "a retry behind a barrier": """
         def fetch(url, x):
             for attempt in range(3):
                 try:
+                    dist.barrier()  # bad
                     if rank == 0:
-                        elsewhere.download(url)  # bad found
                         torch.hub.download_url_to_file(url, "x")  # bad found
-                        print(url)
+                        torch.hub.download_url_to_file(url, "x")  # good
                     dist.barrier()
                     break
                 except OSError:
@@ -704,12 +704,6 @@ ITERATORS = {
                     return  # bad found
                 dist.all_reduce(x)
                 step += 1
-        """,
-    "zip with the local share": """
-        def train(files, x):
-            for file, step in zip(files[rank::world], range(100)):  # bad found
-            for file, step in zip(files, range(100)):  # good
-                dist.all_reduce(x)
         """,
     "a pop until the list is empty": """
         def train(files, x):
