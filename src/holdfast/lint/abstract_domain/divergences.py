@@ -6,7 +6,7 @@ import msgspec
 
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.effects import Operation
-from holdfast.lint.abstract_domain.values import Taint, is_rank_only
+from holdfast.lint.abstract_domain.values import RANK_KINDS, Taint, is_rank_only
 
 
 class Divergence(msgspec.Struct, frozen=True):
@@ -34,6 +34,18 @@ class Divergence(msgspec.Struct, frozen=True):
     def op_kind(self) -> str:
         """Return the kind of ``op``; empty without one."""
         return self.op.kind if self.op is not None else ""
+
+    @property
+    def is_shown(self) -> bool:
+        """Return True if a source on the path shows that ranks differ, not a shared attribute.
+
+        Attributes carry the rank itself reliably, but no lengths or members of groups.
+        """
+        sized = self.kind in ("loop", "shape", "ranks") or self.op_kind == "creation"
+        return not self.sources or any(
+            not source.stored or (source.kind in RANK_KINDS and not sized)
+            for source in self.sources
+        )
 
     @property
     def is_rank_only(self) -> bool:

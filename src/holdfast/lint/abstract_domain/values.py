@@ -36,6 +36,7 @@ class TaintSource(msgspec.Struct, frozen=True):
     """Where a difference between ranks originates: a call, an attribute, an exception.
 
     ``by_name``: nothing but a name says so, such as that of a parameter that no caller is seen for.
+    ``stored``: it was read from an attribute, which all instances of a class share here.
     """
 
     kind: TaintKind
@@ -43,6 +44,7 @@ class TaintSource(msgspec.Struct, frozen=True):
     line: int
     text: str
     by_name: bool = False
+    stored: bool = False
 
 
 Taint = tuple[TaintSource, ...]
@@ -65,6 +67,14 @@ def persistent_taint(sources: Taint) -> Taint:
     if not sources or not any(source.kind in _TRANSIENT for source in sources):
         return sources
     return without_kinds(sources, _TRANSIENT)
+
+
+def stored_taint(sources: Taint) -> Taint:
+    """Return the sources that an attribute keeps."""
+    return tuple(
+        source if source.stored else replace(source, stored=True)
+        for source in persistent_taint(sources)
+    )
 
 
 class NoConstant:

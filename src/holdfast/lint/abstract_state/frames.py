@@ -37,6 +37,7 @@ class Frame:
     single_process_depth: nesting of tests that only a single process passes
     pads_rounds: it adds iterations to match other ranks
     loop_variables, rebound: names of loop variables, and of parameters that were reassigned
+    element_names: names of variables that hold an element of what a loop iterates over
     """
 
     function: Function | None
@@ -61,6 +62,7 @@ class Frame:
     globals: set[str] = field(default_factory=set)
     loop_variables: set[str] = field(default_factory=set)
     rebound: set[str] = field(default_factory=set)
+    element_names: set[str] = field(default_factory=set)
 
     @property
     def file(self) -> str:

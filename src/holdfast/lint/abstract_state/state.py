@@ -20,6 +20,7 @@ from holdfast.lint.abstract_domain.values import (
     join_values,
     merge_taint,
     persistent_taint,
+    stored_taint,
 )
 from holdfast.lint.abstract_state.abstract_objects import COUNT, LAUNCHER_RANK, FunctionObject
 from holdfast.lint.abstract_state.arguments import Arguments
@@ -35,7 +36,8 @@ from holdfast.lint.sources.modules import (
 )
 from holdfast.lint.sources.relevance import Relevance
 
-#: In programs with at most this many functions, a configuration attribute is identified by name.
+#: In programs with at most this many functions, a configuration attribute is identified by name,
+#: and an attribute of a class shows that ranks differ.
 _SMALL_PROGRAM = 300
 _MAX_TEXT = 80
 
@@ -170,11 +172,12 @@ class InterpreterState:
         """Join a value into an attribute of a class's instances."""
         if self.in_tests and not cls.module.is_test:
             return
+        keep = persistent_taint if self.is_small else stored_taint
         value = replace(
             value,
-            content=persistent_taint(value.content),
-            length=persistent_taint(value.length),
-            absent=persistent_taint(value.absent),
+            content=keep(value.content),
+            length=keep(value.length),
+            absent=keep(value.absent),
         )
         if not value.absent and value.const is not None and NONE_OBJECT not in value.objects:
             cls.always_set.add(name)

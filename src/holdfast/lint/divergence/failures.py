@@ -27,12 +27,9 @@ from holdfast.lint.divergence.futures import Block, Point
 
 #: The marker of a call that may fail on one rank alone, with the names of its exceptions.
 MAY_RAISE = "may raise"
-#: Exceptions of calls that access files, other programs or the network.
-_ACCESS_ERRORS = {
-    "subprocess.run": "OSError CalledProcessError",
-    "subprocess.check_call": "OSError CalledProcessError",
-    "subprocess.check_output": "OSError CalledProcessError",
-} | dict.fromkeys((
+#: Calls that access files, other programs or the network, and their exceptions.
+_ACCESSES = frozenset({
+    "subprocess.run", "subprocess.check_call", "subprocess.check_output",
     "open", "torch.save", "torch.load", "os.makedirs", "os.mkdir", "os.remove", "os.rename",
     "os.replace", "os.unlink", "os.symlink", "shutil.copy", "shutil.copyfile", "shutil.copytree",
     "shutil.move", "shutil.rmtree", "shutil.unpack_archive", "shutil.make_archive", "numpy.load",
@@ -41,7 +38,8 @@ _ACCESS_ERRORS = {
     "torch.hub.load_state_dict_from_url", "huggingface_hub.snapshot_download",
     "huggingface_hub.hf_hub_download", "datasets.load_dataset", "safetensors.torch.load_file",
     "safetensors.torch.save_file", "wget.download", "gdown.download",
-), "OSError")  # fmt: skip
+})  # fmt: skip
+_ACCESS_ERRORS = "OSError FileNotFoundError FileExistsError PermissionError CalledProcessError"
 #: Methods of paths that access files.
 _ACCESS_METHODS = frozenset({
     "write_text", "write_bytes", "read_text", "read_bytes", "mkdir", "unlink", "rename", "touch",
@@ -73,10 +71,10 @@ def record_failure(call: LibraryCall) -> None:
     frame, name = call.frame, call.name
     values = call.arguments.all_values
     errors = ""
-    if name in _ACCESS_ERRORS or (name in _ACCESS_METHODS and call.receiver_node is not None):
+    if name in _ACCESSES or (name in _ACCESS_METHODS and call.receiver_node is not None):
         by_rank = [frame.control, *(value.content for value in (call.receiver, *values))]
         if any(taint and is_rank_only(taint) for taint in by_rank):
-            errors = _ACCESS_ERRORS.get(name, "OSError")
+            errors = _ACCESS_ERRORS
     elif not frame.try_depth:
         return
     elif name in _END_ERRORS and len(values) < 2:
@@ -96,13 +94,15 @@ def record_user_failure(frame: Frame, node: ast.expr, arguments: Arguments) -> N
     if any(
         argument is not None
         and not _is_uniform(value)
-        and any(
-            isinstance(child, ast.Name) and child.id in frame.loop_variables
-            for child in ast.walk(argument)
-        )
+        and frame.element_names & variable_names(argument)
         for argument, value in nodes
     ):
         frame.add_effect(Marker(MAY_RAISE, frame.location(node), _USER_ERRORS))
+
+
+def variable_names(node: ast.expr) -> set[str]:
+    """Return the names in an expression."""
+    return {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
 
 
 def _is_uniform(value: Value) -> bool:

@@ -143,7 +143,7 @@ class LoopHead(Goal):
 
     def operations(self) -> Iterator[tuple[Operation, int]]:
         """Yield the operations that follow in source order, each with its call depth."""
-        for op, _ in iter_operations(self.loop.body):
+        for op, _ in iter_operations((*self.loop.body, *self.loop.orelse)):
             yield op, self.block.depth
         yield from self.block.point(self.at + 1).operations()
 

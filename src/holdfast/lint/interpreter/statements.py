@@ -46,7 +46,7 @@ from holdfast.lint.abstract_state.arguments import Arguments, positional_argumen
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.alarms import ALARM_SET, insert_block
-from holdfast.lint.divergence.failures import iter_failures
+from holdfast.lint.divergence.failures import iter_failures, variable_names
 from holdfast.lint.divergence.futures import FUNCTION_TARGETS, Block
 from holdfast.lint.divergence.single_process import (
     as_uniform,
@@ -122,6 +122,8 @@ class StatementExecutor:
             assign(self.state, frame, target, value)
             if isinstance(target, ast.Name):
                 frame.rebound.add(target.id)
+                if frame.try_depth and frame.element_names & variable_names(node.value):
+                    frame.element_names.add(target.id)
             elif isinstance(target, ast.Attribute) and value.agreed and not value.content:
                 mark_agreed_attribute(self.state, frame, target, node.value)
 
@@ -261,6 +263,7 @@ class StatementExecutor:
         over = iterated_value(self.state, frame, node.iter, self.state.evaluate(frame, node.iter))
         if isinstance(node.target, ast.Name):
             frame.loop_variables.add(node.target.id)
+        frame.element_names |= variable_names(node.target)
         self._record_loader(frame, node, over)
         before = dict(frame.scope.names)
         frame.loop_depth += 1
