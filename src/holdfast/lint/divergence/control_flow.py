@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.rank_table import SourceLine
@@ -14,12 +13,10 @@ from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import (
     PROCESS_EXIT,
     UNSHARED_EXIT,
-    YIELD_MARKER,
     Branch,
     Effect,
     EffectPath,
     FunctionCall,
-    GroupScope,
     LoopEffect,
     Marker,
     Operation,
@@ -29,16 +26,14 @@ from holdfast.lint.abstract_domain.effects import (
     iter_operations,
     unfold_early_exits,
 )
-from holdfast.lint.abstract_domain.exceptions import catches
-from holdfast.lint.abstract_domain.values import Taint, TaintKind, is_rank_only, taint_kinds
-from holdfast.lint.divergence.failures import Failure, iter_failures
+from holdfast.lint.abstract_domain.values import TaintKind, is_rank_only, taint_kinds
+from holdfast.lint.divergence.call_sites import is_wrapper_call, reported_line
 from holdfast.lint.divergence.futures import (
     FUNCTION_TARGETS,
     Block,
     Futures,
-    Goal,
-    LoopHead,
     Point,
+    counts,
     iter_exits,
 )
 from holdfast.lint.divergence.group_members import (
@@ -46,6 +41,7 @@ from holdfast.lint.divergence.group_members import (
     find_excluded_members,
     is_leaders_collective,
 )
+from holdfast.lint.divergence.handlers import finally_divergences, handler_divergences
 from holdfast.lint.divergence.rank_turns import drop_exclusive_branches, find_paired_branches
 
 #: Maximum number of operations of a path to compare one by one, and of calls to enter.
@@ -53,13 +49,6 @@ _MAX_OPERATIONS, _MAX_DEPTH = 2000, 6
 _BARRIERS = frozenset({"barrier", "monitored_barrier", "wait_for_everyone"})
 
 
-#: A test of an exception's text, and words of exceptions that a single rank can have.
-_EXCEPTION_TEXT_TEST = re.compile(r"\bin str\(|\bre\.search\(.*str\(|\bin \w+\.args\b")
-_LOCAL_FAULT_WORDS = re.compile(
-    r"memory|cuda|nccl|timed? ?out|nan\b|inf\b|connection|disk|space", re.IGNORECASE
-)
-#: Exceptions that usually end all ranks at once.
-_RAISED_BY_ALL = frozenset({"KeyboardInterrupt", "SystemExit"})
 #: A membership test such as ``if rank in ranks``.
 _MEMBERSHIP_TEST = re.compile(r"rank\w*(?:\(\w*\))? (?:not )?in [a-z_]", re.IGNORECASE)
 
@@ -86,27 +75,24 @@ class _PathComparison:
         paired |= find_paired_branches(block.path)
         for at, effect in enumerate(block.path):
             match effect:
-                case Branch():
-                    sides = [
-                        block.nested(unfold_early_exits(side), at)
-                        for side in (effect.yes, effect.no)
-                    ]
-                    if id(effect) not in paired:
-                        yield from self._branch(block, at, effect)
-                        yield from _excluded_members(effect)
-                        for side in sides:
-                            yield from self.divergences(side, in_loop=in_loop, paired=paired)
-                case LoopEffect(body=body):
+                case Branch() if id(effect) in paired:
+                    pass
+                case Branch(yes=yes, no=no):
+                    yield from self._branch(block, at, effect)
+                    yield from _excluded_members(effect)
+                    for side in (yes, no):
+                        inner = block.nested(unfold_early_exits(side), at)
+                        yield from self.divergences(inner, in_loop=in_loop, paired=paired)
+                case LoopEffect(body=body, orelse=after):
                     yield from _loop_divergences(effect)
-                    inner = block.loop_body(effect, at)
-                    inner.path = unfold_early_exits(body)
+                    inner = block.loop_body(unfold_early_exits(body), at)
                     yield from self.divergences(inner, in_loop=bool(collective_sequence(body)))
-                    after = block.nested(unfold_early_exits(effect.orelse), at)
-                    yield from self.divergences(after, in_loop=in_loop)
+                    last = block.nested(unfold_early_exits(after), at)
+                    yield from self.divergences(last, in_loop=in_loop)
                 case Try():
                     yield from self._try(block, at, effect, in_loop=in_loop, paired=paired)
                 case FunctionCall(callee=callee) if PROCESS_EXIT in callee.tags:
-                    yield from self._process_exits(block.called(effect, at))
+                    yield from self._process_exits(block.called(at))
                 case Marker(name="root" | "shape" | "ranks" | "state", control=control):
                     yield Divergence(
                         effect.name, effect.location, effect.location, effect.detail, control
@@ -117,10 +103,10 @@ class _PathComparison:
     def _try(
         self, block: Block, at: int, effect: Try, *, in_loop: bool, paired: frozenset[int]
     ) -> Iterator[Divergence]:
-        yield from self._handlers(block, at, effect, in_loop=in_loop)
-        yield from _finally_divergences(effect)
+        yield from handler_divergences(self._futures[False], block, at, in_loop=in_loop)
+        yield from finally_divergences(effect)
         for path in (effect.body, *(handled for _, _, handled in effect.handlers)):
-            inner = block.guarded(effect, unfold_early_exits(path), at)
+            inner = block.guarded(unfold_early_exits(path), at)
             own = paired if path is effect.body else frozenset[int]()
             yield from self.divergences(inner, in_loop=in_loop, paired=own)
         last = block.nested(unfold_early_exits(effect.final_body), at)
@@ -150,7 +136,7 @@ class _PathComparison:
             group_creation = find_differing_groups(branch) if same and rank_only else None
             if group_creation is not None:
                 op, chain = group_creation
-                location = _reported_line(chain, branch.yes)
+                location = reported_line(chain, branch.yes)
                 yield _divergence_at("ranks", location, branch, (op, chain))
         elif same:
             yield from self._skipping_exits(branch, yes, no)
@@ -173,113 +159,13 @@ class _PathComparison:
         futures = self._futures[rank_only]
         for side, other in ((yes, no), (no, yes)):
             expected = other.future(futures)
-            op = next((op for op, _ in other.operations() if _counts(op, rank_only=rank_only)), None)
+            op = next((op for op, _ in other.operations() if counts(op, rank_only=rank_only)), None)
             for end, goal in iter_exits(side.block):
                 if op is not None and not futures.compatible(goal.future(futures), expected):
                     yield _divergence_at(
                         "exit", end.location, branch, (op, (op.location,)), detail=end.keyword
                     )
                     return
-
-    # ---- exceptions
-
-    def _handlers(
-        self, block: Block, at: int, effect: Try, *, in_loop: bool
-    ) -> Iterator[Divergence]:
-        if effect.imports_only:
-            return  # installed packages are the same on all ranks
-        for location, exception, handled in effect.handlers:
-            text = f"except {exception}".strip()
-            end, handler_op = final_exit(handled), next(iter_operations(handled), None)
-            raised_on = end is not None and end.keyword == "raise"
-            if raised_on and (handler_op is None or exception in _RAISED_BY_ALL):
-                continue
-            if handler_op is None:
-                handler = _Handler(location, exception, text, block.guarded(effect, handled, at))
-                yield from self._skipped_by_handler(block, at, effect, handler, in_loop=in_loop)
-            elif not _selects_by_exception_text(handled):
-                op, chain = handler_op
-                reported = _reported_line(chain, handled)
-                yield Divergence("except", reported, location, text, (), op, chain)
-        end = final_exit(effect.final_body)
-        if end is not None and end.keyword != "raise":
-            swallowing = _Handler(end.location, "", "finally", block.guarded(effect, (), at))
-            yield from self._skipped_by_handler(block, at, effect, swallowing, in_loop=in_loop)
-
-    def _skipped_by_handler(
-        self, block: Block, at: int, effect: Try, handler: _Handler, *, in_loop: bool
-    ) -> Iterator[Divergence]:
-        """Yield the first exception that leads past collectives through a handler."""
-        body = block.guarded(effect, effect.body, at)
-        own = [op for op, _ in islice(iter_operations(effect.body), _MAX_OPERATIONS)]
-        for failure in (
-            *_memory_failures(body, handler),
-            *iter_failures(body, in_loop=in_loop),
-        ):
-            if not catches(handler.exception, failure.exception) or self._meets(handler, failure):
-                continue
-            skipped, depth = next(
-                ((op, depth) for op, depth in failure.goal.operations() if _counts(op)), (None, 0)
-            )
-            if skipped is None:
-                continue
-            chain = failure.call_chain
-            reported = Divergence("swallowed", chain[0], *handler.guard, (), skipped, chain)
-            if depth > block.depth or any(op is skipped for op in own):
-                yield replace(reported, location=chain[min(depth - block.depth, len(chain) - 1)])
-                return
-            for end, goal in iter_exits(handler.block):
-                if not self._compatible(goal, failure.goal):
-                    yield replace(reported, kind="exit", location=end.location, detail=end.keyword)
-                    return
-
-    def _compatible(self, one: Goal, other: Goal) -> bool:
-        futures = self._futures[False]
-        return futures.compatible(one.future(futures), other.future(futures))
-
-    def _meets(self, handler: _Handler, failure: Failure) -> bool:
-        """Return True if a rank that raised meets the others again, perhaps by a second try."""
-        handled = handler.block.point(0)
-        if self._compatible(handled, failure.goal):
-            return True
-        futures = self._futures[False]
-        head = handler.block.targets.next
-        reached = handled.future(futures)
-        if not isinstance(head, LoopHead) or reached != head.future(futures):
-            return False
-        is_counted = head.loop.text.startswith("for")
-        if is_counted and futures.reaches(failure.goal.future(futures), reached):
-            return False  # the iteration is lost
-        return self._compatible(head.iteration().point(0), failure.goal)
-
-
-class _Handler(msgspec.Struct, frozen=True, eq=False):
-    """A handler: where it is, the exceptions it catches, its text, and its block."""
-
-    location: SourceLine
-    exception: str
-    text: str
-    block: Block
-
-    @property
-    def guard(self) -> tuple[SourceLine, str]:
-        """Return the location and the text, as a divergence refers to them."""
-        return self.location, self.text
-
-
-def _memory_failures(body: Block, handler: _Handler) -> Iterator[Failure]:
-    """Yield what runs out of memory, if the handler is for that: anything in front of a collective."""
-    if "OutOfMemory" not in handler.exception and not (
-        catches(handler.exception, "RuntimeError") and _tests_for_memory(handler.block.path)
-    ):
-        return
-    chain = next((chain for _, chain in iter_operations(body.path)), (handler.location,))
-    if len(chain) > 1 or chain[0] is handler.location:
-        yield Failure("OutOfMemoryError", (chain[0], handler.location), body.point(0))
-
-
-def _tests_for_memory(handled: Sequence[Effect]) -> bool:
-    return any(isinstance(effect, Branch) and "memory" in effect.text for effect in handled)
 
 
 # ---- branches
@@ -342,15 +228,15 @@ def _unmatched_side(branch: Branch, *, barrier: bool, rank_only: bool) -> Iterat
         )
         if inside or opposite_exit is None:
             yield _divergence_at(
-                "branch", _reported_line(chain, side), branch, (op, chain), barrier=barrier
+                "branch", reported_line(chain, side), branch, (op, chain), barrier=barrier
             )
-        elif opposite_exit.keyword == "return" and _is_wrapper_call(chain, side):
+        elif opposite_exit.keyword == "return" and is_wrapper_call(chain, side):
             text = (
                 f"if not ({branch.text.removeprefix('if ')})" if side is branch.no else branch.text
             )
             yield _divergence_at(
                 "branch",
-                _reported_line(chain, side),
+                reported_line(chain, side),
                 branch,
                 (op, chain),
                 barrier=barrier,
@@ -394,51 +280,12 @@ def _relevant_operations(
     path: Sequence[Effect], *, rank_only: bool
 ) -> Iterator[tuple[Operation, tuple[SourceLine, ...]]]:
     for op, chain in islice(iter_operations(path), _MAX_OPERATIONS):
-        if _counts(op, rank_only=rank_only):
+        if counts(op, rank_only=rank_only):
             yield op, chain
-
-
-def _counts(op: Operation, *, rank_only: bool = False) -> bool:
-    """Return True for a collective; ``rank_only`` omits those of sub-groups."""
-    return op.kind not in ("send", "recv") and not (rank_only and op.group is not GroupScope.WORLD)
 
 
 def _operation_key(op: Operation) -> tuple[str, str]:
     return op.name, op.group.value
-
-
-def _reported_line(chain: tuple[SourceLine, ...], path: EffectPath) -> SourceLine:
-    """Return the line to report: the call in the branch, or the line in a wrapper."""
-    at = 0
-    while at < len(chain) - 1:
-        called = _calls_by_line(path).get(chain[at])
-        if called is None or not called.forwards:
-            break
-        path, at = called.callee.path, at + 1
-    return chain[at]
-
-
-def _calls_by_line(path: Sequence[Effect]) -> dict[SourceLine, FunctionCall]:
-    """Return the calls of a path that enter a collective, by line."""
-    calls: dict[SourceLine, FunctionCall] = {}
-    for effect in islice(path, _MAX_OPERATIONS):
-        if isinstance(effect, FunctionCall):
-            if effect.callee.sequence:
-                calls.setdefault(effect.location, effect)
-        elif isinstance(effect, (Branch, LoopEffect)):
-            sides = (
-                (effect.yes, effect.no)
-                if isinstance(effect, Branch)
-                else (effect.body, effect.orelse)
-            )
-            calls = _calls_by_line(sides[1]) | _calls_by_line(sides[0]) | calls
-    return calls
-
-
-def _is_wrapper_call(chain: tuple[SourceLine, ...], path: Sequence[Effect]) -> bool:
-    """Return True if a wrapper calls the skipped function, whose test is then the guard."""
-    called = _calls_by_line(path).get(chain[0])
-    return called is not None and called.forwards
 
 
 def find_undecided(path: Sequence[Effect]) -> Iterator[Divergence]:
@@ -505,42 +352,3 @@ def _loop_divergences(loop: LoopEffect) -> Iterator[Divergence]:
         yield Divergence(
             "order", loop.location, loop.location, loop.text, loop.order_taint, op, chain
         )
-
-
-# ---- exceptions
-
-
-def _finally_divergences(block: Try) -> Iterator[Divergence]:
-    """Yield a collective in ``finally``: a rank that raised enters it ahead of the others."""
-    waits = any(True for _ in islice(iter_operations(block.body), 1))
-    if not waits and not any(
-        isinstance(statement, Marker) and statement.name == YIELD_MARKER for statement in block.body
-    ):
-        return
-    for op, chain in islice(iter_operations(block.final_body), _MAX_OPERATIONS):
-        # a barrier there is usually part of the teardown
-        if op.kind not in ("send", "recv") and op.name not in _BARRIERS:
-            yield Divergence(
-                "except",
-                _reported_line(chain, block.final_body),
-                block.location,
-                "finally",
-                (),
-                op,
-                chain,
-            )
-            return
-
-
-def _selects_by_exception_text(handled: Sequence[Effect]) -> bool:
-    """Return True if a handler selects by text, reraises others, and all ranks get this one."""
-    effects = [effect for effect in handled if not isinstance(effect, Marker)]
-    branch = effects[0] if effects else None
-    if (
-        not isinstance(branch, Branch)
-        or not _EXCEPTION_TEXT_TEST.search(branch.text)
-        or _LOCAL_FAULT_WORDS.search(branch.text)
-    ):
-        return False
-    end = final_exit((*branch.branch_body(branch.no), *effects[1:]))
-    return end is not None and end.keyword == "raise"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from enum import Enum
 
 import msgspec
 from msgspec.structs import replace
@@ -11,11 +12,11 @@ from msgspec.structs import replace
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.effects import (
     Branch,
-    Effect,
     ExitEffect,
     FunctionCall,
     LoopEffect,
     Marker,
+    Operation,
     Try,
     final_exit,
 )
@@ -23,7 +24,7 @@ from holdfast.lint.abstract_domain.exceptions import catches
 from holdfast.lint.abstract_domain.values import Value, is_rank_only
 from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall
 from holdfast.lint.abstract_state.frames import Frame
-from holdfast.lint.divergence.futures import Block, Point
+from holdfast.lint.divergence.futures import Block, Goal
 
 #: The marker of a call that may fail on one rank alone, with the names of its exceptions.
 MAY_RAISE = "may raise"
@@ -58,8 +59,15 @@ _USER_ERRORS = "RuntimeError ValueError OSError"
 _END_ERRORS = {"next": "StopIteration", "pop": "IndexError", "popleft": "IndexError"}
 #: Maximum call depth at which to look for exceptions.
 _MAX_DEPTH = 6
-#: Exceptions that only signal the end of an iteration.
-_END_OF_ITERATION = frozenset({"StopIteration", "StopAsyncIteration"})
+#: What a forward pass raises on one rank alone: a batch of another shape, memory.
+_FORWARD_ERRORS = ("RuntimeError", "OutOfMemoryError")
+#: Tags of functions that may fail.
+_FAILING_TAGS = frozenset({MAY_RAISE, "forward"})
+#: Exceptions at the end of an iteration, and of programming errors, which all ranks have.
+_RAISED_BY_ALL = frozenset({
+    "StopIteration", "StopAsyncIteration", "NotImplementedError", "TypeError", "AttributeError",
+    "ImportError", "ModuleNotFoundError", "AssertionError", "NameError",
+})  # fmt: skip
 
 
 def record_failure(call: LibraryCall) -> None:
@@ -109,6 +117,28 @@ def _is_uniform(value: Value) -> bool:
     return value.known and not value.content
 
 
+class VaryingTests(Enum):
+    """The tests without taint that count as different on each rank, as they depend on its data.
+
+    ``IN_LOOPS``: those in a loop of the block; ``UNKNOWN``: also unknown ones, as in a loop around
+    it.
+    """
+
+    NONE = "none"
+    IN_LOOPS = "in loops"
+    UNKNOWN = "unknown"
+    ALL = "all"
+
+    def includes(self, branch: Branch) -> bool:
+        """Return True if the test of a branch may differ between ranks."""
+        may_vary = self is VaryingTests.ALL or (self is VaryingTests.UNKNOWN and not branch.known)
+        return may_vary and not branch.agreed
+
+    def in_loop(self) -> VaryingTests:
+        """Return the tests in a loop of the block."""
+        return VaryingTests.NONE if self is VaryingTests.NONE else VaryingTests.ALL
+
+
 class Failure(msgspec.Struct, frozen=True, eq=False):
     """An exception on one rank: where it is raised, and where the other ranks go on.
 
@@ -117,72 +147,56 @@ class Failure(msgspec.Struct, frozen=True, eq=False):
 
     exception: str
     call_chain: tuple[SourceLine, ...]
-    goal: Point
+    goal: Goal
 
 
 def iter_failures(
     block: Block,
-    chain: tuple[SourceLine, ...] = (),
-    goal: Point | None = None,
+    calls: tuple[SourceLine, ...] = (),
+    goal: Goal | None = None,
     *,
-    in_loop: bool,
-    looped: bool = False,
+    varying: VaryingTests,
 ) -> Iterator[Failure]:
     """Yield the exceptions that leave a block on one rank alone.
 
-    ``goal`` is where ranks continue that do not get here. A test of unknown taint counts as
-    uniform, except in loops (``in_loop``: around the block, ``looped``: inside of it), where it may
-    depend on each rank's data.
+    ``goal`` is where ranks continue that do not get here.
     """
     for at, effect in enumerate(block.path):
         match effect:
-            case ExitEffect(keyword="raise"):
-                is_end = effect.exception in _END_OF_ITERATION
-                if goal is not None and not is_end:
-                    yield Failure(effect.exception, (*chain, effect.location), goal)
+            case ExitEffect(keyword="raise", exception=exception, location=location):
+                if goal is not None and exception not in _RAISED_BY_ALL:
+                    yield Failure(exception, (*calls, location), goal)
             case Marker(name="may raise", detail=names, location=location):
                 for name in names.split():
-                    yield Failure(name, (*chain, location), goal or block.point(at + 1))
-            case FunctionCall(location=location, callee=callee):
-                if (callee.raises or MAY_RAISE in callee.tags) and len(chain) < _MAX_DEPTH:
-                    called = block.called(effect, at)
-                    yield from iter_failures(
-                        called, (*chain, location), goal, in_loop=in_loop, looped=looped
-                    )
-            case Branch():
-                for side, other in _varying_sides(effect, looped=looped, in_loop=in_loop):
-                    yield from iter_failures(
-                        block.nested(side, at),
-                        chain,
-                        goal if other is None else block.nested(other, at).point(0),
-                        in_loop=in_loop,
-                        looped=looped,
-                    )
-            case LoopEffect():
-                yield from iter_failures(
-                    block.loop_body(effect, at), chain, goal, in_loop=in_loop, looped=True
-                )
-            case Try():
-                body = iter_failures(
-                    block.guarded(effect, effect.body, at),
-                    chain,
-                    goal,
-                    in_loop=in_loop,
-                    looped=looped,
-                )
-                yield from _passing_failures(effect, body)
+                    yield Failure(name, (*calls, location), goal or block.point(at + 1))
+            case Operation(kind="forward", location=location):
+                for name in _FORWARD_ERRORS:
+                    yield Failure(name, (*calls, location), goal or block.point(at + 1))
+            case FunctionCall() | Branch() | LoopEffect() | Try():
+                yield from _nested_failures(block, at, calls, goal, varying)
             case _:
                 pass
 
 
-def _varying_sides(
-    branch: Branch, *, looped: bool, in_loop: bool
-) -> Sequence[tuple[tuple[Effect, ...], tuple[Effect, ...] | None]]:
-    """Return the sides of a branch, each with the other side if ranks may differ in the test."""
-    may_vary = (looped or (in_loop and not branch.known)) and not branch.agreed
-    if branch.taint or may_vary:
-        return ((branch.yes, branch.no), (branch.no, branch.yes))
-    return ((branch.yes, None), (branch.no, None))
+def _nested_failures(
+    block: Block, at: int, calls: tuple[SourceLine, ...], goal: Goal | None, varying: VaryingTests
+) -> Iterator[Failure]:
+    match effect := block.path[at]:
+        case FunctionCall(location=location, callee=callee):
+            if (callee.raises or callee.tags & _FAILING_TAGS) and len(calls) < _MAX_DEPTH:
+                chain = (*calls, location)
+                yield from iter_failures(block.called(at), chain, goal, varying=varying)
+        case Branch(yes=yes, no=no):
+            varies = effect.taint or varying.includes(effect)
+            for side, other in ((yes, no), (no, yes)):
+                inner = block.nested(other, at).point(0) if varies else goal
+                yield from iter_failures(block.nested(side, at), calls, inner, varying=varying)
+        case LoopEffect(body=body):
+            inner_tests = varying.in_loop()
+            yield from iter_failures(block.loop_body(body, at), calls, goal, varying=inner_tests)
+        case Try(body=body):
+            failures = iter_failures(block.guarded(body, at), calls, goal, varying=varying)
+            yield from _passing_failures(effect, failures)
 
 
 def _passing_failures(block: Try, failures: Iterator[Failure]) -> Iterator[Failure]:

@@ -1,14 +1,15 @@
 """The collectives that a rank still enters from a point on, up to the end of the function.
 
 The paths of a function form a control-flow graph: each point has one continuation per way to leave
-its block (its end, ``return``, ``break``, ``continue``), through ``finally`` and back to the head of
-a loop. Two points are compatible if ranks at them can meet again: they enter the same collectives
-in the same order, or raise.
+its block (its end, ``return``, ``break``, ``continue``), through ``finally`` and back to the head
+of a loop. Two points are compatible if ranks at them can meet again: they enter the same
+collectives in the same order, or raise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from holdfast.lint.abstract_domain.effects import (
     Branch,
     Effect,
     EffectPath,
+    EffectSummary,
     ExitEffect,
     FunctionCall,
     GroupScope,
@@ -76,7 +78,7 @@ class Block:
     """A path with its targets; ``depth`` is the number of calls that lead to it."""
 
     def __init__(self, path: EffectPath, targets: Targets, depth: int = 0) -> None:
-        self.path = path
+        self.path: tuple[Any, ...] = path
         self.targets = targets
         self.depth = depth
         self._futures: dict[Futures, list[int]] = {}
@@ -89,21 +91,40 @@ class Block:
         """Return a block that continues behind the effect at this index."""
         return Block(path, replace(self.targets, normal=self.point(at + 1)), self.depth)
 
-    def loop_body(self, loop: LoopEffect, at: int) -> Block:
-        """Return the body of the loop at this index."""
-        after = self.point(at + 1)
-        head = LoopHead(loop, self, at)
-        return Block(loop.body, Targets(head, head, after, self.targets.returned), self.depth)
+    def loop_body(self, path: EffectPath, at: int) -> Block:
+        """Return a block for the body of the loop at this index."""
+        head, after = LoopHead(self, at), self.point(at + 1)
+        return Block(path, Targets(head, head, after, self.targets.returned), self.depth)
 
-    def guarded(self, block: Try, path: EffectPath, at: int) -> Block:
-        """Return the body or a handler of a ``try``: it continues in ``finally``."""
+    def guarded(self, path: EffectPath, at: int) -> Block:
+        """Return a block for the body or a handler of the ``try`` at this index."""
         targets = replace(self.targets, normal=self.point(at + 1))
-        return Block(path, targets.through(block.final_body, self.depth), self.depth)
+        return Block(path, targets.through(self.path[at].final_body, self.depth), self.depth)
 
-    def called(self, call: FunctionCall, at: int) -> Block:
+    def called(self, at: int) -> Block:
         """Return the body of the function called at this index."""
         after = self.point(at + 1)
-        return Block(call.callee.path, Targets(after, after, after, after), self.depth + 1)
+        path = self.path[at].callee.path
+        return Block(path, Targets(after, after, after, after), self.depth + 1)
+
+    def inner(self, at: int) -> Iterator[Block]:
+        """Yield the blocks of the effect at this index that ranks enter without an exception.
+
+        Of called functions, only those that may end the process.
+        """
+        match self.path[at]:
+            case Branch(yes=yes, no=no):
+                yield self.nested(yes, at)
+                yield self.nested(no, at)
+            case LoopEffect(body=body, orelse=after):
+                yield self.loop_body(body, at)
+                yield self.nested(after, at)
+            case Try(body=body):
+                yield self.guarded(body, at)
+            case FunctionCall(callee=callee) if PROCESS_EXIT in callee.tags:
+                yield self.called(at)
+            case _:
+                pass
 
     def futures(self, futures: Futures) -> list[int]:
         """Return the future in front of each effect, and at the end."""
@@ -131,26 +152,18 @@ class Point(Goal):
         yield from block.targets.normal.operations()
 
 
-class LoopHead(Goal):
+class LoopHead(Point):
     """The head of a loop, to which an iteration returns."""
 
-    def __init__(self, loop: LoopEffect, block: Block, at: int) -> None:
-        self.loop, self.block, self.at = loop, block, at
-
-    def future(self, futures: Futures) -> int:
-        """Return what a rank at this point still enters."""
-        return self.block.futures(futures)[self.at]
-
-    def operations(self) -> Iterator[tuple[Operation, int]]:
-        """Yield the operations that follow in source order, each with its call depth."""
-        for op, _ in iter_operations((*self.loop.body, *self.loop.orelse)):
-            yield op, self.block.depth
-        yield from self.block.point(self.at + 1).operations()
-
+    @property
+    def loop(self) -> LoopEffect:
+        """Return the loop."""
+        loop: LoopEffect = self.block.path[self.at]
+        return loop
 
     def iteration(self) -> Block:
         """Return the block of one iteration."""
-        return self.block.loop_body(self.loop, self.at)
+        return self.block.loop_body(self.loop.body, self.at)
 
 
 class Futures:
@@ -187,36 +200,37 @@ class Futures:
 
     def _before(self, effect: Effect, after: int, targets: Targets) -> int:
         """Return the future in front of an effect."""
+        future = after
         match effect:
-            case Operation(name=name, group=group, kind=kind):
-                is_omitted = self._rank_only and group is not GroupScope.WORLD
-                if is_omitted or kind in ("send", "recv"):
-                    return after
-                return self._node(((name, group.value), after))
-            case FunctionCall(callee=callee) if PROCESS_EXIT in callee.tags:
-                returned = Goal(after)
-                return self._of_path(
-                    callee.path, Targets(returned, returned, returned, returned), after
-                )
+            case Operation(name=name, group=group):
+                if counts(effect, rank_only=self._rank_only):
+                    future = self._node(((name, group.value), after))
             case FunctionCall(callee=callee):
-                parts = callee.world_sequence if self._rank_only else callee.sequence
-                for part in reversed(parts):
-                    after = self._node((part, after))
-                return after
+                future = self._call(callee, after)
             case Branch(yes=yes, no=no):
-                return self._union(
-                    self._of_path(yes, targets, after), self._of_path(no, targets, after)
-                )
+                sides = [self._of_path(side, targets, after) for side in (yes, no)]
+                future = self._union(*sides)
             case LoopEffect():
-                return self._loop(effect, after, targets)
+                future = self._loop(effect, after, targets)
             case Try(body=body, final_body=last):
                 inner = replace(targets, normal=Goal(after)).through(last, 0)
-                return self.of_path(body, inner)[0]
+                future = self.of_path(body, inner)[0]
             case ExitEffect(keyword=keyword):
                 goal = _exit_goal(keyword, targets)
-                return ABORT if goal is None else goal.future(self)
+                future = ABORT if goal is None else goal.future(self)
             case _:
-                return after
+                pass
+        return future
+
+    def _call(self, callee: EffectSummary, after: int) -> int:
+        if PROCESS_EXIT in callee.tags:
+            returned = Goal(after)
+            targets = Targets(returned, returned, returned, returned)
+            return self._of_path(callee.path, targets, after)
+        parts = callee.world_sequence if self._rank_only else callee.sequence
+        for part in reversed(parts):
+            after = self._node((part, after))
+        return after
 
     def _loop(self, loop: LoopEffect, after: int, targets: Targets) -> int:
         known = self._iterations.get(id(loop))
@@ -231,9 +245,9 @@ class Futures:
             future = self._union(future, targets.returned.future(self))
         if PROCESS_END in ends:
             future = self._union(future, PROCESS_END)
-        return future if iteration in ends or self._is_silent(iteration) else self._node(
-            (("loop", iteration), future)
-        )  # fmt: skip
+        if all(end <= _LAST for end in self.alternatives(iteration)):
+            return future  # no collectives
+        return self._node((("loop", iteration), future))
 
     def _node(self, node: tuple[Hashable, int] | frozenset[int]) -> int:
         number = self._numbers.get(node)
@@ -256,9 +270,6 @@ class Futures:
         """Return the futures of which this is one."""
         node = self._nodes[future]
         return node if isinstance(node, frozenset) else frozenset((future,))
-
-    def _is_silent(self, future: int) -> bool:
-        return all(end <= _LAST for end in self.alternatives(future))
 
     def _ends(self, future: int) -> frozenset[int]:
         """Return the ends that a future reaches."""
@@ -293,6 +304,10 @@ class Futures:
     def compatible(self, one: int, other: int) -> bool:
         """Return True if ranks with these futures can meet: equal, or one of them raises."""
         return _Comparison(self).equal(one, other)
+
+    def can_meet(self, one: Goal, other: Goal) -> bool:
+        """Return True if ranks at these points can meet."""
+        return self.compatible(one.future(self), other.future(self))
 
     def head(self, future: int) -> tuple[Hashable, int] | None:
         """Return the first collective of a future, and what follows it; None if there is none."""
@@ -345,27 +360,27 @@ class _Comparison:
 def iter_exits(block: Block) -> Iterator[tuple[ExitEffect, Goal]]:
     """Yield the exits of a block and of what is nested in it, each with where it leads."""
     for at, effect in enumerate(block.path):
-        match effect:
-            case ExitEffect(keyword=keyword):
-                goal = _exit_goal(keyword, block.targets)
-                if goal is not None:
-                    yield effect, goal
-                return
-            case Branch(yes=yes, no=no):
-                yield from iter_exits(block.nested(yes, at))
-                yield from iter_exits(block.nested(no, at))
-            case LoopEffect():
-                for end, goal in iter_exits(block.loop_body(effect, at)):
-                    if end.keyword in ("return", PROCESS_EXIT):
-                        yield end, goal
-            case Try(body=body):
-                yield from iter_exits(block.guarded(effect, body, at))
-            case FunctionCall(callee=callee) if PROCESS_EXIT in callee.tags:
-                for end, goal in iter_exits(block.called(effect, at)):
-                    if end.keyword == PROCESS_EXIT:
-                        yield end, goal
-            case _:
-                pass
+        if isinstance(effect, ExitEffect):
+            goal = _exit_goal(effect.keyword, block.targets)
+            if goal is not None:
+                yield effect, goal
+            return
+        for inner in block.inner(at):
+            for end, goal in iter_exits(inner):
+                if _leaves(end.keyword, effect):
+                    yield end, goal
+
+
+def _leaves(keyword: str, effect: Effect) -> bool:
+    """Return True if an exit leads out of the effect that contains it."""
+    if isinstance(effect, FunctionCall):
+        return keyword == PROCESS_EXIT
+    return not isinstance(effect, LoopEffect) or keyword in ("return", PROCESS_EXIT)
+
+
+def counts(op: Operation, *, rank_only: bool = False) -> bool:
+    """Return True for a collective to compare; ``rank_only`` omits those of sub-groups."""
+    return op.kind not in ("send", "recv") and not (rank_only and op.group is not GroupScope.WORLD)
 
 
 def _exit_goal(keyword: str, targets: Targets) -> Goal | None:

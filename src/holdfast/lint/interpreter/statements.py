@@ -46,7 +46,7 @@ from holdfast.lint.abstract_state.arguments import Arguments, positional_argumen
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.alarms import ALARM_SET, insert_block
-from holdfast.lint.divergence.failures import iter_failures, variable_names
+from holdfast.lint.divergence.failures import VaryingTests, iter_failures, variable_names
 from holdfast.lint.divergence.futures import FUNCTION_TARGETS, Block
 from holdfast.lint.divergence.single_process import (
     as_uniform,
@@ -437,7 +437,8 @@ class StatementExecutor:
             self.state.run_block(frame, [*node.body, *node.orelse])
             ended = frame.ended
         frame.try_depth -= 1
-        failures = list(iter_failures(Block(tuple(body), FUNCTION_TARGETS), in_loop=False))
+        block = Block(tuple(body), FUNCTION_TARGETS)
+        failures = list(iter_failures(block, varying=VaryingTests.NONE)) if node.handlers else []
         after = dict(names)
         handlers = []
         open_ends = [] if ended else [after]
