@@ -187,7 +187,8 @@ def _nested_failures(
                 chain = (*calls, location)
                 yield from iter_failures(block.called(at), chain, goal, varying=varying)
         case Branch(yes=yes, no=no):
-            varies = effect.taint or varying.includes(effect)
+            is_shown = any(not source.stored for source in effect.taint)
+            varies = is_shown or varying.includes(effect)
             for side, other in ((yes, no), (no, yes)):
                 inner = block.nested(other, at).point(0) if varies else goal
                 yield from iter_failures(block.nested(side, at), calls, inner, varying=varying)

@@ -172,5 +172,6 @@ def _selects_by_exception_text(handled: Sequence[Effect]) -> bool:
         or _LOCAL_FAULT_WORDS.search(branch.text)
     ):
         return False
-    end = final_exit((*branch.branch_body(branch.no), *effects[1:]))
-    return end is not None and end.keyword == "raise"
+    sides = (branch.branch_body(side) for side in (branch.yes, branch.no))
+    ends = [final_exit((*side, *effects[1:])) for side in sides]
+    return any(end is not None and end.keyword == "raise" for end in ends)
