@@ -4,18 +4,24 @@ import textwrap
 
 import pytest
 
-from tests.unit.lint.interpreter import flow_programs
+from tests.unit.lint.interpreter.flow import HEAD, exceptions, exits, iterators, training_loops
 from tests.unit.lint.interpreter.test_forms import marked_lines, reported_lines
 
-TABLES = ("EXITS", "PROCESS_EXITS", "RAISES", "FAILURES", "ITERATORS")
-PROGRAMS = {name: text for table in TABLES for name, text in getattr(flow_programs, table).items()}
-CORRECT = flow_programs.CORRECT | PROGRAMS
+PROGRAMS = (
+    exits.EXITS
+    | exits.PROCESS_EXITS
+    | exceptions.RAISES
+    | exceptions.FAILURES
+    | iterators.ITERATORS
+    | training_loops.TRAINING
+)
+CORRECT = iterators.CORRECT | PROGRAMS
 
 
 def version(text: str, dropped: str) -> str:
     """Return one version of a program, without the lines of the other one."""
     lines: list[str] = []
-    for line in (flow_programs.HEAD + textwrap.dedent(text)).split("\n"):
+    for line in (HEAD + textwrap.dedent(text)).split("\n"):
         if f"# {dropped}" not in line:
             lines.append(line)
         elif lines[-1].endswith(":") and depth(line) > depth(lines[-1]):
