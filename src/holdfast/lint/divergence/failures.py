@@ -57,8 +57,10 @@ _PARSE_ERRORS = {
 _USER_ERRORS = "RuntimeError ValueError OSError"
 #: Exceptions at the end of an iterator or a list.
 _END_ERRORS = {"next": "StopIteration", "pop": "IndexError", "popleft": "IndexError"}
-#: Maximum call depth at which to look for exceptions.
-_MAX_DEPTH = 6
+#: Maximum depth and number of calls in which to look for exceptions.
+_MAX_DEPTH, _MAX_CALLS = 6, 500
+#: The calls that lead to a point, outermost first.
+_Calls = tuple[SourceLine, ...]
 #: What a forward pass raises on one rank alone: a batch of another shape, memory.
 _FORWARD_ERRORS = ("RuntimeError", "OutOfMemoryError")
 #: Tags of functions that may fail.
@@ -150,54 +152,60 @@ class Failure(msgspec.Struct, frozen=True, eq=False):
     goal: Goal
 
 
-def iter_failures(
-    block: Block,
-    calls: tuple[SourceLine, ...] = (),
-    goal: Goal | None = None,
-    *,
-    varying: VaryingTests,
-) -> Iterator[Failure]:
-    """Yield the exceptions that leave a block on one rank alone.
-
-    ``goal`` is where ranks continue that do not get here.
-    """
-    for at, effect in enumerate(block.path):
-        match effect:
-            case ExitEffect(keyword="raise", exception=exception, location=location):
-                if goal is not None and exception not in _RAISED_BY_ALL:
-                    yield Failure(exception, (*calls, location), goal)
-            case Marker(name="may raise", detail=names, location=location):
-                for name in names.split():
-                    yield Failure(name, (*calls, location), goal or block.point(at + 1))
-            case Operation(kind="forward", location=location):
-                for name in _FORWARD_ERRORS:
-                    yield Failure(name, (*calls, location), goal or block.point(at + 1))
-            case FunctionCall() | Branch() | LoopEffect() | Try():
-                yield from _nested_failures(block, at, calls, goal, varying)
-            case _:
-                pass
+def iter_failures(block: Block, varying: VaryingTests) -> Iterator[Failure]:
+    """Yield the exceptions that leave a block on one rank alone."""
+    return _FailureWalker().walk(block, (), None, varying)
 
 
-def _nested_failures(
-    block: Block, at: int, calls: tuple[SourceLine, ...], goal: Goal | None, varying: VaryingTests
-) -> Iterator[Failure]:
-    match effect := block.path[at]:
-        case FunctionCall(location=location, callee=callee):
-            if (callee.raises or callee.tags & _FAILING_TAGS) and len(calls) < _MAX_DEPTH:
-                chain = (*calls, location)
-                yield from iter_failures(block.called(at), chain, goal, varying=varying)
-        case Branch(yes=yes, no=no):
-            is_shown = any(not source.stored for source in effect.taint)
-            varies = is_shown or varying.includes(effect)
-            for side, other in ((yes, no), (no, yes)):
-                inner = block.nested(other, at).point(0) if varies else goal
-                yield from iter_failures(block.nested(side, at), calls, inner, varying=varying)
-        case LoopEffect(body=body):
-            inner_tests = varying.in_loop()
-            yield from iter_failures(block.loop_body(body, at), calls, goal, varying=inner_tests)
-        case Try(body=body):
-            failures = iter_failures(block.guarded(body, at), calls, goal, varying=varying)
-            yield from _passing_failures(effect, failures)
+class _FailureWalker:
+    """Walks a block and the functions that it calls, up to a number of calls."""
+
+    def __init__(self) -> None:
+        self._remaining = _MAX_CALLS
+
+    def walk(
+        self, block: Block, calls: _Calls, goal: Goal | None, varying: VaryingTests
+    ) -> Iterator[Failure]:
+        """Yield the exceptions that leave a block, entered through ``calls``.
+
+        ``goal`` is where ranks continue that do not get here.
+        """
+        for at, effect in enumerate(block.path):
+            match effect:
+                case ExitEffect(keyword="raise", exception=exception, location=location):
+                    if goal is not None and exception not in _RAISED_BY_ALL:
+                        yield Failure(exception, (*calls, location), goal)
+                case Marker(name="may raise", detail=names, location=location):
+                    for name in names.split():
+                        yield Failure(name, (*calls, location), goal or block.point(at + 1))
+                case Operation(kind="forward", location=location):
+                    for name in _FORWARD_ERRORS:
+                        yield Failure(name, (*calls, location), goal or block.point(at + 1))
+                case FunctionCall() | Branch() | LoopEffect() | Try():
+                    yield from self._nested(block, at, calls, goal, varying)
+                case _:
+                    pass
+
+    def _nested(
+        self, block: Block, at: int, calls: _Calls, goal: Goal | None, varying: VaryingTests
+    ) -> Iterator[Failure]:
+        match effect := block.path[at]:
+            case FunctionCall(location=location, callee=callee):
+                may_fail = callee.raises or callee.tags & _FAILING_TAGS
+                if may_fail and len(calls) < _MAX_DEPTH and self._remaining:
+                    self._remaining -= 1
+                    yield from self.walk(block.called(at), (*calls, location), goal, varying)
+            case Branch(yes=yes, no=no):
+                is_shown = any(not source.stored for source in effect.taint)
+                varies = is_shown or varying.includes(effect)
+                for side, other in ((yes, no), (no, yes)):
+                    inner = block.nested(other, at).point(0) if varies else goal
+                    yield from self.walk(block.nested(side, at), calls, inner, varying)
+            case LoopEffect(body=body):
+                yield from self.walk(block.loop_body(body, at), calls, goal, varying.in_loop())
+            case Try(body=body):
+                failures = self.walk(block.guarded(body, at), calls, goal, varying)
+                yield from _passing_failures(effect, failures)
 
 
 def _passing_failures(block: Try, failures: Iterator[Failure]) -> Iterator[Failure]:

@@ -166,22 +166,34 @@ class LoopHead(Point):
         return self.block.loop_body(self.loop.body, self.at)
 
 
+class _Step(msgspec.Struct, frozen=True):
+    """A future that begins with a collective, or with a loop of collectives (``iteration``)."""
+
+    operation: Hashable
+    iteration: int
+    after: int
+
+
+class _Fork(msgspec.Struct, frozen=True):
+    """A future that depends on a test; all ranks answer it equally, also where it recurs."""
+
+    text: str
+    yes: int
+    no: int
+
+
 class Futures:
     """Futures as numbers: equal futures have equal numbers.
 
-    A future is a collective (or a loop with collectives) and its own future, or a set of futures.
     ``rank_only`` omits operations of sub-groups.
     """
 
     def __init__(self, *, rank_only: bool) -> None:
         self._rank_only = rank_only
-        self._nodes: list[tuple[Hashable, int] | frozenset[int]] = [
-            frozenset((end,)) for end in range(_LAST + 1)
-        ]
-        self._numbers: dict[object, int] = {}
-        self._iterations: dict[int, tuple[int, frozenset[int]]] = {}
-        #: Pairs that were compared and are not compatible.
-        self.unequal: set[tuple[int, int]] = set()
+        self._nodes: list[_Step | _Fork | None] = [None] * (_LAST + 1)
+        self._numbers: dict[_Step | _Fork, int] = {}
+        self._iterations: dict[int, tuple[int, frozenset[int], bool]] = {}
+        self._compared: dict[tuple[int, int], bool] = {}
 
     # ---- construction
 
@@ -204,12 +216,12 @@ class Futures:
         match effect:
             case Operation(name=name, group=group):
                 if counts(effect, rank_only=self._rank_only):
-                    future = self._node(((name, group.value), after))
+                    future = self._number(_Step((name, group.value), END, after))
             case FunctionCall(callee=callee):
                 future = self._call(callee, after)
-            case Branch(yes=yes, no=no):
+            case Branch(text=text, yes=yes, no=no):
                 sides = [self._of_path(side, targets, after) for side in (yes, no)]
-                future = self._union(*sides)
+                future = self._fork(text, *sides)
             case LoopEffect():
                 future = self._loop(effect, after, targets)
             case Try(body=body, final_body=last):
@@ -227,134 +239,105 @@ class Futures:
             returned = Goal(after)
             targets = Targets(returned, returned, returned, returned)
             return self._of_path(callee.path, targets, after)
-        parts = callee.world_sequence if self._rank_only else callee.sequence
-        for part in reversed(parts):
-            after = self._node((part, after))
+        for part in reversed(callee.world_sequence if self._rank_only else callee.sequence):
+            after = self._number(_Step(part, END, after))
         return after
 
     def _loop(self, loop: LoopEffect, after: int, targets: Targets) -> int:
         known = self._iterations.get(id(loop))
         if known is None:
             iteration = self.of_path(loop.body, _ITERATION)[0]
-            known = self._iterations[id(loop)] = (iteration, self._ends(iteration))
-        iteration, ends = known
+            known = self._iterations[id(loop)] = (iteration, *self._reached(iteration))
+        iteration, ends, has_collectives = known
         future = self._of_path(loop.orelse, targets, after)
-        if LEFT in ends:
-            future = self._union(future, after)
+        for end, goal in ((LEFT, after), (PROCESS_END, PROCESS_END)):
+            future = self._fork(loop.text, future, goal) if end in ends else future
         if RETURNED in ends:
-            future = self._union(future, targets.returned.future(self))
-        if PROCESS_END in ends:
-            future = self._union(future, PROCESS_END)
-        if all(end <= _LAST for end in self.alternatives(iteration)):
-            return future  # no collectives
-        return self._node((("loop", iteration), future))
+            future = self._fork(loop.text, future, targets.returned.future(self))
+        return self._number(_Step("loop", iteration, future)) if has_collectives else future
 
-    def _node(self, node: tuple[Hashable, int] | frozenset[int]) -> int:
+    def _number(self, node: _Step | _Fork) -> int:
         number = self._numbers.get(node)
         if number is None:
             number = self._numbers[node] = len(self._nodes)
             self._nodes.append(node)
         return number
 
-    def _union(self, one: int, other: int) -> int:
-        """Return the future of ranks that all take one of two paths; one that raises ends."""
-        if one in (other, ABORT):
-            return other
-        if other == ABORT:
-            return one
-        return self._node(self.alternatives(one) | self.alternatives(other))
+    def _fork(self, text: str, yes: int, no: int) -> int:
+        """Return the future in front of a test; a side that raises ends the job."""
+        if yes in (no, ABORT):
+            return no
+        return yes if no == ABORT else self._number(_Fork(text, yes, no))
 
     # ---- queries
 
-    def alternatives(self, future: int) -> frozenset[int]:
-        """Return the futures of which this is one."""
-        node = self._nodes[future]
-        return node if isinstance(node, frozenset) else frozenset((future,))
-
-    def _ends(self, future: int) -> frozenset[int]:
-        """Return the ends that a future reaches."""
-        ends: set[int] = set()
-        seen: set[int] = set()
-        pending = [future]
-        while pending:
-            for candidate in self.alternatives(pending.pop()) - seen:
-                seen.add(candidate)
-                node = self._nodes[candidate]
-                if candidate <= _LAST:
-                    ends.add(candidate)
-                elif isinstance(node, tuple):
-                    pending.append(node[1])
-        return frozenset(ends)
-
-    def reaches(self, future: int, target: int) -> bool:
-        """Return True if a rank with this future may get to a point with the other future."""
-        seen: set[int] = set()
+    def _reached(self, future: int) -> tuple[frozenset[int], bool]:
+        """Return the futures that a rank with this future reaches; True if it has collectives."""
+        reached: set[int] = set()
+        has_collectives = False
         pending = [future]
         while pending:
             candidate = pending.pop()
-            if candidate == target:
-                return True
-            for alternative in self.alternatives(candidate) - seen:
-                seen.add(alternative)
-                node = self._nodes[alternative]
-                if isinstance(node, tuple):
-                    pending.append(node[1])
-        return False
+            if candidate in reached:
+                continue
+            reached.add(candidate)
+            match self._nodes[candidate]:
+                case _Step(after=after):
+                    has_collectives = True
+                    pending.append(after)
+                case _Fork(yes=yes, no=no):
+                    pending += (yes, no)
+                case None:
+                    pass
+        return frozenset(reached), has_collectives
+
+    def reaches(self, future: int, target: int) -> bool:
+        """Return True if a rank with this future may get to a point with the other future."""
+        return target in self._reached(future)[0]
+
+    def can_meet(self, one: Goal, other: Goal) -> bool:
+        """Return True if ranks at these points can meet: equal futures, or one of them raises."""
+        return self.compatible(one.future(self), other.future(self))
 
     def compatible(self, one: int, other: int) -> bool:
         """Return True if ranks with these futures can meet: equal, or one of them raises."""
-        return _Comparison(self).equal(one, other)
-
-    def can_meet(self, one: Goal, other: Goal) -> bool:
-        """Return True if ranks at these points can meet."""
-        return self.compatible(one.future(self), other.future(self))
-
-    def head(self, future: int) -> tuple[Hashable, int] | None:
-        """Return the first collective of a future, and what follows it; None if there is none."""
-        node = self._nodes[future]
-        return node if isinstance(node, tuple) else None
-
-
-class _Comparison:
-    """Compare futures; a pair that occurs again, in a loop, counts as equal."""
-
-    def __init__(self, futures: Futures, seen: frozenset[tuple[int, int]] = frozenset()) -> None:
-        self._futures = futures
-        self._seen = set(seen)
-
-    def equal(self, one: int, other: int) -> bool:
-        """Return True if ranks with these futures can meet."""
-        unequal = self._futures.unequal
-        passed = []
+        compared: list[tuple[int, int]] = []
         while True:
-            pair = (one, other)
-            if one == other or ABORT in pair or pair in self._seen:
-                return True
-            if pair in unequal:
+            if one == other or ABORT in (one, other):
+                answer = True
                 break
-            self._seen.add(pair)
-            passed.append(pair)
-            first, second = self._futures.head(one), self._futures.head(other)
-            if first is None or second is None:
-                if self._equal_alternatives(one, other):
-                    return True
+            known = self._compared.get((one, other))
+            if known is not None:
+                answer = known
                 break
-            if first[0] != second[0]:
+            compared.append((one, other))
+            first, second = self._nodes[one], self._nodes[other]
+            if not isinstance(first, _Step) or not isinstance(second, _Step):
+                answer = self._equal_forks(one, other)
                 break
-            one, other = first[1], second[1]
-        unequal.update(passed)
-        return False
+            if first.operation != second.operation or not self.compatible(
+                first.iteration, second.iteration
+            ):
+                answer = False
+                break
+            one, other = first.after, second.after
+        self._compared.update(dict.fromkeys(compared, answer))
+        return answer
 
-    def _equal_alternatives(self, one: int, other: int) -> bool:
-        sides = self._futures.alternatives(one), self._futures.alternatives(other)
-        if sides == (frozenset((one,)), frozenset((other,))):
-            return False
-        seen = frozenset(self._seen)
-        return all(
-            any(_Comparison(self._futures, seen).equal(one, other) for other in others)
-            for candidates, others in (sides, sides[::-1])
-            for one in candidates
-        )
+    def _equal_forks(self, one: int, other: int) -> bool:
+        """Compare two futures of which one depends on a test."""
+        first, second = self._nodes[one], self._nodes[other]
+        if isinstance(first, _Fork) and isinstance(second, _Fork):
+            same = self.compatible(first.yes, second.yes) and self.compatible(first.no, second.no)
+            if same or first.text == second.text:
+                return same
+            if self.compatible(first.yes, second.no) and self.compatible(first.no, second.yes):
+                return True
+        if isinstance(first, _Fork) and self.compatible(first.yes, other):
+            return self.compatible(first.no, other)
+        if isinstance(second, _Fork) and self.compatible(one, second.yes):
+            return self.compatible(one, second.no)
+        return False
 
 
 def iter_exits(block: Block) -> Iterator[tuple[ExitEffect, Goal]]:

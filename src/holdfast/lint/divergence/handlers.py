@@ -87,9 +87,7 @@ def _skipped_by_handler(
     """Yield the first exception that leads past collectives through a handler."""
     body = block.guarded(block.path[at].body, at)
     own = [op for op, _ in islice(iter_operations(body.path), _MAX_OPERATIONS)]
-    for failure in itertools.chain(
-        _memory_failures(body, handler), iter_failures(body, varying=varying)
-    ):
+    for failure in itertools.chain(_memory_failures(body, handler), iter_failures(body, varying)):
         if not catches(handler.exception, failure.exception) or _meets(futures, handler, failure):
             continue
         skipped, depth = next(

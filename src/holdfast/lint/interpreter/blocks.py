@@ -127,7 +127,7 @@ class BlockExecutor:
             ended = frame.ended
         frame.try_depth -= 1
         block = Block(tuple(body), FUNCTION_TARGETS)
-        failures = list(iter_failures(block, varying=VaryingTests.NONE)) if node.handlers else []
+        failures = list(iter_failures(block, VaryingTests.NONE)) if node.handlers else []
         after = dict(names)
         handlers = []
         open_ends = [] if ended else [after]

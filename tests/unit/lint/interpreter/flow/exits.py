@@ -219,6 +219,15 @@ EXITS = {
                     return  # bad found
             dist.all_reduce(x)
         """,
+    "a return before a collective under a uniform test": """
+        def end(cfg, x):
+            if rank == 0:
+                if cfg.dry:
+                    return  # bad found
+                print("end")
+            if cfg.sync:
+                dist.all_reduce(x)
+        """,
     "both sides leave": """
         def end(x, cfg):
             if rank == 0:
