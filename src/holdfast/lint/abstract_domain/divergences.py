@@ -48,13 +48,13 @@ class Divergence(msgspec.Struct, frozen=True):
     def is_shown(self) -> bool:
         """Return True if a source on the path shows that ranks differ.
 
-        An attribute of a large program, which many instances share here, and an element selected
-        by rank show nothing but the rank itself, and that only in a test that names it.
+        Weak sources and an element selected by rank show nothing but the rank itself, and that only
+        in a test that names it.
         """
         sized = self.kind in ("loop", "shape", "ranks") or self.op_kind == "creation"
         names_rank = not sized and bool(_RANK_NAME.search(self.text))
         return not self.sources or any(
-            (not source.stored and source.kind is not TaintKind.OWN)
+            (not source.weak and source.kind is not TaintKind.OWN)
             or (source.kind in RANK_OR_SELECTED and names_rank)
             for source in self.sources
         )

@@ -20,7 +20,7 @@ from holdfast.lint.abstract_domain.values import (
     join_values,
     merge_taint,
     persistent_taint,
-    stored_taint,
+    weak_taint,
 )
 from holdfast.lint.abstract_state.abstract_objects import COUNT, LAUNCHER_RANK, FunctionObject
 from holdfast.lint.abstract_state.arguments import Arguments
@@ -157,7 +157,9 @@ class InterpreterState:
         description = (
             description if len(description) < _MAX_TEXT else description[: _MAX_TEXT - 3] + "..."
         )
-        return (TaintSource(kind, frame.file, getattr(node, "lineno", 0), description),)
+        is_weak = kind is TaintKind.FILES and not self.is_small
+        line = getattr(node, "lineno", 0)
+        return (TaintSource(kind, frame.file, line, description, weak=is_weak),)
 
     def nested_function(self, frame: Frame, node: Definition, name: str) -> Function:
         """Return the function of a nested definition, the same object each time."""
@@ -172,7 +174,7 @@ class InterpreterState:
         """Join a value into an attribute of a class's instances."""
         if self.in_tests and not cls.module.is_test:
             return
-        keep = persistent_taint if self.is_small else stored_taint
+        keep = persistent_taint if self.is_small else weak_taint
         value = replace(
             value,
             content=keep(value.content),

@@ -196,7 +196,7 @@ class _FailureWalker:
                     self._remaining -= 1
                     yield from self.walk(block.called(at), (*calls, location), goal, varying)
             case Branch(yes=yes, no=no):
-                is_shown = any(not source.stored for source in effect.taint)
+                is_shown = any(not source.weak for source in effect.taint)
                 varies = is_shown or varying.includes(effect)
                 for side, other in ((yes, no), (no, yes)):
                     inner = block.nested(other, at).point(0) if varies else goal
