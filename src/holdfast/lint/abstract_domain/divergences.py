@@ -44,17 +44,16 @@ class Divergence(msgspec.Struct, frozen=True):
         """Return the kind of ``op``; empty without one."""
         return self.op.kind if self.op is not None else ""
 
-    @property
-    def is_shown(self) -> bool:
+    def is_shown(self, *, in_large_program: bool) -> bool:
         """Return True if a source on the path shows that ranks differ.
 
-        Weak sources and an element selected by rank show nothing but the rank itself, and that only
-        in a test that names it.
+        Weak sources and, in a large program, an element selected by rank show nothing but the rank
+        itself, and that only in a test that names it.
         """
         sized = self.kind in ("loop", "shape", "ranks") or self.op_kind == "creation"
         names_rank = not sized and bool(_RANK_NAME.search(self.text))
         return not self.sources or any(
-            (not source.weak and source.kind is not TaintKind.OWN)
+            (not source.weak and not (in_large_program and source.kind is TaintKind.OWN))
             or (source.kind in RANK_OR_SELECTED and names_rank)
             for source in self.sources
         )
