@@ -33,7 +33,6 @@ LONG_FILES: dict[str, str] = {}
 LONG_FUNCTIONS = {
     "cli/check_hosts.py: _show": "one parameter per line",
     "cli/lint.py: command": "one parameter per line",
-    "lint/abstract_domain/exceptions.py: iter_raises": "one case per kind of effect",
     "lint/interpreter/statements.py: _if": "one statement, case by case",
     "plan/generate/fsdp2.py: fsdp2_settings": "one line per setting",
     "plan/generate/fsdp2.py: read_fsdp2": "one line per setting",

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.effects import Operation
-from holdfast.lint.abstract_domain.values import Taint, is_rank_only
+from holdfast.lint.abstract_domain.values import RANK_OR_SELECTED, Taint, TaintKind, is_rank_only
+
+#: A test of the rank, by the names in it.
+_RANK_NAME = re.compile(
+    r"rank|process_index|proc_id|zero\b|\b(?:is_)?(?:main|master|chief|leader|primary)"
+    r"(?:_proc|_process|_node|_worker)?\b",
+    re.IGNORECASE,
+)
 
 
 class Divergence(msgspec.Struct, frozen=True):
@@ -34,6 +43,20 @@ class Divergence(msgspec.Struct, frozen=True):
     def op_kind(self) -> str:
         """Return the kind of ``op``; empty without one."""
         return self.op.kind if self.op is not None else ""
+
+    def is_shown(self, *, in_large_program: bool) -> bool:
+        """Return True if a source on the path shows that ranks differ.
+
+        Weak sources and, in a large program, an element selected by rank show nothing but the rank
+        itself, and that only in a test that names it.
+        """
+        sized = self.kind in ("loop", "shape", "ranks") or self.op_kind == "creation"
+        names_rank = not sized and bool(_RANK_NAME.search(self.text))
+        return not self.sources or any(
+            (not source.weak and not (in_large_program and source.kind is TaintKind.OWN))
+            or (source.kind in RANK_OR_SELECTED and names_rank)
+            for source in self.sources
+        )
 
     @property
     def is_rank_only(self) -> bool:

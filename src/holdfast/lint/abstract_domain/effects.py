@@ -58,7 +58,11 @@ class Marker(msgspec.Struct, frozen=True):
 
 
 class ExitEffect(msgspec.Struct, frozen=True):
-    """The end of a path: ``return``, ``break``, ``continue`` or ``raise`` (with the exception)."""
+    """The end of a path: a statement, ``raise`` with its exception, or the end of the process.
+
+    ``keyword`` is that of the statement, :data:`PROCESS_EXIT` if the process ends while the job
+    goes on, or :data:`UNSHARED_EXIT` for any statement that only a single process reaches.
+    """
 
     keyword: str
     location: SourceLine
@@ -146,6 +150,8 @@ class FunctionCall(msgspec.Struct, frozen=True):
 
 Effect = Operation | Marker | ExitEffect | Branch | LoopEffect | Try | FunctionCall
 EffectPath = tuple[Effect, ...]
+#: Keywords of exits that are no single statement.
+PROCESS_EXIT, UNSHARED_EXIT = "exit", "single process"
 #: The marker for the block of a context manager.
 YIELD_MARKER = "yield"
 #: Maximum number of events to walk in one program, as nested calls multiply.
@@ -320,6 +326,8 @@ def _collect_tags(path: Sequence[Effect], tags: set[str]) -> bool:
                 raises = raises or callee.raises
             case ExitEffect(keyword=keyword):
                 raises = raises or keyword == "raise"
+                if keyword == PROCESS_EXIT:
+                    tags.add(keyword)
             case _:
                 raises = _collect_tags(_nested_effects(effect), tags) or raises
     return raises

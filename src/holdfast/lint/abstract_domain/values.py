@@ -36,6 +36,8 @@ class TaintSource(msgspec.Struct, frozen=True):
     """Where a difference between ranks originates: a call, an attribute, an exception.
 
     ``by_name``: nothing but a name says so, such as that of a parameter that no caller is seen for.
+    ``weak``: it shows no difference alone: in a large program, an attribute, which all instances of
+    a class share here, or a file, which all ranks usually see.
     """
 
     kind: TaintKind
@@ -43,6 +45,7 @@ class TaintSource(msgspec.Struct, frozen=True):
     line: int
     text: str
     by_name: bool = False
+    weak: bool = False
 
 
 Taint = tuple[TaintSource, ...]
@@ -65,6 +68,14 @@ def persistent_taint(sources: Taint) -> Taint:
     if not sources or not any(source.kind in _TRANSIENT for source in sources):
         return sources
     return without_kinds(sources, _TRANSIENT)
+
+
+def weak_taint(sources: Taint) -> Taint:
+    """Return the sources that an attribute of a large program keeps."""
+    return tuple(
+        source if source.weak else replace(source, weak=True)
+        for source in persistent_taint(sources)
+    )
 
 
 class NoConstant:

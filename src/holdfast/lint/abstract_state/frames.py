@@ -46,13 +46,14 @@ class Frame:
     assigns_simple: the assigned value is a flag or number
     effects, mutated: effects so far, and values mutated in place
     returns, returned_values: returned values with and without control taint
-    join_depth, loop_depth: nesting of ``with model.join()`` and of loops
+    join_depth, loop_depth, try_depth: nesting of ``with model.join()``, loops and ``try`` blocks
     single_process_depth: nesting of tests that only a single process passes
     pads_rounds: it adds iterations to match other ranks
     exit_facts, yield_facts: facts where it returns, and where a context manager yields
     entered_facts: facts in the block of the context manager that was called last
     grown_alike: ids of nodes that add to a container what the other side of a branch adds, too
     loop_variables, rebound: names of loop variables, and of parameters that were reassigned
+    element_names: names of variables that hold an element of what a loop iterates over
     """
 
     function: Function | None
@@ -70,6 +71,7 @@ class Frame:
     mutated: dict[str, Value] = field(default_factory=dict)
     join_depth: int = 0
     loop_depth: int = 0
+    try_depth: int = 0
     single_process_depth: int = 0
     pads_rounds: bool = False
     ended: bool = False
@@ -80,6 +82,7 @@ class Frame:
     globals: set[str] = field(default_factory=set)
     loop_variables: set[str] = field(default_factory=set)
     rebound: set[str] = field(default_factory=set)
+    element_names: set[str] = field(default_factory=set)
 
     @property
     def file(self) -> str:

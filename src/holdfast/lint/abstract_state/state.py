@@ -20,6 +20,7 @@ from holdfast.lint.abstract_domain.values import (
     join_values,
     merge_taint,
     persistent_taint,
+    weak_taint,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
     COUNT,
@@ -41,7 +42,8 @@ from holdfast.lint.sources.modules import (
 )
 from holdfast.lint.sources.relevance import Relevance
 
-#: In programs with at most this many functions, a configuration attribute is identified by name.
+#: In programs with at most this many functions, a configuration attribute is identified by name,
+#: and an attribute of a class shows that ranks differ.
 _SMALL_PROGRAM = 300
 _MAX_TEXT = 80
 
@@ -164,7 +166,9 @@ class InterpreterState:
         description = (
             description if len(description) < _MAX_TEXT else description[: _MAX_TEXT - 3] + "..."
         )
-        return (TaintSource(kind, frame.file, getattr(node, "lineno", 0), description),)
+        is_weak = kind is TaintKind.FILES and not self.is_small
+        line = getattr(node, "lineno", 0)
+        return (TaintSource(kind, frame.file, line, description, weak=is_weak),)
 
     def nested_function(self, frame: Frame, node: Definition, name: str) -> Function:
         """Return the function of a nested definition, the same object each time."""
@@ -180,11 +184,12 @@ class InterpreterState:
         cls = owner.cls if isinstance(owner, Instance) else owner
         if self.in_tests and not cls.module.is_test:
             return
+        keep = persistent_taint if self.is_small else weak_taint
         value = replace(
             value,
-            content=persistent_taint(value.content),
-            length=persistent_taint(value.length),
-            absent=persistent_taint(value.absent),
+            content=keep(value.content),
+            length=keep(value.length),
+            absent=keep(value.absent),
         )
         if not value.absent and value.const is not None and NONE_OBJECT not in value.objects:
             cls.always_set.add(name)

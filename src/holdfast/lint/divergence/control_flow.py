@@ -6,19 +6,17 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.rank_table import SourceLine
 from holdfast.lint.abstract_domain.divergences import Divergence
 from holdfast.lint.abstract_domain.effects import (
-    YIELD_MARKER,
+    PROCESS_EXIT,
+    UNSHARED_EXIT,
     Branch,
     Effect,
     EffectPath,
-    ExitEffect,
     FunctionCall,
-    GroupScope,
     LoopEffect,
     Marker,
     Operation,
@@ -28,83 +26,146 @@ from holdfast.lint.abstract_domain.effects import (
     iter_operations,
     unfold_early_exits,
 )
-from holdfast.lint.abstract_domain.exceptions import catches, iter_raises
-from holdfast.lint.abstract_domain.values import Taint, TaintKind, is_rank_only, taint_kinds
+from holdfast.lint.abstract_domain.values import TaintKind, is_rank_only, taint_kinds
+from holdfast.lint.divergence.call_sites import is_wrapper_call, reported_line
+from holdfast.lint.divergence.futures import (
+    FUNCTION_TARGETS,
+    Block,
+    Futures,
+    Point,
+    counts,
+    iter_exits,
+)
 from holdfast.lint.divergence.group_members import (
     find_differing_groups,
     find_excluded_members,
     is_leaders_collective,
 )
+from holdfast.lint.divergence.handlers import finally_divergences, handler_divergences
 from holdfast.lint.divergence.rank_turns import drop_exclusive_branches, find_paired_branches
 
-#: Maximum number of operations of a path to compare one by one.
-_MAX_OPERATIONS = 2000
+#: Maximum number of operations of a path to compare one by one, and of calls to enter.
+_MAX_OPERATIONS, _MAX_DEPTH = 2000, 6
 _BARRIERS = frozenset({"barrier", "monitored_barrier", "wait_for_everyone"})
 
 
-#: A test of an exception's text, and words of exceptions that a single rank can have.
-_EXCEPTION_TEXT_TEST = re.compile(r"\bin str\(|\bre\.search\(.*str\(|\bin \w+\.args\b")
-_LOCAL_FAULT_WORDS = re.compile(
-    r"memory|cuda|nccl|timed? ?out|nan\b|inf\b|connection|disk|space", re.IGNORECASE
-)
-#: Exceptions that only signal the end of an iteration.
-_END_OF_ITERATION = frozenset({"StopIteration", "StopAsyncIteration"})
-#: Exceptions that usually end all ranks at once.
-_RAISED_BY_ALL = frozenset({"KeyboardInterrupt", "SystemExit"})
 #: A membership test such as ``if rank in ranks``.
 _MEMBERSHIP_TEST = re.compile(r"rank\w*(?:\(\w*\))? (?:not )?in [a-z_]", re.IGNORECASE)
 
 
-def find_divergences(
-    path: Sequence[Effect], *, in_loop: bool = False, paired: frozenset[int] = frozenset()
-) -> Iterator[Divergence]:
-    """Yield the divergences in a function's own code, without those in the functions it calls.
+def find_divergences(path: Sequence[Effect]) -> Iterator[Divergence]:
+    """Yield the divergences in a function's own code, without those in the functions it calls."""
+    block = Block(unfold_early_exits(path), FUNCTION_TARGETS)
+    yield from _PathComparison().divergences(block, in_loop=False)
 
-    ``paired`` are the ids of branches where ranks take turns.
-    """
-    unfolded = unfold_early_exits(path)
-    paired |= find_paired_branches(unfolded)
-    for at, effect in enumerate(unfolded):
-        match effect:
-            case Branch() if id(effect) in paired:
-                pass
-            case Branch():
-                follows = any(
-                    op.name in _BARRIERS
-                    for op, _ in islice(iter_operations(unfolded[at + 1 :]), _MAX_OPERATIONS)
-                )
-                for divergence in _branch_divergences(effect, in_loop=in_loop, barrier=follows):
-                    leaders = divergence.kind == "branch" and is_leaders_collective(
-                        divergence.op, divergence.sources, unfolded[:at]
+
+class _PathComparison:
+    """Compares the paths of one function."""
+
+    def __init__(self) -> None:
+        self._futures = {answer: Futures(rank_only=answer) for answer in (False, True)}
+
+    def divergences(
+        self, block: Block, *, in_loop: bool, paired: frozenset[int] = frozenset()
+    ) -> Iterator[Divergence]:
+        """Yield the divergences of a block.
+
+        ``paired`` are the ids of branches where ranks take turns.
+        """
+        paired |= find_paired_branches(block.path)
+        for at, effect in enumerate(block.path):
+            match effect:
+                case Branch() if id(effect) in paired:
+                    pass
+                case Branch(yes=yes, no=no):
+                    yield from self._branch(block, at, effect)
+                    yield from _excluded_members(effect)
+                    for side in (yes, no):
+                        inner = block.nested(unfold_early_exits(side), at)
+                        yield from self.divergences(inner, in_loop=in_loop, paired=paired)
+                case LoopEffect(body=body, orelse=after):
+                    yield from _loop_divergences(effect)
+                    inner = block.loop_body(unfold_early_exits(body), at)
+                    yield from self.divergences(inner, in_loop=bool(collective_sequence(body)))
+                    last = block.nested(unfold_early_exits(after), at)
+                    yield from self.divergences(last, in_loop=in_loop)
+                case Try():
+                    yield from self._try(block, at, effect, in_loop=in_loop, paired=paired)
+                case FunctionCall(callee=callee) if PROCESS_EXIT in callee.tags:
+                    yield from self._process_exits(block.called(at))
+                case Marker(name="root" | "shape" | "ranks" | "state", control=control):
+                    yield Divergence(
+                        effect.name, effect.location, effect.location, effect.detail, control
                     )
-                    yield (
-                        msgspec.structs.replace(divergence, kind="leaders")
-                        if leaders
-                        else divergence
+                case _:
+                    pass
+
+    def _try(
+        self, block: Block, at: int, effect: Try, *, in_loop: bool, paired: frozenset[int]
+    ) -> Iterator[Divergence]:
+        yield from handler_divergences(self._futures[False], block, at, in_loop=in_loop)
+        yield from finally_divergences(effect)
+        for path in (effect.body, *(handled for _, _, handled in effect.handlers)):
+            inner = block.guarded(unfold_early_exits(path), at)
+            own = paired if path is effect.body else frozenset[int]()
+            yield from self.divergences(inner, in_loop=in_loop, paired=own)
+        last = block.nested(unfold_early_exits(effect.final_body), at)
+        yield from self.divergences(last, in_loop=in_loop, paired=paired)
+
+    def _process_exits(self, called: Block) -> Iterator[Divergence]:
+        """Yield the ends of the process in a called function that skip collectives of callers."""
+        if called.depth > _MAX_DEPTH:
+            return
+        for divergence in self.divergences(called, in_loop=False):
+            if divergence.detail == PROCESS_EXIT:
+                yield divergence
+
+    # ---- branches
+
+    def _branch(self, block: Block, at: int, branch: Branch) -> Iterator[Divergence]:
+        if not branch.taint or _selects_file_format(branch):
+            return
+        branch = drop_exclusive_branches(branch)
+        rank_only = is_rank_only(branch.taint)
+        futures = self._futures[rank_only]
+        yes, no = (block.nested(side, at).point(0) for side in (branch.yes, branch.no))
+        same = collective_sequence(branch.yes, rank_only=rank_only) == collective_sequence(
+            branch.no, rank_only=rank_only
+        )
+        if futures.compatible(yes.future(futures), no.future(futures)):
+            group_creation = find_differing_groups(branch) if same and rank_only else None
+            if group_creation is not None:
+                op, chain = group_creation
+                location = reported_line(chain, branch.yes)
+                yield _divergence_at("ranks", location, branch, (op, chain))
+        elif same:
+            yield from self._skipping_exits(branch, yes, no)
+        else:
+            barrier = any(
+                op.name in _BARRIERS
+                for op, _ in islice(iter_operations(block.path[at + 1 :]), _MAX_OPERATIONS)
+            )
+            for divergence in _unmatched_side(branch, barrier=barrier, rank_only=rank_only):
+                if divergence.kind == "branch" and is_leaders_collective(
+                    divergence.op, divergence.sources, block.path[:at]
+                ):
+                    yield replace(divergence, kind="leaders")
+                else:
+                    yield divergence
+
+    def _skipping_exits(self, branch: Branch, yes: Point, no: Point) -> Iterator[Divergence]:
+        """Yield the first exit in a branch that leads past collectives of the other side."""
+        rank_only = is_rank_only(branch.taint)
+        futures = self._futures[rank_only]
+        for side, other in ((yes, no), (no, yes)):
+            expected = other.future(futures)
+            op = next((op for op, _ in other.operations() if counts(op, rank_only=rank_only)), None)
+            for end, goal in iter_exits(side.block):
+                if op is not None and not futures.compatible(goal.future(futures), expected):
+                    yield _divergence_at(
+                        "exit", end.location, branch, (op, (op.location,)), detail=end.keyword
                     )
-                yield from _excluded_members(effect)
-                yield from _nested_exits(effect, unfolded[at + 1 :])
-                yield from find_divergences(effect.yes, in_loop=in_loop, paired=paired)
-                yield from find_divergences(effect.no, in_loop=in_loop, paired=paired)
-            case LoopEffect():
-                yield from _loop_divergences(effect)
-                yield from find_divergences(
-                    effect.body, in_loop=bool(collective_sequence(effect.body))
-                )
-                yield from find_divergences(effect.orelse)
-            case Try():
-                yield from _handler_divergences(effect, unfolded[at + 1 :], in_loop=in_loop)
-                yield from _finally_divergences(effect)
-                yield from find_divergences(effect.body, in_loop=in_loop, paired=paired)
-                for _, _, handled in effect.handlers:
-                    yield from find_divergences(handled, in_loop=in_loop)
-                yield from find_divergences(effect.final_body, in_loop=in_loop, paired=paired)
-            case Marker(name="root" | "shape" | "ranks" | "state", control=control):
-                yield Divergence(
-                    effect.name, effect.location, effect.location, effect.detail, control
-                )
-            case _:
-                pass
+                    return
 
 
 # ---- branches
@@ -125,32 +186,6 @@ def _divergence_at(
     return Divergence(
         kind, location, branch.location, text, branch.taint, op, chain, detail, barrier
     )
-
-
-def _branch_divergences(branch: Branch, *, in_loop: bool, barrier: bool) -> Iterator[Divergence]:
-    if not branch.taint or _selects_file_format(branch):
-        return
-    branch = drop_exclusive_branches(branch)
-    rank_only = is_rank_only(branch.taint)
-    yes_exit = final_exit(branch.branch_body(branch.yes))
-    no_exit = final_exit(branch.branch_body(branch.no))
-    if collective_sequence(branch.yes, rank_only=rank_only) == collective_sequence(
-        branch.no, rank_only=rank_only
-    ):
-        only_exit = yes_exit or no_exit
-        if (
-            in_loop
-            and only_exit is not None
-            and only_exit.keyword in ("break", "return")
-            and (yes_exit is None) != (no_exit is None)
-        ):
-            yield _divergence_at("left", only_exit.location, branch, detail=only_exit.keyword)
-        group_creation = find_differing_groups(branch) if rank_only else None
-        if group_creation is not None:
-            op, chain = group_creation
-            yield _divergence_at("ranks", _reported_line(chain, branch.yes), branch, (op, chain))
-        return
-    yield from _unmatched_side(branch, barrier=barrier, rank_only=rank_only)
 
 
 def _selects_file_format(branch: Branch) -> bool:
@@ -193,17 +228,17 @@ def _unmatched_side(branch: Branch, *, barrier: bool, rank_only: bool) -> Iterat
         )
         text = _negated(branch.text) if side is branch.no else branch.text
         is_wrapper = opposite_exit is not None and opposite_exit.keyword == "return"
-        if inside or opposite_exit is None or (is_wrapper and _is_wrapper_call(chain, side)):
+        if inside or opposite_exit is None or (is_wrapper and is_wrapper_call(chain, side)):
             yield _divergence_at(
                 "branch",
-                _reported_line(chain, side),
+                reported_line(chain, side),
                 branch,
                 (op, chain),
                 barrier=barrier,
                 text=text,
             )
         # a rank that raises exits, and the launcher stops the others
-        elif opposite_exit.keyword != "raise":
+        elif opposite_exit.keyword not in ("raise", UNSHARED_EXIT):
             yield _divergence_at(
                 "exit", opposite_exit.location, branch, (op, chain), detail=opposite_exit.keyword
             )
@@ -214,40 +249,6 @@ def _negated(test: str) -> str:
     """Return the text of the opposite test."""
     keyword, condition = ("if ", test[3:]) if test.startswith("if ") else ("", test)
     return f"{keyword}not ({condition})"
-
-
-def _nested_exits(branch: Branch, rest: Sequence[Effect]) -> Iterator[Divergence]:
-    """Yield exits of a test nested in one side that skip the collectives after the branch."""
-    rank_only = is_rank_only(branch.taint)
-    follows = collective_sequence(rest, rank_only=rank_only) if branch.taint else ()
-    if not follows:
-        return
-    for side, opposite in ((branch.yes, branch.no), (branch.no, branch.yes)):
-        if next(_nested_branch_exits(opposite), None) is not None:
-            continue
-        for nested_exit, path in _nested_branch_exits(side):
-            op, chain = next(_relevant_operations(rest, rank_only=rank_only), (None, ()))
-            if (
-                op is not None
-                and nested_exit.keyword != "raise"
-                and collective_sequence(path, rank_only=rank_only) != follows
-            ):
-                yield _divergence_at(
-                    "exit", nested_exit.location, branch, (op, chain), detail=nested_exit.keyword
-                )
-                return
-
-
-def _nested_branch_exits(path: Sequence[Effect]) -> Iterator[tuple[ExitEffect, EffectPath]]:
-    """Yield the exits of nested branches, each with the side that leaves."""
-    for effect in path:
-        if isinstance(effect, Branch):
-            for side in (effect.yes, effect.no):
-                end = final_exit(side)
-                if end is not None:
-                    yield end, side
-                else:
-                    yield from _nested_branch_exits(side)
 
 
 def _excluded_members(branch: Branch) -> Iterator[Divergence]:
@@ -288,46 +289,12 @@ def _relevant_operations(
     path: Sequence[Effect], *, rank_only: bool
 ) -> Iterator[tuple[Operation, tuple[SourceLine, ...]]]:
     for op, chain in islice(iter_operations(path), _MAX_OPERATIONS):
-        if op.kind not in ("send", "recv") and not (rank_only and op.group is not GroupScope.WORLD):
+        if counts(op, rank_only=rank_only):
             yield op, chain
 
 
 def _operation_key(op: Operation) -> tuple[str, str]:
     return op.name, op.group.value
-
-
-def _reported_line(chain: tuple[SourceLine, ...], path: EffectPath) -> SourceLine:
-    """Return the line to report: the call in the branch, or the line in a wrapper."""
-    at = 0
-    while at < len(chain) - 1:
-        called = _calls_by_line(path).get(chain[at])
-        if called is None or not called.forwards:
-            break
-        path, at = called.callee.path, at + 1
-    return chain[at]
-
-
-def _calls_by_line(path: Sequence[Effect]) -> dict[SourceLine, FunctionCall]:
-    """Return the calls of a path that enter a collective, by line."""
-    calls: dict[SourceLine, FunctionCall] = {}
-    for effect in islice(path, _MAX_OPERATIONS):
-        if isinstance(effect, FunctionCall):
-            if effect.callee.sequence:
-                calls.setdefault(effect.location, effect)
-        elif isinstance(effect, (Branch, LoopEffect)):
-            sides = (
-                (effect.yes, effect.no)
-                if isinstance(effect, Branch)
-                else (effect.body, effect.orelse)
-            )
-            calls = _calls_by_line(sides[1]) | _calls_by_line(sides[0]) | calls
-    return calls
-
-
-def _is_wrapper_call(chain: tuple[SourceLine, ...], path: Sequence[Effect]) -> bool:
-    """Return True if a wrapper calls the skipped function, whose test is then the guard."""
-    called = _calls_by_line(path).get(chain[0])
-    return called is not None and called.forwards
 
 
 def find_undecided(path: Sequence[Effect]) -> Iterator[Divergence]:
@@ -394,98 +361,3 @@ def _loop_divergences(loop: LoopEffect) -> Iterator[Divergence]:
         yield Divergence(
             "order", loop.location, loop.location, loop.text, loop.order_taint, op, chain
         )
-
-
-# ---- exceptions
-
-
-def _handler_divergences(
-    block: Try, tail: Sequence[Effect], *, in_loop: bool
-) -> Iterator[Divergence]:
-    if block.imports_only:
-        return  # installed packages are the same on all ranks
-    rest = collective_sequence(tail)
-    for location, exception, handled in block.handlers:
-        end, handler_op = final_exit(handled), next(iter_operations(handled), None)
-        raised_on = end is not None and end.keyword == "raise"
-        if raised_on and (handler_op is None or exception in _RAISED_BY_ALL):
-            continue
-        fault: Taint = ()
-        if handler_op is not None:
-            op, chain = handler_op
-            if _selects_by_exception_text(handled):
-                continue
-            yield Divergence(
-                "except",
-                _reported_line(chain, handled),
-                location,
-                f"except {exception}".strip(),
-                fault,
-                op,
-                chain,
-            )
-            continue
-        for raised, chain, skipped in iter_raises(block.body, in_loop=in_loop):
-            if not catches(exception, raised.exception) or raised.exception in _END_OF_ITERATION:
-                continue
-            if skipped is not None:
-                op, level = skipped
-                yield Divergence(
-                    "swallowed",
-                    chain[min(level, len(chain) - 1)],
-                    location,
-                    f"except {exception}".strip(),
-                    fault,
-                    op,
-                    chain,
-                )
-                break
-            if end is not None and rest:
-                first, _ = next(iter_operations(tail), (None, ()))
-                yield Divergence(
-                    "exit",
-                    end.location,
-                    location,
-                    f"except {exception}".strip(),
-                    fault,
-                    first,
-                    chain,
-                    end.keyword,
-                )
-                break
-
-
-def _finally_divergences(block: Try) -> Iterator[Divergence]:
-    """Yield a collective in ``finally``: a rank that raised enters it ahead of the others."""
-    waits = any(True for _ in islice(iter_operations(block.body), 1))
-    if not waits and not any(
-        isinstance(statement, Marker) and statement.name == YIELD_MARKER for statement in block.body
-    ):
-        return
-    for op, chain in islice(iter_operations(block.final_body), _MAX_OPERATIONS):
-        # a barrier there is usually part of the teardown
-        if op.kind not in ("send", "recv") and op.name not in _BARRIERS:
-            yield Divergence(
-                "except",
-                _reported_line(chain, block.final_body),
-                block.location,
-                "finally",
-                (),
-                op,
-                chain,
-            )
-            return
-
-
-def _selects_by_exception_text(handled: Sequence[Effect]) -> bool:
-    """Return True if a handler selects by text, reraises others, and all ranks get this one."""
-    effects = [effect for effect in handled if not isinstance(effect, Marker)]
-    branch = effects[0] if effects else None
-    if (
-        not isinstance(branch, Branch)
-        or not _EXCEPTION_TEXT_TEST.search(branch.text)
-        or _LOCAL_FAULT_WORDS.search(branch.text)
-    ):
-        return False
-    end = final_exit((*branch.branch_body(branch.no), *effects[1:]))
-    return end is not None and end.keyword == "raise"

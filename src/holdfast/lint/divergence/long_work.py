@@ -17,11 +17,8 @@ from holdfast.lint.abstract_domain.effects import (
     Marker,
     Operation,
     Try,
-    final_exit,
-    iter_operations,
     summarize_path,
 )
-from holdfast.lint.abstract_domain.exceptions import catches
 from holdfast.lint.abstract_domain.values import is_rank_only
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.frames import Frame
@@ -50,8 +47,6 @@ _LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.DictComp)
 _ONE_RANK_TEST = re.compile(r"rank|main|master|zero|first|chief|primary|leader", re.IGNORECASE)
 #: Arguments of a subprocess whose output is read, which is usually short.
 _OUTPUT_ARGUMENTS = frozenset({"capture_output", "stdout", "timeout"})
-#: Markers, in addition to work, that may fail on the rank that executes them.
-MAY_FAIL = frozenset({"work", "read", "write"})
 
 
 def record_work(call: LibraryCall) -> None:
@@ -172,96 +167,3 @@ class _WorkWalker:
                     )
                 )
         self.work = None
-
-
-#: What a forward pass raises on one rank alone: a batch of another shape, memory.
-_FORWARD_ERRORS = ("RuntimeError", "OutOfMemoryError")
-
-
-def find_swallowed_failures(path: Sequence[Effect]) -> Iterator[Divergence]:
-    """Yield work of one rank that may fail in a ``try`` block before a collective of all ranks.
-
-    The rank on which it fails continues in the handler and skips the collective.
-    """
-    for at, effect in enumerate(path):
-        match effect:
-            case Try(body=body, final_body=last):
-                yield from _swallowed_in_block(effect)
-                yield from _failed_forward(effect, path[at + 1 :])
-                yield from find_swallowed_failures((*body, *last))
-            case Branch(yes=first, no=second) | LoopEffect(body=first, orelse=second):
-                yield from find_swallowed_failures((*first, *second))
-            case _:
-                pass
-
-
-def _swallowed_in_block(block: Try) -> Iterator[Divergence]:
-    for _, exception, handled in block.handlers:
-        end = final_exit(handled)
-        if (
-            (end is not None and end.keyword == "raise")
-            or not catches(exception, "Exception")
-            or next(iter_operations(handled), None) is not None
-        ):
-            continue
-        for at, effect in enumerate(block.body):
-            side = _failing_side(effect) if isinstance(effect, Branch) else None
-            operation = (
-                next(iter_operations(block.body[at + 1 :]), None) if side is not None else None
-            )
-            if side is not None and operation is not None:
-                op, chain = operation
-                location = next(
-                    (
-                        effect_in_side.location
-                        for effect_in_side in side
-                        if isinstance(effect_in_side, (Marker, FunctionCall))
-                    ),
-                    effect.location,
-                )
-                yield Divergence(
-                    "swallowed",
-                    location,
-                    effect.location,
-                    f"except {exception}".strip(),
-                    (),
-                    op,
-                    (location, *chain),
-                )
-                return
-
-
-def _failed_forward(block: Try, tail: Sequence[Effect]) -> Iterator[Divergence]:
-    """Yield a wrapped model's forward whose failure on one rank skips the backward of all."""
-    for _, exception, handled in block.handlers:
-        end = final_exit(handled)
-        if end is not None and end.keyword == "raise":
-            continue
-        if not any(catches(exception, raised) for raised in _FORWARD_ERRORS):
-            continue
-        if next(iter_operations(handled), None) is not None:
-            continue
-        skipped = [*iter_operations(block.body), *(iter_operations(tail) if end else ())]
-        kinds = [op.kind for op, _ in skipped]
-        if "forward" not in kinds or "backward" not in kinds[kinds.index("forward") :]:
-            continue
-        forward, chain = skipped[kinds.index("forward")]
-        backward, _ = skipped[kinds.index("backward", kinds.index("forward"))]
-        if forward not in [op for op, _ in iter_operations(block.body)]:
-            continue
-        location = (*chain, forward.location)[0]
-        text = f"except {exception}".strip()
-        yield Divergence(
-            "swallowed", location, location, text, (), backward, (location, backward.location)
-        )
-        return
-
-
-def _failing_side(branch: Branch) -> Sequence[Effect] | None:
-    """Return the side of a rank test where work may fail, if the other side does nothing."""
-    sides = [side for side in (branch.yes, branch.no) if summarize_path(side).tags & MAY_FAIL]
-    if not _selects_one_rank(branch) or len(sides) != 1:
-        return None
-    if final_exit(sides[0]) is None and next(iter_operations(sides[0]), None) is None:
-        return sides[0]
-    return None

@@ -24,7 +24,7 @@ from holdfast.lint.abstract_domain.effects import (
 from holdfast.lint.abstract_domain.values import is_rank_only
 from holdfast.lint.divergence.alarms import ALARM_SET, find_abandoned
 from holdfast.lint.divergence.device_selection import find_late_selection
-from holdfast.lint.divergence.long_work import MAY_FAIL, find_awaited_work, find_swallowed_failures
+from holdfast.lint.divergence.long_work import find_awaited_work
 from holdfast.lint.divergence.shared_files import find_written_by_all
 
 
@@ -39,8 +39,6 @@ def find_in_function(
         yield from find_abandoned(body.path, alarm)
     if "work" in body.tags and body.sequence:
         yield from find_awaited_work(body.path)
-    if body.sequence and (body.tags & MAY_FAIL or {"forward", "backward"} <= body.tags):
-        yield from find_swallowed_failures(body.path)
     if "unscale" in body.tags:
         yield from _unscale_before_reduction(body.path)
     if on_all_ranks and "send" in body.tags:

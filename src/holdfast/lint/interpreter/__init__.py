@@ -9,7 +9,7 @@ Its parts share one state (:mod:`holdfast.lint.abstract_state`):
 
   programs             builds the parts; executes all modules until a fixpoint
   expressions, literals, lookup      evaluate expressions
-  statements, definitions            execute statements
+  statements, blocks, definitions    execute statements
   calls, functions     evaluate calls of any kind; run functions, once per calling context
   divergence_recorder  records the divergences of what has run
 

@@ -42,6 +42,7 @@ from holdfast.lint.abstract_state.arguments import Arguments, LibraryCall, posit
 from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.abstract_state.function_summaries import SHARDED
 from holdfast.lint.abstract_state.state import InterpreterState
+from holdfast.lint.divergence.failures import record_failure, record_user_failure
 from holdfast.lint.interpreter.functions import unknown_result
 from holdfast.lint.interpreter.iteration import is_sized, length_taint, own_length_taint
 from holdfast.lint.library_models.calls import library_call
@@ -151,7 +152,9 @@ class CallEvaluator:
             case GuardedCallable():
                 value = self._call_guarded(frame, node, obj, arguments)
             case LibraryName(name=name):
-                value = library_call(self.state, LibraryCall(frame, node, name, arguments))
+                call = LibraryCall(frame, node, name, arguments)
+                record_failure(call)
+                value = library_call(self.state, call)
             case LibraryInstance(name=name, wrapped=wrapped):
                 value = call_instance(
                     LibraryCall(frame, node, "__call__", arguments, name, Value(objects=(obj,)))
@@ -160,9 +163,9 @@ class CallEvaluator:
                     value = self._call_wrapped(frame, node, wrapped, arguments, value)
             case LibraryMethod(owner=owner, name=name, receiver=receiver):
                 kind = owner.name if owner is not None else ""
-                value = method_call(
-                    self.state, LibraryCall(frame, node, name, arguments, kind, receiver)
-                )
+                call = LibraryCall(frame, node, name, arguments, kind, receiver)
+                record_failure(call)
+                value = method_call(self.state, call)
             case _:
                 pass
         return value
@@ -197,6 +200,7 @@ class CallEvaluator:
     ) -> Value:
         """Return an unknown function's result, tainted like its arguments; lambdas are executed."""
         before = frame.facts
+        record_user_failure(frame, node, arguments)
         for value in arguments.all_values:
             for obj in value.objects:
                 if (

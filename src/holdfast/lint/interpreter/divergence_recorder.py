@@ -61,7 +61,8 @@ class DivergenceRecorder:
         )
         if from_tests and divergence.location.file not in self._test_files:
             return  # arguments in tests are not those of the program
-        if checks_shared_storage(divergence):
+        is_shown = divergence.is_shown(in_large_program=not self.state.is_small)
+        if checks_shared_storage(divergence) or not is_shown:
             if not self._strict:
                 return
             divergence = replace(divergence, kind="undecided")

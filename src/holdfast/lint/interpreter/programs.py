@@ -32,6 +32,7 @@ from holdfast.lint.abstract_state.frames import FunctionSummary, module_frame
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.divergence.environment_variables import find_set_variables
 from holdfast.lint.divergence.ordering import find_in_program
+from holdfast.lint.interpreter.blocks import BlockExecutor
 from holdfast.lint.interpreter.calls import CallEvaluator
 from holdfast.lint.interpreter.definitions import DefinitionExecutor
 from holdfast.lint.interpreter.divergence_recorder import DivergenceRecorder
@@ -74,6 +75,7 @@ class Program:
         state.executors = {
             **DefinitionExecutor(state, self._runner, lookup).executors,
             **StatementExecutor(state, self._recorder).executors,
+            **BlockExecutor(state).executors,
         }
 
     def analyze(self) -> Sequence[Divergence]:

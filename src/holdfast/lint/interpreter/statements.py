@@ -1,4 +1,4 @@
-"""Execute statements: branches, loops, exits and ``with`` and ``try`` blocks."""
+"""Execute statements: assignments, branches, loops and exits."""
 
 from __future__ import annotations
 
@@ -8,43 +8,40 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from holdfast.lint.abstract_domain.effects import (
-    YIELD_MARKER,
+    PROCESS_EXIT,
+    UNSHARED_EXIT,
     Branch,
     EffectPath,
     ExitEffect,
-    FunctionCall,
     LoopEffect,
     Marker,
-    Try,
     final_exit,
 )
 from holdfast.lint.abstract_domain.values import (
     UNIFORM,
-    UNKNOWN,
-    TaintKind,
     Value,
     combine_values,
     is_rank_only,
-    join_values,
     merge_taint,
     taint_value,
     truth_value,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
     TRIMMED,
-    FunctionObject,
-    Instance,
     LibraryInstance,
+    LibraryName,
     ProcessGroup,
     RankTest,
     model_outputs,
 )
-from holdfast.lint.abstract_state.arguments import Arguments, positional_arguments
+from holdfast.lint.abstract_state.arguments import Arguments
 from holdfast.lint.abstract_state.frames import Frame
-from holdfast.lint.abstract_state.heap import apply_change, change_exit_facts, return_facts
 from holdfast.lint.abstract_state.mutations import mutate
 from holdfast.lint.abstract_state.state import InterpreterState
-from holdfast.lint.divergence.alarms import ALARM_SET, insert_block
+from holdfast.lint.divergence.failures import (
+    record_user_failure,
+    variable_names,
+)
 from holdfast.lint.divergence.single_process import (
     as_uniform,
     checks_multiple_among_others,
@@ -67,7 +64,6 @@ from holdfast.lint.interpreter.branch_merge import (
     merge_branches,
     merge_loop_entry,
     restore_names,
-    taint_by_handler,
 )
 from holdfast.lint.interpreter.divergence_recorder import DivergenceRecorder
 from holdfast.lint.interpreter.iteration import iterated_value
@@ -78,11 +74,13 @@ from holdfast.lint.sources.modules import last_name
 _MAX_TEXT = 200
 #: Loops nested deeper run once instead of twice, as each level doubles the work.
 _MAX_LOOP_DEPTH = 6
+#: Functions that end the process.
+_PROCESS_EXITS = frozenset({"sys.exit", "os._exit", "exit", "quit"})
 _JOINS = frozenset({"join", "join_uneven_inputs"})
 
 
 class StatementExecutor:
-    """Executes all statements but definitions and imports."""
+    """Executes all statements but definitions, imports, ``with`` and ``try`` blocks."""
 
     def __init__(self, state: InterpreterState, recorder: DivergenceRecorder) -> None:
         self.state = state
@@ -90,6 +88,21 @@ class StatementExecutor:
 
     def _expression(self, frame: Frame, node: ast.Expr) -> None:
         self.state.evaluate(frame, node.value)
+        if isinstance(node.value, ast.Call) and not frame.ended:
+            self._process_exit(frame, node.value)
+
+    def _process_exit(self, frame: Frame, node: ast.Call) -> None:
+        """Record the end of the process; with an error status, it ends the job."""
+        called = self.state.evaluate(frame, node.func).objects
+        names = {obj.name for obj in called if isinstance(obj, LibraryName)}
+        if isinstance(node.func, ast.Name) and not called:
+            names.add(node.func.id)  # a builtin
+        if names.isdisjoint(_PROCESS_EXITS):
+            return
+        status = self.state.evaluate(frame, node.args[0]).const if node.args else None
+        succeeds = status is None or (status == 0 and not isinstance(status, str))
+        keyword = PROCESS_EXIT if succeeds else "raise"
+        _record_exit(frame, node, keyword, "" if succeeds else "SystemExit")
 
     def _assert(self, frame: Frame, node: ast.Assert) -> None:
         self.state.evaluate(frame, node.test)
@@ -105,11 +118,18 @@ class StatementExecutor:
 
     def _assignment(self, frame: Frame, node: ast.Assign) -> None:
         value = self.state.evaluate(frame, node.value)
+        if isinstance(node.value, ast.Subscript) and frame.try_depth:
+            index = node.value.slice
+            record_user_failure(
+                frame, node.value, Arguments([self.state.evaluate(frame, index)], [index])
+            )
         frame.assigns_simple = is_simple_expression(node.value)
         for target in node.targets:
             assign(self.state, frame, target, value)
             if isinstance(target, ast.Name):
                 frame.rebound.add(target.id)
+                if frame.try_depth and frame.element_names & variable_names(node.value):
+                    frame.element_names.add(target.id)
             elif isinstance(target, ast.Attribute) and value.agreed and not value.content:
                 mark_agreed_attribute(self.state, frame, target, node.value)
 
@@ -192,7 +212,7 @@ class StatementExecutor:
         if (
             (yes_ended != no_ended)
             and differs
-            and (exit_taken is None or exit_taken.keyword != "raise")
+            and (exit_taken is None or exit_taken.keyword not in ("raise", PROCESS_EXIT))
         ):
             frame.control, frame.exited = (
                 merge_taint(frame.control, differs),
@@ -251,6 +271,7 @@ class StatementExecutor:
         over = iterated_value(self.state, frame, node.iter, self.state.evaluate(frame, node.iter))
         if isinstance(node.target, ast.Name):
             frame.loop_variables.add(node.target.id)
+        frame.element_names |= variable_names(node.target)
         self._record_loader(frame, node, over)
         before = dict(frame.scope.names)
         frame.loop_depth += 1
@@ -340,118 +361,7 @@ class StatementExecutor:
     def _raise(self, frame: Frame, node: ast.Raise) -> None:
         self.state.evaluate(frame, node.exc)
         raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
-        _record_exit(frame, node, "raise", last_name(raised))
-
-    # ---- blocks
-
-    def _with(self, frame: Frame, node: ast.With | ast.AsyncWith) -> None:
-        joined = 0
-        limits: list[EffectPath] = []
-        blocks: list[tuple[Value, Value]] = []
-        on_exit: list[tuple[ast.expr, FunctionObject]] = []
-        for item in node.items:
-            value = self.state.evaluate(frame, item.context_expr)
-            limits += _pop_alarm_manager(frame)
-            if frame.entered_facts is not None and isinstance(item.context_expr, ast.Call):
-                blocks.append((frame.entered_facts, frame.facts))
-                return_facts(frame.scope.names, frame.entered_facts)
-            value, exit_calls = self._enter_context(frame, item.context_expr, value)
-            on_exit += exit_calls
-            called = (
-                item.context_expr.func
-                if isinstance(item.context_expr, ast.Call)
-                else item.context_expr
-            )
-            if (isinstance(called, ast.Attribute) and called.attr in _JOINS) or last_name(
-                called
-            ) == "Join":
-                joined += 1
-            if item.optional_vars is not None:
-                assign(self.state, frame, item.optional_vars, value)
-        frame.join_depth += joined
-        returned = len(frame.exit_facts)
-        with frame.collect_effects() as inner:
-            self.state.run_block(frame, node.body)
-            ended = frame.ended
-        in_block = frame.facts
-        block = tuple(inner)
-        for path in reversed(limits):
-            block = insert_block(path, block)
-        frame.effects.extend(block)
-        frame.join_depth -= joined
-        for expression, method in reversed(on_exit):
-            self.state.invoke(frame, expression, method, positional_arguments(*[UNKNOWN] * 3))
-        for entered, left in reversed(blocks):
-            return_facts(frame.scope.names, apply_change(frame.facts, entered, left))
-        change_exit_facts(frame, returned, in_block)
-        frame.ended = ended
-
-    def _enter_context(
-        self, frame: Frame, node: ast.expr, value: Value
-    ) -> tuple[Value, list[tuple[ast.expr, FunctionObject]]]:
-        """Enter a context manager of the program; return its value and the exit method to call."""
-        on_exit, entered = [], []
-        for obj in value.objects_of(Instance):
-            enter = self.state.symbols.find_method(obj.cls, "__enter__")
-            leave = self.state.symbols.find_method(obj.cls, "__exit__")
-            if enter is not None and leave is not None:
-                entered.append(
-                    self.state.invoke(frame, node, FunctionObject(enter, None, value), Arguments())
-                )
-                on_exit.append((node, FunctionObject(leave, None, value)))
-        return (join_values(entered) if entered else value), on_exit
-
-    def _try(self, frame: Frame, node: ast.Try | ast.TryStar) -> None:
-        names = frame.scope.names
-        before = dict(names)
-        returned = len(frame.exit_facts)
-        with frame.collect_effects() as body:
-            self.state.run_block(frame, [*node.body, *node.orelse])
-            ended = frame.ended
-        after = dict(names)
-        handlers = []
-        open_ends = [] if ended else [after]
-        for handler in node.handlers:
-            restore_names(
-                names,
-                {
-                    name: join_values((value, after.get(name, value)))
-                    for name, value in before.items()
-                },
-            )
-            caught = self.state.unparse(handler.type) if handler.type else ""
-            fault = self.state.taint_source(
-                frame, TaintKind.FAULT, handler, f"except {caught}".strip()
-            )
-            with frame.collect_effects(fault) as inner:
-                if handler.name:
-                    names[handler.name] = Value(content=fault)
-                self.state.run_block(frame, handler.body)
-                if not frame.ended:
-                    open_ends.append(
-                        {
-                            name: taint_by_handler(held_value, after.get(name), fault)
-                            for name, held_value in names.items()
-                        }
-                    )
-                ended = ended and frame.ended
-            handlers.append((frame.location(handler), caught, tuple(inner)))
-        names.clear()
-        for open_end in open_ends or [after]:
-            for name, value in open_end.items():
-                names[name] = value if name not in names else join_values((names[name], value))
-        in_block = frame.facts
-        with frame.collect_effects() as last:
-            self.state.run_block(frame, node.finalbody)
-        change_exit_facts(frame, returned, in_block)
-        if body or last or any(path for _, _, path in handlers):
-            imports = all(
-                isinstance(statement, (ast.Import, ast.ImportFrom)) for statement in node.body
-            )
-            frame.add_effect(
-                Try(frame.location(node), tuple(body), tuple(handlers), tuple(last), imports)
-            )
-        frame.ended = ended and (bool(final_exit(body)) or not open_ends)
+        _record_exit(frame, node, "raise", last_name(raised) if raised is not None else "")
 
     @property
     def executors(self) -> dict[type[ast.stmt], Callable[..., None]]:
@@ -473,22 +383,11 @@ class StatementExecutor:
             ast.Break: self._break,
             ast.Continue: self._continue,
             ast.Raise: self._raise,
-            ast.With: self._with,
-            ast.AsyncWith: self._with,
-            ast.Try: self._try,
-            ast.TryStar: self._try,
         }
 
 
-def _pop_alarm_manager(frame: Frame) -> list[EffectPath]:
-    """Pop and return the path of a context manager just entered that sets a time limit."""
-    last = frame.effects[-1] if frame.effects else None
-    if isinstance(last, FunctionCall) and {ALARM_SET, YIELD_MARKER} <= last.callee.tags:
-        frame.effects.pop()
-        return [last.callee.path]
-    return []
-
-
-def _record_exit(frame: Frame, node: ast.stmt, keyword: str, exception: str = "") -> None:
+def _record_exit(frame: Frame, node: ast.AST, keyword: str, exception: str = "") -> None:
+    if frame.single_process_depth:
+        keyword = UNSHARED_EXIT
     frame.add_effect(ExitEffect(keyword, frame.location(node), exception))
     frame.ended = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from holdfast.core.findings import Finding
 from holdfast.lint.abstract_domain.divergences import Divergence
@@ -104,6 +104,9 @@ RULES: tuple[Rule, ...] = tuple(
     )
 )
 
+#: Kinds of divergences by a test, of which one may lead to the next.
+_LINKED_KINDS = frozenset({"branch", "exit", "loop"})
+
 
 def judge_divergences(
     divergences: Iterable[Divergence],
@@ -118,6 +121,25 @@ def judge_divergences(
                     (rule, divergence),
                 )
                 break
-    for key in sorted(chosen, key=lambda key: (*location_sort_key(*key[:2]), key[2])):
+    in_order = sorted(chosen, key=lambda key: (*location_sort_key(*key[:2]), key[2]))
+    reported = _first_of_chain([chosen[key][1] for key in in_order])
+    for key in in_order:
         rule, divergence = chosen[key]
-        yield rule, divergence, rule.finding(divergence)
+        if id(divergence) in reported:
+            yield rule, divergence, rule.finding(divergence)
+
+
+def _first_of_chain(divergences: Sequence[Divergence]) -> set[int]:
+    """Return the ids of the divergences to report: of one cause in one function, the first.
+
+    A loop, a test in it and an exit below may all keep ranks from one collective by the same data.
+    Tests of the rank are separate causes.
+    """
+    chains: dict[Hashable, int] = {}
+    for divergence in divergences:
+        op, guard = divergence.op, divergence.guard
+        key: Hashable = id(divergence)
+        if op is not None and divergence.kind in _LINKED_KINDS and not divergence.is_rank_only:
+            key = (guard.file, guard.function, op.location, frozenset(divergence.sources))
+        chains.setdefault(key, id(divergence))
+    return set(chains.values())

@@ -42,6 +42,6 @@ def step(loss, optimizer):
     dist.all_reduce(loss)
     optimizer.step()
 """,
-    kinds=("exit", "left"),
+    kinds=("exit",),
     message=_message,
 )

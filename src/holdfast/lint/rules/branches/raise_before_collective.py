@@ -20,10 +20,10 @@ RULE = Rule(
     tier=RuleTier.FAULT,
     what_it_does=(
         "Finds exceptions that the program raises and catches itself, with a collective in between "
-        "that the rank then skips. Also finds file access, downloads and subprocesses on one rank "
-        "that may fail in a block whose handler continues, before a collective of all ranks in "
-        "that block; and a wrapped model's forward pass that a handler skips together with the "
-        "backward pass, in which the other ranks wait."
+        "that the rank then skips. Also finds calls that may fail on one rank alone in a block "
+        "whose handler continues: file access, downloads and subprocesses under a rank test or at "
+        "a rank's own path, a wrapped model's forward pass, memory if the handler is for that, the "
+        "end of an iterator, and, in a loop, parsing and unknown functions of the data."
     ),
     known_misses="Other exceptions of libraries are not followed, as any call may raise.",
     bad="""\

@@ -23,8 +23,8 @@ RULE = Rule(
     cause=RANK_SKIPS_COLLECTIVE,
     tier=RuleTier.SURE,
     what_it_does=(
-        "Finds `return`, `break` and `continue` under a condition on the rank, before collectives "
-        "that the other ranks enter."
+        "Finds `return`, `break`, `continue` and `sys.exit()` with status 0 under a condition on "
+        "the rank, before collectives that the other ranks enter, also below further conditions."
     ),
     known_misses=(
         "An uncaught `raise` is not reported: the rank exits, and the launcher stops the others."
@@ -48,7 +48,7 @@ def train(steps):
             return
         dist.barrier()
 """,
-    kinds=("exit", "left"),
+    kinds=("exit",),
     matches=_matches,
     message=_message,
 )
