@@ -166,7 +166,8 @@ def _set_attribute_fact(
 ) -> None:
     """Record what is known of an attribute from here on; ``__init__`` writes it to its site."""
     for module in owner.objects_of(ModuleObject):
-        state.write_variable(module.module, target.attr, value)
+        control = frame.write_control(dotted_name(target))
+        state.write_variable(module.module, target.attr, taint_value(value, control))
         fact = state.heap.as_fact(target.attr, value)
         set_fact(frame.scope.names, (module.module, target.attr), fact)
     key = fact_key(owner, target.attr)
