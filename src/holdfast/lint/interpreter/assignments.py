@@ -166,7 +166,8 @@ def _set_attribute_fact(
 ) -> None:
     """Record what is known of an attribute from here on; ``__init__`` writes it to its site."""
     for module in owner.objects_of(ModuleObject):
-        state.write_variable(module.module, target.attr, value)
+        control = frame.write_control(dotted_name(target))
+        state.write_variable(module.module, target.attr, taint_value(value, control))
         fact = state.heap.as_fact(target.attr, value)
         set_fact(frame.scope.names, (module.module, target.attr), fact)
     key = fact_key(owner, target.attr)
@@ -268,19 +269,27 @@ def missing_names(node: ast.If) -> tuple[str, ...]:
     return tested_as_missing(node.test)
 
 
-def returned_names(node: ast.If) -> tuple[str, ...]:
-    """Return the name in ``if group is not None: return group``: what follows creates it."""
-    match node:
-        case ast.If(
-            test=ast.Compare(
-                left=tested, ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]
-            ),
-            body=[ast.Return(value=returned)],
-            orelse=[],
-        ) if returned is not None and dotted_name(tested) == dotted_name(returned):
-            return (dotted_name(tested),)
+def created_later(node: ast.If, within: ast.AST) -> tuple[str, ...]:
+    """Return the name in ``if group is not None: return group``, if what follows creates it."""
+    end = node.body[-1]
+    if node.orelse or not isinstance(end, ast.Return):
+        return ()
+    match node.test:
+        case ast.Compare(left=tested, ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]):
+            name = dotted_name(tested)
+        case ast.Compare(ops=[ast.In()], comparators=[tested]):
+            name = dotted_name(tested)
+        case ast.Name() | ast.Attribute() if dotted_name(node.test) == dotted_name(end.value):
+            name = dotted_name(node.test)
         case _:
             return ()
+    creates = any(
+        dotted_name(filled) == name
+        for child in ast.walk(within)
+        if getattr(child, "lineno", 0) > (node.end_lineno or 0)
+        for filled in _filled(child)
+    )
+    return (name,) if name and creates else ()
 
 
 def _tested_as_empty(test: ast.expr) -> str:

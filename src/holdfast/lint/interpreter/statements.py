@@ -52,11 +52,11 @@ from holdfast.lint.interpreter.assignments import (
     assign_round,
     clear_absence,
     count_up,
+    created_later,
     fills_cache,
     is_simple_expression,
     mark_agreed_attribute,
     missing_names,
-    returned_names,
     returns_cached,
 )
 from holdfast.lint.interpreter.branch_merge import (
@@ -162,12 +162,16 @@ class StatementExecutor:
         if known is not None:
             frame.lazily_created = (*lazy, *absent) if known else lazy
             self.state.run_block(frame, node.body if known else node.orelse)
-            frame.lazily_created = (*lazy, *returned_names(node))
+            frame.lazily_created = (*lazy, *created_later(node, frame.tree))
             return
         if (
             test.content
             and is_rank_only(test.content)
-            and (fills_cache(node, absent) if absent else returns_cached(node))
+            and (
+                fills_cache(node, absent)
+                if absent
+                else returns_cached(node) or created_later(node, frame.tree)
+            )
         ):
             test = replace(test, content=())  # each rank has its own key and misses equally often
         names = frame.scope.names
@@ -179,7 +183,7 @@ class StatementExecutor:
         with frame.collect_effects(differs) as yes, apply_narrowing(frame, narrowing, passed=True):
             self._run_side(frame, node.body, single_process=multiple is False)
             yes_ended = frame.ended
-        frame.lazily_created = (*lazy, *returned_names(node))
+        frame.lazily_created = (*lazy, *created_later(node, frame.tree))
         after_yes = dict(names)
         restore_names(names, before)
         with frame.collect_effects(differs) as no, apply_narrowing(frame, narrowing, passed=False):

@@ -5,7 +5,13 @@ from __future__ import annotations
 import ast
 
 from holdfast.lint.abstract_domain.values import UNIFORM, UNKNOWN, DictEntries, Value, taint_value
-from holdfast.lint.abstract_state.abstract_objects import ClassObject, Instance, dict_entries
+from holdfast.lint.abstract_state.abstract_objects import (
+    ATTRIBUTES,
+    ClassObject,
+    Instance,
+    LibraryInstance,
+    dict_entries,
+)
 from holdfast.lint.abstract_state.arguments import LibraryCall
 from holdfast.lint.abstract_state.state import InterpreterState
 from holdfast.lint.sources.modules import Class, dotted_name, make_class
@@ -60,8 +66,9 @@ def update_attributes(state: InterpreterState, call: LibraryCall) -> Value:
     entries = dict(call.arguments.named) | (
         (dict_entries(given) if given is not None else {}) or {}
     )
-    for owner in call.receiver.objects:
-        _write(state, owner.wrapped, entries)
+    for owner in call.receiver.objects_of(LibraryInstance):
+        if owner.name == ATTRIBUTES and owner.wrapped is not None:
+            _write(state, owner.wrapped, entries)
     return UNIFORM
 
 

@@ -17,6 +17,10 @@ CIRCLES = {
     "    def __getattr__(self, name):\n        return getattr(self, name)\n" + GUARD + "P().p\n",
     "bases": "class A(B):\n    pass\nclass B(A):\n    def f(self):\n        dist.barrier()\n"
     "class C(C):\n    pass\nC().x()\n" + GUARD + "A().f()\n",
+    "attributes": "class A:\n    def f(self, kw):\n        d = self.__dict__ if kw else {'a': 1}\n"
+    "        d.update({'b': self})\n        self.__dict__.update(d)\nA().f({})\n"
+    + GUARD
+    + "dist.barrier()\n",
     "values": "d = {}\nd['d'] = d\nl = [d]\nl.append(l)\nfor x in l:\n    l.append(x)\n"
     + GUARD
     + "dist.barrier()\n",

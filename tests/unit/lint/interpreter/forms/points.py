@@ -358,4 +358,44 @@ sync(torch.ones(1))
         "if _CHIEF:",
         "if _SIZE is not None:",
     ),
+    "groups made once": pair(
+        """
+_MODEL_GROUP = None
+
+
+def make_groups(size):
+    global _MODEL_GROUP
+    LINE
+    for start in range(0, dist.get_world_size(), size):
+        members = list(range(start, start + size))
+        group = dist.new_group(members)
+        if dist.get_rank() in members:
+            _MODEL_GROUP = group
+
+
+make_groups(2)
+make_groups(2)
+""",
+        "if dist.get_rank() == 0:\n    return  # found",
+        "if _MODEL_GROUP is not None:\n    return",
+    ),
+    "groups made once by name": pair(
+        """
+_GROUPS = {}
+
+
+def make_groups(name, size):
+    LINE
+    for start in range(0, dist.get_world_size(), size):
+        members = list(range(start, start + size))
+        group = dist.new_group(members)
+        if dist.get_rank() in members:
+            _GROUPS[name] = group
+
+
+make_groups("experts", 2)
+""",
+        "if name in _GROUPS or dist.get_rank() == 0:\n    return  # found",
+        "if name in _GROUPS:\n    print(name)\n    return",
+    ),
 }
