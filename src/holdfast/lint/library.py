@@ -395,8 +395,13 @@ def _summarized_call(call: CallSummary) -> CollectiveCall:
     return CollectiveCall(call.name, agrees, "", "", call.kind, call.parameters, unless)
 
 
+#: Libraries whose functions have common names: they count only where an import shows them.
+_RESOLVED_LIBRARIES = ("horovod.", "torch_xla.", "deepspeed.utils.")
+
+
 def _last_names() -> frozenset[str]:
-    return frozenset(name.rpartition(".")[2] for name in CALLS) | {
+    calls = (name for name in CALLS if not name.startswith(_RESOLVED_LIBRARIES))
+    return frozenset(name.rpartition(".")[2] for name in calls) | {
         name for methods in METHODS.values() for name in methods
     }
 

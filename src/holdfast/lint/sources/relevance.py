@@ -33,7 +33,7 @@ _AUTOGRAD = ("apply", "forward", "backward")
 _ENTERING_WORDS = {
     "backward", "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "DDP", "FSDP",
     "prepare", "Thread", "DistributedSampler", "set_epoch", "GradScaler", "unscale_", "alarm",
-    "setitimer",
+    "setitimer", "load_state_dict", "save_state_dict",
 }  # fmt: skip
 #: Names of collectives that usually mean something else, and of clocks that are too common.
 _AMBIGUOUS_COLLECTIVES = {
