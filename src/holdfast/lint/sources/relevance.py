@@ -201,7 +201,8 @@ class _CallerGraph:
                     yield from self._methods_of(target, rest[0])
                     yield from self._methods_named(rest[1:])
             case str():
-                if canonical_name(".".join((target, *rest))) in library.CALLS:
+                name = canonical_name(".".join((target, *rest)))
+                if name in library.CALLS or name in library.DERIVED_CALLS:
                     self._collectives.add((module, chain))
             case _:
                 pass
