@@ -44,9 +44,11 @@ from holdfast.lint.sources.modules import Class, Function, Module, SymbolTable, 
 #: A test of what all ranks have in common: the state of the job, rather than an argument.
 _STATE_TEST = re.compile(
     r"initialized|is_available|distributed|world_size|num_processes|use_dist|num_nodes|strategy"
-    r"|parallel|device_type|backend|process_group|\bmesh\b|fsdp|deepspeed|xla",
+    r"|parallel|device_type|backend|process_group|\bmesh\b|fsdp|deepspeed",
     re.IGNORECASE,
 )
+#: Tests of a backend that few jobs use: what only its branch enters does not count.
+_RARE_BACKEND = re.compile(r"xla|tpu", re.IGNORECASE)
 _MESSAGES = ("send", "recv")
 _GROUP_PARAMETERS = frozenset({"group", "process_group"})
 #: Functions that a library calls itself.
@@ -148,7 +150,11 @@ def _collective_of(effect: Effect) -> Operation | None:
         case Branch():
             sides = [first_collective(side) for side in (effect.yes, effect.no)]
             entered = [side for side in sides if side is not None]
-            is_state = not effect.taint and _STATE_TEST.search(effect.text) is not None
+            is_state = (
+                not effect.taint
+                and _STATE_TEST.search(effect.text) is not None
+                and _RARE_BACKEND.search(effect.text) is None
+            )
             return entered[0] if len(entered) == 2 or (entered and is_state) else None
         case LoopEffect():
             return first_collective(effect.body) or first_collective(effect.orelse)

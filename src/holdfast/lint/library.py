@@ -368,6 +368,10 @@ CLASSES: dict[str, str] = {
 }
 #: Groups of a mesh or of Megatron's state: some of the ranks.
 SUB_GROUPS = ("get_group", "get_process_group", "_group")
+#: What was derived from the source of libraries, as in CALLS and CLASSES. If the library itself is
+#: linted, its source counts.
+DERIVED_CALLS: dict[str, CollectiveCall] = {}
+DERIVED_CLASSES: dict[str, str] = {}
 #: Methods that return their instance, by class.
 SELF_RETURNING: dict[str, frozenset[str]] = {}
 
@@ -377,7 +381,8 @@ def _add_summaries() -> None:
     summaries = load_summaries()
     for function in summaries.functions:
         for name in function.names:
-            CALLS.setdefault(name, _summarized_call(function.call))
+            if name not in CALLS:
+                DERIVED_CALLS[name] = _summarized_call(function.call)
     for cls in summaries.classes:
         listed = [CLASSES[name] for name in cls.names if name in CLASSES]
         home = listed[0] if listed else next(iter(cls.names))
@@ -385,7 +390,8 @@ def _add_summaries() -> None:
         for call in cls.methods:
             methods.setdefault(call.name, _summarized_call(call))
         for name in cls.names:
-            CLASSES.setdefault(name, home)
+            if name not in CLASSES:
+                DERIVED_CLASSES[name] = home
         SELF_RETURNING[home] = frozenset(cls.returns_self)
 
 
@@ -395,8 +401,13 @@ def _summarized_call(call: CallSummary) -> CollectiveCall:
     return CollectiveCall(call.name, agrees, "", "", call.kind, call.parameters, unless)
 
 
+#: Libraries whose functions have common names: they count only where an import shows them.
+_RESOLVED_LIBRARIES = ("horovod.", "torch_xla.", "deepspeed.utils.")
+
+
 def _last_names() -> frozenset[str]:
-    return frozenset(name.rpartition(".")[2] for name in CALLS) | {
+    calls = (name for name in CALLS if not name.startswith(_RESOLVED_LIBRARIES))
+    return frozenset(name.rpartition(".")[2] for name in calls) | {
         name for methods in METHODS.values() for name in methods
     }
 

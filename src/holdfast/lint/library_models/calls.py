@@ -78,10 +78,10 @@ def library_call(state: InterpreterState, call: LibraryCall) -> Value:
 
 def _call_by_table(state: InterpreterState, call: LibraryCall) -> Value | None:
     name = call.name
-    collective = library.CALLS.get(name)
+    collective = library.CALLS.get(name) or library.DERIVED_CALLS.get(name)
     if collective is not None:
         return call_collective(state, call, collective)
-    class_name = library.CLASSES.get(name)
+    class_name = library.CLASSES.get(name) or library.DERIVED_CLASSES.get(name)
     if class_name is not None:
         return make_instance(state, call, class_name)
     if name in library.FINITENESS_TESTS:

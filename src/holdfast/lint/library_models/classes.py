@@ -49,7 +49,7 @@ def library_base(names: SymbolTable, cls: Class) -> str:
     """Return the library class that a program class derives from, as named in the tables."""
     for base in names.bases(cls):
         if isinstance(base, str):
-            class_name = library.CLASSES.get(base)
+            class_name = library.CLASSES.get(base) or library.DERIVED_CLASSES.get(base)
             if class_name is not None:
                 return class_name
             if base.startswith("torchmetrics."):

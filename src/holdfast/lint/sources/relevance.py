@@ -33,7 +33,7 @@ _AUTOGRAD = ("apply", "forward", "backward")
 _ENTERING_WORDS = {
     "backward", "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "DDP", "FSDP",
     "prepare", "Thread", "DistributedSampler", "set_epoch", "GradScaler", "unscale_", "alarm",
-    "setitimer",
+    "setitimer", "load_state_dict", "save_state_dict",
 }  # fmt: skip
 #: Names of collectives that usually mean something else, and of clocks that are too common.
 _AMBIGUOUS_COLLECTIVES = {
@@ -201,7 +201,8 @@ class _CallerGraph:
                     yield from self._methods_of(target, rest[0])
                     yield from self._methods_named(rest[1:])
             case str():
-                if canonical_name(".".join((target, *rest))) in library.CALLS:
+                name = canonical_name(".".join((target, *rest)))
+                if name in library.CALLS or name in library.DERIVED_CALLS:
                     self._collectives.add((module, chain))
             case _:
                 pass
