@@ -153,7 +153,7 @@ def test_both_engines_find_the_same_with_the_real_table(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("hyperscan")
-    data = b"".join(generated(seed, 400))
+    data = b"".join(generated(seed, 800))
     with_re = hits(data, TABLE)
     monkeypatch.setattr(scan, "SMALL_BYTES", -1)
     with_hyperscan = hits(data, TABLE)

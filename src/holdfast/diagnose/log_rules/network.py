@@ -149,12 +149,12 @@ def _weigh_network(index: LogIndex, name: str, found: CauseCandidate) -> CauseCa
         return found
     if has_port_fault or index.has_any(*_COMPLETION_SIGNALS):
         return replace(found, cause=NETWORK_FABRIC_FAULT.name)
-    if name == "connect-refused" and _is_after_steps(index, found):
-        message = f"{found.message}, to which it was connected before: the peer is gone"
-        return replace(found, cause=PEER_LOST.name, message=message)
     if any(_OWN_ADDRESS.search(line.text) for line in found.lines):
         message = f"{found.message}; the peer announced an address of its own host"
         return replace(found, cause=NETWORK_INTERFACE_WRONG.name, message=message)
+    if name == "connect-refused" and _is_after_steps(index, found):
+        message = f"{found.message}, to which it was connected before: the peer is gone"
+        return replace(found, cause=PEER_LOST.name, message=message)
     return found
 
 
