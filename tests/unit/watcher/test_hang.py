@@ -711,3 +711,17 @@ def test_of_two_ranks_the_one_that_is_a_step_ahead_skipped_the_calls_of_the_othe
     assert "rank 1 finished a step without all_reduce at train.py:41" in verdict.root.message
     same_step = judge([usual, row(1, *before, early, step=8)])
     assert root_of(same_step) == ("mismatched-operation", 1, EVAL.line)
+
+
+@pytest.mark.parametrize("life", [ProcessState.DEAD, ProcessState.RUNNING])
+def test_a_rank_whose_script_has_ended_is_the_root_even_if_its_process_still_runs(
+    life: ProcessState,
+) -> None:
+    lost = RaisedException("RuntimeError", "Connection closed by peer [127.0.0.1]:17062", TRAIN)
+    failed = replace(call(31), failed=True, completed=31.5)
+    ended = ScriptEnd("end of script", None, 31.0)
+    rows = [
+        *(row(rank, *history(30), failed, raised=lost, exit_code=1) for rank in (0, 1)),
+        row(2, *history(30), ended=ended, life=life),
+    ]
+    assert root_of(judge(rows)) == ("uneven-inputs", 2, TRAIN.line)

@@ -47,7 +47,8 @@ def explain_dead_ranks(case: HangCase) -> list[Finding]:
         left = [
             state
             for state in case.ranks.values()
-            if state.life == ProcessState.DEAD and not roots.died(state)
+            if (state.life == ProcessState.DEAD or state.ended is not None)
+            and not roots.died(state)
         ]
         text = _describe_failed_call(case, dead)
         found = [roots.explain_root(state, case.source, text) for state in left]
