@@ -34,7 +34,10 @@ class Narrowing(msgspec.Struct, frozen=True):
 
 
 def narrow(state: InterpreterState, frame: Frame, test: ast.expr) -> Narrowing | None:
-    """Return the narrowing by a test; None for other tests, or if nothing would remain."""
+    """Return the narrowing by a test; None for other tests.
+
+    Where nothing remains, the value is unknown: that side is not reached by what is known.
+    """
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             narrowing = narrow(state, frame, operand)
@@ -56,7 +59,7 @@ def narrow(state: InterpreterState, frame: Frame, test: ast.expr) -> Narrowing |
         obj for obj, passed in zip(value.objects, passes, strict=True) if passed is not False
     )
     no = tuple(obj for obj, passed in zip(value.objects, passes, strict=True) if passed is not True)
-    if True not in passes or not no:
+    if True not in passes:
         return None
     return Narrowing(name, replace(value, objects=yes), replace(value, objects=no))
 
