@@ -152,6 +152,8 @@ Effect = Operation | Marker | ExitEffect | Branch | LoopEffect | Try | FunctionC
 EffectPath = tuple[Effect, ...]
 #: Keywords of exits that are no single statement.
 PROCESS_EXIT, UNSHARED_EXIT = "exit", "single process"
+#: Functions that end the process.
+PROCESS_EXITS = frozenset({"sys.exit", "os._exit", "exit", "quit"})
 #: The marker for the block of a context manager.
 YIELD_MARKER = "yield"
 #: Maximum number of events to walk in one program, as nested calls multiply.

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 
 from holdfast.lint.abstract_domain.effects import (
+    PROCESS_EXITS,
     YIELD_MARKER,
     EffectPath,
     FunctionCall,
@@ -25,7 +26,7 @@ from holdfast.lint.divergence.failures import VaryingTests, iter_failures
 from holdfast.lint.divergence.futures import FUNCTION_TARGETS, Block
 from holdfast.lint.interpreter.assignments import assign
 from holdfast.lint.interpreter.branch_merge import restore_names, taint_by_handler
-from holdfast.lint.sources.modules import last_name
+from holdfast.lint.sources.modules import dotted_name, last_name
 
 _JOINS = frozenset({"join", "join_uneven_inputs"})
 
@@ -172,6 +173,9 @@ class BlockExecutor:
             for name, value in open_end.items():
                 names[name] = value if name not in names else join_values((names[name], value))
         in_block = frame.facts
+        if _ends_process(node.finalbody):  # perhaps while an exception is raised
+            for name, value in before.items():
+                names[name] = join_values((value, names.get(name, value)))
         with frame.collect_effects() as last:
             self.state.run_block(frame, node.finalbody)
         change_exit_facts(frame, returned, in_block)
@@ -185,6 +189,11 @@ class BlockExecutor:
         frame.ended = (ended and (bool(final_exit(body)) or not open_ends)) or bool(
             final_exit(last)
         )
+
+
+def _ends_process(block: list[ast.stmt]) -> bool:
+    last = block[-1].value if block and isinstance(block[-1], ast.Expr) else None
+    return isinstance(last, ast.Call) and dotted_name(last.func) in PROCESS_EXITS
 
 
 def _pop_alarm_manager(frame: Frame) -> list[EffectPath]:

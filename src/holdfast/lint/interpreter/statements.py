@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.lint.abstract_domain.effects import (
     PROCESS_EXIT,
+    PROCESS_EXITS,
     UNSHARED_EXIT,
     Branch,
     EffectPath,
@@ -18,6 +19,7 @@ from holdfast.lint.abstract_domain.effects import (
     final_exit,
 )
 from holdfast.lint.abstract_domain.values import (
+    NONE_OBJECT,
     UNIFORM,
     Value,
     combine_values,
@@ -74,9 +76,6 @@ from holdfast.lint.sources.modules import last_name
 _MAX_TEXT = 200
 #: Loops nested deeper run once instead of twice, as each level doubles the work.
 _MAX_LOOP_DEPTH = 6
-#: Functions that end the process.
-_PROCESS_EXITS = frozenset({"sys.exit", "os._exit", "exit", "quit"})
-_JOINS = frozenset({"join", "join_uneven_inputs"})
 
 
 class StatementExecutor:
@@ -92,15 +91,15 @@ class StatementExecutor:
             self._process_exit(frame, node.value)
 
     def _process_exit(self, frame: Frame, node: ast.Call) -> None:
-        """Record the end of the process; with an error status, it ends the job."""
+        """Record the end of the process; with an error or unknown status, it ends the job."""
         called = self.state.evaluate(frame, node.func).objects
         names = {obj.name for obj in called if isinstance(obj, LibraryName)}
         if isinstance(node.func, ast.Name) and not called:
             names.add(node.func.id)  # a builtin
-        if names.isdisjoint(_PROCESS_EXITS):
+        if names.isdisjoint(PROCESS_EXITS):
             return
-        status = self.state.evaluate(frame, node.args[0]).const if node.args else None
-        succeeds = status is None or (status == 0 and not isinstance(status, str))
+        status = self.state.evaluate(frame, node.args[0]) if node.args else Value(const=0)
+        succeeds = NONE_OBJECT in status.objects or status.const == 0
         keyword = PROCESS_EXIT if succeeds else "raise"
         _record_exit(frame, node, keyword, "" if succeeds else "SystemExit")
 
