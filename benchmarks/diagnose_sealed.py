@@ -1,9 +1,9 @@
 """Causes and ranks named in the sealed half of the public logs, next to what the logs alone name.
 
-``sealed_logs.tar.xz`` holds failures of public threads whose cause was confirmed there, and
-healthy logs, as lines written anew by somebody who did not look at the rules. It is an archive, so
-that nobody reads it by accident: no rule is changed after a look at a case. docs/benchmarks.md has
-the figures of first runs. Peers: torchrun's failure table, and the first line of ``grep -i error``.
+``sealed_logs_DATE.tar.xz`` hold failures of public threads whose cause was confirmed there, and
+healthy logs, as lines written anew by somebody who did not look at the rules. They are archives, so
+that nobody reads them by accident: no rule is changed after a look at a case. docs/benchmarks.md
+has the figures of first runs. Peers: torchrun's failure table, and the first line of ``grep -i error``.
 They name no cause, so their ranks are compared.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.diagnose_corpus import CaseDiagnosis, print_accuracy, score_case
 
-SEALED = Path(__file__).with_name("sealed_logs.tar.xz")
+SEALED = sorted(Path(__file__).parent.glob("sealed_logs_*.tar.xz"))
 _TABLE = re.compile(r"Root Cause \(first observed failure\)[\s\S]{0,300}?rank\s*:\s*(\d+)")
 _ERROR = re.compile(r"(?i)^.*(?:error|exception|killed|fault).*$", re.MULTILINE)
 _PREFIX = re.compile(r"(?i)\[(?:rank|default)?\s*(\d+)\]|rank[ =:]*(\d+)")
@@ -55,8 +55,15 @@ def _print_peer(
 
 
 def main() -> None:
-    """Diagnose every sealed case; print the accuracy and that of the peers."""
-    with tempfile.TemporaryDirectory() as folder, tarfile.open(SEALED) as archive:
+    """Diagnose the cases of every archive; print the accuracy and that of the peers."""
+    for archive in SEALED:
+        print(f"{archive.name}:")
+        score_archive(archive)
+
+
+def score_archive(path: Path) -> None:
+    """Diagnose every case of one archive; print the accuracy and that of the peers."""
+    with tempfile.TemporaryDirectory() as folder, tarfile.open(path) as archive:
         archive.extractall(folder, filter="data")
         folders = {
             case.parent.name: case.parent for case in sorted(Path(folder).glob("*/case.json"))
