@@ -3,8 +3,8 @@
 ``sealed_logs_DATE.tar.xz`` hold failures of public threads whose cause was confirmed there, and
 healthy logs, as lines written anew by somebody who did not look at the rules. They are archives, so
 that nobody reads them by accident: no rule is changed after a look at a case. docs/benchmarks.md
-has the figures of first runs. Peers: torchrun's failure table, and the first line of ``grep -i error``.
-They name no cause, so their ranks are compared.
+has the figures of first runs. Peers: torchrun's failure table, and the first line of ``grep -i
+error``. They name no cause, so their ranks are compared.
 """
 
 from __future__ import annotations
