@@ -153,6 +153,12 @@ def _parse_measured(text: str) -> tuple[MeasuredThroughput, MeasuredThroughput]:
     help="States offloaded to host memory.",
 )
 @click.option(
+    "--host-memory",
+    metavar="GIB",
+    type=click.FloatRange(1, 1 << 20),
+    help="Host memory of each node (default: that of a usual node with such GPUs).",
+)
+@click.option(
     "--loss",
     type=click.Choice(_enum_values(LossKernel)),
     default=LossKernel.EAGER.value,
@@ -285,6 +291,8 @@ def _report_progress(activity: str) -> None:
 
 def _parse_request(options: Mapping[str, Any]) -> PlanRequest:
     """Build the plan request from the options. Raises InvalidValue, MissingFile and UnknownName."""
+    from msgspec.structs import replace
+
     from holdfast.plan.advice.scaling import ScalingMode
     from holdfast.plan.hardware import parse_clusters
     from holdfast.plan.request.measured_links import read_measured_links
@@ -294,6 +302,8 @@ def _parse_request(options: Mapping[str, Any]) -> PlanRequest:
     if not options["on"]:
         raise click.UsageError('--on is required: the GPUs to use, e.g. --on "16 x A100-80G"')
     clusters, links_origin = parse_clusters(options["on"]), ""
+    if options["host_memory"]:
+        clusters = tuple(replace(each, host_gib=options["host_memory"]) for each in clusters)
     if options["links"]:
         clusters, links_origin = read_measured_links(clusters, options["links"])
     model = find_model(

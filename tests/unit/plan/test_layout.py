@@ -193,7 +193,7 @@ def test_rejected_degrees_have_reasons():
 
 
 def test_cross_node_tensor_parallelism_is_opt_in():
-    cluster = Cluster.parse("2 x 2 A100-80G")
+    cluster = msgspec.structs.replace(Cluster.parse("2 x 2 A100-80G"), host_gib=600)
     result = find_layouts(LLAMA_65B, cluster, 8, 512)
     assert not result.best
     cross_node = find_layouts(

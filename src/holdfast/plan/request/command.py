@@ -45,6 +45,8 @@ def plan_command(request: PlanRequest, setup: TrainingSetup) -> str:
         ("loss", setup.loss, LossKernel.EAGER),
     ):
         arguments += [f"--{name}", value] if value is not default else []
+    if request.first_cluster.host_gib:
+        arguments += ["--host-memory", f"{request.first_cluster.host_gib:g}"]
     arguments += ["--schedule", setup.schedule] if setup.pipeline > 1 else []
     arguments += ["--precision", request.precision] if request.precision != "auto" else []
     flags = {

@@ -116,11 +116,11 @@ def estimate_model_memory(
     Raises:
         InvalidValue: the model cannot be split into the pipeline.
     """
-    memory = int(cluster.gpu.memory_gib * GIB)
+    limits = int(cluster.gpu.memory_gib * GIB), cluster.host_memory_per_rank
     return (
-        estimate_memory(model.main_transformer, setup, memory)
+        estimate_memory(model.main_transformer, setup, *limits)
         if model.is_plain
-        else estimate_submodels_memory(model.submodels, setup, memory)
+        else estimate_submodels_memory(model.submodels, setup, *limits)
     )
 
 
