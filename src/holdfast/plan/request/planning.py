@@ -22,6 +22,7 @@ from holdfast.plan.advice.fitting import FittingChange, FittingChanges, find_fit
 from holdfast.plan.advice.scaling import ScalingSweep, gpu_counts, sweep_gpu_counts
 from holdfast.plan.advice.shortfall import Shortfall, explain_shortfall
 from holdfast.plan.layout.solver import LayoutChoice
+from holdfast.plan.layout.space import LayoutOptions
 from holdfast.plan.memory.estimate import MemoryFit
 from holdfast.plan.request import layout_search, module
 from holdfast.plan.request.command import plan_command
@@ -298,7 +299,11 @@ def _list_assumptions(request: PlanRequest, run: PlannedRun) -> Iterator[str]:
     if request.batch is None and len(request.clusters) == 1:
         yield f"global batch {setup.global_batch:,}"
     if layout_search.needs_layout_search(request):
-        yield f"layout: {criterion}"
+        yield "layout: " + (
+            criterion
+            if run.memory.fit is MemoryFit.DOES_NOT_FIT
+            else f"simplest within {LayoutOptions().simplest_within:.0%} of the fastest that fits"
+        )
     elif not request.model.submodels:
         yield (
             "one micro-batch per step"

@@ -235,18 +235,19 @@ def _memory_bar(name: str, rank: RankMemory, memory: MemoryEstimate) -> report.M
 
 
 def _layout_suggestions(result: PlanResult) -> Iterator[report.Suggestion]:
-    """Yield the best layouts."""
-    if result.choice is None:
+    """Yield the chosen layout, then the fastest ones."""
+    if result.choice is None or result.choice.simplest is None:
         return
-    choice, request = result.choice, result.request
-    for layout in choice.best:
+    chosen, request = result.choice.simplest, result.request
+    others = [layout for layout in result.choice.best if layout.setup != chosen.setup]
+    for layout in (chosen, *others):
         slower = f", {layout.behind:.1%} slower" if layout.behind else ""
         margin = f"{(layout.memory.margin or 0) / GIB:.1f} GiB left"
         yield report.Suggestion(
             describe_setup(layout.setup),
             f"{layout.step.tokens_per_s:,.0f} tokens/s{slower}, {margin}",
             details=layout.reasons,
-            command=plan_command(request, layout.setup) if layout.behind else "",
+            command="" if layout is chosen else plan_command(request, layout.setup),
         )
 
 
