@@ -119,7 +119,7 @@ def _parse_measured(text: str) -> tuple[MeasuredThroughput, MeasuredThroughput]:
     "--replicas",
     metavar="N",
     type=_COUNT,
-    help="Model replicas among the data-parallel ranks (HSDP).",
+    help="Model replicas among the data-parallel ranks (HSDP: with fsdp2, shards within each).",
 )
 @click.option("--chunks", metavar="N", type=_COUNT, help="Model chunks per pipeline stage.")
 @click.option(
@@ -145,6 +145,25 @@ def _parse_measured(text: str) -> tuple[MeasuredThroughput, MeasuredThroughput]:
     default="auto",
     show_default=True,
     help="Compute dtype; auto: the 16-bit dtype that all GPUs support.",
+)
+@click.option(
+    "--reduce",
+    "reduce_dtype",
+    type=click.Choice(["fp32", "16-bit"]),
+    help="Dtype in which gradients are reduced (default: fp32, as FSDP2 is usually configured).",
+)
+@click.option(
+    "--balanced",
+    is_flag=True,
+    help="With --context: ranks have equal shares of the causal mask.",
+)
+@click.option(
+    "--async-tensor",
+    is_flag=True,
+    help="With --tensor: overlap its communication with matrix products.",
+)
+@click.option(
+    "--unfused-norms", is_flag=True, help="RMS norms in several kernels, which save fp32 copies."
 )
 @click.option(
     "--offload",
@@ -278,7 +297,7 @@ def command(**options: Any) -> int:
         )
     if options["failed"]:
         return _run_relief(options)
-    planned = make_plan(_parse_request(options), _report_progress)
+    planned = make_plan(parse_request(options), _report_progress)
     _print_plan(planned, options)
     return planned.exit_status
 
@@ -289,7 +308,7 @@ def _report_progress(activity: str) -> None:
         click.echo(f"holdfast: {activity} …", err=True)
 
 
-def _parse_request(options: Mapping[str, Any]) -> PlanRequest:
+def parse_request(options: Mapping[str, Any]) -> PlanRequest:
     """Build the plan request from the options. Raises InvalidValue, MissingFile and UnknownName."""
     from msgspec.structs import replace
 
@@ -337,6 +356,10 @@ def _parse_request(options: Mapping[str, Any]) -> PlanRequest:
         fused_optimizer=options["fused_optimizer"],
         bucket_views=options["bucket_views"],
         reshard=not options["no_reshard"],
+        reduce_16_bits=options["reduce_dtype"] == "16-bit",
+        balanced=options["balanced"],
+        async_tensor=options["async_tensor"],
+        fused_norms=not options["unfused_norms"],
         simulate=options["simulate"],
         gpu_counts=_parse_gpu_counts(options["scale"]) if options["scale"] else (),
         scaling_mode=ScalingMode.STRONG if options["strong"] else ScalingMode.WEAK,
@@ -378,7 +401,7 @@ def _run_relief(options: Mapping[str, Any]) -> int:
     from holdfast.plan.request.relief import plan_relief, relief_document, relief_json
     from holdfast.report.sheet import draw_document
 
-    relief = plan_relief(_parse_request(options), options["failed"])
+    relief = plan_relief(parse_request(options), options["failed"])
     if options["as_json"]:
         from holdfast.report.json import envelope, write_json
 

@@ -36,7 +36,8 @@ class LinkRates(msgspec.Struct, frozen=True, kw_only=True):
 
     Latencies are those of one hop in seconds, between NCCL's values for its protocols LL128 and
     Simple (src/graph/tuning.cc: 1.9 and 3.4 us over NVLink, 4 and 14 over the network). ``bus``:
-    the all-reduce rate within a node whose switches reduce (0: they do not). ``measured``: fits of
+    the all-reduce rate within a node whose switches reduce (0: they do not); ``mesh``: the GPUs
+    that a full mesh of links connects (0: a switch connects them). ``measured``: fits of
     ``holdfast bench``, which take precedence over the tables.
     """
 
@@ -45,12 +46,18 @@ class LinkRates(msgspec.Struct, frozen=True, kw_only=True):
     intra_node_latency_s: float = 2.6e-6
     inter_node_latency_s: float = 9e-6
     bus: float = 0.0
+    mesh: int = 0
     measured: tuple[AlphaBetaFit, ...] = ()
 
     @classmethod
     def for_gpu(cls, kind: Gpu) -> LinkRates:
         """Return the links of a usual node of such GPUs."""
-        return cls(intra_node=kind.intra_node, inter_node=kind.network, bus=kind.bus)
+        return cls(
+            intra_node=kind.intra_node,
+            inter_node=kind.network,
+            bus=kind.bus,
+            mesh=kind.domain if kind.mesh else 0,
+        )
 
 
 class Cluster(msgspec.Struct, frozen=True):

@@ -208,6 +208,8 @@ def describe_memory_options(setup: TrainingSetup, precision: str) -> str:
         if setup.recompute is ActivationCheckpointing.NONE
         else f"activation checkpointing: {setup.recompute}"
     )
+    if setup.precision.reduced < setup.precision.gradient:
+        options.append("gradients reduced in 16 bits")
     options += [f"offload: {setup.offload}"] if setup.offload is not OffloadTarget.NONE else []
     options += ["compiled"] if setup.compiled else []
     options += [f"loss kernel: {setup.loss}"] if setup.loss != "eager" else []
