@@ -12,15 +12,17 @@ from itertools import combinations
 from typing import Any
 
 import msgspec
+from click import ClickException
 
 from benchmarks import plan_truth_megatron as megatron
+from benchmarks.plan_door import ask_plan
 from benchmarks.plan_rows import Row
+from holdfast.core.errors import HoldfastError
 from holdfast.plan.gpus import find_gpu
 from holdfast.plan.hardware import Cluster, LinkRates
 from holdfast.plan.models import Transformer, get_known_model
 from holdfast.plan.setup import (
     ActivationCheckpointing,
-    PipelineSchedule,
     Precision,
     ShardingStrategy,
     TrainingSetup,
@@ -52,13 +54,14 @@ _RECOMPUTE = {
     "selective": ActivationCheckpointing.SECOND_LAYER,
     "selective-layer": ActivationCheckpointing.SECOND_LAYER,
 }
-#: Models missing in the plan's tables.
-_MODELS = {
-    "llama2-34b": msgspec.structs.replace(
-        get_known_model("llama2-70b"), name="llama2-34b", layers=48, ffn=22016, hidden=8192
+#: Options of models missing in the plan's tables.
+_MODELS: dict[str, tuple[object, ...]] = {
+    "llama2-34b": (
+        *("--layers", 48, "--hidden", 8192, "--heads", 64, "--kv-heads", 8),
+        *("--ffn", 22016, "--vocab", 32000),
     ),
-    "llama-7b": msgspec.structs.replace(get_known_model("llama2-7b"), name="llama-7b"),
-    "llama-13b": msgspec.structs.replace(get_known_model("llama2-13b"), name="llama-13b"),
+    "llama-7b": ("llama2-7b",),
+    "llama-13b": ("llama2-13b",),
 }
 #: PURE stores and reduces gradients in bf16; DEFAULT reduces in fp32 (composer,
 #: trainer/mosaic_fsdp_utils.py).
@@ -66,23 +69,33 @@ _PURE = Precision(compute=2, master=4, gradient=4, reduced=2, state=4)
 
 
 def rows(truth: list[dict[str, Any]]) -> Iterator[Row]:
-    """Yield the comparisons of all rows with a time or throughput."""
+    """Yield the comparisons of all rows with a time or throughput; state what was refused."""
     tables = 0
     for each in truth:
-        given, expected = each["input"], each["expected"]
-        if "mosaicml" in each["source"]:
-            for row in _mosaic(each["id"], given, expected):
+        try:
+            found = list(_case_rows(each))
+        except (HoldfastError, KeyError, ValueError, ClickException) as error:
+            yield Row(each["id"], f"refused: {error}", 1.0, 1.0, "", kind="time: refused")
+            continue
+        for row in found:
+            if "mosaicml" in each["source"]:
                 # The rates are fitted to every second row of these tables: 1st, 3rd, …
-                yield replace(
-                    row, kind=f"FSDP1, MosaicML, {'held back' if tables % 2 else 'fitted'}"
-                )
+                yield replace(row, kind=f"{row.kind}, {'held back' if tables % 2 else 'fitted'}")
                 tables += 1
-        elif "torchtitan" in each["source"] or "fms-fsdp" in each["source"]:
-            yield from _torch(each["id"], given, expected)
-        elif each["kind"] == "comm":
-            yield from _collective(each["id"], given, expected)
-        else:
-            yield from megatron.rows(each["id"], each["source"], given, expected)
+            else:
+                yield row
+
+
+def _case_rows(case: Mapping[str, Any]) -> Iterator[Row]:
+    given, expected, source = case["input"], case["expected"], case["source"]
+    if "mosaicml" in source:
+        yield from _mosaic(case["id"], given, expected)
+    elif "torchtitan" in source or "fms-fsdp" in source:
+        yield from _torch(case["id"], given, expected)
+    elif case["kind"] == "comm":
+        yield from _collective(case["id"], given, expected)
+    else:
+        yield from megatron.rows(case["id"], source, given, expected)
 
 
 # ---- MosaicML's tables
@@ -130,56 +143,54 @@ def mosaic(given: Mapping[str, Any]) -> tuple[Transformer, TrainingSetup, Cluste
 def _torch(row: str, given: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[Row]:
     wanted = [key for key in expected if key.startswith("tokens_per_s_per_gpu")]
     for key in wanted:
-        conditions = Conditions(
-            float8="float8" in given.get("mode", ""),
-            balanced=False,
-            tensor_overlap="async" in key or "async" in given.get("mode", ""),
-        )
-        got = estimate_step_time(*torch_native(given), conditions)
+        overlap = "async" in key or "async" in given.get("mode", "")
+        step = ask_plan(*torch_options(given), *(["--async-tensor"] if overlap else [])).step
+        if step is None:
+            continue
         what = (
             f"{given['model']} {given['world']} {given['gpu']} {given['strategy']} "
             f"{given.get('mode', '')}"
         )
         yield Row(
-            row, what, expected[key], got.tokens_per_s_per_gpu, "tok/s", kind="FSDP and more, torch"
+            row,
+            what,
+            expected[key],
+            step.tokens_per_s_per_gpu,
+            "tok/s",
+            kind="FSDP and more, torch",
         )
 
 
-def torch_native(given: Mapping[str, Any]) -> tuple[Transformer, TrainingSetup, Cluster]:
-    """Return a run of FSDP2 with the row's degrees; pipelines have micro-batches of one."""
-    model = _MODELS.get(given["model"]) or get_known_model(given["model"])
+def torch_options(given: Mapping[str, Any]) -> list[object]:
+    """Return the options of a run of FSDP2; pipelines have micro-batches of one."""
     tensor, context, pipeline = (given.get(key, 1) for key in ("tp", "cp", "pp"))
-    batch = given["local_bs"]
-    mode = given.get("mode", "")
-    setup = TrainingSetup(
-        data=given["world"] // (tensor * context * pipeline),
-        tensor=tensor,
-        context=context,
-        pipeline=pipeline,
-        micro_batch=1 if pipeline > 1 else batch,
-        accumulation=batch if pipeline > 1 else 1,
-        sequence=given["seq"],
-        recompute=_RECOMPUTE[given["ac"]],
-        compiled="compile" in mode,
-        schedule=PipelineSchedule.ONE_F_ONE_B,
-        reshard=pipeline == 1,
-        fused_norms="fused" in given.get("norm", "") and "unfused" not in given["norm"],
-        precision=Precision(reduced=2) if given["strategy"] == "FSDP" else Precision(),
-    )
-    cluster = Cluster.from_gpus(given["gpu"], given["world"])
-    if "node_internode_gbps" in given:
-        outside = given["node_internode_gbps"] / 8 / 8 * 1e9
-        cluster = msgspec.structs.replace(
-            cluster, links=msgspec.structs.replace(cluster.links, inter_node=outside)
-        )
-    return model, setup, cluster
+    batch, mode, norm = given["local_bs"], given.get("mode", ""), given.get("norm", "")
+    network = f" @ {given['node_internode_gbps']} Gbit/s" if "node_internode_gbps" in given else ""
+    flags = {
+        "--compiled": "compile" in mode,
+        "--no-reshard": pipeline > 1,
+        "--unfused-norms": "fused" not in norm or "unfused" in norm,
+    }
+    return [
+        *_MODELS.get(given["model"], (given["model"],)),
+        *("--on", f"{given['world']} x {given['gpu']}{network}"),
+        *("--tensor", tensor, "--context", context, "--pipeline", pipeline),
+        *("--micro-batch", 1 if pipeline > 1 else batch),
+        *("--accumulation", batch if pipeline > 1 else 1),
+        *("--sequence", given["seq"], "--strategy", "fsdp2"),
+        *("--recompute", _RECOMPUTE[given["ac"]]),
+        *("--precision", "fp8" if "float8" in mode else "bf16"),
+        *("--reduce", "16-bit" if given["strategy"] == "FSDP" else "fp32"),
+        *(flag for flag, is_set in flags.items() if is_set),
+    ]
 
 
 # ---- collectives
 
 
 def _collective(row: str, given: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[Row]:
-    name = next(each for each in ("A100", "H200", "B200", "MI300X") if each in given["node"])
+    known = ("A100", "H200", "B200", "MI300X")
+    name = next((each for each in known if each in given["node"]), given["node"])
     links = LinkRates.for_gpu(find_gpu(name))
     if "off" in given["collective"]:
         links = msgspec.structs.replace(links, bus=0.0)

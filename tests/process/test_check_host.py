@@ -42,7 +42,7 @@ def pair():
         yield both
 
 
-NETWORK = {"interfaces", "routes", "neighbours", "names", "hosts-file", "ports", "firewall"}
+NETWORK = {"interfaces", "routes", "neighbours", "tcp", "names", "hosts-file", "ports", "firewall"}
 
 
 def network_findings(claims):

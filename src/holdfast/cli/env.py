@@ -17,7 +17,7 @@ FORMATS = ("shell", "json", "slurm", "kubernetes")
     metavar="PATH",
     type=Path,
     multiple=True,
-    help="Audit scripts, Dockerfiles, Slurm, YAML and Python files instead. Repeatable.",
+    help="Audit scripts, Dockerfiles, YAML, Python, Markdown or any text instead. Repeatable.",
 )
 @click.option(
     "--recommend",
@@ -68,7 +68,8 @@ def command(  # noqa: PLR0913 - click passes each option by name
 ) -> int:
     """Audit environment variables of a job: unused, misspelled, harmful, contradictory, too late.
 
-    `holdfast explain NAME` describes one variable.
+    `holdfast explain NAME` describes one variable. Exit status: 0 no errors, 1 errors, 2 a PATH
+    sets no variable and starts no job.
     """
     if recommend or profile:
         if scan:
@@ -92,7 +93,14 @@ def _run_audit(scan: tuple[Path, ...], *, as_json: bool) -> int:
         ]
         write_json(
             sys.stdout,
-            envelope("env", audit.findings, None, variables=variables, unseen=audit.unseen),
+            envelope(
+                "env",
+                audit.findings,
+                None,
+                variables=variables,
+                unseen=audit.unseen,
+                without_launch=audit.without_launch,
+            ),
         )
         return audit.exit_status
     from holdfast.core.text import pluralize
@@ -100,7 +108,15 @@ def _run_audit(scan: tuple[Path, ...], *, as_json: bool) -> int:
 
     scope = f" in {pluralize(audit.files, 'file')}" if scan else ""
     headline = pluralize(len(audit.settings), "variable") + scope
-    render_audit(audit.findings, audit.unseen, headline=headline, file=sys.stdout)
+    unseen = (
+        *audit.unseen,
+        *(
+            f"{path}: sets no variable and starts no job"
+            for path in audit.without_launch
+            if not any(why.startswith(f"{path}: ") for why in audit.unseen)
+        ),
+    )
+    render_audit(audit.findings, unseen, headline=headline, file=sys.stdout)
     return audit.exit_status
 
 

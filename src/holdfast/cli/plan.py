@@ -119,7 +119,7 @@ def _parse_measured(text: str) -> tuple[MeasuredThroughput, MeasuredThroughput]:
     "--replicas",
     metavar="N",
     type=_COUNT,
-    help="Model replicas among the data-parallel ranks (HSDP).",
+    help="Model replicas among the data-parallel ranks (HSDP: with fsdp2, shards within each).",
 )
 @click.option("--chunks", metavar="N", type=_COUNT, help="Model chunks per pipeline stage.")
 @click.option(
@@ -147,10 +147,35 @@ def _parse_measured(text: str) -> tuple[MeasuredThroughput, MeasuredThroughput]:
     help="Compute dtype; auto: the 16-bit dtype that all GPUs support.",
 )
 @click.option(
+    "--reduce",
+    "reduce_dtype",
+    type=click.Choice(["fp32", "16-bit"]),
+    help="Dtype in which gradients are reduced (default: fp32, as FSDP2 is usually configured).",
+)
+@click.option(
+    "--balanced",
+    is_flag=True,
+    help="With --context: ranks have equal shares of the causal mask.",
+)
+@click.option(
+    "--async-tensor",
+    is_flag=True,
+    help="With --tensor: overlap its communication with matrix products.",
+)
+@click.option(
+    "--unfused-norms", is_flag=True, help="RMS norms in several kernels, which save fp32 copies."
+)
+@click.option(
     "--offload",
     type=click.Choice(_enum_values(OffloadTarget)),
     default=OffloadTarget.NONE.value,
     help="States offloaded to host memory.",
+)
+@click.option(
+    "--host-memory",
+    metavar="GIB",
+    type=click.FloatRange(1, 1 << 20),
+    help="Host memory of each node (default: that of a usual node with such GPUs).",
 )
 @click.option(
     "--loss",
@@ -272,7 +297,7 @@ def command(**options: Any) -> int:
         )
     if options["failed"]:
         return _run_relief(options)
-    planned = make_plan(_parse_request(options), _report_progress)
+    planned = make_plan(parse_request(options), _report_progress)
     _print_plan(planned, options)
     return planned.exit_status
 
@@ -283,8 +308,10 @@ def _report_progress(activity: str) -> None:
         click.echo(f"holdfast: {activity} …", err=True)
 
 
-def _parse_request(options: Mapping[str, Any]) -> PlanRequest:
+def parse_request(options: Mapping[str, Any]) -> PlanRequest:
     """Build the plan request from the options. Raises InvalidValue, MissingFile and UnknownName."""
+    from msgspec.structs import replace
+
     from holdfast.plan.advice.scaling import ScalingMode
     from holdfast.plan.hardware import parse_clusters
     from holdfast.plan.request.measured_links import read_measured_links
@@ -294,6 +321,8 @@ def _parse_request(options: Mapping[str, Any]) -> PlanRequest:
     if not options["on"]:
         raise click.UsageError('--on is required: the GPUs to use, e.g. --on "16 x A100-80G"')
     clusters, links_origin = parse_clusters(options["on"]), ""
+    if options["host_memory"]:
+        clusters = tuple(replace(each, host_gib=options["host_memory"]) for each in clusters)
     if options["links"]:
         clusters, links_origin = read_measured_links(clusters, options["links"])
     model = find_model(
@@ -327,6 +356,10 @@ def _parse_request(options: Mapping[str, Any]) -> PlanRequest:
         fused_optimizer=options["fused_optimizer"],
         bucket_views=options["bucket_views"],
         reshard=not options["no_reshard"],
+        reduce_16_bits=options["reduce_dtype"] == "16-bit",
+        balanced=options["balanced"],
+        async_tensor=options["async_tensor"],
+        fused_norms=not options["unfused_norms"],
         simulate=options["simulate"],
         gpu_counts=_parse_gpu_counts(options["scale"]) if options["scale"] else (),
         scaling_mode=ScalingMode.STRONG if options["strong"] else ScalingMode.WEAK,
@@ -368,7 +401,7 @@ def _run_relief(options: Mapping[str, Any]) -> int:
     from holdfast.plan.request.relief import plan_relief, relief_document, relief_json
     from holdfast.report.sheet import draw_document
 
-    relief = plan_relief(_parse_request(options), options["failed"])
+    relief = plan_relief(parse_request(options), options["failed"])
     if options["as_json"]:
         from holdfast.report.json import envelope, write_json
 

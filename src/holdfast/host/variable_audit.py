@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.exit_status import status_of_findings
+from holdfast.core.exit_status import OK, USAGE, status_of_findings
 from holdfast.core.findings import Fact, Finding, Level
 from holdfast.core.settings import current_environment
 from holdfast.host import variable_sources
@@ -29,6 +29,8 @@ class VariableAudit(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
     unseen: tuple[str, ...] = ()
     files: int = 0
+    #: Scanned paths in which nothing sets a variable or starts a job.
+    without_launch: tuple[str, ...] = ()
 
     def shown(self) -> tuple[VariableSetting, ...]:
         """Return the variables with secrets redacted from their values."""
@@ -41,8 +43,8 @@ class VariableAudit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_status(self) -> int:
-        """Return 1 if there is an error, else 0."""
-        return status_of_findings(self.findings)
+        """Return 1 if there is an error, 2 if a scanned path has no launch, else 0."""
+        return status_of_findings(self.findings) or (USAGE if self.without_launch else OK)
 
 
 def audit_environment(environ: Mapping[str, str] | None = None, root: str = "/") -> VariableAudit:
@@ -100,6 +102,7 @@ def audit_files(paths: Sequence[Path]) -> VariableAudit:
         findings=audit(scanned.settings, AuditContext()),
         unseen=scanned.unseen,
         files=scanned.files,
+        without_launch=scanned.without_launch,
     )
 
 

@@ -41,7 +41,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ``memory_gib`` is torch's ``total_memory`` in GiB. ``bandwidth``, ``link`` (NVLink or similar,
     0: none), ``pcie`` and ``network`` (per GPU, of the usual node) are bytes per second, per
     direction for links; ``pcie`` is 15.8, 31.5 or 63 GB/s, 16 lanes of the third, fourth or fifth
-    generation. ``domain``: the most GPUs that the links connect.
+    generation. ``domain``: the most GPUs that the links connect;
+    ``mesh``: each pair has its own link, without a switch, so that a group of fewer GPUs uses only
+    some of the links.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     matrix_share: float = 0.87
     bus: float = 0.0
     domain: int = 8
+    mesh: bool = False
 
     def peak(self, dtype: GpuDtype) -> float:
         """Return operations per second; 0 if the dtype needs emulation."""

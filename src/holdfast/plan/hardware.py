@@ -13,6 +13,11 @@ from holdfast.plan.gpus import Gpu, find_gpu
 #: Default GPUs per node.
 DEFAULT_NODE_SIZE = 8
 _MAX_GPUS = 1 << 20
+_GIB = 1 << 30
+#: Host memory that a usual node has per GPU: three times the GPU's, at most 256 GiB (DGX A100 and
+#: H100: 256; p4d: 144; p3dn: 96).
+_HOST_MEMORY_RATIO = 3
+_MAX_HOST_GIB_PER_GPU = 256
 #: "2 x 8 A100-80G", "16xH100-80G/8", "4 V100", "H100".
 _TIMES = r"\s*[x\u00d7*]\s*"
 _PART_PATTERN = re.compile(
@@ -31,7 +36,8 @@ class LinkRates(msgspec.Struct, frozen=True, kw_only=True):
 
     Latencies are those of one hop in seconds, between NCCL's values for its protocols LL128 and
     Simple (src/graph/tuning.cc: 1.9 and 3.4 us over NVLink, 4 and 14 over the network). ``bus``:
-    the all-reduce rate within a node whose switches reduce (0: they do not). ``measured``: fits of
+    the all-reduce rate within a node whose switches reduce (0: they do not); ``mesh``: the GPUs
+    that a full mesh of links connects (0: a switch connects them). ``measured``: fits of
     ``holdfast bench``, which take precedence over the tables.
     """
 
@@ -40,21 +46,31 @@ class LinkRates(msgspec.Struct, frozen=True, kw_only=True):
     intra_node_latency_s: float = 2.6e-6
     inter_node_latency_s: float = 9e-6
     bus: float = 0.0
+    mesh: int = 0
     measured: tuple[AlphaBetaFit, ...] = ()
 
     @classmethod
     def for_gpu(cls, kind: Gpu) -> LinkRates:
         """Return the links of a usual node of such GPUs."""
-        return cls(intra_node=kind.intra_node, inter_node=kind.network, bus=kind.bus)
+        return cls(
+            intra_node=kind.intra_node,
+            inter_node=kind.network,
+            bus=kind.bus,
+            mesh=kind.domain if kind.mesh else 0,
+        )
 
 
 class Cluster(msgspec.Struct, frozen=True):
-    """``nodes`` equal nodes, each with ``per_node`` GPUs of one kind."""
+    """``nodes`` equal nodes, each with ``per_node`` GPUs of one kind.
+
+    ``host_gib``: memory of a node's host in GiB, 0 if it is that of a usual node.
+    """
 
     gpu: Gpu
     per_node: int
     nodes: int
     links: LinkRates
+    host_gib: float = 0.0
 
     def __post_init__(self) -> None:
         if not (self.per_node >= 1 and self.nodes >= 1 and self.per_node * self.nodes <= _MAX_GPUS):
@@ -68,6 +84,17 @@ class Cluster(msgspec.Struct, frozen=True):
     def gpus(self) -> int:
         """Return the number of GPUs."""
         return self.per_node * self.nodes
+
+    @property
+    def host_memory(self) -> int:
+        """Return the bytes of host memory of one node, of a usual node if unknown."""
+        usual = min(_HOST_MEMORY_RATIO * self.gpu.memory_gib, _MAX_HOST_GIB_PER_GPU)
+        return round((self.host_gib or usual * self.per_node) * _GIB)
+
+    @property
+    def host_memory_per_rank(self) -> int:
+        """Return the share of one rank in its node's host memory, in bytes."""
+        return self.host_memory // self.per_node
 
     @classmethod
     def from_gpus(
@@ -123,7 +150,8 @@ class Cluster(msgspec.Struct, frozen=True):
 
     def resized(self, gpus: int) -> Cluster:
         """Return the cluster with another number of GPUs: equal nodes, or one partial node."""
-        return Cluster.from_gpus(self.gpu, gpus, self.per_node, self.links)
+        cluster = Cluster.from_gpus(self.gpu, gpus, self.per_node, self.links)
+        return msgspec.structs.replace(cluster, host_gib=self.host_gib)
 
     def __str__(self) -> str:
         return f"{self.nodes} x {self.per_node} {self.gpu.name}"

@@ -86,7 +86,10 @@ def profile_gpu_kinds(
                 micro_batch=len(times) + 1,
                 accumulation=1,
             )
-            if estimate_memory(model, kind_setup, gpu_memory).fit is not MemoryFit.FITS:
+            if (
+                estimate_memory(model, kind_setup, gpu_memory, cluster.host_memory_per_rank).fit
+                is not MemoryFit.FITS
+            ):
                 break
             time = micro_batch_time(model, kind_setup, cluster.gpu, conditions)
             times.append(time.forward + time.backward + time.recompute)

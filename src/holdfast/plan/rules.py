@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from holdfast.causes.memory.gpu_oom_all_ranks import GPU_OOM_ALL_RANKS
+from holdfast.causes.memory.host_oom_killed import HOST_OOM_KILLED
 from holdfast.causes.performance.precision_without_hardware import PRECISION_WITHOUT_HARDWARE
 from holdfast.causes.performance.tensor_parallel_across_nodes import TENSOR_PARALLEL_ACROSS_NODES
 from holdfast.core.findings import Fact, Finding, Level, Remedy, make_finding
@@ -41,6 +42,22 @@ def judge_plan(plan: PlanFacts) -> Iterator[Finding]:
 
 def _judge_memory(plan: PlanFacts) -> Iterator[Finding]:
     memory, worst = plan.memory, plan.memory.worst
+    if memory.exceeds_host:
+        yield make_finding(
+            HOST_OOM_KILLED,
+            f"{plan.name} does not fit: its offloaded states need {memory.need}",
+            level=Level.ERROR,
+            evidence=(
+                Fact(
+                    text=f"{plan.worst_cluster.host_memory / GIB:,.0f} GiB per host of "
+                    f"{plan.worst_cluster.per_node} GPUs",
+                    origin="--host-memory, or that of a usual node",
+                ),
+            ),
+            remedies=plan.remedies,
+            confidence=0.9,
+        )
+        return
     if memory.fit is MemoryFit.FITS or memory.margin is None or memory.gpu_memory is None:
         return
     stage = f" of pipeline stage {worst.stage}" if plan.setup.pipeline > 1 else ""

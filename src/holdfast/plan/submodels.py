@@ -196,8 +196,21 @@ def submodels_from_config(config: Mapping[str, Any], name: str = "") -> tuple[Su
     )
 
 
+def pipeline_unsupported(setup: TrainingSetup) -> InvalidValue:
+    """Return the error for a model of several parts, or with adapters, in pipeline stages."""
+    return InvalidValue(
+        f"--pipeline {setup.pipeline}",
+        why="only plain transformers are divided into stages, no models with adapters or several "
+        "parts",
+        next_step="omit --pipeline; use --tensor or more data-parallel ranks",
+    )
+
+
 def estimate_submodels_memory(
-    submodels: Sequence[Submodel], setup: TrainingSetup, gpu_memory: int | None = None
+    submodels: Sequence[Submodel],
+    setup: TrainingSetup,
+    gpu_memory: int | None = None,
+    host_memory: int | None = None,
 ) -> MemoryEstimate:
     """Estimate the memory of a model of these parts on each rank, without pipeline.
 
@@ -207,8 +220,8 @@ def estimate_submodels_memory(
     if not any(submodel.has_gradients or submodel.projector for submodel in submodels):
         raise InvalidValue("a model without trained parameters", why="there is no step to plan")
     if setup.pipeline > 1:
-        raise InvalidValue("a pipeline of submodels", why="how stages divide them is unknown")
-    return MemoryEstimate((_estimate_rank(submodels, setup),), gpu_memory)
+        raise pipeline_unsupported(setup)
+    return MemoryEstimate((_estimate_rank(submodels, setup),), gpu_memory, host_memory=host_memory)
 
 
 def _estimate_rank(submodels: Sequence[Submodel], setup: TrainingSetup) -> RankMemory:

@@ -70,7 +70,7 @@ def test_vision_model_is_a_small_part_of_llava():
     ("submodels", "setup", "why"),
     [
         ((), SETUP, "at least one is required"),
-        ((WHOLE,), TrainingSetup(data=4, pipeline=2), "a pipeline of submodels"),
+        ((WHOLE,), TrainingSetup(data=4, pipeline=2), "--pipeline 2: only plain"),
         ((WHOLE,), TrainingSetup(data=4), "it needs 4 GPUs, not 8"),
     ],
 )

@@ -223,7 +223,7 @@ def test_projector_is_trained_beside_frozen_submodel():
         ),
         (
             lambda: estimate_submodels_memory([Submodel(model=LLAMA)], TrainingSetup(pipeline=2)),
-            "a pipeline of submodels",
+            "--pipeline 2: only plain",
         ),
         (lambda: Lora(0), "a rank of 0"),
         (lambda: Lora(8, ("q",)), "an adapter on q"),

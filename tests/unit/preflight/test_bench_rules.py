@@ -13,6 +13,7 @@ from holdfast.core.measurements import (
     BenchRow,
     BenchSeries,
     IterationTiming,
+    LinkPair,
     Measurement,
 )
 from holdfast.preflight.bench.rules import judge, refuse_unlike
@@ -169,3 +170,42 @@ def test_ranks_and_collectives_are_compared_before_measuring():
         refuse_unlike(measured(), BenchRequest(), 8)
     with pytest.raises(InvalidValue, match="does not contain broadcast"):
         refuse_unlike(measured(), BenchRequest(collectives=("broadcast",)), 2)
+
+
+def paired(slow, hosts=1):
+    """Return a measurement of eight ranks whose pairs in ``slow`` have a tenth of the bandwidth."""
+    per_host = 8 // hosts
+    places = tuple(
+        replace(HOST, name=f"node{number}", ranks=tuple(range(8))[number * per_host :][:per_host])
+        for number in range(hosts)
+    )
+    pairs = tuple(
+        LinkPair(ranks=(a, b), latency_s=1e-5, bandwidth=2e9 if (a, b) in slow else 20e9)
+        for a in range(8)
+        for b in range(a + 1, 8)
+    )
+    return Measurement(ranks=8, hosts=places, pairs=pairs)
+
+
+def test_one_bad_pair_of_eight_ranks_is_found():
+    assert list(judge(paired(set()))) == []
+    [finding] = judge(paired({(2, 5)}))
+    assert finding.cause == "slow-link"
+    assert finding.message == (
+        "the link between rank 2 (node0) and rank 5 (node0): 2 GB/s, but 20 in the median of 28 "
+        "pairs"
+    )
+    assert finding.subject.link == "rank 2 (node0) - rank 5 (node0)"
+
+
+def test_a_rank_whose_links_are_all_slow_is_named():
+    [finding] = judge(paired({(3, other) for other in range(4, 8)} | {(a, 3) for a in range(3)}))
+    assert finding.message.startswith("7 links of rank 3 (node0): ")
+
+
+def test_pairs_of_hosts_are_compared_with_each_other_only():
+    across = {(a, b) for a in range(4) for b in range(4, 8)}
+    assert list(judge(paired(across, hosts=2))) == []
+    [finding] = judge(paired({(0, 7)}, hosts=2))
+    assert "node0" in finding.remedies[0].command
+    assert "node1" in finding.remedies[0].command

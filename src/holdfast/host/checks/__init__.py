@@ -130,6 +130,7 @@ CHECKS: Mapping[str, Check] = {
         ),
         Check("routes", "network", "routing table, and the route to the rendezvous"),
         Check("neighbours", "network", "neighbour (ARP) table: hosts that do not answer"),
+        Check("tcp", "network", "TCP buffers, backlog, and the table of tracked connections"),
         Check("names", "network", "resolution of this host's name and of the endpoint"),
         Check("hosts-file", "network", "harmful lines in /etc/hosts"),
         Check("ports", "network", "rendezvous ports: free, or which process holds them"),

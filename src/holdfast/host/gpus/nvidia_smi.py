@@ -10,15 +10,18 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as ET
 
+from msgspec.structs import replace
+
 from holdfast.core.findings import Unknown
 from holdfast.host import programs
 from holdfast.host.gpus import DriverReport, GpuProcess, HostGpu
 from holdfast.host.gpus.nvml import THROTTLE_REASONS
+from holdfast.host.gpus.topology import query_topology
 
 COMMAND = ("nvidia-smi", "-q", "-x")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _MIB = 1 << 20
-_NO_TOPOLOGY = Unknown("nvidia-smi -q does not report GPU links; nvidia-ml-py does")
+_NO_TOPOLOGY = Unknown("nvidia-smi -q does not report GPU links; nvidia-smi topo -m does")
 #: expat rejects entity-expansion attacks only since 2.4; nvidia-smi itself writes no entities.
 _ENTITY = b"<!ENTITY"
 
@@ -26,7 +29,10 @@ _ENTITY = b"<!ENTITY"
 def query_nvidia_smi(limit_s: float) -> DriverReport | Unknown:
     """Run nvidia-smi and parse its report."""
     output = programs.run_program(COMMAND, limit_s)
-    return output if isinstance(output, Unknown) else parse_report(output)
+    report = output if isinstance(output, Unknown) else parse_report(output)
+    if isinstance(report, DriverReport) and len(report.gpus) > 1:
+        return replace(report, pairs=query_topology(limit_s))
+    return report
 
 
 def parse_report(xml: bytes) -> DriverReport | Unknown:

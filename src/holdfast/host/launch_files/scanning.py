@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import chain, islice
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from holdfast.core.errors import MissingFile
-from holdfast.host.launch_files import python_source, shell, yaml_text
+from holdfast.host.launch_files import python_source, shell, text_files, yaml_text
 from holdfast.host.launch_files.shell import ShellUnreadable
 from holdfast.host.variable_sources import DEEPSPEED_FILE, VariableSetting
 
@@ -31,11 +32,16 @@ _SHELLS = ("sh", "bash", "zsh", "ksh", "dash", "env -S bash")
 
 
 class ScanResult(msgspec.Struct, frozen=True):
-    """The variables by file and line, the number of files read, and the unreadable ones."""
+    """The variables by file and line, the number of files read, and the unreadable ones.
+
+    ``without_launch``: the given paths, readable or not, in which nothing sets a variable or starts
+    a job.
+    """
 
     settings: tuple[VariableSetting, ...]
     files: int
     unseen: tuple[str, ...]
+    without_launch: tuple[str, ...] = ()
 
 
 def scan_folder(paths: Sequence[Path]) -> ScanResult:
@@ -47,19 +53,28 @@ def scan_folder(paths: Sequence[Path]) -> ScanResult:
     settings: list[VariableSetting] = []
     unseen: list[str] = []
     count = 0
-    files, known = _files(paths, unseen), set[Path]()
-    for file in chain(files, _deepspeed_files(settings, known)):
-        known.add(file)
-        try:
-            found = _read(file)
-        except OSError as error:
-            unseen.append(f"{file}: {error.strerror}")
-        except (ShellUnreadable, ValueError) as error:
-            unseen.append(f"{file}: {error}")
-        else:
-            count += found is not None
-            settings += found or ()
-    return ScanResult(tuple(settings), count, tuple(unseen))
+    known = set[Path]()
+    with_launch = set[Path]()
+    for path in paths:
+        for file in chain(_files(path, unseen), _deepspeed_files(settings, known)):
+            if file in known:
+                continue
+            known.add(file)
+            try:
+                found = _read(file, is_named=file == path)
+            except OSError as error:
+                unseen.append(f"{file}: {error.strerror}")
+            except (ShellUnreadable, ValueError) as error:
+                unseen.append(f"{file}: {error}")
+            else:
+                if found is None:
+                    continue
+                count += 1
+                settings += found.settings
+                if found.settings or found.starts_job:
+                    with_launch.add(path)
+    without_launch = tuple(str(path) for path in paths if path not in with_launch)
+    return ScanResult(tuple(settings), count, tuple(unseen), without_launch)
 
 
 def _deepspeed_files(
@@ -86,6 +101,7 @@ def reader(name: str, first_line: str) -> Callable[[str, str], Iterator[Variable
         "yaml": yaml_text.read_yaml,
         "yml": yaml_text.read_yaml,
         "json": yaml_text.read_json,
+        **dict.fromkeys(("md", "markdown", "mdx", "qmd"), text_files.read_markdown),
         **dict.fromkeys(
             ("sh", "bash", "zsh", "slurm", "sbatch", "job", "pbs", "lsf", "sub", "batch"),
             shell.read_shell,
@@ -105,44 +121,53 @@ def reader(name: str, first_line: str) -> Callable[[str, str], Iterator[Variable
     return None
 
 
-def _files(paths: Sequence[Path], unseen: list[str]) -> Iterator[Path]:
+def _files(path: Path, unseen: list[str]) -> Iterator[Path]:
     """Yield regular files only: reading a pipe or a device may not end."""
+    if not path.exists():
+        raise MissingFile(path)
+    if not path.is_dir():
+        if path.is_file():
+            yield path
+        else:
+            unseen.append(f"{path}: not a regular file")
+        return
     count = 0
-    for path in paths:
-        if not path.exists():
-            raise MissingFile(path)
-        if not path.is_dir():
-            if path.is_file():
-                yield path
-            else:
-                unseen.append(f"{path}: not a regular file")
-            continue
-        for folder, folders, names in os.walk(
-            path, onerror=lambda error: unseen.append(str(error))
-        ):
-            folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS)
-            for name in sorted(names):
-                if (file := Path(folder, name)).is_file():
-                    count += 1
-                    if count > MAX_FILES:
-                        unseen.append(f"{path}: more than {MAX_FILES} files; the rest was not read")
-                        return
-                    yield file
+    for folder, folders, names in os.walk(path, onerror=lambda error: unseen.append(str(error))):
+        folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS)
+        for name in sorted(names):
+            if (file := Path(folder, name)).is_file():
+                count += 1
+                if count > MAX_FILES:
+                    unseen.append(f"{path}: more than {MAX_FILES} files; the rest was not read")
+                    return
+                yield file
 
 
-def _read(file: Path) -> list[VariableSetting] | None:
+class _FileContent(NamedTuple):
+    settings: list[VariableSetting]
+    starts_job: bool
+
+
+def _read(file: Path, *, is_named: bool) -> _FileContent | None:
+    """Return what a file sets; None for other files of a folder than scripts and texts.
+
+    A file that is named itself is read in any case.
+    """
     with file.open("rb") as opened:
         start = opened.read(256)
         read = reader(file.name, start.split(b"\n")[0].decode(errors="replace"))
-        if read is None:
+        if read is None and not is_named and ("." in file.name or b"\0" in start):
             return None
         content = start + opened.read(MAX_BYTES + 1 - len(start))
+    if not content.strip() and is_named:
+        raise ShellUnreadable("the file is empty")
     if len(content) > MAX_BYTES:
         raise ShellUnreadable(f"larger than {MAX_BYTES >> 20} MiB")
     if b"\0" in content:
         raise ShellUnreadable("not a text file")
     text = content.decode(errors="replace")
+    read = read or text_files.read_text
     settings = list(islice(read(text, str(file)), shell.MAX_SETTINGS + 1))
     if len(settings) > shell.MAX_SETTINGS:
         raise ShellUnreadable(f"more than {shell.MAX_SETTINGS:,} variables; not a launch file")
-    return settings
+    return _FileContent(settings, text_files.starts_job(text))

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.settings import preset_readings
 from holdfast.core.variable_table import parse_release, variable_entries
@@ -50,6 +51,13 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     ports: tuple[Port, ...] = ()
     nccl: str = ""
     torch: str = ""
+    #: The advice is for other hosts with GPUs, because this one has none.
+    is_for_target: bool = False
+
+    @property
+    def uses_nccl(self) -> bool:
+        """Return whether the ranks use NCCL: here, or on the hosts that the advice is for."""
+        return bool(self.gpus) or self.is_for_target
 
 
 class Advice(msgspec.Struct, frozen=True):
@@ -74,6 +82,9 @@ def recommend(machine: MachineFacts, wanted: JobProfile | None = None) -> Recomm
     profile, because = (wanted, "it was requested") if wanted else _detect_profile(machine)
     proposed: list[Advice] = []
     left_out: list[str] = []
+    if wanted is not None and not machine.gpus:
+        machine = replace(machine, is_for_target=True)
+        because += "; this host has no GPU, so NCCL's variables are for the hosts of the job"
     if profile is not JobProfile.SINGLE_NODE:
         _add(_recommend_interfaces(machine, profile), proposed, left_out)
     if profile in (JobProfile.INFINIBAND, JobProfile.ROCE):
@@ -131,7 +142,9 @@ def _detect_profile(machine: MachineFacts) -> tuple[JobProfile, str]:
 
 
 def _recommend_interfaces(machine: MachineFacts, profile: JobProfile) -> Iterator[Advice | str]:
-    names = "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME" if machine.gpus else "GLOO_SOCKET_IFNAME"
+    names = (
+        "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME" if machine.uses_nccl else "GLOO_SOCKET_IFNAME"
+    )
     route = machine.route
     if route is None:
         if profile is not JobProfile.DEBUG:
@@ -155,7 +168,7 @@ def _recommend_interfaces(machine: MachineFacts, profile: JobProfile) -> Iterato
         route.interface,
         f"{reason}; by default gloo uses the address of the host name, often 127.0.1.1",
     )
-    if machine.gpus:
+    if machine.uses_nccl:
         yield Advice(
             "NCCL_SOCKET_IFNAME",
             f"={route.interface}",
@@ -222,17 +235,19 @@ def _roce_v2_index(port: Port) -> int | None:
 
 
 def _recommend_sockets(machine: MachineFacts) -> Iterator[Advice | str]:
-    if any(port.is_active for port in machine.ports) and machine.gpus:
+    if (any(port.is_active for port in machine.ports) or machine.is_for_target) and (
+        machine.uses_nccl
+    ):
         yield Advice(
             "NCCL_IB_DISABLE",
             "1",
-            "this profile uses sockets, and NCCL would use the RDMA ports of the host",
+            "this profile uses sockets, and NCCL would use RDMA ports of the host",
         )
     name = machine.route.interface if machine.route else None
     speed = next(
         (interface.speed_mbit for interface in machine.interfaces if interface.name == name), None
     )
-    if machine.gpus and speed and speed >= _FAST_MBIT:
+    if machine.uses_nccl and speed and speed >= _FAST_MBIT:
         why = (
             f"{name} has {speed // 1000} Gbit/s, which one connection does not saturate (NVIDIA's "
             "guide: 4 from 100 Gbit/s on)"
@@ -242,7 +257,7 @@ def _recommend_sockets(machine: MachineFacts) -> Iterator[Advice | str]:
 
 
 def _recommend_debugging(machine: MachineFacts) -> Iterator[Advice]:
-    if machine.gpus:
+    if machine.uses_nccl:
         yield Advice(
             "NCCL_DEBUG",
             "INFO",
@@ -288,7 +303,7 @@ def _recommend_basics(machine: MachineFacts) -> Iterator[Advice]:
                 yield Advice(
                     name, value, f"{machine.cores} cores for {workers} workers; {reading.why}"
                 )
-        elif machine.gpus and not _is_default(name, value, machine):
+        elif machine.uses_nccl and not _is_default(name, value, machine):
             yield Advice(name, value, reading.why)
 
 

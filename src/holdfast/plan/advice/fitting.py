@@ -87,7 +87,8 @@ def _accumulate_changes(
         for change, cost, changed in kind(setup):
             after = memory_model(changed)
             saved = before.worst.total - after.worst.total
-            if saved > min_share * before.worst.total:
+            relieves_host = before.exceeds_host and after.host < before.host
+            if saved > min_share * before.worst.total or relieves_host:
                 changes.append(FittingChange(change, cost, changed, after, saved))
                 setup, before = changed, after
             if before.fit is MemoryFit.FITS:

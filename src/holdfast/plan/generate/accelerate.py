@@ -202,6 +202,9 @@ def _common_keys(recipe: Recipe, kind: str) -> dict[str, Any]:
     ]
     if recipe.ranks:
         settings["num_processes"] = recipe.ranks
+    if recipe.hosts > 1:
+        # Each host starts its own ranks; rank and address differ and are options of the command.
+        settings |= {"num_machines": recipe.hosts, "rdzv_backend": "static", "same_network": True}
     return settings
 
 
@@ -294,6 +297,7 @@ def write_deepspeed(recipe: Recipe) -> WrittenConfig:
     """Write the DeepSpeed form; settings it lacks exist only in DeepSpeed's JSON."""
     settings = _common_keys(recipe, "DEEPSPEED")
     block: dict[str, Any] = {
+        **({"deepspeed_multinode_launcher": "standard"} if recipe.hosts > 1 else {}),
         "zero_stage": int(recipe.sharded_states),
         "gradient_accumulation_steps": recipe.accumulation,
         "gradient_clipping": recipe.clipping,
@@ -349,12 +353,22 @@ def write_pointing_file(recipe: Recipe, config: Mapping[str, Any]) -> WrittenCon
     return WrittenConfig((*_written_file(DEEPSPEED_NAME, settings, [], []).files, json_file))
 
 
+def _launch_command(name: str, settings: Mapping[str, Any]) -> str:
+    command = f"accelerate launch --config_file {name}"
+    if settings.get("num_machines", 1) == 1:
+        return command
+    return (
+        f"{command} --machine_rank RANK --main_process_ip HOST --main_process_port 29500, on each "
+        f"of {settings['num_machines']} hosts"
+    )
+
+
 def _written_file(
     name: str, settings: dict[str, Any], unmapped: list[UnmappedSetting], warnings: list[str]
 ) -> WrittenConfig:
     text = yaml.safe_dump(settings, sort_keys=False)
     return WrittenConfig(
-        (ConfigFile(name, text, f"for accelerate launch --config_file {name}"),),
+        (ConfigFile(name, text, f"for {_launch_command(name, settings)}"),),
         tuple(unmapped),
         tuple(warnings),
     )

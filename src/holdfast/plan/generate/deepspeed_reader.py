@@ -6,6 +6,8 @@ Defaults are DeepSpeed's (runtime/constants.py, runtime/lr_schedules.py, runtime
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from holdfast.plan.generate.fields import ConfigReader
 from holdfast.plan.generate.recipe import (
     ComputeDtype,
@@ -239,6 +241,17 @@ def _read_optimizer(config: ConfigReader) -> tuple[OptimizerValues | None, LrSch
     return (optimizer if kind else None), schedule
 
 
+#: Parameters of DeepSpeed's schedules; others are a TypeError at the start.
+_SCHEDULE_PARAMETERS: Mapping[LrDecay, frozenset[str]] = {
+    decay: frozenset(f"warmup_num_steps warmup_type last_batch_iteration {more}".split())
+    for decay, more in (
+        (LrDecay.CONSTANT, "warmup_min_lr warmup_max_lr"),
+        (LrDecay.LINEAR, "warmup_min_lr warmup_max_lr total_num_steps"),
+        (LrDecay.COSINE, "warmup_min_ratio cos_min_ratio total_num_steps"),
+    )
+}
+
+
 def _read_schedule(config: ConfigReader, rate: float) -> tuple[LrSchedule, float]:
     """Return the schedule, and the highest learning rate."""
     kind = config.read_text("scheduler.type")
@@ -256,6 +269,13 @@ def _read_schedule(config: ConfigReader, rate: float) -> tuple[LrSchedule, float
     )
     if decay is LrDecay.NONE:
         return LrSchedule(), rate
+    accepted = _SCHEDULE_PARAMETERS[decay]
+    config.problems += [
+        f"{key}: {kind} has no such parameter and DeepSpeed does not start; it has "
+        f"{', '.join(sorted(accepted))}"
+        for key in config.values
+        if key.startswith(f"{prefix}.") and key.removeprefix(f"{prefix}.") not in accepted
+    ]
     if decay is not LrDecay.CONSTANT and not total_steps:
         config.problems.append(f"{prefix}.total_num_steps is missing")
     if decay is LrDecay.COSINE:

@@ -246,7 +246,7 @@ def write_fsdp2_files(recipe: Recipe) -> WrittenConfig:
         ConfigFile(
             SCRIPT,
             render_script(recipe, supported),
-            "a script template: torchrun --nproc-per-node N train_fsdp2.py",
+            f"a script template: {recipe.torchrun} {SCRIPT}",
         ),
     )
     return WrittenConfig(files, unmapped, warnings)

@@ -36,6 +36,7 @@ def render_script(recipe: Recipe, optimizer: OptimizerValues) -> str:
     schedule_code = _render_schedule(recipe.schedule)
     parts = [
         Template(HEAD).substitute(
+            torchrun=recipe.torchrun,
             imports=_render_imports(recipe),
             constants=_render_constants(recipe, optimizer),
             math="import math\n" if "math." in schedule_code else "",

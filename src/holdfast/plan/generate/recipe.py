@@ -121,7 +121,7 @@ _JSON_KEYS = {
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, rename=_JSON_KEYS):
-    """A run. ``ranks``: data-parallel ranks, 0 if left to the launch.
+    """A run. ``ranks``: data-parallel ranks, 0 if left to the launch; ``hosts``: their number.
 
     ``replicas`` copies of the model among the ranks (HSDP). ``gather_group``: parameters stay
     gathered in groups of this many ranks between forward and backward (hpZ; 0: off).
@@ -132,6 +132,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, rename=_JSON_KEYS):
 
     sharded_states: ShardedStates = ShardedStates.PARAMETERS
     ranks: int = 0
+    hosts: int = 1
     replicas: int = 1
     gather_group: int = 0
     micro_batch: int = 0
@@ -170,6 +171,22 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, rename=_JSON_KEYS):
     def shards(self) -> int:
         """Return the ranks that share one copy; 0 if the ranks are unknown."""
         return self.ranks // self.replicas
+
+    @property
+    def world_size(self) -> int:
+        """Return all ranks; 0 if unknown."""
+        return self.ranks * self.tensor * self.pipeline * self.context
+
+    @property
+    def torchrun(self) -> str:
+        """Return the command that starts all ranks, to be entered on each host."""
+        per_host = str(self.world_size // self.hosts) if self.world_size else "N"
+        if self.hosts == 1:
+            return f"torchrun --nproc-per-node {per_host}"
+        return (
+            f"torchrun --nnodes {self.hosts} --nproc-per-node {per_host} "
+            "--rdzv-backend c10d --rdzv-endpoint HOST:29500"
+        )
 
     @property
     def batch(self) -> int:
@@ -211,6 +228,7 @@ class TrainingValues(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     #: Mount point of NVMe for offloaded states.
     nvme_path: str = ""
+    hosts: int = 1
 
 
 def build_recipe(setup: TrainingSetup, training: TrainingValues | None = None) -> Recipe:
@@ -241,6 +259,7 @@ def build_recipe(setup: TrainingSetup, training: TrainingValues | None = None) -
     return Recipe(
         sharded_states=sharded,
         ranks=setup.data,
+        hosts=values.hosts,
         replicas=setup.replicas,
         micro_batch=setup.micro_batch,
         accumulation=setup.accumulation,

@@ -178,7 +178,8 @@ def _flags(recipe: Recipe) -> str:
         "parallelism": parallelism,
         "compile": {"enable": recipe.compiled},
     }
-    lines = [f"MODULE={name} CONFIG={name}_{flavor.lower()} ./run_train.sh"]
+    ranks = f"NGPU={recipe.world_size} " if recipe.world_size and recipe.hosts == 1 else ""
+    lines = [f"{ranks}MODULE={name} CONFIG={name}_{flavor.lower()} ./run_train.sh"]
     for section, values in sections.items():
         for key, value in values.items():
             if isinstance(value, bool):

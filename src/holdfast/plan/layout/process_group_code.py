@@ -9,14 +9,23 @@ _HEADER = '''"""Process groups of a job of {world} ranks: {axes}, the innermost 
 Call make_groups() after torch.distributed.init_process_group.
 """
 
+import os
+
 import torch
 import torch.distributed as dist
 '''
+_WORLD_CHECK = """\
+    if (ranks := dist.get_world_size()) != {world}:
+        raise SystemExit(f"{{ranks}} ranks were started, but the plan is for {world}")\
+"""
 _MAIN = """
 
 if __name__ == "__main__":
-    dist.init_process_group()
-    for kind, group in make_groups().items():
+    on_gpus = torch.cuda.is_available()
+    if on_gpus:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if on_gpus else "gloo")
+    for kind, group in make_groups("cuda" if on_gpus else "cpu").items():
         print(f"rank {dist.get_rank()}: {kind} {dist.get_process_group_ranks(group)}")
     dist.destroy_process_group()
 """
@@ -37,6 +46,7 @@ def render_mesh_code(groups: ProcessGroups, device: str = "cuda") -> str:
         "",
         f'def make_groups(device: str = "{device}") -> dict[str, dist.ProcessGroup]:',
         '    """Create all groups in the same order on all ranks; return this rank\'s groups."""',
+        _WORLD_CHECK.format(world=groups.world_size),
         (
             f"    mesh = init_device_mesh(device, {groups.mesh.shape}, "
             f"mesh_dim_names={_render_names(groups.mesh.names)})"

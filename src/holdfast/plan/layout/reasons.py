@@ -9,7 +9,7 @@ import msgspec
 from holdfast.plan.advice.scaling import costs_per_token
 from holdfast.plan.layout import space
 from holdfast.plan.layout.search import LayoutCandidate, LayoutQuery, SearchState, axis_values
-from holdfast.plan.memory.estimate import MemoryEstimate, MemoryFit, estimate_memory
+from holdfast.plan.memory.estimate import MemoryEstimate, MemoryFit
 from holdfast.plan.setup import LossKernel, ShardingStrategy, TrainingSetup
 from holdfast.plan.step_time.communication import bus_bandwidth, place_group
 from holdfast.plan.step_time.traffic import TrafficKind, list_calls
@@ -133,20 +133,16 @@ def _describe_group(query: LayoutQuery, setup: TrainingSetup, kind: TrafficKind)
 def _memory_limits(query: LayoutQuery, candidate: LayoutCandidate) -> Iterator[str]:
     """Yield alternatives that would be faster but do not fit."""
     setup, options = candidate.setup, query.memory_options
-    gpu_gib = query.gpu_memory / _GIB
     level = options.index((setup.loss, setup.recompute))
     if level:
         milder = msgspec.structs.replace(
             setup, loss=options[level - 1][0], recompute=options[level - 1][1]
         )
-        memory = estimate_memory(query.model, milder, query.gpu_memory)
+        memory = query.estimate_memory(milder)
         current, milder_options = _memory_options(setup), _memory_options(milder)
         option = current[0] if current[0] != milder_options[0] else current[1]
         alternative = milder_options[0] if current[0] != milder_options[0] else milder_options[1]
-        yield (
-            f"{option}, as {alternative} {_shortage_verb(memory)} "
-            f"{_format_gib(memory.worst.total)} of {gpu_gib:.1f} GiB"
-        )
+        yield (f"{option}, as {alternative} {_shortage_verb(memory)} {memory.need}")
     per_rank = query.global_batch // setup.data
     larger = next(
         (
@@ -159,12 +155,9 @@ def _memory_limits(query: LayoutQuery, candidate: LayoutCandidate) -> Iterator[s
     if larger is None:
         return
     wider = msgspec.structs.replace(setup, micro_batch=larger[0], accumulation=larger[1])
-    memory = estimate_memory(query.model, wider, query.gpu_memory)
+    memory = query.estimate_memory(wider)
     if memory.fit is not MemoryFit.FITS:
-        yield (
-            f"micro-batches of {larger[0]} {_shortage_verb(memory)} "
-            f"{_format_gib(memory.worst.total)} of {gpu_gib:.1f} GiB"
-        )
+        yield (f"micro-batches of {larger[0]} {_shortage_verb(memory)} {memory.need}")
 
 
 def _shortage_verb(memory: MemoryEstimate) -> str:
@@ -201,14 +194,13 @@ def explain_rejected(
     rejected = [_reject_slower(query, axis, best, item) for axis, item in slower if best]
     for axis, smallest in state.smallest.items():
         if axis not in fastest and axis[0] != "all":
-            size = _format_gib(smallest.memory.worst.total)
             tight = smallest.memory.fit is MemoryFit.TIGHT
             verdict = (
                 f"tight at best, within the estimate's ±{smallest.memory.error:.0%}"
                 if tight
                 else "does not fit"
             )
-            why = f"{verdict}: {size} of {query.gpu_memory / _GIB:.1f} GiB at minimum"
+            why = f"{verdict}: {smallest.memory.need} at minimum"
             rejected.append(
                 RejectedAlternative(
                     axis=axis[0], value=_format_value(axis[1]), why=why, setup=smallest.setup

@@ -88,6 +88,12 @@ class LayoutQuery(NamedTuple):
         """Return the bytes of a GPU."""
         return round(self.cluster.gpu.memory_gib * _GIB)
 
+    def estimate_memory(self, setup: TrainingSetup) -> MemoryEstimate:
+        """Return the memory of each rank on the cluster."""
+        return estimate_memory(
+            self.model, setup, self.gpu_memory, self.cluster.host_memory_per_rank
+        )
+
     def schedule_choices(self, shape: LayoutShape) -> list[ScheduleChoice]:
         """Return schedules and chunks that meet the batch exactly; empty if there are none."""
         per_rank, remainder = divmod(self.global_batch, shape.data)
@@ -282,7 +288,7 @@ def any_layout_fits(query: LayoutQuery) -> bool:
                 setup = space.build_setup(
                     query.base, shape, sharding, schedule, batches, query.smallest_option
                 )
-                if estimate_memory(query.model, setup, query.gpu_memory).fit is MemoryFit.FITS:
+                if query.estimate_memory(setup).fit is MemoryFit.FITS:
                     return True
     return False
 
@@ -338,7 +344,7 @@ def _first_fitting_level(
         setup = space.build_setup(
             query.base, shape, sharding, (PipelineSchedule.ONE_F_ONE_B, 1), batches, option
         )
-        memory = estimate_memory(query.model, setup, query.gpu_memory)
+        memory = query.estimate_memory(setup)
         state.tried += 1
         if memory.fit in query.accepted and level >= 0:
             return level
@@ -365,7 +371,7 @@ def _search_micro_batches(
             setup = space.build_setup(
                 query.base, shape, sharding, schedule, split, query.memory_options[level]
             )
-            memory = estimate_memory(query.model, setup, query.gpu_memory)
+            memory = query.estimate_memory(setup)
             state.tried += 1
             if memory.fit in query.accepted:
                 break

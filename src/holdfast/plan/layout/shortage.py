@@ -8,7 +8,7 @@ from holdfast.core.errors import InvalidValue
 from holdfast.plan.advice.fitting import FittingChanges, find_fitting_changes
 from holdfast.plan.layout import space
 from holdfast.plan.layout.search import LayoutQuery, SearchState, any_layout_fits
-from holdfast.plan.memory.estimate import MemoryEstimate, estimate_memory
+from holdfast.plan.memory.estimate import MemoryEstimate
 from holdfast.plan.setup import PipelineSchedule, TrainingSetup
 
 #: Try at most this many times the GPUs.
@@ -31,9 +31,7 @@ class LayoutShortage(msgspec.Struct, frozen=True, kw_only=True):
 def explain_shortage(query: LayoutQuery, state: SearchState) -> LayoutShortage:
     """Explain a search that found no layout."""
     smallest = state.smallest["all", None]
-    changes = find_fitting_changes(
-        lambda setup: estimate_memory(query.model, setup, query.gpu_memory), smallest.setup
-    )
+    changes = find_fitting_changes(query.estimate_memory, smallest.setup)
     return LayoutShortage(
         setup=smallest.setup,
         memory=smallest.memory,

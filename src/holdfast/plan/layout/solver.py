@@ -96,8 +96,8 @@ class SolvedLayout(msgspec.Struct, frozen=True, kw_only=True):
 class LayoutChoice(msgspec.Struct, frozen=True, kw_only=True):
     """The ``best`` layouts, fastest first, and the ``rejected`` alternatives.
 
-    Each layout has other degrees. ``simplest``: of the layouts as fast as the first within the
-    error of the time model, the one with the fewest kinds of parallelism. ``tight``: the first fits
+    Each layout has other degrees. ``simplest``: of the layouts at most 2 % slower than the
+    first, the one with the fewest kinds of parallelism. ``tight``: the first fits
     only if the memory estimate is not too low; unless requested, this means that none fits surely.
     If none may fit, ``best`` is empty and ``shortage`` holds what would fit. ``tried``: layouts
     whose memory was estimated; ``fitting``: those whose time was estimated.
@@ -211,7 +211,7 @@ def _count_parallelisms(setup: TrainingSetup) -> int:
 
 
 def _find_simplest(query: LayoutQuery, ranked: list[LayoutCandidate]) -> LayoutCandidate:
-    slowest = ranked[0].step.seconds * (1 + query.options.time_error)
+    slowest = ranked[0].step.seconds * (1 + query.options.simplest_within)
     return min(
         (candidate for candidate in ranked if candidate.step.seconds <= slowest),
         key=lambda candidate: _count_parallelisms(candidate.setup),

@@ -46,6 +46,7 @@ class LayoutOptions(msgspec.Struct, frozen=True, kw_only=True):
     case, to quantify its cost. ``tight``: accept layouts that fit only if the memory estimate is
     not too low. ``max_imbalance``: how many more layers than the average the fullest pipeline stage
     may have, as a share. ``time_error``: the time model does not distinguish closer times.
+    ``simplest_within``: how much slower than the fastest layout the simplest may be, as a share.
     ``max_results``: layouts to report.
     """
 
@@ -76,6 +77,7 @@ class LayoutOptions(msgspec.Struct, frozen=True, kw_only=True):
     tight: bool = False
     max_imbalance: float = 0.1
     time_error: float = 0.05
+    simplest_within: float = 0.02
     max_results: int = 3
 
     def __post_init__(self) -> None:

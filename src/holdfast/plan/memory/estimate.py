@@ -110,12 +110,14 @@ class MemoryEstimate(msgspec.Struct, frozen=True):
     """The memory of each stage: the first, the second and the last.
 
     Between the last two, it only falls. ``gpu_memory``: bytes of a GPU, None if unknown; ``error``:
-    of the reserved bytes, either way, as a share.
+    of the reserved bytes, either way, as a share; ``host_memory``: a rank's share of its host's
+    memory in bytes, None if unknown.
     """
 
     stages: tuple[RankMemory, ...]
     gpu_memory: int | None = None
     error: float = reserve.RESERVED_ERROR
+    host_memory: int | None = None
 
     @property
     def worst(self) -> RankMemory:
@@ -128,6 +130,24 @@ class MemoryEstimate(msgspec.Struct, frozen=True):
         return None if self.gpu_memory is None else self.gpu_memory - self.worst.total
 
     @property
+    def host(self) -> int:
+        """Return the bytes of offloaded states per rank, of the stage that needs the most."""
+        return max(rank.host for rank in self.stages)
+
+    @property
+    def exceeds_host(self) -> bool:
+        """Return whether the offloaded states exceed the host's memory."""
+        return self.host_memory is not None and self.host > self.host_memory
+
+    @property
+    def need(self) -> str:
+        """Return the memory needed of that available, in GiB; the host's if that is exceeded."""
+        if self.exceeds_host and self.host_memory is not None:
+            return f"{_gib(self.host)} of {_gib(self.host_memory)} GiB of host memory per rank"
+        available = "" if self.gpu_memory is None else f" of {_gib(self.gpu_memory)}"
+        return f"{_gib(self.worst.total)}{available} GiB"
+
+    @property
     def fit(self) -> MemoryFit | None:
         """Return whether it fits; None if the GPU's memory is unknown.
 
@@ -138,7 +158,8 @@ class MemoryEstimate(msgspec.Struct, frozen=True):
         if self.gpu_memory is None:
             return None
         worst = self.worst
-        if max(rank.most_tensors + rank.framework for rank in self.stages) > self.gpu_memory:
+        needed = max(rank.most_tensors + rank.framework for rank in self.stages)
+        if needed > self.gpu_memory or self.exceeds_host:
             return MemoryFit.DOES_NOT_FIT
         return (
             MemoryFit.FITS
@@ -147,10 +168,19 @@ class MemoryEstimate(msgspec.Struct, frozen=True):
         )
 
 
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / (1 << 30):.1f}"
+
+
 def estimate_memory(
-    model: Transformer, setup: TrainingSetup, gpu_memory: int | None = None
+    model: Transformer,
+    setup: TrainingSetup,
+    gpu_memory: int | None = None,
+    host_memory: int | None = None,
 ) -> MemoryEstimate:
     """Estimate the memory of ``model`` on each rank, on GPUs of ``gpu_memory`` bytes.
+
+    ``host_memory``: bytes of host memory for each rank.
 
     Raises:
         InvalidValue: more pipeline stages than layers.
@@ -162,6 +192,7 @@ def estimate_memory(
     return MemoryEstimate(
         tuple(_estimate_rank(model, counts, setup, stage, activations) for stage in stages),
         gpu_memory,
+        host_memory=host_memory,
     )
 
 

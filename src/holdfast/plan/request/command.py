@@ -45,6 +45,9 @@ def plan_command(request: PlanRequest, setup: TrainingSetup) -> str:
         ("loss", setup.loss, LossKernel.EAGER),
     ):
         arguments += [f"--{name}", value] if value is not default else []
+    arguments += ["--reduce", "16-bit"] if request.reduce_16_bits else []
+    if request.first_cluster.host_gib:
+        arguments += ["--host-memory", f"{request.first_cluster.host_gib:g}"]
     arguments += ["--schedule", setup.schedule] if setup.pipeline > 1 else []
     arguments += ["--precision", request.precision] if request.precision != "auto" else []
     flags = {
@@ -53,6 +56,9 @@ def plan_command(request: PlanRequest, setup: TrainingSetup) -> str:
         "--fused-optimizer": setup.fused_optimizer,
         "--bucket-views": setup.bucket_views,
         "--no-reshard": not setup.reshard,
+        "--balanced": request.balanced,
+        "--async-tensor": request.async_tensor,
+        "--unfused-norms": not request.fused_norms,
     }
     arguments += [flag for flag, is_set in flags.items() if is_set]
     return shlex.join(arguments)

@@ -78,15 +78,28 @@ def write_configs(
         if request.model.submodels and request.model.main_transformer.name in KNOWN_MODELS
         else ""
     )
-    recipe = build_recipe(run.setup, TrainingValues(compute_dtype=dtype, model=model_name))
-    configs = {name: write_format(recipe, name) for name in ConfigFormat}
+    recipe = build_recipe(
+        run.setup, TrainingValues(compute_dtype=dtype, model=model_name, hosts=run.cluster.nodes)
+    )
+    # Without the other degrees, a file would start the job on fewer ranks than planned.
+    writable = (
+        list(ConfigFormat) if recipe.world_size == recipe.ranks else [ConfigFormat.TORCHTITAN]
+    )
+    configs = {name: write_format(recipe, name) for name in writable}
     files = [file for config in configs.values() for file in config.files]
     groups = ConfigFile(
         _GROUPS,
         render_mesh_code(checked_process_groups(run)),
-        "make_groups() creates all process groups, identically on every rank",
+        f"make_groups() creates all process groups, identically on every rank; {recipe.torchrun} "
+        f"{_GROUPS} prints them",
     )
     omitted = [
+        f"{name}: not written: it would start {recipe.ranks} of {recipe.world_size} ranks, as its "
+        "files have no tensor, pipeline or context parallelism"
+        for name in ConfigFormat
+        if name not in configs
+    ]
+    omitted += [
         f"{name}: {setting.setting}: {setting.why}"
         for name, config in configs.items()
         for setting in config.unmapped

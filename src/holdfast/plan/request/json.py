@@ -121,6 +121,8 @@ def _run_json(run: PlannedRun) -> dict[str, Any]:
             "error": memory.error,
             "of": memory.gpu_memory,
             "total": memory.worst.total,
+            "host": memory.host,
+            "host_of": memory.host_memory,
             "stages": stages,
         },
         "time": run.step,

@@ -37,7 +37,7 @@ def batch_or_default(request: PlanRequest) -> int:
 
 
 def search_layout(request: PlanRequest) -> tuple[PlannedRun, LayoutChoice]:
-    """Return the best layout as a run; if none fits, the one that needs the least memory.
+    """Return the simplest of the fastest layouts as a run, if none fits the smallest layout.
 
     Raises:
         InvalidValue: no layout meets the batch exactly.
@@ -60,10 +60,12 @@ def search_layout(request: PlanRequest) -> tuple[PlannedRun, LayoutChoice]:
         options=options,
         conditions=request.conditions,
     )
-    if choice.best:
-        best = choice.best[0]
+    if (chosen := choice.simplest) is not None:
         return PlannedRun(
-            setup=best.setup, cluster=request.first_cluster, memory=best.memory, step=best.step
+            setup=chosen.setup,
+            cluster=request.first_cluster,
+            memory=chosen.memory,
+            step=chosen.step,
         ), choice
     if choice.shortage is None:
         return evaluate_setup(request, base), choice

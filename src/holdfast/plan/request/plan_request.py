@@ -64,6 +64,12 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     fused_optimizer: bool = False
     bucket_views: bool = False
     reshard: bool = True
+    #: Gradients are reduced in the 16-bit compute dtype.
+    reduce_16_bits: bool = False
+    #: Context ranks have equal shares of the causal mask; torchtitan's published runs do not.
+    balanced: bool = False
+    async_tensor: bool = False
+    fused_norms: bool = True
     gpu_counts: tuple[int, ...] = ()
     scaling_mode: ScalingMode = ScalingMode.WEAK
     measured: tuple[MeasuredThroughput, MeasuredThroughput] | None = None
@@ -85,7 +91,18 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def conditions(self) -> Conditions:
         """Return the run conditions that the setup lacks."""
-        return Conditions(float8=self.precision == "fp8")
+        return Conditions(
+            float8=self.precision == "fp8",
+            balanced=self.balanced,
+            tensor_overlap=self.async_tensor,
+        )
+
+    @property
+    def number_formats(self) -> Precision:
+        """Return the bytes per number by purpose."""
+        formats = PRECISIONS[self.resolved_precision]
+        is_reduced = self.reduce_16_bits and formats.compute < formats.reduced
+        return msgspec.structs.replace(formats, reduced=2) if is_reduced else formats
 
     @property
     def resolved_precision(self) -> str:
@@ -116,11 +133,11 @@ def estimate_model_memory(
     Raises:
         InvalidValue: the model cannot be split into the pipeline.
     """
-    memory = int(cluster.gpu.memory_gib * GIB)
+    limits = int(cluster.gpu.memory_gib * GIB), cluster.host_memory_per_rank
     return (
-        estimate_memory(model.main_transformer, setup, memory)
+        estimate_memory(model.main_transformer, setup, *limits)
         if model.is_plain
-        else estimate_submodels_memory(model.submodels, setup, memory)
+        else estimate_submodels_memory(model.submodels, setup, *limits)
     )
 
 

@@ -22,9 +22,11 @@ from holdfast.plan.advice.fitting import FittingChange, FittingChanges, find_fit
 from holdfast.plan.advice.scaling import ScalingSweep, gpu_counts, sweep_gpu_counts
 from holdfast.plan.advice.shortfall import Shortfall, explain_shortfall
 from holdfast.plan.layout.solver import LayoutChoice
+from holdfast.plan.layout.space import LayoutOptions
 from holdfast.plan.memory.estimate import MemoryFit
 from holdfast.plan.request import layout_search, module
 from holdfast.plan.request.command import plan_command
+from holdfast.plan.request.host_memory import assumed_host_memory, describe_offload
 from holdfast.plan.request.model import select_trained_parts
 from holdfast.plan.request.plan_request import (
     GIB,
@@ -217,8 +219,9 @@ def _evaluate_change(request: PlanRequest, change: FittingChange) -> PlannedRun:
 
 
 def _adapter_options(request: PlanRequest, run: PlannedRun) -> Iterator[FitOption]:
-    """Yield training with adapters only, if that suffices."""
-    if request.model.submodels[-1].lora is not None:
+    """Yield training with adapters only and without pipeline stages, if that suffices."""
+    setup = _without_pipeline(run.setup)
+    if request.model.submodels[-1].lora is not None or setup is None:
         return
     for option, change in (
         (("16", False), "train LoRA adapters only (rank 16)"),
@@ -227,17 +230,30 @@ def _adapter_options(request: PlanRequest, run: PlannedRun) -> Iterator[FitOptio
         adapted = replace(
             request, model=select_trained_parts(request.model, lora=option[0], quantized=option[1])
         )
-        run_with_adapters = evaluate_setup(adapted, run.setup)
+        run_with_adapters = evaluate_setup(adapted, setup)
         if run_with_adapters.memory.fit is MemoryFit.FITS:
             saved = run.memory.worst.total - run_with_adapters.memory.worst.total
             yield FitOption(
-                change=change,
+                change=change if setup == run.setup else f"{change}, without pipeline stages",
                 cost="only the adapters are trained",
                 saved=saved,
                 run=run_with_adapters,
                 request=adapted,
             )
             return
+
+
+def _without_pipeline(setup: TrainingSetup) -> TrainingSetup | None:
+    """Return the setup with data-parallel ranks for its stages, or None if the batch differs."""
+    if setup.accumulation % setup.pipeline:
+        return None
+    return replace(
+        setup,
+        data=setup.data * setup.pipeline,
+        accumulation=setup.accumulation // setup.pipeline,
+        pipeline=1,
+        chunks=1,
+    )
 
 
 # ---- findings and assumptions
@@ -262,21 +278,32 @@ def _remedies(fixes: tuple[FitOption, ...]) -> Iterator[Remedy]:
         if option.run.memory.fit is not MemoryFit.FITS:
             continue
         speed = f", {option.run.step.tokens_per_s:,.0f} tokens/s" if option.run.step else ""
+        host = describe_offload(option.request, option.run)
         text = (
-            f"{option.change[0].upper()}{option.change[1:]}: {option.saved / GIB:.1f} GiB "
-            f"less{speed}; cost: {option.cost}."
+            f"{option.change[0].upper()}{option.change[1:]}: {describe_saving(option.saved)}"
+            f"{speed}{host and f', {host}'}; cost: {option.cost}."
         )
         yield Remedy(text=text, command=plan_command(option.request, option.run.setup))
+
+
+def describe_saving(saved: int) -> str:
+    """Return the change of a GPU's memory, in GiB."""
+    return f"{abs(saved) / GIB:.1f} GiB {'less' if saved >= 0 else 'more'}"
 
 
 def _list_assumptions(request: PlanRequest, run: PlannedRun) -> Iterator[str]:
     setup = run.setup
     criterion = "smallest" if run.memory.fit is MemoryFit.DOES_NOT_FIT else "fastest that fits"
     yield from request.model.assumed
+    yield from assumed_host_memory(request, run)
     if request.batch is None and len(request.clusters) == 1:
         yield f"global batch {setup.global_batch:,}"
     if layout_search.needs_layout_search(request):
-        yield f"layout: {criterion}"
+        yield "layout: " + (
+            criterion
+            if run.memory.fit is MemoryFit.DOES_NOT_FIT
+            else f"simplest within {LayoutOptions().simplest_within:.0%} of the fastest that fits"
+        )
     elif not request.model.submodels:
         yield (
             "one micro-batch per step"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.causes.memory.gpu_oom_all_ranks import GPU_OOM_ALL_RANKS
+from holdfast.causes.memory.host_oom_killed import HOST_OOM_KILLED
 from holdfast.core.errors import InvalidValue
 from holdfast.core.rank_sets import compress_ranks
 from holdfast.core.text import format_duration, pluralize
@@ -16,8 +17,13 @@ from holdfast.plan.layout.reasons import describe_setup, strategy_label
 from holdfast.plan.memory.estimate import MemoryEstimate, MemoryFit, RankMemory
 from holdfast.plan.render import summary as report
 from holdfast.plan.request.command import plan_command
+from holdfast.plan.request.host_memory import (
+    describe_disk_offload,
+    describe_host_memory,
+    describe_offload,
+)
 from holdfast.plan.request.plan_request import GIB, PlannedRun, PlanRequest, estimate_model_memory
-from holdfast.plan.request.planning import FitOption, PlanResult
+from holdfast.plan.request.planning import FitOption, PlanResult, describe_saving
 from holdfast.plan.setup import ActivationCheckpointing, OffloadTarget, TrainingSetup
 from holdfast.plan.step_time.estimate import StepTime
 
@@ -60,7 +66,10 @@ def plan_view(
         memory_error=f"accuracy: within ±{accuracy:.0%} of most published peaks of reserved memory",
         step=_step_summary(run.step) if run.step else None,
         no_time_reason=run.no_time_reason,
-        fit_options=tuple(_fit_suggestion(item) for item in result.fit_options),
+        fit_options=(
+            *(_fit_suggestion(item) for item in result.fit_options),
+            *_disk_suggestions(run),
+        ),
         curve=tuple(
             report.ScalePoint(
                 item.gpus,
@@ -90,7 +99,7 @@ def plan_view(
         warnings=tuple(
             finding.message
             for finding in result.findings
-            if finding.cause != GPU_OOM_ALL_RANKS.name
+            if finding.cause not in (GPU_OOM_ALL_RANKS.name, HOST_OOM_KILLED.name)
         ),
     )
 
@@ -133,6 +142,8 @@ def headline(result: PlanResult) -> str:
     subject = f"{request.model.name} on {request.cluster_text}"
     limit = f"{(memory.gpu_memory or 0) / GIB:.1f} GiB of {run.cluster.gpu.name}"
     difference = f"{abs(margin):.1f} GiB {'free of' if margin >= 0 else 'over'} the {limit}"
+    if memory.exceeds_host:
+        return f"{subject} does not fit: it needs {describe_host_memory(run)}"
     match memory.fit:
         case MemoryFit.FITS:
             return f"{subject} fits: {difference}"
@@ -156,6 +167,8 @@ def _setup_rows(result: PlanResult) -> Iterator[tuple[str, str]]:
             ),
         )
     yield "precision & memory options", describe_memory_options(setup, request.resolved_precision)
+    if offloaded := describe_offload(request, result.run) if request.model.submodels else "":
+        yield "offloaded states", offloaded
     if request.links_origin:
         yield "links", request.links_origin
     if result.assumed:
@@ -195,6 +208,8 @@ def describe_memory_options(setup: TrainingSetup, precision: str) -> str:
         if setup.recompute is ActivationCheckpointing.NONE
         else f"activation checkpointing: {setup.recompute}"
     )
+    if setup.precision.reduced < setup.precision.gradient:
+        options.append("gradients reduced in 16 bits")
     options += [f"offload: {setup.offload}"] if setup.offload is not OffloadTarget.NONE else []
     options += ["compiled"] if setup.compiled else []
     options += [f"loss kernel: {setup.loss}"] if setup.loss != "eager" else []
@@ -222,18 +237,19 @@ def _memory_bar(name: str, rank: RankMemory, memory: MemoryEstimate) -> report.M
 
 
 def _layout_suggestions(result: PlanResult) -> Iterator[report.Suggestion]:
-    """Yield the best layouts."""
-    if result.choice is None:
+    """Yield the chosen layout, then the fastest ones."""
+    if result.choice is None or result.choice.simplest is None:
         return
-    choice, request = result.choice, result.request
-    for layout in choice.best:
+    chosen, request = result.choice.simplest, result.request
+    others = [layout for layout in result.choice.best if layout.setup != chosen.setup]
+    for layout in (chosen, *others):
         slower = f", {layout.behind:.1%} slower" if layout.behind else ""
         margin = f"{(layout.memory.margin or 0) / GIB:.1f} GiB left"
         yield report.Suggestion(
             describe_setup(layout.setup),
             f"{layout.step.tokens_per_s:,.0f} tokens/s{slower}, {margin}",
             details=layout.reasons,
-            command=plan_command(request, layout.setup) if layout.behind else "",
+            command="" if layout is chosen else plan_command(request, layout.setup),
         )
 
 
@@ -271,12 +287,22 @@ def _fit_suggestion(option: FitOption) -> report.Suggestion:
     step, margin = option.run.step, (option.run.memory.margin or 0) / GIB
     speed = f", {step.tokens_per_s:,.0f} tokens/s" if step else ""
     margin_text = f"{margin:.1f} GiB left" if margin >= 0 else f"still {-margin:.1f} GiB short"
+    host = describe_offload(option.request, option.run)
     return report.Suggestion(
         option.change,
-        f"{option.saved / GIB:.1f} GiB less, {margin_text}{speed}",
+        f"{describe_saving(option.saved)}, {margin_text}{speed}{host and f', {host}'}",
         f"cost: {option.cost}",
         plan_command(option.request, option.run.setup),
     )
+
+
+def _disk_suggestions(run: PlannedRun) -> Iterator[report.Suggestion]:
+    if run.memory.exceeds_host:
+        yield report.Suggestion(
+            "offload to NVMe disks (DeepSpeed ZeRO-Infinity)",
+            describe_disk_offload(run),
+            "speed not predicted",
+        )
 
 
 def _curve_note(result: PlanResult) -> str:

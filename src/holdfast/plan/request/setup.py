@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.core.errors import InvalidValue
 from holdfast.plan.memory.estimate import MemoryFit
-from holdfast.plan.request.plan_request import PRECISIONS, PlannedRun, PlanRequest, evaluate_setup
+from holdfast.plan.request.plan_request import PlannedRun, PlanRequest, evaluate_setup
 from holdfast.plan.setup import (
     ActivationCheckpointing,
     PipelineSchedule,
@@ -109,7 +109,8 @@ def build_setup(
         recompute=recompute,
         flash=request.flash,
         compiled=request.compiled,
-        precision=PRECISIONS[request.resolved_precision],
+        precision=request.number_formats,
+        fused_norms=request.fused_norms,
         optimizer=request.optimizer,
         offload=request.offload,
         loss=request.loss,

@@ -99,8 +99,12 @@ def collective_time(
 def bus_bandwidth(collective: CollectiveKind, group: PlacedGroup, links: LinkRates) -> float:
     """Return bytes per second on the busiest link, for large calls."""
     intra_node = links.intra_node * (RING_SHARE if links.intra_node > _PCIE else PCIE_SHARE)
+    bus = links.bus
+    if links.mesh:  # only the links between the group's GPUs are used
+        used = (min(group.ranks, group.per_node, links.mesh) - 1) / (links.mesh - 1)
+        intra_node, bus = intra_node * (used or 1.0), bus * (used or 1.0)
     if group.ranks <= group.per_node:
-        return max(intra_node, links.bus) if collective is CollectiveKind.ALL_REDUCE else intra_node
+        return max(intra_node, bus) if collective is CollectiveKind.ALL_REDUCE else intra_node
     inter_node = links.inter_node * NIC_SHARE
     if collective is CollectiveKind.SEND:
         return min(intra_node, inter_node)

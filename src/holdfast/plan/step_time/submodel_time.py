@@ -24,7 +24,7 @@ from holdfast.plan.step_time.estimate import (
 from holdfast.plan.step_time.rates import DEFAULT_CONDITIONS, Conditions
 from holdfast.plan.step_time.traffic import CollectiveCalls, TrafficKind, list_calls
 from holdfast.plan.step_time.work import MicroBatchTime, micro_batch_time, optimizer_step_time
-from holdfast.plan.submodels import Submodel
+from holdfast.plan.submodels import Submodel, pipeline_unsupported
 
 
 def estimate_submodels_step_time(
@@ -42,7 +42,7 @@ def estimate_submodels_step_time(
     if not submodels:
         raise InvalidValue("a model without submodels", why="at least one is required")
     if setup.pipeline > 1:
-        raise InvalidValue("a pipeline of submodels", why="how stages divide them is unknown")
+        raise pipeline_unsupported(setup)
     if setup.world_size != cluster.gpus:
         raise InvalidValue(
             f"the setup for {cluster}", why=f"it needs {setup.world_size} GPUs, not {cluster.gpus}"

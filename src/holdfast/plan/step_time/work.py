@@ -174,9 +174,7 @@ def optimizer_step_time(
     model: Transformer, setup: TrainingSetup, gpu: Gpu, conditions: Conditions
 ) -> float:
     """Return the seconds of the optimizer step: all states are read and written."""
-    layer, ends = params_per_rank(model, setup)
-    params = (layer * max_stage_layers(model, setup) + ends) / _optimizer_ranks(setup)
-    precision = setup.precision
+    params, precision = _optimized_params(model, setup), setup.precision
     state = 1.0 if setup.optimizer is OptimizerKind.ADAMW_8BIT else precision.state
     states = _OPTIMIZER_STATES.get(setup.optimizer, 2.0) * state
     nbytes = params * (
@@ -184,7 +182,32 @@ def optimizer_step_time(
     )
     if setup.offload is OffloadTarget.NONE:
         return conditions.rates.optimizer * nbytes / (gpu.bandwidth * conditions.rates.memory)
-    return nbytes / _HOST_BANDWIDTH + params * (precision.gradient + precision.compute) / gpu.pcie
+    return nbytes / _HOST_BANDWIDTH + host_transfer_time(model, setup, gpu)
+
+
+def host_transfer_time(model: Transformer, setup: TrainingSetup, gpu: Gpu) -> float:
+    """Return the seconds that offloaded states take over PCIe in one step, none overlapped.
+
+    Gradients go to the host and weights back once per step; offloaded parameters also go to the GPU
+    for each micro-batch, twice if they are gathered again for backward. FSDP copies its fp32
+    weights and casts them there (torch/distributed/fsdp/_fully_shard/_fsdp_param.py,
+    ``all_gather_inputs``).
+    """
+    if setup.offload is OffloadTarget.NONE:
+        return 0.0
+    precision = setup.precision
+    nbytes = float(precision.gradient + precision.compute)
+    if setup.offload is OffloadTarget.PARAMETERS:
+        fsdp = setup.strategy is not ShardingStrategy.ZERO3
+        stored = precision.master if fsdp and precision.master else precision.compute
+        nbytes = precision.gradient + stored * setup.accumulation * (1 + setup.reshard)
+    return _optimized_params(model, setup) * nbytes / gpu.pcie
+
+
+def _optimized_params(model: Transformer, setup: TrainingSetup) -> float:
+    """Return the weights of the fullest stage whose optimizer states a rank has."""
+    layer, ends = params_per_rank(model, setup)
+    return (layer * max_stage_layers(model, setup) + ends) / _optimizer_ranks(setup)
 
 
 def _optimizer_ranks(setup: TrainingSetup) -> int:

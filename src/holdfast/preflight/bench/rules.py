@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from holdfast.causes.network.slow_link import SLOW_LINK
 from holdfast.causes.numerics.collective_result_wrong import COLLECTIVE_RESULT_WRONG
 from holdfast.causes.performance.collectives_below_line_rate import COLLECTIVES_BELOW_LINE_RATE
 from holdfast.causes.performance.collectives_slower_than_before import (
     COLLECTIVES_SLOWER_THAN_BEFORE,
 )
+from holdfast.causes.remedies import automatic
 from holdfast.core.errors import InvalidValue
 from holdfast.core.findings import Fact, Finding, Level, Subject, make_finding
-from holdfast.core.measurements import BenchRequest, BenchRow, BenchSeries, Measurement, busbw
+from holdfast.core.measurements import (
+    BenchHost,
+    BenchRequest,
+    BenchRow,
+    BenchSeries,
+    LinkPair,
+    Measurement,
+    busbw,
+)
 from holdfast.core.text import format_precise_duration
 
 #: Messages up to the first size show latency, from the second on bandwidth.
@@ -21,6 +31,8 @@ _SMALL_BYTES, _LARGE_BYTES = 64 << 10, 1 << 20
 FAR_BELOW = 0.5
 #: Minimum number of sizes for a statement about small or large messages.
 _FEW_SIZES = 2
+#: Minimum number of pairs for a statement about one of them.
+_FEW_PAIRS = 3
 
 
 def judge(
@@ -32,6 +44,7 @@ def judge(
             yield _wrong(series)
     if before is not None:
         yield from _slower(now, before, tolerance)
+    yield from _slow_pairs(now)
     yield from _below(now)
 
 
@@ -163,6 +176,67 @@ def _wrong(series: BenchSeries) -> Finding:
             for row in rows
         ),
     )
+
+
+def _slow_pairs(now: Measurement) -> Iterator[Finding]:
+    """Compare pairs in a host, and pairs of hosts, with the median of their kind."""
+    place = {rank: host for host in now.hosts for rank in host.ranks}
+    kinds: dict[bool, list[LinkPair]] = {True: [], False: []}
+    for pair in now.pairs:
+        first, second = (place.get(rank) for rank in pair.ranks)
+        kinds[first is second].append(pair)
+    for pairs in kinds.values():
+        if len(pairs) < _FEW_PAIRS:
+            continue
+        usual = statistics.median(pair.bandwidth for pair in pairs)
+        slow = sorted(
+            (pair for pair in pairs if pair.bandwidth < FAR_BELOW * usual),
+            key=lambda pair: pair.bandwidth,
+        )
+        if slow:
+            yield _slow_pair_finding(slow, usual, len(pairs), place)
+
+
+def _slow_pair_finding(
+    slow: list[LinkPair], usual: float, count: int, place: Mapping[int, BenchHost]
+) -> Finding:
+    common = set.intersection(*(set(pair.ranks) for pair in slow))
+    ends = [_describe_rank(rank, place) for rank in slow[0].ranks]
+    subject = f"the link between {ends[0]} and {ends[1]}"
+    if len(slow) > 1 and len(common) == 1:
+        subject = f"{len(slow)} links of {_describe_rank(common.pop(), place)}"
+    elif len(slow) > 1:
+        subject += f" and {len(slow) - 1} more"
+    hosts = sorted({place[rank].name for rank in slow[0].ranks if rank in place})
+    return make_finding(
+        SLOW_LINK,
+        f"{subject}: {slow[0].bandwidth / 1e9:.3g} GB/s, but {usual / 1e9:.3g} in the median of "
+        f"{count} pairs",
+        level=Level.WARNING,
+        subject=Subject(host=hosts[0] if len(hosts) == 1 else None, link=" - ".join(ends)),
+        evidence=tuple(
+            Fact(
+                text=f"ranks {pair.ranks[0]} and {pair.ranks[1]}: {pair.bandwidth / 1e9:.3g} GB/s",
+                origin="holdfast bench --pairs",
+            )
+            for pair in slow[:8]
+        ),
+        confidence=0.8,
+        remedies=(
+            automatic(
+                "Check the link at both ends.",
+                "nvidia-smi topo -m; nvidia-smi nvlink -s"
+                if len(hosts) == 1
+                else "holdfast check --only interfaces --only infiniband  # on "
+                + " and ".join(hosts),
+            ),
+        ),
+    )
+
+
+def _describe_rank(rank: int, place: Mapping[int, BenchHost]) -> str:
+    host = place.get(rank)
+    return f"rank {rank}" if host is None else f"rank {rank} ({host.name})"
 
 
 def _below(now: Measurement) -> Iterator[Finding]:

@@ -49,7 +49,8 @@ def render_audit(
     )
     if counts and not counted[Level.ERROR]:
         counts = f"nothing that stops a job; {counts}"  # the exit status is 0
-    file.write(_fit_encoding(f"{headline}: {counts or 'no problems found'}\n", file))
+    nothing = "no problems found in what was checked" if unseen else "no problems found"
+    file.write(_fit_encoding(f"{headline}: {counts or nothing}\n", file))
 
 
 def _location(finding: Finding) -> str:

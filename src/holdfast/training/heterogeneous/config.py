@@ -7,11 +7,13 @@
         ranks: 0-1                   # or [0, 1], or 0
         micro_batch: 24              # samples per rank at once; [13, 12]: of each micro-batch
         accumulation: 1              # micro-batches per step
-        precision: bf16              # or fp16, fp32
+        precision: bf16              # or fp16, fp32; above the groups: of all
         stages: [0, 1]               # pipeline stages that these ranks hold; default: all
 
-All errors are reported at once, with their lines. Only plain nodes are read and no objects are
-constructed, so that a hostile file cannot execute anything.
+Groups may also be a mapping from their names. Common other names of keys and values are accepted:
+``batch_size``, ``dtype: bfloat16``, ``stage``. All errors are reported at once, with their lines.
+Only plain nodes are read and no objects are constructed, so that a hostile file cannot execute
+anything.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 import msgspec
+import yaml
 
 from holdfast.core.errors import InvalidValue
 from holdfast.core.rank_sets import describe_ranks
@@ -37,7 +40,31 @@ from holdfast.training.heterogeneous.yaml_fields import FieldProblem, FieldReade
 
 PRECISIONS = ("bf16", "fp16", "fp32")
 _SYNC_POINTS = {"micro-batch": SyncPoint.MICRO_BATCH, "step": SyncPoint.STEP}
-_KEYS = ("batch", "meeting", "groups")
+_SYNC_WORDS = {name: name for name in _SYNC_POINTS} | {"microbatch": "micro-batch"}
+_PRECISION_WORDS = {name: name for name in PRECISIONS} | {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float32": "fp32",
+}
+_KEYS = ("batch", "meeting", "groups", "precision")
+_ALIASES = {
+    "batch_size": "batch",
+    "global_batch": "batch",
+    "global_batch_size": "batch",
+    "dtype": "precision",
+}
+_GROUP_ALIASES = {
+    "rank": "ranks",
+    "batch": "micro_batch",
+    "batch_size": "micro_batch",
+    "micro_batch_size": "micro_batch",
+    "micro_batches": "micro_batch",
+    "gradient_accumulation": "accumulation",
+    "gradient_accumulation_steps": "accumulation",
+    "dtype": "precision",
+    "stage": "stages",
+}
 _GROUP_KEYS = ("name", "ranks", "micro_batch", "accumulation", "precision", "stages")
 #: Larger rank numbers are typing errors, and would make a very long list.
 MAX_RANKS = 1 << 20
@@ -99,19 +126,24 @@ def parse_heterogeneous(text: str, origin: str) -> HeterogeneousConfig:
         InvalidValue: invalid YAML or inconsistent; lists all errors by line.
     """
     reader = FieldReader(text, origin)
-    fields = reader.fields(reader.root, _KEYS, ("batch", "groups"), "the file")
+    fields = reader.fields(reader.root, _KEYS, ("batch", "groups"), "the file", _ALIASES)
     batch = reader.number(fields.get("batch"), "batch")
     meeting = _SYNC_POINTS[
-        reader.word(fields.get("meeting"), "meeting", _SYNC_POINTS) or "micro-batch"
+        reader.word(fields.get("meeting"), "meeting", _SYNC_WORDS) or "micro-batch"
     ]
-    parsed = [_parse_group(reader, node) for node in reader.items(fields.get("groups"), "groups")]
+    precision = reader.word(fields.get("precision"), "precision", _PRECISION_WORDS)
+    parsed = [
+        _parse_group(reader, node, name, precision)
+        for node, name in _group_nodes(reader, fields.get("groups"))
+    ]
     groups = tuple(group for group in parsed if group is not None)
     if len(groups) == len(parsed) and groups:
-        inconsistencies = (
-            _check_ranks(groups) + _check_stages(groups) + _check_counts(groups, meeting)
-        )
-        reader.problems += inconsistencies + _check_precisions(groups)
-        if batch is not None and not inconsistencies:
+        of_stages = _check_stages(groups)
+        reader.problems += _check_ranks(groups) + of_stages + _check_counts(groups, meeting)
+        reader.problems += _check_precisions(groups)
+        ranks = [rank for group in groups for rank in group.ranks]
+        # Ranks that are counted twice, or in no stage, make no meaningful total.
+        if batch is not None and not of_stages and len(set(ranks)) == len(ranks):
             reader.problems += _check_totals(groups, batch, meeting, reader.line(fields["batch"]))
     if reader.problems or batch is None:
         ordered = sorted(dict.fromkeys(reader.problems))
@@ -140,16 +172,28 @@ def render_heterogeneous(allocation: BatchAllocation, precision: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _parse_group(reader: FieldReader, node: object) -> DeviceGroup | None:
+def _group_nodes(
+    reader: FieldReader, node: yaml.Node | None
+) -> list[tuple[yaml.Node, yaml.Node | None]]:
+    """Return each group and its name from outside: of a list (no names), or of a mapping."""
+    if isinstance(node, yaml.MappingNode) and node.value:
+        return [(group, name) for name, group in node.value]
+    return [(group, None) for group in reader.items(node, "groups")]
+
+
+def _parse_group(
+    reader: FieldReader, node: yaml.Node, key: yaml.Node | None, default_precision: str
+) -> DeviceGroup | None:
     """Parse one group; None on errors, which the reader records."""
     before = len(reader.problems)
-    fields = reader.fields(node, _GROUP_KEYS, ("name", "ranks", "micro_batch"), "a group")
-    name = reader.text(fields.get("name"), "name")
+    needed = ("ranks", "micro_batch") if key is not None else ("name", "ranks", "micro_batch")
+    fields = reader.fields(node, _GROUP_KEYS, needed, "a group", _GROUP_ALIASES)
+    name = reader.text(fields.get("name", key), "name")
     ranks = reader.spans(fields.get("ranks"), "ranks", MAX_RANKS)
     sizes = reader.numbers(fields.get("micro_batch"), "micro_batch")
     accumulation = fields.get("accumulation")
     rounds = reader.number(accumulation, "accumulation") if accumulation is not None else None
-    precision = reader.word(fields.get("precision"), "precision", PRECISIONS)
+    precision = reader.word(fields.get("precision"), "precision", _PRECISION_WORDS)
     stages = reader.spans(fields["stages"], "stages", MAX_RANKS) if "stages" in fields else ()
     if len(sizes) == 1:
         sizes *= rounds or 1
@@ -159,7 +203,9 @@ def _parse_group(reader: FieldReader, node: object) -> DeviceGroup | None:
         )
     if len(reader.problems) > before:
         return None
-    return DeviceGroup(name, ranks, sizes, precision, stages, reader.line(node))
+    return DeviceGroup(
+        name, ranks, sizes, precision or default_precision, stages, reader.line(node)
+    )
 
 
 def _check_ranks(groups: Sequence[DeviceGroup]) -> list[FieldProblem]:

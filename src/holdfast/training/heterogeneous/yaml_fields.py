@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import yaml
@@ -13,6 +14,7 @@ from holdfast.core.text import one_line
 #: Settings files have some hundred bytes; the parser takes minutes for millions.
 MAX_CHARACTERS = 1 << 18
 _MAX_SHOWN = 40
+_SEPARATOR = re.compile(r"[-_ ]+")
 
 
 class FieldProblem(NamedTuple):
@@ -53,17 +55,27 @@ class FieldReader:
         self.problems.append(FieldProblem(self.line(node), text))
 
     def fields(
-        self, node: object, known: Sequence[str], needed: Iterable[str], what: str
+        self,
+        node: object,
+        known: Sequence[str],
+        needed: Iterable[str],
+        what: str,
+        aliases: Mapping[str, str],
     ) -> dict[str, yaml.Node]:
-        """Return a mapping's values by key; records unknown, repeated and missing keys."""
+        """Return a mapping's values by key; records unknown, repeated and missing keys.
+
+        ``aliases``: other names of keys; upper case, hyphens and spaces are accepted, too.
+        """
         if not isinstance(node, yaml.MappingNode):
             self.note(node, f"{what} must be a mapping with {', '.join(known)}")
             return {}
         values: dict[str, yaml.Node] = {}
         for key, value in node.value:
-            name = _display(key)
+            written = _display(key)
+            name = _SEPARATOR.sub("_", written.strip().casefold())
+            name = aliases.get(name, name)
             if name not in known:
-                self.note(key, str(UnknownName(f"key of {what}", name, known)))
+                self.note(key, str(UnknownName(f"key of {what}", written, known)))
             elif name in values:
                 self.note(key, f"duplicate key {name}, first on line {self.line(values[name])}")
             else:
@@ -89,15 +101,15 @@ class FieldReader:
         self.note(node, f"{name} must be a string")
         return ""
 
-    def word(self, node: yaml.Node | None, name: str, known: Iterable[str]) -> str:
-        """Return one of the known words; empty if absent or invalid."""
+    def word(self, node: yaml.Node | None, name: str, known: Mapping[str, str]) -> str:
+        """Return the value of one of the known words; empty if absent or invalid."""
         if node is None:
             return ""
         word = _display(node)
-        if word in known:
-            return word
-        self.note(node, str(UnknownName(name, word, known)))
-        return ""
+        value = known.get(_SEPARATOR.sub("-", word.strip().casefold()))
+        if value is None:
+            self.note(node, str(UnknownName(name, word, dict.fromkeys(known.values()))))
+        return value or ""
 
     def number(self, node: yaml.Node | None, name: str, minimum: int = 1) -> int | None:
         """Return an integer of at least ``least``; None if absent or invalid."""
@@ -129,7 +141,7 @@ class FieldReader:
         values: list[int] = []
         for each in nodes:
             for part in _display(each, whole=True).split(","):
-                first, separator, last = part.strip().partition("-")
+                first, separator, last = part.strip().replace("..", "-").partition("-")
                 low, high = (
                     _parse_digits(first),
                     _parse_digits(last) if separator else _parse_digits(first),

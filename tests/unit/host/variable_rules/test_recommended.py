@@ -118,12 +118,15 @@ def test_one_host_needs_no_network():
     assert not [name for name in values(recommended) if name.startswith("NCCL")]
 
 
-def test_a_host_without_gpus_gets_nothing_of_nccl():
-    for profile in JobProfile:
-        recommended = recommend(replace(GPUS, gpus=0, ports=(port("mlx5_0"),)), profile)
-        assert not [
-            name for name in values(recommended) if "NCCL" in name and name != "NCCL_IB_HCA"
-        ]
+def test_a_host_without_gpus_gets_nothing_of_nccl_unless_a_profile_is_requested():
+    """A requested profile is for the hosts of the job, and is often written on a login node."""
+    host = replace(GPUS, gpus=0, nodes=2)
+    assert not [name for name in values(recommend(host)) if "NCCL" in name]
+    ethernet = recommend(host, JobProfile.ETHERNET)
+    assert {"NCCL_IB_DISABLE", "NCCL_SOCKET_IFNAME"} <= set(values(ethernet))
+    assert "this host has no GPU" in ethernet.chosen_because
+    assert "NCCL_DEBUG" in values(recommend(host, JobProfile.DEBUG))
+    assert "NCCL_SOCKET_IFNAME" in values(recommend(host, JobProfile.INFINIBAND))
 
 
 def test_user_settings_are_not_changed():

@@ -126,9 +126,13 @@ def accelerates(requests):
             "type": config.distributed_type.value,
             "precision": str(config.mixed_precision),
             "ranks": config.num_processes,
+            "hosts": config.num_machines,
             "mesh": config.parallelism_config,
         }
-        arguments = launch_command_parser().parse_args(["--config_file", path, "train.py"])
+        options = ["--config_file", path]
+        if config.num_machines > 1:  # as the purpose of the file says
+            options += "--machine_rank 1 --main_process_ip host1 --main_process_port 29500".split()
+        arguments = launch_command_parser().parse_args([*options, "train.py"])
         arguments, _, _ = _validate_launch_command(arguments)
         if config.fsdp_config:
             os.environ.update(
@@ -152,10 +156,10 @@ def accelerates(requests):
                     hf_ds_config=str(Path(path).parent / block["deepspeed_config_file"])
                 )
             else:
-                known = {
-                    name: value for name, value in block.items() if name != "zero3_save_16bit_model"
-                }
+                of_launcher = {"zero3_save_16bit_model", "deepspeed_multinode_launcher"}
+                known = {name: value for name, value in block.items() if name not in of_launcher}
                 plugin = DeepSpeedPlugin(**known)
+            answer["launcher"] = arguments.deepspeed_multinode_launcher
             answer |= {"stage": plugin.zero_stage, "clipping": plugin.gradient_clipping}
         found.append(answer)
     return found

@@ -73,7 +73,7 @@ CASES = {
     ),
     "hsdp": (
         TrainingSetup(data=16, replicas=2, reshard=False),
-        TrainingValues(optimizer=OptimizerValues(lr=1e-5)),
+        TrainingValues(optimizer=OptimizerValues(lr=1e-5), hosts=2),
     ),
 }
 SCHEDULES = [
@@ -179,13 +179,15 @@ def test_accelerate_parses_generated_yaml(parser_results):
         meant = build_recipe(setup, training)
         fsdp, zero = next(result), next(result)
         assert zero["type"] == "DEEPSPEED"
+        assert (fsdp["ranks"], zero["ranks"]) == (setup.data, setup.data)
+        assert zero["launcher"] == ("standard" if training.hosts > 1 else None), name
+        assert (fsdp["hosts"], zero["hosts"]) == (training.hosts, training.hosts)
         assert (zero["stage"], zero["clipping"]) == (meant.sharded_states, meant.clipping), name
         if name.startswith("ddp"):
             assert fsdp["type"] == "MULTI_GPU"
             continue
         assert fsdp["type"] == "FSDP"
         assert fsdp["version"] == 2
-        assert fsdp["ranks"] == setup.data
         assert fsdp["reshard"] is (meant.sharded_states == 3), name
         assert fsdp["offload"] == (
             "OffloadPolicy"

@@ -191,6 +191,24 @@ def test_all_problems_are_reported_together():
 
 
 @pytest.mark.parametrize(
+    ("kind", "parameter"),
+    [
+        ("WarmupCosineLR", "warmup_min_lr"),
+        ("WarmupCosineLR", "warmup_max_lr"),
+        ("WarmupLR", "total_num_steps"),
+        ("WarmupDecayLR", "warmup_min_ratio"),
+        ("WarmupDecayLR", "warmup_steps"),
+    ],
+)
+def test_parameters_that_a_schedule_lacks_are_problems(kind, parameter):
+    """DeepSpeed passes them to the schedule's constructor, which raises a TypeError."""
+    parameters = {"warmup_num_steps": 5, "total_num_steps": 9, parameter: 1}
+    config = TYPICAL | {"scheduler": {"type": kind, "params": parameters}}
+    with pytest.raises(InvalidValue, match=f"{parameter}: {kind} has no such parameter"):
+        migrate_settings(config, ConfigFormat.FSDP2)
+
+
+@pytest.mark.parametrize(
     "config",
     [
         {},

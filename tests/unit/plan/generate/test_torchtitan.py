@@ -100,7 +100,8 @@ def test_known_torchtitan_model_is_selected(model):
         )
     )
     assert tables["model"]["flavor"] == model.rpartition("-")[2].upper()
-    assert arguments[1] == f"CONFIG=llama3_{model.rpartition('-')[2].lower()}"
+    assert arguments[0] == "NGPU=8"
+    assert arguments[2] == f"CONFIG=llama3_{model.rpartition('-')[2].lower()}"
     assert tables["activation_checkpoint"] == {"mode": "selective", "selective_ac_option": "op"}
 
 

@@ -104,6 +104,43 @@ def test_twice_16_and_twice_15_are_62():
     assert parse_heterogeneous(text, "f").batch == 64  # the suggestion is valid
 
 
+def test_a_wrong_total_is_reported_with_other_errors():
+    text = GOOD.replace("micro_batch: 8", "micro_batch: 7").replace("[2, 3]", "[3, 4]")
+    lines = errors_in(text)
+    assert any("is in no group" in text for _, text in lines)
+    assert any("but the groups make" in text and "= 62" in text for _, text in lines)
+
+
+def test_a_file_as_a_person_would_write_it():
+    text = """\
+Batch-Size: 62
+dtype: bfloat16
+groups:
+  fast:
+    ranks: 0..1
+    batch_size: 24
+  slow:
+    ranks: "2, 3"
+    micro-batch-size: 7
+    gradient_accumulation_steps: 1
+"""
+    parsed = parse_heterogeneous(text, "f")
+    assert [(group.name, group.ranks, group.precision) for group in parsed.groups] == [
+        ("fast", (0, 1), "bf16"),
+        ("slow", (2, 3), "bf16"),
+    ]
+    assert parsed.shares().sizes == ((24,), (24,), (7,), (7,))
+    assert errors_in(text.replace("62", "64")) == [
+        (
+            1,
+            (
+                "batch is 64, but the groups make 2·24 + 2·7 = 62; for 64 use micro_batch "
+                "fast [18, 7], slow [5, 2]"
+            ),
+        )
+    ]
+
+
 def test_if_no_sizes_make_the_batch_the_nearest_batches_are_suggested():
     [(_, suggestion)] = errors_in("batch: 64\ngroups:\n- {name: a, ranks: 0-2, micro_batch: 1}\n")
     assert (
@@ -120,7 +157,7 @@ groups:
   - name: a
     ranks: 0-1
     micro_bach: 24
-    precision: bfloat16
+    precision: bf15
   - name: b
     ranks: [3, x]
     micro_batch: -2
@@ -134,7 +171,7 @@ groups:
         (2, "unknown meeting 'sometimes'; choose from micro-batch and step"),
         (4, "a group has no micro_batch"),
         (6, "unknown key of a group 'micro_bach'; did you mean micro_batch?"),
-        (7, "unknown precision 'bfloat16'; did you mean bf16?"),
+        (7, "unknown precision 'bf15'; did you mean bf16?"),
         (9, "ranks must be like 3, 0-3 or [0, 1], not 'x'"),
         (10, "micro_batch must be an integer of at least 1, not '-2'"),
         (11, "duplicate key micro_batch, first on line 10"),

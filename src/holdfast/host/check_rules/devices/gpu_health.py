@@ -13,6 +13,7 @@ from holdfast.causes.gpu.gpu_settings import GPU_SETTINGS
 from holdfast.causes.gpu.gpu_throttled import GPU_THROTTLED
 from holdfast.core.findings import Fact, Finding, Level, Subject, make_finding
 from holdfast.core.rank_sets import compress_ranks
+from holdfast.host.check_rules.devices import gpu_topology
 from holdfast.host.checks import CheckContext, check_fact
 from holdfast.host.checks.devices.gpu_health import GpuHealthResult, describe_gpu
 from holdfast.host.gpus import DriverReport, GpuPair, HostGpu
@@ -47,6 +48,7 @@ def judge(result: GpuHealthResult, _context: CheckContext) -> Iterator[Finding]:
     yield from _judge_fabric(report)
     yield from _judge_peer_access(result, report)
     yield from _judge_nvlink_counts(result, report)
+    yield from gpu_topology.judge_pairs(report, result.facts())
 
 
 def _judge_temperature(gpu: HostGpu, evidence: tuple[Fact, ...]) -> Iterator[Finding]:
