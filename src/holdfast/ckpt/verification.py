@@ -18,7 +18,7 @@ from holdfast.ckpt.verify.survey import CheckpointSurvey, survey_checkpoint
 from holdfast.core import checkpoint_manifest
 from holdfast.core.errors import CheckpointUnreadable, CheckpointVersion, MissingFile
 from holdfast.core.exit_status import status_of_findings
-from holdfast.core.findings import Finding, Level, Subject, Verdict, make_finding
+from holdfast.core.findings import Finding, Level, Subject, Unknown, Verdict, make_finding
 from holdfast.host import checkpoint_folder
 from holdfast.host import checkpoint_folder_rules as kept_rules
 
@@ -136,7 +136,12 @@ def _add_manifest_hashes(survey: CheckpointSurvey) -> CheckpointSurvey:
         return survey
     if manifest is None:
         return survey
-    return msgspec.structs.replace(survey, bare=(), sums=survey.sums + len(manifest.files))
+    return msgspec.structs.replace(
+        survey,
+        bare=(),
+        sums=survey.sums + len(manifest.files),
+        times=Unknown("the manifest covers all files"),
+    )
 
 
 def _survey_or_finding(

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.core.atomic_files import write_atomic
+from holdfast.core.documents import read_bounded
 from holdfast.core.errors import CheckpointFailed, HoldfastError
 from holdfast.training.checkpoint.job_identity import host_name, job_name, start_ticks
 
@@ -29,7 +30,7 @@ RENEW_S, LEASE_S = 5.0, 20.0
 _POLL_S, _MAX_BYTES = 0.25, 1 << 16
 
 
-class FolderOwner(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointOwner(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the file; ``started``: the process's start time in clock ticks."""
 
     schema: str = "holdfast/checkpoint-owner/1"
@@ -59,7 +60,7 @@ class FolderLease:
 
     def __init__(self, root: Path) -> None:
         self.path = root / FILE
-        self._owner: FolderOwner | None = None
+        self._owner: CheckpointOwner | None = None
         self._lost = ""
         self._released = threading.Event()
 
@@ -98,14 +99,14 @@ class FolderLease:
                     self.path.unlink()
             self._owner = None
 
-    def _is_ours(self, other: FolderOwner) -> bool:
+    def _is_ours(self, other: CheckpointOwner) -> bool:
         """Return whether another generation of this job, or this process, wrote the file."""
         own = _this_process()
         if other.host == own.host:
             return (other.pid, other.started) == (own.pid, own.started)
         return bool(own.job) and other.job == own.job
 
-    def _check_dead(self, other: FolderOwner) -> None:
+    def _check_dead(self, other: CheckpointOwner) -> None:
         """Raise CheckpointFailed if the owner is alive; waits up to the lease for other hosts."""
         if other.is_gone:
             return
@@ -119,7 +120,7 @@ class FolderLease:
                 return
         raise _refuse(self.path, other.describe())
 
-    def _create(self, own: FolderOwner) -> bool:
+    def _create(self, own: CheckpointOwner) -> bool:
         try:
             handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except FileExistsError:
@@ -128,12 +129,13 @@ class FolderLease:
             stream.write(msgspec.json.encode(own))
         return True
 
-    def _read(self) -> FolderOwner | None:
+    def _read(self) -> CheckpointOwner | None:
         """Return the owner; None: no file, or none that is complete within a second."""
         deadline = time.monotonic() + 1.0
         while True:
             try:
-                return msgspec.json.decode(self.path.read_bytes()[:_MAX_BYTES], type=FolderOwner)
+                data = read_bounded(self.path, _MAX_BYTES)
+                return msgspec.json.decode(data, type=CheckpointOwner)
             except FileNotFoundError:
                 return None
             except msgspec.DecodeError:  # being written
@@ -141,7 +143,7 @@ class FolderLease:
                     return None
             time.sleep(0.01)
 
-    def _remove(self, expected: FolderOwner | None) -> None:
+    def _remove(self, expected: CheckpointOwner | None) -> None:
         """Remove the file of a dead owner, but not one that another process wrote meanwhile."""
         aside = self.path.with_name(f"{FILE}-{secrets.token_hex(4)}")
         with suppress(FileNotFoundError):
@@ -190,8 +192,8 @@ def release_folder(root: Path) -> None:
         lease.release()
 
 
-def _this_process() -> FolderOwner:
-    return FolderOwner(
+def _this_process() -> CheckpointOwner:
+    return CheckpointOwner(
         job=job_name(),
         host=host_name(),
         pid=os.getpid(),

@@ -12,13 +12,13 @@ import torch
 import holdfast
 from holdfast.core.errors import CheckpointFailed
 from holdfast.training.checkpoint import folder_owner
-from holdfast.training.checkpoint.folder_owner import FILE, FolderLease, FolderOwner
+from holdfast.training.checkpoint.folder_owner import FILE, CheckpointOwner, FolderLease
 from holdfast.training.checkpoint.job_identity import host_name, start_ticks
 
 
 def owner(**changes):
     fields = {"job": "run-a", "host": "elsewhere 1", "pid": 7, "started": 1, "since": time.time()}
-    return FolderOwner(**{**fields, **changes})
+    return CheckpointOwner(**{**fields, **changes})
 
 
 def write(folder, found):
@@ -27,7 +27,7 @@ def write(folder, found):
 
 
 def owner_pid(folder):
-    return msgspec.json.decode((folder / FILE).read_bytes(), type=FolderOwner).pid
+    return msgspec.json.decode((folder / FILE).read_bytes(), type=CheckpointOwner).pid
 
 
 @pytest.fixture
