@@ -152,6 +152,9 @@ class CheckpointContents(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[FileProblem, ...] = ()
 
 
+#: How the note starts that says why the optimizer state of a checkpoint is not in its contents.
+OPTIMIZER_OMITTED = "optimizer state omitted"
+
 #: Element size in bytes, by torch dtype name.
 ITEMSIZE: Mapping[str, int] = {
     "float64": 8,

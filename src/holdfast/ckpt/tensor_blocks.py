@@ -180,7 +180,8 @@ class TensorReader:
     ) -> Iterator[Array]:
         """Yield elements ``start`` to ``stop`` of a contiguous shard, counted within the shard."""
         if shard.strides is not None:
-            yield self._read_shard(tensor, shard).reshape(-1)[start:stop]
+            flat = self._read_shard(tensor, shard).reshape(-1)[start:stop]
+            yield np.ascontiguousarray(flat)  # of an expanded or strided view
             return
         itemsize = ITEMSIZE[tensor.dtype]
         step = max(1, self._block // itemsize)

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.causes.checkpoint.checkpoint_of_newer_version import CHECKPOINT_OF_NEWER_VERSION
+from holdfast.ckpt import seal
 from holdfast.ckpt.files.torch_pickle import GlobalRefused
 from holdfast.ckpt.formats import registry
 from holdfast.ckpt.rules import completeness
@@ -17,7 +18,7 @@ from holdfast.ckpt.verify.survey import CheckpointSurvey, survey_checkpoint
 from holdfast.core import checkpoint_manifest
 from holdfast.core.errors import CheckpointUnreadable, CheckpointVersion, MissingFile
 from holdfast.core.exit_status import status_of_findings
-from holdfast.core.findings import Finding, Level, Subject, Verdict, make_finding
+from holdfast.core.findings import Finding, Level, Subject, Unknown, Verdict, make_finding
 from holdfast.host import checkpoint_folder
 from holdfast.host import checkpoint_folder_rules as kept_rules
 
@@ -36,6 +37,7 @@ class VerificationReport(msgspec.Struct, frozen=True, kw_only=True):
     def exit_status(self) -> int:
         """Return 0 (no problem), 1 (an error was found) or 3 (inconclusive)."""
         unknown = any(finding.level is Level.UNKNOWN for finding in self.findings)
+        unknown = unknown or (self.survey is not None and bool(rules.unproven_files(self.survey)))
         return status_of_findings(self.findings, inconclusive=unknown)
 
 
@@ -58,16 +60,19 @@ def verify_checkpoint(
     damaged = {finding.subject.file for finding in findings}
     survey: CheckpointSurvey | None = None
     try:
-        registry.detect_format(path)
+        root = registry.locate_checkpoint(path).path
     except CheckpointUnreadable:
         if not findings:
             raise
     else:
+        if not _is_own(path):
+            findings += _judge_seal(root, contents=not quick)
+            damaged = {finding.subject.file for finding in findings}
         result = _survey_or_finding(path, on_progress, numbers=not quick)
         if isinstance(result, Finding):
             findings += [] if damaged else [result]
         else:
-            survey = _add_manifest_hashes(result, path) if not quick and not findings else result
+            survey = _add_manifest_hashes(result) if not quick and not findings else result
             findings += (
                 rules.judge_checkpoint(survey) if survey.contents.root not in damaged else ()
             )
@@ -82,10 +87,7 @@ def verify_checkpoint(
 
 def _judge_holdfast_folder(path: Path, *, contents: bool) -> Iterator[Finding]:
     """Check holdfast's own hashes of every checkpoint in the folder."""
-    if (
-        checkpoint_manifest.step_of_folder(path) is not None
-        or (path / checkpoint_manifest.FILE).is_file()
-    ):
+    if _is_own(path):
         folder = checkpoint_folder.CheckpointFolder(
             str(path.parent), (checkpoint_folder.inspect_checkpoint(path, contents=contents),)
         )
@@ -100,15 +102,46 @@ def _judge_holdfast_folder(path: Path, *, contents: bool) -> Iterator[Finding]:
     )
 
 
-def _add_manifest_hashes(survey: CheckpointSurvey, path: Path) -> CheckpointSurvey:
+def _is_own(path: Path) -> bool:
+    """Return whether the path is one checkpoint with holdfast's manifest or folder name."""
+    return (
+        checkpoint_manifest.step_of_folder(path) is not None
+        or (path / checkpoint_manifest.FILE).is_file()
+    )
+
+
+def _judge_seal(root: Path, *, contents: bool) -> tuple[Finding, ...]:
+    """Compare a foreign checkpoint with the manifest of ``ckpt seal``, if it has one."""
+    try:
+        manifest = seal.read_seal(root)
+    except CheckpointUnreadable as error:
+        return (completeness.unreadable_checkpoint(str(seal.manifest_path(root)), error.why),)
+    if manifest is None:
+        return ()
+    inspected = checkpoint_folder.InspectedCheckpoint(
+        path=str(root),
+        step=manifest.step,
+        found=manifest,
+        damages=tuple(seal.find_damage(root, manifest, contents=contents)),
+    )
+    folder = checkpoint_folder.CheckpointFolder(str(root.parent), (inspected,))
+    return kept_rules.judge_checkpoint_folder(folder)
+
+
+def _add_manifest_hashes(survey: CheckpointSurvey) -> CheckpointSurvey:
     """Count manifest hashes as checksums; called only if all of them match."""
     try:
-        files = checkpoint_manifest.read_manifest(Path(survey.contents.root)).files
+        manifest = seal.read_seal(Path(survey.contents.root))
     except CheckpointUnreadable:
         return survey
-    if path != Path(survey.contents.root) and path != Path(survey.contents.root).parent:
+    if manifest is None:
         return survey
-    return msgspec.structs.replace(survey, bare=(), sums=survey.sums + len(files))
+    return msgspec.structs.replace(
+        survey,
+        bare=(),
+        sums=survey.sums + len(manifest.files),
+        times=Unknown("the manifest covers all files"),
+    )
 
 
 def _survey_or_finding(

@@ -89,6 +89,9 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "--skip-batches": _flag(
         "Skip the batch at which the same exception or crash recurred. Changes the training data."
     ),
+    "--allow-fresh-start": _flag(
+        "Train from step 0 although checkpoints were saved earlier or copies cannot be searched."
+    ),
     "--no-gate": _flag("Skip the host health gate."),
     "--inject": _option(
         "FAULT",

@@ -45,6 +45,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     preset: str | None = None
     on_hang: str = OnHang.RESTART
     act_after: str | None = None
+    allow_fresh_start: bool = False
     inject: tuple[str, ...] = ()
     json_report: Path | None = None
     run_dir: str | None = None
@@ -143,6 +144,8 @@ def _plan(options: argparse.Namespace, request: RunRequest) -> LaunchPlan:
     if request.act_after is not None:  # only the watcher reads it
         act_after_s = _parse_time("--act-after", request.act_after)
         environment = {**environment, "HOLDFAST_ACT_AFTER": f"{act_after_s:g}"}
+    if request.allow_fresh_start:
+        environment = {**environment, "HOLDFAST_ALLOW_FRESH_START": "on"}
     library = prepare_extensions(recorder, print_message, faults=bool(inject))
     script = options.training_script
     if not (options.no_python or options.module):

@@ -19,7 +19,8 @@ class ConvertOptions(msgspec.Struct, frozen=True, kw_only=True):
     ``ranks``: data-parallel ranks of a sharded format. ``dtype``: dtype of the weights; None:
     unchanged. ``shard_bytes``: maximum file size if there are several. ``optimizer``: write its
     state, if both formats support it. ``tag``: DeepSpeed's tag folder, named in ``latest``.
-    ``form``: variant of the format, one of the writer's FORMS; '' is the first.
+    ``form``: variant of the format, one of the writer's FORMS; '' is the first. ``optimizer_key``:
+    key of the optimizer in DCP.
     """
 
     ranks: int = 1
@@ -28,6 +29,7 @@ class ConvertOptions(msgspec.Struct, frozen=True, kw_only=True):
     optimizer: bool = True
     tag: str = ""
     form: str = ""
+    optimizer_key: str = "optimizer"
 
     def weight_dtype(self, tensor: Tensor) -> str:
         """Return the dtype in which a weight or buffer is written."""

@@ -12,7 +12,12 @@ import msgspec
 import xxhash
 from msgspec.structs import replace
 
-from holdfast.ckpt.contents import CheckpointContents, CheckpointFormat, FileProblem
+from holdfast.ckpt.contents import (
+    OPTIMIZER_OMITTED,
+    CheckpointContents,
+    CheckpointFormat,
+    FileProblem,
+)
 from holdfast.ckpt.convert import names, staging, targets, verification
 from holdfast.ckpt.convert.files import Archive, Seal, TargetFiles
 from holdfast.ckpt.convert.journal import sync_path
@@ -26,6 +31,7 @@ from holdfast.core.errors import CheckpointFailed, CheckpointUnreadable, Storage
 #: Version of journals and layouts; those of another version are not resumed.
 _VERSION = 1
 _SHOWN = 3
+_WITHOUT_OPTIMIZER = frozenset({CheckpointFormat.SAFETENSORS, CheckpointFormat.HUGGINGFACE})
 #: Receives the current activity, bytes done, and total bytes.
 ProgressCallback = Callable[[str, int, int], None]
 
@@ -53,7 +59,9 @@ class ConversionResult(msgspec.Struct, frozen=True, kw_only=True):
 
     ``tensors`` of the model and ``states`` of the optimizer were written, ``left_out`` and
     ``left_out_states`` were not. The target has ``size`` bytes in ``files`` files; ``resumed``: an
-    interrupted conversion was continued. ``proof`` is None if the target was not read back.
+    interrupted conversion was continued. ``optimizer_lost``: the source has optimizer state, and it
+    could not be converted although the target can hold it. ``proof`` is None if the target was not
+    read back.
     """
 
     source: str
@@ -71,6 +79,7 @@ class ConversionResult(msgspec.Struct, frozen=True, kw_only=True):
     resumed: bool
     dtype: str | None
     elapsed_s: float
+    optimizer_lost: bool = False
     proof: verification.ReadBackResult | None = None
 
 
@@ -106,6 +115,7 @@ def convert_checkpoint(
         raise
     finally:
         staged.journal.close()
+    lost = _lost_optimizer(contents, request)
     out, out_states = verification.left_out(contents, target_files.files, request.options)
     return ConversionResult(
         source=str(request.source),
@@ -116,8 +126,9 @@ def convert_checkpoint(
         size=size,
         tensors=len(contents.tensors) - len(out),
         states=_count_states(contents, request.options) - len(out_states),
-        losses=target_files.losses,
-        notes=contents.notes,
+        losses=(*lost, *target_files.losses),
+        notes=tuple(note for note in contents.notes if note not in lost),
+        optimizer_lost=bool(lost),
         resumed=resumed,
         dtype=request.options.dtype,
         left_out=out,
@@ -125,6 +136,13 @@ def convert_checkpoint(
         proof=proof,
         elapsed_s=round(time.monotonic() - started, 3),
     )
+
+
+def _lost_optimizer(contents: CheckpointContents, request: ConversionRequest) -> tuple[str, ...]:
+    """Return why the optimizer state of the source was not converted; () if it was, or need not."""
+    if not request.options.optimizer or request.to in _WITHOUT_OPTIMIZER:
+        return ()
+    return tuple(note for note in contents.notes if note.startswith(OPTIMIZER_OMITTED))
 
 
 def _read_source(request: ConversionRequest) -> CheckpointContents:

@@ -101,14 +101,14 @@ def check_target(target: Path, sources: tuple[Path, ...], *, overwrite: bool) ->
         InvalidValue: it exists, or one of target and source contains the other.
         MissingFile: its parent folder does not exist.
     """
-    target_path = target.parent.resolve() / target.name
+    target_path = Path(os.path.realpath(target.parent)) / target.name
     if not target.parent.is_dir():
         raise MissingFile(
             target, why="its folder does not exist", next_step="create the folder first"
         )
     for source in sources:
-        source_path = source.resolve()
-        if target_path == source_path or target.resolve() == source_path:
+        source_path = Path(os.path.realpath(source))  # accepts a link to itself
+        if target_path == source_path or Path(os.path.realpath(target)) == source_path:
             raise InvalidValue(
                 "DST", why=f"{target} is the source", next_step="specify another target"
             )

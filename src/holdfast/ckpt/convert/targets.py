@@ -8,6 +8,7 @@ from types import ModuleType
 
 from holdfast.ckpt.contents import CheckpointFormat
 from holdfast.ckpt.convert.options import ConvertOptions
+from holdfast.ckpt.state_dicts.sections import OPTIMIZER_WORDS
 from holdfast.core.errors import InvalidValue, UnknownName
 
 _WRITERS = "holdfast.ckpt.convert.writers"
@@ -92,5 +93,11 @@ def load_writer(target: CheckpointFormat, options: ConvertOptions) -> ModuleType
         )
         raise InvalidValue(
             "--form", why=f"{options.form!r} is not a form of {target}", next_step=next_step
+        )
+    if options.optimizer_key not in OPTIMIZER_WORDS:
+        raise InvalidValue(
+            "--optimizer-key",
+            why=f"{options.optimizer_key!r} is not a known key",
+            next_step=f"use one of {', '.join(sorted(OPTIMIZER_WORDS))}",
         )
     return module

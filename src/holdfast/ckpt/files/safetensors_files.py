@@ -22,6 +22,7 @@ from holdfast.ckpt.contents import (
     Tensor,
     TensorShard,
 )
+from holdfast.ckpt.files.size_limits import tensor_limit, too_many_tensors
 from holdfast.ckpt.files.torch_files import open_binary
 from holdfast.core.errors import CheckpointUnreadable
 from holdfast.core.findings import Unknown
@@ -153,6 +154,8 @@ def read_file(path: Path, name: str) -> SafetensorsFile:
         raise CheckpointUnreadable(
             path, why=f"it is truncated within its header: it has {size:,} bytes"
         )
+    if (count := header.count(b'"data_offsets"')) > tensor_limit(size):
+        raise CheckpointUnreadable(path, why=too_many_tensors(count, size))
     raw, metadata = _parse_header(path, header)
     start = _LENGTH_BYTES + header_bytes
     tensors: dict[str, Tensor] = {}

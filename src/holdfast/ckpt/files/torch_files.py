@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from holdfast.ckpt.contents import ITEMSIZE, Tensor, TensorShard
+from holdfast.ckpt.files.size_limits import description_limit
 from holdfast.ckpt.files.torch_pickle import (
     MAX_BYTES,
     GlobalRefused,
@@ -175,7 +176,7 @@ def read_embedded_file(
             io.BufferedReader(FileWindow(handle, start, size), 1 << 16)
         ) as archive:
             records = dict(_list_records(archive, handle, start, size))
-        loaded = _load_description(handle, records, more)
+        loaded = _load_description(handle, records, size, more)
     except (
         GlobalRefused,
         PickleUnreadable,
@@ -183,6 +184,7 @@ def read_embedded_file(
         struct.error,
         UnicodeDecodeError,
         EOFError,
+        NotImplementedError,  # zip versions and features that torch.save never writes
     ) as error:
         why = (
             "it is not a torch.save archive, or is truncated"
@@ -212,6 +214,7 @@ def read_records(path: Path) -> Mapping[str, RecordPosition]:
             struct.error,
             UnicodeDecodeError,
             OSError,
+            NotImplementedError,
         ) as error:
             raise CheckpointUnreadable(
                 path, why=f"its record directory cannot be read ({error})"
@@ -221,6 +224,7 @@ def read_records(path: Path) -> Mapping[str, RecordPosition]:
 def _load_description(
     handle: int,
     records: Mapping[str, RecordPosition],
+    size: int,
     more: Mapping[str, Callable[..., Any]] | None,
 ) -> LoadedPickle:
     description, order = records.get("data.pkl"), records.get("byteorder")
@@ -228,8 +232,8 @@ def _load_description(
         raise PickleUnreadable("it has no record data.pkl: not a torch.save file")
     if order is not None and os.pread(handle, 6, order.offset) != b"little":
         raise PickleUnreadable("its data is big-endian")
-    if description.size > MAX_BYTES:
-        raise PickleUnreadable(f"its data.pkl is larger than {MAX_BYTES >> 20} MiB")
+    if description.size > (limit := min(MAX_BYTES, description_limit(size))):
+        raise PickleUnreadable(f"its data.pkl is larger than {limit >> 20} MiB")
     return loads(os.pread(handle, description.size, description.offset), more)
 
 

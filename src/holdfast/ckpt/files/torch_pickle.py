@@ -24,6 +24,9 @@ from holdfast.ckpt.files.pickle_names import DTYPE, LIBRARIES, STORAGES, is_refu
 MAX_BYTES = 1 << 29
 MAX_OBJECTS = 1 << 24
 _MAX_NAMES = 4096
+#: Opcodes that create a container from one byte, 50 to 100 bytes of memory each.
+_CONTAINERS = (b"]", b"}", b"\x8f", b"\x85", b"\x86", b"\x87", b"t")
+_MAX_CONTAINERS = 1 << 21
 
 # Opcodes without argument or with one of fixed length (names: pickletools). Excluded: class
 # lookup by number (EXT*), external data (PERSID, NEXT_BUFFER), protocol 0 (INST, OBJ, GET).
@@ -177,17 +180,22 @@ def load(
         raise PickleUnreadable(f"it is inconsistent ({type(error).__name__})") from error
     if unpickler.refused:
         raise GlobalRefused(tuple(dict.fromkeys(unpickler.refused)))
-    if why := expansion_problem(value):
+    if why := expansion_problem(value, TensorRef):
         raise PickleUnreadable(why)
     return LoadedPickle(value, tuple(unpickler.foreign))
 
 
 def scan_opcodes(data: bytes) -> int:
     """Check all opcodes without executing any; return the end offset. Raises Unreadable."""
-    at, objects = 0, 0
+    at, objects, containers = 0, 0, 0
+    many = _count_containers(data, 0, len(data)) > _MAX_CONTAINERS  # strings included
     while True:
         run = _FIXED.match(data, at)
-        at = run.end() if run is not None else at
+        if run is not None:
+            containers += _count_containers(data, at, run.end()) if many else 0
+            at = run.end()
+        if containers > _MAX_CONTAINERS:
+            raise PickleUnreadable(f"it contains more than {_MAX_CONTAINERS} containers")
         if at >= len(data):
             raise TorchPickleTruncated
         opcode = data[at]
@@ -199,6 +207,10 @@ def scan_opcodes(data: bytes) -> int:
         at = _opcode_end(data, at, opcode)
         if at > len(data):
             raise TorchPickleTruncated
+
+
+def _count_containers(data: bytes, start: int, stop: int) -> int:
+    return sum(data.count(opcode, start, stop) for opcode in _CONTAINERS)
 
 
 def _opcode_end(data: bytes, at: int, opcode: int) -> int:

@@ -19,7 +19,7 @@ from types import ModuleType
 import msgspec
 
 from holdfast.ckpt.contents import CheckpointContents, CheckpointFormat
-from holdfast.ckpt.files import safetensors_files
+from holdfast.ckpt.files import safetensors_files, size_limits
 from holdfast.ckpt.formats.deepspeed import universal as deepspeed_universal
 from holdfast.ckpt.formats.deepspeed import zero as deepspeed
 from holdfast.ckpt.formats.distributed import dcp, hf_shards, megatron, rank_files
@@ -118,6 +118,7 @@ def read_checkpoint(
             contents: CheckpointContents = location.reader.read_contents(location.path, **more)
     except OSError as error:
         raise CheckpointUnreadable(location.path, why=os_error_reason(error)) from error
+    size_limits.check_contents(contents)
     if order:
         matches = {name: at for at, name in enumerate(order)}
         names = sorted(contents.tensors, key=lambda name: matches.get(name, len(matches)))

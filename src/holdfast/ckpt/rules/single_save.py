@@ -33,12 +33,14 @@ _PARALLEL_WRITES = frozenset(
         CheckpointFormat.FSDP2_SHARDED,
     }
 )
+_FLAT_STATES = frozenset({CheckpointFormat.ZERO1, CheckpointFormat.ZERO2, CheckpointFormat.ZERO3})
 #: A pause counts if it exceeds this, _TIMES the rest, and a slow disk's write time.
 _PAUSE_S, _PAUSE_WITH_INDEX_S, _TIMES, _SLOW_BYTES_PER_S = 5.0, 0.5, 5.0, 20e6
 
 
 def judge_single_save(survey: CheckpointSurvey) -> Iterator[Finding]:
     """Yield findings that the checkpoint mixes several saves."""
+    yield from _judge_counters(survey)
     if isinstance(survey.times, Unknown) or survey.contents.format not in _PARALLEL_WRITES:
         return
     pause = survey.times.pause_s
@@ -47,6 +49,8 @@ def judge_single_save(survey: CheckpointSurvey) -> Iterator[Finding]:
         min_pause_s, _TIMES * survey.times.lasted_s, survey.times.next_size / _SLOW_BYTES_PER_S
     )
     mixed_steps = len(survey.steps) > 1
+    if not (pause or survey.times.lasted_s or survey.counters_compared or mixed_steps):
+        yield _equal_times_finding(survey)
     if significant:
         confidence = 0.95 if mixed_steps else 0.85 if survey.times.old_index else 0.6
         yield _mixed_saves_finding(
@@ -66,6 +70,30 @@ def judge_single_save(survey: CheckpointSurvey) -> Iterator[Finding]:
         root = survey.contents.root
         message = f"the optimizer state in {root} has parameters at different steps: {steps}"
         yield _finding(survey, message, (survey_fact(survey, message),), 0.5, Level.WARNING)
+
+
+def _judge_counters(survey: CheckpointSurvey) -> Iterator[Finding]:
+    """Yield a finding if files of ranks have different step counters or scheduler states."""
+    flat = survey.contents.format in _FLAT_STATES  # one state for all parameters of a group
+    certain = [each for each in survey.counters if flat or not each.per_parameter]
+    for difference in (certain or survey.counters)[:1]:
+        values = "; ".join(
+            f"{value} in {list_names(files)}" for value, files in difference.files.items()
+        )
+        message = f"the files of {survey.contents.root} are of different saves: "
+        message += f"{difference.path} is {values}"
+        facts = tuple(
+            survey_fact(survey, f"{difference.path} = {value}", files[0])
+            for value, files in difference.files.items()
+        )
+        level = Level.ERROR if certain else Level.WARNING
+        yield _finding(survey, message, facts, 0.95 if certain else 0.5, level)
+
+
+def _equal_times_finding(survey: CheckpointSurvey) -> Finding:
+    message = f"all files of {survey.contents.root} have equal times and no common step counter: "
+    message += "nothing can tell whether they are of one save"
+    return _finding(survey, message, (survey_fact(survey, message),), 0.5, Level.UNKNOWN)
 
 
 def _mixed_saves_finding(

@@ -16,7 +16,7 @@ from holdfast.causes.checkpoint.checkpoint_tensor_incomplete import CHECKPOINT_T
 from holdfast.causes.checkpoint.checkpoint_unfinished import CHECKPOINT_UNFINISHED
 from holdfast.causes.checkpoint.checkpoint_weights_all_zero import CHECKPOINT_WEIGHTS_ALL_ZERO
 from holdfast.ckpt.rules import completeness, single_save, values
-from holdfast.ckpt.verify.survey import CheckpointSurvey
+from holdfast.ckpt.verify.survey import CheckpointSurvey, all_tensors
 from holdfast.core.findings import Finding, Level, RuledOut, Unknown, Verdict
 from holdfast.core.text import pluralize
 
@@ -84,6 +84,14 @@ def build_verdict(findings: Sequence[Finding], survey: CheckpointSurvey | None =
     )
 
 
+def unproven_files(survey: CheckpointSurvey) -> tuple[str, ...]:
+    """Return the files with tensors of which nothing can tell whether a byte changed."""
+    if isinstance(survey.counts, Unknown):  # --quick, which says so
+        return ()
+    tensors = {shard.file for _, tensor in all_tensors(survey.contents) for shard in tensor.shards}
+    return tuple(file for file in survey.bare if file in tensors)
+
+
 def list_unchecked(survey: CheckpointSurvey | None) -> list[str]:
     """Return one clause for each aspect that was not checked."""
     if survey is None:
@@ -95,7 +103,7 @@ def list_unchecked(survey: CheckpointSurvey | None) -> list[str]:
         format_ = survey.contents.format
         unchecked.append(
             f"whether bytes changed in {pluralize(len(survey.bare), 'file')} "
-            f"without checksums ({format_})"
+            f"without checksums ({format_}); `holdfast ckpt seal` records hashes"
         )
     if unknown := [pair for pair in survey.copies if isinstance(pair.difference, Unknown)]:
         unchecked.append(f"whether {pluralize(len(unknown), 'pair')} of replicas are equal")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.ckpt.contents import OptimizerState, ParamGroup, Tensor
+from holdfast.ckpt.contents import OPTIMIZER_OMITTED, OptimizerState, ParamGroup, Tensor
 from holdfast.ckpt.state_dicts.optimizer_params import (
     MappingHints,
     ParameterMapping,
@@ -13,7 +13,7 @@ from holdfast.ckpt.state_dicts.optimizer_params import (
 from holdfast.ckpt.state_dicts.sections import Sections
 
 _FLOATS = ("float", "bfloat", "complex")
-_WITHOUT = "optimizer state omitted, because it numbers its parameters:"
+_WITHOUT = f"{OPTIMIZER_OMITTED}, because it numbers its parameters:"
 
 
 def optimizer_by_name(

@@ -9,7 +9,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast.ckpt.contents import FileProblem, OptimizerState, ParamGroup, Tensor
+from holdfast.ckpt.contents import (
+    OPTIMIZER_OMITTED,
+    FileProblem,
+    OptimizerState,
+    ParamGroup,
+    Tensor,
+)
 from holdfast.ckpt.files import torch_legacy
 from holdfast.ckpt.files.torch_pickle import TensorRef
 from holdfast.ckpt.files.unreadable_files import problem_of
@@ -118,7 +124,8 @@ def merge_optimizers(
     )
     if mapping.why:
         count = sum(map(len, groups))
-        why = f"optimizer state omitted: {count:,} numbered parameters without names: {mapping.why}"
+        why = f"{count:,} numbered parameters without names: {mapping.why}"
+        why = f"{OPTIMIZER_OMITTED}: {why}"
         hint = "" if ordered else " (--order FILE gives the names in model order)"
         if ordered and count < len(tensors):
             hint = " (--frozen excludes parameters from it)"

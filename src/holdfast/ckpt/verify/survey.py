@@ -11,19 +11,29 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.ckpt.contents import ITEMSIZE, CheckpointContents, Tensor, TensorShard
-from holdfast.ckpt.files import torch_files
+from holdfast.ckpt.contents import (
+    ITEMSIZE,
+    CheckpointContents,
+    FileProblem,
+    Tensor,
+    TensorShard,
+)
+from holdfast.ckpt.files import torch_files, torch_legacy
+from holdfast.ckpt.files.torch_pickle import GlobalRefused
+from holdfast.ckpt.files.unreadable_files import problem_of
 from holdfast.ckpt.formats import registry
 from holdfast.ckpt.tensor_blocks import TensorReader
 from holdfast.ckpt.verify import mixed_saves
 from holdfast.ckpt.verify.coverage import Coverage, measure_coverage, shard_bytes
 from holdfast.ckpt.verify.file_pass import ChecksumSpan, ProgressCallback, ValueSpan, read_spans
 from holdfast.ckpt.verify.replicas import ReplicaPair, compare_replicas
+from holdfast.ckpt.verify.shard_counters import CounterDifference, compare_counters
 from holdfast.ckpt.verify.values import ValueCounter, ValueCounts
 from holdfast.core.errors import CheckpointUnreadable
 from holdfast.core.findings import Unknown
 from holdfast.core.text import os_error_reason
 
+_PICKLES = (".pt", ".pth", ".bin", ".pkl")
 #: Section and name of a tensor: ("model", "w"), ("half", "w"), ("exp_avg", "w").
 Key = tuple[str, str]
 
@@ -48,7 +58,8 @@ class CheckpointSurvey(msgspec.Struct, frozen=True, kw_only=True):
 
     ``sums`` checksums were compared; ``bare`` files have none. ``broken`` maps each file that could
     not be read completely to the reason. ``covers`` holds only tensors not covered exactly once;
-    ``counts`` the value counts of every tensor (Unknown: not read).
+    ``counts`` the value counts of every tensor (Unknown: not read). ``counters`` are values that
+    differ between ranks' files; ``counters_compared``: one was in several files.
     """
 
     contents: CheckpointContents
@@ -63,6 +74,8 @@ class CheckpointSurvey(msgspec.Struct, frozen=True, kw_only=True):
     times: mixed_saves.WriteTimes | Unknown = Unknown("the checkpoint is one file")
     steps: Mapping[int, tuple[str, ...]] = {}
     latest: mixed_saves.LatestPointer | None = None
+    counters: tuple[CounterDifference, ...] = ()
+    counters_compared: bool = False
     tensors: int = 0
     size: int = 0
 
@@ -77,7 +90,11 @@ def survey_checkpoint(
 
     ``on_progress`` receives bytes as they are read.
     """
+    contents = msgspec.structs.replace(
+        contents, problems=(*contents.problems, *_refused_beside(contents))
+    )
     tensors = dict(all_tensors(contents))
+    counters, counters_compared = compare_counters(contents)
     shard_files = {shard.file for tensor in tensors.values() for shard in tensor.shards}
     survey = CheckpointSurvey(
         contents=contents,
@@ -90,10 +107,25 @@ def survey_checkpoint(
         times=mixed_saves.measure_write_times(contents, shard_files),
         steps=mixed_saves.optimizer_steps(contents),
         latest=_read_latest(contents),
+        counters=counters,
+        counters_compared=counters_compared,
         tensors=len(tensors),
         size=sum(contents.files.values()),
     )
     return _read_values(survey, tensors, on_progress) if numbers else survey
+
+
+def _refused_beside(contents: CheckpointContents) -> Iterator[FileProblem]:
+    """Yield the pickles beside the weights (``training_args.bin``) that would run code."""
+    known = {problem.file for problem in contents.problems}
+    for file in contents.files:
+        if not file.endswith(_PICKLES) or file in known:
+            continue
+        try:
+            torch_legacy.read_torch_file(Path(contents.root) / file)
+        except CheckpointUnreadable as error:
+            if isinstance(error.__cause__, GlobalRefused):
+                yield problem_of(error, file, beside=True)
 
 
 def _read_latest(contents: CheckpointContents) -> mixed_saves.LatestPointer | None:

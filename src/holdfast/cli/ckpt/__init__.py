@@ -20,6 +20,10 @@ COMMANDS: Table = {
         "holdfast.cli.ckpt.convert",
         "Convert a checkpoint to another framework's format and verify the result.",
     ),
+    "seal": (
+        "holdfast.cli.ckpt.seal",
+        "Record the hash of every file, so that verify finds each later change.",
+    ),
     "diff": (
         "holdfast.cli.ckpt.diff",
         "Compare two checkpoints of any formats.",
@@ -29,7 +33,7 @@ COMMANDS: Table = {
 
 @click.group(cls=TableGroup, table=COMMANDS)
 def command() -> None:
-    """Inspect, verify, convert and compare checkpoints of any framework.
+    """Inspect, verify, seal, convert and compare checkpoints of any framework.
 
     Supports FSDP, DeepSpeed, Accelerate, Lightning, Hugging Face, Megatron and plain torch. Tensors
     are loaded only where their values are needed, and pickles are never executed. Neither torch nor

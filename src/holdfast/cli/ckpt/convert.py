@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.core.errors import InvalidValue
+from holdfast.core.exit_status import ERRORS_FOUND, OK
 
 if TYPE_CHECKING:
     from holdfast.ckpt.convert.pipeline import ConversionRequest, ConversionResult
@@ -54,6 +55,13 @@ _POWERS = "kmgt"
 @click.option(
     "--tag", metavar="NAME", default="", help="DeepSpeed checkpoint tag (default: global_stepN)."
 )
+@click.option(
+    "--optimizer-key",
+    metavar="NAME",
+    default="optimizer",
+    show_default=True,
+    help="Key of the optimizer in DCP (optim, optimizer_state_dict, ...).",
+)
 @click.option("--no-optimizer", is_flag=True, help="Convert only the model.")
 @click.option(
     "--map",
@@ -91,7 +99,8 @@ def command(*, as_json: bool, **arguments: Any) -> int:
     executed. DST appears under its name only after every tensor was read back and matches SRC bit
     for bit; SRC is never modified. Repeating an interrupted command resumes it.
 
-    Exit status: 0 DST was written, 2 SRC cannot be converted as requested, 3 DST cannot be written.
+    Exit status: 0 DST was written, 1 without SRC's optimizer state (use --order, --frozen or
+    --no-optimizer), 2 SRC cannot be converted as requested, 3 DST cannot be written.
     """
     from holdfast.ckpt.convert.pipeline import convert_checkpoint
     from holdfast.cli.progress import Advance
@@ -105,7 +114,7 @@ def command(*, as_json: bool, **arguments: Any) -> int:
         write_json(sys.stdout, envelope("ckpt convert", (), None, converted=result))
     else:
         _print_result(result)
-    return 0
+    return ERRORS_FOUND if result.optimizer_lost else OK
 
 
 def _build_request(arguments: dict[str, Any]) -> ConversionRequest:
@@ -120,6 +129,7 @@ def _build_request(arguments: dict[str, Any]) -> ConversionRequest:
         tag=arguments["tag"],
         optimizer=not arguments["no_optimizer"],
         form=arguments["form"],
+        optimizer_key=arguments["optimizer_key"],
     )
     return ConversionRequest(
         source=arguments["source"],

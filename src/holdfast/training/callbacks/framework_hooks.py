@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 
@@ -9,11 +10,14 @@ from holdfast import recorder
 from holdfast.training.checkpoint import emergency
 from holdfast.training.loop.hooks import DEFAULT_SPIKE, Hooks
 
+_log = logging.getLogger("holdfast.checkpoint")
+
 
 class FrameworkHooks(Hooks):
     """Calls ``save`` on all ranks when due, and ``leave`` after the save on preemption.
 
     ``every`` is a duration, ``every_steps`` a number of steps; None disables each.
+    ``chain_signals``: call the framework's own signal handlers too.
     """
 
     def __init__(
@@ -24,13 +28,14 @@ class FrameworkHooks(Hooks):
         every: str | float | None = None,
         every_steps: int | None = None,
         spike: float | None = DEFAULT_SPIKE,
+        chain_signals: bool = True,
     ) -> None:
         super().__init__(None, spike=spike)
         self._do_save, self._do_exit = save, exit_process
         self._every_s = None if every is None else recorder.parse_duration(every)
         self._every_steps = every_steps
         self._handles_preemption = True
-        emergency.start_listening()
+        emergency.start_listening(chain=chain_signals)
 
     def start(self, step: int) -> None:
         """Start or resume training after ``step`` steps."""
@@ -57,6 +62,16 @@ class FrameworkHooks(Hooks):
 
     def _exit(self) -> None:
         self._do_exit()
+
+    def stop(self, error: BaseException) -> None:
+        """End training on an exception; warn if an announced checkpoint was not saved."""
+        if emergency.announced() is not None and self._saved != self.step:
+            _log.error(
+                "no emergency checkpoint: training ended after step %d with %s before it was saved",
+                self.step,
+                type(error).__name__,
+            )
+        emergency.stop_listening()
 
     def finish(self) -> None:
         """End training."""

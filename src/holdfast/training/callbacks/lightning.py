@@ -67,7 +67,10 @@ class HoldfastCallback(_Callback):  # type: ignore[misc]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 - Lightning's signature
         """Start counting steps."""
-        self._hooks = FrameworkHooks(lambda: self._save(trainer), **self._options)
+        # Lightning's handler would end training at the next batch, before all ranks have saved.
+        self._hooks = FrameworkHooks(
+            lambda: self._save(trainer), chain_signals=False, **self._options
+        )
         self._hooks.start(trainer.global_step)
 
     def on_train_batch_start(
@@ -101,6 +104,12 @@ class HoldfastCallback(_Callback):  # type: ignore[misc]
         if self._hooks is not None:
             self._hooks.save()
             self._hooks.finish()
+            self._hooks = None
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
+        """Stop listening for signals; warn if an announced checkpoint was not saved."""
+        if self._hooks is not None:
+            self._hooks.stop(exception)
             self._hooks = None
 
     def _save(self, trainer: Any) -> None:

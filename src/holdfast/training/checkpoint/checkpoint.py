@@ -56,6 +56,7 @@ class CheckpointOptions(TypedDict, total=False):
     best: tuple[str, Literal["min", "max"]] | None
     copies: Sequence[str]
     asynchronous: bool
+    allow_fresh_start: bool
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,8 @@ class Checkpoint:
     save interval; ``keep_last``, ``keep_every`` (steps) and ``best`` (``("loss", "min")``, from the
     values passed to :meth:`save`) select what is retained; ``copies`` are further locations
     (folders, URLs, ``"memory"``), which :meth:`load` reads too. ``asynchronous`` writes in a
-    background thread.
+    background thread. ``allow_fresh_start``: if checkpoints are expected and none can be read,
+    :meth:`load` returns None instead of raising.
 
     Functions in :attr:`after_commit` are called after each checkpoint (:data:`CommitListener`).
 
@@ -147,7 +149,12 @@ class Checkpoint:
         policy = RetentionPolicy(
             last=options.get("keep_last"), every=options.get("keep_every"), best=options.get("best")
         )
-        self.manager = CheckpointManager(self.root, options.get("copies") or (), policy)
+        self.manager = CheckpointManager(
+            self.root,
+            options.get("copies") or (),
+            policy,
+            allow_fresh_start=options.get("allow_fresh_start", False),
+        )
         self.after_commit: list[CommitListener] = [self.manager.on_commit]
         #: The newest committed checkpoint that this process saved or loaded.
         self.last: SaveResult | None = None
@@ -222,7 +229,8 @@ class Checkpoint:
         Raises:
             CheckpointUnreadable: ``folder`` is not a valid checkpoint.
             CheckpointMismatch: it is of another model; lists every name that does not match.
-            CheckpointFailed: a rank could not read it, or did not answer in time.
+            CheckpointFailed: a rank could not read it, or did not answer in time; or none was found
+                although checkpoints were saved, or a copy could not be searched.
         """
         self._finish_pending(quietly=True)
         agreement = self._new_agreement("loading a checkpoint")
@@ -245,6 +253,14 @@ class Checkpoint:
             own=rank_state["rank"] == agreement.rank and rank_state["world"] == agreement.world,
             skipped=skipped,
         )
+
+    def claim(self) -> None:
+        """Make this job the owner of the folder, before its first save.
+
+        Raises:
+            CheckpointFailed: another job saves into it.
+        """
+        self.manager.claim(self._new_agreement("owning the checkpoint folder"))
 
     # ---- one save
 

@@ -70,9 +70,15 @@ class EmergencyCheckpoint:
     ``grace_s`` is the time from the signal until the job is killed, in seconds.
     """
 
-    def __init__(self, grace_s: float, signals: tuple[signal.Signals, ...] = SIGNALS) -> None:
+    def __init__(
+        self,
+        grace_s: float,
+        signals: tuple[signal.Signals, ...] = SIGNALS,
+        *,
+        chain: bool = True,
+    ) -> None:
         self.grace_s = grace_s
-        self._listener = SignalListener(signals)
+        self._listener = SignalListener(signals, chain=chain)
         self._step = -1
         self._posted = False
         self._save_step = _NEVER
@@ -284,16 +290,17 @@ _longest_save_s = 0.0
 _warned_of_short_grace = False
 
 
-def start_listening() -> EmergencyCheckpoint:
+def start_listening(*, chain: bool = True) -> EmergencyCheckpoint:
     """Install the handlers for SIGTERM and SIGUSR1; idempotent, for the main thread.
 
     From then on these signals no longer terminate the process: the loop has to call :func:`is_due`.
     If the loop does not reach the agreed step, the process is terminated by the signal one second
-    before the grace period (HOLDFAST_GRACE_S) ends.
+    before the grace period (HOLDFAST_GRACE_S) ends. With ``chain``, earlier handlers are called
+    too; without, a framework's own reaction to the signal cannot end training before the save.
     """
     global _active  # noqa: PLW0603 - one process, one handler of a signal
     if _active is None or _active.closed:
-        _active = EmergencyCheckpoint(settings.read_seconds("HOLDFAST_GRACE_S"))
+        _active = EmergencyCheckpoint(settings.read_seconds("HOLDFAST_GRACE_S"), chain=chain)
         _warn_if_grace_too_short()
     return _active
 
@@ -312,6 +319,11 @@ def stop_listening() -> None:
     """Stop listening: training is over, and SIGTERM has its previous effect again."""
     if _active is not None:
         _active.close()
+
+
+def announced() -> PreemptionNotice | None:
+    """Return the scheduler's signal of this process or another rank; None if there is none."""
+    return None if _active is None else _active.notice
 
 
 def remaining_grace_s() -> float | None:

@@ -19,7 +19,7 @@ from holdfast import recorder
 from holdfast.core import checkpoint_manifest, settings
 from holdfast.core.checkpoint_manifest import Manifest
 from holdfast.core.errors import InvalidValue, StorageUnusable
-from holdfast.training.checkpoint import emergency
+from holdfast.training.checkpoint import emergency, folder_owner, fresh_start
 from holdfast.training.checkpoint.resume import CheckpointSearch, quarantine_from
 from holdfast.training.checkpoint.storage import peer_assembly
 from holdfast.training.checkpoint.storage.backends import (
@@ -49,6 +49,8 @@ class CheckpointManager:
         root: Path,
         copies: Sequence[str | os.PathLike[str]] = (),
         policy: RetentionPolicy | None = None,
+        *,
+        allow_fresh_start: bool = False,
     ) -> None:
         if isinstance(copies, str):
             raise InvalidValue(
@@ -68,6 +70,7 @@ class CheckpointManager:
         self._memory = Replicator(
             self.root, [memory] if memory else [], lambda _: RetentionPolicy(last=1)
         )
+        self._allow_fresh_start = allow_fresh_start
         self._reading: set[int] = set()
         self._pruning = threading.Lock()
         self._finished = False
@@ -76,6 +79,8 @@ class CheckpointManager:
     def on_commit(self, folder: Path, manifest: Manifest) -> None:
         """Replicate a new checkpoint and prune old ones, in threads; called on every rank."""
         del folder
+        if is_rank_zero():
+            fresh_start.record_checkpoint(self.root.path, manifest)
         emergency.record_save_duration(manifest.at - manifest.began)
         if _is_local_rank_zero():
             self._memory.offer(manifest.step)
@@ -94,14 +99,21 @@ class CheckpointManager:
 
         Raises:
             CheckpointUnreadable: checkpoints exist, and all are damaged.
-            CheckpointFailed: a rank did not answer in time.
+            CheckpointFailed: a rank did not answer in time; or there is none, but checkpoints may
+                exist, and a fresh start is not allowed.
         """
         backends = self._shared.backends
         memory = next(
             (backend for backend in self._memory.backends if isinstance(backend, FolderBackend)),
             None,
         )
-        search = CheckpointSearch(self.root, backends, memory, agreement, before)
+        allowed = (
+            self._allow_fresh_start
+            or settings.read_setting("HOLDFAST_ALLOW_FRESH_START").value == "on"
+        )
+        search = CheckpointSearch(
+            self.root, backends, memory, agreement, before, allow_fresh_start=allowed
+        )
         chosen = search.newest()
         if chosen is not None:
             manifest = checkpoint_manifest.read_manifest(chosen)
@@ -114,6 +126,19 @@ class CheckpointManager:
                         _log.warning("%s", message)
             agreement.agree("quarantine", b"")
         return chosen, tuple(search.skipped)
+
+    def claim(self, agreement: StoreAgreement) -> None:
+        """Make this job the owner of the checkpoint folder, on all ranks.
+
+        Raises:
+            CheckpointFailed: another job owns it, or it is not writable.
+        """
+
+        def claim_on_rank_zero(_: list[bytes]) -> bytes:
+            folder_owner.claim_folder(self.root.path)
+            return b""
+
+        agreement.agree("claim", b"", claim_on_rank_zero)
 
     @contextmanager
     def reading(self, step: int | None) -> Iterator[None]:
@@ -141,6 +166,7 @@ class CheckpointManager:
                 _log.warning("%s", message)
             with self._pruning:
                 pass  # wait for a pruning thread in progress
+        folder_owner.release_folder(self.root.path)
 
     def _prune(self) -> None:
         with self._pruning:

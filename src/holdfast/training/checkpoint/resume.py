@@ -19,8 +19,9 @@ from pathlib import Path
 import msgspec
 
 from holdfast.core import checkpoint_manifest
-from holdfast.core.errors import CheckpointUnreadable, StorageUnusable
+from holdfast.core.errors import CheckpointFailed, CheckpointUnreadable, StorageUnusable
 from holdfast.core.text import format_duration
+from holdfast.training.checkpoint import fresh_start
 from holdfast.training.checkpoint.loading import verify_checkpoint
 from holdfast.training.checkpoint.storage import peer_assembly, peer_memory
 from holdfast.training.checkpoint.storage.backends import FolderBackend, StorageBackend
@@ -88,6 +89,7 @@ class CheckpointSearch:
     before: int | None = None
     #: One sentence for each checkpoint and backend skipped (complete on rank 0).
     skipped: list[str] = field(default_factory=list)
+    allow_fresh_start: bool = False
     _unreadable: dict[tuple[int, str], str] = field(default_factory=dict)
 
     def newest(self) -> Path | None:
@@ -95,7 +97,7 @@ class CheckpointSearch:
 
         Raises:
             CheckpointUnreadable: checkpoints exist, and all are damaged.
-            CheckpointFailed: a rank did not answer in time.
+            CheckpointFailed: a rank did not answer in time; or there is none, but some may exist.
         """
         own_view = RankView(
             self._in_memory(), f"{socket.gethostname()} {self.memory.path if self.memory else ''}"
@@ -149,6 +151,11 @@ class CheckpointSearch:
         ]
         for number, steps in enumerate(self._list_shared()):
             candidates += [CheckpointCandidate(step, seal, number) for step, seal in steps.items()]
+        why = fresh_start.refusal(
+            self.root.path, self.skipped, self.before, allowed=self.allow_fresh_start
+        )
+        if why is not None and not candidates:
+            raise CheckpointFailed(self.agreement.subject, why=why, next_step="")
         candidates.sort(key=lambda each: (-each.step, each.backend))
         hosts = list(dict.fromkeys(each.host_memory for each in views))
         ranks_by_host = [

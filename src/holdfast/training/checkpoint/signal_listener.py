@@ -26,16 +26,20 @@ _log = logging.getLogger("holdfast.checkpoint")
 class SignalListener:
     """Listens for ``signals`` until :meth:`close`; create it in the main thread.
 
-    Existing handlers are still called. In forked processes (data-loader workers) the listener is
-    off: SIGTERM has its previous effect, and SIGUSR1 is ignored unless it had a handler.
+    Existing handlers are still called with ``chain``. In forked processes (data-loader workers)
+    the listener is off: SIGTERM has its previous effect, and SIGUSR1 is ignored unless it had a
+    handler.
     """
 
-    def __init__(self, signals: Collection[signal.Signals] = SIGNALS) -> None:
+    def __init__(
+        self, signals: Collection[signal.Signals] = SIGNALS, *, chain: bool = True
+    ) -> None:
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
         self._previous: dict[signal.Signals, Any] = {}
         self._signals = frozenset(signals)
+        self._chain = chain
         self._pid = os.getpid()
         self._old_fd = -1
         self._open = threading.current_thread() is threading.main_thread()
@@ -52,7 +56,7 @@ class SignalListener:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         previous = self._previous.get(signal.Signals(number))
-        if callable(previous):
+        if self._chain and callable(previous):
             previous(number, frame)
 
     def wait(self, limit_s: float) -> signal.Signals | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,16 @@ import torch
 from holdfast.core import settings
 from holdfast.core.checkpoint_manifest import Manifest, ManifestEntry, folder_name
 from holdfast.core.errors import HoldfastError
-from holdfast.training.checkpoint import deepspeed_engines
+from holdfast.training.checkpoint import deepspeed_engines, folder_owner
+from holdfast.training.checkpoint.full_disk import name_full_disk
+from holdfast.training.checkpoint.job_identity import run_name
 from holdfast.training.checkpoint.storage import commit
 from holdfast.training.checkpoint.storage.shard_files import write_bytes, write_index, write_shards
-from holdfast.training.checkpoint.store_agreement import StoreAgreement, to_checkpoint_failed
+from holdfast.training.checkpoint.store_agreement import (
+    Decide,
+    StoreAgreement,
+    to_checkpoint_failed,
+)
 from holdfast.training.checkpoint.write_plan import ShardPlan
 
 #: NFS clients may see a new folder only after this many seconds.
@@ -55,11 +61,13 @@ class SaveTask:
             CheckpointFailed: on every rank; the staging folder is removed if the disk allows it.
         """
         try:
-            staged = self.agreement.agree("begin", self.failure or b"", self._create_staging)
+            staged = self.agreement.agree(
+                "begin", self.failure or b"", self._naming_disk(self._create_staging)
+            )
             folder = self.root / staged.decode()
             written = self._write_caught(folder)
             self.own_files_written.set()
-            committed = self.agreement.agree("written", written, self._commit)
+            committed = self.agreement.agree("written", written, self._naming_disk(self._commit))
         except BaseException:
             if self._folder is not None:
                 commit.discard(self._folder)
@@ -67,7 +75,17 @@ class SaveTask:
         manifest = msgspec.json.decode(committed, type=Manifest)
         return self.root / folder_name(self.step), manifest
 
+    def _naming_disk(self, decide: Decide) -> Decide:
+        def decide_or_name_disk(messages: list[bytes]) -> bytes | Sequence[bytes]:
+            try:
+                return decide(messages)
+            except Exception as error:  # reported to all ranks
+                raise name_full_disk(self.agreement.subject, self.root, error) from error
+
+        return decide_or_name_disk
+
     def _create_staging(self, _: list[bytes]) -> bytes:
+        folder_owner.claim_folder(self.root)
         if self.remove_leftovers:
             for leftover in commit.find_leftovers(self.root):
                 commit.discard(leftover)
@@ -79,7 +97,8 @@ class SaveTask:
         try:
             return pickle.dumps(self._write(folder))
         except Exception as error:  # noqa: BLE001 - reported to all ranks
-            return to_checkpoint_failed(self.agreement.subject, error)
+            subject = self.agreement.subject
+            return to_checkpoint_failed(subject, name_full_disk(subject, self.root, error))
 
     def _write(self, folder: Path) -> tuple[list[ManifestEntry], list[Any]]:
         deadline = time.monotonic() + _FOLDER_VISIBLE_S
@@ -103,7 +122,7 @@ class SaveTask:
             began=self.began,
             at=time.time(),
             ranks=self.agreement.world,
-            run=_run_name(),
+            run=run_name(),
             generation=_generation(),
             torch=str(torch.__version__),
             files=(*(entry for entries, _ in rank_results for entry in entries), index),
@@ -117,11 +136,6 @@ class SaveTask:
 def rank_state_name(rank: int) -> str:
     """Return the file name of a rank's own state."""
     return f"rank-{rank:05d}.state"
-
-
-def _run_name() -> str:
-    trace = settings.read_path("HOLDFAST_TRACE")
-    return trace.parent.name if trace else ""
 
 
 def _generation() -> int:

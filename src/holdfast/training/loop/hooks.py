@@ -99,6 +99,7 @@ class Hooks:
                 self.step = self._saved = restored.step
                 _lower_loss_scale(self.checkpoint, self.adjustments.loss_scale)
                 _log.info("resuming after step %d from %s", restored.step, restored.folder)
+            self.checkpoint.claim()
         self._saved_at = time.monotonic()
         self._sync.begin(self.step)
         return self.step
@@ -163,18 +164,22 @@ class Hooks:
         if self.checkpoint is None:
             return
         try:
-            if self._saved != self.step:
-                values = dict(self._values)
-                if self.loss is not None:
-                    values.setdefault("loss", self.loss)
-                self.checkpoint.save(self.step, values=values)
-                self._saved, self._saved_at = self.step, time.monotonic()
+            self._save_step(self.checkpoint)
             if wait:
                 self.checkpoint.wait()
         except CheckpointFailed as error:
             self._saved_at = time.monotonic()
             _log.error("%s", error)
             recorder.record_warning("a checkpoint", str(error))
+
+    def _save_step(self, checkpoint: Checkpoint) -> None:
+        if self._saved == self.step:
+            return
+        values = dict(self._values)
+        if self.loss is not None:
+            values.setdefault("loss", self.loss)
+        checkpoint.save(self.step, values=values)
+        self._saved, self._saved_at = self.step, time.monotonic()
 
     def finish(self) -> None:
         """Finish the loop: save if needed, and wait until the checkpoint is committed.
@@ -184,9 +189,9 @@ class Hooks:
             LossNotFinite, LossSpike: as :meth:`end`.
         """
         self._sync_ranks(waits=True)
-        if self.checkpoint is not None and self._saved != self.step and self.step:
-            self.save()
         if self.checkpoint is not None:
+            if self.step:
+                self._save_step(self.checkpoint)
             self.checkpoint.wait()
             emergency.stop_listening()
 

@@ -69,7 +69,7 @@ def warn(_):
     time.sleep(1)
 
 
-def train(folder, fault=None):
+def train(folder, fault=None, **options):
     """Train from the newest valid checkpoint; return the loss and samples of each step."""
     import lightning.pytorch as lightning
 
@@ -91,6 +91,7 @@ def train(folder, fault=None):
         enable_model_summary=False,
         default_root_dir=folder,
         callbacks=[guard],
+        **options,
     )
     with suppress(Died):
         trainer.fit(model, loader, ckpt_path=guard.newest())
@@ -125,3 +126,19 @@ def test_a_preemption_signal_saves_and_exits(tmp_path):
         train(tmp_path, fault=(7, warn))
     assert ended.value.code == 128 + signal.SIGTERM
     assert saved(tmp_path)[0] in {"step-0000000007", "step-0000000008"}
+
+
+def test_a_signal_amid_accumulated_batches_saves_before_lightning_ends_training(tmp_path):
+    with pytest.raises(SystemExit) as ended:
+        train(tmp_path, fault=(3, warn), accumulate_grad_batches=2)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert saved(tmp_path)[0] in {"step-0000000003", "step-0000000004"}
+
+
+def test_training_that_ends_before_the_announced_save_says_so(tmp_path, caplog):
+    def warn_and_die(model):
+        warn(model)
+        raise Died
+
+    train(tmp_path, fault=(5, warn_and_die))
+    assert "no emergency checkpoint: training ended after step 5 with Died" in caplog.text

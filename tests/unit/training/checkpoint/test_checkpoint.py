@@ -24,6 +24,7 @@ from holdfast.core.errors import (
     InvalidValue,
 )
 from holdfast.recorder.torch_extension import torch_release
+from holdfast.training.checkpoint import folder_owner
 from tests.unit.training.checkpoint.jobs import Job, flipped
 
 
@@ -338,7 +339,10 @@ def test_saving_a_step_again_replaces_the_first(tmp_path):
     job.checkpoint.save(5, values={"try": 1}, asynchronous=False)
     job.train(1)
     job.checkpoint.save(5, values={"try": 2}, asynchronous=False)
-    assert [path.name for path in tmp_path.iterdir()] == [checkpoint_manifest.folder_name(5)]
+    assert {path.name for path in tmp_path.iterdir()} == {
+        checkpoint_manifest.folder_name(5),
+        folder_owner.FILE,
+    }
     assert Job(tmp_path).checkpoint.load().values == {"try": 2}
 
 
@@ -347,7 +351,10 @@ def test_leftovers_of_dead_writers_are_removed(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x").write_text("x")
     Job(tmp_path).checkpoint.save(5, asynchronous=False)
-    assert [path.name for path in tmp_path.iterdir()] == [checkpoint_manifest.folder_name(5)]
+    assert {path.name for path in tmp_path.iterdir()} == {
+        checkpoint_manifest.folder_name(5),
+        folder_owner.FILE,
+    }
 
 
 def test_commit_listeners_are_called_and_their_errors_logged(tmp_path, caplog):

@@ -126,3 +126,15 @@ def test_finish_does_not_wait_for_a_hanging_backend(tmp_path, root, checkpoint):
     assert "not copied" in copies.finish(0.3)[0]
     assert time.monotonic() - begun < 5
     slow.may.set()
+
+
+def test_staging_folders_of_interrupted_copies_are_removed(tmp_path, checkpoint):
+    copy = FolderBackend(tmp_path / "copy")
+    for name in (".staging-copy-step-0000000100-dead", ".staging-step-0000000100-other"):
+        (tmp_path / "copy" / name).mkdir(parents=True)
+    folder = checkpoint(200)
+    copy.put(folder, checkpoint_manifest.read_manifest(folder))
+    assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == [
+        ".staging-step-0000000100-other",
+        "step-0000000200",
+    ]

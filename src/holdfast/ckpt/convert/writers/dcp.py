@@ -33,7 +33,7 @@ def write(contents: CheckpointContents, options: ConvertOptions) -> TargetFiles:
     folder = DcpFolderBuilder(options.ranks)
     add_model(folder, contents, options)
     if options.optimizer and contents.optimizer is not None:
-        add_optimizer(folder, contents, contents.optimizer)
+        add_optimizer(folder, contents, contents.optimizer, section=options.optimizer_key)
     if isinstance(contents.step, int) and "step" not in contents.values:
         folder.value(("step",), contents.step)
     for path, value in flatten(state_dicts.nested_values(contents)):
@@ -62,18 +62,19 @@ def add_optimizer(
     optimizer: OptimizerState,
     *,
     groups: bool = True,
+    section: str = "optimizer",
 ) -> None:
-    """Add the states by name, and the groups."""
+    """Add the states by name, and the groups, below the key ``section``."""
     for name in dict.fromkeys((*optimizer.tensors, *optimizer.numbers)):
         param = contents.tensors.get(name)
         for key, tensor in optimizer.tensors.get(name, {}).items():
             sharded = param is not None and tensor.shape == param.shape
-            folder.tensor(("optimizer", "state", name, key), tensor, tensor.dtype, sharded=sharded)
+            folder.tensor((section, "state", name, key), tensor, tensor.dtype, sharded=sharded)
         numbers = dict(optimizer.numbers.get(name, {}))
         if "step" not in numbers and isinstance(contents.step, int):
             numbers["step"] = contents.step
         for key, number in numbers.items():
-            path = ("optimizer", "state", name, key)
+            path = (section, "state", name, key)
             if key in SCALAR_STATES:
                 folder.number(path, float(number))
             else:
@@ -81,7 +82,7 @@ def add_optimizer(
     for at, group in enumerate(state_dicts.optimizer_groups(contents, optimizer) if groups else ()):
         for key, value in {**group.options, "params": list(group.params)}.items():
             if key != "param_names" and is_plain(value):
-                folder.value(("optimizer", "param_groups", at, key), value)
+                folder.value((section, "param_groups", at, key), value)
 
 
 def flatten(

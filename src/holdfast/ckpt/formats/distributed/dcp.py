@@ -21,6 +21,7 @@ from holdfast.ckpt.contents import (
     Tensor,
     TensorShard,
 )
+from holdfast.ckpt.files.size_limits import tensor_limit, too_many_tensors
 from holdfast.ckpt.formats.distributed import index as dcp_index
 from holdfast.ckpt.formats.distributed.blobs import EmbeddedValues
 from holdfast.ckpt.formats.distributed.index import IndexChunk, IndexEntry
@@ -63,10 +64,10 @@ class DcpFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.entries = _read_entries(path)
+        self.files = _file_sizes(path)
+        self.entries = _read_entries(path, sum(self.files.values()))
         self.problems: list[FileProblem] = []
         self.notes: list[str] = []
-        self.files = _file_sizes(path)
         self.blobs = EmbeddedValues(path)
         self._incomplete_files = self._find_incomplete_files()
 
@@ -116,7 +117,12 @@ class DcpFolder:
                     packed=chunk.length,
                 )
             )
-        return Tensor(name=entry.key, dtype=entry.dtype, shape=entry.shape, shards=tuple(shards))
+        tensor = Tensor(name=entry.key, dtype=entry.dtype, shape=entry.shape, shards=tuple(shards))
+        stored = sum(chunk.numel for chunk in entry.chunks)
+        if stored < tensor.numel:
+            why = f"the shards of {entry.key} have {stored:,} of its {tensor.numel:,} elements"
+            self.problems.append(FileProblem(kind="missing", file=dcp_index.FILE, why=why))
+        return tensor
 
     def optimizer(
         self, sections: Sections, hints: MappingHints | None = None
@@ -225,9 +231,16 @@ def _has_section_words(entries: Iterable[IndexEntry]) -> bool:
     return all(len(sections.split_key(entry.key)) > 1 for entry in entries if entry.dtype)
 
 
-def _read_entries(path: Path) -> tuple[IndexEntry, ...]:
+def _read_entries(path: Path, size: int) -> tuple[IndexEntry, ...]:
+    entries = _merged_entries(path, size)
+    if len(entries) > tensor_limit(size):
+        raise CheckpointUnreadable(path, why=too_many_tensors(len(entries), size))
+    return entries
+
+
+def _merged_entries(path: Path, size: int) -> tuple[IndexEntry, ...]:
     if (path / dcp_index.FILE).is_file():
-        return dcp_index.read_index(path / dcp_index.FILE)
+        return dcp_index.read_index(path / dcp_index.FILE, size)
     own = _rank_indexes(path)
     if not own:
         count = len(_shard_files(path))
@@ -235,7 +248,7 @@ def _read_entries(path: Path) -> tuple[IndexEntry, ...]:
             f"{count} shard files but no .metadata, which is written last: the save did not finish"
         )
         raise CheckpointUnreadable(path, why=why)
-    return dcp_index.merge_indexes(dcp_index.read_index(index) for index in own)
+    return dcp_index.merge_indexes(dcp_index.read_index(index, size) for index in own)
 
 
 def _rank_indexes(path: Path) -> list[Path]:

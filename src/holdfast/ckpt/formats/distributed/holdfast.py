@@ -32,7 +32,7 @@ WRITER = "holdfast"
 
 
 def detect_format(path: Path) -> CheckpointFormat | None:
-    """Recognize the manifest.
+    """Recognize a manifest that lists the state of rank 0; others seal a foreign checkpoint.
 
     Without torch's index, the model was a DeepSpeed engine.
     """
@@ -40,10 +40,11 @@ def detect_format(path: Path) -> CheckpointFormat | None:
         return None
     try:
         with (path / checkpoint_manifest.FILE).open("rb") as stream:
-            begin = stream.read(256)
+            data = stream.read(checkpoint_manifest.MAX_BYTES)
     except OSError:
         return None
-    return CheckpointFormat.HOLDFAST if b"holdfast/checkpoint/" in begin else None
+    is_own = b"holdfast/checkpoint/" in data[:256] and b"rank-00000.state" in data
+    return CheckpointFormat.HOLDFAST if is_own else None
 
 
 def read_contents(path: Path) -> CheckpointContents:

@@ -7,6 +7,7 @@ torch class is needed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import msgspec
 
 from holdfast.ckpt.contents import ITEMSIZE
+from holdfast.ckpt.files.size_limits import description_limit
 from holdfast.ckpt.files.torch_files import open_binary
 from holdfast.ckpt.files.torch_pickle import (
     MAX_BYTES,
@@ -23,6 +25,7 @@ from holdfast.ckpt.files.torch_pickle import (
     loads,
 )
 from holdfast.core.errors import CheckpointUnreadable
+from holdfast.report.evidence_summary import size_text
 
 FILE = ".metadata"
 _MAX_DIMENSIONS = 64
@@ -86,6 +89,11 @@ class IndexChunk(msgspec.Struct, frozen=True, gc=False):
     length: int = 0
     packed: bool = False
 
+    @property
+    def numel(self) -> int:
+        """Return the number of elements."""
+        return math.prod(self.shape)
+
 
 class IndexEntry(msgspec.Struct, frozen=True):
     """One key: its path in the nested state_dict; dtype and shape for tensors (else dtype '')."""
@@ -97,14 +105,19 @@ class IndexEntry(msgspec.Struct, frozen=True):
     chunks: tuple[IndexChunk, ...]
 
 
-def read_index(path: Path) -> tuple[IndexEntry, ...]:
+def read_index(path: Path, size: int = 1 << 60) -> tuple[IndexEntry, ...]:
     """Return the entries of an index, in the order of the saved state_dict.
+
+    ``size``: the bytes of all files that it describes, which bound it.
 
     Raises:
         CheckpointUnreadable: not an index, truncated, or refused (then caused by ``Refused``).
     """
     with open_binary(path) as stream:
         data = stream.read(MAX_BYTES + 1)
+    if len(data) > description_limit(size):
+        why = f"an index of {size_text(len(data))} for files of only {size_text(size)}"
+        raise CheckpointUnreadable(path, why=why)
     try:
         return tuple(_entries(vars(_load_metadata(data)), len(data) // _MIN_SHARD_BYTES))
     except GlobalRefused as error:

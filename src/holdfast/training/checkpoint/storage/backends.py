@@ -112,11 +112,12 @@ class FolderBackend:
                 shutil.rmtree(staging, ignore_errors=True)
 
     def create_staging_folder(self, purpose: str, step: int) -> Path:
-        """Create a staging folder, deleting earlier ones for this step. Raises OSError."""
-        prefix = f"{checkpoint_manifest.STAGING}{purpose}-{checkpoint_manifest.folder_name(step)}-"
-        for leftover in self.path.glob(f"{prefix}*"):
+        """Create a staging folder, deleting those of interrupted copies. Raises OSError."""
+        prefix = f"{checkpoint_manifest.STAGING}{purpose}-"
+        for leftover in self.path.glob(f"{prefix}*"):  # a location has one writer at a time
             shutil.rmtree(leftover, ignore_errors=True)
-        staging = self.path / f"{prefix}{secrets.token_hex(4)}"
+        name = f"{prefix}{checkpoint_manifest.folder_name(step)}-{secrets.token_hex(4)}"
+        staging = self.path / name
         staging.mkdir(parents=True)
         return staging
 

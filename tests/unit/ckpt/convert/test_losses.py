@@ -1,0 +1,79 @@
+"""What a conversion loses is a warning and a status; keys of DCP are an option."""
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import save_file
+
+from holdfast.ckpt.formats import registry
+from holdfast.ckpt.formats.distributed.index import read_index
+from holdfast.ckpt.verification import verify_checkpoint
+from holdfast.cli.ckpt.convert import command
+
+
+@pytest.fixture
+def accelerate(tmp_path):
+    """Write what Accelerate's save_state writes under DDP: safetensors and a numbered optimizer."""
+    folder = tmp_path / "state"
+    folder.mkdir()
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    save_file(dict(model.state_dict()), folder / "model.safetensors")
+    torch.save(optimizer.state_dict(), folder / "optimizer.bin")
+    torch.save({"step": 1}, folder / "random_states_0.pkl")
+    (tmp_path / "order").write_text("\n".join(name for name, _ in model.named_parameters()))
+    return folder
+
+
+def convert(accelerate, to, *options):
+    target = accelerate.with_name("target")
+    arguments = [str(accelerate), str(target), "--to", to, *options]
+    result = CliRunner().invoke(command, arguments, standalone_mode=False)
+    assert result.exception is None, result.exception
+    return result.return_value, " ".join(result.output.split()), target
+
+
+@pytest.mark.parametrize("to", ["dcp", "torch", "zero1"])
+def test_a_lost_optimizer_is_a_warning_and_a_status(accelerate, to):
+    status, output, _ = convert(accelerate, to)
+    assert status == 1
+    assert output.startswith("! ")
+    assert "not written optimizer state omitted: 4 numbered parameters without names" in output
+    assert "--order FILE" in output
+
+
+@pytest.mark.parametrize(
+    ("to", "options"), [("dcp", ["--no-optimizer"]), ("safetensors", [])], ids=["unwanted", "no"]
+)
+def test_an_optimizer_that_is_not_wanted_is_no_loss(accelerate, to, options):
+    assert convert(accelerate, to, *options)[0] == 0
+
+
+def test_the_key_of_the_optimizer_in_dcp_is_an_option(accelerate):
+    order = str(accelerate.with_name("order"))
+    status, _, target = convert(accelerate, "dcp", "--order", order, "--optimizer-key", "optim")
+    assert status == 0
+    keys = {entry.path[0] for entry in read_index(target / ".metadata")}
+    assert "optim" in keys
+    assert "optimizer" not in keys
+    assert registry.read_checkpoint(target).optimizer is not None
+
+
+def test_pickles_beside_the_weights_are_judged(tmp_path):
+    folder = tmp_path / "checkpoint-5"
+    folder.mkdir()
+    save_file({"w": torch.ones(3)}, folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    torch.save({"lr": 0.1}, folder / "training_args.bin")
+    assert verify_checkpoint(folder).exit_status == 3
+
+    class Evil:
+        def __reduce__(self):
+            return eval, ("1 + 1",)
+
+    torch.save({"lr": Evil()}, folder / "training_args.bin")
+    report = verify_checkpoint(folder)
+    assert report.exit_status == 1
+    assert "training_args.bin would run" in report.verdict.root.message
