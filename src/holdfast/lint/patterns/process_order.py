@@ -17,10 +17,10 @@ _COLLECTIVE = re.compile(
     r"^(?:all_reduce|all_gather|broadcast|reduce_scatter|all_to_all|barrier|new_group)(?:_\w+)?$"
 )
 #: Functions of a program that probably enter a collective for each element.
-_COLLECTIVE_OF_EACH = re.compile(
-    r"reduce_(?:scatter_)?grad|all_reduce|all_gather|sync_(?:grad|param)"
-)
+_COLLECTIVE_OF_EACH = re.compile(r"reduce_(?:scatter_)?(?:grad|param)|sync_(?:grad|param)")
 _COPIES = frozenset({"list", "tuple", "iter", "enumerate"})
+#: Maximum number of assignments through which a value is traced back.
+_MAX_STEPS = 4
 _TEXT_OF = frozenset({"str", "hex", "format"})
 
 
@@ -98,14 +98,14 @@ def _ties(key: ast.expr) -> bool:
     )
 
 
-def _is_set(unit: Unit, node: ast.expr) -> bool:
+def _is_set(unit: Unit, node: ast.expr, depth: int = 0) -> bool:
     """Return True for a set, a list of it, or a variable or attribute that holds nothing else."""
-    if isinstance(node, (ast.Set, ast.SetComp)):
-        return True
+    if isinstance(node, (ast.Set, ast.SetComp)) or depth == _MAX_STEPS:
+        return depth < _MAX_STEPS
     if isinstance(node, ast.Call):
         name = dotted_name(node.func)
         if name in _COPIES and node.args:
-            return _is_set(unit, node.args[0])
+            return _is_set(unit, node.args[0], depth + 1)
         return name in ("set", "frozenset")
     if isinstance(node, (ast.Name, ast.Attribute)):
         values = [
@@ -114,7 +114,7 @@ def _is_set(unit: Unit, node: ast.expr) -> bool:
             if not (isinstance(value, ast.Call) and last_name(value.func) == "sorted")
         ]
         return bool(values) and all(
-            not isinstance(value, (ast.Name, ast.Attribute)) and _is_set(unit, value)
+            not isinstance(value, (ast.Name, ast.Attribute)) and _is_set(unit, value, depth + 1)
             for value in values
         )
     return False

@@ -1,7 +1,7 @@
 """Decide if all ranks run a line: tests, decorators and contexts around it and around its callers.
 
-Decided by names: anything that may be a test of the rank counts as one, so that a line is said to
-run on all ranks only if nothing suggests otherwise.
+Decided by names: anything that may be a test of the rank counts as one, so that a line runs on all
+ranks only if nothing suggests otherwise.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class RankGuards:
 
     def __init__(self, modules: Collection[Module]) -> None:
         self._modules = [module for module in modules if not module.is_test]
-        self._callers: dict[str, list[tuple[Unit, ast.AST]]] = {}
+        self._callers: dict[tuple[Module, str], list[tuple[Unit, ast.AST]]] = {}
         self._distributed: dict[ast.AST, bool] = {}
         self._caller_sites: dict[tuple[ast.AST, int], tuple[bool, SourceLine | None]] = {}
 
@@ -173,7 +173,7 @@ class RankGuards:
         for caller, call in self.callers(unit, function):
             calling = self.shared_site(caller, call, depth + 1)
             guarded = guarded or not isinstance(call, ast.Call) or _is_excluded(caller, call)
-            if isinstance(call, ast.Call) and _names_function(call):
+            if isinstance(call, ast.Call) and _means(caller, call, unit):
                 calling_site = calling_site or calling
         return guarded, calling_site
 
@@ -191,9 +191,10 @@ class RankGuards:
             name = unit.owner.name
         if name.startswith("__"):
             return []
-        if name not in self._callers:
-            self._callers[name] = list(self._find_callers(name))
-        return self._callers[name]
+        key = unit.module, name
+        if key not in self._callers:
+            self._callers[key] = list(self._find_callers(name, unit.module))
+        return self._callers[key]
 
     def function_sorts(self, name: str) -> bool:
         """Return True if a function of this name sorts something itself."""
@@ -206,10 +207,10 @@ class RankGuards:
             if "sort" in unit.text(unit.node)
         )
 
-    def _find_callers(self, name: str) -> Iterator[tuple[Unit, ast.AST]]:
+    def _find_callers(self, name: str, home: Module) -> Iterator[tuple[Unit, ast.AST]]:
         words = re.compile(rf"\b{re.escape(name)}\b")
         count = 0
-        for module in self._modules:
+        for module in sorted(self._modules, key=lambda module: module is not home):
             if name not in module.text:
                 continue
             for unit in iter_units(module, words):
@@ -240,9 +241,11 @@ def _is_excluded(unit: Unit, node: ast.AST) -> bool:
     )
 
 
-def _names_function(call: ast.Call) -> bool:
-    """Return True for a call whose name leaves little doubt about the function."""
-    return isinstance(call.func, ast.Name) or ast.unparse(call.func).startswith("self.")
+def _means(caller: Unit, call: ast.Call, unit: Unit) -> bool:
+    """Return True for a call that leaves little doubt that it means a function of this unit."""
+    if isinstance(call.func, ast.Name):
+        return True
+    return ast.unparse(call.func).startswith("self.") and caller.owner is unit.owner
 
 
 def is_guarded(unit: Unit, node: ast.AST) -> bool:

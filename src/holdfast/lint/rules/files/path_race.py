@@ -14,7 +14,8 @@ _MESSAGES = {
     "built": "all ranks run {path}{place} in one folder and overwrite each other's output; let one "
     "rank of each host build before a barrier",
     "numbered": "each rank derives {path}{place} from its own count of the entries in a folder "
-    "that the others fill, so that ranks use different paths; count on rank 0 and broadcast the path",
+    "that the others fill, so that ranks use different paths; count on rank 0 and "
+    "broadcast the path",
     "counted": "each rank searches for the first free name for {path}{place} while another one "
     "writes, so that ranks continue with different names; search on rank 0 and broadcast the name",
     "tested": "all ranks leave if {path} exists{place}, and one of them writes it right "
