@@ -35,6 +35,18 @@ _EXISTENCE_TESTS = frozenset({"exists", "isfile", "isdir", "is_file", "is_dir", 
 _RUN = re.compile(r"^(?:os\.system|subprocess\.(?:run|call|check_call|check_output))$")
 _SAVED_ALIKE = re.compile(r"tokenizer|processor|feature_extractor|config", re.IGNORECASE)
 _WRITING_NAME = re.compile(r"save|write|dump|open|touch|copy|makedirs|mkdir|download|export")
+#: A test that one rank passes, at least of each node.
+_ONE_RANK = re.compile(r"rank\w*(?:\(\w*\))? *(?:==|<=) *0|is_(?:\w*_)?main|is_master|global_zero")
+_PRODUCING_NAME = re.compile(
+    r"^(?:save|dump|download|urlretrieve|extract|savez?|to_csv|copy|write)"
+)
+_READING_NAMES = frozenset({
+    "load", "open", "listdir", "load_from_disk", "read_csv", "load_file", "from_file",
+})  # fmt: skip
+#: Calls that no rank waits in.
+_NEVER_WAITS = re.compile(
+    r"^(?:print|len|str|int|range|log\w*\.\w+|os\.path\.\w+|time\.time|Path|logging\.\w+)$"
+)
 _WAITING_NAME = re.compile(
     r"barrier|wait|synchroni|block_all|broadcast|all_reduce|all_gather|reduce_|gather|sync"
 )
@@ -70,6 +82,8 @@ class _Finder:
         for node in self._unit.nodes:
             if isinstance(node, (ast.If, ast.While)):
                 yield from self._existence(node)
+            if isinstance(node, ast.If) and _ONE_RANK.search(ast.unparse(node.test)):
+                yield from self._read_early(node, calls)
 
     def _at_call(self, call: ast.Call, name: str) -> Iterator[Divergence]:
         path = argument(call, 0, "path")
@@ -86,7 +100,7 @@ class _Finder:
             yield from self._report("built", call, path, any_path=True)
         else:
             written = self._written(call, name)
-            if written is not None:
+            if written is not None and not self._is_passed_whole(written, name):
                 yield from self._too_wide(call, written)
                 yield from self._report("written", call, written)
 
@@ -150,6 +164,14 @@ class _Finder:
         else:
             return None
         return None if isinstance(path, ast.Call) and "BytesIO" in ast.unparse(path) else path
+
+    def _is_passed_whole(self, path: ast.expr, name: str) -> bool:
+        """Return True for a parameter, which may differ between ranks, except a folder's."""
+        function = self._unit.function_of(path)
+        if not isinstance(path, ast.Name) or function is None or name.endswith("save_pretrained"):
+            return False
+        parameters = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+        return not self._unit.assigned(path.id) and path.id in [arg.arg for arg in parameters]
 
     def _folder_removed(self, call: ast.Call, path: ast.expr) -> Iterator[Divergence]:
         """Yield a folder that one rank removes right after all ranks wrote or removed files."""
@@ -229,6 +251,46 @@ class _Finder:
             ):
                 yield from self._report("tested", node, path)
 
+    def _read_early(self, block: ast.If, calls: list[ast.Call]) -> Iterator[Divergence]:
+        """Yield what all ranks read right after a block in which one rank writes it."""
+        end = block.end_lineno or 0
+        written = {
+            ast.unparse(arg): inner
+            for inner in ast.walk(ast.Module(block.body, []))
+            if isinstance(inner, ast.Call) and _PRODUCING_NAME.search(last_name(inner.func))
+            for arg in inner.args
+            if isinstance(arg, (ast.Name, ast.Attribute, ast.JoinedStr, ast.BinOp))
+        }
+        # a call of the program in between may wait
+        for call in sorted(calls, key=lambda call: call.lineno) if written else ():
+            if call.lineno <= end or self._unit.function_of(call) != self._unit.function_of(block):
+                continue
+            path = _read_path(call)
+            text = ast.unparse(path) if path is not None else ""
+            if text in written and not is_guarded(self._unit, call):
+                if path is not None and not _leaves(block) and self._is_shared_by_all(call, path):
+                    yield Divergence(
+                        "file",
+                        self._unit.location(call),
+                        self._unit.location(written[text]),
+                        f"{text} is written",
+                        (),
+                    )
+                return
+            if path is None and not _NEVER_WAITS.match(dotted_name(call.func)):
+                return
+
+    def _is_shared_by_all(self, call: ast.Call, path: ast.expr) -> bool:
+        polls = any(
+            isinstance(parent, ast.While) and child is parent.test
+            for parent, child in self._unit.ancestors(call)
+        )
+        return (
+            not polls
+            and is_shared_path(self._guards, self._unit, path)
+            and self._guards.shared_site(self._unit, call) is not None
+        )
+
     def _guarded_write(self, test: ast.If, path: ast.expr) -> bool:
         """Return True if one rank writes the path after the test, without waiting in between."""
         name = ast.unparse(path)
@@ -242,6 +304,22 @@ class _Finder:
             if name in passed and _WRITING_NAME.search(called) and is_guarded(self._unit, call):
                 return True
         return False
+
+
+def _leaves(block: ast.If) -> bool:
+    return isinstance((block.orelse or block.body)[-1], (ast.Return, ast.Raise, ast.Continue))
+
+
+def _read_path(call: ast.Call) -> ast.expr | None:
+    """Return the path that a call reads or tests; None for another call."""
+    tested = _tested_path(call)
+    if tested is not None:
+        return tested
+    if last_name(call.func) not in _READING_NAMES or not call.args:
+        return None
+    mode = argument(call, 1, "mode") if last_name(call.func) == "open" else None
+    reads = not isinstance(mode, ast.Constant) or str(mode.value).startswith("r")
+    return call.args[0] if reads else None
 
 
 def _receiver(call: ast.Call) -> ast.expr | None:

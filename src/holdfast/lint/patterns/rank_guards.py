@@ -137,7 +137,7 @@ class RankGuards:
         self._modules = [module for module in modules if not module.is_test]
         self._callers: dict[tuple[Module, str], list[tuple[Unit, ast.AST]]] = {}
         self._distributed: dict[ast.AST, bool] = {}
-        self._caller_sites: dict[tuple[ast.AST, int], tuple[bool, SourceLine | None]] = {}
+        self._caller_sites: dict[tuple[ast.AST | None, int], tuple[bool, SourceLine | None]] = {}
 
     def shared_site(self, unit: Unit, node: ast.AST, depth: int = 0) -> SourceLine | None:
         """Return the line of evidently distributed code from which all ranks run a node.
@@ -172,7 +172,13 @@ class RankGuards:
         calling_site = None
         for caller, call in self.callers(unit, function):
             calling = self.shared_site(caller, call, depth + 1)
-            guarded = guarded or not isinstance(call, ast.Call) or _is_excluded(caller, call)
+            outer = self._caller_sites.get((caller.function_of(call), depth + 1), (False, None))
+            guarded = (
+                guarded
+                or not isinstance(call, ast.Call)
+                or _is_excluded(caller, call)
+                or (calling is None and outer[0])
+            )
             if isinstance(call, ast.Call) and _means(caller, call, unit):
                 calling_site = calling_site or calling
         return guarded, calling_site

@@ -218,6 +218,27 @@ CASES = {
                 torch.save(model.state_dict(), os.path.join(folder, "model.pt"))
         """,
     ),
+    "read right after rank 0 downloads it": (
+        "fs-race",
+        """
+        def vocabulary(url, folder):
+            path = os.path.join(folder, "vocabulary.json")
+            if dist.get_rank() == 0 and not os.path.exists(path):
+                download(url, path)
+            print("ready")
+            with open(path) as file:
+                return file.read()
+        """,
+        """
+        def vocabulary(url, folder):
+            path = os.path.join(folder, "vocabulary.json")
+            if dist.get_rank() == 0 and not os.path.exists(path):
+                download(url, path)
+            dist.barrier()
+            with open(path) as file:
+                return file.read()
+        """,
+    ),
     "a tokenizer saved by all": (
         "written-by-all-ranks",
         """
