@@ -5,6 +5,11 @@ text search.
 
   scopes, call_graph     functions as written; callees and callers
   files, paths           loading and saving of checkpoints
+  rank_guards            lines that all ranks run
+  shared_names           paths that are the same on all ranks
+  file_races             paths that ranks change at the same time
+  process_order          orders and names that depend on the process
+  batch_shapes           gathers of tensors padded or selected per batch
   loops                  synchronization in training loops
   process_groups         creation and teardown of groups
   handles                async collectives that are never awaited
@@ -20,10 +25,13 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 
 from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.patterns.batch_shapes import find_batch_shapes
+from holdfast.lint.patterns.file_races import find_file_races
 from holdfast.lint.patterns.files import find_file_patterns
 from holdfast.lint.patterns.handles import HandleAnalysis
 from holdfast.lint.patterns.loops import find_loop_patterns
 from holdfast.lint.patterns.process_groups import find_group_patterns
+from holdfast.lint.patterns.process_order import find_process_orders
 from holdfast.lint.patterns.scopes import Words, iter_scopes
 from holdfast.lint.patterns.seeds import find_seed_patterns
 from holdfast.lint.patterns.shards import find_shard_patterns
@@ -59,3 +67,6 @@ def find_patterns(modules: Collection[Module], names: SymbolTable) -> Iterator[D
     with suppress(RecursionError):
         yield from HandleAnalysis(async_scopes, modules).find_lost(modules)
         yield from find_shard_patterns(modules, names)
+        yield from find_file_races(modules, names)
+        yield from find_process_orders(modules)
+        yield from find_batch_shapes(modules)

@@ -135,11 +135,11 @@ def walk_nodes(*nodes: ast.AST, closed: tuple[type[ast.AST], ...] = FUNCTIONS) -
         node = stack.pop()
         found_nodes.append(node)
         if not isinstance(node, closed):
-            stack.extend(reversed(_child_nodes(node)))
+            stack.extend(reversed(child_nodes(node)))
     return found_nodes
 
 
-def _child_nodes(node: ast.AST) -> list[ast.AST]:
+def child_nodes(node: ast.AST) -> list[ast.AST]:
     """Return child nodes without operators and contexts, which are a third of all nodes."""
     children: list[ast.AST] = []
     for name in node._fields:

@@ -20,7 +20,8 @@ RULE = Rule(
     tier=RuleTier.ADVICE,
     what_it_does=(
         "Finds files that one rank writes and all ranks read, without a barrier or another "
-        "collective in between."
+        "collective in between; in one function also files that one rank downloads, copies or "
+        "dumps and all ranks open or test right afterwards."
     ),
     known_misses="Paths are compared by name: two spellings of one path are not recognized.",
     bad="""\

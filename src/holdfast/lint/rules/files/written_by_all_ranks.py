@@ -17,7 +17,9 @@ RULE = Rule(
     tier=RuleTier.ADVICE,
     what_it_does=(
         "Finds files that every rank of a program with a process group overwrites at the same "
-        "path: torch.save, open(…, 'w'), write_text."
+        "path: torch.save, open(…, 'w'), write_text, and save_pretrained of tokenizers and "
+        "configurations; also in functions that nothing calls, if they or their class ask for the "
+        "rank or enter collectives."
     ),
     known_misses=(
         "A path, test or decorator with words that suggest a rank, host or process is assumed to "

@@ -1,0 +1,429 @@
+"""Find files and folders that several ranks create, remove, number or test at the same time."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator
+
+from holdfast.lint.abstract_domain.divergences import Divergence
+from holdfast.lint.patterns.rank_guards import (
+    DISTRIBUTED_WORDS,
+    RankGuards,
+    Unit,
+    is_guarded,
+    is_rank_test,
+    iter_units,
+)
+from holdfast.lint.patterns.scopes import argument, is_constant_argument
+from holdfast.lint.patterns.shared_names import is_shared_path, names_in
+from holdfast.lint.sources.modules import Module, SymbolTable, dotted_name, last_name
+
+_WORDS = re.compile(
+    r"(?:makedirs|mkdir|rmtree|removedirs|rmdir|unlink|copytree|save_pretrained|exists|isfile|isdir"
+    r"|os\.(?:remove|rename|replace)|torch\.save|shutil\.move)\(|['\"][wx]b?['\"]|['\"]make['\" ]"
+)
+#: Functions that raise if the path exists, with the keyword that prevents it.
+_CREATE = {"os.makedirs": "exist_ok", "os.mkdir": "", "shutil.copytree": "dirs_exist_ok"}
+#: Functions that raise if the path does not exist.
+_REMOVE = frozenset({
+    "shutil.rmtree", "os.remove", "os.unlink", "os.rmdir", "os.removedirs", "os.rename",
+    "os.replace", "shutil.move",
+})  # fmt: skip
+_REMOVE_FOLDER = frozenset({"shutil.rmtree", "os.removedirs"})
+_EXISTENCE_TESTS = frozenset({"exists", "isfile", "isdir", "is_file", "is_dir", "lexists"})
+_RUN = re.compile(r"^(?:os\.system|subprocess\.(?:run|call|check_call|check_output))$")
+_SAVED_ALIKE = re.compile(r"tokenizer|processor|feature_extractor|config", re.IGNORECASE)
+_WRITING_NAME = re.compile(r"save|write|dump|open|touch|copy|makedirs|mkdir|download|export")
+#: A test that one rank passes, at least of each node.
+_ONE_RANK = re.compile(r"rank\w*(?:\(\w*\))? *(?:==|<=) *0|is_(?:\w*_)?main|is_master|global_zero")
+_PRODUCING_NAME = re.compile(
+    r"^(?:save|dump|download|urlretrieve|extract|savez?|to_csv|copy|write)"
+)
+_READING_NAMES = frozenset({
+    "load", "open", "listdir", "load_from_disk", "read_csv", "load_file", "from_file",
+})  # fmt: skip
+#: Calls that no rank waits in.
+_NEVER_WAITS = re.compile(
+    r"^(?:print|len|str|int|range|log\w*\.\w+|os\.path\.\w+|time\.time|Path|logging\.\w+)$"
+)
+_WAITING_NAME = re.compile(
+    r"barrier|wait|synchroni|block_all|broadcast|all_reduce|all_gather|reduce_|gather|sync"
+)
+_RACE_ERRORS = re.compile(r"FileExists|FileNotFound|OSError|IOError|Exception|shutil\.Error")
+
+
+def find_file_races(modules: Collection[Module], symbols: SymbolTable) -> Iterator[Divergence]:
+    """Yield races of ranks on one path, in code that several ranks evidently run."""
+    if not any(word in module.text for module in modules for word in DISTRIBUTED_WORDS):
+        return
+    guards = RankGuards(modules)
+    for module in modules:
+        if not module.is_test and _WORDS.search(module.text):
+            for unit in iter_units(module, _WORDS):
+                yield from _Finder(guards, unit, symbols).find()
+
+
+class _Finder:
+    """Search in one function or method."""
+
+    def __init__(self, guards: RankGuards, unit: Unit, symbols: SymbolTable) -> None:
+        self._guards = guards
+        self._unit = unit
+        self._scope = unit.scope(symbols)
+
+    def find(self) -> Iterator[Divergence]:
+        """Yield the races."""
+        calls = [node for node in self._unit.nodes if isinstance(node, ast.Call)]
+        for call in calls:
+            name = self._scope.library_call_name(call) or dotted_name(call.func)
+            yield from self._numbered(call, name)
+            yield from self._at_call(call, name)
+        for node in self._unit.nodes:
+            if isinstance(node, (ast.If, ast.While)):
+                yield from self._existence(node)
+            if isinstance(node, ast.If) and _ONE_RANK.search(ast.unparse(node.test)):
+                yield from self._read_early(node, calls)
+
+    def _at_call(self, call: ast.Call, name: str) -> Iterator[Divergence]:
+        path = argument(call, 0, "path")
+        if name in _CREATE or (name.endswith(".mkdir") and not call.args):
+            created = path if name in _CREATE else _receiver(call)
+            if created is not None and self._creates_exclusively(call, name, created):
+                yield from self._report("created", call, created)
+        elif name in _REMOVE:
+            if name in _REMOVE_FOLDER and path is not None:
+                yield from self._folder_removed(call, path)
+            if path is not None and self._raises_if_absent(call) and _is_listed(self._unit, path):
+                yield from self._report("removed", call, path)
+        elif _RUN.match(name) and path is not None and _runs_make(path):
+            yield from self._report("built", call, path, any_path=True)
+        else:
+            written = self._written(call, name)
+            if written is not None and not self._is_passed_whole(written, name):
+                yield from self._too_wide(call, written)
+                yield from self._report("written", call, written)
+
+    def _report(
+        self, kind: str, call: ast.AST, path: ast.expr, *, any_path: bool = False
+    ) -> Iterator[Divergence]:
+        """Yield the divergence if all ranks run the call with the same path."""
+        if not any_path and not is_shared_path(self._guards, self._unit, path):
+            return
+        site = self._guards.shared_site(self._unit, call)
+        through_caller = site is not None and site != self._unit.location(call)
+        if site is not None and not (kind == "written" and through_caller):
+            yield Divergence(kind, site, self._unit.location(call), ast.unparse(path), ())
+
+    def _creates_exclusively(self, call: ast.Call, name: str, path: ast.expr) -> bool:
+        """Return True if the call raises when another rank was faster, after a test of the path."""
+        keyword = _CREATE.get(name, "exist_ok")
+        if keyword and any(given.arg in (keyword, None) for given in call.keywords):
+            return False
+        position = {"os.makedirs": 2}.get(name)
+        if position is not None and len(call.args) > position:
+            return False
+        tested = any(
+            isinstance(parent, ast.If) and _tests_existence(parent.test, path)
+            for parent, _ in self._unit.ancestors(call)
+        )
+        return tested and not self._is_handled(call)
+
+    def _raises_if_absent(self, call: ast.Call) -> bool:
+        return not (
+            is_constant_argument(call, "ignore_errors", answer=True)
+            or any(keyword.arg == "onerror" for keyword in call.keywords)
+            or (len(call.args) > 1 and last_name(call.func) == "rmtree")
+            or self._is_handled(call)
+        )
+
+    def _is_handled(self, call: ast.Call) -> bool:
+        """Return True if an error of the file system is caught in the function."""
+        for parent, child in self._unit.ancestors(call):
+            if isinstance(parent, ast.Try) and child in parent.body:
+                types = [handler.type for handler in parent.handlers]
+                if any(kind is None or _RACE_ERRORS.search(ast.unparse(kind)) for kind in types):
+                    return True
+            if isinstance(parent, ast.With) and any(
+                "suppress" in ast.unparse(item.context_expr) for item in parent.items
+            ):
+                return True
+        return False
+
+    def _written(self, call: ast.Call, name: str) -> ast.expr | None:
+        """Return the path that a call overwrites; None for another call."""
+        if name == "torch.save":
+            path = argument(call, 1, "f")
+        elif name == "open" or name.endswith(".open"):
+            mode = argument(call, 1, "mode")
+            writes = isinstance(mode, ast.Constant) and mode.value in ("w", "wb")
+            path = argument(call, 0, "file") if writes else None
+        elif name.endswith(".save_pretrained") and _SAVED_ALIKE.search(name):
+            main = any("main" in (keyword.arg or "") for keyword in call.keywords)
+            path = None if main else argument(call, 0, "save_directory")
+        else:
+            return None
+        return None if isinstance(path, ast.Call) and "BytesIO" in ast.unparse(path) else path
+
+    def _is_passed_whole(self, path: ast.expr, name: str) -> bool:
+        """Return True for a parameter, which may differ between ranks, except a folder's."""
+        function = self._unit.function_of(path)
+        if not isinstance(path, ast.Name) or function is None or name.endswith("save_pretrained"):
+            return False
+        parameters = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+        return not self._unit.assigned(path.id) and path.id in [arg.arg for arg in parameters]
+
+    def _folder_removed(self, call: ast.Call, path: ast.expr) -> Iterator[Divergence]:
+        """Yield a folder that one rank removes right after all ranks wrote or removed files."""
+        unit = self._unit
+        if not is_guarded(unit, call):
+            return
+        blocks = {id(parent): child for parent, child in unit.ancestors(call)}
+        for other in unit.nodes:
+            if (
+                not isinstance(other, ast.Call)
+                or other.lineno >= call.lineno
+                or is_guarded(unit, other)
+                or not self._touches_file(other)
+                or _exclude_each_other(unit, other, blocks)
+            ):
+                continue
+            waits = any(
+                isinstance(node, ast.Call)
+                and other.lineno < node.lineno <= call.lineno
+                and _WAITING_NAME.search(last_name(node.func))
+                for node in unit.nodes
+            )
+            if not waits and self._guards.is_distributed(unit):
+                yield Divergence(
+                    "folder", unit.location(call), unit.location(other), ast.unparse(path), ()
+                )
+                return
+
+    def _touches_file(self, call: ast.Call) -> bool:
+        name = self._scope.library_call_name(call) or dotted_name(call.func)
+        return name in ("os.remove", "os.unlink", "torch.save") or name.endswith(".unlink")
+
+    def _too_wide(self, call: ast.Call, path: ast.expr) -> Iterator[Divergence]:
+        """Yield a write under a test that two ranks pass: ``not rank > 1``, ``rank <= 1``."""
+        for parent, child in self._unit.ancestors(call):
+            if isinstance(parent, ast.If) and child in parent.body and _admits_two(parent.test):
+                yield Divergence(
+                    "admitted",
+                    self._unit.location(parent),
+                    self._unit.location(call),
+                    ast.unparse(path),
+                    (),
+                )
+
+    def _numbered(self, call: ast.Call, name: str) -> Iterator[Divergence]:
+        """Yield a count of folder entries that becomes part of a created path."""
+        if name != "len" or not call.args or not _lists_folder(self._unit, call.args[0]):
+            return
+        names = _derived_names(self._unit, call)
+        for other in self._unit.nodes:
+            if isinstance(other, ast.Call) and other.args and other is not call:
+                other_name = dotted_name(other.func)
+                if last_name(other.func) in ("makedirs", "mkdir", "SummaryWriter") or (
+                    other_name == "torch.save"
+                ):
+                    used = other.args[1 if other_name == "torch.save" and other.args[1:] else 0]
+                    if names & names_in(used):
+                        yield from self._report("numbered", other, used)
+
+    def _existence(self, node: ast.If | ast.While) -> Iterator[Divergence]:
+        """Yield a test of a path by all ranks that another rank changes meanwhile."""
+        for test in ast.walk(node.test):
+            path = _tested_path(test)
+            if path is None or is_guarded(self._unit, node) or is_rank_test(self._unit, node.test):
+                continue
+            if isinstance(node, ast.While):
+                # the next free name: each rank may find another one
+                changed = any(
+                    isinstance(inner, ast.Assign)
+                    and any(ast.unparse(target) == ast.unparse(path) for target in inner.targets)
+                    for inner in ast.walk(node)
+                )
+                if changed and not _is_negated(node.test, test):
+                    yield from self._report("counted", node, path)
+            elif isinstance(node.body[-1], (ast.Raise, ast.Return)) and self._guarded_write(
+                node, path
+            ):
+                yield from self._report("tested", node, path)
+
+    def _read_early(self, block: ast.If, calls: list[ast.Call]) -> Iterator[Divergence]:
+        """Yield what all ranks read right after a block in which one rank writes it."""
+        end = block.end_lineno or 0
+        written = {
+            ast.unparse(arg): inner
+            for inner in ast.walk(ast.Module(block.body, []))
+            if isinstance(inner, ast.Call) and _PRODUCING_NAME.search(last_name(inner.func))
+            for arg in inner.args
+            if isinstance(arg, (ast.Name, ast.Attribute, ast.JoinedStr, ast.BinOp))
+        }
+        # a call of the program in between may wait
+        for call in sorted(calls, key=lambda call: call.lineno) if written else ():
+            if call.lineno <= end or self._unit.function_of(call) != self._unit.function_of(block):
+                continue
+            path = _read_path(call)
+            text = ast.unparse(path) if path is not None else ""
+            if text in written and not is_guarded(self._unit, call):
+                if path is not None and not _leaves(block) and self._is_shared_by_all(call, path):
+                    yield Divergence(
+                        "file",
+                        self._unit.location(call),
+                        self._unit.location(written[text]),
+                        f"{text} is written",
+                        (),
+                    )
+                return
+            if path is None and not _NEVER_WAITS.match(dotted_name(call.func)):
+                return
+
+    def _is_shared_by_all(self, call: ast.Call, path: ast.expr) -> bool:
+        polls = any(
+            isinstance(parent, ast.While) and child is parent.test
+            for parent, child in self._unit.ancestors(call)
+        )
+        return (
+            not polls
+            and is_shared_path(self._guards, self._unit, path)
+            and self._guards.shared_site(self._unit, call) is not None
+        )
+
+    def _guarded_write(self, test: ast.If, path: ast.expr) -> bool:
+        """Return True if one rank writes the path after the test, without waiting in between."""
+        name = ast.unparse(path)
+        for call in self._unit.nodes:
+            if not isinstance(call, ast.Call) or call.lineno <= (test.end_lineno or 0):
+                continue
+            called = last_name(call.func)
+            if _WAITING_NAME.search(called):
+                return False
+            passed = [ast.unparse(arg) for arg in (*call.args, *(k.value for k in call.keywords))]
+            if name in passed and _WRITING_NAME.search(called) and is_guarded(self._unit, call):
+                return True
+        return False
+
+
+def _leaves(block: ast.If) -> bool:
+    return isinstance((block.orelse or block.body)[-1], (ast.Return, ast.Raise, ast.Continue))
+
+
+def _read_path(call: ast.Call) -> ast.expr | None:
+    """Return the path that a call reads or tests; None for another call."""
+    tested = _tested_path(call)
+    if tested is not None:
+        return tested
+    if last_name(call.func) not in _READING_NAMES or not call.args:
+        return None
+    mode = argument(call, 1, "mode") if last_name(call.func) == "open" else None
+    reads = not isinstance(mode, ast.Constant) or str(mode.value).startswith("r")
+    return call.args[0] if reads else None
+
+
+def _receiver(call: ast.Call) -> ast.expr | None:
+    return call.func.value if isinstance(call.func, ast.Attribute) else None
+
+
+def _tested_path(node: ast.AST) -> ast.expr | None:
+    """Return the path whose existence a call tests."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    if node.func.attr not in _EXISTENCE_TESTS:
+        return None
+    return node.args[0] if node.args else node.func.value
+
+
+def _tests_existence(test: ast.expr, path: ast.expr) -> bool:
+    text = ast.unparse(path)
+    for node in ast.walk(test):
+        tested = _tested_path(node)
+        if tested is not None and ast.unparse(tested) in (text, f"Path({text})"):
+            return True
+    return False
+
+
+def _is_negated(test: ast.expr, inner: ast.AST) -> bool:
+    return any(
+        isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not) and inner in ast.walk(node)
+        for node in ast.walk(test)
+    )
+
+
+def _runs_make(command: ast.expr) -> bool:
+    """Return True for a command line that starts with ``make``."""
+    first = command.elts[0] if isinstance(command, ast.List) and command.elts else command
+    if isinstance(first, ast.JoinedStr) and first.values:
+        first = first.values[0]
+    return (
+        isinstance(first, ast.Constant)
+        and isinstance(first.value, str)
+        and first.value.split()[:1] == ["make"]
+    )
+
+
+def _lists_folder(unit: Unit, node: ast.expr) -> bool:
+    """Return True for the entries of a folder, or a variable that holds them."""
+    values = [node, *(unit.assigned(node.id) if isinstance(node, ast.Name) else ())]
+    return any(
+        isinstance(inner, ast.Call) and last_name(inner.func) in ("listdir", "glob", "iterdir")
+        for value in values
+        for inner in ast.walk(value)
+    )
+
+
+def _is_listed(unit: Unit, path: ast.expr) -> bool:
+    """Return True if a path was found in a folder, so that other ranks find it, too."""
+    remaining, seen = [path], set[str]()
+    while remaining:
+        value = remaining.pop()
+        if _lists_folder(unit, value):
+            return True
+        for name in names_in(value) - seen:
+            seen.add(name)
+            remaining += unit.assigned(name)
+            remaining += [
+                node.iter
+                for node in unit.nodes
+                if isinstance(node, (ast.For, ast.comprehension)) and name in names_in(node.target)
+            ]
+    return False
+
+
+def _derived_names(unit: Unit, source: ast.AST) -> set[str]:
+    """Return the variables computed from an expression."""
+    names: set[str] = set()
+    for _ in range(3):
+        for node in unit.nodes:
+            if isinstance(node, ast.Assign) and (
+                names & names_in(node.value) or source in ast.walk(node.value)
+            ):
+                names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return names
+
+
+def _exclude_each_other(unit: Unit, node: ast.AST, blocks: dict[int, ast.AST]) -> bool:
+    """Return True if two nodes are in different branches of one test."""
+    for parent, child in unit.ancestors(node):
+        if id(parent) in blocks:
+            other = blocks[id(parent)]
+            return isinstance(parent, ast.If) and (child in parent.body) != (other in parent.body)
+    return False
+
+
+def _admits_two(test: ast.expr) -> bool:
+    """Return True for a test of the global rank that exactly ranks 0 and 1 pass."""
+    negated = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
+    for node in ast.walk(test):
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            name = dotted_name(node.left.func if isinstance(node.left, ast.Call) else node.left)
+            limit = node.comparators[0]
+            number = limit.value if isinstance(limit, ast.Constant) else None
+            kind = type(node.ops[0])
+            if name.rpartition(".")[2] in ("rank", "get_rank", "global_rank") and (
+                (negated and (kind, number) == (ast.Gt, 1))
+                or (not negated and (kind, number) in ((ast.LtE, 1), (ast.Lt, 2)))
+            ):
+                return True
+    return False

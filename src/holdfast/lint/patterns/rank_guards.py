@@ -1,0 +1,314 @@
+"""Decide if all ranks run a line: tests, decorators and contexts around it and around its callers.
+
+Decided by names: anything that may be a test of the rank counts as one, so that a line runs on all
+ranks only if nothing suggests otherwise.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.core.rank_table import SourceLine
+from holdfast.lint.patterns.scopes import CodeScope, child_nodes
+from holdfast.lint.sources.modules import FUNCTIONS, Module, SymbolTable, last_name
+
+#: Words in a test that may make it one of the rank.
+_RANK_TEST = re.compile(
+    r"rank|(?<!__)main|master|zero|chief|primary|leader|coordinator|local|node|proc|device|gpu"
+    r"|world|_only\b|is_dist|ddp|worker|rk\b",
+    re.IGNORECASE,
+)
+#: Words of a variable that may hold the answer of such a test.
+_DECISION = re.compile(r"should|^(?:save|write|dump|log)$|^(?:do|can|is)_", re.IGNORECASE)
+_RANK_NAME = re.compile(r"rank|main_proc|on_main|only|master|worker|once", re.IGNORECASE)
+_SERIAL_CONTEXT = re.compile(r"first|lock|rank|main|te?mp|mutex|patch|raises", re.IGNORECASE)
+#: What code does only if several ranks run it.
+_DISTRIBUTED = re.compile(
+    r"\bget_(?:global_)?rank\(|\bis_(?:main_process|global_zero|master|rank_zero)\b|\brank_zero"
+    r"|\.global_rank\b|\brank0_|\bbarrier\(|\ball_(?:reduce|gather)|\bwait_for_everyone\("
+    r"|\binit_process_group\(|\bDistributedDataParallel\b|\baccelerator\.|\bAccelerator\("
+    r"|\bdcp\.(?:async_)?save\b|\bfully_shard\(|\.launch_from_torch\("
+)
+#: Words of which a program with several ranks contains one.
+DISTRIBUTED_WORDS = ("distributed", "ccelerat", "lightning", "composer", "deepspeed", "megatron")
+_CALLBACK = re.compile(r"Callback|LightningModule|LightningDataModule")
+#: A program that starts the ranks runs itself in one process.
+_STARTS_RANKS = re.compile(r"\.spawn\(|notebook_launcher\(|Popen\(|ray\.remote")
+#: Functions that take a function or class without calling it.
+_NAME_USES = frozenset({"super", "isinstance", "issubclass", "getattr", "hasattr", "cast", "type"})
+_MAX_CALLERS, _MAX_DEPTH = 20, 3
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(eq=False, slots=True)
+class Unit:
+    """A function, method or statement at the top level, with the parents of its nodes."""
+
+    module: Module
+    node: ast.stmt
+    owner: ast.ClassDef | None
+    nodes: list[ast.AST] = field(default_factory=list)
+    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        stack: list[ast.AST] = [self.node]
+        while stack:
+            node = stack.pop()
+            self.nodes.append(node)
+            children = child_nodes(node)
+            self.parents.update(dict.fromkeys(children, node))
+            stack.extend(reversed(children))
+
+    def ancestors(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+        """Yield pairs of an ancestor and its child towards the node, innermost first."""
+        while (parent := self.parents.get(node)) is not None:
+            yield parent, node
+            node = parent
+
+    def function_of(self, node: ast.AST) -> Function | None:
+        """Return the innermost function around a node."""
+        for parent, _ in ((node, node), *self.ancestors(node)):
+            if isinstance(parent, FUNCTIONS):
+                return parent
+        return None
+
+    def location(self, node: ast.AST) -> SourceLine:
+        """Return the source line of a node."""
+        function = self.function_of(node)
+        name = function.name if function is not None else "<module>"
+        return SourceLine(self.module.file, getattr(node, "lineno", 0), name)
+
+    def scope(self, symbols: SymbolTable) -> CodeScope:
+        """Return the scope in which library names are resolved."""
+        if isinstance(self.node, FUNCTIONS):
+            return CodeScope(self.module, symbols, self.node, self.owner, self.nodes)
+        return CodeScope(self.module, symbols, self.module.tree, None, self.nodes)
+
+    def text(self, node: ast.stmt) -> str:
+        """Return the source of a statement."""
+        return "\n".join(self.module.lines[node.lineno - 1 : node.end_lineno])
+
+    def assigned(self, name: str) -> list[ast.expr]:
+        """Return the values assigned to a variable, or to an attribute in the whole class."""
+        nodes: Sequence[ast.AST] = self.nodes
+        if name.startswith("self.") and self.owner is not None:
+            nodes = list(ast.walk(self.owner))
+        return [
+            node.value
+            for node in nodes
+            if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr))
+            and node.value is not None
+            and any(
+                isinstance(target, (ast.Name, ast.Attribute)) and ast.unparse(target) == name
+                for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+            )
+        ]
+
+
+def iter_units(module: Module, words: re.Pattern[str]) -> Iterator[Unit]:
+    """Yield the top-level statements and methods whose text contains one of the words."""
+    lines, start = [1], 0
+    for match in words.finditer(module.text):
+        lines.append(lines[-1] + module.text.count("\n", start, match.start()))
+        start = match.start()
+    if len(lines) == 1:
+        return
+    stack: list[tuple[ast.stmt, ast.ClassDef | None]]
+    stack = [(statement, None) for statement in module.tree.body]
+    while stack:
+        node, owner = stack.pop()
+        at = bisect_left(lines, node.lineno, 1)
+        if at == len(lines) or lines[at] > (node.end_lineno or node.lineno):
+            continue
+        if isinstance(node, ast.ClassDef):
+            stack += [(statement, node) for statement in node.body]
+        else:
+            yield Unit(module, node, owner)
+
+
+class RankGuards:
+    """Answers if all ranks run a line of the program."""
+
+    def __init__(self, modules: Collection[Module]) -> None:
+        self._modules = [module for module in modules if not module.is_test]
+        self._callers: dict[tuple[Module, str], list[tuple[Unit, ast.AST]]] = {}
+        self._distributed: dict[ast.AST, bool] = {}
+        self._caller_sites: dict[tuple[ast.AST | None, int], tuple[bool, SourceLine | None]] = {}
+
+    def shared_site(self, unit: Unit, node: ast.AST, depth: int = 0) -> SourceLine | None:
+        """Return the line of evidently distributed code from which all ranks run a node.
+
+        This is the node's own line, or a call that leads to it. None: some ranks may not run it, or
+        nothing shows that several ranks do.
+        """
+        if _is_excluded(unit, node):
+            return None
+        function = unit.function_of(node)
+        site = unit.location(node) if self.is_distributed(unit) else None
+        if function is None or depth == _MAX_DEPTH:
+            return site
+        return self._site_of_callers(unit, function, site, depth)
+
+    def _site_of_callers(
+        self, unit: Unit, function: Function, site: SourceLine | None, depth: int
+    ) -> SourceLine | None:
+        """Return the function's own site if no caller is guarded, else that of one that is not."""
+        key = function, depth
+        if key not in self._caller_sites:
+            self._caller_sites[key] = False, None  # a recursive call adds nothing
+            self._caller_sites[key] = self._examine_callers(unit, function, depth)
+        guarded, calling_site = self._caller_sites[key]
+        return calling_site if guarded or site is None else site
+
+    def _examine_callers(
+        self, unit: Unit, function: Function, depth: int
+    ) -> tuple[bool, SourceLine | None]:
+        """Return if a caller is guarded, and the site of the first one that is not."""
+        guarded = False
+        calling_site = None
+        for caller, call in self.callers(unit, function):
+            calling = self.shared_site(caller, call, depth + 1)
+            outer = self._caller_sites.get((caller.function_of(call), depth + 1), (False, None))
+            guarded = (
+                guarded
+                or not isinstance(call, ast.Call)
+                or _is_excluded(caller, call)
+                or (calling is None and outer[0])
+            )
+            if isinstance(call, ast.Call) and _means(caller, call, unit):
+                calling_site = calling_site or calling
+        return guarded, calling_site
+
+    def is_distributed(self, unit: Unit) -> bool:
+        """Return True if the function or its class does what only several ranks do."""
+        home = unit.owner if unit.owner is not None else unit.node
+        if home not in self._distributed:
+            self._distributed[home] = _is_distributed(unit, home)
+        return self._distributed[home]
+
+    def callers(self, unit: Unit, function: Function) -> list[tuple[Unit, ast.AST]]:
+        """Return the calls of a function or class by its name, and where it is passed on."""
+        name = function.name
+        if name == "__init__" and unit.owner is not None:
+            name = unit.owner.name
+        if name.startswith("__"):
+            return []
+        key = unit.module, name
+        if key not in self._callers:
+            self._callers[key] = list(self._find_callers(name, unit.module))
+        return self._callers[key]
+
+    def function_sorts(self, name: str) -> bool:
+        """Return True if a function of this name sorts something itself."""
+        header = re.compile(rf"\bdef {re.escape(name)}\(")
+        return any(
+            unit.owner is not None or isinstance(unit.node, FUNCTIONS)
+            for module in self._modules
+            if f"def {name}(" in module.text
+            for unit in iter_units(module, header)
+            if "sort" in unit.text(unit.node)
+        )
+
+    def _find_callers(self, name: str, home: Module) -> Iterator[tuple[Unit, ast.AST]]:
+        words = re.compile(rf"\b{re.escape(name)}\b")
+        count = 0
+        for module in sorted(self._modules, key=lambda module: module is not home):
+            if name not in module.text:
+                continue
+            for unit in iter_units(module, words):
+                for node in unit.nodes:
+                    if isinstance(node, ast.Call) and last_name(node.func) == name:
+                        yield unit, node
+                        count += 1
+                    elif isinstance(node, ast.Call) and last_name(node.func) not in _NAME_USES:
+                        passed = (*node.args, *(keyword.value for keyword in node.keywords))
+                        for value in passed:
+                            if (
+                                isinstance(value, (ast.Name, ast.Attribute))
+                                and last_name(value) == name
+                            ):
+                                yield unit, value
+                if count > _MAX_CALLERS:
+                    return
+
+
+def _is_excluded(unit: Unit, node: ast.AST) -> bool:
+    """Return True if some ranks may not run a node, or only the program that starts them."""
+    function = unit.function_of(node)
+    names = [] if function is None else [function.name, *map(ast.unparse, function.decorator_list)]
+    return (
+        is_guarded(unit, node)
+        or any(map(_RANK_NAME.search, names))
+        or _STARTS_RANKS.search(unit.text(unit.node)) is not None
+    )
+
+
+def _means(caller: Unit, call: ast.Call, unit: Unit) -> bool:
+    """Return True for a call that leaves little doubt that it means a function of this unit."""
+    if isinstance(call.func, ast.Name):
+        return True
+    return ast.unparse(call.func).startswith("self.") and caller.owner is unit.owner
+
+
+def is_guarded(unit: Unit, node: ast.AST) -> bool:
+    """Return True if a test, an earlier exit or a context may keep ranks from running a node."""
+    for parent, child in unit.ancestors(node):
+        match parent:
+            case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
+                if child is not test and is_rank_test(unit, test):
+                    return True
+            case ast.BoolOp(values=values):
+                before = values[: values.index(child)] if isinstance(child, ast.expr) else []
+                if any(is_rank_test(unit, value) for value in before):
+                    return True
+            case ast.With(items=items) | ast.AsyncWith(items=items):
+                if any(_SERIAL_CONTEXT.search(ast.unparse(item.context_expr)) for item in items):
+                    return True
+            case _:
+                pass
+        if isinstance(child, ast.stmt) and _follows_exit(unit, parent, child):
+            return True
+    return False
+
+
+def _follows_exit(unit: Unit, parent: ast.AST, child: ast.stmt) -> bool:
+    """Return True if a rank test before the statement leaves the block."""
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(parent, name, None)
+        if not isinstance(block, list) or child not in block:
+            continue
+        for statement in block[: block.index(child)]:
+            if isinstance(statement, ast.If) and is_rank_test(unit, statement.test):
+                last = (statement.body[-1], *statement.orelse[-1:])
+                if any(isinstance(end, (ast.Return, ast.Raise, ast.Continue)) for end in last):
+                    return True
+            if isinstance(statement, ast.Assert) and is_rank_test(unit, statement.test):
+                return True
+    return False
+
+
+def is_rank_test(unit: Unit, test: ast.expr) -> bool:
+    """Return True if a test, or what its names were assigned, may be a test of the rank."""
+    if _RANK_TEST.search(ast.unparse(test)):
+        return True
+    for node in ast.walk(test):
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            values = unit.assigned(node.id) if isinstance(node, ast.Name) else []
+            if any(_RANK_TEST.search(ast.unparse(value)) for value in values):
+                return True
+            if not values and _DECISION.search(last_name(node)):
+                return True
+    return False
+
+
+def _is_distributed(unit: Unit, home: ast.stmt) -> bool:
+    if _DISTRIBUTED.search(unit.text(home)):
+        return True
+    bases = unit.owner.bases if unit.owner is not None else []
+    return any(_CALLBACK.search(ast.unparse(base)) for base in bases) and any(
+        word in unit.module.text for word in DISTRIBUTED_WORDS
+    )
