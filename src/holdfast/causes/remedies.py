@@ -5,6 +5,11 @@ Commands contain placeholders in capitals, such as SCRIPT (the training script) 
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
 from holdfast.core.findings import Remedy, Safety
 
 
@@ -50,3 +55,21 @@ SAME_LINE = by_hand(
     "Compare the two calls that the verdict quotes: they have the same number in the group's "
     "sequence and should be the same call."
 )
+
+
+def name_devices(
+    remedies: Iterable[Remedy], *, interface: str = "", other_host: str = ""
+) -> tuple[Remedy, ...]:
+    """Return the remedies with the names of this case in their commands; "" if a name is unknown.
+
+    Their placeholders are INTERFACE and OTHER_HOST.
+    """
+    names = {"INTERFACE": interface, "OTHER_HOST": other_host}
+
+    def filled(command: str | None) -> str | None:
+        for placeholder, name in names.items():
+            if command and name:
+                command = command.replace(placeholder, shlex.quote(name))
+        return command
+
+    return tuple(replace(remedy, command=filled(remedy.command)) for remedy in remedies)

@@ -56,20 +56,7 @@ def write_configs(
         InvalidValue: GPUs of several kinds without a batch allocation.
     """
     if len(request.clusters) > 1:
-        if allocation is None:
-            raise InvalidValue(
-                "--write",
-                why="no batch is allocated to the GPUs of several kinds",
-                next_step="add the global batch size, e.g. --batch 64",
-            )
-        text = config.render_heterogeneous(allocation, request.resolved_precision)
-        file = ConfigFile(
-            "heterogeneous.yaml", text, "batch share of each rank, for holdfast.read_heterogeneous"
-        )
-        return WrittenFiles(
-            save_files([file], directory),
-            ("no framework's file format supports unequal batch shares",),
-        )
+        return _write_shares(request, directory, allocation)
     dtype = {"fp16": ComputeDtype.FP16, "fp32": ComputeDtype.FP32}.get(
         request.resolved_precision, ComputeDtype.BF16
     )
@@ -106,6 +93,26 @@ def write_configs(
     ]
     omitted += [f"{name}: {text}" for name, config in configs.items() for text in config.warnings]
     return WrittenFiles(save_files((*files, groups), directory), tuple(omitted))
+
+
+def _write_shares(
+    request: PlanRequest, directory: Path, allocation: BatchAllocation | None
+) -> WrittenFiles:
+    """Write the batch share of each rank on GPUs of several kinds."""
+    if allocation is None:
+        raise InvalidValue(
+            "--write",
+            why="no batch is allocated to the GPUs of several kinds",
+            next_step="add the global batch size, e.g. --batch 64",
+        )
+    text = config.render_heterogeneous(allocation, request.resolved_precision)
+    file = ConfigFile(
+        "heterogeneous.yaml", text, "batch share of each rank, for holdfast.read_heterogeneous"
+    )
+    return WrittenFiles(
+        save_files([file], directory),
+        ("no framework's file format supports unequal batch shares",),
+    )
 
 
 def save_files(files: Iterable[ConfigFile], directory: Path) -> tuple[WrittenFile, ...]:

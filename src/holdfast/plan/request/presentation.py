@@ -96,12 +96,14 @@ def plan_view(
         omitted=files.omitted if files else (),
         **_framework_fields(result),
         simulation=result.simulation_notes,
-        warnings=tuple(
-            finding.message
-            for finding in result.findings
-            if finding.cause not in (GPU_OOM_ALL_RANKS.name, HOST_OOM_KILLED.name)
-        ),
+        warnings=_warnings(result),
     )
+
+
+def _warnings(result: PlanResult) -> tuple[str, ...]:
+    """Return the findings that the headline does not state."""
+    stated = (GPU_OOM_ALL_RANKS.name, HOST_OOM_KILLED.name)
+    return tuple(finding.message for finding in result.findings if finding.cause not in stated)
 
 
 def _framework_fields(result: PlanResult) -> dict[str, Any]:

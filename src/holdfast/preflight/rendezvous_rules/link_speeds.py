@@ -9,7 +9,8 @@ from statistics import median_high
 from holdfast.causes.network.mtu_black_hole import MTU_BLACK_HOLE
 from holdfast.causes.network.network_fabric_fault import NETWORK_FABRIC_FAULT
 from holdfast.causes.network.slow_link import SLOW_LINK
-from holdfast.core.findings import Cause, Fact, Finding, Level, Subject, make_finding
+from holdfast.causes.remedies import name_devices
+from holdfast.core.findings import Cause, Fact, Finding, Level, Remedy, Subject, make_finding
 from holdfast.preflight.rendezvous import ConnectOutcome, LinkMeasurement, Observations
 from holdfast.preflight.rendezvous_rules.blame import find_suspects
 
@@ -96,7 +97,23 @@ def _findings_by_suspect(
             confidence=0.7 if level is Level.WARNING else 0.9,
             subject=subject,
             evidence=tuple(_fact(link, hosts) for link in own_links[:_MAX_FACTS]),
+            remedies=_remedies(cause, own_links[0], suspect.host, observed),
         )
+
+
+def _remedies(
+    cause: Cause, link: LinkMeasurement, suspect: int | None, observed: Observations
+) -> tuple[Remedy, ...]:
+    """Return the cause's remedies for the suspected host, else for the source of the link."""
+    here = link.source if suspect is None else suspect
+    other = link.target if here == link.source else link.source
+    peers = [each.peer for each in observed.participants]
+    published = peers[here].published
+    return name_devices(
+        cause.remedies,
+        interface=published[0].interface if published else "",
+        other_host=peers[other].name,
+    )
 
 
 def _fact(link: LinkMeasurement, hosts: list[str]) -> Fact:

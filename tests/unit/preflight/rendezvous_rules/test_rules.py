@@ -381,3 +381,13 @@ def test_unknown_purposes_of_probes_are_ignored():
         )
         == ()
     )
+
+
+def test_remedies_of_a_link_name_its_interface_and_the_other_host():
+    links = tuple(
+        link(a, b, 1e8 if (a, b) == (0, 1) else 1e9) for a in range(4) for b in range(a + 1, 4)
+    )
+    (finding,) = judge(observations(4, links=links))
+    commands = [remedy.command for remedy in finding.remedies if remedy.command]
+    assert "ethtool eth0 | grep -i speed; ip -s link show eth0" in commands
+    assert "iperf3 -c h1 -P 8" in commands

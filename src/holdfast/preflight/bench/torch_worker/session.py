@@ -26,6 +26,7 @@ from holdfast.core.measurements import (
 )
 from holdfast.core.measurements.fit import AlphaBetaFit, fit_alpha_beta
 from holdfast.core.text import pluralize
+from holdfast.preflight.bench.broken_link import describe_broken_link
 from holdfast.preflight.bench.torch_worker import timing_loop
 from holdfast.preflight.bench.torch_worker.calls import BenchCase, CallBench
 from holdfast.preflight.bench.torch_worker.pairs import measure_pairs
@@ -130,7 +131,12 @@ def measure(
                 else ()
             )
     except RuntimeError as error:
-        raise CollectiveFailed("the benchmark", why=_first_line(error)) from error
+        link = describe_broken_link(str(error), host)
+        raise CollectiveFailed(
+            link or "the benchmark",
+            why=_first_line(error),
+            next_step="run on both hosts: holdfast check --only interfaces" if link else None,
+        ) from error
     return Measurement(
         holdfast=holdfast.__version__,
         torch=str(torch.__version__),
