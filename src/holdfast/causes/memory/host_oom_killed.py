@@ -31,6 +31,7 @@ HOST_OOM_KILLED = Cause(
         EvidenceSource.LOG,
         EvidenceSource.TRACE,
         EvidenceSource.HOST,
+        EvidenceSource.PLAN,
     ),
     signals=(
         LogSignal(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
@@ -255,13 +255,7 @@ def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
             join_values(column, selector)
             for column in zip(*(value.items or () for value in candidates), strict=True)
         )
-    objects = _join_dicts(
-        tuple(dict.fromkeys(obj for value in candidates for obj in value.objects)), selector
-    )
-    if len(objects) > MAX_OBJECTS:
-        objects = _without_sites(objects)
-    if objects and not all(value.objects or value.const is None for value in candidates):
-        objects = (*objects[: MAX_OBJECTS - 1], UNKNOWN_OBJECT)
+    objects = _join_objects(candidates, selector)
     sized = any(
         value.items is not None or value.length or value.element_length for value in candidates
     )
@@ -285,6 +279,18 @@ def join_values(values: Iterable[Value], selector: Taint = ()) -> Value:
         if selector and is_rank_only(selector)
         else max(value.ragged for value in candidates),
     )
+
+
+def _join_objects(candidates: Sequence[Value], selector: Taint) -> tuple[Any, ...]:
+    """Return the objects of all values, without those of single sites if there are many."""
+    objects = _join_dicts(
+        tuple(dict.fromkeys(obj for value in candidates for obj in value.objects)), selector
+    )
+    if len(objects) > MAX_OBJECTS:
+        objects = _without_sites(objects)
+    if objects and not all(value.objects or value.const is None for value in candidates):
+        objects = (*objects[: MAX_OBJECTS - 1], UNKNOWN_OBJECT)
+    return objects
 
 
 def _without_sites(objects: tuple[Any, ...]) -> tuple[Any, ...]:
