@@ -74,7 +74,7 @@ class _Finder:
 
     def find(self) -> Iterator[Divergence]:
         """Yield the races."""
-        calls = [node for node in self._unit.nodes if isinstance(node, ast.Call)]
+        calls = self._unit.calls
         for call in calls:
             name = self._scope.library_call_name(call) or dotted_name(call.func)
             yield from self._numbered(call, name)

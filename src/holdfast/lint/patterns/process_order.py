@@ -18,6 +18,7 @@ _COLLECTIVE = re.compile(
 )
 #: Functions of a program that probably enter a collective for each element.
 _COLLECTIVE_OF_EACH = re.compile(r"reduce_(?:scatter_)?(?:grad|param)|sync_(?:grad|param)")
+_ORDERED_WORDS = re.compile(rf"sorted\([^\n]*key=|{_COLLECTIVE_OF_EACH.pattern}")
 _COPIES = frozenset({"list", "tuple", "iter", "enumerate"})
 #: Maximum number of assignments through which a value is traced back.
 _MAX_STEPS = 4
@@ -39,9 +40,9 @@ def find_process_orders(modules: Collection[Module]) -> Iterator[Divergence]:
 
 
 def _set_orders(guards: RankGuards, module: Module) -> Iterator[Divergence]:
-    if "set(" not in module.text:
+    if "set(" not in module.text or not _ORDERED_WORDS.search(module.text):
         return
-    for unit in iter_units(module, re.compile(r"\bfor .* in |(?:list|tuple)\(self\.")):
+    for unit in iter_units(module, _ORDERED_WORDS):
         for node in unit.nodes:
             if isinstance(node, ast.For):
                 yield from _tied_order(unit, node)

@@ -52,6 +52,7 @@ class Unit:
     node: ast.stmt
     owner: ast.ClassDef | None
     nodes: list[ast.AST] = field(default_factory=list)
+    calls: list[ast.Call] = field(default_factory=list)
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -59,6 +60,8 @@ class Unit:
         while stack:
             node = stack.pop()
             self.nodes.append(node)
+            if isinstance(node, ast.Call):
+                self.calls.append(node)
             children = child_nodes(node)
             self.parents.update(dict.fromkeys(children, node))
             stack.extend(reversed(children))
@@ -109,12 +112,17 @@ class Unit:
         ]
 
 
-def iter_units(module: Module, words: re.Pattern[str]) -> Iterator[Unit]:
-    """Yield the top-level statements and methods whose text contains one of the words."""
+def iter_units(
+    module: Module, words: re.Pattern[str] | str, known: dict[ast.stmt, Unit] | None = None
+) -> Iterator[Unit]:
+    """Yield the top-level statements and methods whose text contains one of the words.
+
+    ``known`` holds the units built before.
+    """
     lines, start = [1], 0
-    for match in words.finditer(module.text):
-        lines.append(lines[-1] + module.text.count("\n", start, match.start()))
-        start = match.start()
+    for found in _offsets(module.text, words):
+        lines.append(lines[-1] + module.text.count("\n", start, found))
+        start = found
     if len(lines) == 1:
         return
     stack: list[tuple[ast.stmt, ast.ClassDef | None]]
@@ -127,7 +135,22 @@ def iter_units(module: Module, words: re.Pattern[str]) -> Iterator[Unit]:
         if isinstance(node, ast.ClassDef):
             stack += [(statement, node) for statement in node.body]
         else:
-            yield Unit(module, node, owner)
+            unit = known.get(node) if known is not None else None
+            if unit is None:
+                unit = Unit(module, node, owner)
+                if known is not None:
+                    known[node] = unit
+            yield unit
+
+
+def _offsets(text: str, words: re.Pattern[str] | str) -> Iterator[int]:
+    if not isinstance(words, str):
+        yield from (match.start() for match in words.finditer(text))
+        return
+    found = text.find(words)
+    while found >= 0:
+        yield found
+        found = text.find(words, found + len(words))
 
 
 class RankGuards:
@@ -136,6 +159,7 @@ class RankGuards:
     def __init__(self, modules: Collection[Module]) -> None:
         self._modules = [module for module in modules if not module.is_test]
         self._callers: dict[tuple[Module, str], list[tuple[Unit, ast.AST]]] = {}
+        self._units: dict[ast.stmt, Unit] = {}
         self._distributed: dict[ast.AST, bool] = {}
         self._caller_sites: dict[tuple[ast.AST | None, int], tuple[bool, SourceLine | None]] = {}
 
@@ -204,27 +228,27 @@ class RankGuards:
 
     def function_sorts(self, name: str) -> bool:
         """Return True if a function of this name sorts something itself."""
-        header = re.compile(rf"\bdef {re.escape(name)}\(")
+        header = f"def {name}("
         return any(
             unit.owner is not None or isinstance(unit.node, FUNCTIONS)
             for module in self._modules
-            if f"def {name}(" in module.text
+            if header in module.text
             for unit in iter_units(module, header)
             if "sort" in unit.text(unit.node)
         )
 
     def _find_callers(self, name: str, home: Module) -> Iterator[tuple[Unit, ast.AST]]:
-        words = re.compile(rf"\b{re.escape(name)}\b")
         count = 0
         for module in sorted(self._modules, key=lambda module: module is not home):
             if name not in module.text:
                 continue
-            for unit in iter_units(module, words):
-                for node in unit.nodes:
-                    if isinstance(node, ast.Call) and last_name(node.func) == name:
+            for unit in iter_units(module, name, self._units):
+                for node in unit.calls:
+                    called = last_name(node.func)
+                    if called == name:
                         yield unit, node
                         count += 1
-                    elif isinstance(node, ast.Call) and last_name(node.func) not in _NAME_USES:
+                    elif called not in _NAME_USES:
                         passed = (*node.args, *(keyword.value for keyword in node.keywords))
                         for value in passed:
                             if (
