@@ -140,12 +140,12 @@ def _plan(options: argparse.Namespace, request: RunRequest) -> LaunchPlan:
     inject = ";".join(request.inject) or settings.read_text("HOLDFAST_INJECT") or ""
     _check_request(request, environment)
     _check_faults(inject, recorder, workers * command_line.max_nodes(options))
+    if request.allow_fresh_start:
+        environment = {**environment, "HOLDFAST_ALLOW_FRESH_START": "on"}
     gaps = {name: value for name, value in environment.items() if own.get(name) != value}
     if request.act_after is not None:  # only the watcher reads it
         act_after_s = _parse_time("--act-after", request.act_after)
         environment = {**environment, "HOLDFAST_ACT_AFTER": f"{act_after_s:g}"}
-    if request.allow_fresh_start:
-        environment = {**environment, "HOLDFAST_ALLOW_FRESH_START": "on"}
     library = prepare_extensions(recorder, print_message, faults=bool(inject))
     script = options.training_script
     if not (options.no_python or options.module):

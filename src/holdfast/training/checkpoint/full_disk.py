@@ -31,4 +31,4 @@ def _describe_space(root: Path) -> str:
     except OSError as error:
         return f"mounted at {mount}; {error.strerror}"
     free, size = (blocks * about.f_frsize / 1e9 for blocks in (about.f_bavail, about.f_blocks))
-    return f"mounted at {mount}, {free:.2f} GB of {size:.2f} GB free"
+    return f"mounted at {mount}, {free:.3g} GB of {size:.3g} GB free"
