@@ -5,7 +5,8 @@ with the ``files`` of a repository, the ranges of lines at which the bug may be 
 (``bug.accept``), its ``kind``, and whether a reader of the files can see it (``evident``); beside
 it the folders ``broken`` and ``fixed`` hold the files before and after the fix. ``halves.json``
 names the cases of each half: ``work`` was read, ``final`` is counted only. The sources belong to
-their authors and are not part of this repository.
+their authors and are not part of this repository; ``lint_known_bugs.json`` lists repository, fix,
+files and lines of all cases, from which ``git show`` of the fix and of its parent makes FOLDER.
 
 A bug is found if a finding lies in such a range. A fixed version is flagged if a finding with the
 same rule and the same text of the line remains.
