@@ -49,13 +49,12 @@ class JudgedFinding(NamedTuple):
 
 def lint_commit(repository: Path, commit: str, options: LintOptions, folder: Path) -> LintResult:
     """Lint all Python files of a commit as one program, below ``folder``."""
-    command = ["git", "-C", str(repository), "archive", commit]
+    command = ["git", "-C", str(repository), "archive", commit, ":(glob)**/*.py"]
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE) as archive,
         tarfile.open(fileobj=cast(BinaryIO, archive.stdout), mode="r|") as members,
     ):
-        python = (member for member in members if member.name.endswith(".py"))
-        members.extractall(folder, python, filter="data")
+        members.extractall(folder, filter="data")
     if archive.returncode:
         raise SystemExit(f"git archive of {commit} in {repository} failed")
     return lint_paths([folder], options)
