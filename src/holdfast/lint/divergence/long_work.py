@@ -47,6 +47,10 @@ _LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.DictComp)
 _ONE_RANK_TEST = re.compile(r"rank|main|master|zero|first|chief|primary|leader", re.IGNORECASE)
 #: Arguments of a subprocess whose output is read, which is usually short.
 _OUTPUT_ARGUMENTS = frozenset({"capture_output", "stdout", "timeout"})
+#: Programs that end within seconds: they print, or hand a job to a scheduler.
+_BRIEF_PROGRAMS = re.compile(
+    r"(?:nvidia-smi|sbatch|scancel|squeue|scontrol|kubectl|mkdir|ln|touch|chmod|echo|ls|hostname)\b"
+)
 
 
 def record_work(call: LibraryCall) -> None:
@@ -62,11 +66,29 @@ def record_work(call: LibraryCall) -> None:
     if (
         slept
         or mapped
-        or (call.name in _LONG_CALLS and not _OUTPUT_ARGUMENTS & arguments.named.keys())
+        or (
+            call.name in _LONG_CALLS
+            and not _OUTPUT_ARGUMENTS & arguments.named.keys()
+            and not _is_brief(call.node)
+        )
     ):
         call.frame.add_effect(
             Marker("work", call.location, "time.sleep()" if slept else f"{call.name}()")
         )
+
+
+def _is_brief(node: ast.AST) -> bool:
+    """Return True for a command that begins with the name of a program that ends in seconds."""
+    command = node.args[0] if isinstance(node, ast.Call) and node.args else None
+    words = command.elts[:1] if isinstance(command, (ast.List, ast.Tuple)) else [command]
+    first = words[0] if words else None
+    if isinstance(first, ast.JoinedStr):
+        first = first.values[0] if first.values else None
+    return (
+        isinstance(first, ast.Constant)
+        and isinstance(first.value, str)
+        and _BRIEF_PROGRAMS.match(first.value.lstrip()) is not None
+    )
 
 
 def record_function_work(frame: Frame, node: ast.expr, function: Function) -> None:

@@ -57,6 +57,12 @@ _MAX_PARAMETERS = 8
 _COMBINES_RANKS = re.compile(r"gather|reduce|sync|broadcast|agree|all_|dist", re.IGNORECASE)
 
 
+def _is_wrapper(obj: Any) -> bool:
+    return isinstance(obj, LibraryInstance) and obj.name.startswith(
+        ("wrapped:", "deepspeed.Engine")
+    )
+
+
 class CallEvaluator:
     """Evaluates calls."""
 
@@ -117,10 +123,12 @@ class CallEvaluator:
             frame.scope.names[HEAP] = join_values(ends)
         if not paths:
             return self._call_unknown(frame, node, called, arguments)
-        # a library method's name does not depend on its receiver's taint
-        differs = (
-            () if all(isinstance(obj, LibraryMethod) for obj in called.objects) else called.content
+        # A library method's name does not depend on its receiver's taint, and no rank alone wraps
+        # its model.
+        is_equal = all(isinstance(obj, LibraryMethod) for obj in called.objects) or (
+            len(called.objects) > 1 and any(map(_is_wrapper, called.objects))
         )
+        differs = () if is_equal else called.content
         paths = _merge_equal_hooks(paths)
         for at, (_, path) in enumerate(paths):
             if not path:
