@@ -27,6 +27,7 @@ if __name__ == "__main__":
     dist.init_process_group("nccl" if on_gpus else "gloo")
     for kind, group in make_groups("cuda" if on_gpus else "cpu").items():
         print(f"rank {dist.get_rank()}: {kind} {dist.get_process_group_ranks(group)}")
+    dist.barrier()  # no rank exits while another still creates its groups
     dist.destroy_process_group()
 """
 

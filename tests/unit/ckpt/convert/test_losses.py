@@ -30,7 +30,10 @@ def accelerate(tmp_path):
 def convert(accelerate, to, *options):
     target = accelerate.with_name("target")
     arguments = [str(accelerate), str(target), "--to", to, *options]
-    result = CliRunner().invoke(command, arguments, standalone_mode=False)
+    # click caches the help option of a command: the same one as below the root command
+    result = CliRunner().invoke(
+        command, arguments, standalone_mode=False, help_option_names=["-h", "--help"]
+    )
     assert result.exception is None, result.exception
     return result.return_value, " ".join(result.output.split()), target
 
