@@ -93,3 +93,26 @@ if dist.get_rank() == 0:
     print(evaluate())
 """
     assert findings(tmp_path, text) == [("rank-guarded-collective", Level.ERROR, 13)]
+
+
+@pytest.mark.parametrize(("average", "expected"), [("all_average", 0), ("float", 1)])
+def test_a_loss_that_an_unknown_function_averaged_is_the_same_on_all_ranks(
+    tmp_path, average, expected
+):
+    text = f"""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+from elsewhere import all_average, dataset
+
+dist.init_process_group("gloo")
+loader = DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=False))
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+for batch in loader:
+    loss = model(batch).mean()
+    loss.backward()
+    if {average}(loss.item()) > 5:
+        break
+"""
+    assert len(findings(tmp_path, text)) == expected

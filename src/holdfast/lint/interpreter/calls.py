@@ -21,8 +21,10 @@ from holdfast.lint.abstract_domain.values import (
     UNIFORM,
     UNKNOWN,
     DictEntries,
+    TaintKind,
     Value,
     join_values,
+    without_kinds,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
     BATCH,
@@ -223,9 +225,10 @@ class CallEvaluator:
             frame.scope.names[HEAP] = join_values((before, frame.facts))
         name = dotted_name(node.func) if isinstance(node, ast.Call) else ""
         value = unknown_result(name, called, *arguments.all_values)
-        passes_batch = any(
-            BATCH in item.objects for item in arguments.positional
-        ) and not _COMBINES_RANKS.search(name)
+        combines = _COMBINES_RANKS.search(name) is not None
+        if combines:
+            value = replace(value, content=without_kinds(value.content, {TaintKind.DATA}))
+        passes_batch = not combines and any(BATCH in item.objects for item in arguments.positional)
         objects = (*model_outputs(arguments.positional), *((BATCH,) if passes_batch else ()))
         return replace(value, objects=objects) if objects else value
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from holdfast.lint import library
 from holdfast.lint.abstract_domain.values import (
@@ -13,6 +14,7 @@ from holdfast.lint.abstract_domain.values import (
     merge_content,
     merge_length,
     merge_taint,
+    without_kinds,
 )
 from holdfast.lint.abstract_state.abstract_objects import (
     BATCH,
@@ -137,11 +139,17 @@ def _unlisted_call(state: InterpreterState, call: LibraryCall) -> Value:
     return _computed_value(state, call, values, last)
 
 
+#: Names of unknown functions whose result all ranks share.
+_COMBINES_RANKS = re.compile(r"gather|reduce|sync|broadcast|agree|all_|dist", re.IGNORECASE)
+
+
 def _computed_value(
     state: InterpreterState, call: LibraryCall, values: list[Value], last: str
 ) -> Value:
     """Return a computed value, tainted like its inputs."""
     content, length = (merge_content(values), merge_length(values))
+    if _COMBINES_RANKS.search(last) and not call.name.startswith(_NUMERIC_LIBRARIES):
+        content = without_kinds(content, {TaintKind.DATA})
     if last in SELECTING or (last == "where" and len(values) == 1):
         # ``where`` returns a tuple
         count = merge_taint(length, selection_taint(state, call, *values))
