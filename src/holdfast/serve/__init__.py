@@ -1,0 +1,1 @@
+"""Watch runs and look back: live state, web page, terminal view, metrics, history store."""
