@@ -24,7 +24,7 @@ from holdfast.watcher.agent_messages import (
     encode_message,
 )
 
-WATCHER = "holdfast.watcher.process"
+WATCHER = "holdfast.watcher"
 #: Maximum time for the watcher to exit after the pipe closes.
 EXIT_TIMEOUT_S = 2.0
 #: The job has priority, also while the watcher starts.

@@ -1,6 +1,6 @@
 """The watcher process: runs beside the agent of each node, observes its ranks and judges stalls.
 
-``python -m holdfast.watcher.process`` reads requests from the agent on stdin and writes replies to
+``python -m holdfast.watcher`` reads requests from the agent on stdin and writes replies to
 stdout (:mod:`holdfast.watcher.agent_messages`). It reads the trace files twice a second, which
 costs the job nothing, and samples stacks only while the whole job is silent. The leader's watcher
 (on the node of the rendezvous) receives the summaries of the others, judges and writes the
