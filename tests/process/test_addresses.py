@@ -58,7 +58,14 @@ def unknown_names(first, second):
 
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
-@pytest.mark.parametrize("names", [equal_names, own_name_is_loopback, unknown_names])
+@pytest.mark.parametrize(
+    "names",
+    [
+        equal_names,
+        pytest.param(own_name_is_loopback, marks=pytest.mark.matrix),
+        pytest.param(unknown_names, marks=pytest.mark.matrix),
+    ],
+)
 def test_hosts_find_each_other_whatever_their_names_lead_to(tmp_path, names):
     (tmp_path / "reduces.py").write_text(REDUCES)
     with hosts(2) as machines:

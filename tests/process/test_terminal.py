@@ -232,6 +232,7 @@ def test_the_size_of_the_terminal_is_handed_on(run, terminal):
     terminal.wait_for("size 70 30")
 
 
+@pytest.mark.matrix
 def test_standby_workers_print_to_the_terminal(run, terminal):
     job = run(
         "import os, sys, time, torch, pathlib\n"

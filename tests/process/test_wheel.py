@@ -42,12 +42,13 @@ dist.destroy_process_group()
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.matrix,
     pytest.mark.timeout(2 * LIMIT_S),
     pytest.mark.skipif(native_extension.find_compiler() is None, reason="no C++ compiler"),
 ]
 
 
-@pytest.fixture(params=["cached", pytest.param("compiled", marks=pytest.mark.matrix)])
+@pytest.fixture(params=["cached", "compiled"])
 def wheel(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Return a wheel with the extensions of this torch."""
     prebuilt = tmp_path / "prebuilt"

@@ -14,7 +14,7 @@ from holdfast.chaos.scenarios import SCENARIOS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-SAMPLE = {"sigkill-middle"}
+SAMPLE = {"no-spares-sigkill"}
 
 
 @pytest.fixture(scope="session")

@@ -66,21 +66,13 @@ def trained(tmp_path_factory):
     return undisturbed
 
 
-@pytest.mark.matrix
 @each
 def test_trainer_learns(name, trained):
     assert_learned(trained(name))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ddp",
-        pytest.param("fsdp2", marks=pytest.mark.matrix),
-        *ZERO,
-        pytest.param("accelerate", marks=(ACCELERATE, pytest.mark.matrix)),
-    ],
-)
+@pytest.mark.matrix
+@each
 def test_training_continues_if_evaluation_fails_on_one_rank(name, trained, tmp_path):
     example, *arguments = TRAINERS[name]
     assert_continued(train(example, tmp_path, *arguments, *FAULT), undisturbed=trained(name))
