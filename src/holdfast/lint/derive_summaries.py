@@ -47,15 +47,16 @@ _STATE_TEST = re.compile(
     r"|parallel|device_type|backend|process_group|\bmesh\b|fsdp|deepspeed",
     re.IGNORECASE,
 )
-#: Tests of a backend that few jobs use: what only its branch enters does not count.
+#: Tests of a backend that few jobs use: only the other side of the branch counts.
 _RARE_BACKEND = re.compile(r"xla|tpu", re.IGNORECASE)
 _MESSAGES = ("send", "recv")
 _GROUP_PARAMETERS = frozenset({"group", "process_group"})
 #: Functions that a library calls itself.
 _INTERNAL = re.compile(r"^(on_|check_forward|test_|setup)|hook$|^(forward|backward)$")
 #: Reviewed and left out: modelled by hand, as it shards a model in place; of a callback, which
-#: Lightning calls; gathers the shapes of a tensor for debugging.
-_REJECTED = frozenset({"fully_shard", "file_exists", "gather_tensor_shape"})
+#: Lightning calls; gathers the shapes of a tensor for debugging; runs one forward pass in
+#: evaluation mode, in which DDP waits for no rank.
+_REJECTED = frozenset({"fully_shard", "file_exists", "gather_tensor_shape", "prediction_step"})
 #: Flags with which no collective is entered, whatever the analysis finds.
 _DISABLING = {"no_dist": True}
 _SHARDED_IO = re.compile(r"(save|load)(_|$)|\w*state_dict$")
@@ -148,20 +149,25 @@ def _collective_of(effect: Effect) -> Operation | None:
         case FunctionCall(callee=callee):
             return first_collective(callee.path)
         case Branch():
-            sides = [first_collective(side) for side in (effect.yes, effect.no)]
-            entered = [side for side in sides if side is not None]
-            is_state = (
-                not effect.taint
-                and _STATE_TEST.search(effect.text) is not None
-                and _RARE_BACKEND.search(effect.text) is None
-            )
-            return entered[0] if len(entered) == 2 or (entered and is_state) else None
+            return _collective_of_branch(effect)
         case LoopEffect():
             return first_collective(effect.body) or first_collective(effect.orelse)
         case Try():
             return first_collective(effect.body) or first_collective(effect.final_body)
         case _:
             return None
+
+
+def _collective_of_branch(branch: Branch) -> Operation | None:
+    sides = [first_collective(side) for side in (branch.yes, branch.no)]
+    if branch.taint:
+        return sides[0] if None not in sides else None
+    if _RARE_BACKEND.search(branch.text) is not None:
+        is_negated = re.match(r"(el)?if not [^ ]+$", branch.text) is not None
+        return sides[not is_negated]
+    entered = [side for side in sides if side is not None]
+    is_state = _STATE_TEST.search(branch.text) is not None
+    return entered[0] if len(entered) == 2 or (entered and is_state) else None
 
 
 def _is_of_all_ranks(operation: Operation) -> bool:
@@ -198,6 +204,7 @@ def derive(modules: Mapping[str, Module]) -> dict[Function, CallSummary]:
         if is_public(function)
         and function.name not in _REJECTED
         and not _INTERNAL.search(function.name)
+        and not _RARE_BACKEND.search(module.name)
     ]
 
     def enters(summary: FunctionSummary) -> bool:

@@ -31,6 +31,17 @@ DERIVED = {
         """,
         ("all_reduce", False, {}),
     ),
+    "unless the backend is a rare one": (
+        """
+        def share(value):
+            if is_xla_available():
+                raise NotImplementedError
+            elif state.distributed_type in BACKENDS:
+                dist.all_gather_object([], value)
+            return value
+        """,
+        ("all_gather_object", False, {}),
+    ),
     "unless a flag says otherwise": (
         """
         def share(value, *, local=False):
@@ -104,6 +115,26 @@ def test_a_function_is_summarized_if_all_ranks_that_call_it_enter_a_collective(n
         for function, call in derive_summaries.derive(modules).items()
     }
     assert derived.get("share") == expected
+
+
+def test_objects_of_many_calls_keep_the_group_of_their_own():
+    """A library constructs its wrapper with many combinations of flags."""
+    flags = [f"    Wrapper(dist.new_group([{n}]), {n % 2 == 0}, {n % 3 == 0})" for n in range(8)]
+    program = """
+        def share(value, group=None):
+            Wrapper(group, value).share(value)
+
+        class Wrapper:
+            def __init__(self, group, *flags):
+                self.group = group
+
+            def share(self, value):
+                dist.all_reduce(value, group=self.group)
+    """
+    source = "\n".join(["import torch.distributed as dist", "def others():", *flags])
+    source += "\n" + textwrap.dedent(program)
+    derived = derive_summaries.derive(modules_from_sources({"library": ("library.py", source)}))
+    assert "share" in {function.name for function in derived if function.owner is None}
 
 
 HEAD = "import torch.distributed as dist\nimport torch.distributed.checkpoint as dcp\nfrom accelerate import Accelerator, PartialState\n\n\ndef run(state):\n"

@@ -33,7 +33,7 @@ from holdfast.lint.abstract_state.frames import Frame
 from holdfast.lint.sources.modules import Class, Module, SymbolTable
 
 #: Maximum number of sites per class; further objects are of unknown origin.
-_MAX_SITES = 6
+_MAX_SITES = 16
 #: Facts about counters stay within these bounds.
 _MAX_COUNT = 2
 FactKey = tuple[Any, str]
