@@ -215,4 +215,8 @@ def command(ctx: click.Context) -> int:
         options = command_line.parse_run_options(arguments, OPTIONS)
     except InvalidValue as error:
         raise _explain_unknown_option(error, arguments) from None
-    return run_job(options, msgspec.convert(vars(options), RunRequest))
+    from holdfast.launcher.messages import print_message
+    from holdfast.serve.store.background import BackgroundIndexer
+
+    request = msgspec.convert(vars(options), RunRequest)
+    return run_job(options, request, BackgroundIndexer(print_message))

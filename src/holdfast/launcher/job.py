@@ -25,7 +25,7 @@ from holdfast.launcher.elastic.run_job import FAILED, launch
 from holdfast.launcher.host_gate import HostGate
 from holdfast.launcher.messages import LaunchPlan, print_message
 from holdfast.launcher.policy import OnHang, RecoveryOptions
-from holdfast.launcher.recovery import Recovery
+from holdfast.launcher.recovery import Recovery, RunObserver
 from holdfast.launcher.terminal.connection import Prefix
 from holdfast.launcher.watcher_channel import WatcherChannel
 from holdfast.recorder import faults, parse_duration
@@ -64,8 +64,12 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str = Prefix.AUTO
 
 
-def run_job(options: argparse.Namespace, request: RunRequest) -> int:
+def run_job(
+    options: argparse.Namespace, request: RunRequest, observer: RunObserver | None = None
+) -> int:
     """Run the job and return its exit status, which is torchrun's.
+
+    ``observer`` is notified of each line of the ledger.
 
     Raises:
         UsageError: an invalid option; nothing was started.
@@ -94,7 +98,7 @@ def run_job(options: argparse.Namespace, request: RunRequest) -> int:
         gate = HostGate(CheckContext(environ=dict(plan.environment), workers=plan.workers))
         gate.begin()
     history, requeued = _history(request, base)
-    recovery = Recovery(folder, recovery_options, print_message, gate, history)
+    recovery = Recovery(folder, recovery_options, print_message, gate, history, observer)
     command = shlex.join([options.training_script, *options.training_script_args])
     recovery.begin(command, same=requeued)
     node = NodeAgent(folder, plan, recovery, watcher, alerts)
@@ -107,6 +111,8 @@ def run_job(options: argparse.Namespace, request: RunRequest) -> int:
     finally:
         status = recovery.status(status)
         node.close(status)
+        if observer is not None:
+            observer.close()
     return status
 
 
