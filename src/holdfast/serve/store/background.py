@@ -81,6 +81,9 @@ class BackgroundIndexer:
         except OSError as error:
             self._warn(str(error))
         else:
+            if done.returncode < 0 and not self._closed.is_set():
+                self._pending = True  # killed with the workers of a failed generation
+                return
             lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
             self._warn("" if done.returncode == 0 else lines[-1].removeprefix("holdfast: "))
 
