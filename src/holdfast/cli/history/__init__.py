@@ -21,6 +21,10 @@ COMMANDS: Table = {
         "holdfast.cli.history.cost",
         "Compute time between failures, goodput and GPU-hours lost by cause.",
     ),
+    "collectives": (
+        "holdfast.cli.history.collectives",
+        "List collectives that timed out or were slow.",
+    ),
     "index": ("holdfast.cli.history.index", "Add past run folders to the history store."),
     "prune": ("holdfast.cli.history.prune", "Delete old runs from the history store."),
 }

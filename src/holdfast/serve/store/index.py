@@ -6,13 +6,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, inspect, select
 from sqlalchemy.orm import Session
 
+from holdfast.core.collective_history import CollectiveProblem
 from holdfast.core.errors import UsageError
+from holdfast.core.text import one_line
 from holdfast.serve.store.database import HistoryStore
 from holdfast.serve.store.run_rows import RunRows, read_run
-from holdfast.serve.store.tables import RunRow
+from holdfast.serve.store.tables import RunRow, SlowCollectiveRow
+from holdfast.watcher.history_facts import history_folder, read_histories
 
 #: Runs written in one transaction: others wait for a fraction of a second only.
 BATCH = 50
@@ -45,6 +48,9 @@ def index_folders(store: HistoryStore, folders: Sequence[Path]) -> IndexResult:
         store.write(lambda session, batch=batch: _merge_all(session, batch))  # type: ignore[misc]
         runs |= {rows.run.name for rows in batch}
         incidents += sum(len(rows.incidents) for rows in batch)
+    for parent in dict.fromkeys(folder.absolute().parent for folder in folders):
+        problems = read_histories(history_folder(parent)).troubles
+        store.write(lambda session, problems=problems: _merge_problems(session, problems))  # type: ignore[misc]
     return IndexResult(len(runs), incidents, tuple(unreadable))
 
 
@@ -69,6 +75,18 @@ def _merge_run(session: Session, run: RunRow) -> None:
         known.ended, known.status = run.ended, run.status
 
 
+def _merge_problems(session: Session, problems: Iterable[CollectiveProblem]) -> None:
+    """Insert or update slow collectives; the history forgets old ones, the store does not."""
+    names = SlowCollectiveRow.__table__.columns.keys()
+    for problem in problems:
+        row = SlowCollectiveRow(**{name: getattr(problem, name) for name in names})
+        for name in ("group", "phase", "link", "site", "words", "operation"):
+            setattr(row, name, one_line(getattr(problem, name)))
+        known = session.get(SlowCollectiveRow, inspect(row).mapper.primary_key_from_instance(row))
+        if known is None or known.at <= row.at:
+            session.merge(row)
+
+
 def prune(store: HistoryStore, before: float) -> int:
     """Delete the runs whose newest event is older than ``before``; return their number."""
 
@@ -76,6 +94,7 @@ def prune(store: HistoryStore, before: float) -> int:
         old = RunRow.seen < before
         count = session.scalar(select(func.count()).select_from(RunRow).where(old)) or 0
         session.execute(delete(RunRow).where(old))
+        session.execute(delete(SlowCollectiveRow).where(SlowCollectiveRow.at < before))
         return count
 
     return store.write(work)

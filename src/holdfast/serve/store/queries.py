@@ -6,8 +6,9 @@ import msgspec
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session, selectinload
 
+from holdfast.core.collective_history import CollectiveProblem
 from holdfast.serve.store.database import HistoryStore
-from holdfast.serve.store.tables import IncidentRow, RunRow
+from holdfast.serve.store.tables import IncidentRow, RunRow, SlowCollectiveRow
 
 
 class StoredDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,5 +115,16 @@ def read_incidents(store: HistoryStore, wanted: IncidentFilter) -> list[StoredIn
             query = query.where(IncidentRow.host == wanted.host)
         rows = session.scalars(query.order_by(IncidentRow.at.desc())).all()
         return msgspec.convert(rows, list[StoredIncident], from_attributes=True)
+
+    return store.read(work)
+
+
+def read_slow_collectives(store: HistoryStore, since: float = 0.0) -> list[CollectiveProblem]:
+    """Return collectives that were slow since then, newest first. Raises HistoryUnusable."""
+
+    def work(session: Session) -> list[CollectiveProblem]:
+        query = select(SlowCollectiveRow).where(SlowCollectiveRow.at >= since)
+        rows = session.scalars(query.order_by(SlowCollectiveRow.at.desc())).all()
+        return msgspec.convert(rows, list[CollectiveProblem], from_attributes=True)
 
     return store.read(work)

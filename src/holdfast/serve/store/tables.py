@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from sqlalchemy import JSON, Double, ForeignKey, ForeignKeyConstraint, Text
+from sqlalchemy import JSON, BigInteger, Double, ForeignKey, ForeignKeyConstraint, Text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 
@@ -117,3 +117,28 @@ class DecisionRow(StoreBase):
     suspects: Mapped[list[str]]
     delay_s: Mapped[float]
     status: Mapped[int | None]
+
+
+class SlowCollectiveRow(StoreBase):
+    """A kind of collective that timed out or was slow, counted over the runs of the project.
+
+    The columns are those of ``CollectiveProblem``.
+    """
+
+    __tablename__ = "slow_collectives"
+
+    operation: Mapped[str] = mapped_column(primary_key=True)
+    group: Mapped[str] = mapped_column(primary_key=True)
+    size: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    phase: Mapped[str] = mapped_column(primary_key=True)
+    link: Mapped[str] = mapped_column(primary_key=True)
+    site: Mapped[str] = mapped_column(primary_key=True)
+    words: Mapped[str]
+    timeouts: Mapped[int] = mapped_column(BigInteger)
+    absent: Mapped[int] = mapped_column(BigInteger)
+    slow: Mapped[int] = mapped_column(BigInteger)
+    longest_s: Mapped[float]
+    limit_s: Mapped[float]
+    bandwidth: Mapped[float]
+    runs: Mapped[int] = mapped_column(BigInteger)
+    at: Mapped[float] = mapped_column(index=True)

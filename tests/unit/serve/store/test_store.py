@@ -12,15 +12,22 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import text
 
+from holdfast.core.collective_history import CollectiveHistory, CollectiveProblem
 from holdfast.core.errors import HistoryUnusable, InvalidValue, MissingFile
 from holdfast.launcher.policy import RecoveryAction
 from holdfast.serve.store import database
 from holdfast.serve.store.database import HistoryStore, newest_version
 from holdfast.serve.store.index import index_folders, prune
 from holdfast.serve.store.location import store_location, store_url
-from holdfast.serve.store.queries import IncidentFilter, read_incidents, read_runs
-from holdfast.serve.store.run_rows import find_run_folders
+from holdfast.serve.store.queries import (
+    IncidentFilter,
+    read_incidents,
+    read_runs,
+    read_slow_collectives,
+)
+from holdfast.serve.store.run_rows import find_run_folders, read_run
 from holdfast.serve.store.tables import StoreBase
+from holdfast.watcher.history_facts import encode_history
 from tests.unit.serve.store.past_runs import BEGAN, ended, failed, started, write_run
 
 
@@ -135,6 +142,46 @@ def test_a_newer_schema_is_refused_in_one_sentence_and_kept(location):
     assert "its schema 0999 is newer than this version of holdfast supports" in str(caught.value)
     assert "upgrade holdfast" in str(caught.value)
     assert "verysecret" not in str(caught.value)
+
+
+def test_an_older_schema_is_migrated_with_its_rows(location, tmp_path, monkeypatch):
+    monkeypatch.setattr(database, "newest_version", lambda: "0001")
+    old = HistoryStore(location, create=True)
+    old.write(lambda session: session.add(read_run(write_run(tmp_path / "r1")).run))
+    with pytest.raises(HistoryUnusable, match="slow_collectives"):
+        read_slow_collectives(old)
+    monkeypatch.undo()
+    store = HistoryStore(location)
+    assert read_slow_collectives(store) == []
+    assert [run.name for run in read_runs(store)] == ["r1"]
+    assert store.read(lambda session: session.scalar(text("SELECT * FROM alembic_version"))) == (
+        newest_version()
+    )
+
+
+def test_slow_collectives_are_stored_and_kept_when_the_history_forgets_them(location, tmp_path):
+    folder, history = write_run(tmp_path / "r1"), tmp_path / "history"
+    history.mkdir()
+
+    def index_problem(**fields):
+        problem = CollectiveProblem(
+            group="default", size=20, phase="training", link="tcp", site="train.py:4", **fields
+        )
+        content = CollectiveHistory(runs=1, run="r1", troubles=(problem,))
+        (history / "host.json").write_bytes(encode_history(content))
+        index(location, folder)
+
+    index_problem(operation="all_reduce", timeouts=1, limit_s=10.0, at=5.0)
+    index_problem(operation="all_reduce", timeouts=3, limit_s=20.0, at=9.0)
+    index_problem(operation="broadcast", slow=1, longest_s=4.0, at=7.0)
+    store = HistoryStore(location)
+    assert [
+        (each.operation, each.timeouts, each.limit_s, each.longest_s)
+        for each in read_slow_collectives(store)
+    ] == [("all_reduce", 3, 20.0, 0.0), ("broadcast", 0, 0.0, 4.0)]
+    assert [each.operation for each in read_slow_collectives(store, since=8.0)] == ["all_reduce"]
+    prune(store, 8.0)
+    assert [each.operation for each in read_slow_collectives(store)] == ["all_reduce"]
 
 
 WRITER = """
