@@ -9,6 +9,11 @@ down_revision = None
 
 def upgrade() -> None:
     """Create the tables."""
+    _create_runs()
+    _create_incidents()
+
+
+def _create_runs() -> None:
     op.create_table(
         "runs",
         sa.Column("name", sa.Text, primary_key=True),
@@ -29,6 +34,9 @@ def upgrade() -> None:
         sa.Column("world_size", sa.Integer, nullable=False),
         sa.Column("nodes", sa.Integer, nullable=False),
     )
+
+
+def _create_incidents() -> None:
     op.create_table(
         "incidents",
         sa.Column("run", sa.Text, sa.ForeignKey("runs.name", ondelete="CASCADE"), primary_key=True),
