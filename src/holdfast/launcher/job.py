@@ -19,7 +19,7 @@ from holdfast.host.checks import CheckContext
 from holdfast.host.variable_audit import audit_environment
 from holdfast.launcher import past_runs
 from holdfast.launcher.agent import NodeAgent
-from holdfast.launcher.alerts import Alerts
+from holdfast.launcher.alerts import Alerts, read_alert_request
 from holdfast.launcher.elastic import command_line
 from holdfast.launcher.elastic.run_job import FAILED, launch
 from holdfast.launcher.host_gate import HostGate
@@ -87,17 +87,13 @@ def run_job(
         print_message(
             f"trace files are written to {folder.traces}, which is slower: {folder.trouble}"
         )
-    alerts = Alerts(
-        request.alert or (settings.read_text("HOLDFAST_ALERTS") or "").split(),
-        folder.name,
-        print_message,
-    )
+    history, requeued = _history(request, base)
+    alerts = Alerts(read_alert_request(request.alert, folder.name, history), print_message)
     watcher = WatcherChannel(plan.environment, folder.path / "watcher.log")
     gate = None
     if not request.no_gate:
         gate = HostGate(CheckContext(environ=dict(plan.environment), workers=plan.workers))
         gate.begin()
-    history, requeued = _history(request, base)
     recovery = Recovery(folder, recovery_options, print_message, gate, history, observer)
     command = shlex.join([options.training_script, *options.training_script_args])
     recovery.begin(command, same=requeued)
