@@ -13,7 +13,7 @@ import msgspec
 from holdfast.cli.torchrun_options import TORCHRUN_OPTIONS, leading_options, torchrun_flags
 from holdfast.core import settings
 from holdfast.core.errors import InvalidValue, UnknownName, UsageError
-from holdfast.core.exit_status import OK, USAGE
+from holdfast.core.exit_status import ERRORS_FOUND, OK, USAGE
 
 
 def _print_presets() -> None:
@@ -110,6 +110,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         action="append",
         default=[],
     ),
+    "--alert-test": _flag("Send a test alert to every receiver of --alert, and exit; no script."),
     "--json-report": _option("FILE", "Write the verdict as JSON at the end.", type=Path),
     "--run-dir": _option("DIR", "Parent folder of the run's folder (default: holdfast-runs)."),
     "--history": _option(
@@ -164,6 +165,23 @@ def _explain_other_torch(error: ImportError) -> Exception:
     return UsageError("`holdfast run` does not support this torch", why=str(error), next_step=step)
 
 
+def _test_alerts(arguments: Sequence[str]) -> int:
+    """Send a test alert to each receiver, print the results, and return the exit status."""
+    from holdfast.launcher.alerts import Alerts, read_alert_request
+
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--alert", action="append", default=[])
+    urls = parser.parse_known_args(list(arguments))[0].alert
+    alerts = Alerts(read_alert_request(urls, "RUN", None), click.echo)
+    results = list(alerts.test())
+    for name, delivered in results:
+        click.echo(f"{name}: {'delivered' if delivered else 'NOT delivered'}")
+    if not results:
+        step = "add --alert URL, or set HOLDFAST_ALERTS"
+        raise UsageError("there is no receiver of alerts", next_step=step)
+    return OK if all(delivered for _, delivered in results) else ERRORS_FOUND
+
+
 class _TorchrunCommand(click.Command):
     """Passes all arguments to torch's parser, which separates them from the script's."""
 
@@ -202,6 +220,8 @@ def command(ctx: click.Context) -> int:
     if not arguments or any(full in ("-h", "--help") for _, full in _leading_options(arguments)):
         click.echo(ctx.get_help())
         return OK if arguments else USAGE
+    if any(full == "--alert-test" for _, full in _leading_options(arguments)):
+        return _test_alerts(arguments)
     if arguments[:1] == ["--preset=help"] or arguments[:2] == ["--preset", "help"]:
         _print_presets()  # as _PresetAction does, but without importing torch
         return OK
@@ -215,4 +235,8 @@ def command(ctx: click.Context) -> int:
         options = command_line.parse_run_options(arguments, OPTIONS)
     except InvalidValue as error:
         raise _explain_unknown_option(error, arguments) from None
-    return run_job(options, msgspec.convert(vars(options), RunRequest))
+    from holdfast.launcher.messages import print_message
+    from holdfast.serve.store.background import BackgroundIndexer
+
+    request = msgspec.convert(vars(options), RunRequest)
+    return run_job(options, request, BackgroundIndexer(print_message))

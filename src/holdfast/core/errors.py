@@ -30,6 +30,7 @@
     │   │   └── CheckpointVersion  written by a newer version of holdfast
     │   ├── StorageUnusable        checkpoint storage (folder, bucket, memory) cannot be used
     │   ├── CheckpointFailed       a checkpoint could not be saved or loaded; earlier ones are kept
+    │   ├── HistoryUnusable        the history store cannot be read or written
     │   ├── SnapshotUnreadable     not a complete GPU memory snapshot, or too large
     │   └── DumpUnreadable         not a complete dump of torch's flight recorder
     │       ├── DumpTruncated      truncated, or still being written
@@ -412,6 +413,15 @@ class DumpCorrupt(DumpUnreadable):
     """The file is not a dump, or contains objects that torch never writes; none was executed."""
 
     why = "it is not a flight-recorder dump of torch"
+
+
+class HistoryUnusable(WorldError):
+    """The history store at the subject, a file or a URL, cannot be read or written.
+
+    The ledgers in the run folders are unaffected: their runs can be added later.
+    """
+
+    what = "the history store {subject} cannot be used"
 
 
 class SnapshotUnreadable(WorldError):

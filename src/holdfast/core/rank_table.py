@@ -190,12 +190,12 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     the samples of the main thread, oldest first. ``asleep_s`` is how long the main thread has not
     run. ``woke`` means that it was asleep in one sample, for too long to be polling, and has run
     since. ``counted`` is the number of steps done by this process; ``saved`` is the step of its
-    newest committed checkpoint, ``loaded`` that of the one it started from; ``preempted`` is the
-    exit status used after a scheduler's warning. ``trouble`` is the last problem that its loop
-    detected. ``waits`` holds the newest time slices, oldest first. ``printed`` is the exception
-    with which the stderr of a living rank ends, such as that of a thread. ``node`` tells nodes
-    apart that share a host name. ``node_silent_s`` is the age of the last report of the rank's
-    node, if it is out of date.
+    newest committed checkpoint (at ``saved_at``), ``loaded`` that of the one it started from;
+    ``preempted`` is the exit status used after a scheduler's warning. ``trouble`` is the last
+    problem that its loop detected. ``waits`` holds the newest time slices, oldest first.
+    ``printed`` is the exception with which the stderr of a living rank ends, such as that of a
+    thread. ``node`` tells nodes apart that share a host name. ``node_silent_s`` is the age of the
+    last report of the rank's node, if it is out of date.
     """
 
     rank: int
@@ -210,6 +210,7 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     step: int | None = None
     counted: int = 0
     saved: int | None = None
+    saved_at: float | None = None
     loaded: int | None = None
     preempted: int | None = None
     trouble: StepProblem | None = None

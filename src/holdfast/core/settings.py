@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.core.errors import InternalError, InvalidValue, UnknownName
 
-_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class SettingKind(StrEnum):
@@ -301,8 +301,8 @@ def _parse(row: Setting, text: str, origin: str) -> str | int | float | Path:
 
 
 def parse_time(text: str) -> float | None:
-    """Parse a duration in ms, s, m, h or without unit; return seconds, None for other text."""
-    match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d+)?)\s*(ms|s|m|h|)\s*", text)
+    """Parse a duration in ms, s, m, h, d or without unit; return seconds, None for other text."""
+    match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d+)?)\s*(ms|s|m|h|d|)\s*", text)
     return None if match is None else float(match[1]) * _UNITS[match[2]]
 
 

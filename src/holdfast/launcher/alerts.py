@@ -1,9 +1,7 @@
 """Send failure notifications through apprise: Slack, e-mail, webhooks and others.
 
-An alert never blocks the job: a thread sends it. Equal alerts are sent once per :data:`SAME_S` and
-counted meanwhile; beyond :data:`MAX_ALERTS` per :data:`WINDOW_S` they are held back until the job
-ends, whose alert is always sent. Addresses contain passwords and tokens: no part of one is printed
-or logged.
+An alert never blocks the job: a thread sends it. ``alert_filter`` decides which are sent. Addresses
+contain passwords and tokens: no part of one is printed or logged.
 """
 
 from __future__ import annotations
@@ -12,18 +10,27 @@ import logging
 import queue
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from holdfast.core import settings
 from holdfast.core.errors import InvalidValue, MissingExtra
 from holdfast.core.findings import Verdict
+from holdfast.launcher.alert_filter import (
+    Alert,
+    AlertFilter,
+    AlertLevel,
+    QuietHours,
+    parse_quiet_hours,
+    read_sent_alerts,
+    write_sent_alerts,
+)
 
-SAME_S = 600.0
-MAX_ALERTS = 12
-WINDOW_S = 3600.0
+#: File in the history of a job.
+SENT_FILE = "alerts.json"
 #: Seconds before the second and third attempt to reach a receiver.
 RETRY_PAUSES_S = (1.0, 5.0)
 #: Maximum wait for the last alert when the job ends.
@@ -32,61 +39,50 @@ _MAX_QUEUED = 64
 _OPTION = "--alert"
 
 
-class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """A notification. Alerts with equal ``same`` are duplicates; a ``last`` one is always sent.
+class AlertRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Where and what to send.
 
-    ``kind`` is apprise's notification type: receivers show it as a colour, symbol or priority.
+    ``urls`` are apprise URLs, or ``@file`` with one URL per line. ``page_url`` is the address of
+    ``holdfast serve``. ``sent_file`` keeps what was sent for the next run of the job.
     """
 
-    title: str
-    text: str
-    kind: Literal["failure", "warning", "success", "info"] = "info"
-    same: tuple[object, ...] = ()
-    last: bool = False
+    urls: tuple[str, ...] = ()
+    run: str = ""
+    level: AlertLevel = AlertLevel.WARNING
+    quiet: QuietHours | None = None
+    page_url: str = ""
+    sent_file: Path | None = None
 
 
-class RateLimit:
-    """Decide which alerts are sent. Pure: the caller passes the time."""
-
-    def __init__(self) -> None:
-        self._sent: dict[tuple[object, ...], float] = {}
-        self._times: deque[float] = deque()
-        self._held_back: Counter[tuple[object, ...]] = Counter()
-
-    def admit(self, alert: Alert, now: float) -> Alert | None:
-        """Return the alert with the count of held-back ones, or None to hold it back.
-
-        ``now`` is in seconds.
-        """
-        while self._times and now - self._times[0] > WINDOW_S:
-            self._times.popleft()
-        repeated = alert.same in self._sent and now - self._sent[alert.same] < SAME_S
-        if not alert.last and (repeated or len(self._times) >= MAX_ALERTS):
-            self._held_back[alert.same] += 1
-            return None
-        held_back = self._held_back.total() if alert.last else self._held_back.pop(alert.same, 0)
-        self._sent[alert.same] = now
-        self._times.append(now)
-        if not held_back:
-            return alert
-        what = "of the alerts before it were" if alert.last else "like it were"
-        return msgspec.structs.replace(alert, text=f"{alert.text} ({held_back} {what} held back.)")
+def read_alert_request(urls: Sequence[str], run: str, history: Path | None) -> AlertRequest:
+    """Combine the URLs of the command line with the variables. Raises InvalidValue."""
+    quiet = settings.read_text("HOLDFAST_ALERT_QUIET")
+    return AlertRequest(
+        urls=tuple(urls or (settings.read_text("HOLDFAST_ALERTS") or "").split()),
+        run=run,
+        level=AlertLevel(str(settings.read_text("HOLDFAST_ALERT_LEVEL"))),
+        quiet=parse_quiet_hours(quiet) if quiet else None,
+        page_url=(settings.read_text("HOLDFAST_PAGE_URL") or "").rstrip("/"),
+        sent_file=history and history / SENT_FILE,
+    )
 
 
 class Alerts:
-    """Sends to ``urls``: apprise URLs, or ``@file`` with one URL per line.
+    """Sends alerts to receivers; ``notify`` prints a line.
 
     Raises:
         InvalidValue: an invalid URL, or a file that cannot be read.
         MissingExtra: apprise is not installed.
     """
 
-    def __init__(self, urls: Sequence[str], run: str, notify: Callable[[str], None]) -> None:
+    def __init__(self, request: AlertRequest, notify: Callable[[str], None]) -> None:
         self._receivers = [
-            _create_receiver(url, number) for number, url in enumerate(_expand(urls), start=1)
+            _create_receiver(url, number)
+            for number, url in enumerate(_expand(request.urls), start=1)
         ]
-        self._run, self._notify = run, notify
-        self._rate_limit = RateLimit()
+        self._request, self._notify = request, notify
+        sent = read_sent_alerts(request.sent_file) if request.sent_file else {}
+        self._filter = AlertFilter(request.level, request.quiet, sent)
         self._queue: queue.Queue[Alert | None] = queue.Queue(_MAX_QUEUED)
         self._unreachable: set[int] = set()
         self._thread = threading.Thread(
@@ -97,13 +93,32 @@ class Alerts:
 
     def send(self, alert: Alert) -> None:
         """Queue one alert; returns immediately."""
-        admitted = self._rate_limit.admit(alert, time.monotonic()) if self._receivers else None
+        if not self._receivers:
+            return
+        clock = time.localtime()
+        admitted = self._filter.admit(alert, time.time(), 60 * clock.tm_hour + clock.tm_min)
         if admitted is None:
             return
         try:
-            self._queue.put_nowait(admitted)
+            self._queue.put_nowait(self._with_link(admitted))
         except queue.Full:
             self._notify(f"alert dropped: {_MAX_QUEUED} alerts are already queued")
+
+    def _with_link(self, alert: Alert) -> Alert:
+        if not self._request.page_url:
+            return alert
+        link = "/".join(
+            filter(None, (self._request.page_url, "run", self._request.run, alert.page))
+        )
+        return msgspec.structs.replace(alert, text=f"{alert.text} Page: {link}")
+
+    def test(self) -> Iterator[tuple[str, bool]]:
+        """Send a test alert to each receiver; yield its name and whether it was delivered."""
+        alert = self._with_link(
+            Alert(title="test", text="This is a test of `holdfast run --alert`.")
+        )
+        for number, receiver in enumerate(self._receivers, start=1):
+            yield _name(receiver, number), _send(receiver, f"holdfast: {alert.title}", alert)
 
     def ended(self, status: int, failures: int) -> None:
         """Report the success of a job that had failures, and close."""
@@ -133,23 +148,28 @@ class Alerts:
 
     def _send_queued(self) -> None:
         while (alert := self._queue.get()) is not None:
-            for number, receiver in enumerate(self._receivers, start=1):
+            delivered = [
                 self._deliver(number, receiver, alert)
+                for number, receiver in enumerate(self._receivers, start=1)
+            ]
+            if any(delivered) and self._request.sent_file is not None:
+                write_sent_alerts(self._request.sent_file, self._filter.sent)
 
-    def _deliver(self, number: int, receiver: Any, alert: Alert) -> None:
-        title = f"holdfast: {self._run}: {alert.title}"
+    def _deliver(self, number: int, receiver: Any, alert: Alert) -> bool:
+        title = f"holdfast: {self._request.run}: {alert.title}"
         for pause_s in (0.0, *RETRY_PAUSES_S):
             if pause_s and number in self._unreachable:
                 break  # it failed last time too: one attempt
             time.sleep(pause_s)
             if _send(receiver, title, alert):
                 self._unreachable.discard(number)
-                return
+                return True
         if number not in self._unreachable:
             self._unreachable.add(number)
             self._notify(
                 f"the alert could not be delivered to {_name(receiver, number)}; the job continues"
             )
+        return False
 
 
 def failure_alert(
@@ -170,7 +190,14 @@ def failure_alert(
     if root is not None:
         text += f" Details: `holdfast explain {root.code}`."
     same = (root.code, root.subject.rank, root.subject.host) if root is not None else ()
-    return Alert(title=what, text=text, kind="failure", same=("failure", *same), last=stops)
+    return Alert(
+        title=what,
+        text=text,
+        kind="failure",
+        same=("failure", *same),
+        last=stops,
+        page="/".join(Path(page).parts[-3:]) if page else "",
+    )
 
 
 def warning_alert(rank: int, about: str, text: str) -> Alert:
@@ -239,4 +266,4 @@ def _name(receiver: Any, number: int) -> str:
 
 
 #: No receivers.
-NO_ALERTS = Alerts((), "", lambda _: None)
+NO_ALERTS = Alerts(AlertRequest(), lambda _: None)

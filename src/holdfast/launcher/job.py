@@ -19,13 +19,13 @@ from holdfast.host.checks import CheckContext
 from holdfast.host.variable_audit import audit_environment
 from holdfast.launcher import past_runs
 from holdfast.launcher.agent import NodeAgent
-from holdfast.launcher.alerts import Alerts
+from holdfast.launcher.alerts import Alerts, read_alert_request
 from holdfast.launcher.elastic import command_line
 from holdfast.launcher.elastic.run_job import FAILED, launch
 from holdfast.launcher.host_gate import HostGate
 from holdfast.launcher.messages import LaunchPlan, print_message
 from holdfast.launcher.policy import OnHang, RecoveryOptions
-from holdfast.launcher.recovery import Recovery
+from holdfast.launcher.recovery import Recovery, RunObserver
 from holdfast.launcher.terminal.connection import Prefix
 from holdfast.launcher.watcher_channel import WatcherChannel
 from holdfast.recorder import faults, parse_duration
@@ -64,8 +64,12 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str = Prefix.AUTO
 
 
-def run_job(options: argparse.Namespace, request: RunRequest) -> int:
+def run_job(
+    options: argparse.Namespace, request: RunRequest, observer: RunObserver | None = None
+) -> int:
     """Run the job and return its exit status, which is torchrun's.
+
+    ``observer`` is notified of each line of the ledger.
 
     Raises:
         UsageError: an invalid option; nothing was started.
@@ -83,18 +87,14 @@ def run_job(options: argparse.Namespace, request: RunRequest) -> int:
         print_message(
             f"trace files are written to {folder.traces}, which is slower: {folder.trouble}"
         )
-    alerts = Alerts(
-        request.alert or (settings.read_text("HOLDFAST_ALERTS") or "").split(),
-        folder.name,
-        print_message,
-    )
+    history, requeued = _history(request, base)
+    alerts = Alerts(read_alert_request(request.alert, folder.name, history), print_message)
     watcher = WatcherChannel(plan.environment, folder.path / "watcher.log")
     gate = None
     if not request.no_gate:
         gate = HostGate(CheckContext(environ=dict(plan.environment), workers=plan.workers))
         gate.begin()
-    history, requeued = _history(request, base)
-    recovery = Recovery(folder, recovery_options, print_message, gate, history)
+    recovery = Recovery(folder, recovery_options, print_message, gate, history, observer)
     command = shlex.join([options.training_script, *options.training_script_args])
     recovery.begin(command, same=requeued)
     node = NodeAgent(folder, plan, recovery, watcher, alerts)
@@ -107,6 +107,8 @@ def run_job(options: argparse.Namespace, request: RunRequest) -> int:
     finally:
         status = recovery.status(status)
         node.close(status)
+        if observer is not None:
+            observer.close()
     return status
 
 

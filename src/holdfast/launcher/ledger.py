@@ -41,7 +41,8 @@ class LedgerEvent(StrEnum):
 class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line.
 
-    ``at`` is in Unix seconds, ``folder`` the incident's; other fields depend on the event.
+    ``at`` is in Unix seconds, ``folder`` the incident's; other fields depend on the event. ``job``
+    is equal on all nodes of a job: the name of the first leader's run folder.
     """
 
     event: LedgerEvent
@@ -49,6 +50,7 @@ class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     schema: str = SCHEMA
     generation: int = 0
     host: str = ""
+    job: str = ""
     nodes: int | None = None
     world_size: int | None = None
     ranks: tuple[int, ...] = ()

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -39,6 +39,16 @@ RESTARTS_WITHOUT_POLICY = 3
 MAX_EXPORTED = 64
 
 
+class RunObserver(Protocol):
+    """Observes the records of a run, on the node that leads the job. No call may block."""
+
+    def changed(self, folder: Path) -> None:
+        """Note that the ledger in the run folder has a new line."""
+
+    def close(self) -> None:
+        """Finish what is pending, within seconds, at the end of the run."""
+
+
 class Recovery:
     """Recovery state of one node.
 
@@ -53,6 +63,7 @@ class Recovery:
         notify: Callable[[str], None],
         gate: HostGate | None = None,
         history: Path | None = None,
+        observer: RunObserver | None = None,
     ) -> None:
         self.options = options
         self._folder = folder
@@ -68,6 +79,9 @@ class Recovery:
         self._delay_s = 0.0
         self._status: int | None = None
         self._begun = time.time()
+        self._job = folder.name
+        self._observer, self._leads = observer, False
+        self._started = False
 
     @property
     def past(self) -> tuple[PastFailure, ...]:
@@ -118,10 +132,12 @@ class Recovery:
 
     def workers_started(self, generation: Generation) -> None:
         """Record that workers started."""
+        self._leads, self._started = generation.leader, True
         (self._folder.traces / trace_file.TEARDOWN).unlink(missing_ok=True)
         changed = self._adjustments if self._adjustments != adjustments.NO_ADJUSTMENTS else None
         self._record(
             LedgerEvent.STARTED,
+            job=self._job,
             generation=generation.number,
             nodes=generation.nodes,
             world_size=generation.world_size,
@@ -211,13 +227,15 @@ class Recovery:
             PastFailure(msgspec.structs.replace(each.failure, evidence=()), each.decision)
             for each in self.past
         ]
-        return msgspec.json.encode((kept[-MAX_EXPORTED:], self._adjustments)).decode()
+        return msgspec.json.encode((kept[-MAX_EXPORTED:], self._adjustments, self._job)).decode()
 
     def import_state(self, state: str) -> None:
-        """Adopt the failures of other nodes if they recorded more than this node."""
-        received, wanted = msgspec.json.decode(
-            state, type=tuple[tuple[PastFailure, ...], Adjustments]
+        """Adopt the name of the job, and the failures of other nodes if they recorded more."""
+        received, wanted, job = msgspec.json.decode(
+            state, type=tuple[tuple[PastFailure, ...], Adjustments, str]
         )
+        if not self._started:
+            self._job = job
         if len(received) <= len(self.past):
             return
         self._received = received[: len(received) - len(self._ledger.past)]
@@ -241,3 +259,5 @@ class Recovery:
             self._notify(
                 f"cannot write the ledger, continuing in memory: {self._ledger.write_error}"
             )
+        if self._leads and self._observer is not None:
+            self._observer.changed(self._folder.path)

@@ -22,7 +22,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``step`` is the highest step of any rank, ``counted`` the number of steps since this start; if
     both are equal, the script may count from 0 at every start. ``saved`` is the step of the newest
-    checkpoint committed since this start, ``loaded`` that of the checkpoint it resumed from.
+    checkpoint committed since this start, at ``saved_at``; ``loaded`` that of the checkpoint it
+    resumed from. ``progressed`` is when a rank last advanced (Unix seconds; None: unknown).
     ``ran_s`` is the run time in seconds. ``hosts`` and ``nodes`` are by rank. ``namesakes``
     identifies the agent of ranks on hosts that share a name. ``waiting`` is the number of standby
     nodes, ``loaders`` the maximum number of data-loader workers of a rank. ``trouble`` is the last
@@ -34,8 +35,10 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     step: int | None = None
     counted: int = 0
     saved: int | None = None
+    saved_at: float | None = None
     loaded: int | None = None
     ran_s: float = 0.0
+    progressed: float | None = None
     hosts: dict[int, str] = {}
     nodes: dict[int, int] = {}
     namesakes: dict[int, str] = {}
@@ -66,7 +69,9 @@ def build_job_state(
         counted=furthest.counted,
         saved=_maximum(state.saved for state in ranks),
         loaded=_maximum(state.loaded for state in ranks),
+        saved_at=max((state.saved_at for state in ranks if state.saved_at), default=None),
         ran_s=round(max(table.time - started, 0.0), 3),
+        progressed=table.silent_since or None,
         hosts={state.rank: state.host for state in ranks if state.host},
         nodes=dict(node_of),
         namesakes=_agents_on_shared_names(ranks, node_of, agents or {}),

@@ -272,6 +272,7 @@ class _RankSensor:
             step=step.number if step.counted else None,
             counted=step.counted,
             saved=notes.saved,
+            saved_at=notes.saved_at,
             loaded=notes.loaded,
             preempted=notes.preempted,
             trouble=notes.troubles[-1] if notes.troubles else None,

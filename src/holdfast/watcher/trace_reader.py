@@ -128,6 +128,7 @@ class TraceNotes:
     words: list[str] = field(default_factory=list)
     warnings: list[tuple[str, str]] = field(default_factory=list)
     saved: int | None = None
+    saved_at: float | None = None
     loaded: int | None = None
     preempted: int | None = None
     troubles: list[StepProblem] = field(default_factory=list)
@@ -401,7 +402,7 @@ def _store(notes: TraceNotes, kind: str, data: Any) -> None:
         case TraceNote.SAVED if data.get("loaded"):
             notes.loaded = int(data["step"])
         case TraceNote.SAVED:
-            notes.saved = int(data["step"])
+            notes.saved, notes.saved_at = int(data["step"]), float(data["time"])
         case TraceNote.PREEMPTED:
             notes.preempted = int(data["status"])
 

@@ -13,7 +13,7 @@ import pytest
 
 from docs.generate import PAGES
 from holdfast import cli
-from holdfast.cli import ckpt
+from holdfast.cli import ckpt, history
 from holdfast.cli.command_table import TableGroup
 from holdfast.core.errors import InternalError, TraceCorrupt
 
@@ -72,8 +72,19 @@ def test_help_of_a_ckpt_command_imports_no_heavy_package(command):
     )
 
 
+@pytest.mark.parametrize("command", history.COMMANDS)
+def test_help_of_a_history_command_imports_no_heavy_package(command):
+    assert (
+        imported_by(
+            f"from holdfast.cli import main; main(['history', {command!r}, '--help'])",
+            ("sqlalchemy", "alembic", "torch", "numpy"),
+        )
+        == []
+    )
+
+
 @pytest.mark.parametrize(
-    "module", [module for group in (cli, ckpt) for module, _ in group.COMMANDS.values()]
+    "module", [module for group in (cli, ckpt, history) for module, _ in group.COMMANDS.values()]
 )
 def test_every_command_of_the_table_exists_and_has_help(module):
     found = import_module(module).command
@@ -81,7 +92,7 @@ def test_every_command_of_the_table_exists_and_has_help(module):
     assert found.help
 
 
-@pytest.mark.parametrize("group", [cli, ckpt], ids=["holdfast", "ckpt"])
+@pytest.mark.parametrize("group", [cli, ckpt, history], ids=["holdfast", "ckpt", "history"])
 def test_every_existing_command_is_in_the_table(group):
     inside = Path(group.__file__).parent
     files = {path.stem for path in inside.glob("*.py")} | {

@@ -15,7 +15,15 @@ from holdfast.core.errors import InvalidValue
 from holdfast.core.findings import Finding, Level, Subject, Verdict
 from holdfast.host.environment import environment_facts
 from holdfast.launcher import alerts
-from holdfast.launcher.alerts import Alert, Alerts, RateLimit, failure_alert, warning_alert
+from holdfast.launcher.alert_filter import Alert, AlertLevel, QuietHours
+from holdfast.launcher.alerts import (
+    AlertRequest,
+    Alerts,
+    failure_alert,
+    read_alert_request,
+    warning_alert,
+)
+from tests.unit.cli.in_process import run_holdfast
 
 pytest.importorskip("apprise", reason="apprise is not installed")
 pytestmark = pytest.mark.filterwarnings(
@@ -92,7 +100,7 @@ class _MailHandler(socketserver.StreamRequestHandler):
 
 def test_an_http_receiver_gets_the_verdict(receiver):
     messages = []
-    sender = Alerts([receiver.url], "run 7", messages.append)
+    sender = Alerts(AlertRequest(urls=(receiver.url,), run="run 7"), messages.append)
     sender.send(
         failure_alert(
             Verdict(question="", root=ROOT), "", "restart 1 of 3", stops=False, page="/runs/r.html"
@@ -113,7 +121,7 @@ def test_an_email_is_sent():
     with Mail() as server:
         port = server.server_address[1]
         url = f"mailto://127.0.0.1:{port}?from=job@example.org&to=me@example.org&mode=insecure"
-        sender = Alerts([url], "run 7", pytest.fail)
+        sender = Alerts(AlertRequest(urls=(url,), run="run 7"), pytest.fail)
         sender.send(
             failure_alert(None, "rank 1 ended with status 3", "stop", stops=True, page=None)
         )
@@ -124,36 +132,68 @@ def test_an_email_is_sent():
     assert "rank 1 ended with status 3" in mail
 
 
-def test_repeated_alerts_are_suppressed_and_counted():
-    restraint = RateLimit()
-    first, other = (
-        Alert(title="a", text="a.", same=("a",)),
-        Alert(title="b", text="b.", same=("b",)),
-    )
-    assert restraint.admit(first, 0.0) == first
-    assert [restraint.admit(first, at) for at in (1.0, 2.0, 599.0)] == [None] * 3
-    assert restraint.admit(other, 3.0) == other
-    repeated = restraint.admit(first, 601.0)
-    assert repeated is not None
-    assert repeated.text == "a. (3 like it were held back.)"
-
-
-def test_alerts_per_hour_are_limited_except_the_last_one():
-    restraint = RateLimit()
-    sent = [
-        restraint.admit(Alert(title="", text="", same=(number,)), number) for number in range(20)
+def test_an_alert_links_to_the_page_of_the_incident(receiver):
+    request = AlertRequest(urls=(receiver.url,), run="run7", page_url="https://host:8080")
+    sender = Alerts(request, pytest.fail)
+    page = "/runs/run7/incidents/2/report.html"
+    verdict = Verdict(question="", root=ROOT)
+    sender.send(failure_alert(verdict, "", "restart", stops=False, page=page))
+    sender.send(warning_alert(3, "the copy", "no such bucket"))
+    sender.close()
+    assert [message["message"].partition(" Page: ")[2] for message in receiver.received] == [
+        "https://host:8080/run/run7/incidents/2/report.html",
+        "https://host:8080/run/run7",
     ]
-    assert sum(each is not None for each in sent) == alerts.MAX_ALERTS
-    last = restraint.admit(Alert(title="", text="over.", last=True), 30.0)
-    assert last is not None
-    assert last.text == "over. (8 of the alerts before it were held back.)"
-    assert restraint.admit(Alert(title="", text="later", same=(99,)), 3700.0) is not None
+
+
+def test_a_requeued_job_does_not_repeat_an_alert(receiver, tmp_path):
+    alert = failure_alert(Verdict(question="", root=ROOT), "", "stop", stops=True, page=None)
+    for _ in range(2):
+        request = AlertRequest(urls=(receiver.url,), sent_file=tmp_path / alerts.SENT_FILE)
+        sender = Alerts(request, pytest.fail)
+        sender.send(alert)
+        sender.close()
+    assert len(receiver.received) == 1
+
+
+def test_the_variables_are_the_defaults(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOLDFAST_ALERTS", "json://a json://b")
+    monkeypatch.setenv("HOLDFAST_ALERT_LEVEL", "stop")
+    monkeypatch.setenv("HOLDFAST_ALERT_QUIET", "22:00-07:00")
+    monkeypatch.setenv("HOLDFAST_PAGE_URL", "https://host/")
+    assert read_alert_request((), "r", tmp_path) == AlertRequest(
+        urls=("json://a", "json://b"),
+        run="r",
+        level=AlertLevel.STOP,
+        quiet=QuietHours(1320, 420),
+        page_url="https://host",
+        sent_file=tmp_path / "alerts.json",
+    )
+    assert read_alert_request(("json://c",), "r", None).urls == ("json://c",)
+
+
+@pytest.mark.parametrize(
+    ("failures", "status", "result"), [(0, 0, "delivered"), (9, 1, "NOT delivered")]
+)
+def test_the_test_command_reports_each_receiver(failures, status, result):
+    with Receiver(failures=failures) as server:
+        done = run_holdfast("run", "--alert-test", "--alert", server.url)
+        server.shutdown()
+    assert (done.returncode, done.stdout) == (status, f"receiver 1 (JSON): {result}\n")
+    assert [message["title"] for message in server.received] == ["holdfast: test"]
+
+
+def test_the_test_command_needs_a_receiver(monkeypatch):
+    monkeypatch.delenv("HOLDFAST_ALERTS", raising=False)
+    done = run_holdfast("run", "--alert-test")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "there is no receiver of alerts; add --alert URL" in done.stderr
 
 
 def test_a_failed_delivery_is_retried(monkeypatch):
     monkeypatch.setattr(alerts, "RETRY_PAUSES_S", (0.01, 0.01))
     with Receiver(failures=2) as server:
-        sender = Alerts([server.url], "run", pytest.fail)
+        sender = Alerts(AlertRequest(urls=(server.url,)), pytest.fail)
         sender.send(Alert(title="t", text="x"))
         sender.close()
         server.shutdown()
@@ -168,8 +208,9 @@ def test_an_unresponsive_receiver_blocks_nothing_and_no_secret_is_printed(monkey
     ) as silent:  # accepts the connection and never responds
         port = silent.getsockname()[1]
         sender = Alerts(
-            [f"json://user:verysecret@127.0.0.1:{port}/alsosecret?rto=1.0&cto=1.0"],
-            "run",
+            AlertRequest(
+                urls=(f"json://user:verysecret@127.0.0.1:{port}/alsosecret?rto=1.0&cto=1.0",)
+            ),
             messages.append,
         )
         began = time.monotonic()
@@ -185,13 +226,13 @@ def test_an_unresponsive_receiver_blocks_nothing_and_no_secret_is_printed(monkey
 )
 def test_an_invalid_address_is_not_shown_in_the_error(url):
     with pytest.raises(InvalidValue) as caught:
-        Alerts([url], "run", pytest.fail)
+        Alerts(AlertRequest(urls=(url,)), pytest.fail)
     assert "secret" not in str(caught.value)
 
 
 def test_addresses_are_read_from_a_file(tmp_path, receiver):
     (tmp_path / "addresses").write_text(f"\n{receiver.url}\n")
-    sender = Alerts([f"@{tmp_path}/addresses"], "run", pytest.fail)
+    sender = Alerts(AlertRequest(urls=(f"@{tmp_path}/addresses",)), pytest.fail)
     sender.send(Alert(title="t", text="x"))
     sender.close()
     assert len(receiver.received) == 1
@@ -199,14 +240,14 @@ def test_addresses_are_read_from_a_file(tmp_path, receiver):
 
 @pytest.mark.parametrize(("status", "failures", "sent"), [(0, 0, 0), (1, 2, 0), (0, 2, 1)])
 def test_the_success_of_a_job_with_failures_is_reported(receiver, status, failures, sent):
-    Alerts([receiver.url], "run", pytest.fail).ended(status, failures)
+    Alerts(AlertRequest(urls=(receiver.url,)), pytest.fail).ended(status, failures)
     assert [(message["message"], message["type"]) for message in receiver.received] == [
         ("The job succeeded after 2 failures.", "success")
     ] * sent
 
 
 def test_a_problem_that_does_not_stop_the_job_is_a_warning(receiver):
-    sender = Alerts([receiver.url], "run", pytest.fail)
+    sender = Alerts(AlertRequest(urls=(receiver.url,)), pytest.fail)
     sender.send(warning_alert(3, "the copy of checkpoints", "no such bucket"))
     sender.close()
     (message,) = receiver.received

@@ -1,0 +1,100 @@
+"""Write runs to the history store, and delete old ones. Both can be repeated without effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+from sqlalchemy import delete, func, inspect, select
+from sqlalchemy.orm import Session
+
+from holdfast.core.collective_history import CollectiveProblem
+from holdfast.core.errors import UsageError
+from holdfast.core.text import one_line
+from holdfast.serve.store.database import HistoryStore
+from holdfast.serve.store.run_rows import RunRows, read_run
+from holdfast.serve.store.tables import RunRow, SlowCollectiveRow
+from holdfast.watcher.history_facts import history_folder, read_histories
+
+#: Runs written in one transaction: others wait for a fraction of a second only.
+BATCH = 50
+
+
+class IndexResult(msgspec.Struct, frozen=True):
+    """How many runs were indexed; ``unreadable`` has one sentence per ledger that was skipped."""
+
+    runs: int
+    incidents: int
+    unreadable: tuple[str, ...] = ()
+
+
+def index_folders(store: HistoryStore, folders: Sequence[Path]) -> IndexResult:
+    """Add or update the runs in run folders.
+
+    Raises:
+        HistoryUnusable: the store cannot be written; the runs before may have been added.
+    """
+    runs, incidents, unreadable = set(), 0, []
+    for first in range(0, len(folders), BATCH):
+        batch: list[RunRows] = []
+        for folder in folders[first : first + BATCH]:
+            try:
+                rows = read_run(folder)
+            except UsageError as error:
+                unreadable.append(str(error))
+                continue
+            batch += [rows] if rows is not None else []
+        store.write(lambda session, batch=batch: _merge_all(session, batch))  # type: ignore[misc]
+        runs |= {rows.run.name for rows in batch}
+        incidents += sum(len(rows.incidents) for rows in batch)
+    for parent in dict.fromkeys(folder.absolute().parent for folder in folders):
+        problems = read_histories(history_folder(parent)).troubles
+        store.write(lambda session, problems=problems: _merge_problems(session, problems))  # type: ignore[misc]
+    return IndexResult(len(runs), incidents, tuple(unreadable))
+
+
+def _merge_all(session: Session, batch: Iterable[RunRows]) -> None:
+    for rows in batch:
+        _merge_run(session, rows.run)
+        session.flush()
+        for row in (*rows.starts, *rows.incidents):
+            session.merge(row)
+
+
+def _merge_run(session: Session, run: RunRow) -> None:
+    """Insert the run, or combine it with what another node of the job has recorded."""
+    known = session.get(RunRow, run.name)
+    if known is None:
+        session.merge(run)
+        return
+    known.began, known.seen = min(known.began, run.began), max(known.seen, run.seen)
+    known.world_size = max(known.world_size, run.world_size)
+    known.nodes = max(known.nodes, run.nodes)
+    if run.ended is not None and run.ended >= (known.ended or 0.0):
+        known.ended, known.status = run.ended, run.status
+
+
+def _merge_problems(session: Session, problems: Iterable[CollectiveProblem]) -> None:
+    """Insert or update slow collectives; the history forgets old ones, the store does not."""
+    names = SlowCollectiveRow.__table__.columns.keys()
+    for problem in problems:
+        row = SlowCollectiveRow(**{name: getattr(problem, name) for name in names})
+        for name in ("group", "phase", "link", "site", "words", "operation"):
+            setattr(row, name, one_line(getattr(problem, name)))
+        known = session.get(SlowCollectiveRow, inspect(row).mapper.primary_key_from_instance(row))
+        if known is None or known.at <= row.at:
+            session.merge(row)
+
+
+def prune(store: HistoryStore, before: float) -> int:
+    """Delete the runs whose newest event is older than ``before``; return their number."""
+
+    def work(session: Session) -> int:
+        old = RunRow.seen < before
+        count = session.scalar(select(func.count()).select_from(RunRow).where(old)) or 0
+        session.execute(delete(RunRow).where(old))
+        session.execute(delete(SlowCollectiveRow).where(SlowCollectiveRow.at < before))
+        return count
+
+    return store.write(work)

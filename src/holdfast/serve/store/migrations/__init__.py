@@ -1,0 +1,1 @@
+"""Schema migrations of the history store, run by alembic: ``env.py`` and ``versions``."""

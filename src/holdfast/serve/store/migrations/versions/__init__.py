@@ -1,0 +1,1 @@
+"""One module a schema version, ``vNNNN_CHANGE.py``; a released one never changes."""
