@@ -47,6 +47,10 @@ COMMANDS: Table = {
         "holdfast.cli.run",
         "Run a training job like torchrun; diagnose hangs and failures, and restart the job.",
     ),
+    "submit": (
+        "holdfast.cli.submit",
+        "Submit a training job to Slurm or Kubernetes, or write its file.",
+    ),
     "history": (
         "holdfast.cli.history",
         "Show a run's timeline across restarts: causes, progress, and actions taken.",
