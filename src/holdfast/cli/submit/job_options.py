@@ -101,7 +101,9 @@ def script_of(words: Sequence[str], *, on_this_host: bool) -> str:
             )
     if not script:
         raise InvalidValue(
-            "the command line", why="no script follows the options", next_step="add SCRIPT at the end"
+            "the command line",
+            why="no script follows the options",
+            next_step="add SCRIPT at the end",
         )
     is_file = not _NOT_A_FILE & {full for _, full in flags}
     if on_this_host and is_file and not Path(script).exists():

@@ -15,9 +15,7 @@ from holdfast.cli.submit import job_options
 @click.option("--partition", metavar="NAME", default="", help="Partition.")
 @click.option("--account", metavar="NAME", default="", help="Account.")
 @click.option("--gpus-per-node", metavar="N", default="", help="GPUs of each node.")
-@click.option(
-    "--cpus-per-node", metavar="N", type=click.IntRange(1), help="CPUs of each node."
-)
+@click.option("--cpus-per-node", metavar="N", type=click.IntRange(1), help="CPUs of each node.")
 @click.option("--mem", "memory", metavar="SIZE", default="", help="Memory of each node, e.g. 900G.")
 @click.option("--exclude", metavar="NODES", default="", help="Nodes that must not be used.")
 @click.option(

@@ -50,7 +50,9 @@ class SlurmRequest(msgspec.Struct, frozen=True, kw_only=True):
             for text in texts:
                 if not text.startswith("-") or "\n" in text:
                     raise InvalidValue(
-                        option, why=f"{text!r} is not an option", next_step=f"use {option}=--qos=high"
+                        option,
+                        why=f"{text!r} is not an option",
+                        next_step=f"use {option}=--qos=high",
                     )
 
 

@@ -23,8 +23,10 @@ warn() {
     if [ -n "$step" ]; then kill -USR1 "$step"; fi
 }
 trap warn USR1
-# After SIGTERM (preemption, scancel) Slurm signals the workers itself; this script waits for them.
-trap : TERM
+# At SIGTERM (preemption, requeue, scancel) Slurm signals the workers itself and decides what
+# follows; this script waits for them.
+terminated=no
+trap 'terminated=yes' TERM
 
 # Sets "hosts" to healthy nodes of this job.
 select_hosts() {
@@ -57,9 +59,14 @@ run_job() {
         --nnodes "$nodes" --rdzv-backend c10d --rdzv-id "$SLURM_JOB_ID.$restarts" \
         --rdzv-endpoint "${hosts[0]}:$((29500 + SLURM_JOB_ID % 3000))" "${run[@]}" &
     step=$!
-    while kill -0 "$step" 2>/dev/null; do wait "$step"; done  # a signal interrupts `wait`
+    while :; do  # a signal interrupts `wait`, which then returns 128 + its number
+        wait "$step"
+        status=$?
+        kill -0 "$step" 2>/dev/null || break
+    done
     wait "$step"
-    status=$?
+    local again=$?
+    if [ "$again" -lt 127 ]; then status=$again; fi  # bash 5.2 may not know it any more
 }
 
 if [ -n "${SLURM_CPUS_PER_TASK:-}" ]; then export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK; fi
@@ -67,6 +74,7 @@ mkdir -p "$HOLDFAST_RUN_DIR"
 select_hosts
 if [ "$warnings" -gt 0 ]; then requeue 1 "the time limit is near"; fi
 run_job
+if [ "$terminated" = yes ]; then end "$status" "Slurm ended start $((restarts + 1)) of the job"; fi
 case $status in
     0) exit 0 ;;
     93) end 93 "restarts made no progress: the job is not requeued" ;;
