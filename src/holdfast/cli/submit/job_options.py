@@ -111,26 +111,26 @@ def script_of(words: Sequence[str], *, on_this_host: bool) -> str:
     return script
 
 
-def job_fields(given: Mapping[str, Any], script: str) -> dict[str, Any]:
+def job_fields(chosen: Mapping[str, Any], script: str) -> dict[str, Any]:
     """Return the fields of ``JobRequest`` from the shared options. Raises InvalidValue."""
     from holdfast.core import settings
     from holdfast.launcher.submission.request import default_name
 
-    seconds = settings.parse_time(given["warning"])
+    seconds = settings.parse_time(chosen["warning"])
     if seconds is None:
         raise InvalidValue(
             "--warning",
-            why=f"{given['warning']!r} is not a duration",
+            why=f"{chosen['warning']!r} is not a duration",
             next_step="use e.g. 120s or 5m",
         )
     return {
-        "name": given["name"] or default_name(script),
-        "run_words": tuple(given["words"]),
-        "nodes": given["nodes"],
-        "workers": given["workers"],
+        "name": chosen["name"] or default_name(script),
+        "run_words": tuple(chosen["words"]),
+        "nodes": chosen["nodes"],
+        "workers": chosen["workers"],
         "warning_s": round(seconds),
-        "gate": not given["no_gate"],
-        "environment": tuple(_variable(text) for text in given["environment"]),
+        "gate": not chosen["no_gate"],
+        "environment": tuple(_variable(text) for text in chosen["environment"]),
     }
 
 
@@ -144,16 +144,16 @@ def _variable(text: str) -> tuple[str, str]:
 
 
 def finish(
-    scheduler: str, file: str, given: Mapping[str, Any], submit: Callable[[str], str]
+    scheduler: str, file: str, chosen: Mapping[str, Any], submit: Callable[[str], str]
 ) -> int:
     """Write, print or submit the file; return the exit status."""
     from holdfast.core.atomic_files import write_atomic
     from holdfast.report.json import envelope, write_json
 
-    if given["write"]:
-        write_atomic(given["write"], file.encode())
-    job = None if given["dry_run"] else submit(file)
-    if given["as_json"]:
+    if chosen["write"]:
+        write_atomic(chosen["write"], file.encode())
+    job = None if chosen["dry_run"] else submit(file)
+    if chosen["as_json"]:
         more = {"scheduler": scheduler, "file": file, "job": job}
         write_json(sys.stdout, envelope("submit", (), None, **more))
     elif job is None:

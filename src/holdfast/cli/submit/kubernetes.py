@@ -52,7 +52,7 @@ from holdfast.cli.submit import job_options
 )
 @click.option("--python", default="python", show_default=True, help="Python of the image.")
 @job_options.options
-def command(*, kind: str, python: str, **given: Any) -> int:
+def command(*, kind: str, python: str, **chosen: Any) -> int:
     """Submit a job to Kubernetes that runs SCRIPT with `holdfast run` in one pod per node.
 
     Before the start each node is checked in an init container. When a pod is evicted, the workers
@@ -61,15 +61,15 @@ def command(*, kind: str, python: str, **given: Any) -> int:
     from holdfast.launcher.submission import kubernetes, pod
     from holdfast.launcher.submission.request import JobRequest
 
-    script = job_options.script_of(given["words"], on_this_host=False)
-    fields = job_options.job_fields(given, script)
+    script = job_options.script_of(chosen["words"], on_this_host=False)
+    fields = job_options.job_fields(chosen, script)
     job = JobRequest(
         checkpoints=pod.CHECKPOINTS,
         runs=f"{pod.CHECKPOINTS}/holdfast-runs",
         python=python,
         **fields,
     )
-    more = {name: given[name] for name in pod.KubernetesRequest.__struct_fields__ if name != "job"}
+    more = {name: chosen[name] for name in pod.KubernetesRequest.__struct_fields__ if name != "job"}
     request = pod.KubernetesRequest(job=job, **more)
     write = kubernetes.jobset_manifest if kind == "jobset" else kubernetes.train_job_manifest
-    return job_options.finish("Kubernetes", write(request), given, kubernetes.submit_to_kubernetes)
+    return job_options.finish("Kubernetes", write(request), chosen, kubernetes.submit_to_kubernetes)

@@ -60,7 +60,7 @@ from holdfast.cli.submit import job_options
 @click.option("--sbatch", metavar="OPTION", multiple=True, help="Further option of sbatch.")
 @click.option("--srun", metavar="OPTION", multiple=True, help="Further option of srun.")
 @job_options.options
-def command(*, checkpoints: str | None, runs: str, python: str, **given: Any) -> int:
+def command(*, checkpoints: str | None, runs: str, python: str, **chosen: Any) -> int:
     """Submit a Slurm job that runs SCRIPT with `holdfast run` on every node.
 
     Before each start the nodes are checked. Slurm's warning before the time limit makes the workers
@@ -69,9 +69,9 @@ def command(*, checkpoints: str | None, runs: str, python: str, **given: Any) ->
     from holdfast.launcher.submission.request import JobRequest
     from holdfast.launcher.submission.slurm import SlurmRequest, slurm_script, submit_to_slurm
 
-    script = job_options.script_of(given["words"], on_this_host=True)
-    fields = job_options.job_fields(given, script)
+    script = job_options.script_of(chosen["words"], on_this_host=True)
+    fields = job_options.job_fields(chosen, script)
     job = JobRequest(checkpoints=checkpoints, runs=runs, python=python, **fields)
-    more = {name: given[name] for name in SlurmRequest.__struct_fields__ if name != "job"}
+    more = {name: chosen[name] for name in SlurmRequest.__struct_fields__ if name != "job"}
     file = slurm_script(SlurmRequest(job=job, **more))
-    return job_options.finish("Slurm", file, given, submit_to_slurm)
+    return job_options.finish("Slurm", file, chosen, submit_to_slurm)
