@@ -72,7 +72,8 @@ class Job:
         return found
 
     def start_again(self):
-        """Wait until the job is requeued; start it at once instead of after Slurm's delay."""
+        """Wait until the job has ended and is requeued; start it before Slurm's delay is over."""
+        self.wait_for("holdfast: Slurm ended start 1|the time limit is near")
         until = time.monotonic() + 60
         while self.state != "PENDING":
             assert time.monotonic() < until, f"{self.output}\nstate {self.state}"
