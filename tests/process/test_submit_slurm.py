@@ -150,7 +150,7 @@ def test_a_job_saves_before_its_time_limit_and_requeues_itself(submitted):
 
 @pytest.mark.matrix
 def test_a_job_with_unhealthy_nodes_does_not_start(cluster):
-    job = Job(cluster, "--checkpoints", "/proc/nowhere")
+    job = Job(cluster, "--checkpoints", "/etc/hostname")
     job.wait_for("0 of 2 nodes are healthy: submit again with --exclude or --spare-nodes")
     assert job.output.count("failed the health gate: see holdfast-runs/gate-") == 2
 

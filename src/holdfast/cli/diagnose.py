@@ -47,7 +47,9 @@ def command(
     from holdfast.diagnose.pipeline import diagnose
 
     if guided:
-        return _guide(paths, as_json=as_json, other=follow or html is not None or reduce is not None)
+        return _guide(
+            paths, as_json=as_json, other=follow or html is not None or reduce is not None
+        )
     if not paths:
         raise click.UsageError("Missing argument 'PATH…': pass logs or folders, or --guided")
     if reduce is not None and (follow or html is not None):

@@ -13,7 +13,11 @@ end() {  # end STATUS MESSAGE
 
 requeue() {  # requeue STATUS REASON
     print "$2: job $SLURM_JOB_ID is requeued after start $((restarts + 1))"
-    scontrol requeue "$SLURM_JOB_ID" || print "Slurm refused to requeue the job: submit it again"
+    if scontrol requeue "$SLURM_JOB_ID"; then
+        sleep 60  # until Slurm ends this script: its own end is not that of the job
+    else
+        print "Slurm refused to requeue the job: submit it again"
+    fi
     exit "$1"
 }
 

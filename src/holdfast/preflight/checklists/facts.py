@@ -92,13 +92,21 @@ def restart_rehearsed(run: str) -> State:
         return CheckState.UNKNOWN, records
     failed = next((at for at, each in enumerate(records) if each["event"] == "failed"), None)
     if failed is None:
-        return CheckState.ERROR, "the workers of this run never failed: its restart is not rehearsed"
+        return (
+            CheckState.ERROR,
+            "the workers of this run never failed: its restart is not rehearsed",
+        )
     later = records[failed + 1 :]
     if not any(each["event"] == "started" for each in later):
         return CheckState.ERROR, "the workers failed and were not started again"
-    status = next((each.get("status") for each in reversed(later) if each["event"] == "ended"), None)
+    status = next(
+        (each.get("status") for each in reversed(later) if each["event"] == "ended"), None
+    )
     if status != 0:
-        return CheckState.UNKNOWN, "the workers were started again; the run did not end with status 0"
+        return (
+            CheckState.UNKNOWN,
+            "the workers were started again; the run did not end with status 0",
+        )
     return CheckState.OK, "the run was restarted after a failure, and ended with status 0"
 
 

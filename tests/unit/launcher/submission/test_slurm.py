@@ -47,7 +47,7 @@ def test_words_are_quoted():
 
 # A Slurm of shell functions on one host: what the script does after the job's status.
 FAKE = """
-scontrol() {{ if [ "$1" = show ]; then printf 'n1\\nn2\\n'; else echo "scontrol $*"; fi; }}
+scontrol() {{ if [ "$1" = show ]; then printf 'n1\\nn2\\n'; else echo "scontrol $*"; sleep() {{ :; }}; fi; }}
 srun() {{ echo "srun $*" | cut -c1-200; {signal} return {status}; }}
 """
 
@@ -100,7 +100,9 @@ def test_the_warning_requeues_the_job(tmp_path):
 
 
 def test_a_job_that_slurm_ends_does_not_requeue_itself(tmp_path):
-    done = run(tmp_path, script(gate=False, requeue_failures=9), 143, signal="kill -TERM $$; sleep 0.2;")
+    done = run(
+        tmp_path, script(gate=False, requeue_failures=9), 143, signal="kill -TERM $$; sleep 0.2;"
+    )
     assert done.returncode == 143
     assert "requeue 7" not in done.stdout
     assert "Slurm ended start 1 of the job" in done.stderr
