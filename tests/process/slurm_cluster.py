@@ -38,7 +38,7 @@ SlurmUser=root
 SlurmdUser=root
 SlurmctldPort={ports[0]}
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket,cred_expire=2
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 CredType=cred/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool.%n

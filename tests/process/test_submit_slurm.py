@@ -71,15 +71,6 @@ class Job:
             time.sleep(0.5)
         return found
 
-    def start_again(self):
-        """Wait until the job has ended and is requeued; start it before Slurm's delay is over."""
-        self.wait_for("holdfast: Slurm ended start 1|the time limit is near")
-        until = time.monotonic() + 60
-        while self.state != "PENDING":
-            assert time.monotonic() < until, f"{self.output}\nstate {self.state}"
-            time.sleep(0.5)
-        self.cluster.query("scontrol", "update", f"JobId={self.number}", "StartTime=now")
-
     def saved_step(self):
         folders = (self.folder / "ckpts").glob("step-*")
         return max(int(folder.name.removeprefix("step-")) for folder in folders)
@@ -109,8 +100,8 @@ def submitted(cluster):
 
 
 def assert_resumes(job):
-    """Start the requeued job again, and assert that both ranks resume at the saved step."""
-    job.start_again()
+    """Wait for the end of the first start; assert that the ranks resume at the saved step."""
+    job.wait_for("holdfast: Slurm ended start 1|the time limit is near")
     step = job.saved_step()
     assert step >= 10
     job.wait_for(rf"rank \d resumed {step}\b", count=2)
@@ -151,8 +142,9 @@ def test_a_job_saves_before_its_time_limit_and_requeues_itself(submitted):
 @pytest.mark.matrix
 def test_a_job_with_unhealthy_nodes_does_not_start(cluster):
     job = Job(cluster, "--checkpoints", "/etc/hostname")
-    job.wait_for("0 of 2 nodes are healthy: submit again with --exclude or --spare-nodes")
-    assert job.output.count("failed the health gate: see holdfast-runs/gate-") == 2
+    job.wait_for("[01] of 2 nodes are healthy: submit again with --exclude or --spare-nodes")
+    assert "failed the health gate: see holdfast-runs/gate-" in job.output
+    assert "generation 0" not in job.output
 
 
 @pytest.mark.slow

@@ -258,11 +258,11 @@ def test_data_shards(tmp_path):
 )
 def test_checkpoint_age(tmp_path, ages_s, state):
     for step, age_s in enumerate(ages_s, 1):
-        folder = tmp_path / f"step-{step:09d}"
+        folder = tmp_path / f"step-{step:012d}"
         folder.mkdir()
         os.utime(folder, (time.time() - age_s,) * 2)
     assert facts.checkpoint_age(str(tmp_path))[0] is STATE[state]
-    newest = str(tmp_path / f"step-{len(ages_s):09d}") if ages_s else None
+    newest = str(tmp_path / f"step-{len(ages_s):012d}") if ages_s else None
     assert facts.newest_checkpoint(str(tmp_path)) == newest
 
 
