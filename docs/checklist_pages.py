@@ -12,7 +12,7 @@ _INTRODUCTION = """\
 with its command, its result, and what to do.
 
 ```sh
-holdfast checklist start --script train.py --checkpoints /data/runs --data '/data/shards/*.tar' --nproc-per-node 8
+holdfast checklist start --script train.py --checkpoints /data/runs --data '/data/*.tar'
 holdfast checklist running --run holdfast-runs
 holdfast checklist recovery --logs logs/ --checkpoints /data/runs --html recovery.html
 holdfast checklist tools --json | jq '.items[] | select(.state != "ok") | .id'
@@ -24,7 +24,7 @@ holdfast checklist tools --json | jq '.items[] | select(.state != "ok") | .id'
 | • | note | worth knowing |
 | ⚠ | warning | slow, or may fail |
 | ✗ | error | the item failed |
-| ? | unknown | not checked, for the reason shown: a value is missing, a command did not end or was inconclusive. Never counted as passed |
+| ? | unknown | not checked, for the reason shown; never counted as passed |
 | - | absent | this host has nothing of the kind (no GPU) |
 
 Exit status: 1 if an item failed, 3 if one is unknown, else 0. Host checks share one run, and

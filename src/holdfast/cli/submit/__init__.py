@@ -10,7 +10,7 @@ from holdfast.cli.command_table import Table, TableGroup
 COMMANDS: Table = {
     "slurm": (
         "holdfast.cli.submit.slurm",
-        "Submit a batch job that checks its nodes, saves before the time limit and requeues itself.",
+        "Submit a batch job that checks its nodes, saves before its time limit and resumes.",
     ),
     "kubernetes": (
         "holdfast.cli.submit.kubernetes",

@@ -36,7 +36,8 @@ class AgentSignals:
     """Signal handlers of the agent, installed inside the with-block.
 
     The first of the signals ``names`` ends the job in order (raises torch's SignalException), the
-    second one immediately, unless a scheduler repeats SIGTERM. A warning (SIGUSR1, unless named) is forwarded to the workers.
+    second one immediately, unless a scheduler repeats SIGTERM. A warning (SIGUSR1, unless named) is
+    forwarded to the workers.
     """
 
     def __init__(self, names: str, abort: Callable[[], None]) -> None:

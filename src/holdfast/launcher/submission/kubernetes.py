@@ -107,15 +107,8 @@ def _replicated_job(request: KubernetesRequest, rendezvous: tuple[str, ...]) -> 
 
 
 def _dump(*manifests: dict[str, Any]) -> str:
-    return yaml.dump_all(manifests, Dumper=_PlainDumper, sort_keys=False, width=100)
-
-
-class _PlainDumper(yaml.SafeDumper):
-    """Repeats equal lists instead of referring to the first one."""
-
-    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - yaml's signature
-        """Return True: no value is written as an alias."""
-        return True
+    text: str = yaml.safe_dump_all(manifests, sort_keys=False, width=100)
+    return text
 
 
 def submit_to_kubernetes(manifest: str) -> str:

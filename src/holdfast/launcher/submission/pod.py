@@ -80,7 +80,7 @@ def pod_spec(request: KubernetesRequest, command: list[str], container: str) -> 
 
 
 def failure_rules(container: str) -> list[dict[str, Any]]:
-    """Return the pod failure policy: fail on status 93, and tell evictions from failures."""
+    """Return the pod failure policy: fail on status 93, and distinguish evictions from failures."""
     codes = {"containerName": container, "operator": "In", "values": [NO_PROGRESS]}
     return [
         {"action": "FailJob", "onExitCodes": codes},
@@ -90,20 +90,19 @@ def failure_rules(container: str) -> list[dict[str, Any]]:
 
 def restart_policy(request: KubernetesRequest) -> dict[str, Any]:
     """Return the JobSet's failure policy; it distinguishes failures by the Job's message."""
-    reasons = ["PodFailurePolicy"]
     return {
         "maxRestarts": request.restarts,
         "rules": [
             {
                 "name": "noProgress",
                 "action": "FailJobSet",
-                "onJobFailureReasons": reasons,
+                "onJobFailureReasons": ["PodFailurePolicy"],
                 "onJobFailureMessagePatterns": [f"exit code {NO_PROGRESS}( |$)"],
             },
             {
                 "name": "evicted",
                 "action": "RestartJobSetAndIgnoreMaxRestarts",
-                "onJobFailureReasons": reasons,
+                "onJobFailureReasons": ["PodFailurePolicy"],
                 "onJobFailureMessagePatterns": ["DisruptionTarget"],
             },
         ],
@@ -129,7 +128,7 @@ def _container(request: KubernetesRequest, name: str, command: list[str]) -> dic
         "image": request.image,
         "command": command,
         "env": [{"name": each, "value": value} for each, value in variables],
-        **({"resources": {"requests": limits, "limits": limits}} if limits else {}),
+        **({"resources": {"requests": limits, "limits": dict(limits)}} if limits else {}),
         "volumeMounts": [
             {"name": "checkpoints", "mountPath": CHECKPOINTS},
             {"name": "shared-memory", "mountPath": _SHARED_MEMORY},
