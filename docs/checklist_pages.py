@@ -18,6 +18,24 @@ holdfast checklist recovery --logs logs/ --checkpoints /data/runs --html recover
 holdfast checklist tools --json | jq '.items[] | select(.state != "ok") | .id'
 ```
 
+Lines of `holdfast checklist recovery --logs logs/` after a job ran out of memory:
+
+```text
+checklist recovery: 5 items: 1 ok, 1 absent, 2 error, 1 unknown
+    recovery  ✗  The logs contain no failure (cause)
+                 Slurm reports that task 1 on gpu-node-0 ran out of host memory
+                 Apply the first remedy of its verdict; name the logs of every
+                 rank with --logs.
+                 $ holdfast diagnose logs/
+              ?  Every byte of the newest checkpoint is intact
+                 (newest-checkpoint)
+                 not checked: needs --checkpoints
+                 Move it away, so that the job resumes from the previous one.
+                 $ holdfast ckpt verify {{newest_checkpoint}}
+              ✓  No process of the failed job holds memory or ports
+                 (left-behind)
+```
+
 | mark | state | |
 | --- | --- | --- |
 | ✓ | ok | checked, no problem found |
