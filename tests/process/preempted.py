@@ -28,7 +28,7 @@ torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Linear(4, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 data = TensorDataset(torch.randn(4096, 4), torch.randn(4096, 1))
-loader = DataLoader(data, batch_size=4, num_workers=1)
+loader = DataLoader(data, batch_size=4, num_workers=int(os.environ.get("LOADER_WORKERS", "1")))
 steps, every, killed = map(int, sys.argv[1:4])
 checkpoint = holdfast.Checkpoint(
     "ckpts", model=model, optimizer=optimizer, every_steps=every, copies=["copy", *sys.argv[4:]]

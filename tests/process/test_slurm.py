@@ -1,59 +1,24 @@
 """`srun holdfast attach`, `check` and `run` under a real Slurm of two nodes, started here if it is installed.
 
-On Debian: ``apt-get install --no-install-recommends slurm-wlm munge``, then run this file as root.
-Slurm need not be configured or running: the test starts it in its own folder.
+See ``slurm_cluster.py``.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import socket
-import subprocess
 import sys
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.ports import free_port
-from tests.process.nodes import LIMIT_S, Node, wait
+from tests.process.nodes import wait
+from tests.process.slurm_cluster import skip_without_slurm, slurm_cluster
 
 pytestmark = pytest.mark.slow
-PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
-MISSING = [
-    name for name in ("munged", "slurmctld", "slurmd", "srun") if not shutil.which(name, path=PATH)
-]
-if MISSING or os.geteuid():
-    reason = f"{', '.join(MISSING)} not installed" if MISSING else "slurmd must be started by root"
-    pytest.skip(reason, allow_module_level=True)
+skip_without_slurm()
 
-CONFIGURATION = """
-ClusterName=holdfast
-SlurmctldHost={host}(127.0.0.1)
-SlurmUser=root
-SlurmdUser=root
-SlurmctldPort={ports[0]}
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
-CredType=cred/munge
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool.%n
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/%n.pid
-ProctrackType=proctrack/pgid
-TaskPlugin=task/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-MpiDefault=none
-SwitchType=switch/none
-SlurmdParameters=config_overrides
-NodeName=127.0.0.1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=2
-NodeName=127.0.0.2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=2
-PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:8
-"""
 #: Ranks are numbered by Slurm; rank 2, on the second node, never enters the sixth all_reduce.
 PROGRAM = """
 import os, sys, time
@@ -69,59 +34,10 @@ for step in range(100):
 LINE = next(at for at, text in enumerate(PROGRAM.splitlines(), 1) if text.endswith("# GUILTY"))
 
 
-class Cluster:
-    """Two compute nodes and a login node, each with its own processes."""
-
-    def __init__(self, folder, head):
-        self.folder, self.head = folder, head
-
-    def srun(self, *words):
-        return self.head.start("srun", *words)
-
-    def query(self, *words):
-        environment = {**os.environ, "SLURM_CONF": f"{self.folder}/slurm.conf"}
-        done = subprocess.run(
-            words, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
-        )
-        return done.stdout.split()
-
-
 @pytest.fixture
 def cluster(tmp_path):
-    (tmp_path / "munge.key").write_bytes(os.urandom(1024))
-    (tmp_path / "munge.key").chmod(0o600)
-    for name in ("state", "spool.127.0.0.1", "spool.127.0.0.2"):
-        (tmp_path / name).mkdir()
-    host = socket.gethostname().partition(".")[0]
-    (tmp_path / "slurm.conf").write_text(
-        CONFIGURATION.format(folder=tmp_path, host=host, ports=[free_port() for _ in range(3)])
-    )
-    variables = {"SLURM_CONF": f"{tmp_path}/slurm.conf", "OMP_NUM_THREADS": "1", "PATH": PATH}
-    with ExitStack() as stack:
-        head, *nodes = (
-            stack.enter_context(Node(tmp_path / name, **variables)) for name in ("head", "n1", "n2")
-        )
-        options = [
-            f"--{name}={tmp_path}/munge.{end}"
-            for name, end in (
-                ("key-file", "key"),
-                ("socket", "socket"),
-                ("log-file", "log"),
-                ("pid-file", "pid"),
-                ("seed-file", "seed"),
-            )
-        ]
-        munged = head.start("munged", "--foreground", "--force", *options)
-        wait((tmp_path / "munge.socket").exists, munged.errors)
-        control = head.start("slurmctld", "-D")
-        for at, node in enumerate(nodes, 1):
-            node.start("slurmd", "-D", "-N", f"127.0.0.{at}")
-        created = Cluster(tmp_path, head)
-        wait(
-            lambda: created.query("sinfo", "-h", "-N", "-o", "%t") == ["idle", "idle"],
-            control.errors,
-        )
-        yield created
+    with slurm_cluster(tmp_path) as started:
+        yield started
 
 
 def test_attach_with_one_task_per_node_prints_one_verdict(cluster):

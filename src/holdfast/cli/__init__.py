@@ -31,6 +31,10 @@ COMMANDS: Table = {
         "holdfast.cli.check",
         "Run preflight checks on this host or all nodes.",
     ),
+    "checklist": (
+        "holdfast.cli.checklist",
+        "Run a checklist: before the start, while a job runs, after a failure, for speed or tools.",
+    ),
     "bench": (
         "holdfast.cli.bench",
         "Benchmark collectives and verify their results.",
@@ -46,6 +50,10 @@ COMMANDS: Table = {
     "run": (
         "holdfast.cli.run",
         "Run a training job like torchrun; diagnose hangs and failures, and restart the job.",
+    ),
+    "submit": (
+        "holdfast.cli.submit",
+        "Submit a training job to Slurm or Kubernetes, or write its file.",
     ),
     "history": (
         "holdfast.cli.history",

@@ -119,7 +119,7 @@ def run(
         smoke=not (names or options["no_job"]),
     )
     if options["prefix"]:
-        write_host_lists(hosts, options["prefix"])
+        write_host_lists(hosts, options["prefix"], launch.names)
     _show(hosts, as_json=as_json)
     return hosts.exit_status
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("paths", metavar="PATH…", nargs=-1, required=True, type=click.Path(allow_dash=True))
+@click.argument("paths", metavar="PATH…", nargs=-1, type=click.Path(allow_dash=True))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
 @click.option("--html", metavar="FILE", type=Path, help="Write an HTML report.")
 @click.option(
@@ -25,8 +25,17 @@ if TYPE_CHECKING:
     type=Path,
     help="Only write a reduced form of the flight-recorder dumps, to be combined later.",
 )
+@click.option(
+    "--guided", is_flag=True, help="Ask what you see, and run the commands that find the cause."
+)
 def command(
-    *, paths: tuple[str, ...], as_json: bool, html: Path | None, follow: bool, reduce: Path | None
+    *,
+    paths: tuple[str, ...],
+    as_json: bool,
+    html: Path | None,
+    follow: bool,
+    reduce: Path | None,
+    guided: bool,
 ) -> int:
     """Find the root cause in what a finished or hung job left behind.
 
@@ -37,6 +46,12 @@ def command(
     from holdfast.cli.progress import Progress
     from holdfast.diagnose.pipeline import diagnose
 
+    if guided:
+        return _guide(
+            paths, as_json=as_json, other=follow or html is not None or reduce is not None
+        )
+    if not paths:
+        raise click.UsageError("Missing argument 'PATH…': pass logs or folders, or --guided")
     if reduce is not None and (follow or html is not None):
         raise click.UsageError(
             "--reduce does not diagnose; it cannot be combined with --html or --follow"
@@ -53,6 +68,15 @@ def command(
         with Progress(sys.stderr) as progress:
             result = diagnose(paths, on_progress=progress.tell)
     return _show(result, as_json=as_json, html=html, follow=follow)
+
+
+def _guide(paths: tuple[str, ...], *, as_json: bool, other: bool) -> int:
+    """Walk through the decision tree."""
+    from holdfast.cli import guided
+
+    if other:
+        raise click.UsageError("--guided cannot be combined with --html, --follow or --reduce")
+    return guided.run(paths, as_json=as_json)
 
 
 def _follow(paths: tuple[str, ...], *, quiet: bool) -> DiagnosisResult:

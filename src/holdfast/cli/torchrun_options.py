@@ -66,19 +66,33 @@ def leading_options(
 
     ``values`` maps holdfast's own flags to whether a value follows.
     """
+    yield from leading_words(arguments, values)[0]
+
+
+def leading_words(
+    arguments: Sequence[str], values: Mapping[str, bool]
+) -> tuple[list[tuple[str, str]], str]:
+    """Return the options before the script as :func:`leading_options` yields them, and the script.
+
+    The script is empty if there is none, or if an unknown option precedes it.
+    """
     known = {**values, **{flag: bool(name) for _, flags, name, _ in _rows() for flag in flags}}
+    options: list[tuple[str, str]] = []
     rest = iter(arguments)
     for argument in rest:
         name, equals, _ = argument.partition("=")
-        if not name.startswith("-") or name in ("-", "--"):
-            return
+        if argument == "--":
+            return options, next(rest, "")
+        if not name.startswith("-") or name == "-":
+            return options, argument
         full = _complete(name.replace("_", "-"), known)
-        yield name, full
+        options.append((name, full))
         if not full:  # whether a value follows is unknown
-            return
+            break
         has_value = equals or (not name.startswith("--") and len(name) > len(full))  # -r3
         if known[full] and not has_value:
             next(rest, None)
+    return options, ""
 
 
 def _complete(name: str, known: Collection[str]) -> str:

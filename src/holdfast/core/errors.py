@@ -14,6 +14,7 @@
     │   ├── RendezvousUnreachable  the job's store cannot be reached
     │   ├── HostUnfit              a host that failed the health gate
     │   ├── PeerUnreachable        the leading `attach` process of the job cannot be reached
+    │   ├── SubmissionRefused      a scheduler refused a job, or does not answer
     │   ├── CollectiveTimeout      ranks did not enter a collective within its timeout
     │   ├── CollectiveFailed       a collective failed on a rank: a peer died or the backend failed
     │   ├── RanksOutOfSync         ranks are at different steps, or hold different parameters
@@ -207,6 +208,14 @@ class PeerUnreachable(WorldError):
         "check that `holdfast attach` runs there and that nodes can connect to each other, "
         "or run `holdfast attach --hosts`"
     )
+
+
+class SubmissionRefused(WorldError):
+    """The subject, a scheduler, refused a job, with its own reason; nothing was started."""
+
+    what = "{subject} refused the job"
+    next_step = "change the options of `holdfast submit`, or write the file with --write FILE"
+    exit_status = 2
 
 
 class CheckpointMismatch(UsageError):

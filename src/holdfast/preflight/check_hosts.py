@@ -303,12 +303,21 @@ def _build_verdict(
     return replace(between, suspects=suspects)
 
 
-def write_host_lists(hosts: MultiHostReport, prefix: str) -> None:
+def write_host_lists(hosts: MultiHostReport, prefix: str, names: Sequence[str] = ()) -> None:
     """Write PREFIXpassing.txt and PREFIXfailing.txt, one host per line, for the scheduler.
+
+    ``names``: the scheduler's names of the nodes, in their order; else the hosts' own names.
 
     Raises:
         MissingFile: they cannot be written.
     """
     for name, labels in (("passing", hosts.passing), ("failing", hosts.failing)):
-        lines = "".join(f"{label.split(' (node ')[0]}\n" for label in labels)
+        lines = "".join(f"{_scheduler_name(label, names)}\n" for label in labels)
         write_atomic(Path(f"{prefix}{name}.txt"), lines.encode(errors="surrogateescape"))
+
+
+def _scheduler_name(label: str, names: Sequence[str]) -> str:
+    """Return the name of the host labelled ``HOST (node N)``."""
+    host, _, number = label.removesuffix(")").partition(" (node ")
+    node = int(number) if number.isdecimal() else len(names)
+    return names[node] if node < len(names) else host

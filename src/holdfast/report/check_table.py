@@ -27,7 +27,8 @@ class CheckState(StrEnum):
     NOTE = Level.NOTE.value
 
 
-_MARKS = {
+#: The mark of each state, in the order of display.
+MARKS_OF_STATES = {
     CheckState.OK: "✓",
     CheckState.ABSENT: "-",
     **{CheckState(level.value): mark for level, mark in MARKS.items()},
@@ -53,12 +54,12 @@ def render_checks(
 ) -> None:
     """Print the table with one section per host; ``noun`` names what a line represents."""
     counts = Counter(line.state for line in lines)
-    parts = [f"{counts[state]} {state}" for state in _MARKS if counts[state]]
+    parts = [f"{counts[state]} {state}" for state in MARKS_OF_STATES if counts[state]]
     sections = [
         ReportSection(
             host,
             tuple(
-                ReportRow(f"{line.name}: {one_line(line.text)}", mark=_MARKS[line.state])
+                ReportRow(f"{line.name}: {one_line(line.text)}", mark=MARKS_OF_STATES[line.state])
                 for line in lines
                 if line.host == host
             ),

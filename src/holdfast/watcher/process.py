@@ -323,8 +323,10 @@ def fixed_limits() -> tuple[str, ...]:
 
 def main() -> None:
     """Watch until the agent closes the pipe or dies; then end the workers that it left."""
-    # Ctrl-C reaches the whole foreground group; the agent sends a request instead.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C reaches the whole foreground group, and Slurm's warning all processes of the step; the
+    # agent sends a request instead.
+    for each in (signal.SIGINT, signal.SIGUSR1):
+        signal.signal(each, signal.SIG_IGN)
     health = HostHealthMonitor(
         CheckContext(environ=settings.current_environment()),
         settings.read_seconds("HOLDFAST_HEALTH_S"),

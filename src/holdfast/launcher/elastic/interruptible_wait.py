@@ -27,6 +27,8 @@ WARNING = signal.SIGUSR1
 FIRST_MESSAGE_S = 5.0
 MESSAGE_EVERY_S = 60.0
 _CONNECT_EVERY_S = 0.5
+#: Slurm sends SIGTERM twice at a requeue, to the step and through srun: within this time it is one.
+_REPEATED_S = 5.0
 _TRUE = ("1", "true", "t", "yes", "y")  # as torch parses --rdzv-conf
 
 
@@ -34,7 +36,8 @@ class AgentSignals:
     """Signal handlers of the agent, installed inside the with-block.
 
     The first of the signals ``names`` ends the job in order (raises torch's SignalException), the
-    second one immediately. A warning (SIGUSR1, unless named) is forwarded to the workers.
+    second one immediately, unless a scheduler repeats SIGTERM. A warning (SIGUSR1, unless named) is
+    forwarded to the workers.
     """
 
     def __init__(self, names: str, abort: Callable[[], None]) -> None:
@@ -43,6 +46,7 @@ class AgentSignals:
         self._abort = abort
         self._previous: dict[signal.Signals, Any] = {}
         self.received: signal.Signals | None = None
+        self._received_at = 0.0
         #: Kills the workers, once there are any.
         self.kill: Callable[[], None] = lambda: None
         #: Forwards a warning to the workers.
@@ -71,12 +75,15 @@ class AgentSignals:
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         if self.received is not None:
+            repeated = number == self.received == signal.SIGTERM
+            if repeated and time.monotonic() - self._received_at < _REPEATED_S:
+                return
             self.kill()
             self._abort()
             sys.stdout.flush()
             self.before_exit()
             os._exit(128 + number)
-        self.received = signal.Signals(number)
+        self.received, self._received_at = signal.Signals(number), time.monotonic()
         message = f"process {os.getpid()} received {self.received.name}"
         raise SignalException(message, sigval=self.received)
 

@@ -185,18 +185,22 @@ def test_a_signal_is_handled_while_a_thread_blocks():
     assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
 
 
-def test_the_second_signal_exits_immediately():
+@pytest.mark.parametrize(
+    ("second", "status", "printed"),
+    [("SIGINT", 130, b"killed, abandoned"), ("SIGTERM", 0, b"")],  # Slurm sends SIGTERM twice
+)
+def test_a_second_signal_exits_immediately_unless_it_is_a_repeated_sigterm(second, status, printed):
     source = (
         "import os, signal\n"
         "from holdfast.launcher.elastic.interruptible_wait import AgentSignals\n"
-        "signals = AgentSignals('SIGTERM', lambda: os.write(1, b'abandoned'))\n"
+        "signals = AgentSignals('SIGTERM,SIGINT', lambda: os.write(1, b'abandoned'))\n"
         "signals.kill = lambda: os.write(1, b'killed, ')\n"
         "signals.install()\n"
         "try: os.kill(os.getpid(), signal.SIGTERM)\n"
-        "except Exception: os.kill(os.getpid(), signal.SIGTERM)\n"
+        f"except Exception: os.kill(os.getpid(), signal.{second})\n"
     )
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, check=False)
-    assert (done.returncode, done.stdout) == (143, b"killed, abandoned")
+    assert (done.returncode, done.stdout) == (status, printed)
 
 
 def rendezvous(**settings):

@@ -1,0 +1,1 @@
+"""Write and submit jobs for schedulers: Slurm batch scripts, and Kubernetes manifests."""

@@ -1,0 +1,1 @@
+"""Checklists that run: each item is a check of this project, with its command and what to do."""
