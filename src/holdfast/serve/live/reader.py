@@ -43,8 +43,20 @@ class _Unreadable(ValueError):
     """A document was rejected; the text is a predicate, such as "is larger than 1 MiB"."""
 
 
+class LiveFiles(msgspec.Struct, frozen=True):
+    """The states of all leaders, oldest first, and why others could not be read."""
+
+    states: tuple[LiveState, ...]
+    problems: tuple[str, ...]
+
+
 def read_live(folder: Path, now: float) -> LiveReading:
     """Return the state of the newest generation; of two leaders, the one that wrote last."""
+    return select_state(read_files(folder), now)
+
+
+def read_files(folder: Path) -> LiveFiles:
+    """Read the states of all leaders."""
     states: list[LiveState] = []
     problems: list[str] = []
     for path in _files(folder, STATES):
@@ -56,9 +68,15 @@ def read_live(folder: Path, now: float) -> LiveReading:
             problems.append(f"{path.name} cannot be read: {os_error_reason(error)}")
         except _Unreadable as error:
             problems.append(f"{path.name} {error}")
+    states.sort(key=lambda state: (state.generation, state.at))
+    return LiveFiles(tuple(states), tuple(problems))
+
+
+def select_state(files: LiveFiles, now: float) -> LiveReading:
+    """Return the state to show at ``now``, how old it is, and what was wrong."""
+    states, problems = files.states, list(files.problems)
     if not states:
         return LiveReading(problems=tuple(problems))
-    states.sort(key=lambda state: (state.generation, state.at))
     newest = states[-1]
     age_s = max(now - newest.at, 0.0)
     stale = age_s > max(STALE_PERIODS * newest.period_s, STALE_S)
