@@ -55,4 +55,4 @@ class _SharedCollection:
 def _observe(shared: _SharedCollection, name: str, _options: CallbackOptions) -> Iterable[Any]:
     labels = ("run", *METRICS[name].labels)
     for sample in shared.samples(name):
-        yield Observation(sample.value, dict(zip(labels, sample.labels, strict=True)))
+        yield Observation(float(sample.value), dict(zip(labels, sample.labels, strict=True)))

@@ -63,8 +63,11 @@ function showHeat() {
   heat = { columns: series.at.length, rows: Math.max(...series.waits.map((row) => row.length), 0) };
   drawCells($("heat"), heat.columns, heat.rows, heatShare);
   drawScale($("heat-scale"));
+  const end = series.at.length - 1, when = (at) => end < 0 ? "" : `${clock(series.at[at])}, step ${number(series.step[at])}`;
+  $("heat-last").textContent = end < 0 ? "" : `rank ${Math.max(series.world_size[end] - 1, 0)}`;
+  [$("heat-begin").textContent, $("heat-end").textContent] = [when(0), when(end)];
   const cost = $("heat-metric").value === "cost";
-  [$("heat-low").textContent, $("heat-high").textContent] = cost ? ["as the median", "50% of the time less in collectives: others wait for it"] : ["0%", "100%"];
+  [$("heat-low").textContent, $("heat-high").textContent] = cost ? ["as the median", "half of the time less in collectives: the others wait for it"] : ["0%", "100%"];
   $("heat").setAttribute("aria-label", `Heat map of ${heat.rows} rows of ranks over ${heat.columns} points in time`);
 }
 

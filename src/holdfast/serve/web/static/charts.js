@@ -1,13 +1,17 @@
-// Canvas and SVG charts. Colours: a sequential scale that colour-blind readers can order (cividis).
-const SCALE = [[0, 34, 78], [30, 61, 108], [80, 92, 110], [118, 121, 120], [160, 152, 118], [204, 187, 104], [254, 232, 56]];
+// Canvas and SVG charts. Colours: from the background to a contrast, in order of lightness, so that
+// colour-blind readers can order them.
+const SCALES = {
+  light: [[237, 240, 243], [246, 214, 160], [224, 122, 30], [120, 30, 0]],
+  dark: [[34, 40, 46], [104, 72, 42], [224, 138, 60], [255, 231, 190]],
+};
 
-function colourOf(share) {
-  const at = Math.min(Math.max(share, 0), 1) * (SCALE.length - 1);
-  const low = Math.floor(at), high = Math.min(low + 1, SCALE.length - 1), part = at - low;
-  return SCALE[low].map((value, index) => Math.round(value + (SCALE[high][index] - value) * part));
+function scaleTable() {
+  const scale = SCALES[matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"];
+  return Array.from({ length: 256 }, (_, index) => {
+    const at = index / 255 * (scale.length - 1), low = Math.floor(at), high = Math.min(low + 1, scale.length - 1);
+    return scale[low].map((value, part) => Math.round(value + (scale[high][part] - value) * (at - low)));
+  });
 }
-
-const TABLE = Array.from({ length: 256 }, (_, index) => colourOf(index / 255));
 
 function unknownColour() {
   const hex = getComputedStyle(document.documentElement).getPropertyValue("--unknown").trim();
@@ -19,14 +23,14 @@ export function drawCells(canvas, columns, rows, shareOf) {
   const box = canvas.getBoundingClientRect(), ratio = window.devicePixelRatio || 1;
   canvas.width = Math.max(1, Math.round(box.width * ratio));
   canvas.height = Math.max(1, Math.round(box.height * ratio));
-  const context = canvas.getContext("2d"), unknown = unknownColour();
+  const context = canvas.getContext("2d"), unknown = unknownColour(), table = scaleTable();
   if (!columns || !rows) return;
   const image = new ImageData(columns, rows), data = image.data;
   for (let row = 0; row < rows; row++) {
     for (let column = 0; column < columns; column++) {
       const share = shareOf(column, row), at = (row * columns + column) * 4;
       if (share === null) continue; // no such cell: transparent
-      const colour = Number.isNaN(share) ? unknown : TABLE[Math.round(Math.min(Math.max(share, 0), 1) * 255)];
+      const colour = Number.isNaN(share) ? unknown : table[Math.round(Math.min(Math.max(share, 0), 1) * 255)];
       data[at] = colour[0]; data[at + 1] = colour[1]; data[at + 2] = colour[2]; data[at + 3] = 255;
     }
   }
