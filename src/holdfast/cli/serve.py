@@ -68,7 +68,7 @@ def command(
         from holdfast.serve.metrics.prometheus import collect_runs
         from holdfast.serve.web.access import is_loopback
         from holdfast.serve.web.application import create_application
-        from holdfast.serve.web.server import open_socket, serve
+        from holdfast.serve.web.server import make_server, open_socket
     except ModuleNotFoundError as error:
         raise MissingExtra("holdfast[serve]") from error
     watch = RunWatch(
@@ -89,7 +89,8 @@ def command(
     address = f"http://{shown}:{listener.getsockname()[1]}/{'metrics' if metrics_only else ''}"
     click.echo(f"holdfast: {watch.base} at {address}{f'?token={token}' if token else ''}", err=True)
     try:
-        serve(create_application(watch, token, metrics_only=metrics_only), listener)
+        application = create_application(watch, token, metrics_only=metrics_only)
+        make_server(application).run([listener])
     finally:
         if end_export is not None:
             end_export()

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-import uvicorn
 
 from holdfast.causes import by_name
 from holdfast.core.findings import (
@@ -27,7 +26,7 @@ from holdfast.launcher.ledger import Ledger, LedgerEvent, LedgerRecord
 from holdfast.launcher.policy import JobFailure, RecoveryAction, RecoveryDecision
 from holdfast.serve.live.watch import RunWatch
 from holdfast.serve.web.application import create_application
-from holdfast.serve.web.server import open_socket
+from holdfast.serve.web.server import make_server, open_socket
 from holdfast.watcher.live_writer import LiveWriter
 from tests.unit.serve.simulated_job import OVERHEATED, simulate, start_message
 
@@ -120,10 +119,7 @@ def serving(base: Path, token: str | None = None, *, metrics_only: bool = False)
     """Yield the address of a server that runs in a thread."""
     application = create_application(RunWatch(base), token, metrics_only=metrics_only)
     listener = open_socket("127.0.0.1", 0)
-    config = uvicorn.Config(
-        application, log_level="error", lifespan="off", timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
+    server = make_server(application)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     try:

@@ -83,7 +83,7 @@ def test_the_page_of_a_run_shows_who_waits_for_whom_and_why_it_failed(open_page,
     assert "0-1,3-63 wait for 2 in all_reduce #322" in page.inner_text("#waits")
     assert "rank 2 never entered" in page.inner_text("#verdicts")
     assert "restart: the first failure" in page.inner_text("#events")
-    assert "32 × NVIDIA A100-SXM4-80GB" in page.inner_text("#kinds")
+    assert "32 \N{MULTIPLICATION SIGN} NVIDIA A100-SXM4-80GB" in page.inner_text("#kinds")
     assert "84 °C (GPU 3 throttled)" in page.inner_text("#nodes")
     assert "61.0 ms" in page.inner_text("#latency")
     assert page.locator("#health path.rate").count() == 1
@@ -143,6 +143,7 @@ def test_the_page_follows_the_run(open_page, tmp_path):
         assert "No rank has waited" in page.inner_text("#waits")
         write_live(folder, 8, stuck=5)
         page.wait_for_selector("text=0-4,6-7 wait for 5")
+        page.close()
 
 
 def test_thousands_of_ranks_are_painted_and_folded(open_page, tmp_path):
@@ -152,6 +153,7 @@ def test_thousands_of_ranks_are_painted_and_folded(open_page, tmp_path):
         assert page.get_attribute("#heat", "aria-label").startswith("Heat map of 256 rows")
         assert page.locator("#ranks tbody tr").count() <= 24
         assert "node000" in page.inner_text("#ranks tbody tr:first-child")
+        page.close()
 
 
 def test_the_list_of_runs_links_to_each(open_page, address):

@@ -89,7 +89,7 @@ class RunWatch:
             self._cache[key] = (version, value)
             while len(self._cache) > MAX_CACHED:
                 self._cache.pop(next(iter(self._cache)))
-        return value  # type: ignore[no-any-return]
+        return value
 
 
 def _version(folder: Path, patterns: tuple[str, ...]) -> Hashable:

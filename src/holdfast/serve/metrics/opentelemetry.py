@@ -33,7 +33,11 @@ def start_export(
             meter.create_observable_counter if spec.is_counter else meter.create_observable_gauge
         )
         create(name, callbacks=[partial(_observe, shared, name)], description=spec.help)
-    return provider.shutdown
+
+    def end() -> None:
+        provider.shutdown()
+
+    return end
 
 
 class _SharedCollection:

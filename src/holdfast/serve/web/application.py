@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import mimetypes
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -64,6 +64,7 @@ def create_application(
     )
     application.state.watch = watch
     application.state.streams = 0
+    application.state.is_ending = bool
     return application
 
 
@@ -182,11 +183,12 @@ async def _events(request: Request) -> Response:
 
 async def _changes(request: Request, folder: Path) -> AsyncIterator[str]:
     """Yield the names of the documents that changed, until the client disconnects."""
-    names, known = ("live", "series", "past"), (None, None, None)
+    names = ("live", "series", "past")
+    known: tuple[Hashable, ...] = (None, None, None)
     idle_s = 0.0
     request.app.state.streams += 1
     try:
-        while not await request.is_disconnected():
+        while not (request.app.state.is_ending() or await request.is_disconnected()):
             version = await run_in_threadpool(_watch(request).version, folder)
             changed = [
                 name for name, old, new in zip(names, known, version, strict=True) if old != new

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Callable
 
 import uvicorn
 from starlette.applications import Starlette
@@ -46,10 +45,8 @@ def open_socket(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve(
-    application: Starlette, listener: socket.socket, on_ready: Callable[[], None] | None = None
-) -> None:
-    """Serve until SIGINT or SIGTERM."""
+def make_server(application: Starlette) -> uvicorn.Server:
+    """Return a server whose end also ends the open streams of events."""
     config = uvicorn.Config(
         application,
         log_level="warning",
@@ -58,6 +55,6 @@ def serve(
         lifespan="off",
         timeout_graceful_shutdown=_SHUTDOWN_S,
     )
-    if on_ready is not None:
-        on_ready()
-    uvicorn.Server(config).run([listener])
+    server = uvicorn.Server(config)
+    application.state.is_ending = lambda: server.should_exit
+    return server
