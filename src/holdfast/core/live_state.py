@@ -108,8 +108,8 @@ class RankColumns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``node``, ``life``, ``phase``, ``call`` and ``wait`` are indices into the tables of the state
     (NONE: nothing). ``rate`` is in steps per second, ``waited`` the share of the time in
-    collectives, ``silent_s`` the time since the rank advanced, ``memory`` the resident memory in
-    MiB, ``gpu`` the index of its GPU on the node.
+    collectives, ``silent_s`` the time since the rank advanced, ``awaited`` the number of ranks that
+    wait for it, ``memory`` the resident memory in MiB, ``gpu`` the index of its GPU on the node.
     """
 
     rank: list[int] = []
@@ -122,6 +122,7 @@ class RankColumns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     wait: list[int] = []
     waited: list[float | None] = []
     silent_s: list[float] = []
+    awaited: list[int] = []
     memory: list[int | None] = []
     gpu: list[int | None] = []
 

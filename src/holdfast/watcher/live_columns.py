@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -50,7 +50,7 @@ _MIB = 1 << 20
 _CallKey = tuple[str, int, str]
 
 
-class _Index:
+class _Numbering:
     """Numbers texts or keys in the order of their first use, up to a limit."""
 
     def __init__(self, limit: int) -> None:
@@ -76,7 +76,7 @@ def build_live_state(
 
     The caller adds what the table lacks: generation, job, writer, period.
     """
-    nodes, calls, phases = _Index(MAX_NODES), _Index(MAX_CALLS), _Index(MAX_CALLS)
+    nodes, calls, phases = _Numbering(MAX_NODES), _Numbering(MAX_CALLS), _Numbering(MAX_CALLS)
     first_entered: dict[_CallKey, RecordedCall] = {}
     columns: dict[str, list[Any]] = {name: [] for name in RankColumns.__struct_fields__}
     gpu_of = {
@@ -85,7 +85,7 @@ def build_live_state(
         for gpu in reading.gpus
         for pid in gpu.pids
     }
-    waits, wait_of = _waits(table, calls, first_entered)
+    waits, wait_of, awaited_by = _waits(table, calls, first_entered)
     for state in table.ranks:
         call = current_call(state)
         key = None if call is None else _key(call)
@@ -104,6 +104,7 @@ def build_live_state(
             wait_of.get(state.rank, NONE),
             state.waits[-1].waited if state.waits else None,
             round(max(table.time - state.progress, 0.0), 1) if state.progress else 0.0,
+            awaited_by.get(state.rank, 0),
             None if state.memory_bytes is None else state.memory_bytes // _MIB,
             gpu_of.get((state.node, state.pid)),
         )
@@ -142,26 +143,28 @@ def _live_call(call: RecordedCall) -> LiveCall:
 
 
 def _waits(
-    table: JobSummary, calls: _Index, first_entered: dict[_CallKey, RecordedCall]
-) -> tuple[tuple[LiveWait, ...], dict[int, int]]:
-    """Return the oldest waits, and the wait of each rank that waits."""
+    table: JobSummary, calls: _Numbering, first_entered: dict[_CallKey, RecordedCall]
+) -> tuple[tuple[LiveWait, ...], dict[int, int], Counter[int]]:
+    """Return the oldest waits, the wait of each rank that waits, and how many await each rank."""
     limit = table.time - SHOWN_WAIT_S
     if not any(call.entered < limit for state in table.ranks for call in state.pending):
-        return (), {}
+        return (), {}, Counter()
     graph = build_wait_graph(table.ranks, table.groups, table.world_size)
     shown = [wait for wait in graph.waits if wait.operation.entered < limit]
     shown.sort(key=lambda wait: wait.operation.entered)
     waits: list[LiveWait] = []
     wait_of: dict[int, int] = {}
+    awaited_by: Counter[int] = Counter()
     for wait in shown[:MAX_WAITS]:
         key = _key(wait.operation)
         first_entered.setdefault(key, wait.operation)
         wait_of |= dict.fromkeys(wait.waiters, len(waits))
+        awaited_by.update(dict.fromkeys(wait.awaited, len(wait.waiters)))
         waiters, awaited = (
             compress_ranks(ranks, limit=64) for ranks in (wait.waiters, wait.awaited)
         )
         waits.append(LiveWait(calls.number(key), waiters, awaited, wait.operation.entered))
-    return tuple(waits), wait_of
+    return tuple(waits), wait_of, awaited_by
 
 
 def _groups(

@@ -10,6 +10,7 @@ import time
 import urllib.parse
 import urllib.request
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 import yaml
@@ -274,3 +275,13 @@ def test_opentelemetry_exports_the_same_samples_to_a_real_receiver(tmp_path):
     (point,) = metrics["holdfast_world_size"].gauge.data_points
     assert point.as_double == 8
     assert [(each.key, each.value.string_value) for each in point.attributes] == [("run", RUN)]
+
+
+def test_the_documentation_lists_every_metric():
+    page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+    missing = [
+        name
+        for name, spec in METRICS.items()
+        if f"| `{name}{'_total' if spec.is_counter else ''}` |" not in page
+    ]
+    assert missing == []

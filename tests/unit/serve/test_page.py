@@ -151,7 +151,7 @@ def test_thousands_of_ranks_are_painted_and_folded(open_page, tmp_path):
     with serving(tmp_path) as address:
         page = open_run(open_page, address)
         assert page.get_attribute("#heat", "aria-label").startswith("Heat map of 256 rows")
-        assert page.locator("#ranks tbody tr").count() <= 24
+        assert page.locator("#ranks tbody tr").count() <= 14
         assert "node000" in page.inner_text("#ranks tbody tr:first-child")
         page.close()
 

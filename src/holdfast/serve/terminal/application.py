@@ -50,6 +50,7 @@ class TopApplication(App[None]):
     CSS = """
     #head { height: auto; padding: 0 1; }
     #problems { height: auto; padding: 0 1; color: $warning; }
+    #ranks { height: 1fr; }
     #below { height: auto; max-height: 12; padding: 0 1; border-top: solid $panel; }
     #filter { display: none; }
     #filter.shown { display: block; }

@@ -61,7 +61,7 @@ def build_rows(
     text: str = "",
     fold: bool = True,
 ) -> list[TopRow]:
-    """Return the rows to show; ``text`` keeps rows with that text in a column; a number, that rank."""
+    """Return the rows to show; ``text`` keeps rows with that text, or that rank."""
     ranks = state.ranks
     medians = {
         name: _median(getattr(ranks, name)) for name in ("step", "waited", "memory", "silent_s")
@@ -87,6 +87,7 @@ def _fold_key(state: LiveState, at: int) -> tuple[Any, ...]:
         ranks.phase[at],
         ranks.call[at],
         ranks.wait[at],
+        ranks.awaited[at],
         None if waited is None else round(waited / _WAIT_STEP),
         None if memory is None else round(memory / _MEMORY_STEP),
         ranks.silent_s[at] >= _SILENT_S,
@@ -146,13 +147,16 @@ def describe_state(state: LiveState, at: int) -> str:
         parts.append(f"{call.operation} #{call.sequence} of {call.group}")
     if ranks.wait[at] != NONE and (awaited := state.waits[ranks.wait[at]].awaited):
         parts.append(f"waits for {awaited}")
-    return ", ".join(parts) or "computing"
+    doing = ", ".join(parts) or "computing"
+    awaited = ranks.awaited[at]
+    return f"{doing}, awaited by {pluralize(awaited, 'rank')}" if awaited else doing
 
 
 def _difference(state: LiveState, at: int, medians: dict[str, float | None]) -> float:
     """Return how much a rank differs from the usual one; dead and stopped ranks most."""
     ranks = state.ranks
     score = 10.0 if state.lives[ranks.life[at]] not in ("running", "unknown") else 0.0
+    score += 6.0 if ranks.awaited[at] and ranks.wait[at] == NONE else 0.0
     score += min(_above(ranks.step[at], medians["step"], -1), 5.0)
     score += 4.0 * _above(ranks.waited[at], medians["waited"], -1)
     score += min(_above(ranks.silent_s[at], medians["silent_s"], 1), 5.0)

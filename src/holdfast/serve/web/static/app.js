@@ -27,6 +27,7 @@ function showHead() {
   else if (live?.stale) [text, tone] = ["The live state is out of date", "alarm"];
   else if (state?.notice) [text, tone] = [state.notice, "alarm"];
   else if (stuck) [text, tone] = [`No rank has advanced for ${duration(state.at - state.silent_since)}`, "alarm"];
+  else if (state?.waits.length) text = `The job advances; ${number(state.ranks.wait.filter((wait) => wait >= 0).length)} ranks wait for rank ${state.waits[0][2]}`;
   else if (state) [text, tone] = ["The job advances", "good"];
   $("headline").textContent = hidden(text);
   document.body.className = tone;

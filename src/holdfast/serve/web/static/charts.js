@@ -98,6 +98,7 @@ export function drawHealth(parent, points, events, clock) {
     svg.append(shape("line", { class: "grid", x1: left, x2: width - 8, y1: y(share), y2: y(share) }));
     svg.append(shape("text", { x: left - 6, y: y(share) + 4, "text-anchor": "end" }, (highest * share).toPrecision(2)));
   }
+  svg.append(shape("text", { x: 2, y: 10 }, "steps/s"));
   for (const [at, anchor] of [[first, "start"], [last, "end"]]) svg.append(shape("text", { x: x(at), y: height - 6, "text-anchor": anchor }, clock(at)));
   const line = (name, valueOf) => {
     let path = "", open = false;

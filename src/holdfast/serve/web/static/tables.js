@@ -56,18 +56,19 @@ export function nowOf(state, at) {
   const call = ranks.call[at] >= 0 ? state.calls[ranks.call[at]] : null;
   const phase = ranks.phase[at] >= 0 ? `in phase ${state.phases[ranks.phase[at]]}` : "";
   const inside = call ? `in ${call[2]} #${call[1]}` : "";
-  return [inside, wait && wait[2] ? `waits for ${wait[2]}` : "", phase].filter(Boolean).join(", ") || "computing";
+  const awaited = ranks.awaited[at] ? `awaited by ${number(ranks.awaited[at])} ${ranks.awaited[at] === 1 ? "rank" : "ranks"}` : "";
+  return [inside, wait && wait[2] ? `waits for ${wait[2]}` : "", phase, awaited].filter(Boolean).join(", ") || "computing";
 }
 
 export function hostOf(state, at) { return state.ranks.node[at] >= 0 ? state.nodes[state.ranks.node[at]].host : "–"; }
 
 // The ranks that differ most: not running, behind, awaited, slow, silent.
-export function differing(state, limit = 24) {
+export function differing(state, limit = 14) {
   const ranks = state.ranks, usualWait = median(ranks.waited), usualStep = median(ranks.step), usualMemory = median(ranks.memory);
   const usualSilent = median(ranks.silent_s);
   const scores = ranks.rank.map((_, at) => {
     const life = state.lives[ranks.life[at]];
-    return (life === "running" ? 0 : 10)
+    return (life === "running" ? 0 : 10) + (ranks.awaited[at] && ranks.wait[at] < 0 ? 6 : 0)
       + (usualStep !== null && ranks.step[at] !== null ? Math.min(Math.abs(ranks.step[at] - usualStep), 5) : 0)
       + (usualWait !== null && ranks.waited[at] !== null ? 4 * Math.max(usualWait - ranks.waited[at] - 0.08, 0) : 0)
       + Math.min(Math.max(ranks.silent_s[at] - usualSilent - 3, 0), 5)
@@ -114,7 +115,7 @@ export function showNodes(state) {
   }
   put($("kinds"), [...kinds].map(([name, kind]) => element("p", {}, element("b", {}, `${number(kind.count)} × ${hidden(name)}`), ` ${number(median(kind.heat))} °C, at most ${kind.heat.length ? Math.max(...kind.heat) : "–"} °C; ${gib(median(kind.used))} in use`, kind.throttled ? element("span", { className: "alarm-text" }, ` ${kind.throttled} throttled`) : null)));
   const heat = (node) => Math.max(...(node.gpus ?? []).map((gpu) => gpu[2] ?? -1), -1);
-  const order = [...state.nodes].sort((a, b) => heat(b) - heat(a) || (a.memory_available_bytes ?? 0) - (b.memory_available_bytes ?? 0)).slice(0, 24);
+  const order = [...state.nodes].sort((a, b) => heat(b) - heat(a) || (a.memory_available_bytes ?? 0) - (b.memory_available_bytes ?? 0)).slice(0, 14);
   fill("nodes", order.map((node) => {
     const gpus = node.gpus ?? [], used = gpus.map((gpu) => gpu[3]).filter((each) => each !== null);
     const throttled = gpus.filter((gpu) => gpu[5]?.length).map((gpu) => gpu[0]);
