@@ -205,7 +205,7 @@ if (document.body.dataset.page === "runs") {
     if (state && at < state.ranks.rank.length) openRank(state.ranks.rank[at]);
   });
   $("open-rank").addEventListener("submit", (event) => { event.preventDefault(); if ($("rank-number").value) openRank(Number($("rank-number").value)); });
-  window.addEventListener("resize", () => { showHeat(); showMap(); });
+  window.addEventListener("resize", () => { showHeat(); showMap(); showHealth(); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { showHeat(); showMap(); });
   follow();
 }

@@ -85,7 +85,7 @@ function shape(name, attributes, text) {
 
 // Step rate over time, with starts and failures as vertical lines.
 export function drawHealth(parent, points, events, clock) {
-  const width = 600, height = 200, left = 40, bottom = 22, top = 20;
+  const width = Math.min(Math.max(parent.clientWidth, 260), 900), height = 200, left = 40, bottom = 22, top = 20;
   parent.replaceChildren();
   const marks = events.filter((event) => event.kind === "failed" || event.kind === "started");
   const times = [...points.map((point) => point.at), ...marks.map((event) => event.at)];
