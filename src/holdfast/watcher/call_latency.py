@@ -14,7 +14,7 @@ from holdfast.watcher.live_columns import NO_GROUPS, group_label
 from holdfast.watcher.trace_reader import TraceReading
 
 #: Interval between measurements, and the time of the calls that each covers.
-EVERY_S, WINDOW_S = 5.0, 15.0
+EVERY_S, WINDOW_S = 10.0, 15.0
 #: Latencies that a node reports: those with the longest total.
 MAX_REPORTED = 16
 

@@ -33,11 +33,11 @@ def test_a_small_job_has_a_row_per_rank_and_the_slow_one_is_first():
 
 def test_thousands_of_ranks_are_folded_into_what_differs():
     found = rows.build_rows(state(16_384, stuck=7), sort="ranks")
-    assert len(found) < 20
+    assert len(found) == 4
     assert sum(len(row.ranks) for row in found) == 16_384
     (stuck,) = [row for row in found if 7 in row.ranks]
     assert stuck.ranks == (7,)
-    assert stuck.state == "computing, awaited by 16383 ranks"
+    assert stuck.state == "computing, awaited by 16,383 ranks"
     assert "all_reduce #22 of 0, waits for 7" in {row.state for row in found}
 
 

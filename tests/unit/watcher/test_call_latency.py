@@ -49,4 +49,4 @@ def test_they_are_measured_again_after_some_seconds(traces):
     assert first
     assert len(first) <= MAX_REPORTED
     assert latencies.measure({}, GROUPS, started + 2) is first
-    assert latencies.measure({}, GROUPS, started + 7) == ()
+    assert latencies.measure({}, GROUPS, started + 12) == ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -16,8 +16,9 @@ from holdfast.core.text import escape_invisible, format_duration, format_percent
 UNFOLDED = 64
 #: Rows in all; a filter shows others.
 MAX_ROWS = 400
-#: Ranks are alike within this share of time in collectives, and this memory.
-_WAIT_STEP, _MEMORY_STEP = 0.25, 2048
+#: Ranks are alike within this distance from the median share of time in collectives, and within
+#: this fraction of the median memory.
+_WAIT_BAND, _MEMORY_BAND = 0.2, 0.3
 _SILENT_S = 3.0
 
 COLUMNS = ("ranks", "host", "step", "steps/s", "in coll.", "silent", "memory", "GPU", "state")
@@ -67,8 +68,9 @@ def build_rows(
         name: _median(getattr(ranks, name)) for name in ("step", "waited", "memory", "silent_s")
     }
     folded: dict[tuple[Any, ...], list[int]] = {}
+    folds = fold and len(ranks.rank) > UNFOLDED
     for at in range(len(ranks.rank)):
-        key = (at,) if not fold or len(ranks.rank) <= UNFOLDED else _fold_key(state, at)
+        key = (at,) if not folds else _fold_key(state, at, medians)
         folded.setdefault(key, []).append(at)
     heat = _temperatures(state)
     rows = [_row(state, members, medians, heat) for members in folded.values()]
@@ -78,9 +80,8 @@ def build_rows(
     return rows[:MAX_ROWS]
 
 
-def _fold_key(state: LiveState, at: int) -> tuple[Any, ...]:
-    ranks = state.ranks
-    waited, memory = ranks.waited[at], ranks.memory[at]
+def _fold_key(state: LiveState, at: int, medians: Mapping[str, float | None]) -> tuple[Any, ...]:
+    ranks, memory = state.ranks, medians["memory"] or 0.0
     return (
         ranks.life[at],
         ranks.step[at],
@@ -88,16 +89,23 @@ def _fold_key(state: LiveState, at: int) -> tuple[Any, ...]:
         ranks.call[at],
         ranks.wait[at],
         ranks.awaited[at],
-        None if waited is None else round(waited / _WAIT_STEP),
-        None if memory is None else round(memory / _MEMORY_STEP),
+        _band(ranks.waited[at], medians["waited"], _WAIT_BAND),
+        _band(ranks.memory[at], memory, _MEMORY_BAND * memory),
         ranks.silent_s[at] >= _SILENT_S,
     )
+
+
+def _band(value: float | None, usual: float | None, tolerance: float) -> int | None:
+    """Return whether a value is below (-1), about (0) or above (1) the usual one."""
+    if value is None or usual is None:
+        return None
+    return (value > usual + tolerance) - (value < usual - tolerance)
 
 
 def _row(
     state: LiveState,
     members: Sequence[int],
-    medians: dict[str, float | None],
+    medians: Mapping[str, float | None],
     heat: dict[tuple[int, int], int],
 ) -> TopRow:
     ranks, first = state.ranks, members[0]
@@ -148,11 +156,11 @@ def describe_state(state: LiveState, at: int) -> str:
     if ranks.wait[at] != NONE and (awaited := state.waits[ranks.wait[at]].awaited):
         parts.append(f"waits for {awaited}")
     doing = ", ".join(parts) or "computing"
-    awaited = ranks.awaited[at]
-    return f"{doing}, awaited by {pluralize(awaited, 'rank')}" if awaited else doing
+    waiters = ranks.awaited[at]
+    return f"{doing}, awaited by {pluralize(waiters, 'rank')}" if waiters else doing
 
 
-def _difference(state: LiveState, at: int, medians: dict[str, float | None]) -> float:
+def _difference(state: LiveState, at: int, medians: Mapping[str, float | None]) -> float:
     """Return how much a rank differs from the usual one; dead and stopped ranks most."""
     ranks = state.ranks
     score = 10.0 if state.lives[ranks.life[at]] not in ("running", "unknown") else 0.0
