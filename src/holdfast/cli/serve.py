@@ -53,6 +53,7 @@ def command(
     and printed.
     """
     import secrets
+    import socket
 
     from holdfast.core import settings
     from holdfast.core.errors import MissingExtra
@@ -85,7 +86,8 @@ def command(
         except ModuleNotFoundError as error:
             raise MissingExtra("holdfast[otel]") from error
         end_export = start_export(otlp, lambda: collect_runs(watch), every)
-    shown = f"[{host}]" if ":" in host else host
+    shown = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared only
+    shown = f"[{shown}]" if ":" in shown else shown
     address = f"http://{shown}:{listener.getsockname()[1]}/{'metrics' if metrics_only else ''}"
     click.echo(f"holdfast: {watch.base} at {address}{f'?token={token}' if token else ''}", err=True)
     try:

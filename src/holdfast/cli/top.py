@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
+
+
+def is_terminal() -> bool:
+    """Return whether stdout is a terminal."""
+    return sys.stdout.isatty()
 
 
 @click.command()
@@ -21,7 +27,6 @@ def command(*, run: Path | None, once: bool) -> None:
     Keys: s sorts by the next column, r reverses, / filters, f shows each rank, Enter opens a rank
     with its stack, q quits.
     """
-    import sys
     import time
 
     from holdfast.core import settings
@@ -36,7 +41,7 @@ def command(*, run: Path | None, once: bool) -> None:
             why="it contains no run",
             next_step="pass the run folder that `holdfast run` printed",
         )
-    if once or not sys.stdout.isatty():
+    if once or not is_terminal():
         from holdfast.serve.terminal.plain import print_table
 
         print_table(reader.read_live(folders[0], time.time()), folders[0], sys.stdout)
