@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.core.live_state import LiveState, SeriesPoint
 from holdfast.serve.live import reader, runs
+from holdfast.serve.metrics import samples
+from holdfast.serve.terminal import rows
 from holdfast.watcher.live_columns import build_live_state
 from tests.unit.serve.simulated_job import simulate
 
@@ -99,3 +103,22 @@ def test_an_incident_without_verdict_and_a_ledger_of_another_version_are_named(t
     assert len(past.problems) == 2
     assert "contains no line of the schema holdfast/ledger/1" in past.problems[0]
     assert past.problems[1] == "incident 0 has no verdict: its writer died, or it was deleted"
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    ),
+    st.sampled_from(["ranks", "nodes", "calls", "waits", "at", "lives"]),
+)
+def test_no_field_of_any_content_is_an_error(tmp_path_factory, content, name):
+    folder = tmp_path_factory.mktemp("run")
+    document = msgspec.to_builtins(state()) | {name: content}
+    (folder / "live-0.json").write_bytes(msgspec.json.encode(document))
+    reading = reader.read_live(folder, AT)
+    assert (reading.state is None) == bool(reading.problems) or reading.stale
+    if reading.state is not None:
+        samples.collect_run(runs.RunHead(name="run", path="/run"), reading)
+        rows.build_rows(reading.state)
+        rows.group_lines(reading.state)

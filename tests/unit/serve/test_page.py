@@ -120,7 +120,9 @@ def test_a_rank_opens_with_its_stack(open_page, address):
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     page.wait_for_selector("dialog[open]")
-    assert "/job/train.py:41 in train" in page.inner_text("#rank-body")
+    assert page.inner_text("#rank-title") == "Rank 2"
+    assert "awaited by 63 ranks" in page.inner_text("#map-value")
+    assert "/job/train.py:9 in main" in page.inner_text("#rank-body pre")
     page.keyboard.press("Escape")
     assert page.locator("dialog[open]").count() == 0
 

@@ -199,8 +199,8 @@ if (document.body.dataset.page === "runs") {
 } else {
   $("heat-metric").addEventListener("change", showHeat);
   $("map-metric").addEventListener("change", showMap);
-  chooseCells($("heat"), () => heat, describeHeat);
-  chooseCells($("map"), () => map, describeMap, (column, row) => {
+  chooseCells($("heat"), () => heat, true, describeHeat);
+  chooseCells($("map"), () => map, false, describeMap, (column, row) => {
     const state = documents.live?.state, at = row * map.columns + column;
     if (state && at < state.ranks.rank.length) openRank(state.ranks.rank[at]);
   });

@@ -52,9 +52,10 @@ export function markCell(canvas, columns, rows, column, row) {
 
 export function drawScale(canvas) { drawCells(canvas, 120, 1, (column) => column / 119); }
 
-// Let the pointer and the arrow keys choose a cell; Enter and a click open it.
-export function chooseCells(canvas, size, onChoose, onOpen) {
-  let column = 0, row = 0;
+// Let the pointer and the arrow keys choose a cell, beginning in the first or the last column; Enter
+// and a click open it.
+export function chooseCells(canvas, size, fromEnd, onChoose, onOpen) {
+  let column = fromEnd ? Infinity : 0, row = 0;
   const choose = (x, y) => {
     const { columns, rows } = size();
     if (!columns || !rows) return;
@@ -67,7 +68,7 @@ export function chooseCells(canvas, size, onChoose, onOpen) {
   };
   canvas.addEventListener("pointermove", fromPointer);
   canvas.addEventListener("click", (event) => { fromPointer(event); onOpen?.(column, row); });
-  canvas.addEventListener("focus", () => { const { columns } = size(); choose(column || columns - 1, row); });
+  canvas.addEventListener("focus", () => choose(column, row));
   canvas.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
     if (step) { event.preventDefault(); choose(column + step[0], row + step[1]); }
