@@ -59,6 +59,14 @@ COMMANDS: Table = {
         "holdfast.cli.history",
         "Show a run's timeline across restarts: causes, progress, and actions taken.",
     ),
+    "serve": (
+        "holdfast.cli.serve",
+        "Serve a web page and metrics of runs, live and past.",
+    ),
+    "top": (
+        "holdfast.cli.top",
+        "Watch the ranks of a run in the terminal.",
+    ),
     "attach": (
         "holdfast.cli.attach",
         "Inspect a running, hung job.",

@@ -196,6 +196,7 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     ``printed`` is the exception with which the stderr of a living rank ends, such as that of a
     thread. ``node`` tells nodes apart that share a host name. ``node_silent_s`` is the age of the
     last report of the rank's node, if it is out of date.
+    ``memory_bytes`` is the resident memory of the process.
     """
 
     rank: int
@@ -238,4 +239,5 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     waits: tuple[WaitSlice, ...] = ()
     node: str = ""
     node_silent_s: float = 0.0
+    memory_bytes: int | None = None
     unseen: tuple[str, ...] = ()

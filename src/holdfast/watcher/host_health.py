@@ -14,9 +14,12 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from holdfast.core.findings import Finding, Level, Unknown, Verdict
+from holdfast.core.live_state import GpuReading, NodeReading
 from holdfast.host.checks import CheckContext, CheckResult, select_checks
 from holdfast.host.checks.devices.gpu_health import GpuHealthResult
 from holdfast.host.checks.runner import run_checks
+from holdfast.host.checks.system.memory import MemoryResult
+from holdfast.host.gpus import HostGpu
 from holdfast.watcher.rules import host_health
 
 #: The first round runs after the workers' imports.
@@ -53,6 +56,19 @@ class HostHealthMonitor:
     def findings(self) -> tuple[Finding, ...]:
         """The findings of the last round, errors first."""
         return self._findings
+
+    @property
+    def reading(self) -> NodeReading:
+        """Memory and GPUs of this host in the last round."""
+        memory, health = self._last.get("memory"), self._last.get("gpu-health")
+        answer = health.answer if isinstance(health, GpuHealthResult) else None
+        measured = memory if isinstance(memory, MemoryResult) else None
+        return NodeReading(
+            host=os.uname().nodename,
+            memory_bytes=measured.limit_bytes if measured else None,
+            memory_available_bytes=measured.available_bytes if measured else None,
+            gpus=tuple(_gpu_reading(gpu) for gpu in answer.gpus) if answer else (),
+        )
 
     def new_sentences(self) -> list[str]:
         """Return a sentence for each finding that was not reported within the last hour."""
@@ -113,6 +129,14 @@ class HostHealthMonitor:
         self._findings = host_health.judge(
             self._last, self._first, self._context, os.uname().nodename, time.time()
         )
+
+
+def _gpu_reading(gpu: HostGpu) -> GpuReading:
+    numbers = (gpu.temperature_c, gpu.memory_used_bytes, gpu.memory_bytes)
+    temperature, used, total = (None if isinstance(each, Unknown) else each for each in numbers)
+    pids = (process.pid for process in gpu.processes) if isinstance(gpu.processes, tuple) else ()
+    throttled = gpu.throttled if isinstance(gpu.throttled, tuple) else ()
+    return GpuReading(gpu.index, gpu.name, temperature, used, total, throttled, tuple(pids))
 
 
 def _sentence(finding: Finding) -> str:

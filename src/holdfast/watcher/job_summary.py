@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.findings import Fact, Finding
+from holdfast.core.live_state import CallLatency, NodeReading
 from holdfast.core.rank_table import ProcessGroupInfo, ProcessState, RankState
 
 
@@ -19,7 +20,8 @@ class JobSummary(msgspec.Struct, frozen=True):
 
     ``silent_since`` is when any of them last advanced, in Unix seconds. ``health`` holds findings
     about the hosts (in a summary of the whole job: of the other nodes). ``agent`` identifies the
-    agent of this node, also among hosts that share a name.
+    agent of this node, also among hosts that share a name. ``nodes`` and ``latencies`` are shown
+    only.
     """
 
     ranks: tuple[RankState, ...]
@@ -30,6 +32,8 @@ class JobSummary(msgspec.Struct, frozen=True):
     facts: tuple[Fact, ...] = ()
     health: tuple[Finding, ...] = ()
     agent: str = ""
+    nodes: tuple[NodeReading, ...] = ()
+    latencies: tuple[CallLatency, ...] = ()
 
 
 def encode_summary(summary: JobSummary) -> str:
@@ -119,4 +123,22 @@ def combine_summaries(summaries: Sequence[JobSummary], now: float, max_age_s: fl
     newest = max(summary.silent_since for summary in summaries)
     states.sort(key=lambda state: state.rank)
     health = tuple(finding for summary in summaries for finding in summary.health)
-    return JobSummary(tuple(states), groups, first.world_size, newest, now, first.facts, health)
+    return JobSummary(
+        tuple(states),
+        groups,
+        first.world_size,
+        newest,
+        now,
+        first.facts,
+        health,
+        nodes=tuple(_name_nodes(summaries)),
+        latencies=tuple(each for summary in summaries for each in summary.latencies),
+    )
+
+
+def _name_nodes(summaries: Sequence[JobSummary]) -> Iterable[NodeReading]:
+    """Yield the readings of the nodes, with the node names of the ranks."""
+    for summary in summaries:
+        name = (summary.agent or "own") if len(summaries) > 1 else ""
+        for reading in summary.nodes:
+            yield replace(reading, node=name)

@@ -31,6 +31,7 @@ from holdfast.host.processes import child_processes, inspection, python_stacks
 from holdfast.host.processes.child_processes import ChildrenUsage, ChildrenWatch
 from holdfast.host.processes.inspection import Activity, ProcessSample
 from holdfast.watcher.agent_messages import DumpLocation
+from holdfast.watcher.call_latency import CallLatencies
 from holdfast.watcher.flight_recorder import completion
 from holdfast.watcher.flight_recorder.dump_requests import DumpRequests
 from holdfast.watcher.job_summary import JobSummary, agree_on_groups
@@ -78,6 +79,7 @@ class NodeSensor:
         self, workers: Sequence[WorkerProcess], world_size: int, window_s: float = 0.0
     ) -> None:
         self._wait_times = WaitTimes(window_s)
+        self._latencies = CallLatencies()
         self._ranks = {worker.rank: _RankSensor(worker) for worker in workers}
         self._world_size = world_size
         self._recent = max(4, min(RECENT_CALLS, RECENT_CALLS_OF_ALL // max(world_size, 1)))
@@ -103,9 +105,11 @@ class NodeSensor:
         }
         self._wait_times.measure(traces, time.time())
         states = [rank.state() for rank in self._ranks.values()]
-        return self._summary(
+        summary = self._summary(
             [replace(state, waits=self._wait_times.slices(state.rank)) for state in states]
         )
+        latencies = self._latencies.measure(traces, summary.groups, summary.time)
+        return replace(summary, latencies=latencies)
 
     def observe_closely(self, *, stacks: bool = True) -> JobSummary:
         """Add recent calls and, with ``stacks``, one stack sample per rank, within a time limit.
@@ -183,6 +187,7 @@ class _RankSensor:
         self._trace_error = "its trace file does not exist yet"
         self._children = ChildrenWatch(worker.pid)
         self._children_at = 0.0
+        self._memory_bytes: int | None = None
         self._started = time.time()
         self._memory = read_kill_counters(worker.pid)
         self._steps_at = 0.0
@@ -253,6 +258,7 @@ class _RankSensor:
                 raised=self._printed,
                 exited=self.exited,
                 unseen=(self._trace_error,),
+                memory_bytes=self._memory_bytes,
             )
         notes, step = trace.read_notes(), trace.step()
         progress = max(
@@ -285,6 +291,7 @@ class _RankSensor:
             raised=notes.raised or self._printed,
             ended=notes.ended,
             exited=self.exited,
+            memory_bytes=self._memory_bytes,
         )
 
     def detailed_state(self, calls: int) -> RankState:
@@ -386,10 +393,14 @@ class _RankSensor:
             dumps.discard()
 
     def _remember_children(self) -> None:
-        """List the children periodically, so that an exited data-loader worker is known."""
+        """List the children periodically, so that an exited data-loader worker is known.
+
+        Also reads the memory of the rank.
+        """
         if self.exit_code is None and time.monotonic() - self._children_at > CHILDREN_EVERY_S:
             self._children_at = time.monotonic()
             self._children.sample()
+            self._memory_bytes = inspection.resident_bytes(self.worker.pid)
 
     def _process_state(self, advanced: float) -> ProcessState:
         if self.exit_code is not None:

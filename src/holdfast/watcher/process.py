@@ -25,7 +25,8 @@ from msgspec.structs import replace
 
 from holdfast.core import settings
 from holdfast.core.atomic_files import write_atomic
-from holdfast.core.findings import Verdict
+from holdfast.core.findings import Finding, Verdict
+from holdfast.core.live_state import LiveState
 from holdfast.core.rank_table import ProcessState
 from holdfast.core.redaction.redact_command import redact_arguments
 from holdfast.host.checks import CheckContext
@@ -57,6 +58,7 @@ from holdfast.watcher.job_summary import (
     unreachable_node,
 )
 from holdfast.watcher.limit_learning import LimitLearner
+from holdfast.watcher.live_writer import LiveWriter
 from holdfast.watcher.node import NodeSensor, WorkerProcess
 from holdfast.watcher.orphans import WorkerTree, end_orphans
 from holdfast.watcher.rules.dead_ranks import have_only_timed_out
@@ -78,8 +80,16 @@ MAX_SUMMARY_AGE_AFTER_EXIT_S = 2.0
 class NodeWatcher:
     """State of one watcher: its node, the summaries of the other nodes, and the stall detector."""
 
-    def __init__(self, learner: LimitLearner, health: HostHealthMonitor, window_s: float) -> None:
+    def __init__(
+        self,
+        learner: LimitLearner,
+        health: HostHealthMonitor,
+        live: LiveWriter,
+        window_s: float,
+    ) -> None:
         self._learner = learner
+        self._live = live
+        self._notice = ""
         self._window_s = window_s
         self._stragglers = StragglerWatch(0.0, warns=False)
         self._health = health
@@ -152,15 +162,17 @@ class NodeWatcher:
             elif any(state.exit_code for state in summary.ranks):
                 summary = node.observe_closely(stacks=False)  # its last call, and whether it failed
             summary = replace(summary, health=self._health.findings, agent=job.agent)
+        summary = replace(summary, nodes=(self._health.reading,))
+        if job.nodes > 1:
             yield NodeSummary(summary=encode_summary(summary))
         if self._leads:
             yield from self._judge(node, job, summary)
 
     def _judge(self, node: NodeSensor, job: StartWatching, summary: JobSummary) -> Iterator[Reply]:
         self._detector.limits = self._learner.limits
-        outcome = self._detector.update(
-            self._whole_job(summary), node.observe_closely, self._whole_job
-        )
+        whole = self._whole_job(summary)
+        self._write_live(job, whole)
+        outcome = self._detector.update(whole, node.observe_closely, self._whole_job)
         if job.leader:
             self._learner.observe(outcome.table)
         yield from self._messages(job, outcome)
@@ -178,7 +190,15 @@ class NodeWatcher:
             yield self._report(job, slow, table, hang=False, silent_s=0.0)
             self._write_rest_of_incident()
 
+    def _write_live(self, job: StartWatching, table: JobSummary) -> None:
+        findings: dict[tuple[object, ...], Finding] = {
+            (each.cause, each.subject): each for each in (*self._health.findings, *table.health)
+        }
+        base = LiveState(stall_s=self._learner.limits.stall_s, notice=self._notice)
+        self._live.update(job, table, tuple(findings.values()), base)
+
     def _start(self, job: StartWatching) -> None:
+        self._notice = ""
         self._job, self._leads = job, job.leader
         self._peers, self._reported_at = {}, {}
         self._detector = StallDetector(self._learner.limits)
@@ -259,6 +279,7 @@ class NodeWatcher:
         return fill_verdict(verdict, command.launch_options, command.script)
 
     def _messages(self, job: StartWatching, outcome: DetectorOutcome) -> Iterator[Reply]:
+        self._notice = outcome.suspicion or ("" if outcome.withdrawal else self._notice)
         if outcome.note:
             yield ProgressNote(text=outcome.note)
         if outcome.suspicion and outcome.suspected is not None:
@@ -332,7 +353,8 @@ def main() -> None:
         settings.read_seconds("HOLDFAST_HEALTH_S"),
     )
     learner = LimitLearner(configured_limits(), fixed_limits())
-    watcher = NodeWatcher(learner, health, settings.read_seconds("HOLDFAST_STRAGGLER_S"))
+    live = LiveWriter(settings.read_seconds("HOLDFAST_LIVE_S"))
+    watcher = NodeWatcher(learner, health, live, settings.read_seconds("HOLDFAST_STRAGGLER_S"))
     requests = read_requests()
     due = time.monotonic()
     while True:
@@ -348,6 +370,7 @@ def main() -> None:
             replies = watcher.handle(request)
         for reply in replies:
             send(reply)
+    live.close()
     if not health.close():
         os._exit(0)  # a normal exit would wait for a check that blocks
 

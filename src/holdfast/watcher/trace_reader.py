@@ -248,6 +248,12 @@ class TraceReading:
         self.read_notes()
         return [self.operation(row) for row in np.sort(kept, order="number")]
 
+    def completed_since(self, since: float) -> np.ndarray[Any, Any]:
+        """Return the intact records of calls that completed after ``since`` (Unix seconds)."""
+        self.read_notes()
+        begin = max(int(since * 1e9) - self.header.offset_ns, 1)
+        return self._records(self._ring["completed"] >= begin)
+
     def collective(self, group: str, sequence: int) -> RecordedCall | None:
         """Return the collective of that number in a group; None if the ring has lost it."""
         rows = self._records((self._ring["sequence"] == sequence) & (self._ring["number"] > 0))

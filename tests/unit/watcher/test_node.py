@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from holdfast.core.live_state import NodeReading
 from holdfast.core.rank_table import ProcessState, RankState
 from holdfast.watcher.job_summary import JobSummary, combine_summaries, unreachable_node
 
@@ -38,3 +39,19 @@ def test_the_ranks_of_a_node_that_never_reported_are_silent_with_it() -> None:
     first, _ = combine_summaries([own, absent], time.time(), 5.0).ranks
     assert (first.rank, first.host, first.life) == (0, "10.0.0.1", ProcessState.UNKNOWN)
     assert first.node_silent_s >= 9.0
+
+
+def test_readings_carry_the_node_of_their_ranks():
+    states = [RankState(rank=rank, host="vm", life=ProcessState.RUNNING) for rank in range(2)]
+    own, other = (
+        JobSummary((state,), {}, 2, 1.0, 20.0, agent=agent, nodes=(NodeReading(host="vm"),))
+        for state, agent in zip(states, ("a", "b"), strict=True)
+    )
+    table = combine_summaries([own, other], 20.0, 5.0)
+    assert (
+        [reading.node for reading in table.nodes]
+        == [state.node for state in table.ranks]
+        == ["a", "b"]
+    )
+    alone = combine_summaries([own], 20.0, 5.0)
+    assert (alone.nodes[0].node, alone.ranks[0].node) == ("", "")

@@ -6,6 +6,7 @@ No process is disturbed or waited for. A reused pid is detected by the start tim
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -17,7 +18,16 @@ from holdfast.host.processes import proc, system_calls
 from holdfast.host.processes.proc import PROC, TICKS_PER_S, ProcessGone
 from holdfast.host.processes.system_calls import SystemCall
 
-__all__ = ["Activity", "IoBytes", "ProcessSample", "compare_samples", "sample_process"]
+__all__ = [
+    "Activity",
+    "IoBytes",
+    "ProcessSample",
+    "compare_samples",
+    "resident_bytes",
+    "sample_process",
+]
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class IoBytes(msgspec.Struct, frozen=True):
@@ -98,6 +108,13 @@ def sample_process(
         else Unknown("the process has ended"),
         kernel_function="" if isinstance(wchan, Unknown) or wchan == "0" else wchan.strip(),
     )
+
+
+def resident_bytes(pid: int, proc_root: Path = PROC) -> int | None:
+    """Return the resident memory of a process; None if it cannot be read."""
+    text = proc.read_text(proc_root / str(pid) / "statm")
+    fields = [] if isinstance(text, Unknown) else text.split()
+    return int(fields[1]) * _PAGE_BYTES if len(fields) > 1 else None
 
 
 def _read_io(process: Path) -> IoBytes | Unknown:

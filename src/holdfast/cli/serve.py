@@ -1,0 +1,98 @@
+"""``holdfast serve``: a web page and metrics of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("runs", metavar="[RUNS]", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; another than 127.0.0.1 requires a token.",
+)
+@click.option("--port", default=8765, show_default=True, help="Port; 0: a free one.")
+@click.option("--metrics-only", is_flag=True, help="Serve /metrics only, without the page.")
+@click.option(
+    "--otlp",
+    metavar="URL",
+    help="Also export the metrics by OTLP over HTTP, such as http://HOST:4318/v1/metrics.",
+)
+@click.option(
+    "--every",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0.1),
+    default=15.0,
+    show_default=True,
+    help="Interval of --otlp.",
+)
+@click.option(
+    "--write-rules",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Write Prometheus alert rules, a scrape configuration and a Grafana dashboard; then exit.",
+)
+def command(
+    *,
+    runs: Path | None,
+    host: str,
+    port: int,
+    metrics_only: bool,
+    otlp: str | None,
+    every: float,
+    write_rules: Path | None,
+) -> None:
+    """Show RUNS, the folder of all runs or of one, as a web page; serve metrics at /metrics.
+
+    Without RUNS: the folder used by `holdfast run`. The folder is only read. On another address
+    than 127.0.0.1, requests need the token in HOLDFAST_SERVE_TOKEN; if it is unset, one is created
+    and printed.
+    """
+    import secrets
+    import socket
+
+    from holdfast.core import settings
+    from holdfast.core.errors import MissingExtra
+
+    if write_rules is not None:
+        from holdfast.serve.metrics.dashboard import write_rules as write
+
+        for path in write(write_rules, f"{host}:{port}"):
+            click.echo(path)
+        return
+    try:
+        from holdfast.serve.live.watch import RunWatch
+        from holdfast.serve.metrics.prometheus import collect_runs
+        from holdfast.serve.web.access import is_loopback
+        from holdfast.serve.web.application import create_application
+        from holdfast.serve.web.server import make_server, open_socket
+    except ModuleNotFoundError as error:
+        raise MissingExtra("holdfast[serve]") from error
+    watch = RunWatch(
+        runs or Path(str(settings.read_setting("HOLDFAST_RUN_DIR").value)).expanduser()
+    )
+    token = settings.read_text("HOLDFAST_SERVE_TOKEN")
+    if token is None and not is_loopback(host):
+        token = secrets.token_urlsafe(24)
+    listener = open_socket(host, port)
+    end_export = None
+    if otlp is not None:
+        try:
+            from holdfast.serve.metrics.opentelemetry import start_export
+        except ModuleNotFoundError as error:
+            raise MissingExtra("holdfast[otel]") from error
+        end_export = start_export(otlp, lambda: collect_runs(watch), every)
+    shown = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared only
+    shown = f"[{shown}]" if ":" in shown else shown
+    address = f"http://{shown}:{listener.getsockname()[1]}/{'metrics' if metrics_only else ''}"
+    click.echo(f"holdfast: {watch.base} at {address}{f'?token={token}' if token else ''}", err=True)
+    try:
+        application = create_application(watch, token, metrics_only=metrics_only)
+        make_server(application).run([listener])
+    finally:
+        if end_export is not None:
+            end_export()

@@ -1,0 +1,1 @@
+"""Reads what a run folder holds: live state, series, ledger, incidents."""

@@ -1,0 +1,105 @@
+"""Follows the runs below a folder; a file is read again only if it changed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from holdfast.core.live_state import SERIES, STATES, SeriesPoint
+from holdfast.launcher.ledger import FILE as LEDGER
+from holdfast.serve.live import reader, runs
+from holdfast.serve.live.reader import LiveReading
+from holdfast.serve.live.runs import RunHead, RunPast
+
+#: Entries that are kept: state, series, past and head of some runs.
+MAX_CACHED = 64
+#: How long a listing of the folder is reused.
+LISTING_S = 2.0
+
+_Value = TypeVar("_Value")
+
+
+class RunWatch:
+    """The runs in ``base``, a folder of runs or one run. Threads may share it.
+
+    Raises:
+        MissingFile: the folder cannot be read.
+    """
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self._lock = threading.Lock()
+        self._cache: dict[tuple[str, Path], tuple[Hashable, Any]] = {}
+        self._listed_at = float("-inf")
+        self._folders: tuple[Path, ...] = ()
+        self.folders()
+
+    def folders(self) -> tuple[Path, ...]:
+        """Return the run folders, the newest first."""
+        if time.monotonic() - self._listed_at > LISTING_S:
+            self._folders = runs.find_runs(self.base)
+            self._listed_at = time.monotonic()
+        return self._folders
+
+    def find(self, name: str) -> Path | None:
+        """Return the folder of the run of that name."""
+        return next((folder for folder in self.folders() if folder.name == name), None)
+
+    def heads(self) -> tuple[RunHead, ...]:
+        """Return one line per run, the newest first."""
+        return tuple(
+            self._read("head", folder, (LEDGER, STATES), runs.read_head)
+            for folder in self.folders()
+        )
+
+    def live(self, folder: Path) -> LiveReading:
+        """Return the live state; its age is that of now."""
+        return reader.select_state(
+            self._read("live", folder, (STATES,), reader.read_files), time.time()
+        )
+
+    def series(self, folder: Path) -> tuple[SeriesPoint, ...]:
+        """Return the points of the heat map."""
+        return self._read("series", folder, (SERIES,), reader.read_series)
+
+    def past(self, folder: Path) -> RunPast:
+        """Return the timeline, incidents and findings."""
+        return self._read("past", folder, (LEDGER, "incidents", "incidents/*"), runs.read_past)
+
+    def version(self, folder: Path) -> tuple[Hashable, Hashable, Hashable]:
+        """Return what changes with the live state, the series and the past of a run."""
+        return (
+            _version(folder, (STATES,)),
+            _version(folder, (SERIES,)),
+            _version(folder, (LEDGER, "incidents", "incidents/*")),
+        )
+
+    def _read(
+        self, kind: str, folder: Path, patterns: tuple[str, ...], read: Callable[[Path], _Value]
+    ) -> _Value:
+        version = _version(folder, patterns)
+        key = (kind, folder)
+        with self._lock:
+            known = self._cache.pop(key, None)
+        value = known[1] if known is not None and known[0] == version else read(folder)
+        with self._lock:
+            self._cache[key] = (version, value)
+            while len(self._cache) > MAX_CACHED:
+                self._cache.pop(next(iter(self._cache)))
+        return value
+
+
+def _version(folder: Path, patterns: tuple[str, ...]) -> Hashable:
+    """Return names, sizes and times of the files that match."""
+    found = []
+    for pattern in patterns:
+        try:
+            for path in sorted(folder.glob(pattern)):
+                state = path.stat()
+                found.append((path.name, state.st_mtime_ns, state.st_size))
+        except OSError:
+            continue  # deleted meanwhile
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Metrics of runs: for Prometheus and OpenTelemetry, with dashboard and alert rules."""

@@ -1,0 +1,211 @@
+// The pages: fetch the documents when the server reports a change, and draw them.
+import { chooseCells, drawCells, drawHealth, drawScale, markCell } from "./charts.js";
+import * as tables from "./tables.js";
+const { $, element, put, number, percent, duration, clock, median, gib, hidden } = tables;
+
+const run = document.body.dataset.run;
+const documents = { live: null, series: null, past: null };
+let heat = { columns: 0, rows: 0 }, map = { columns: 0, rows: 0 };
+
+async function load(path) {
+  const response = await fetch(path, { headers: { Accept: "application/json" } });
+  if (!response.ok) throw new Error((await response.text()).trim() || `status ${response.status}`);
+  return response.json();
+}
+
+function bytes(text) {
+  const binary = atob(text), values = new Uint8Array(binary.length);
+  for (let at = 0; at < binary.length; at++) values[at] = binary.charCodeAt(at);
+  return values;
+}
+
+function showHead() {
+  const { live, past } = documents, head = past?.head, state = live?.state;
+  const ended = Boolean(head?.ended), stuck = state && !ended && !live.stale && state.at - state.silent_since > (state.stall_s || 5);
+  let text = "No live state yet", tone = "";
+  if (ended) [text, tone] = head.status === 0 ? ["The run succeeded", "good"] : [`The run failed with status ${head.status}`, "alarm"];
+  else if (live?.stale) [text, tone] = ["The live state is out of date", "alarm"];
+  else if (state?.notice) [text, tone] = [state.notice, "alarm"];
+  else if (stuck) [text, tone] = [`No rank has advanced for ${duration(state.at - state.silent_since)}`, "alarm"];
+  else if (state?.waits.length) text = `The job advances; ${number(state.ranks.wait.filter((wait) => wait >= 0).length)} ranks wait for rank ${state.waits[0][2]}`;
+  else if (state) [text, tone] = ["The job advances", "good"];
+  $("headline").textContent = hidden(text);
+  document.body.className = tone;
+  const shown = [state?.job || head?.command, state ? `written by ${state.written_by} at ${clock(state.at)}, every ${number(state.period_s)} s` : ""];
+  $("subline").textContent = hidden(shown.filter(Boolean).join(" · "));
+  const problems = [...(ended ? [] : live?.problems ?? []), ...(past?.problems ?? [])];
+  put($("problems"), problems.map((problem) => element("li", {}, hidden(problem))));
+  const ranks = state?.ranks, tile = (name, value) => element("div", {}, element("dt", {}, name), element("dd", {}, value));
+  put($("tiles"), [
+    tile("Step", number(ranks ? Math.max(...ranks.step.map((step) => step ?? -1), -1) : -1).replace("-1", "–")),
+    tile("Steps per second", number(ranks ? median(ranks.rate) : null, 2)),
+    tile("Ranks", number(state?.world_size ?? head?.world_size)),
+    tile("Nodes", number(state ? state.nodes.length : head?.nodes)),
+    tile("In collectives", percent(ranks ? median(ranks.waited) : null)),
+    tile("Waiting > 1 s", number(ranks ? ranks.wait.filter((wait) => wait >= 0).length : 0)),
+    tile("Since progress", state && !ended ? duration(Math.max(state.at - state.silent_since, 0)) : "–"),
+    tile("Starts", number(head?.starts)),
+    tile("Failures", number(head?.failures)),
+  ]);
+}
+
+function heatShare(column, row) {
+  const metric = $("heat-metric").value, series = documents.series;
+  const values = metric === "rates" ? series.rates[column] : series.waits[column];
+  const at = Math.floor(row * values.length / heat.rows), value = values[at];
+  if (value === undefined || value === series.unknown) return NaN;
+  if (metric !== "cost") return value / series.full;
+  return Math.max(series.usual[column] - value, 0) / series.full * 2; // half of the time is the end of the scale
+}
+
+function showHeat() {
+  const series = documents.series;
+  if (!series) return;
+  heat = { columns: series.at.length, rows: Math.max(...series.waits.map((row) => row.length), 0) };
+  drawCells($("heat"), heat.columns, heat.rows, heatShare);
+  drawScale($("heat-scale"));
+  const end = series.at.length - 1, when = (at) => end < 0 ? "" : `${clock(series.at[at])}, step ${number(series.step[at])}`;
+  $("heat-last").textContent = end < 0 ? "" : `rank ${Math.max(series.world_size[end] - 1, 0)}`;
+  [$("heat-begin").textContent, $("heat-end").textContent] = [when(0), when(end)];
+  const cost = $("heat-metric").value === "cost";
+  [$("heat-low").textContent, $("heat-high").textContent] = cost ? ["as the median", "half of the time less in collectives: the others wait for it"] : ["0%", "100%"];
+  $("heat").setAttribute("aria-label", `Heat map of ${heat.rows} rows of ranks over ${heat.columns} points in time`);
+}
+
+function ranksOfRow(world, row, rows) {
+  const first = Math.floor(row * world / rows), last = Math.max(Math.floor((row + 1) * world / rows) - 1, first);
+  return first === last ? `rank ${first}` : `ranks ${first}-${last}`;
+}
+
+function describeHeat(column, row) {
+  const series = documents.series, share = heatShare(column, row);
+  showHeat();
+  markCell($("heat"), heat.columns, heat.rows, column, row);
+  const metric = $("heat-metric").value, shown = metric === "cost" ? share / 2 : share;
+  const value = Number.isNaN(share) ? "not measured" : percent(shown);
+  $("heat-value").textContent = `${clock(series.at[column])}, step ${number(series.step[column])}, ${ranksOfRow(series.world_size[column], row, heat.rows)}: ${value}`;
+}
+
+function mapShare(state, metric, limits, at) {
+  if (metric === "life") return { running: 0, unknown: NaN }[state.lives[state.ranks.life[at]]] ?? 1;
+  const value = metric === "cost" ? state.ranks.waited[at] : state.ranks[metric][at];
+  if (value === null) return NaN;
+  if (metric === "cost") return Math.max(limits.usual - value, 0) * 2;
+  if (metric === "waited") return value;
+  return (value - limits.low) / Math.max(limits.high - limits.low, 1e-9);
+}
+
+function showMap() {
+  const state = documents.live?.state;
+  if (!state) return;
+  const metric = $("map-metric").value, count = state.ranks.rank.length, box = $("map").getBoundingClientRect();
+  const columns = Math.max(1, Math.min(count, Math.ceil(Math.sqrt(count * box.width / Math.max(box.height, 1)))));
+  map = { columns, rows: Math.ceil(count / columns) };
+  const known = metric in state.ranks ? state.ranks[metric].filter((value) => value !== null) : [];
+  const limits = { usual: median(state.ranks.waited), low: Infinity, high: -Infinity };
+  for (const value of known) { limits.low = Math.min(limits.low, value); limits.high = Math.max(limits.high, value); }
+  drawCells($("map"), map.columns, map.rows, (column, row) => {
+    const at = row * map.columns + column;
+    return at < count ? mapShare(state, metric, limits, at) : null;
+  });
+  drawScale($("map-scale"));
+  const ends = { cost: ["as the median", "50% less"], waited: ["0%", "100%"], silent_s: [duration(limits.low), duration(limits.high)], memory: [gib(limits.low * 2 ** 20), gib(limits.high * 2 ** 20)], life: ["running", "not running"] };
+  [$("map-low").textContent, $("map-high").textContent] = known.length || metric === "cost" ? ends[metric] : ["", ""];
+  $("map").setAttribute("aria-label", `Map of ${count} ranks in ${map.rows} lines`);
+}
+
+function describeMap(column, row) {
+  const state = documents.live?.state, at = row * map.columns + column;
+  if (!state || at >= state.ranks.rank.length) return;
+  showMap();
+  markCell($("map"), map.columns, map.rows, column, row);
+  const ranks = state.ranks;
+  $("map-value").textContent = hidden(`rank ${ranks.rank[at]} on ${tables.hostOf(state, at)}: step ${number(ranks.step[at])}, ${percent(ranks.waited[at])} in collectives, ${tables.nowOf(state, at)}`);
+}
+
+function showHealth() {
+  const { series, past } = documents;
+  if (!series || !past) return;
+  const points = series.at.map((at, index) => ({ at, rate: series.rate[index], generation: series.generation[index], wait: series.usual[index] === null ? null : series.usual[index] / series.full }));
+  const drawn = drawHealth($("health"), points, past.events, clock);
+  $("health-legend").textContent = drawn ? "Line: steps per second. Dashed: median share of the time in collectives. Green: start, orange: failure." : "No history yet.";
+}
+
+async function openRank(rank) {
+  const dialog = $("rank-dialog");
+  $("rank-title").textContent = `Rank ${rank}`;
+  try {
+    const found = await load(`/api/run/${encodeURIComponent(run)}/rank/${rank}`), now = found.now;
+    const rows = now ? [["host", now.node?.host], ["process", now.life], ["step", number(now.step)], ["steps per second", number(now.rate, 2)], ["time in collectives", percent(now.waited)], ["since progress", duration(now.silent_s)], ["call", now.call ? `${now.call[2]} #${now.call[1]} of group ${now.call[0]} at ${now.call[3]}` : "none"], ["waits for", now.wait ? now.wait[2] : "none"], ["memory", now.memory === null ? "–" : gib(now.memory * 2 ** 20)], ["GPU", now.gpu ?? "–"]] : [];
+    const list = element("dl");
+    for (const [name, value] of rows) list.append(element("dt", {}, name), element("dd", {}, hidden(String(value ?? "–"))));
+    const stack = found.stack.length ? [element("h3", {}, `Stack in incident ${found.incident}`), element("pre", {}, found.stack.map(hidden).join("\n"))] : [element("p", { className: "soft" }, "No incident has a stack of this rank. On its host: holdfast attach")];
+    $("rank-body").replaceChildren(rows.length ? list : element("p", {}, "There is no such rank in the live state."), ...stack);
+  } catch (error) {
+    $("rank-body").replaceChildren(element("p", {}, error.message));
+  }
+  if (!dialog.open) dialog.showModal();
+}
+
+const show = {
+  live() {
+    const state = documents.live?.state;
+    if (state) {
+      state.nodes.forEach((node) => { node.gpus ??= []; });
+      tables.showRanks(state, openRank); tables.showWaits(state); tables.showLatencies(state); tables.showNodes(state);
+      showMap();
+    }
+    tables.showFindings(state, documents.past);
+  },
+  series() { showHeat(); showHealth(); },
+  past() { tables.showVerdicts(documents.past, run); tables.showEvents(documents.past); tables.showFindings(documents.live?.state, documents.past); showHealth(); },
+};
+
+function prepare(name, document_) {
+  if (name !== "series") return document_;
+  document_.waits = document_.waits.map(bytes); document_.rates = document_.rates.map(bytes);
+  document_.usual = document_.waits.map((row) => median([...row].filter((value) => value !== document_.unknown)));
+  return document_;
+}
+
+let busy = Promise.resolve();
+function refresh(names) {
+  busy = busy.then(async () => {
+    for (const name of names) {
+      try {
+        documents[name] = prepare(name, await load(`/api/run/${encodeURIComponent(run)}/${name}`));
+        show[name](); showHead();
+      } catch (error) {
+        put($("problems"), [element("li", {}, hidden(error.message))]);
+      }
+    }
+    document.body.dataset.painted = String(Math.round(performance.now()));
+  });
+}
+
+function follow() {
+  const source = new EventSource(`/api/run/${encodeURIComponent(run)}/events`);
+  source.onmessage = (event) => { $("link-state").textContent = ""; refresh(event.data.split(" ")); };
+  source.onerror = () => {
+    $("link-state").textContent = "· connection lost, retrying";
+    if (source.readyState === EventSource.CLOSED) setTimeout(follow, 5000);
+  };
+}
+
+if (document.body.dataset.page === "runs") {
+  const update = () => load("/api/runs").then((runs) => { tables.showRuns(runs); $("problems").textContent = ""; }).catch((error) => { $("problems").textContent = error.message; });
+  update();
+  setInterval(update, 5000);
+} else {
+  $("heat-metric").addEventListener("change", showHeat);
+  $("map-metric").addEventListener("change", showMap);
+  chooseCells($("heat"), () => heat, true, describeHeat);
+  chooseCells($("map"), () => map, false, describeMap, (column, row) => {
+    const state = documents.live?.state, at = row * map.columns + column;
+    if (state && at < state.ranks.rank.length) openRank(state.ranks.rank[at]);
+  });
+  $("open-rank").addEventListener("submit", (event) => { event.preventDefault(); if ($("rank-number").value) openRank(Number($("rank-number").value)); });
+  window.addEventListener("resize", () => { showHeat(); showMap(); showHealth(); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { showHeat(); showMap(); });
+  follow();
+}
