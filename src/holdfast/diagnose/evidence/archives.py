@@ -147,9 +147,9 @@ def _identify(
         return stream if encoding in (None, "utf-8") else buffered(Utf8Stream(stream, encoding))
 
     path = location.path if encoding == "utf-8" else ""
-    if kind is EvidenceKind.LOG and encoding == "utf-8" and len(head) == location.size:
-        open_safely = partial(io.BytesIO, head)  # noqa: F811
-    return EvidenceFile(location.name, kind, location.size, open_safely, errors, path)
+    is_whole = kind is EvidenceKind.LOG and encoding == "utf-8" and len(head) == location.size
+    open_file = partial(io.BytesIO, head) if is_whole else open_safely
+    return EvidenceFile(location.name, kind, location.size, open_file, errors, path)
 
 
 def _append_once(errors: list[str], text: str) -> None:

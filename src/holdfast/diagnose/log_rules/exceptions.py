@@ -180,7 +180,11 @@ def _without_recovered(
 
     If a failure was logged from which the job did not recover, later steps show nothing.
     """
-    failed = [name for name in FAILURES if index.unrecovered(name)]
+    failed = [
+        name
+        for name in FAILURES
+        if not all(index.is_after_end(signal) for signal in index.unrecovered(name))
+    ]
     certain = "failed-code" in failed or "exit-code" in failed
     reported = {position(signal) for signal in index.all("retried", "logged-error")}
     ends = [end.line for end in index.finishes]

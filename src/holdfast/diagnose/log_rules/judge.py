@@ -139,7 +139,9 @@ def _is_harmless(index: LogIndex, one: CauseCandidate) -> bool:
     """Return whether training went on after it, or was over, and only connections were closed."""
     is_over = one.tier in _OF_CONNECTIONS and not index.has_any(*FATAL, "exit-code", "rank-aborts")
     return is_survived(index, one.cause, one.lines) or (
-        is_over and _is_after_end(index, one.lines) and not index.facts.tracebacks
+        is_over
+        and _is_after_end(index, one.lines)
+        and all(traceback.notice for traceback in index.facts.tracebacks)
     )
 
 

@@ -12,6 +12,7 @@ from holdfast.causes.network.network_fabric_fault import NETWORK_FABRIC_FAULT
 from holdfast.causes.network.network_interface_wrong import NETWORK_INTERFACE_WRONG
 from holdfast.causes.network.stale_rendezvous_store import STALE_RENDEZVOUS_STORE
 from holdfast.causes.process.peer_lost import PEER_LOST
+from holdfast.causes.sync.new_group_by_some_ranks import NEW_GROUP_BY_SOME_RANKS
 from holdfast.causes.sync.store_wait import STORE_WAIT
 from holdfast.diagnose.log_rules.candidates import CauseCandidate, candidate_of
 from holdfast.diagnose.log_rules.log_index import LogIndex, comes_after, position
@@ -23,6 +24,7 @@ from holdfast.diagnose.logs import LoggedSignal
 _OF_FOLLOWERS = 0.5
 _LOOPBACK = re.compile(r"\(?(?:localhost|127\.\d+\.\d+\.\d+|::1)\b")
 _CONNECT_ERROR = re.compile(r"refused|[Tt]imed? ?out|Timeout|reset by peer|[Ff]ailed to connect")
+_STORE_TIMEOUT = re.compile(r"DistStoreError|[Tt]imed out|wait timeout|Socket Timeout")
 _LAUNCHER_FILE = re.compile(r"distributed/(?:launcher/api|rendezvous|elastic/rendezvous/\w+)\.py$")
 _RENDEZVOUS_SIGNALS = (
     "store-unreachable",
@@ -81,6 +83,7 @@ def find_rendezvous_faults(index: LogIndex) -> Iterable[CauseCandidate]:
         cause, lines = FIREWALL_BLOCKED_PORTS.name, (lost.line, joined.line)
         yield CauseCandidate(cause, Tier.NETWORK, 0.85, message, lines)
     yield from _find_missing_client(index)
+    yield from _find_incomplete_group(index)
     # A rank, not the store, is missing where the unique ID is requested.
     requests = {position(signal) for signal in index.all("unique-id")}
     for name in _RENDEZVOUS_SIGNALS:
@@ -102,6 +105,18 @@ def _find_missing_client(index: LogIndex) -> Iterable[CauseCandidate]:
     )
     lines = (joined.line, waits.line)
     yield CauseCandidate(STORE_WAIT.name, Tier.NETWORK, 0.7, message, lines, absent)
+
+
+def _find_incomplete_group(index: LogIndex) -> Iterable[CauseCandidate]:
+    """Yield a wait in the store inside new_group, on ranks that had created the first group."""
+    for one in index.facts.tracebacks:
+        in_new_group = any(frame.function == "new_group" for frame in one.frames)
+        if in_new_group and _STORE_TIMEOUT.search(f"{one.type}: {one.text}"):
+            message = "new_group timed out in the store: other ranks did not call it"
+            yield CauseCandidate(
+                NEW_GROUP_BY_SOME_RANKS.name, Tier.NETWORK, 0.8, message, (one.line,)
+            )
+            return
 
 
 def find_missing_pods(index: LogIndex) -> Iterable[CauseCandidate]:
@@ -152,10 +167,12 @@ def _weigh_network(index: LogIndex, name: str, found: CauseCandidate) -> CauseCa
     if any(_OWN_ADDRESS.search(line.text) for line in found.lines):
         message = f"{found.message}; the peer announced an address of its own host"
         return replace(found, cause=NETWORK_INTERFACE_WRONG.name, message=message)
-    if name == "connect-refused" and _is_after_steps(index, found):
-        message = f"{found.message}, to which it was connected before: the peer is gone"
-        return replace(found, cause=PEER_LOST.name, message=message)
-    return found
+    if not _is_after_steps(index, found):
+        return found
+    message = f"{found.message}, to which it was connected before"
+    if name == "connect-refused":
+        return replace(found, cause=PEER_LOST.name, message=f"{message}: the peer is gone")
+    return replace(found, cause=NETWORK_FABRIC_FAULT.name, message=message)
 
 
 def _is_after_steps(index: LogIndex, found: CauseCandidate) -> bool:

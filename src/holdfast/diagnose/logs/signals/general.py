@@ -97,7 +97,8 @@ TRAINING = rows(
     ("progress", r"\bEpoch \[\d+\]\[(?P<step>\d+)/\d+\]", r"[Bb]atch[ =:#]{1,3}(?P<batch>\d+)\b"),
     (
         "progress",
-        r"\b(?:STEP|ITER(?:ATION)?|EPOCH)[ :=\[]{1,3}(?P<step>\d+)\b|第 ?(?P<rounds>\d+) ?[步轮]",
+        # Slurm numbers the steps of a job: STEP 811.0.
+        r"\b(?:STEP|ITER(?:ATION)?|EPOCH)[ :=\[]{1,3}(?P<step>\d+)(?:[^.\w]|\.\s|$)|第 ?(?P<rounds>\d+) ?[步轮]",
         r'(?:global_)?(?:step|iteration|epoch)": ?(?P<counter>\d+)|\bsteps: ?(?P<steps>\d+)\b',
         r"\b(?:it|update|episode|round|num_updates|global_step)[ :=#]{1,2}(?P<updates>\d+)\b",
     ),
@@ -176,7 +177,7 @@ TRAINING = rows(
     (
         "input-total",
         (
-            r"\b(?:has|have|with|got|holds|reads) (?P<total>\d{1,9}) (?P<unit>batch|sample"
+            r"\b(?:has|have|with|got|holds|reads|epoch \d{1,4}:) (?P<total>\d{1,9}) (?P<unit>batch|sample"
             r"|example|shard"
             r"|file|step)(?:e?s)\b"
         ),
@@ -192,6 +193,8 @@ TRAINING = rows(
         r"\* train metrics \*|wandb: Synced \d|[Aa]ll epochs (?:are )?(?:completed|done|finished)",
         r"(?:[Tt]raining|[Rr]un|[Ee]xperiment|[Ee]poch) .{0,40}completed successfully",
         r"[Jj]ob (?:has |'[^']{1,80}' )?succeeded|^State: COMPLETED",
+        # pytest
+        r"^=+ \d+ passed(?:, \d+ (?:skipped|warnings?|deselected|xfailed|xpassed))* in \d",
     ),
     ("finished", r"train_runtime|训练完成|[Ff]inished (?:training|successfully)"),
     (
