@@ -49,13 +49,13 @@ LAUNCH_ARGUMENTS_DIFFER = Cause(
                 ),
                 "not enough slots available in the system",
                 (
-                    r"(?:[Ww]orld[_ ]?size|WORLD_SIZE|[Nn]umber of (?:GPUs|ranks|processes|devices))"
-                    r"\W{0,4}(?:\d{1,6}\W{0,3})?(?:is not|must be|should be|needs to be)"
+                    r"(?:[Ww]orld[_ ]?size|WORLD_SIZE"
+                    r"|[Nn]umber of (?:GPUs|ranks|processes|devices))\W{0,4}(?:\d{1,6}\W{0,3})?(?:is not|must be|should be|needs to be)"
                     r" (?:evenly )?(?:divisible|a multiple)"
                 ),
                 (
-                    r"(?:product of|parallel) .{0,80}(?:does not equal|!=|must (?:be equal to|equal))"
-                    r" .{0,40}(?:world[_ ]size|WORLD_SIZE|number of (?:GPUs|ranks|devices))"
+                    r"(?:product of|parallel) .{0,80}(?:does not equal|!=|must (?:be equal to"
+                    r"|equal)) .{0,40}(?:world[_ ]size|WORLD_SIZE|number of (?:GPUs|ranks|devices))"
                 ),
             ),
             examples=(

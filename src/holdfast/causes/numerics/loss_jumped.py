@@ -34,9 +34,14 @@ LOSS_JUMPED = Cause(
             sentence="the loss rose far above its earlier values",
             patterns=(
                 r"LossSpike|(?:Error|Exception): .{0,60}\b[Ll]oss (?:spike|diverged|exploded)",
-                r"[Ll]oss (?:diverged|exploded|spike)\b.{0,120}"
-                r"(?:stopping|aborting|terminating|exiting)",
-                r"(?:[Ss]topping|[Aa]borting|[Tt]erminating).{0,60}\b[Ll]oss (?:diverged|exploded|spike)",
+                (
+                    r"[Ll]oss (?:diverged|exploded|spike)\b.{0,120}"
+                    r"(?:stopping|aborting|terminating|exiting)"
+                ),
+                (
+                    r"(?:[Ss]topping|[Aa]borting|[Tt]erminating).{0,60}\b[Ll]oss "
+                    r"(?:diverged|exploded|spike)"
+                ),
             ),
             examples=(
                 (

@@ -35,8 +35,8 @@ REPLICAS_DIVERGE = Cause(
             patterns=(
                 (
                     r"(?:parameters|weights|replicas|model state|optimizer state|buffers)s? "
-                    r".{0,40}(?:not (?:identical|equal|the same|in sync)|differ|diverged?|out of sync)"
-                    r".{0,60}\b(?:ranks?|replicas|workers|processes)\b"
+                    r".{0,40}(?:not (?:identical|equal|the same|in sync)|differ|diverged?"
+                    r"|out of sync).{0,60}\b(?:ranks?|replicas|workers|processes)\b"
                 ),
                 (
                     "(?:[Rr]eplicas|[Dd]ata.parallel ranks) (?:have |are )?(?:diverged|out of sync"

@@ -167,8 +167,11 @@ def _weigh_network(index: LogIndex, name: str, found: CauseCandidate) -> CauseCa
     if any(_OWN_ADDRESS.search(line.text) for line in found.lines):
         message = f"{found.message}; the peer announced an address of its own host"
         return replace(found, cause=NETWORK_INTERFACE_WRONG.name, message=message)
-    if not _is_after_steps(index, found):
-        return found
+    return _weigh_lost_route(name, found) if _is_after_steps(index, found) else found
+
+
+def _weigh_lost_route(name: str, found: CauseCandidate) -> CauseCandidate:
+    """Return the candidate with the cause for a peer with which steps had been made."""
     message = f"{found.message}, to which it was connected before"
     if name == "connect-refused":
         return replace(found, cause=PEER_LOST.name, message=f"{message}: the peer is gone")

@@ -98,7 +98,8 @@ TRAINING = rows(
     (
         "progress",
         # Slurm numbers the steps of a job: STEP 811.0.
-        r"\b(?:STEP|ITER(?:ATION)?|EPOCH)[ :=\[]{1,3}(?P<step>\d+)(?:[^.\w]|\.\s|$)|第 ?(?P<rounds>\d+) ?[步轮]",
+        r"\b(?:STEP|ITER(?:ATION)?|EPOCH)[ :=\[]{1,3}(?P<step>\d+)(?:[^.\w]|\.\s|$)",
+        r"第 ?(?P<rounds>\d+) ?[步轮]",
         r'(?:global_)?(?:step|iteration|epoch)": ?(?P<counter>\d+)|\bsteps: ?(?P<steps>\d+)\b',
         r"\b(?:it|update|episode|round|num_updates|global_step)[ :=#]{1,2}(?P<updates>\d+)\b",
     ),
@@ -177,8 +178,8 @@ TRAINING = rows(
     (
         "input-total",
         (
-            r"\b(?:has|have|with|got|holds|reads|epoch \d{1,4}:) (?P<total>\d{1,9}) (?P<unit>batch|sample"
-            r"|example|shard"
+            r"\b(?:has|have|with|got|holds|reads|epoch \d{1,4}:) (?P<total>\d{1,9}) "
+            r"(?P<unit>batch|sample|example|shard"
             r"|file|step)(?:e?s)\b"
         ),
     ),
