@@ -50,8 +50,8 @@ LAUNCH_ARGUMENTS_DIFFER = Cause(
                 "not enough slots available in the system",
                 (
                     r"(?:[Ww]orld[_ ]?size|WORLD_SIZE"
-                    r"|[Nn]umber of (?:GPUs|ranks|processes|devices))\W{0,4}(?:\d{1,6}\W{0,3})?(?:is not|must be|should be|needs to be)"
-                    r" (?:evenly )?(?:divisible|a multiple)"
+                    r"|[Nn]umber of (?:GPUs|ranks|processes|devices))\W{0,4}(?:\d{1,6}\W{0,3})?"
+                    r"(?:is not|must be|should be|needs to be) (?:evenly )?(?:divisible|a multiple)"
                 ),
                 (
                     r"(?:product of|parallel) .{0,80}(?:does not equal|!=|must (?:be equal to"

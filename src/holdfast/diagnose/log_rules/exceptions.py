@@ -206,6 +206,11 @@ def _without_recovered(
     return [one for one in tracebacks if not is_recovered(one)]
 
 
+def uncaught_tracebacks(index: LogIndex) -> list[LoggedTraceback]:
+    """Return the tracebacks that no later progress or end shows to have been caught."""
+    return _without_recovered(index, index.facts.tracebacks)
+
+
 def _is_users_command(one: LoggedTraceback) -> bool:
     """Return whether a command failed that the user's own code ran."""
     is_command = one.type.endswith("CalledProcessError")

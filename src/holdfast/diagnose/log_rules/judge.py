@@ -20,6 +20,7 @@ from holdfast.core.text import pluralize
 from holdfast.diagnose.combined_verdict import QUESTION
 from holdfast.diagnose.log_rules import (
     call_site_outliers,
+    damaged_files,
     devices,
     direct_signals,
     exceptions,
@@ -84,6 +85,7 @@ RULES: tuple[Rule, ...] = (
     devices.find_xids,
     devices.find_storage_faults,
     devices.find_nan,
+    damaged_files.find_damaged_files,
     exceptions.find_exceptions,
     network.find_rendezvous_faults,
     network.find_missing_pods,

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from holdfast.causes.network.firewall_blocked_ports import FIREWALL_BLOCKED_PORTS
+from holdfast.causes.network.host_never_arrived import HOST_NEVER_ARRIVED
 from holdfast.causes.network.master_unreachable import MASTER_UNREACHABLE
 from holdfast.causes.network.network_fabric_fault import NETWORK_FABRIC_FAULT
 from holdfast.causes.network.network_interface_wrong import NETWORK_INTERFACE_WRONG
@@ -34,16 +35,16 @@ _RENDEZVOUS_SIGNALS = (
 )
 _PEER_SIGNALS = tuple(
     """
-    ib-completion ofi-completion ib-verb ib-event adapter-port no-interface docker-interface
-    no-route no-network connect-timed-out connect-refused gloo-connect nccl-system-error
-    nccl-cuda-error nccl-internal-error store-lost peer-closed
+    ib-completion ofi-completion ib-verb ib-event adapter-port adapter-link-down no-interface
+    docker-interface no-route no-network connect-timed-out connect-refused gloo-connect
+    nccl-system-error nccl-cuda-error nccl-internal-error store-lost peer-closed
     """.split()
 )
 #: A connection to an address where nothing listens any more.
 _TO_OLD_ADDRESSES = ("gloo-connect", "connect-refused", "no-interface")
 _REFUSED = re.compile(r"refused|Software caused connection abort")
 #: A port reports a fault of its host; failed operations follow on every host that talks to it.
-_PORT_SIGNALS = ("ib-event", "adapter-port")
+_PORT_SIGNALS = ("ib-event", "adapter-port", "adapter-link-down")
 _COMPLETION_SIGNALS = frozenset({"ib-completion", "ofi-completion", "ib-verb"})
 #: Without faults of ports or operations, a connection to one port fails because of a firewall or
 #: the choice of the interface, not because of the fabric.
@@ -54,8 +55,13 @@ _NCCL_SUMMARIES = frozenset({"nccl-system-error", "nccl-internal-error"})
 _OWN_ADDRESS = re.compile(
     r"(?:127\.\d+\.\d+\.\d+|::1\b|\b172\.17\.0\.\d+|\b192\.168\.122\.\d+|localhost)"
 )
-#: Without one of these, the name of an interface is no fault.
+#: Without a failure of a connection, the name of an interface is no fault, and a link that goes
+#: down is being set up.
+_HARMLESS_ALONE = frozenset({"docker-interface", "adapter-link-down"})
 _CONNECTION_FAILURES = (
+    "ib-completion",
+    "ofi-completion",
+    "peer-closed",
     "nccl-system-error",
     "connect-timed-out",
     "connect-refused",
@@ -88,8 +94,18 @@ def find_rendezvous_faults(index: LogIndex) -> Iterable[CauseCandidate]:
     requests = {position(signal) for signal in index.all("unique-id")}
     for name in _RENDEZVOUS_SIGNALS:
         signals = [one for one in index.unrecovered(name) if position(one) not in requests]
-        if signals:
+        if signals and name == "clients-joined" and _is_store_reachable(index, signals[0]):
+            wanted, came = signals[0].fields["wanted"], signals[0].fields["joined"]
+            message = f"{came} of {wanted} ranks joined the store, and the others did not"
+            found = candidate_of(index, SIGNAL_CAUSES[name], signals)
+            yield replace(found, cause=HOST_NEVER_ARRIVED.name, message=message)
+        elif signals:
             yield candidate_of(index, SIGNAL_CAUSES[name], signals)
+
+
+def _is_store_reachable(index: LogIndex, joined: LoggedSignal) -> bool:
+    """Return whether others than the rank with the store joined it, and none reports an error."""
+    return int(joined.fields["joined"]) > 1 and "store-unreachable" not in index
 
 
 def _find_missing_client(index: LogIndex) -> Iterable[CauseCandidate]:
@@ -150,7 +166,7 @@ def find_peer_faults(index: LogIndex) -> Iterable[CauseCandidate]:
             continue
         if name in _NCCL_SUMMARIES and "peer-closed" in index:
             continue
-        if name != "docker-interface" or index.has_any(*_CONNECTION_FAILURES):
+        if name not in _HARMLESS_ALONE or index.has_any(*_CONNECTION_FAILURES):
             yield _weigh_network(index, name, candidate_of(index, SIGNAL_CAUSES[name], signals))
 
 

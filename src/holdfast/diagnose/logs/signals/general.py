@@ -321,8 +321,9 @@ ANCHORED = (
     ScanRow(
         "exception",
         r"^(?:E {3,10})?[\s^~|]*(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt"
-        r"|Failure)(?:_\w+)?)(?:\s*:\s*(?P<text>.*))?$",
-        find=r"(?:Error|Exception|Interrupt|Failure)(?:_\w+)?\b",
+        r"|Failure)(?:_\w+)?|(?:[A-Za-z_]\w*\.)+(?:errors|exceptions)\.[A-Z]\w*)"
+        r"(?:\s*:\s*(?P<text>.*))?$",
+        find=r"(?:Error|Exception|Interrupt|Failure)(?:_\w+)?\b|\.(?:errors|exceptions)\.[A-Z]",
     ),
     ScanRow(
         "failed-rank",
