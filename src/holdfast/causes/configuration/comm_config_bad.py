@@ -45,7 +45,7 @@ COMM_CONFIG_BAD = Cause(
                 (
                     "UCX +ERROR .{0,40}no (?:active messages|remote registered memory access"
                     "|auxiliary|usable) .{0,40}(?:transports? to|transports)"
-                    "|UCX +(?:ERROR|WARN) .{0,60}(?:transport '[^']{1,40}' is not available|network device '[^']{1,40}' is not)"
+                    "|UCX +(?:ERROR|WARN) .{0,60}(?:transport|network device) '[^']{1,40}' is not "
                 ),
                 r"NCCL WARN Invalid config .{1,60} attribute value",
                 r"NCCL_BUFFSIZE set by environment to \d{10}",

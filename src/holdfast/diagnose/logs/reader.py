@@ -123,6 +123,9 @@ class _TracebackCollector:
                 trace.frames.append(SourceLine(str(fields["file"]), int(fields["line"]), function))
         else:
             trace = self._open.pop(line.rank, _OpenTraceback(line))
+            if trace.guess is not None and line.number > trace.guess.line.number + 1:
+                self._add(trace.guess)  # other lines followed it: it was the last of its traceback
+                trace = _OpenTraceback(line)
             self._add(trace.close(str(fields["type"]), str(fields.get("text", "")), line))
 
     def guess_exception(self, line: LogLine) -> None:
