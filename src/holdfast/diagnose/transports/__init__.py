@@ -77,7 +77,7 @@ class TransportDecoder(Protocol):
 class FirstLines:
     """The first lines of a log, by which a recognizer claims it: ``data`` are all their bytes.
 
-    Without ``lines`` they are those of a file. Most logs are claimed by nobody, and a folder may
+    Without ``lines`` they are those of a file. No recognizer claims most logs, and a folder may
     have 100,000 small ones: what a recognizer needs is made when it asks for it.
     """
 
