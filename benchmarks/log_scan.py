@@ -11,7 +11,8 @@ expressions that match most lines of a healthy log (such as step numbers) only t
 each block of 64 KiB is reported, which has the target; and with every match reported.
 
 Finally, ``holdfast diagnose`` reads a log of HOLDFAST_BENCH_LOG_WHOLE_MB (default: the same size;
-the memory target is for 10000), from the file to the verdict.
+the memory target is for 10000), from the file to the verdict; then a folder of
+HOLDFAST_BENCH_SMALL_FILES (100000) logs of 20 lines each.
 """
 
 from __future__ import annotations
@@ -39,6 +40,13 @@ PATTERNS = [(row.name, row.find or row.expression, row.ignore_case) for row in R
 #: grep is faster in a single-byte locale.
 PLAIN = {**os.environ, "LC_ALL": "C"}
 _UNIT_LINES = 40_000
+SMALL_LINES = 20
+SMALL_TARGET_S = 20
+_FAILURE = (
+    "Traceback (most recent call last):\n"
+    '  File "/job/train.py", line 212, in train\n'
+    "KeyError: 'input_ids'\n"
+)
 #: The peers search a shorter log of the same kind: grep needs minutes for a gigabyte.
 PEERS_BYTES = 50_000_000
 
@@ -73,11 +81,7 @@ def _line(rng: random.Random, number: int) -> str:
 
 def _end() -> str:
     """Return the last lines: rank 17 fails, and the watchdogs of all ranks time out."""
-    lines = [
-        "[rank17]: Traceback (most recent call last):",
-        '[rank17]:   File "/job/train.py", line 212, in train',
-        "[rank17]: KeyError: 'input_ids'",
-    ]
+    lines = [f"[rank17]: {line}" for line in _FAILURE.splitlines()]
     lines += [
         f"[rank{rank}]:[E301 12:00:00.1 ProcessGroupNCCL.cpp:683] [Rank {rank}] Watchdog caught "
         "collective operation "
@@ -98,6 +102,17 @@ def write_log(path: Path, size_bytes: int) -> int:
             written += file.write(unit[: size_bytes - written])
         written += file.write(b"\n" + _end().encode())
     return written
+
+
+def write_small_files(folder: Path, count: int) -> None:
+    """Write the logs of ``count`` ranks, 1000 in each subfolder; rank 17 fails."""
+    rng = random.Random(64)  # noqa: S311 - reproducible
+    lines = [_line(rng, number).partition(": ")[2] + "\n" for number in range(5000)]
+    for rank in range(count):
+        path = folder / f"node{rank // 1000:03d}" / f"rank_{rank}.log"
+        path.parent.mkdir(exist_ok=True)
+        begin = rng.randrange(len(lines) - SMALL_LINES)
+        path.write_text("".join(lines[begin : begin + SMALL_LINES]) + _FAILURE * (rank == 17))
 
 
 def scan(path: Path, sparse: Sequence[str]) -> None:
@@ -236,6 +251,18 @@ def main() -> None:
             "MB/s), "
             f"peak memory {peak:.0f} MiB (target {MOST_MIB}): {message}"
         )
+        _diagnose_small_files(Path(folder) / "ranks")
+
+
+def _diagnose_small_files(folder: Path) -> None:
+    count = int(os.environ.get("HOLDFAST_BENCH_SMALL_FILES", "100000"))
+    folder.mkdir()
+    write_small_files(folder, count)
+    seconds, peak, message = _diagnose(folder)
+    print(
+        f"holdfast diagnose: {count} files in {seconds:.1f} s (target {SMALL_TARGET_S} s for "
+        f"100000), peak memory {peak:.0f} MiB: {message}"
+    )
 
 
 if __name__ == "__main__":

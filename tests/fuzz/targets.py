@@ -18,6 +18,7 @@ from holdfast.core.redaction import redact
 from holdfast.core.redaction.redact import Redactor
 from holdfast.diagnose import trace_files
 from holdfast.diagnose.bundle.redact_records import redact_document, redact_trace
+from holdfast.diagnose.diagnosis_page import write_diagnosis_page
 from holdfast.diagnose.dumps import dump_set as dump_tables_of
 from holdfast.diagnose.dumps.rules import judge as judge_dumps
 from holdfast.diagnose.evidence import EvidenceFile, EvidenceKind, SkippedEvidence, gather
@@ -25,7 +26,7 @@ from holdfast.diagnose.evidence.streams import IntakeLimits
 from holdfast.diagnose.logs import lines, scan
 from holdfast.diagnose.logs.scan import Scanner
 from holdfast.diagnose.logs.signals import ROWS, extract_fields
-from holdfast.diagnose.pipeline import diagnose, write_diagnosis_page
+from holdfast.diagnose.pipeline import diagnose
 from holdfast.diagnose.stacks import stack_dumps
 from holdfast.host.processes import stack_text
 from holdfast.watcher.flight_recorder import dump_reader

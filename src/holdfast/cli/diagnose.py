@@ -130,7 +130,7 @@ def _show(result: DiagnosisResult, *, as_json: bool, html: Path | None, follow: 
     """Print the verdict and its evidence; return the exit status."""
     if html is not None:
         from holdfast.core.atomic_files import write_atomic
-        from holdfast.diagnose.pipeline import write_diagnosis_page
+        from holdfast.diagnose.diagnosis_page import write_diagnosis_page
 
         write_atomic(html, write_diagnosis_page(result).encode(errors="replace"))
     verdict = result.verdict

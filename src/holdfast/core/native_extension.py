@@ -7,7 +7,6 @@ result is None and the reason is reported.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import shutil
 import subprocess
@@ -40,6 +39,8 @@ def find_compiler() -> str | None:
 
 def source_hash(sources: Iterable[Path]) -> str:
     """Return a short hash of the content of ``sources``."""
+    import hashlib  # noqa: PLC0415 - OpenSSL takes 4 MiB, and most commands hash nothing
+
     content = hashlib.sha256()
     for source in sorted(sources):
         content.update(source.read_bytes())

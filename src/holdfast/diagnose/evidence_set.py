@@ -43,6 +43,17 @@ class ReadEvidence(msgspec.Struct, frozen=True):
     read_error: str = msgspec.field(default="", name="trouble")
 
 
+@dataclass(slots=True)
+class _CountedFile:
+    """What remains of a file once it was read; a folder may have 100,000."""
+
+    name: str
+    kind: EvidenceKind
+    size: int
+    errors: list[str]
+    bytes: int = 0
+
+
 @dataclass
 class EvidenceSet:
     """Evidence files by kind.
@@ -58,7 +69,7 @@ class EvidenceSet:
     commands: set[RunCommand] = field(default_factory=set)
     _refused: set[str] = field(default_factory=set)
     _by_kind: dict[EvidenceKind, list[EvidenceFile]] = field(default_factory=dict)
-    _counted: list[tuple[EvidenceFile, list[int]]] = field(default_factory=list)
+    _counted: list[_CountedFile] = field(default_factory=list)
     _bytes: int = 0
 
     def take_logs(self, found: Iterable[EvidenceFile | SkippedEvidence]) -> Iterator[EvidenceFile]:
@@ -75,11 +86,11 @@ class EvidenceSet:
 
     def _count_reads(self, file: EvidenceFile) -> EvidenceFile:
         """Return the file with an opener that counts bytes read and never fails."""
-        count = [0]
-        self._counted.append((file, count))
+        counted = _CountedFile(file.name, file.kind, file.size or 0, file.read_errors)
+        self._counted.append(counted)
 
         def add(size: int) -> None:
-            count[0] += size
+            counted.bytes += size
             self._bytes += size
             if self.on_progress is not None:
                 self.on_progress(len(self._counted), self._bytes, file.name)
@@ -90,7 +101,10 @@ class EvidenceSet:
             except OSError as error:
                 file.read_errors.append(os_error_reason(error))
                 return io.BytesIO()
-            count[0] = 0
+            counted.bytes = 0
+            if isinstance(inner, io.BytesIO):
+                add(len(inner.getbuffer()))
+                return inner
             return buffered(CountingStream(inner, add), file.size)
 
         return replace(file, open=open_counted)
@@ -98,16 +112,14 @@ class EvidenceSet:
     def finish_reading(self) -> None:
         """Set ``read``, once all files were read."""
         self.read = [
-            ReadEvidence(
-                file.name, file.kind, count[0] or file.size or 0, "; ".join(file.read_errors)
-            )
-            for file, count in self._counted
+            ReadEvidence(file.name, file.kind, file.bytes or file.size, "; ".join(file.errors))
+            for file in self._counted
             if file.name not in self._refused
         ]
 
     def has(self, kind: EvidenceKind) -> bool:
         """Return whether a file of that kind was found."""
-        return any(file.kind is kind for file, _ in self._counted)
+        return any(file.kind is kind for file in self._counted)
 
     def read_traces(self) -> TraceTable:
         """Return the table of the trace files."""

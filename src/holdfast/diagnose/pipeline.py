@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from holdfast.core.errors import MissingFile
 from holdfast.core.findings import Fact, Level, Verdict
 from holdfast.core.rank_table import RankState
-from holdfast.core.text import pluralize
 from holdfast.diagnose import combined_sources, memory_snapshot_rules, process_exits, trace_files
 from holdfast.diagnose.combined_sources import RankTables
 from holdfast.diagnose.combined_verdict import QUESTION, merge
@@ -31,19 +30,13 @@ from holdfast.diagnose.log_rules.judge import lacks_progress
 from holdfast.diagnose.logs import LogFacts
 from holdfast.diagnose.logs.reader import read_logs
 from holdfast.diagnose.memory_snapshots import MemorySnapshot
-from holdfast.diagnose.stacks import stack_tree
 from holdfast.diagnose.stacks.stack_files import StackTable
 from holdfast.diagnose.unobserved import unobserved_ranks
 from holdfast.host.variable_audit import audit_recorded
-from holdfast.report.html import incident_page
-from holdfast.report.timeline import Timeline
-from holdfast.watcher.incidents import incident_timeline
 from holdfast.watcher.job_summary import JobSummary
 from holdfast.watcher.rules.placeholders import fill_verdict
 
 INCONCLUSIVE = 3
-#: Files listed on the HTML page, of those read and of those ignored.
-MAX_LISTED = 100
 MAX_UNSEEN = 64
 #: Findings about environment variables that are added to the suspects.
 MAX_VARIABLES = 4
@@ -199,27 +192,3 @@ def _unread(evidence: EvidenceSet) -> list[str]:
     lost = [f"{item.name}: {item.why}" for item in evidence.ignored if item.lost]
     partial_files = [f"{item.name}: {item.read_error}" for item in evidence.read if item.read_error]
     return [*lost, *partial_files][:MAX_UNSEEN]
-
-
-def write_diagnosis_page(result: DiagnosisResult) -> str:
-    """Return the diagnosis as an HTML page, with a timeline of the ranks if there are traces."""
-    table = result.summary
-    timeline = (
-        incident_timeline(table) if table is not None else Timeline((), time.time(), time.time())
-    )
-    run = {
-        "read": pluralize(len(result.read), "file"),
-        "ignored": pluralize(len(result.ignored), "file"),
-    }
-    run |= {item.name: f"{item.kind}, {item.bytes:,} bytes" for item in result.read[:MAX_LISTED]}
-    run |= {item.name: f"ignored: {item.why}" for item in result.ignored[:MAX_LISTED]}
-    samples = result.stacks.samples if result.stacks is not None else None
-    return incident_page(
-        result.verdict,
-        timeline,
-        title="diagnosis",
-        facts=(*(table.facts if table is not None else ()), *result.collectives),
-        run=run,
-        tree=stack_tree.merge_stacks(samples.threads if samples is not None else {}),
-        inconclusive=result.is_inconclusive,
-    )

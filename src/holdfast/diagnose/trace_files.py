@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -27,13 +28,15 @@ from holdfast.host.processes.inspection import ProcessSample
 from holdfast.watcher.flight_recorder import completion
 from holdfast.watcher.flight_recorder.dump_reader import FlightRecorderDump
 from holdfast.watcher.job_summary import JobSummary, agree_on_groups
-from holdfast.watcher.node import RECENT_CALLS, RECENT_CALLS_OF_ALL
-from holdfast.watcher.trace_reader import TraceReading
+
+if TYPE_CHECKING:
+    from holdfast.watcher.trace_reader import TraceReading
 
 MAX_BYTES = 1 << 30
 #: Ranks of one generation start within this time of each other.
 START_SPREAD_S = 3600.0
-_MIN_RECENT_CALLS = 4
+#: Calls kept of each rank, and of all: as many as the watcher keeps.
+RECENT_CALLS, RECENT_CALLS_OF_ALL, _MIN_RECENT_CALLS = 256, 1 << 16, 4
 _INVALID = (ValueError, IndexError, KeyError, TypeError, OverflowError, msgspec.ValidationError)
 
 
@@ -131,6 +134,9 @@ def _summarize(traces: list[_Trace], world_size: int) -> JobSummary:
 
 def _open_trace(file: EvidenceFile) -> TraceReading:
     """Return a reader that maps a private, already unlinked copy, which nothing can truncate."""
+    # numpy, which only trace files need, takes 12 MiB.
+    from holdfast.watcher.trace_reader import TraceReading  # noqa: PLC0415
+
     with tempfile.NamedTemporaryFile(prefix="holdfast-trace-") as copy:
         remaining = MAX_BYTES
         with file.open() as stream:

@@ -11,7 +11,6 @@ remain in shared memory.
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import time
 from contextlib import suppress
@@ -69,7 +68,7 @@ class RunFolder:
     """
 
     def __init__(self, base: Path, *, workers: int, records: int, shm: Path = SHM) -> None:
-        self.name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        self.name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
         self.path = base / self.name
         self.logs = self.path / "logs"
         self.incidents = self.path / "incidents"

@@ -75,7 +75,12 @@ OF_FRAMEWORKS: dict[str, Expected] = {
         "python-exception-all-ranks", ("checkpoint-corrupt",), arguments=("missing",), **_TRAINER
     ),
     "trainer_disk": Expected(
-        "checkpoint-io-slow-timeout", rank=0, arguments=("disk",), shm_bytes=200 << 10, **_TRAINER
+        "checkpoint-io-slow-timeout",
+        ("checkpoint-folder-unusable",),
+        rank=0,
+        arguments=("disk",),
+        shm_bytes=200 << 10,
+        **_TRAINER,
     ),
     "trainer_preempted": Expected(
         "signal-sigterm-preempted", arguments=("slow",), signal_after_s=25.0, **_TRAINER

@@ -34,7 +34,9 @@ OF_TORCH: dict[str, Expected] = {
     "memory": Expected("host-oom-killed", ("python-exception-on-one-rank",), rank=1),
     "loader_killed": Expected("dataloader-worker-died", rank=1),
     "loader_shm": Expected("shm-too-small", ("dataloader-worker-died",), shm_bytes=1 << 20),
-    "disk_full": Expected("checkpoint-io-slow-timeout", rank=0, shm_bytes=1 << 20),
+    "disk_full": Expected(
+        "checkpoint-io-slow-timeout", ("checkpoint-folder-unusable",), rank=0, shm_bytes=1 << 20
+    ),
     "checkpoint_cut": Expected("checkpoint-corrupt", ("python-exception-all-ranks",)),
     "nan": Expected("mixed-precision-nan"),
     "shape": Expected("collective-mismatch", ("mismatched-shape",), rank=2),

@@ -281,3 +281,57 @@ def test_steps_of_many_forms_overcome_a_fault(step: str) -> None:
     assert root_of("".join([*steps[:10], fault, *steps[10:]])) == (None, None)
     assert root_of("".join([*steps[:10], fault]))[0] == "network-fabric-fault"
     assert root_of("".join([*steps[:10], fault, *steps[10:12]]))[0] == "network-fabric-fault"
+
+
+# ---- after the end, and past an error
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "slurmstepd: error: *** JOB 811 ON n1 CANCELLED AT 2026-02-03T04:05:06 DUE TO TIME LIMIT ***\n",
+        (
+            "slurmstepd: error: *** STEP 811.0 ON n1 CANCELLED AT 2026-02-03T04:05:06 ***\n"
+            "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n"
+        ),
+    ],
+)
+def test_what_ends_a_job_after_its_training_is_no_failure(after: str) -> None:
+    assert root_of(f"{STEPS}Training finished.\n{after}") == (None, None)
+    assert root_of(STEPS + after) == ("signal-sigterm-preempted", None)
+
+
+def test_an_error_that_the_program_printed_past_is_no_failure() -> None:
+    error = "fatal: not a git repository (or any of the parent directories): .git\n"
+    assert verdict(error).suspects
+    assert not verdict(f"{error}evaluated 3153 documents\naccuracy 0.53\n").suspects
+    assert not verdict("[W 2026-02-03 04:05:06,811] Trial 1 failed with value nan.\n").suspects
+
+
+def test_a_route_that_is_lost_after_steps_is_a_fault_of_the_fabric() -> None:
+    lost = "n4:33:78 [0] socket.h:417 NCCL WARN Net : Call to recv failed : No route to host\n"
+    assert root_of(STEPS + lost)[0] == "network-fabric-fault"
+    assert root_of(lost)[0] == "firewall-blocked-ports"
+
+
+def test_a_wait_in_new_group_is_not_one_for_the_master() -> None:
+    log = raises(
+        0,
+        "torch.distributed.DistStoreError: Timed out after 1801 seconds waiting for clients. 2/4 clients joined.",
+    )
+    in_new_group = log.replace(", in step", ", in new_group")
+    assert in_new_group != log
+    assert root_of(in_new_group)[0] == "new-group-by-some-ranks"
+    assert root_of(log)[0] == "host-never-arrived"
+
+
+def test_an_exception_without_error_in_its_name_keeps_its_traceback_above_the_launchers() -> None:
+    log = (
+        'Traceback (most recent call last):\n  File "/w/train.py", line 3, in main\n'
+        "zipfile.BadZipFile: File is not a zip file\nsome output\nmore output\n"
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+    )
+    root = verdict(log).root
+    assert root is not None
+    assert "BadZipFile" in root.message
+    assert root.subject.line == 3

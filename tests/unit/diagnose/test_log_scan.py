@@ -275,6 +275,22 @@ def test_sparse_rows_of_later_logs_are_searched_only_near_their_ends(
     ]
 
 
+@pytest.mark.usefixtures("engine")
+def test_after_many_sparse_rows_short_logs_report_them_on_the_last_line_and_beside_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scan, "MANY_SPARSE", 10)
+    data = b"rank 0001\n" * 20 + b"rank 0002 Error\n" + b"rank 0003\n" * 3
+    scanner = Scanner(SMALL_TABLE, sparse={"field"})
+    first, second = (list(scanner.scan(io.BytesIO(data))) for _ in range(2))
+    assert len(first) == 24
+    assert [(hit.number, hit.line) for hit in second] == [
+        (21, b"rank 0002 Error\n"),
+        (24, b"rank 0003\n"),
+    ]
+    assert second[0].rows == first[20].rows
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("engine")
 def test_memory_does_not_grow_with_the_log() -> None:

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from holdfast.core import trace_file
 from holdfast.core.errors import MissingFile
 from holdfast.core.trace_file import TraceNote, TraceWriter
+from holdfast.diagnose.diagnosis_page import write_diagnosis_page
 from holdfast.diagnose.evidence import EvidenceKind
 from holdfast.diagnose.follow import EvidenceFollower
-from holdfast.diagnose.pipeline import diagnose, write_diagnosis_page
+from holdfast.diagnose.pipeline import diagnose
 from holdfast.recorder.backends import CallDetails, PythonRecorder
 from tests.hypothesis_profiles import examples
 from tests.unit.diagnose import dump_factory

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from holdfast.cli import main
 from holdfast.core.findings import Verdict
+from holdfast.diagnose.diagnosis_page import write_diagnosis_page
 from holdfast.diagnose.evidence import EvidenceKind
-from holdfast.diagnose.pipeline import diagnose, write_diagnosis_page
+from holdfast.diagnose.pipeline import diagnose
 from holdfast.watcher import history_facts
 from holdfast.watcher import incidents as watcher_incidents
 from holdfast.watcher.agent_messages import StartWatching

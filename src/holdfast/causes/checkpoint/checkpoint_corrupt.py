@@ -57,6 +57,20 @@ CHECKPOINT_CORRUPT = Cause(
             ),
         ),
     ),
+    log_examples=(
+        (
+            "Traceback (most recent call last):\n"
+            '  File "/w/train.py", line 20, in resume\n'
+            '  File "/usr/lib/python3.11/json/decoder.py", line 355, in raw_decode\n'
+            "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)"
+        ),
+        (
+            "Traceback (most recent call last):\n"
+            '  File "/w/trainer.py", line 20, in load_checkpoint\n'
+            '  File "/usr/lib/python3.11/zipfile.py", line 1369, in _RealGetContents\n'
+            "zipfile.BadZipFile: File is not a zip file"
+        ),
+    ),
     alternatives=("checkpoint-io-slow-timeout", "python-exception-on-one-rank"),
     treatment=Treatment.CHECKPOINT,
     remedies=(

@@ -42,12 +42,21 @@ COMM_CONFIG_BAD = Cause(
                     "graph file)"
                 ),
                 "NCCL WARN (?:No transport found for rank|Split shares resources, but parent comm)",
+                (
+                    "UCX +ERROR .{0,40}no (?:active messages|remote registered memory access"
+                    "|auxiliary|usable) .{0,40}(?:transports? to|transports)"
+                    "|UCX +(?:ERROR|WARN) .{0,60}(?:transport|network device) '[^']{1,40}' is not "
+                ),
                 r"NCCL WARN Invalid config .{1,60} attribute value",
                 r"NCCL_BUFFSIZE set by environment to \d{10}",
             ),
             examples=(
                 "n1:5:9 [0] NCCL WARN NCCL_IB_HCA set to mlx5_77 : no matching device",
                 "n1:5:9 [0] NCCL WARN No transport found for rank 3[1b000] -> rank 4[1c000]",
+                (
+                    "[1770000000.811] [n4:811  :0] select.c:630  UCX  ERROR   no active messages "
+                    "transport to <no debug data>: self/memory - Destination is unreachable"
+                ),
                 "n1:5:9 [0] NCCL WARN XML Topology has wrong version 2, 1 needed",
             ),
         ),

@@ -46,7 +46,7 @@ MODEL_DOWNLOAD_RACE = Cause(
                     r"host='[\w.-]{0,40}(?:huggingface\.co|hf\.co|modelscope\.cn)'.{0,40}"
                     "(?:Max retries|Read timed out)"
                 ),
-                "NonMatching(?:Splits|Checksum)|IncompleteRead|BadZipFile",
+                "NonMatching(?:Splits|Checksum)|IncompleteRead",
                 r"FileExistsError.{0,120}(?:cache|lock|\.incomplete)",
                 (
                     r"(?:cache|hub|download|snapshots?|\.lock).{0,120}(?:No such file"
@@ -76,6 +76,22 @@ MODEL_DOWNLOAD_RACE = Cause(
                 ),
             ),
             precedence=2,
+        ),
+    ),
+    log_examples=(
+        (
+            "[rank3]: Traceback (most recent call last):\n"
+            '[rank3]:   File "/w/train.py", line 41, in <module>\n'
+            '[rank3]:   File "/v/transformers/configuration_utils.py", line 750, in '
+            "_get_config_dict\n"
+            '[rank3]:   File "/usr/lib/python3.11/json/decoder.py", line 355, in raw_decode\n'
+            "[rank3]: json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)"
+        ),
+        (
+            "[rank1]: Traceback (most recent call last):\n"
+            '[rank1]:   File "/v/torch/hub.py", line 713, in _legacy_zip_load\n'
+            '[rank1]:   File "/usr/lib/python3.11/zipfile.py", line 1369, in _RealGetContents\n'
+            "[rank1]: zipfile.BadZipFile: File is not a zip file"
         ),
     ),
     remedies=(

@@ -59,7 +59,7 @@ GPU_HW_FAULT = Cause(
             sentence="the driver reset a GPU",
             patterns=(
                 "HW Exception by GPU node|amdgpu: GPU reset|GPU reset begin",
-                "HSA_STATUS_ERROR_EXCEPTION",
+                "HSA_STATUS_ERROR_(?:HARDWARE_)?EXCEPTION",
             ),
             examples=("HW Exception by GPU node-2 (Agent handle: 0x55d1c0) reason :GPU Hang",),
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.causes.remedies import by_hand, disruptive
 from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
+from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
 GPU_OOM_ALL_RANKS = Cause(
@@ -29,6 +30,25 @@ GPU_OOM_ALL_RANKS = Cause(
         EvidenceSource.LOG,
         EvidenceSource.TRACE,
         EvidenceSource.PLAN,
+    ),
+    signals=(
+        LogSignal(
+            name="library-handle",
+            tier=Tier.DEVICE,
+            confidence=0.6,
+            sentence="a CUDA library could not be initialized, mostly because GPU memory is full",
+            patterns=(
+                "(?:CUBLAS|CUDNN|CUSOLVER)_STATUS_NOT_INITIALIZED",
+                "(?:[Ff]ailed to|[Cc]ould not) create cu(?:blas|dnn) handle",
+            ),
+            examples=(
+                (
+                    "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling "
+                    "`cublasCreate(handle)`"
+                ),
+                "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
+            ),
+        ),
     ),
     log_examples=("n1:5:9 [0] NCCL WARN Cuda failure 'out of memory'",),
     alternatives=("oom-on-one-rank-then-timeout", "duplicate-gpu"),

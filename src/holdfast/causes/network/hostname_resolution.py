@@ -37,7 +37,8 @@ HOSTNAME_RESOLUTION = Cause(
             sentence="a host name does not resolve",
             patterns=(
                 "Name or service not known|[Tt]emporary failure in name resolution",
-                "[Cc]ould not resolve host|Unable to resolve hostname",
+                # gloo's "Unable to resolve hostname to a (local) address" only chooses another.
+                r"[Cc]ould not resolve host|Unable to resolve hostname(?::| '| \"| [^t])",
                 r"lookup \S{1,120} on \S{1,60}: no such host",
                 ("Name does not resolve|nodename nor servname|No address associated with hostname"),
                 "gai error|getaddrinfo|unable to resolve host: |can't resolve '",

@@ -60,6 +60,32 @@ IB_PORT_DEGRADED = Cause(
             weighed=True,
         ),
         LogSignal(
+            name="adapter-link-down",
+            tier=Tier.NETWORK,
+            confidence=0.8,
+            sentence="a port of this host's adapter lost its link",
+            patterns=(
+                (
+                    r"(?:mlx5_core|bnxt_en|ice|irdma|mlx4_en|ionic|hns3) [\da-f:.]{7,14}:? ?"
+                    r"\S{0,20}:? (?:NIC )?Link (?:is )?[Dd]own"
+                ),
+            ),
+            examples=(
+                (
+                    "Jun 11 04:11:01 n21 kernel: mlx5_core 0000:9a:00.0 ibp154s0: Link down\n"
+                    "Jun 11 04:11:31 n21 train[5510]: RuntimeError: NCCL error: remote process "
+                    "exited or there was a network error"
+                ),
+            ),
+            counter_examples=(
+                (
+                    "[2.51] mlx5_core 0000:9a:00.0 ens3: Link down\n"
+                    "[3.51] mlx5_core 0000:9a:00.0 ens3: Link up"
+                ),
+            ),
+            weighed=True,
+        ),
+        LogSignal(
             name="adapter-counts-differ",
             tier=Tier.NAMED,
             confidence=0.65,

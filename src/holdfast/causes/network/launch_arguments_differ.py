@@ -48,15 +48,30 @@ LAUNCH_ARGUMENTS_DIFFER = Cause(
                     "(?:rank|node_rank)"
                 ),
                 "not enough slots available in the system",
+                (
+                    r"(?:[Ww]orld[_ ]?size|WORLD_SIZE"
+                    r"|[Nn]umber of (?:GPUs|ranks|processes|devices))\W{0,4}(?:\d{1,6}\W{0,3})?"
+                    r"(?:is not|must be|should be|needs to be) (?:evenly )?(?:divisible|a multiple)"
+                ),
+                (
+                    r"(?:product of|parallel) .{0,80}(?:does not equal|!=|must (?:be equal to"
+                    r"|equal)) .{0,40}(?:world[_ ]size|WORLD_SIZE|number of (?:GPUs|ranks|devices))"
+                ),
             ),
             examples=(
                 "n1:5:9 [0] NCCL WARN Invalid rank requested : 4/4",
+                (
+                    "AssertionError: world size (12) is not divisible by total_model_size "
+                    "(tensor_model_parallel_size 4 * pipeline_model_parallel_size 2)"
+                ),
+                ("ValueError: the product of dp (2) * tp (4) * pp (2) must equal WORLD_SIZE (8)"),
                 "ValueError: Invalid rank 4, rank should be in the interval [0, 3]",
                 (
                     "EI0004: [PID: 811] 2026-02-03-04:05:06.1 The ranktable or rank is "
                     "invalid. Reason: rank_id 9 is out of range"
                 ),
             ),
+            counter_examples=("world size 8, number of ranks divisible by 4: ok",),
         ),
     ),
     remedies=(

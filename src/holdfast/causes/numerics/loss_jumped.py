@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.causes.remedies import by_hand, disruptive
 from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
+from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
 LOSS_JUMPED = Cause(
@@ -24,7 +25,37 @@ LOSS_JUMPED = Cause(
     known_misses="A slow divergence is not found. An intended change of the data or of the loss "
     "(a curriculum) looks the same: use `holdfast.loop(spike=None)`. The first 64 steps after a "
     "start are not checked, so a jump right after a resume is not found.",
-    evidence_sources=(EvidenceSource.TRACE,),
+    evidence_sources=(EvidenceSource.LOG, EvidenceSource.TRACE),
+    signals=(
+        LogSignal(
+            name="loss-spike",
+            tier=Tier.NAMED,
+            confidence=0.85,
+            sentence="the loss rose far above its earlier values",
+            patterns=(
+                r"LossSpike|(?:Error|Exception): .{0,60}\b[Ll]oss (?:spike|diverged|exploded)",
+                (
+                    r"[Ll]oss (?:diverged|exploded|spike)\b.{0,120}"
+                    r"(?:stopping|aborting|terminating|exiting)"
+                ),
+                (
+                    r"(?:[Ss]topping|[Aa]borting|[Tt]erminating).{0,60}\b[Ll]oss "
+                    r"(?:diverged|exploded|spike)"
+                ),
+            ),
+            examples=(
+                (
+                    "[rank0]: RuntimeError: loss spike: mean of the last 300 steps is 7.40, "
+                    "before 2.31"
+                ),
+                "trainer: stopping at step 8123, loss diverged (12.41 > 3 x 2.31)",
+            ),
+            counter_examples=(
+                "no loss spike in the last 1000 steps",
+                "loss spike detector enabled: window 128, threshold 6.0",
+            ),
+        ),
+    ),
     treatment=Treatment.NUMERICS,
     remedies=(
         disruptive(

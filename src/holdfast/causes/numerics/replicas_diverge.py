@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.causes.remedies import by_hand, disruptive
 from holdfast.core.evidence_sources import EvidenceSource
 from holdfast.core.findings import Cause
+from holdfast.core.log_signals import LogSignal, Tier
 from holdfast.core.treatments import Treatment
 
 REPLICAS_DIVERGE = Cause(
@@ -24,7 +25,37 @@ REPLICAS_DIVERGE = Cause(
     "jump of the loss on resume.",
     known_misses="holdfast does not compare values; only the program, or a comparison of two "
     "checkpoints, can.",
-    evidence_sources=(EvidenceSource.SOURCE,),
+    evidence_sources=(EvidenceSource.LOG, EvidenceSource.SOURCE),
+    signals=(
+        LogSignal(
+            name="replicas-differ",
+            tier=Tier.NAMED,
+            confidence=0.85,
+            sentence="the program found different state on ranks that should have the same",
+            patterns=(
+                (
+                    r"(?:parameters|weights|replicas|model state|optimizer state|buffers)s? "
+                    r".{0,40}(?:not (?:identical|equal|the same|in sync)|differ|diverged?"
+                    r"|out of sync).{0,60}\b(?:ranks?|replicas|workers|processes)\b"
+                ),
+                (
+                    "(?:[Rr]eplicas|[Dd]ata.parallel ranks) (?:have |are )?(?:diverged|out of sync"
+                    "|not in sync|differ)"
+                ),
+            ),
+            examples=(
+                (
+                    "AssertionError: model parameters are not identical across data parallel "
+                    "replicas (rank 2 differs)"
+                ),
+                "[rank0]: RuntimeError: replicas have diverged: checksum 41aa on rank 0, 93bc on 2",
+            ),
+            counter_examples=(
+                "checked parameters: no difference between ranks",
+                "replica check: parameters are identical on all ranks",
+            ),
+        ),
+    ),
     treatment=Treatment.NUMERICS,
     remedies=(
         by_hand(

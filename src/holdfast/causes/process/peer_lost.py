@@ -57,6 +57,7 @@ PEER_LOST = Cause(
                     "closed by peer"
                 ),
                 "closed by remote peer",
+                "connected socket closed by remote|HCCL.{0,80}reset by (?:remote|peer)",
                 "Connection reset by remote peer|UCX +ERROR .{0,120}Endpoint timeout",
                 "remote process exited or there was a network error|ncclRemoteError|Broken pipe",
             ),

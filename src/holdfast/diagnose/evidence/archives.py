@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import stat
 import tarfile
@@ -126,7 +127,10 @@ def _read_head(stream: BinaryIO, size: int | None) -> bytes:
 def _identify(
     location: EvidenceLocation, head: bytes, opener: Opener
 ) -> EvidenceFile | SkippedEvidence:
-    """Return the file that begins with ``head``; its streams end at read errors."""
+    """Return the file that begins with ``head``; its streams end at read errors.
+
+    A log that ``head`` contains as a whole is not read again.
+    """
     if not head:
         return SkippedEvidence(location.name, "empty file")
     kind = detect_kind(head)
@@ -143,7 +147,9 @@ def _identify(
         return stream if encoding in (None, "utf-8") else buffered(Utf8Stream(stream, encoding))
 
     path = location.path if encoding == "utf-8" else ""
-    return EvidenceFile(location.name, kind, location.size, open_safely, errors, path)
+    is_whole = kind is EvidenceKind.LOG and encoding == "utf-8" and len(head) == location.size
+    open_file = partial(io.BytesIO, head) if is_whole else open_safely
+    return EvidenceFile(location.name, kind, location.size, open_file, errors, path)
 
 
 def _append_once(errors: list[str], text: str) -> None:

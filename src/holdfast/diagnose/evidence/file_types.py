@@ -14,7 +14,6 @@ import msgspec
 
 from holdfast.core import trace_file
 from holdfast.diagnose.evidence import EvidenceKind
-from holdfast.diagnose.transports import CarriedLine
 from holdfast.diagnose.transports.recognition import recognize
 
 #: Number of first bytes that are examined.
@@ -173,8 +172,7 @@ def _is_json_document(head: bytes) -> bool:
         msgspec.json.decode(head)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
-    lines = [CarriedLine(1, line) for line in head.splitlines(keepends=True)]
-    return not recognize(lines)
+    return not recognize(head)
 
 
 @lru_cache(maxsize=2)  # detect_kind and its caller need it for the same bytes
@@ -196,7 +194,7 @@ def detect_encoding(head: bytes) -> str | None:
 
 def _detect_utf16(head: bytes) -> str | None:
     pairs = len(head) // 2
-    if pairs < 8:
+    if pairs < 8 or b"\0" not in head:
         return None
     for first, name in ((0, "utf-16-be"), (1, "utf-16-le")):
         zeros = head[first : 2 * pairs : 2].count(0)
@@ -210,6 +208,8 @@ def _detect_utf16(head: bytes) -> str | None:
 
 def _is_utf8(text: bytes) -> bool:
     """Return whether the bytes are UTF-8, possibly cut within a character at the end."""
+    if text.isascii():
+        return True
     try:
         codecs.getincrementaldecoder("utf-8")().decode(text)
     except UnicodeDecodeError:

@@ -180,7 +180,11 @@ def _without_recovered(
 
     If a failure was logged from which the job did not recover, later steps show nothing.
     """
-    failed = [name for name in FAILURES if index.unrecovered(name)]
+    failed = [
+        name
+        for name in FAILURES
+        if not all(index.is_after_end(signal) for signal in index.unrecovered(name))
+    ]
     certain = "failed-code" in failed or "exit-code" in failed
     reported = {position(signal) for signal in index.all("retried", "logged-error")}
     ends = [end.line for end in index.finishes]
@@ -200,6 +204,11 @@ def _without_recovered(
         return index.continues_after(one.line, steps=1 if is_reported else MIN_STEPS_AFTER)
 
     return [one for one in tracebacks if not is_recovered(one)]
+
+
+def uncaught_tracebacks(index: LogIndex) -> list[LoggedTraceback]:
+    """Return the tracebacks that no later progress or end shows to have been caught."""
+    return _without_recovered(index, index.facts.tracebacks)
 
 
 def _is_users_command(one: LoggedTraceback) -> bool:

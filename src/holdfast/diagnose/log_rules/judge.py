@@ -20,6 +20,7 @@ from holdfast.core.text import pluralize
 from holdfast.diagnose.combined_verdict import QUESTION
 from holdfast.diagnose.log_rules import (
     call_site_outliers,
+    damaged_files,
     devices,
     direct_signals,
     exceptions,
@@ -84,6 +85,7 @@ RULES: tuple[Rule, ...] = (
     devices.find_xids,
     devices.find_storage_faults,
     devices.find_nan,
+    damaged_files.find_damaged_files,
     exceptions.find_exceptions,
     network.find_rendezvous_faults,
     network.find_missing_pods,
@@ -139,7 +141,9 @@ def _is_harmless(index: LogIndex, one: CauseCandidate) -> bool:
     """Return whether training went on after it, or was over, and only connections were closed."""
     is_over = one.tier in _OF_CONNECTIONS and not index.has_any(*FATAL, "exit-code", "rank-aborts")
     return is_survived(index, one.cause, one.lines) or (
-        is_over and _is_after_end(index, one.lines) and not index.facts.tracebacks
+        is_over
+        and _is_after_end(index, one.lines)
+        and all(traceback.notice for traceback in index.facts.tracebacks)
     )
 
 

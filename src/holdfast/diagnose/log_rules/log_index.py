@@ -47,12 +47,18 @@ class LogIndex:
         noise = {
             position(signal) for signal in facts.signals if signal.name.startswith(NOISE_PREFIX)
         }
+        ignored = {
+            (one.line.source, one.line.number)
+            for one in facts.tracebacks
+            if one.notice.startswith("Exception ignored")
+        }
         guesses = {position(signal) for signal in facts.signals if signal.name == "guesses"}
         self._by_name: dict[str, list[LoggedSignal]] = {}
         self._cache: dict[tuple[str, ...], list[LoggedSignal]] = {}
         for signal in facts.signals:
             is_guess = signal.name in GUESSED and position(signal) in guesses
-            if position(signal) not in noise and not is_guess:
+            is_ignored = signal.name == "terminated" and position(signal) in ignored
+            if position(signal) not in noise and not is_guess and not is_ignored:
                 self._by_name.setdefault(signal.name, []).append(signal)
 
     def all(self, *names: str) -> list[LoggedSignal]:
@@ -163,6 +169,11 @@ class LogIndex:
             position(one) == position(begin) or self._progresses_after(one)
             for one in self.may_follow(begin, *FAILURES)
         )
+
+    def is_after_end(self, signal: LoggedSignal) -> bool:
+        """Return whether training had reported its end before ``signal``, without later steps."""
+        ends = [one for one in self.all("finished") if comes_after(signal, one)]
+        return bool(ends) and not self.after(ends[-1], "progress", "pace")
 
     def _progresses_after(self, signal: LoggedSignal) -> bool:
         if is_ended_by_kernel(signal.line):

@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from holdfast.causes.network.firewall_blocked_ports import FIREWALL_BLOCKED_PORTS
+from holdfast.causes.network.host_never_arrived import HOST_NEVER_ARRIVED
 from holdfast.causes.network.master_unreachable import MASTER_UNREACHABLE
 from holdfast.causes.network.network_fabric_fault import NETWORK_FABRIC_FAULT
 from holdfast.causes.network.network_interface_wrong import NETWORK_INTERFACE_WRONG
 from holdfast.causes.network.stale_rendezvous_store import STALE_RENDEZVOUS_STORE
 from holdfast.causes.process.peer_lost import PEER_LOST
+from holdfast.causes.sync.new_group_by_some_ranks import NEW_GROUP_BY_SOME_RANKS
 from holdfast.causes.sync.store_wait import STORE_WAIT
 from holdfast.diagnose.log_rules.candidates import CauseCandidate, candidate_of
 from holdfast.diagnose.log_rules.log_index import LogIndex, comes_after, position
@@ -23,6 +25,7 @@ from holdfast.diagnose.logs import LoggedSignal
 _OF_FOLLOWERS = 0.5
 _LOOPBACK = re.compile(r"\(?(?:localhost|127\.\d+\.\d+\.\d+|::1)\b")
 _CONNECT_ERROR = re.compile(r"refused|[Tt]imed? ?out|Timeout|reset by peer|[Ff]ailed to connect")
+_STORE_TIMEOUT = re.compile(r"DistStoreError|[Tt]imed out|wait timeout|Socket Timeout")
 _LAUNCHER_FILE = re.compile(r"distributed/(?:launcher/api|rendezvous|elastic/rendezvous/\w+)\.py$")
 _RENDEZVOUS_SIGNALS = (
     "store-unreachable",
@@ -32,16 +35,16 @@ _RENDEZVOUS_SIGNALS = (
 )
 _PEER_SIGNALS = tuple(
     """
-    ib-completion ofi-completion ib-verb ib-event adapter-port no-interface docker-interface
-    no-route no-network connect-timed-out connect-refused gloo-connect nccl-system-error
-    nccl-cuda-error nccl-internal-error store-lost peer-closed
+    ib-completion ofi-completion ib-verb ib-event adapter-port adapter-link-down no-interface
+    docker-interface no-route no-network connect-timed-out connect-refused gloo-connect
+    nccl-system-error nccl-cuda-error nccl-internal-error store-lost peer-closed
     """.split()
 )
 #: A connection to an address where nothing listens any more.
 _TO_OLD_ADDRESSES = ("gloo-connect", "connect-refused", "no-interface")
 _REFUSED = re.compile(r"refused|Software caused connection abort")
 #: A port reports a fault of its host; failed operations follow on every host that talks to it.
-_PORT_SIGNALS = ("ib-event", "adapter-port")
+_PORT_SIGNALS = ("ib-event", "adapter-port", "adapter-link-down")
 _COMPLETION_SIGNALS = frozenset({"ib-completion", "ofi-completion", "ib-verb"})
 #: Without faults of ports or operations, a connection to one port fails because of a firewall or
 #: the choice of the interface, not because of the fabric.
@@ -52,8 +55,13 @@ _NCCL_SUMMARIES = frozenset({"nccl-system-error", "nccl-internal-error"})
 _OWN_ADDRESS = re.compile(
     r"(?:127\.\d+\.\d+\.\d+|::1\b|\b172\.17\.0\.\d+|\b192\.168\.122\.\d+|localhost)"
 )
-#: Without one of these, the name of an interface is no fault.
+#: Without a failure of a connection, the name of an interface is no fault, and a link that goes
+#: down is being set up.
+_HARMLESS_ALONE = frozenset({"docker-interface", "adapter-link-down"})
 _CONNECTION_FAILURES = (
+    "ib-completion",
+    "ofi-completion",
+    "peer-closed",
     "nccl-system-error",
     "connect-timed-out",
     "connect-refused",
@@ -81,12 +89,23 @@ def find_rendezvous_faults(index: LogIndex) -> Iterable[CauseCandidate]:
         cause, lines = FIREWALL_BLOCKED_PORTS.name, (lost.line, joined.line)
         yield CauseCandidate(cause, Tier.NETWORK, 0.85, message, lines)
     yield from _find_missing_client(index)
+    yield from _find_incomplete_group(index)
     # A rank, not the store, is missing where the unique ID is requested.
     requests = {position(signal) for signal in index.all("unique-id")}
     for name in _RENDEZVOUS_SIGNALS:
         signals = [one for one in index.unrecovered(name) if position(one) not in requests]
-        if signals:
+        if signals and name == "clients-joined" and _is_store_reachable(index, signals[0]):
+            wanted, came = signals[0].fields["wanted"], signals[0].fields["joined"]
+            message = f"{came} of {wanted} ranks joined the store, and the others did not"
+            found = candidate_of(index, SIGNAL_CAUSES[name], signals)
+            yield replace(found, cause=HOST_NEVER_ARRIVED.name, message=message)
+        elif signals:
             yield candidate_of(index, SIGNAL_CAUSES[name], signals)
+
+
+def _is_store_reachable(index: LogIndex, joined: LoggedSignal) -> bool:
+    """Return whether others than the rank with the store joined it, and none reports an error."""
+    return int(joined.fields["joined"]) > 1 and "store-unreachable" not in index
 
 
 def _find_missing_client(index: LogIndex) -> Iterable[CauseCandidate]:
@@ -102,6 +121,18 @@ def _find_missing_client(index: LogIndex) -> Iterable[CauseCandidate]:
     )
     lines = (joined.line, waits.line)
     yield CauseCandidate(STORE_WAIT.name, Tier.NETWORK, 0.7, message, lines, absent)
+
+
+def _find_incomplete_group(index: LogIndex) -> Iterable[CauseCandidate]:
+    """Yield a wait in the store inside new_group, on ranks that had created the first group."""
+    for one in index.facts.tracebacks:
+        in_new_group = any(frame.function == "new_group" for frame in one.frames)
+        if in_new_group and _STORE_TIMEOUT.search(f"{one.type}: {one.text}"):
+            message = "new_group timed out in the store: other ranks did not call it"
+            yield CauseCandidate(
+                NEW_GROUP_BY_SOME_RANKS.name, Tier.NETWORK, 0.8, message, (one.line,)
+            )
+            return
 
 
 def find_missing_pods(index: LogIndex) -> Iterable[CauseCandidate]:
@@ -135,7 +166,7 @@ def find_peer_faults(index: LogIndex) -> Iterable[CauseCandidate]:
             continue
         if name in _NCCL_SUMMARIES and "peer-closed" in index:
             continue
-        if name != "docker-interface" or index.has_any(*_CONNECTION_FAILURES):
+        if name not in _HARMLESS_ALONE or index.has_any(*_CONNECTION_FAILURES):
             yield _weigh_network(index, name, candidate_of(index, SIGNAL_CAUSES[name], signals))
 
 
@@ -152,10 +183,15 @@ def _weigh_network(index: LogIndex, name: str, found: CauseCandidate) -> CauseCa
     if any(_OWN_ADDRESS.search(line.text) for line in found.lines):
         message = f"{found.message}; the peer announced an address of its own host"
         return replace(found, cause=NETWORK_INTERFACE_WRONG.name, message=message)
-    if name == "connect-refused" and _is_after_steps(index, found):
-        message = f"{found.message}, to which it was connected before: the peer is gone"
-        return replace(found, cause=PEER_LOST.name, message=message)
-    return found
+    return _weigh_lost_route(name, found) if _is_after_steps(index, found) else found
+
+
+def _weigh_lost_route(name: str, found: CauseCandidate) -> CauseCandidate:
+    """Return the candidate with the cause for a peer with which steps had been made."""
+    message = f"{found.message}, to which it was connected before"
+    if name == "connect-refused":
+        return replace(found, cause=PEER_LOST.name, message=f"{message}: the peer is gone")
+    return replace(found, cause=NETWORK_FABRIC_FAULT.name, message=message)
 
 
 def _is_after_steps(index: LogIndex, found: CauseCandidate) -> bool:

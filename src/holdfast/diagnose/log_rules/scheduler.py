@@ -11,7 +11,12 @@ from holdfast.causes.process.segfault_in_worker import SEGFAULT_IN_WORKER
 from holdfast.causes.process.signal_sigterm_preempted import SIGNAL_SIGTERM_PREEMPTED
 from holdfast.diagnose.log_rules.candidates import CauseCandidate, candidate_of
 from holdfast.diagnose.log_rules.exceptions import is_own_failure
-from holdfast.diagnose.log_rules.log_index import LogIndex, comes_after, is_later
+from holdfast.diagnose.log_rules.log_index import (
+    MIN_STEPS_AFTER,
+    LogIndex,
+    comes_after,
+    is_later,
+)
 from holdfast.diagnose.log_rules.rank_inference import task_numbers
 from holdfast.diagnose.log_rules.signal_causes import SIGNAL_CAUSES, Tier
 from holdfast.diagnose.logs import LoggedSignal
@@ -21,6 +26,8 @@ def find_terminations(index: LogIndex) -> Iterable[CauseCandidate]:
     """Yield terminations that the scheduler reports, then those that processes report."""
     for signal in index.all("slurm-cancelled"):
         why = str(signal.fields.get("why", "")).strip()
+        if _had_finished(index, signal):
+            continue
         if "NODE" in why:
             cause, tier = PEER_LOST.name, Tier.OUTSIDE
             message = f"Slurm ended the job because of {why.lower()}"
@@ -35,7 +42,7 @@ def find_terminations(index: LogIndex) -> Iterable[CauseCandidate]:
         yield CauseCandidate(cause, tier, 0.9, message, (signal.line,))
     for name in ("node-failure", "time-limit", "preempted", "terminated"):
         signals = index.unrecovered(name)
-        if signals and not (name == "terminated" and _had_finished(index, signals[0])):
+        if signals and not _had_finished(index, signals[0]):
             found = candidate_of(index, SIGNAL_CAUSES[name], signals)
             # What ranks raise after the notice is an echo.
             raised = [one.line for one in index.facts.tracebacks if is_own_failure(one)]
@@ -55,10 +62,12 @@ def _is_terminated(report: LoggedSignal) -> bool:
 
 
 def _had_finished(index: LogIndex, signal: LoggedSignal) -> bool:
-    """Return whether training had reported its end before ``signal``, without later steps."""
-    ends = [one for one in index.all("finished") if comes_after(signal, one)]
-    failed = any(is_own_failure(one) for one in index.facts.tracebacks)
-    return bool(ends) and not failed and not index.after(ends[-1], "progress", "pace")
+    """Return whether training had ended before ``signal``, and not by an exception."""
+    failed = any(
+        is_own_failure(one) and not index.continues_after(one.line, steps=MIN_STEPS_AFTER)
+        for one in index.facts.tracebacks
+    )
+    return index.is_after_end(signal) and not failed
 
 
 def find_failed_tasks(index: LogIndex) -> Iterable[CauseCandidate]:

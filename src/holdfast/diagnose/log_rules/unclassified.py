@@ -10,7 +10,7 @@ from holdfast.diagnose.log_rules.candidates import CauseCandidate, lines_of
 from holdfast.diagnose.log_rules.log_index import LogIndex, is_later
 from holdfast.diagnose.log_rules.rank_inference import find_rank
 from holdfast.diagnose.log_rules.signal_causes import Tier
-from holdfast.diagnose.log_rules.unknown_lines import ChangedLine, find_changes
+from holdfast.diagnose.log_rules.unknown_lines import ChangedLine, find_changes, is_passed_over
 from holdfast.diagnose.logs import LogLine
 
 #: A root cause of these tiers has no reason; unknown lines may state it.
@@ -50,7 +50,7 @@ def find_reported_failure(index: LogIndex) -> Iterator[CauseCandidate]:
     reports = [
         one
         for one in index.all("launcher-ends-ranks", "rank-aborts")
-        if not _is_followed_by_life(index, one.line)
+        if not _is_followed_by_life(index, one.line) and not index.is_after_end(one)
     ]
     if reports:
         rank = find_rank(index, reports)
@@ -75,7 +75,11 @@ def find_error_at_end(index: LogIndex) -> Iterator[CauseCandidate]:
     if index.finishes:
         return
     errors = _errors_before(index, None)
-    lines = [one.line for one in errors if not _is_followed_by_life(index, one.line)]
+    lines = [
+        one.line
+        for one in errors
+        if not _is_followed_by_life(index, one.line) and not is_passed_over(index, one.line)
+    ]
     if lines:
         shown = tuple(lines[-MAX_LINES:])
         message = f"new at the end, and of no cause in the catalogue: {_quote(shown[-1])}"

@@ -44,6 +44,10 @@ _NO_ERROR = re.compile(
 )
 #: Levels of a logger below an error; the prefix that is stripped may contain them.
 _HARMLESS_LEVEL = re.compile(rb"\b(?:INFO|DEBUG|TRACE|NOTICE)\b|\b[ID]\d{4} \d\d:")
+#: A logger's level of a line that ended nothing.
+_WARNING_LEVEL = re.compile(rb"\bWARN(?:ING)?\b|\[W |\bW\d{4} \d\d:")
+#: A program that prints so many other lines after an error did not end by it.
+MIN_LATER = 2
 #: Frames, source lines below them, and rules of tables.
 _PART_OF_BLOCK = re.compile(r"\s|frame #|#\d+ |[=\-*_+|#]{3}|\W*$")
 
@@ -82,6 +86,26 @@ def find_changes(index: LogIndex) -> list[ChangedLine]:
         ChangedLine(line, is_severe(line.text), several and len(where[_template(line.text)]) == 1)
         for line in {(_template(line.text), line.rank): line for line in new}.values()
     ]
+
+
+def is_passed_over(index: LogIndex, line: LogLine) -> bool:
+    """Return whether the program called ``line`` a warning, or went on printing after it.
+
+    That shows little where a launcher reports a failure, but enough where nothing else does.
+    """
+    later, stepping = 0, index.ranks("progress", "pace")
+    for sample in index.facts.samples:
+        if sample.source != line.source:
+            continue
+        for number, raw in enumerate(sample.tail.split(b"\n"), sample.lines_before + 1):
+            if number == line.number and _WARNING_LEVEL.search(raw):
+                return True
+            if number > line.number and raw.strip():
+                one = parse_line(raw, sample.source, number, rank=sample.rank)
+                # The steps of rank 0 stand for ranks that log none.
+                is_own = one.rank in (None, line.rank) or line.rank not in stepping
+                later += is_own and _is_message(one.text) and not is_severe(one.text)
+    return later >= MIN_LATER
 
 
 def is_severe(text: str) -> bool:

@@ -42,17 +42,24 @@ class BoundedSignals:
 class _FirstAndLast:
     """The first and the last signals of one name and rank."""
 
+    __slots__ = ("_first", "_last", "_many")
+
     def __init__(self, *, many: bool) -> None:
-        self._most = KEPT_FIRST_OF_MANY if many else KEPT_FIRST
+        self._many = many
         self._first: list[LoggedSignal] = []
-        self._last = deque[LoggedSignal](maxlen=KEPT_LAST_OF_MANY if many else KEPT_LAST)
+        self._last: deque[LoggedSignal] | None = None
 
     def add(self, signal: LoggedSignal) -> None:
-        (self._first if len(self._first) < self._most else self._last).append(signal)
+        if len(self._first) < (KEPT_FIRST_OF_MANY if self._many else KEPT_FIRST):
+            self._first.append(signal)
+            return
+        if self._last is None:
+            self._last = deque(maxlen=KEPT_LAST_OF_MANY if self._many else KEPT_LAST)
+        self._last.append(signal)
 
     def __iter__(self) -> Iterator[LoggedSignal]:
         yield from self._first
-        yield from self._last
+        yield from self._last or ()
 
 
 def merge_facts(parts: Iterable[LogFacts]) -> LogFacts:

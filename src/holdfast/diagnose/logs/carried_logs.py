@@ -12,7 +12,12 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from holdfast.diagnose.evidence.streams import ReadableStream
-from holdfast.diagnose.transports import MAX_HELD_BYTES, CarriedLine, TransportDecoder
+from holdfast.diagnose.transports import (
+    MAX_HELD_BYTES,
+    CarriedLine,
+    TransportDecoder,
+    numbered_lines,
+)
 from holdfast.diagnose.transports.glued import ESCAPED_TRACEBACK, LiteralLineFeeds
 from holdfast.diagnose.transports.recognition import decode, recognize
 
@@ -48,22 +53,15 @@ class LogTransport:
         decoders = self._decoders
         if ESCAPED_TRACEBACK in block:
             decoders = (*decoders, LiteralLineFeeds())
-        return decode(decoders, self._number(block), flush=flush) if decoders else None
+        if not decoders:
+            return None
+        return decode(decoders, numbered_lines(block, self.lines), flush=flush)
 
     def _recognize(self, block: bytes) -> None:
         self._first += block[: FIRST_BYTES - len(self._first)]
-        self._decoders = recognize(_numbered(self._first, 0))
+        self._decoders = recognize(self._first)
         if self._decoders:
             self._first = b""
-
-    def _number(self, block: bytes) -> Iterator[CarriedLine]:
-        yield from _numbered(block, self.lines)
-
-
-def _numbered(block: bytes, before: int) -> list[CarriedLine]:
-    return [
-        CarriedLine(at, text) for at, text in enumerate(block.splitlines(keepends=True), before + 1)
-    ]
 
 
 class CarriedLog:

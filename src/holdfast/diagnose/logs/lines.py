@@ -10,6 +10,7 @@ from __future__ import annotations
 import calendar
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from holdfast.diagnose.logs import LogLine
@@ -112,7 +113,10 @@ class LinePrefix:
 def clean_line(raw: bytes) -> str:
     """Decode the line; remove colors, progress bars and text overwritten by a carriage return."""
     data = raw.lstrip(b"\0")[: 4 * MAX_CHARACTERS]
-    text = _ESCAPES.sub("", data.decode("utf-8", errors="replace"))
+    text = data.decode("utf-8", errors="replace").rstrip("\n")
+    if text.isprintable():
+        return (_BAR.sub("", text) if "%|" in text else text)[:MAX_CHARACTERS]
+    text = _ESCAPES.sub("", text)
     if "\r" in text:
         parts = [part for part in text.split("\r") if part.strip()]
         text = next(
@@ -121,7 +125,7 @@ def clean_line(raw: bytes) -> str:
         )
     if "%|" in text:
         text = _BAR.sub("", text)
-    return _CONTROL.sub("", text.rstrip("\n"))[:MAX_CHARACTERS]
+    return _CONTROL.sub("", text)[:MAX_CHARACTERS]
 
 
 class LineParser:
@@ -202,9 +206,14 @@ def _parse_time(groups: dict[str, Any]) -> float | None:
     is_date = year >= 1 and 1 <= month <= 12 and 1 <= day <= 31
     if not (is_date and hour < 24 and minute < 60 and second <= 60):
         return None
-    seconds = calendar.timegm((year, month, day, hour, minute, second))
+    seconds = _day_start(year, month, day) + hour * 3600 + minute * 60 + second
     fraction = float("0" + (groups.get("fraction") or ".0").replace(",", "."))
     return seconds + fraction - _zone_offset(groups.get("zone"))
+
+
+@lru_cache(maxsize=64)
+def _day_start(year: int, month: int, day: int) -> int:
+    return calendar.timegm((year, month, day, 0, 0, 0))
 
 
 def _zone_offset(zone: str | None) -> float:

@@ -29,7 +29,6 @@ from holdfast.diagnose.logs.rank_attribution import (
 from holdfast.diagnose.logs.samples import LogSampler
 from holdfast.diagnose.logs.scan import ScanHit, Scanner
 from holdfast.diagnose.logs.signals import ROWS, ScanRow, extract_fields
-from holdfast.diagnose.transports import CarriedLine
 from holdfast.host.processes.user_code import innermost_user_frame
 
 MAX_FRAMES = 64
@@ -124,6 +123,9 @@ class _TracebackCollector:
                 trace.frames.append(SourceLine(str(fields["file"]), int(fields["line"]), function))
         else:
             trace = self._open.pop(line.rank, _OpenTraceback(line))
+            if trace.guess is not None and line.number > trace.guess.line.number + 1:
+                self._add(trace.guess)  # other lines followed it: it was the last of its traceback
+                trace = _OpenTraceback(line)
             self._add(trace.close(str(fields["type"]), str(fields.get("text", "")), line))
 
     def guess_exception(self, line: LogLine) -> None:
@@ -198,21 +200,24 @@ class LogReader:
         scanner, log = self._scanner, self._transport.open(stream)
         before = self._lines_of_log
         lines = self._sampler.watch(name, self._file_rank, log, continues=after_lines > 0)
+        parsed: LogLine | None = None
         for hit in scanner.scan(lines, following=self._following):
-            self._add_hit(hit, hit.number + before, log.origin(hit.number))
+            parsed = self._parser.parse(hit.line, hit.number + before, log.origin(hit.number))
+            self._add_hit(hit, parsed)
         self._following = scanner.following
         self._lines_of_log += scanner.lines
         self._lines += log.lines
         self._bytes += log.bytes
         if scanner.last is not None:
             number, raw = scanner.last
-            self._last = self._parser.parse(raw, number + before, log.origin(number))
-            self._count_line(self._last)
+            if parsed is None or parsed.number != number + before:
+                parsed = self._parser.parse(raw, number + before, log.origin(number))
+            self._last = parsed
+            self._count_line(parsed)
         return log.lines
 
-    def _add_hit(self, hit: ScanHit, number: int, origin: CarriedLine) -> None:
-        """Add a matching line, which is line ``number`` of its log."""
-        line = self._parser.parse(hit.line, number, origin)
+    def _add_hit(self, hit: ScanHit, line: LogLine) -> None:
+        """Add a matching line."""
         process = NCCL_PROCESS.match(hit.line)
         if process is not None:
             self._hosts.add(process[2].decode())

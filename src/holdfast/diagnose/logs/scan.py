@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 from holdfast.diagnose.evidence.streams import ReadableStream
 from holdfast.diagnose.logs.search_engines import (
@@ -35,8 +36,9 @@ LAST_BYTES = 2 << 20
 #: the following streams, down to LEAST_BYTES: a folder may have 100,000 logs.
 HALVED_EVERY = 5_000
 LEAST_BYTES = 1 << 6
-#: Then sparse rows are not reported either between the ends of a shorter stream.
-SHORT_BYTES = 1 << 14
+#: After this many, a shorter stream's sparse rows are reported on its last line only, and on lines
+#: with other rows.
+MANY_SPARSE, SHORT_BYTES = 20_000, 1 << 14
 
 #: Lines after a followed row that are hits: enough for a traceback interleaved with other ranks'.
 MAX_FOLLOWING = 64
@@ -78,6 +80,7 @@ class Scanner:
         self._sparse_hits = 0
         self._all = _PatternTable(patterns, self._sparse)
         self._sparse_once = _PatternTable(patterns, self._sparse, once=True)
+        self._sparse_last = _PatternTable(patterns, self._sparse, last=True)
         self._searched_bytes = 0
         self.lines = self.bytes = 0
         self.last: tuple[int, bytes] | None = None
@@ -106,11 +109,7 @@ class Scanner:
         self._searched_bytes += len(block)
         at = 0
         search = table.fast_search if self._searched_bytes > SMALL_BYTES else table.slow_search
-        # Of 100,000 short logs, the ends show enough.
-        few = table.once and self._sparse_hits >= HALVED_EVERY and len(block) < SHORT_BYTES
         for begin, end, found in search(block):
-            if few and self._sparse.issuperset(found):
-                continue
             if self.following:
                 yield from self._followers(block, at, begin, newlines)
             newlines += block.count(b"\n", at, begin)
@@ -141,6 +140,12 @@ class Scanner:
         first, last = FIRST_BYTES >> halved, max(LAST_BYTES >> halved, min(LAST_BYTES, LEAST_BYTES))
         held: deque[bytes] = deque()
         held_bytes = at = 0
+        if self._sparse_hits >= MANY_SPARSE:
+            held.extend(islice(blocks, 2))
+            held_bytes = sum(map(len, held))
+            if len(held) == 1 and held_bytes < SHORT_BYTES:
+                yield held[0], self._sparse_last
+                return
         for one in blocks:
             held.append(one)
             held_bytes += len(one)
@@ -170,22 +175,37 @@ class Scanner:
 
 @dataclass
 class _PatternTable:
-    """Patterns, and the sparse ones; ``once``: only the first match in a block counts of these."""
+    """Patterns, and the sparse ones.
+
+    ``once``: only the first match in a block counts of these; ``last``: only those on the last line
+    and on lines with others.
+    """
 
     patterns: Sequence[SearchPattern]
     sparse: frozenset[int]
     once: bool = False
+    last: bool = False
 
     @cached_property
     def slow_search(self) -> BlockSearch:
         """The search that compiles quickly."""
-        return compile_with_re(self.patterns, self.sparse if self.once else ())
+        return compile_with_re(self.patterns, self._once, accompanying=self._accompanying)
 
     @cached_property
     def fast_search(self) -> BlockSearch:
         """The fastest search available."""
-        once = self.sparse if self.once else ()
-        return compile_with_hyperscan(self.patterns, once, self.sparse) or self.slow_search
+        search = compile_with_hyperscan(
+            self.patterns, self._once, self.sparse, accompanying=self._accompanying
+        )
+        return search or self.slow_search
+
+    @property
+    def _once(self) -> Collection[int]:
+        return self.sparse if self.once else ()
+
+    @property
+    def _accompanying(self) -> Collection[int]:
+        return self.sparse if self.last else ()
 
 
 def _last_line(newlines: int, block: bytes) -> tuple[int, bytes] | None:

@@ -27,12 +27,19 @@ BlockSearch = Callable[[bytes], Iterator[LineMatch]]
 _GROUP_NAME = re.compile(r"(?<!\\)\(\?P<\w+>")
 
 
-def compile_with_re(patterns: Sequence[SearchPattern], once: Collection[int] = ()) -> BlockSearch:
+def compile_with_re(
+    patterns: Sequence[SearchPattern],
+    once: Collection[int] = (),
+    *,
+    accompanying: Collection[int] = (),
+) -> BlockSearch:
     """Return the reference search: line by line, about 1 MB/s for 200 patterns.
 
-    Of the rows in ``once``, only the first match in a block counts.
+    Of the rows in ``once``, only the first match in a block counts; those in ``accompanying`` count
+    on lines with other rows, and on the last line.
     """
     compiled = dict(enumerate(_compile_all(tuple(patterns))))
+    alone = frozenset(accompanying)
 
     def search(block: bytes) -> Iterator[LineMatch]:
         begin, left = 0, dict(compiled)
@@ -40,7 +47,7 @@ def compile_with_re(patterns: Sequence[SearchPattern], once: Collection[int] = (
             end = block.find(b"\n", begin) + 1 or len(block)
             line = block[begin:end]
             rows = tuple(row for row, pattern in left.items() if pattern.search(line))
-            if rows:
+            if rows and (end == len(block) or not alone.issuperset(rows)):
                 yield begin, end, rows
             for row in once and set(once).intersection(rows):
                 del left[row]
@@ -50,13 +57,18 @@ def compile_with_re(patterns: Sequence[SearchPattern], once: Collection[int] = (
 
 
 def compile_with_hyperscan(
-    patterns: Sequence[SearchPattern], once: Collection[int] = (), separate: Collection[int] = ()
+    patterns: Sequence[SearchPattern],
+    once: Collection[int] = (),
+    separate: Collection[int] = (),
+    *,
+    accompanying: Collection[int] = (),
 ) -> BlockSearch | None:
     """Return a search for all patterns at once; None if Hyperscan is missing or rejects one.
 
     Of the rows in ``once``, Hyperscan reports only the first match in a block. If that spans a line
     feed, the row has none in this block. The rows in ``separate`` get a database of their own, so
-    that tables that differ in their options only share the large one.
+    that tables that differ in their options only share the large one. The rows in ``accompanying``,
+    all or none of these, count as in ``compile_with_re``.
     """
     rows = range(len(patterns))
     groups = [[row for row in rows if (row in separate) is apart] for apart in (False, True)]
@@ -72,17 +84,27 @@ def compile_with_hyperscan(
     scratch_of = importlib.import_module("hyperscan").Scratch
     scans = [(database, scratch_of(database)) for database in databases]
     compiled = _compile_all(tuple(patterns))
+    of_last_line = scans.pop() if accompanying else None
 
     def search(block: bytes) -> Iterator[LineMatch]:
         candidates = _CandidateLines(block, len(compiled))
         for database, scratch in scans:
             database.scan(block, match_event_handler=candidates.add, scratch=scratch)
+        if of_last_line is not None:
+            database, scratch = of_last_line
+            begin = block.rfind(b"\n", 0, -1) + 1
+            last = _CandidateLines(block, len(compiled), begin)
+            database.scan(block[begin:], match_event_handler=last.add, scratch=scratch)
+            candidates.merge(last)
         for begin in sorted(candidates.rows):
             end = candidates.ends[begin]
             line = block[begin:end]
             rows = tuple(
                 row for row in sorted(candidates.rows[begin]) if compiled[row].search(line)
             )
+            if rows and accompanying and end < len(block):
+                with_them = (row for row in accompanying if compiled[row].search(line))
+                rows = tuple(sorted((*rows, *with_them)))
             if rows:
                 yield begin, end, rows
 
@@ -90,21 +112,31 @@ def compile_with_hyperscan(
 
 
 class _CandidateLines:
-    """Lines with the rows that may match them; ``add`` is Hyperscan's callback."""
+    """Lines with the rows that may match them; ``add`` is Hyperscan's callback.
 
-    def __init__(self, block: bytes, rows: int) -> None:
-        self._block = block
+    Hyperscan searched the block from ``offset`` on.
+    """
+
+    def __init__(self, block: bytes, rows: int, offset: int = 0) -> None:
+        self._block, self._offset = block, offset
         self._begin, self._end = [0] * rows, [0] * rows
         self.rows: dict[int, set[int]] = {}
         self.ends: dict[int, int] = {}
 
     def add(self, row: int, _begin: int, end: int, _flags: int, _context: object) -> None:
         """Add a match of ``row`` that ends at ``end``; ``a+`` has one for every letter."""
+        end += self._offset
         if self._begin[row] < end <= self._end[row]:
             return
         begin = self._begin[row] = self._block.rfind(b"\n", 0, end - 1) + 1
         self._end[row] = self.ends[begin] = self._block.find(b"\n", end - 1) + 1 or len(self._block)
         self.rows.setdefault(begin, set()).add(row)
+
+    def merge(self, other: _CandidateLines) -> None:
+        """Add the lines of ``other``, of the same block."""
+        for begin, rows in other.rows.items():
+            self.rows.setdefault(begin, set()).update(rows)
+        self.ends |= other.ends
 
 
 @lru_cache(maxsize=8)

@@ -47,6 +47,13 @@ class CarriedLine(NamedTuple):
         return CarriedLine(self.number, text + b"\n", rank, self.host or origin.host, time)
 
 
+def numbered_lines(data: bytes, before: int = 0) -> list[CarriedLine]:
+    """Return the lines of ``data``, which follow ``before`` lines of a file."""
+    return [
+        CarriedLine(at, text) for at, text in enumerate(data.splitlines(keepends=True), before + 1)
+    ]
+
+
 class RecordOrigin(NamedTuple):
     """What a record of a collector of logs states about its message."""
 
@@ -68,20 +75,32 @@ class TransportDecoder(Protocol):
 
 
 class FirstLines:
-    """The first lines of a log, by which a recognizer claims it."""
+    """The first lines of a log, by which a recognizer claims it: ``data`` are all their bytes.
 
-    def __init__(self, lines: Sequence[CarriedLine]) -> None:
-        self.lines = lines
+    Without ``lines`` they are those of a file. No recognizer claims most logs, and a folder may
+    have 100,000 small ones: what a recognizer needs is made when it asks for it.
+    """
+
+    def __init__(self, data: bytes, lines: Sequence[CarriedLine] | None = None) -> None:
+        self.data = data
+        self._decoded = lines
 
     @cached_property
-    def data(self) -> bytes:
-        """All bytes of the lines."""
-        return b"".join(line.text for line in self.lines)
+    def lines(self) -> Sequence[CarriedLine]:
+        """The lines with their numbers."""
+        return numbered_lines(self.data) if self._decoded is None else self._decoded
 
     @cached_property
     def contents(self) -> list[bytes]:
         """The lines that are not blank, without line ends."""
-        return [content for line in self.lines if (content := line.content).strip()]
+        if self._decoded is None:
+            return [content for content in self.data.splitlines() if content.strip()]
+        return [content for line in self._decoded if (content := line.content).strip()]
+
+    @property
+    def times(self) -> list[float]:
+        """The times that transports state; a file states none."""
+        return [line.time for line in self._decoded or () if line.time is not None]
 
     def share(self, matches: Callable[[bytes], object]) -> float:
         """Return the share of the lines that are not blank for which ``matches`` is true."""

@@ -13,7 +13,7 @@ MAX_REVERSED_BYTES = 16 << 20
 
 def recognize_newest_first(first: FirstLines) -> Callable[[], TransportDecoder] | None:
     """Claim a log whose transport states times that only decrease."""
-    times = [line.time for line in first.lines if line.time is not None]
+    times = first.times
     if len(times) < 2 or len(times) < len(first.contents) or times[-1] >= times[0]:
         return None
     return NewestFirst if all(one >= other for one, other in pairwise(times)) else None

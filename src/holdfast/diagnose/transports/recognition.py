@@ -29,17 +29,18 @@ RECOGNIZERS: tuple[Recognizer, ...] = (
 )
 
 
-def recognize(lines: Sequence[CarriedLine]) -> list[TransportDecoder]:
-    """Return new decoders for a log with these first lines; none for a log as it was written."""
+def recognize(data: bytes) -> list[TransportDecoder]:
+    """Return new decoders for a log that begins so; none for a log as it was written."""
     makers: dict[Recognizer, Callable[[], TransportDecoder]] = {}
+    first = FirstLines(data)
     while True:
-        first = FirstLines(lines)
         left = ((one, one(first)) for one in RECOGNIZERS if one not in makers)
         recognizer, make = next((pair for pair in left if pair[1] is not None), (None, None))
         if recognizer is None or make is None:
             return [each() for each in makers.values()]
         makers[recognizer] = make
-        lines = list(decode([make()], lines))
+        lines = list(decode([make()], first.lines))
+        first = FirstLines(b"".join(line.text for line in lines), lines)
 
 
 def decode(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -19,6 +20,10 @@ _COLUMNS = {
     "host": "host", "hostname": "host", "pod": "host", "instance": "host", "node": "host",
     "logstream": "host", "logstreamname": "host", "rank": "rank",
 }  # fmt: skip
+#: What a header contains that names a column of messages.
+_NAME_OF_MESSAGE = re.compile(
+    "|".join(re.escape(name) for name, key in _COLUMNS.items() if key == "message"), re.IGNORECASE
+)
 
 
 def recognize_table(first: FirstLines) -> Callable[[], TransportDecoder] | None:
@@ -26,6 +31,8 @@ def recognize_table(first: FirstLines) -> Callable[[], TransportDecoder] | None:
     if len(first.contents) < 2:
         return None
     header = first.contents[0].removeprefix(b"\xef\xbb\xbf").decode(errors="replace")
+    if not _NAME_OF_MESSAGE.search(header):
+        return None
     for delimiter in _DELIMITERS:
         if delimiter in header:
             columns = [_key_of(name) for name in _parse_row(header, delimiter)]

@@ -8,7 +8,7 @@ between words: the first word of the next line would not have fitted.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -37,22 +37,21 @@ _RULER = re.compile(rb"(.)\1*$")
 def recognize_wrapping(first: FirstLines) -> Callable[[], TransportDecoder] | None:
     """Claim a log with several longest lines of one length, which the next lines continue."""
     contents = first.contents
-    lengths = [_length(content) for content in contents]
+    lengths = list(map(len if first.data.isascii() else _length, contents))
     width = max(lengths, default=0)
-    following = zip(pairwise(contents), lengths, strict=False)
+    longest = [at for at, length in enumerate(lengths[:-1]) if length == width]
     broken = {
-        line: after
-        for (line, after), length in following
-        if length == width and not _BEGINNING.match(after) and not _RULER.match(line)
+        contents[at]: contents[at + 1]
+        for at in longest
+        if not _BEGINNING.match(contents[at + 1]) and not _RULER.match(contents[at])
     }
-    if width in _WIDTHS and broken:
+    needed = 1 if width in _COMMON_WIDTHS else _MIN_BROKEN
+    if width in _WIDTHS and _is_broken_within_words(broken, needed):
         starts = _beginnings(contents, [length >= width - 1 for length in lengths])
         broken = {line: after for line, after in broken.items() if _shape(after) not in starts}
         ends = sum(_length(after) < width - 1 for after in broken.values())
         is_table = ends <= _MIN_ENDS * len(broken)
-        needed = 1 if width in _COMMON_WIDTHS else _MIN_BROKEN
-        is_within_word = any(_is_within_word(*pair) for pair in broken.items())
-        if is_within_word and not is_table and len(broken) >= needed:
+        if _is_broken_within_words(broken, needed) and not is_table:
             return partial(WrappedLines, width, starts, between_words=False)
     return _recognize_editor(contents, lengths)
 
@@ -61,10 +60,12 @@ def _recognize_editor(
     contents: Sequence[bytes], lengths: Sequence[int]
 ) -> Callable[[], TransportDecoder] | None:
     """Claim a log whose lines are broken between words, at a column of mails."""
-    breakable = [
-        length for line, length in zip(contents, lengths, strict=True) if b" " in line.strip()
-    ]
-    width = max(breakable, default=0)
+    width = 0
+    for line, length in zip(contents, lengths, strict=True):
+        if length > width and b" " in line.strip():
+            width = length
+            if width >= _EDITOR_WIDTHS.stop:
+                return None
     if width not in _EDITOR_WIDTHS:
         return None
     full = [_is_full(line, after, width) for line, after in pairwise(contents)]
@@ -81,6 +82,10 @@ def _beginnings(contents: Sequence[bytes], is_full: Sequence[bool]) -> frozenset
     return frozenset(
         map(_shape, (*contents[:1], *(line for line, after_full in pairs if not after_full)))
     )
+
+
+def _is_broken_within_words(broken: Mapping[bytes, bytes], needed: int) -> bool:
+    return len(broken) >= needed and any(_is_within_word(*pair) for pair in broken.items())
 
 
 def _is_within_word(line: bytes, after: bytes) -> bool:

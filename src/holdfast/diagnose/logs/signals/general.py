@@ -97,7 +97,9 @@ TRAINING = rows(
     ("progress", r"\bEpoch \[\d+\]\[(?P<step>\d+)/\d+\]", r"[Bb]atch[ =:#]{1,3}(?P<batch>\d+)\b"),
     (
         "progress",
-        r"\b(?:STEP|ITER(?:ATION)?|EPOCH)[ :=\[]{1,3}(?P<step>\d+)\b|第 ?(?P<rounds>\d+) ?[步轮]",
+        # Slurm numbers the steps of a job: STEP 811.0.
+        r"\b(?:STEP|ITER(?:ATION)?|EPOCH)[ :=\[]{1,3}(?P<step>\d+)(?:[^.\w]|\.\s|$)",
+        r"第 ?(?P<rounds>\d+) ?[步轮]",
         r'(?:global_)?(?:step|iteration|epoch)": ?(?P<counter>\d+)|\bsteps: ?(?P<steps>\d+)\b',
         r"\b(?:it|update|episode|round|num_updates|global_step)[ :=#]{1,2}(?P<updates>\d+)\b",
     ),
@@ -176,8 +178,8 @@ TRAINING = rows(
     (
         "input-total",
         (
-            r"\b(?:has|have|with|got|holds|reads) (?P<total>\d{1,9}) (?P<unit>batch|sample"
-            r"|example|shard"
+            r"\b(?:has|have|with|got|holds|reads|epoch \d{1,4}:) (?P<total>\d{1,9}) "
+            r"(?P<unit>batch|sample|example|shard"
             r"|file|step)(?:e?s)\b"
         ),
     ),
@@ -192,6 +194,8 @@ TRAINING = rows(
         r"\* train metrics \*|wandb: Synced \d|[Aa]ll epochs (?:are )?(?:completed|done|finished)",
         r"(?:[Tt]raining|[Rr]un|[Ee]xperiment|[Ee]poch) .{0,40}completed successfully",
         r"[Jj]ob (?:has |'[^']{1,80}' )?succeeded|^State: COMPLETED",
+        # pytest
+        r"^=+ \d+ passed(?:, \d+ (?:skipped|warnings?|deselected|xfailed|xpassed))* in \d",
     ),
     ("finished", r"train_runtime|训练完成|[Ff]inished (?:training|successfully)"),
     (
@@ -317,8 +321,9 @@ ANCHORED = (
     ScanRow(
         "exception",
         r"^(?:E {3,10})?[\s^~|]*(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt"
-        r"|Failure)(?:_\w+)?)(?:\s*:\s*(?P<text>.*))?$",
-        find=r"(?:Error|Exception|Interrupt|Failure)(?:_\w+)?\b",
+        r"|Failure)(?:_\w+)?|(?:[A-Za-z_]\w*\.)+(?:errors|exceptions)\.[A-Z]\w*)"
+        r"(?:\s*:\s*(?P<text>.*))?$",
+        find=r"(?:Error|Exception|Interrupt|Failure)(?:_\w+)?\b|\.(?:errors|exceptions)\.[A-Z]",
     ),
     ScanRow(
         "failed-rank",
