@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from typing import Literal
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from holdfast.core.errors import InvalidValue
+from holdfast.core.errors import CollectiveTimeout, InvalidValue
+from holdfast.core.text import format_duration
 from holdfast.training.collectives import timeouts
 from holdfast.training.collectives.backend_calls import start_all_reduce
 from holdfast.training.collectives.bounded_wait import begin_call, wait_for_works
-from holdfast.training.collectives.groups.arrivals import arrival_timeout, ranks_without_key
+from holdfast.training.collectives.call_with_timeout import CallTimedOut, call_with_timeout
+from holdfast.training.collectives.groups.arrivals import (
+    explain_timeout,
+    grace_of,
+    ranks_without_key,
+)
 from holdfast.training.collectives.groups.group_info import state_of
 from holdfast.training.store_wait import wait_until
 
@@ -36,23 +43,44 @@ def barrier(name: str, timeout: float | str | None = None) -> None:
 
     Raises:
         InvalidValue: ``timeout`` is not a duration.
-        CollectiveTimeout: ranks did not arrive in time; names them.
+        CollectiveTimeout: ranks did not arrive in time; names them, equally on all ranks. Or the
+            store did not answer.
     """
     state = state_of(None, broken_too=True)
-    rank = dist.get_rank()
+    limit_s = timeouts.choose_limit(state, 0, timeout=timeout)
     count = _counts[state.epoch, name] = _counts.get((state.epoch, name), 0) + 1
     store = PrefixStore(f"barrier/{name}/{count}", state.store)
+    subject = f"barrier {name!r}"
+    try:
+        why, missing = call_with_timeout(
+            lambda: _wait_at_barrier(store, state.ranks, limit_s), limit_s + grace_of(limit_s)
+        )
+    except CallTimedOut:
+        why = f"the job's store did not answer within {format_duration(limit_s)}"
+        raise CollectiveTimeout(subject, why=why) from None
+    if why:
+        raise CollectiveTimeout(subject, why=why, missing=missing)
+
+
+def _wait_at_barrier(
+    store: Store, ranks: tuple[int, ...], limit_s: float
+) -> tuple[str, tuple[int, ...]]:
+    """Return why the barrier timed out, and the missing ranks; empty if all arrived."""
+    rank = dist.get_rank()
     store.set(str(rank), "")
-    missing = tuple(other for other in state.ranks if other != rank)
-    limit_s = timeouts.choose_limit(state, 0, timeout=timeout)
+    missing = tuple(other for other in ranks if other != rank)
 
     def all_arrived() -> bool:
         nonlocal missing
         missing = ranks_without_key(store, missing)
         return not missing
 
+    own = "", ()
     if not wait_until(all_arrived, limit_s, max_pause_s=_MAX_PAUSE_S):
-        raise arrival_timeout(f"barrier {name!r}", tuple(sorted(missing)), limit_s)
+        own = explain_timeout(missing, limit_s), missing
+    # The first outcome decides for all ranks: a timeout, or a late arrival.
+    why, missing = json.loads(store.compare_set("outcome", "", json.dumps(own)))
+    return why, tuple(missing)
 
 
 def agree(

@@ -12,6 +12,7 @@ from holdfast.training.collectives.backend_calls import as_bytes, start_broadcas
 from holdfast.training.collectives.bounded_wait import (
     begin_call,
     wait_for_all_ranks,
+    wait_for_entries,
     wait_for_works,
 )
 from holdfast.training.collectives.call_text import dtype_name
@@ -39,7 +40,8 @@ def broadcast(
     ``timeout``: as in :func:`holdfast.comm.all_reduce`. ``chunk``: elements of a chunk, of which
     ``window`` are in flight at once. None moves the tensor in one call; "auto" does so up to 4 MiB,
     and on other backends than gloo. Data in flight are received into a copy, so that nothing writes
-    to the tensor after the call has raised. Any dtype; a non-contiguous tensor is copied.
+    to the tensor after the call has raised. Any dtype; a non-contiguous tensor is copied. ``src``
+    too waits until all ranks have entered the call: its data may arrive without them.
 
     Raises:
         InvalidValue, CollectiveMismatch, CollectiveTimeout, CollectiveFailed, GroupBroken: as
@@ -71,6 +73,7 @@ def broadcast(
     chunks = [flat] if length is None else flat.split(length * width)
     root = state.ranks.index(src)
     receives_in_place = root != state.group.rank() and not is_copied
+    wait_for_entries(call)
 
     def start_all() -> Iterator[PendingCopy]:
         for each in chunks:

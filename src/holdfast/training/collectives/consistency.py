@@ -8,6 +8,7 @@ at the same place.
 from __future__ import annotations
 
 import atexit
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -86,6 +87,7 @@ class LockstepChecker:
         if self._work is None:
             return
         call = begin_call(self._state, _SIGNATURE, limit_s)
+        call.agree_from = -math.inf  # another rank may be in this check since it was started
         work, self._work = self._work, None
         wait_for_works([work], call)
         largest, inverted_smallest = self._shared.view(2, -1).tolist()

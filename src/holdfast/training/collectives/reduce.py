@@ -93,10 +93,10 @@ def all_reduce(
             or (chunk == "auto" and algorithm_choice.is_one_call(state, nbytes, tensor.dtype))
         )
         and wire is None
-        and (timeout is None or (type(timeout) in _NUMBERS and 1 <= timeout < inf))  # type: ignore[operator]
+        and (timeout is None or (type(timeout) in _NUMBERS and 0 < timeout < inf))  # type: ignore[operator]
         and 0 < nbytes < MIN_MEASURED_BYTES
         and tensor.is_contiguous()
-        and try_small_sum(state, signature, timeout, nbytes, tensor)
+        and try_small_sum(state, signature, timeout, nbytes, tensor)  # type: ignore[arg-type]
     ):
         return tensor
     if wire is not None or chunk != "auto" or window != WINDOW:

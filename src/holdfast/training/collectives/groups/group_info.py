@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -35,6 +36,8 @@ class GroupState:
     epoch: int
     calls: int = 0
     broken: str = ""
+    #: When this rank entered its latest call, by the monotonic clock.
+    entered_at: float = -math.inf
     #: Objects of other modules of this package for the group, by their class.
     cache: dict[type, Any] = field(default_factory=dict)
     #: Signatures of sums, by the shape, dtype, device and layout of tensors the group can sum.

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from holdfast.core.errors import InternalError, InvalidValue
-from holdfast.training.collectives.bounded_wait import begin_call
+from holdfast.training.collectives.bounded_wait import begin_call, wait_for_all_ranks
 from holdfast.training.collectives.call_text import dtype_name
 from holdfast.training.collectives.groups.arrivals import BoundedCall
 from holdfast.training.collectives.groups.group_info import state_of
@@ -156,6 +156,7 @@ def shared_tensor(
     call = begin_call(state, signature, timeout)
     memory = shared_memory_of(call)
     if memory is None or not size.numel() or dtype.is_complex or dtype is torch.bool:
+        wait_for_all_ranks(call)
         return torch.zeros(size, dtype=dtype)
     tensor = memory.allocate_tensor(size.numel() * dtype.itemsize, call)
     return torch.zeros(size, dtype=dtype) if tensor is None else tensor.view(dtype).view(size)
