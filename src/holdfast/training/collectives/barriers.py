@@ -75,7 +75,7 @@ def _wait_at_barrier(
         missing = ranks_without_key(store, missing)
         return not missing
 
-    own = "", ()
+    own: tuple[str, tuple[int, ...]] = "", ()
     if not wait_until(all_arrived, limit_s, max_pause_s=_MAX_PAUSE_S):
         own = explain_timeout(missing, limit_s), missing
     # The first outcome decides for all ranks: a timeout, or a late arrival.
