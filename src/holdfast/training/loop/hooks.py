@@ -71,7 +71,7 @@ class Hooks:
         )
         self._handles_preemption = checkpoint is not None
         if self._handles_preemption:
-            emergency.start_listening()
+            emergency.start_listening(interrupt=True)
         recorder.raised_listeners[__name__] = self._on_exception
 
     @property
