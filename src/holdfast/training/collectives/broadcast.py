@@ -16,9 +16,9 @@ from holdfast.training.collectives.bounded_wait import (
     wait_for_works,
 )
 from holdfast.training.collectives.call_text import dtype_name
-from holdfast.training.collectives.groups.group_info import GroupState, state_of
+from holdfast.training.collectives.groups.group_info import GroupState, runs_alone, state_of
 from holdfast.training.collectives.scratch import PendingCopy, copy_back_in_order
-from holdfast.training.collectives.validation import find_chunk_refusal, find_refusal
+from holdfast.training.collectives.validation import check_alone, find_chunk_refusal, find_refusal
 
 #: Chunks in flight at once.
 WINDOW = 4
@@ -47,8 +47,12 @@ def broadcast(
         InvalidValue, CollectiveMismatch, CollectiveTimeout, CollectiveFailed, GroupBroken: as
             :func:`holdfast.comm.all_reduce`.
     """
-    state = state_of(group)
     refusal = find_chunk_refusal(chunk, window)
+    if runs_alone(group):
+        refusal = f"there is no rank {src}, only rank 0" if src else refusal
+        check_alone("broadcast", refusal or find_refusal(tensor))
+        return tensor
+    state = state_of(group)
     if src not in state.ranks:
         refusal = f"rank {src} is not a member of the group; pass the global rank of a member"
     refusal = refusal or find_refusal(tensor, state)

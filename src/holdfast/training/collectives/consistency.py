@@ -24,7 +24,7 @@ from holdfast.training.collectives.backend_calls import start_all_reduce
 from holdfast.training.collectives.bounded_wait import begin_call, poll_until, wait_for_works
 from holdfast.training.collectives.groups.arrivals import BoundedCall
 from holdfast.training.collectives.groups.group_creation import create_companion_group
-from holdfast.training.collectives.groups.group_info import GroupState, state_of
+from holdfast.training.collectives.groups.group_info import GroupState, runs_alone, state_of
 
 #: Timeout for a rank that has not entered a check when the others are at the next one.
 LOCKSTEP_LIMIT_S = 300.0
@@ -59,6 +59,8 @@ def lockstep(
             them.
         InvalidValue, CollectiveFailed, GroupBroken: as :func:`holdfast.comm.all_reduce`.
     """
+    if runs_alone(group):
+        return
     key = group if group is not None else dist.group.WORLD
     checker = _checkers.get(key)  # type: ignore[arg-type]
     if checker is None:

@@ -31,10 +31,10 @@ from holdfast.training.collectives.bounded_wait import (
 )
 from holdfast.training.collectives.call_text import dtype_name, operation_name
 from holdfast.training.collectives.groups.arrivals import BoundedCall
-from holdfast.training.collectives.groups.group_info import state_of
+from holdfast.training.collectives.groups.group_info import runs_alone, state_of
 from holdfast.training.collectives.reduction import Operation
 from holdfast.training.collectives.timeouts import MIN_MEASURED_BYTES
-from holdfast.training.collectives.validation import find_chunk_refusal, find_refusal
+from holdfast.training.collectives.validation import check_alone, find_chunk_refusal, find_refusal
 
 #: Kinds of tensors for which a group caches the signature of their sum.
 _MAX_KINDS = 4096
@@ -77,6 +77,9 @@ def all_reduce(
         CollectiveFailed: a peer is gone.
         GroupBroken: an earlier call in this group timed out or failed.
     """
+    if runs_alone(group):
+        check_alone("all_reduce", find_refusal(tensor) or find_chunk_refusal(chunk, window))
+        return tensor
     state = state_of(group)
     # One lookup: after a collective the caches are cold, so touched memory dominates, not compute.
     kind = (tensor.shape, tensor.dtype, tensor.device, tensor.layout)

@@ -90,6 +90,9 @@ CALLS: dict[str, Callable[[Group], Call]] = {
         lambda limit_s: comm.sync_metrics({"loss": 1.0}, group=group, timeout=limit_s)
     ),
     "agree": lambda group: lambda limit_s: comm.agree(value=True, group=group, timeout=limit_s),
+    "agree with reasons": lambda group: (
+        lambda limit_s: str(comm.agree(value=True, reason="late", group=group, timeout=limit_s))
+    ),
     "all_gather": gathered,
     "reduce_scatter": scattered,
     "broadcast from the first": broadcast(0),

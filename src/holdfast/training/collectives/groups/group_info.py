@@ -121,6 +121,13 @@ def state_of(group: dist.ProcessGroup | None, *, broken_too: bool = False) -> Gr
     return state
 
 
+def runs_alone(group: dist.ProcessGroup | None) -> bool:
+    """Return whether this process is the whole job: it has no process group and needs none."""
+    if group is not None or _default.WORLD is not None:
+        return False
+    return int(settings.read_text("WORLD_SIZE") or 1) == 1
+
+
 def _create_state(group: dist.ProcessGroup | None) -> GroupState:
     if not dist.is_initialized():
         raise InvalidValue(

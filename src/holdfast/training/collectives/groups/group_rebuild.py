@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -36,6 +37,7 @@ from holdfast.training.collectives.groups.group_info import (
     GroupState,
     broken_groups,
     forget_group,
+    runs_alone,
     state_of,
 )
 from holdfast.training.collectives.groups.rendezvous import agree_on_name
@@ -63,7 +65,8 @@ def rebuild(
     gone for good. Members still blocked in the broken group are waited for up to ``timeout``
     seconds. Other groups are unaffected.
 
-    torch cannot replace its default group: None creates a group of all its ranks beside it.
+    torch cannot replace its default group: None creates a group of all its ranks beside it. In a
+    single process without groups, the result is None, too.
 
     Raises:
         InvalidValue: this rank is not a member, or not in ``ranks``, or those are not members.
@@ -71,6 +74,8 @@ def rebuild(
             repeated.
         CollectiveFailed: the backend could not connect the members.
     """
+    if runs_alone(group):
+        return cast("dist.ProcessGroup", dist.group.WORLD)
     state = state_of(group, broken_too=True)
     members = _select_members(state, ranks, timeout)
     key = (state.epoch, state.name, members)

@@ -20,7 +20,7 @@ from holdfast.core.errors import InternalError, InvalidValue
 from holdfast.training.collectives.bounded_wait import begin_call, wait_for_all_ranks
 from holdfast.training.collectives.call_text import dtype_name
 from holdfast.training.collectives.groups.arrivals import BoundedCall
-from holdfast.training.collectives.groups.group_info import state_of
+from holdfast.training.collectives.groups.group_info import runs_alone, state_of
 from holdfast.training.collectives.reduction import Operation, can_fold, fold
 from holdfast.training.collectives.shared_memory.areas import (
     SharedMemory,
@@ -150,8 +150,10 @@ def shared_tensor(
     Raises:
         CollectiveMismatch, CollectiveTimeout, GroupBroken: as :func:`holdfast.comm.all_reduce`.
     """
-    state = state_of(group)
     size = torch.Size(shape)
+    if runs_alone(group):
+        return torch.zeros(size, dtype=dtype)
+    state = state_of(group)
     signature = f"shared_tensor of {size.numel():,} {dtype_name(dtype)} {list(size)}"
     call = begin_call(state, signature, timeout)
     memory = shared_memory_of(call)
