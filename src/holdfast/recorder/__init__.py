@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core import settings, trace_file
 from holdfast.core.errors import InvalidValue
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.core.trace_file import TraceNote, TraceWriter
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def record_saved_step(step: int, path: str, *, loaded: bool = False) -> None:
         )
 
 
+@suggest_keywords
 @contextmanager
 def phase(name: str, budget: str | float | None = None) -> Iterator[None]:
     """Mark a with-block that is not a training step and may take up to ``budget``.

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from holdfast.core.errors import CollectiveTimeout, InvalidValue
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.core.text import format_duration
 from holdfast.training.collectives import timeouts
 from holdfast.training.collectives.backend_calls import start_all_reduce
@@ -39,6 +40,7 @@ _REDUCTIONS = {
 _counts: dict[tuple[int, str], int] = {}
 
 
+@suggest_keywords
 def barrier(name: str, timeout: float | str | None = None) -> None:
     """Wait until every rank of the job has reached the barrier ``name``, through the store alone.
 
@@ -126,6 +128,7 @@ def agree(
 ) -> Decision: ...
 
 
+@suggest_keywords
 def agree(
     value: float,
     reduce: Literal["any", "all", "min", "max"] = "any",

@@ -16,6 +16,7 @@ from itertools import pairwise
 import torch
 import torch.distributed as dist
 
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.training import packing_extension
 from holdfast.training.collectives import algorithm_choice
 from holdfast.training.collectives.bounded_wait import begin_call
@@ -32,6 +33,7 @@ _CHEAP_BYTES = 64 << 10
 _Kind = tuple[torch.dtype, torch.device]
 
 
+@suggest_keywords
 def all_reduce_many(
     tensors: Iterable[torch.Tensor],
     op: Operation = dist.ReduceOp.SUM,

@@ -22,6 +22,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.core.errors import InvalidValue
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.training.collectives.backend_calls import start_all_reduce
 from holdfast.training.collectives.bounded_wait import begin_call, wait_for_works
 from holdfast.training.collectives.groups.group_info import runs_alone, state_of
@@ -74,6 +75,7 @@ class CompressionTiming:
         return f"{kind} {verdict} on this link: {self.speedup(kind):.2f}x ({size} {times})"
 
 
+@suggest_keywords
 def compress(
     model: torch.nn.Module,
     kind: CompressionKind | Literal["auto"] | None = "auto",

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from holdfast.core.errors import InvalidValue, RanksOutOfSync
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.core.rank_sets import describe_ranks
 from holdfast.training.collectives.backend_calls import start_all_reduce
 from holdfast.training.collectives.bounded_wait import begin_call, poll_until, wait_for_works
@@ -36,6 +37,7 @@ _SIGNATURE = "lockstep check"
 _NONE = -1
 
 
+@suggest_keywords
 def lockstep(
     step: int,
     *,

@@ -20,6 +20,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from holdfast import recorder
 from holdfast.core.errors import CollectiveFailed, CollectiveTimeout, InvalidValue
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.core.rank_sets import describe_ranks
 from holdfast.core.text import format_duration
 from holdfast.training.collectives import timeouts
@@ -123,6 +124,7 @@ class RankReports:
         return outcome
 
 
+@suggest_keywords
 @contextmanager
 def staggered(
     name: str, at_once: int = 1, *, per_host: bool = False, timeout: float | str | None = None
@@ -210,6 +212,7 @@ class BackgroundWork(Generic[_T]):
             self._reports.report(error_text)
 
 
+@suggest_keywords
 def in_background(
     name: str, function: Callable[[], _T], *, timeout: float | str | None = None
 ) -> BackgroundWork[_T]:

@@ -17,6 +17,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.training.collectives import algorithm_choice
 from holdfast.training.collectives.backend_calls import (
     as_bytes,
@@ -51,6 +52,7 @@ _SMALL_BYTES = 256 << 10
 _SCATTER_WINDOW, _SCATTER_CHUNK_BYTES, _SCATTER_BYTES = 2, 1 << 20, 16 << 20
 
 
+@suggest_keywords
 def all_gather(
     output: Tensors,
     tensor: torch.Tensor,
@@ -106,6 +108,7 @@ def all_gather(
     return output
 
 
+@suggest_keywords
 def reduce_scatter(
     output: torch.Tensor,
     tensor: Tensors,

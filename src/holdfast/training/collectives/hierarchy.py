@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from holdfast.core.errors import InternalError, InvalidValue
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.training.collectives.algorithms.selection import CHUNK, WINDOW, reduce_in_one_call
 from holdfast.training.collectives.backend_calls import (
     start_all_reduce,
@@ -49,6 +50,7 @@ _OPS = {
 }
 
 
+@suggest_keywords
 class Hierarchy:
     """The nodes of ``group``, with groups inside and between them. All ranks of it create this.
 

@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 
 from holdfast.core.errors import InvalidValue
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.core.rank_sets import describe_ranks
 from holdfast.training.collectives.backend_calls import (
     start_all_gather,
@@ -47,6 +48,7 @@ MetricValue = float | int | torch.Tensor
 _capacities: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
 
 
+@suggest_keywords
 def sync_metrics(
     values: Mapping[str, MetricValue],
     *,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from functools import lru_cache
 from math import inf
-from typing import Literal
+from typing import Literal, Never
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,7 @@ from holdfast.core.errors import (
     CollectiveTimeout,
     GroupBroken,
 )
+from holdfast.core.keyword_hints import raise_unknown_keyword
 from holdfast.training.collectives import algorithm_choice
 from holdfast.training.collectives.algorithms.selection import (
     CHUNK,
@@ -53,6 +54,7 @@ def all_reduce(
     chunk: int | Literal["auto"] | None = "auto",
     window: int = WINDOW,
     wire: Literal["bf16"] | None = None,
+    **unknown: Never,
 ) -> torch.Tensor:
     """Reduce ``tensor`` over the ranks of ``group``, in place; return it.
 
@@ -77,6 +79,8 @@ def all_reduce(
         CollectiveFailed: a peer is gone.
         GroupBroken: an earlier call in this group timed out or failed.
     """
+    if unknown:
+        raise_unknown_keyword(all_reduce, "all_reduce", unknown)
     if runs_alone(group):
         check_alone("all_reduce", find_refusal(tensor) or find_chunk_refusal(chunk, window))
         return tensor

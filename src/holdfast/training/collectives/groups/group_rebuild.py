@@ -31,6 +31,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.distributed_c10d import PrefixStore
 
 from holdfast.core.errors import CollectiveFailed, InternalError, InvalidValue
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.training.collectives.call_text import first_line
 from holdfast.training.collectives.groups.group_creation import backend_of, create_group
 from holdfast.training.collectives.groups.group_info import (
@@ -53,6 +54,7 @@ _rebuilds: Counter[tuple[int, str, tuple[int, ...]]] = Counter()
 _log = logging.getLogger("holdfast.comm")
 
 
+@suggest_keywords
 def rebuild(
     group: dist.ProcessGroup | None = None,
     *,

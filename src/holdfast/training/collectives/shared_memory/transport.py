@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from holdfast.core.errors import InternalError, InvalidValue
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.training.collectives.bounded_wait import begin_call, wait_for_all_ranks
 from holdfast.training.collectives.call_text import dtype_name
 from holdfast.training.collectives.groups.arrivals import BoundedCall
@@ -132,6 +133,7 @@ def _participate(call: BoundedCall) -> Iterator[SharedMemory]:
         raise
 
 
+@suggest_keywords
 def shared_tensor(
     shape: Sequence[int],
     dtype: torch.dtype = torch.float32,
