@@ -83,7 +83,7 @@ def give_up(call: BoundedCall) -> None:
     why = explain_timeout(missing, call.limit_s)
     outcome = _decide_outcome(call, json.dumps({"why": why, "missing": missing}))
     if outcome != _COMPLETED:
-        _raise_given_up(call, outcome)
+        _raise_timeout(call, outcome)
 
 
 def claim_completion(call: BoundedCall) -> None:
@@ -94,7 +94,7 @@ def claim_completion(call: BoundedCall) -> None:
     """
     outcome = _decide_outcome(call, _COMPLETED)
     if outcome != _COMPLETED:
-        _raise_given_up(call, outcome)
+        _raise_timeout(call, outcome)
 
 
 def _decide_outcome(call: BoundedCall, proposed: str) -> str:
@@ -103,7 +103,7 @@ def _decide_outcome(call: BoundedCall, proposed: str) -> str:
     return bytes(call.state.store.compare_set(key, "", proposed)).decode()
 
 
-def _raise_given_up(call: BoundedCall, outcome: str) -> NoReturn:
+def _raise_timeout(call: BoundedCall, outcome: str) -> NoReturn:
     report = json.loads(outcome)
     text = f"{call.signature} timed out: {report['why']}"
     break_group(call.state, text, call.number, report)
