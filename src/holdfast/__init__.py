@@ -10,6 +10,8 @@ Importing this package is cheap and imports no torch. The names below are loaded
     holdfast.loop(loader, checkpoint)     iterate a loader with automatic resume and checkpoints
     holdfast.Hooks(checkpoint)            the same for a custom training loop
     holdfast.comm                         collectives with timeouts that name the missing ranks
+    holdfast.staggered(name, at_once=1)   with-block around files: a few ranks at a time
+    holdfast.in_background(name, function) work with files in a thread, with a joint end
     holdfast.sinks                        metric logging whose failures do not affect training
     holdfast.probe_speed(step, most)      speed, maximum batch per rank; .allot(batch) divides one
     holdfast.HeterogeneousSampler(...)    batch shares for ranks of unequal speed, each sample once
@@ -43,12 +45,14 @@ _LAZY = {
     "Hooks": "holdfast.training.loop.hooks",
     "loop": "holdfast.training.loop.iterator",
     "loss_weight": "holdfast.training.heterogeneous.loss_weights",
+    "in_background": "holdfast.training.collectives.file_turns",
     "in_place": "holdfast.training.in_process_restart",
     "phase": "holdfast.recorder",
     "probe_speed": "holdfast.training.heterogeneous.speed_probe",
     "read_heterogeneous": "holdfast.training.heterogeneous.config_file",
     "reduce_by_groups": "holdfast.training.heterogeneous.grouped_reduction",
     "sinks": "holdfast.training.sinks",
+    "staggered": "holdfast.training.collectives.file_turns",
     "step": "holdfast.recorder",
 }
 
@@ -67,6 +71,7 @@ __all__ = [
     "agree_precision",
     "comm",
     "evaluate",
+    "in_background",
     "in_place",
     "loop",
     "loss_weight",
@@ -75,6 +80,7 @@ __all__ = [
     "read_heterogeneous",
     "reduce_by_groups",
     "sinks",
+    "staggered",
     "step",
 ]
 

@@ -25,6 +25,16 @@ def _print_presets() -> None:
             click.echo(f"  {reading.name}={reading.value}\n      {reason}")
 
 
+def _print_limits(options: argparse.Namespace) -> None:
+    from holdfast.launcher.limits import list_limits
+
+    limits = list_limits(vars(options))
+    name_width, value_width = (max(len(row[column]) for row in limits) for column in (0, 1))
+    for limit in limits:
+        name, value = limit.name.ljust(name_width), limit.value.ljust(value_width)
+        click.echo(f"{name}  {value}  {limit.origin}")
+
+
 class _PresetAction(argparse.Action):
     """Makes ``--preset help`` print the presets even if other arguments are missing."""
 
@@ -129,6 +139,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "always or never (default: auto).",
         default="auto",
     ),
+    "--limits": _flag("Print every time limit of this run with its origin, and exit."),
     "--recorder": _option(
         "KIND", "Recorder: auto, native (compiled), python or off (default: auto)."
     ),
@@ -232,9 +243,15 @@ def command(ctx: click.Context) -> int:
     except ImportError as error:
         raise _explain_other_torch(error) from error
     try:
-        options = command_line.parse_run_options(arguments, OPTIONS)
+        # The parser needs a script, which is not used then.
+        prints_limits = any(full == "--limits" for _, full in _leading_options(arguments))
+        words = [*arguments, "script"] if prints_limits else arguments
+        options = command_line.parse_run_options(words, OPTIONS)
     except InvalidValue as error:
         raise _explain_unknown_option(error, arguments) from None
+    if options.limits:
+        _print_limits(options)
+        return OK
     from holdfast.launcher.messages import print_message
     from holdfast.serve.store.background import BackgroundIndexer
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core import settings, trace_file
 from holdfast.core.errors import InvalidValue
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.core.trace_file import TraceNote, TraceWriter
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ _trace: TraceWriter | None = None
 _backend: RecorderBackend | None = None
 #: Per thread: a background evaluation is not training's phase.
 _current_phase: ContextVar[tuple[str, float]] = ContextVar("phase", default=("", 0.0))
+_DEFAULT_BUDGET_S = 600.0
 
 #: Called with the number of each step that begins (used by fault injection).
 step_listeners: list[Callable[[int], None]] = []
@@ -93,12 +95,14 @@ def record_saved_step(step: int, path: str, *, loaded: bool = False) -> None:
         )
 
 
+@suggest_keywords
 @contextmanager
-def phase(name: str, budget: str | float = "10m") -> Iterator[None]:
+def phase(name: str, budget: str | float | None = None) -> Iterator[None]:
     """Mark a with-block that is not a training step and may take up to ``budget``.
 
-    The budget is ``"90s"``, ``"10m"``, ``"2h"`` or a number of seconds. Until it is used up, a rank
-    that is silent inside the phase does not count as hung.
+    The budget is ``"90s"``, ``"10m"``, ``"2h"`` or a number of seconds, 10 minutes by default.
+    Until it is used up, a rank that is silent inside the phase does not count as hung. Collectives
+    of ``holdfast.comm`` without a timeout get at least the budget, if it is set here.
 
     Raises:
         InvalidValue: the budget is not a duration.
@@ -110,9 +114,10 @@ def phase(name: str, budget: str | float = "10m") -> Iterator[None]:
 
 
 @contextmanager
-def extend_phase(name: str, budget: str | float) -> Iterator[None]:
+def extend_phase(name: str, budget: str | float | None) -> Iterator[None]:
     """Extend the budget of the current phase, without notifying listeners."""
-    inner, outer = (name, parse_duration(budget)), _current_phase.get()
+    inner = name, 0.0 if budget is None else parse_duration(budget)
+    outer = _current_phase.get()
     _set_phase(inner)
     try:
         yield
@@ -141,25 +146,27 @@ def record_store_call(name: str) -> Iterator[None]:
 def _set_phase(state: tuple[str, float]) -> None:
     _current_phase.set(state)
     if _trace is not None:
-        _trace.phase(*state)
+        name, budget_s = state
+        _trace.phase(name, budget_s or (_DEFAULT_BUDGET_S if name else 0.0))
 
 
 #: The phase of this thread and its budget in seconds, also without a trace; ``("", 0.0)`` outside.
+#: The budget is 0 if none was set.
 current_phase: Callable[[], tuple[str, float]] = _current_phase.get
 
 
-def parse_duration(text: str | float) -> float:
+def parse_duration(text: str | float, subject: str = "budget") -> float:
     """Parse a duration in seconds: a number, or a number with a unit ms, s, m or h.
 
     Raises:
-        InvalidValue: anything else, or a negative duration.
+        InvalidValue: anything else, or a negative duration; names the ``subject``.
     """
     if isinstance(text, int | float):
         return float(text)
     found = settings.parse_time(text)
     if found is None:
         raise InvalidValue(
-            "budget",
+            subject,
             why=f"{text!r} is not a duration",
             next_step="use 90s, 10m, 2h or a number of seconds",
         )

@@ -118,6 +118,29 @@ def test_the_listed_options_of_torchrun_are_those_of_the_installed_torch():
     assert {"-h": False, "--help": False, **listed} == actual
 
 
+def test_limits_are_printed_with_their_origin(run, monkeypatch, tmp_path):
+    (tmp_path / "mine.toml").write_text('# mine\nevaluation = "6s"\n')
+    monkeypatch.setenv("HOLDFAST_TIMEOUTS", "mine.toml")
+    monkeypatch.setenv("HOLDFAST_GRACE_S", "12")
+    monkeypatch.delenv("HOLDFAST_STALL_S", raising=False)
+    options = ("--preset", "conservative", "--act-after", "2m", "--backoff", "3s")
+    status, out, _ = run(*options, "--limits")
+    assert status == 0
+    rows = {" ".join(line.split()) for line in out.splitlines()}
+    assert rows >= {
+        "HOLDFAST_STALL_S 30.0 s preset conservative",
+        "HOLDFAST_GRACE_S 12.0 s environment",
+        "HOLDFAST_ACT_AFTER 2 min 00 s --act-after",
+        "HOLDFAST_ALONE_S 30 min 00 s default",
+        "HOLDFAST_GROUP_TIMEOUT_S torch's own default",
+        "--backoff 3.0 s --backoff",
+        "--window 1 h 00 min default",
+        "collectives: evaluation 6.0 s mine.toml, line 2",
+        "collectives: training 10 min 00 s default",
+    }
+    assert run(*options, "--limits", "train.py") == (0, out, "")
+
+
 def test_help_after_the_script_is_the_scripts(run):
     assert "missing.py" in run("missing.py", "--help")[2]
 

@@ -23,7 +23,7 @@ import msgspec
 from holdfast import recorder
 from holdfast.core import checkpoint_manifest, settings
 from holdfast.core.checkpoint_manifest import Manifest
-from holdfast.core.errors import CheckpointFailed, InvalidValue
+from holdfast.core.errors import CheckpointFailed, InvalidValue, UnknownName
 from holdfast.training.checkpoint.loading import load_checkpoint, verify_checkpoint
 from holdfast.training.checkpoint.manager import CheckpointManager
 from holdfast.training.checkpoint.snapshot import StateSnapshot
@@ -104,6 +104,12 @@ class _PendingSave:
     saved: SaveResult | None = None
 
 
+_KEYWORDS = (
+    *CheckpointOptions.__annotations__,
+    *("root", "model", "optimizer", "scheduler", "scaler", "stateful", "config"),
+)
+
+
 class Checkpoint:
     """Save and restore a job; ``root`` is a folder that all ranks share.
 
@@ -126,6 +132,7 @@ class Checkpoint:
 
     Raises:
         InvalidValue: an option is invalid.
+        UnknownName: an option does not exist; names similar ones.
     """
 
     def __init__(
@@ -142,7 +149,7 @@ class Checkpoint:
     ) -> None:
         unknown = set(options) - set(CheckpointOptions.__annotations__)
         if unknown:
-            raise InvalidValue(f"Checkpoint({min(unknown)}=…)", why="unknown option")
+            raise UnknownName("keyword of Checkpoint:", min(unknown), _KEYWORDS)
         self.root = Path(root).expanduser().absolute()
         self.options = options
         self.asynchronous = options.get("asynchronous", True)

@@ -1,6 +1,7 @@
 """Emergency checkpoints: on a scheduler's signal, all ranks save at one step and exit.
 
-The signals are SIGTERM and SIGUSR1. A training loop needs two calls::
+The signals are SIGTERM and SIGUSR1, and in ``holdfast.loop`` also SIGINT (Ctrl-C). A training loop
+needs two calls::
 
     from holdfast.training.checkpoint import emergency
     ...
@@ -124,7 +125,7 @@ class EmergencyCheckpoint:
 
     @property
     def status(self) -> int:
-        """Return the exit status: 128 + signal number, 143 for SIGTERM, 138 for SIGUSR1."""
+        """Return the exit status: 128 + signal number, such as 143 for SIGTERM."""
         return SIGNAL_EXIT_BASE + (
             self.notice.signal if self.notice is not None else int(signal.SIGTERM)
         )
@@ -290,8 +291,10 @@ _longest_save_s = 0.0
 _warned_of_short_grace = False
 
 
-def start_listening(*, chain: bool = True) -> EmergencyCheckpoint:
+def start_listening(*, chain: bool = True, interrupt: bool = False) -> EmergencyCheckpoint:
     """Install the handlers for SIGTERM and SIGUSR1; idempotent, for the main thread.
+
+    With ``interrupt`` also for SIGINT; a second one ends the process at once.
 
     From then on these signals no longer terminate the process: the loop has to call :func:`is_due`.
     If the loop does not reach the agreed step, the process is terminated by the signal one second
@@ -300,7 +303,9 @@ def start_listening(*, chain: bool = True) -> EmergencyCheckpoint:
     """
     global _active  # noqa: PLW0603 - one process, one handler of a signal
     if _active is None or _active.closed:
-        _active = EmergencyCheckpoint(settings.read_seconds("HOLDFAST_GRACE_S"), chain=chain)
+        signals = (*SIGNALS, signal.SIGINT) if interrupt else SIGNALS
+        grace_s = settings.read_seconds("HOLDFAST_GRACE_S")
+        _active = EmergencyCheckpoint(grace_s, signals, chain=chain)
         _warn_if_grace_too_short()
     return _active
 

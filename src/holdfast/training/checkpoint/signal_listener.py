@@ -26,7 +26,8 @@ _log = logging.getLogger("holdfast.checkpoint")
 class SignalListener:
     """Listens for ``signals`` until :meth:`close`; create it in the main thread.
 
-    Existing handlers are still called with ``chain``. In forked processes (data-loader workers)
+    Existing handlers are still called with ``chain``. A second SIGINT ends the process at once; a
+    process that ignores SIGINT continues to. In forked processes (data-loader workers)
     the listener is off: SIGTERM has its previous effect, and SIGUSR1 is ignored unless it had a
     handler.
     """
@@ -50,13 +51,16 @@ class SignalListener:
             )
             return
         self._old_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            self._signals -= {signal.SIGINT}
         for signal_number in self._signals:
             self._previous[signal_number] = signal.signal(signal_number, self._handle)
         os.register_at_fork(after_in_child=self._disable_in_child)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         previous = self._previous.get(signal.Signals(number))
-        if self._chain and callable(previous):
+        # Python's own handler of SIGINT raises KeyboardInterrupt, which would prevent the save.
+        if self._chain and callable(previous) and previous is not signal.default_int_handler:
             previous(number, frame)
 
     def wait(self, limit_s: float) -> signal.Signals | None:
@@ -65,6 +69,10 @@ class SignalListener:
             if not select.select([self._read], [], [], limit_s)[0]:
                 return None
             numbers = os.read(self._read, 1024)
+            if signal.SIGINT in self._signals and (count := numbers.count(signal.SIGINT)):
+                restore_default_action(signal.SIGINT)
+                if count > 1:
+                    os.kill(os.getpid(), signal.SIGINT)
             return next(
                 (signal_number for signal_number in self._signals if signal_number in numbers), None
             )
@@ -108,6 +116,11 @@ class SignalListener:
 
 def terminate_by(number: signal.Signals) -> None:
     """Terminate the process as the signal's default action would, from any thread."""
+    restore_default_action(number)
+    os.kill(os.getpid(), number)
+
+
+def restore_default_action(number: signal.Signals) -> None:
+    """Give a signal its default action, from any thread."""
     # 0 is SIG_DFL; signal.signal works in the main thread only.
     ctypes.CDLL(None).signal(int(number), 0)
-    os.kill(os.getpid(), number)

@@ -5,7 +5,7 @@ Nothing here starts a background thread or uses a signal.
 
 from __future__ import annotations
 
-from holdfast.training.collectives.barriers import agree, barrier
+from holdfast.training.collectives.barriers import Decision, agree, barrier
 from holdfast.training.collectives.broadcast import broadcast
 from holdfast.training.collectives.coalesced import all_reduce_many
 from holdfast.training.collectives.compression import compress
@@ -19,6 +19,7 @@ from holdfast.training.collectives.reduce import all_reduce, safe_all_reduce
 from holdfast.training.collectives.shared_memory.transport import shared_tensor
 
 __all__ = [
+    "Decision",
     "Hierarchy",
     "agree",
     "all_gather",

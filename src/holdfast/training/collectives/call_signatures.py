@@ -41,6 +41,7 @@ class CallSignatures:
         segment = create_segment(state, "signatures", size, limit_s) if is_usable else None
         self._slots = memoryview(segment).cast("Q") if segment is not None else None
         offsets = {rank: _NUMBERS * index for index, rank in enumerate(local_ranks)}
+        self._offsets = dict(offsets)
         self._own = offsets.pop(dist.get_rank())
         self._others = tuple(offsets.values())
         self._checksums: dict[str, int] = {}
@@ -50,6 +51,18 @@ class CallSignatures:
     def has_seen(self, signature: str) -> bool:
         """Return whether this rank has made such a call in this group before."""
         return signature in self._checksums
+
+    def entered_ranks(self, number: int) -> set[int]:
+        """Return the ranks on this host that have entered the call ``number``, or a later one."""
+        slots = self._slots
+        if slots is None:
+            return {dist.get_rank()}
+        # For odd and for even calls.
+        return {
+            rank
+            for rank, offset in self._offsets.items()
+            if max(slots[offset], slots[offset + 2]) >= number
+        }
 
     def publish_and_compare(self, number: int, signature: str) -> bool:
         """Publish call ``number``; return True if another rank's call of this number differs."""

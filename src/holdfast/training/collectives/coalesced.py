@@ -16,13 +16,14 @@ from itertools import pairwise
 import torch
 import torch.distributed as dist
 
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.training import packing_extension
 from holdfast.training.collectives import algorithm_choice
 from holdfast.training.collectives.bounded_wait import begin_call
 from holdfast.training.collectives.call_text import dtype_name, operation_name
-from holdfast.training.collectives.groups.group_info import state_of
+from holdfast.training.collectives.groups.group_info import runs_alone, state_of
 from holdfast.training.collectives.reduction import Operation
-from holdfast.training.collectives.validation import find_refusal
+from holdfast.training.collectives.validation import check_alone, find_refusal
 
 #: Flattening as in DistributedDataParallel and FSDP.
 _native_nn = torch._C._nn  # noqa: SLF001 - not public under any other name
@@ -32,6 +33,7 @@ _CHEAP_BYTES = 64 << 10
 _Kind = tuple[torch.dtype, torch.device]
 
 
+@suggest_keywords
 def all_reduce_many(
     tensors: Iterable[torch.Tensor],
     op: Operation = dist.ReduceOp.SUM,
@@ -51,9 +53,12 @@ def all_reduce_many(
         CollectiveMismatch, CollectiveTimeout, CollectiveFailed, GroupBroken: as
             :func:`holdfast.comm.all_reduce`.
     """
-    state = state_of(group)
     members = list(tensors)
     packed = _pack(members)
+    if runs_alone(group):
+        check_alone("all_reduce_many", packed.refusal)
+        return members
+    state = state_of(group)
     refusals = (find_refusal(buffer, state, op) for buffer in packed.buffers)
     refusal = packed.refusal or next(filter(None, refusals), "")
     nbytes = sum(buffer.nbytes for buffer in packed.buffers)

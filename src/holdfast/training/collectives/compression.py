@@ -22,9 +22,10 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.core.errors import InvalidValue
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.training.collectives.backend_calls import start_all_reduce
 from holdfast.training.collectives.bounded_wait import begin_call, wait_for_works
-from holdfast.training.collectives.groups.group_info import state_of
+from holdfast.training.collectives.groups.group_info import runs_alone, state_of
 
 CompressionKind = Literal["fp16", "bf16", "powersgd"]
 #: Chosen automatically. PowerSGD loses too much precision for that and must be requested.
@@ -74,6 +75,7 @@ class CompressionTiming:
         return f"{kind} {verdict} on this link: {self.speedup(kind):.2f}x ({size} {times})"
 
 
+@suggest_keywords
 def compress(
     model: torch.nn.Module,
     kind: CompressionKind | Literal["auto"] | None = "auto",
@@ -93,7 +95,7 @@ def compress(
         InvalidValue: the model is neither DDP's nor FSDP2's, or does not support this kind.
         CollectiveTimeout, CollectiveFailed, GroupBroken: the measurement failed.
     """
-    if kind is None:
+    if kind is None or runs_alone(None):
         return None
     ddp = model if isinstance(model, DistributedDataParallel) else None
     parts = [model] if ddp is not None else _sharded_modules(model)

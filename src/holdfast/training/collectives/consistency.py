@@ -8,6 +8,7 @@ at the same place.
 from __future__ import annotations
 
 import atexit
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -18,12 +19,13 @@ import torch
 import torch.distributed as dist
 
 from holdfast.core.errors import InvalidValue, RanksOutOfSync
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.core.rank_sets import describe_ranks
 from holdfast.training.collectives.backend_calls import start_all_reduce
 from holdfast.training.collectives.bounded_wait import begin_call, poll_until, wait_for_works
 from holdfast.training.collectives.groups.arrivals import BoundedCall
 from holdfast.training.collectives.groups.group_creation import create_companion_group
-from holdfast.training.collectives.groups.group_info import GroupState, state_of
+from holdfast.training.collectives.groups.group_info import GroupState, runs_alone, state_of
 
 #: Timeout for a rank that has not entered a check when the others are at the next one.
 LOCKSTEP_LIMIT_S = 300.0
@@ -35,6 +37,7 @@ _SIGNATURE = "lockstep check"
 _NONE = -1
 
 
+@suggest_keywords
 def lockstep(
     step: int,
     *,
@@ -58,6 +61,8 @@ def lockstep(
             them.
         InvalidValue, CollectiveFailed, GroupBroken: as :func:`holdfast.comm.all_reduce`.
     """
+    if runs_alone(group):
+        return
     key = group if group is not None else dist.group.WORLD
     checker = _checkers.get(key)  # type: ignore[arg-type]
     if checker is None:
@@ -86,6 +91,7 @@ class LockstepChecker:
         if self._work is None:
             return
         call = begin_call(self._state, _SIGNATURE, limit_s)
+        call.agree_from = -math.inf  # another rank may be in this check since it was started
         work, self._work = self._work, None
         wait_for_works([work], call)
         largest, inverted_smallest = self._shared.view(2, -1).tolist()

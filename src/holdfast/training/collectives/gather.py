@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.training.collectives import algorithm_choice
 from holdfast.training.collectives.backend_calls import (
     as_bytes,
@@ -34,11 +36,11 @@ from holdfast.training.collectives.bounded_wait import (
 from holdfast.training.collectives.broadcast import CHUNK_BYTES, WINDOW
 from holdfast.training.collectives.call_text import dtype_name, operation_name
 from holdfast.training.collectives.groups.arrivals import BoundedCall
-from holdfast.training.collectives.groups.group_info import GroupState, state_of
+from holdfast.training.collectives.groups.group_info import GroupState, runs_alone, state_of
 from holdfast.training.collectives.reduction import Operation, can_fold, fold
 from holdfast.training.collectives.scratch import PendingCopy, copy_back_in_order
 from holdfast.training.collectives.shared_memory import transport
-from holdfast.training.collectives.validation import find_refusal
+from holdfast.training.collectives.validation import check_alone, find_refusal
 
 Tensors = torch.Tensor | Sequence[torch.Tensor]
 
@@ -50,6 +52,7 @@ _SMALL_BYTES = 256 << 10
 _SCATTER_WINDOW, _SCATTER_CHUNK_BYTES, _SCATTER_BYTES = 2, 1 << 20, 16 << 20
 
 
+@suggest_keywords
 def all_gather(
     output: Tensors,
     tensor: torch.Tensor,
@@ -69,8 +72,12 @@ def all_gather(
         InvalidValue, CollectiveMismatch, CollectiveTimeout, CollectiveFailed, GroupBroken: as
             :func:`holdfast.comm.all_reduce`.
     """
+    if runs_alone(group):
+        check_alone("all_gather", _find_size_refusal(output, tensor, 1) or find_refusal(tensor))
+        return _copy_alone(output, tensor)
     state = state_of(group)
-    refusal = _find_size_refusal(output, tensor, state) or find_refusal(tensor, state)
+    size = len(state.ranks)
+    refusal = _find_size_refusal(output, tensor, size) or find_refusal(tensor, state)
     call = _begin_call("all_gather", tensor, timeout, state, refusal)
     if tensor.numel() == 0:
         wait_for_all_ranks(call)
@@ -79,8 +86,7 @@ def all_gather(
     if not uses_gloo(state, tensor):
         _gather_by_backend(output, own_tensor.contiguous(), call)
         return output
-    parts = _split_by_rank(output, state)
-    size, rank = len(parts), state.group.rank()
+    parts, rank = _split_by_rank(output, state), state.group.rank()
     if own_tensor.nbytes <= _SMALL_BYTES and size > 2 and isinstance(output, torch.Tensor):
         sent = as_bytes(own_tensor.contiguous()).repeat(size)
         received = torch.empty_like(sent)
@@ -102,6 +108,7 @@ def all_gather(
     return output
 
 
+@suggest_keywords
 def reduce_scatter(
     output: torch.Tensor,
     tensor: Tensors,
@@ -121,8 +128,12 @@ def reduce_scatter(
         InvalidValue, CollectiveMismatch, CollectiveTimeout, CollectiveFailed, GroupBroken: as
             :func:`holdfast.comm.all_reduce`.
     """
+    if runs_alone(group):
+        check_alone("reduce_scatter", _find_size_refusal(tensor, output, 1) or find_refusal(output))
+        return _copy_alone(output, tensor)
     state = state_of(group)
-    refusal = _find_size_refusal(tensor, output, state) or find_refusal(output, state, op)
+    refusal = _find_size_refusal(tensor, output, len(state.ranks))
+    refusal = refusal or find_refusal(output, state, op)
     if not refusal and not output.is_contiguous():
         refusal = "the output is not contiguous"
     call = _begin_call(operation_name("reduce_scatter", op), output, timeout, state, refusal)
@@ -150,9 +161,19 @@ def _begin_call(
     return begin_call(state, signature, timeout, nbytes=nbytes, refusal=refusal)
 
 
-def _find_size_refusal(all_parts: Tensors, part: torch.Tensor, state: GroupState) -> str:
-    """Return why one ``part`` per rank does not make up ``all_parts``; empty if it does."""
-    size = len(state.ranks)
+_Output = TypeVar("_Output", bound=Tensors)
+
+
+def _copy_alone(output: _Output, source: Tensors) -> _Output:
+    """Copy the only part to the only output, and return the output."""
+    target = output if isinstance(output, torch.Tensor) else output[0]
+    only = source if isinstance(source, torch.Tensor) else source[0]
+    target.detach().copy_(only.detach().reshape(target.shape))
+    return output
+
+
+def _find_size_refusal(all_parts: Tensors, part: torch.Tensor, size: int) -> str:
+    """Return why ``size`` times a ``part`` does not make up ``all_parts``; empty if it does."""
     is_one = isinstance(all_parts, torch.Tensor)
     tensors = [all_parts] if isinstance(all_parts, torch.Tensor) else list(all_parts)
     expected = part.numel() * (size if is_one else 1)

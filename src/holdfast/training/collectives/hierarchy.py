@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from holdfast.core.errors import InternalError, InvalidValue
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.training.collectives.algorithms.selection import CHUNK, WINDOW, reduce_in_one_call
 from holdfast.training.collectives.backend_calls import (
     start_all_reduce,
@@ -32,10 +33,10 @@ from holdfast.training.collectives.bounded_wait import (
 from holdfast.training.collectives.call_text import dtype_name
 from holdfast.training.collectives.groups.arrivals import BoundedCall
 from holdfast.training.collectives.groups.group_creation import create_companion_group, create_group
-from holdfast.training.collectives.groups.group_info import GroupState, state_of
+from holdfast.training.collectives.groups.group_info import GroupState, runs_alone, state_of
 from holdfast.training.collectives.groups.rank_hosts import host_layout
 from holdfast.training.collectives.scratch import copy_back, scratch_copy
-from holdfast.training.collectives.validation import find_chunk_refusal, find_refusal
+from holdfast.training.collectives.validation import check_alone, find_chunk_refusal, find_refusal
 
 #: Tensors of fewer elements use one rail: each further chunk costs a latency.
 _ONE_RAIL_BELOW = 1 << 13
@@ -49,6 +50,7 @@ _OPS = {
 }
 
 
+@suggest_keywords
 class Hierarchy:
     """The nodes of ``group``, with groups inside and between them. All ranks of it create this.
 
@@ -69,6 +71,11 @@ class Hierarchy:
         nodes: Sequence[Sequence[int]] | None = None,
         timeout: float = CREATION_LIMIT_S,
     ) -> None:
+        self._is_alone = runs_alone(group)
+        self.nodes: tuple[tuple[int, ...], ...] = ((0,),)
+        if self._is_alone:
+            self.rails = 1
+            return
         state = state_of(group)
         layout = host_layout(state, timeout) if nodes is None else nodes
         self.nodes = tuple(tuple(node) for node in layout)
@@ -120,6 +127,9 @@ class Hierarchy:
             InvalidValue, CollectiveTimeout, CollectiveFailed, GroupBroken: as
                 :func:`holdfast.comm.all_reduce`.
         """
+        if self._is_alone:
+            check_alone("Hierarchy", find_refusal(tensor) or find_chunk_refusal(chunk, window))
+            return tensor
         whole = state_of(self._whole.group)
         refusal = find_chunk_refusal(chunk, window) or find_refusal(tensor, whole, op)
         if op not in _OPS:

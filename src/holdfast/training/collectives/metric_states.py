@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from holdfast.core.errors import MissingExtra
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.training.collectives.coalesced import all_reduce_many
 from holdfast.training.collectives.groups.group_info import state_of
 
@@ -31,6 +32,7 @@ _OPERATIONS = {
 }
 
 
+@suggest_keywords
 @contextmanager
 def synced(
     metrics: torch.nn.Module,

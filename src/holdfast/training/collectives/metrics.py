@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 
 from holdfast.core.errors import InvalidValue
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.core.rank_sets import describe_ranks
 from holdfast.training.collectives.backend_calls import (
     start_all_gather,
@@ -31,7 +32,8 @@ from holdfast.training.collectives.backend_calls import (
 )
 from holdfast.training.collectives.bounded_wait import begin_call, poll_until, wait_for_works
 from holdfast.training.collectives.groups.arrivals import BoundedCall
-from holdfast.training.collectives.groups.group_info import state_of
+from holdfast.training.collectives.groups.group_info import runs_alone, state_of
+from holdfast.training.collectives.validation import check_alone
 
 #: Numbers before the values: their count, two halves of their names' checksum, and 1 if invalid.
 _HEADER = 4
@@ -46,6 +48,7 @@ MetricValue = float | int | torch.Tensor
 _capacities: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
 
 
+@suggest_keywords
 def sync_metrics(
     values: Mapping[str, MetricValue],
     *,
@@ -68,9 +71,14 @@ def sync_metrics(
         CollectiveMismatch, CollectiveTimeout, CollectiveFailed, GroupBroken: as
             :func:`holdfast.comm.all_reduce`.
     """
+    names = _sort_names(tuple(values), frozenset(largest), frozenset(smallest))
+    if runs_alone(group):
+        numbers, error = _as_numbers(values, names)
+        check_alone("sync_metrics", error)
+        alone = dict(zip(names.order, numbers, strict=True))
+        return {name: alone[name] for name in values}
     state = state_of(group)
     call = begin_call(state, "sync_metrics", timeout, nbytes=8 * (_HEADER + len(values)))
-    names = _sort_names(tuple(values), frozenset(largest), frozenset(smallest))
     numbers, error = _as_numbers(values, names)
     if error:
         state.store.set(call.key(f"invalid/{dist.get_rank()}"), error)

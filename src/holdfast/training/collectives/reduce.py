@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from functools import lru_cache
 from math import inf
-from typing import Literal
+from typing import Literal, Never
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,7 @@ from holdfast.core.errors import (
     CollectiveTimeout,
     GroupBroken,
 )
+from holdfast.core.keyword_hints import raise_unknown_keyword
 from holdfast.training.collectives import algorithm_choice
 from holdfast.training.collectives.algorithms.selection import (
     CHUNK,
@@ -31,10 +32,10 @@ from holdfast.training.collectives.bounded_wait import (
 )
 from holdfast.training.collectives.call_text import dtype_name, operation_name
 from holdfast.training.collectives.groups.arrivals import BoundedCall
-from holdfast.training.collectives.groups.group_info import state_of
+from holdfast.training.collectives.groups.group_info import runs_alone, state_of
 from holdfast.training.collectives.reduction import Operation
 from holdfast.training.collectives.timeouts import MIN_MEASURED_BYTES
-from holdfast.training.collectives.validation import find_chunk_refusal, find_refusal
+from holdfast.training.collectives.validation import check_alone, find_chunk_refusal, find_refusal
 
 #: Kinds of tensors for which a group caches the signature of their sum.
 _MAX_KINDS = 4096
@@ -53,6 +54,7 @@ def all_reduce(
     chunk: int | Literal["auto"] | None = "auto",
     window: int = WINDOW,
     wire: Literal["bf16"] | None = None,
+    **unknown: Never,
 ) -> torch.Tensor:
     """Reduce ``tensor`` over the ranks of ``group``, in place; return it.
 
@@ -77,6 +79,11 @@ def all_reduce(
         CollectiveFailed: a peer is gone.
         GroupBroken: an earlier call in this group timed out or failed.
     """
+    if unknown:
+        raise_unknown_keyword(all_reduce, "all_reduce", unknown)
+    if runs_alone(group):
+        check_alone("all_reduce", find_refusal(tensor) or find_chunk_refusal(chunk, window))
+        return tensor
     state = state_of(group)
     # One lookup: after a collective the caches are cold, so touched memory dominates, not compute.
     kind = (tensor.shape, tensor.dtype, tensor.device, tensor.layout)
@@ -93,10 +100,10 @@ def all_reduce(
             or (chunk == "auto" and algorithm_choice.is_one_call(state, nbytes, tensor.dtype))
         )
         and wire is None
-        and (timeout is None or (type(timeout) in _NUMBERS and 1 <= timeout < inf))  # type: ignore[operator]
+        and (timeout is None or (type(timeout) in _NUMBERS and 0 < timeout < inf))  # type: ignore[operator]
         and 0 < nbytes < MIN_MEASURED_BYTES
         and tensor.is_contiguous()
-        and try_small_sum(state, signature, timeout, nbytes, tensor)
+        and try_small_sum(state, signature, timeout, nbytes, tensor)  # type: ignore[arg-type]
     ):
         return tensor
     if wire is not None or chunk != "auto" or window != WINDOW:

@@ -34,7 +34,8 @@ from holdfast.training.collectives.groups.rank_hosts import known_host_layout
 MIN_MEASURED_BYTES = 1 << 20
 #: Latest calls whose bandwidth is kept; the fastest counts, because the others waited for a rank.
 _KEPT_BANDWIDTHS = 16
-_DURATIONS = frozenset({"training", "evaluation", "small", "ceiling"})
+#: Keys of the file that are durations.
+DURATIONS = frozenset({"training", "evaluation", "small", "ceiling"})
 _MAX_LIMITS = 4096
 
 #: Epoch, group name, phase with its budget in seconds, and bit length of the bytes.
@@ -84,7 +85,7 @@ def parse_timeout(timeout: float | str) -> float:
     Raises:
         InvalidValue: it is not a positive, finite duration.
     """
-    seconds = recorder.parse_duration(timeout)
+    seconds = recorder.parse_duration(timeout, "timeout")
     if not (math.isfinite(seconds) and seconds > 0):
         raise InvalidValue(
             "timeout",
@@ -224,6 +225,20 @@ def load_policy() -> TimeoutPolicy:
     return msgspec.convert({**_in_seconds(tomllib.loads(text)), **overrides}, TimeoutPolicy)
 
 
+def describe_policy() -> list[tuple[str, object, str]]:
+    """Return each key of the policy with its value (seconds for durations) and origin.
+
+    Raises as :func:`read_policy_file`.
+    """
+    path = settings.read_path("HOLDFAST_TIMEOUTS")
+    overrides = read_policy_file(path) if path is not None else {}
+    text = path.read_text(encoding="utf-8") if path is not None else ""
+    return [
+        (key, value, f"{path}, line {_find_line(text, key)}" if key in overrides else "default")
+        for key, value in msgspec.structs.asdict(load_policy()).items()
+    ]
+
+
 def read_policy_file(path: Path) -> dict[str, Any]:
     """Return the keys of a user's file, durations in seconds.
 
@@ -261,14 +276,14 @@ _EXAMPLE = f'write e.g. training = "20m"; the keys are {", ".join(TimeoutPolicy.
 
 def _in_seconds(document: dict[str, Any]) -> dict[str, Any]:
     return {
-        key: recorder.parse_duration(value) if key in _DURATIONS else value
+        key: recorder.parse_duration(value) if key in DURATIONS else value
         for key, value in document.items()
     }
 
 
 def _find_value_error(key: str, value: Any) -> str:
     """Return why the key cannot have this value; empty if it can."""
-    if key in _DURATIONS:
+    if key in DURATIONS:
         with suppress(InvalidValue):
             if isinstance(value, int | float | str) and not isinstance(value, bool):
                 parse_timeout(value)

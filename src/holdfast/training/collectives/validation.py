@@ -7,6 +7,7 @@ from functools import lru_cache
 import torch
 import torch.distributed as dist
 
+from holdfast.core.errors import InvalidValue
 from holdfast.training.collectives.call_text import dtype_name, reduce_op_name
 from holdfast.training.collectives.groups.group_info import GroupState
 from holdfast.training.collectives.reduction import FOLDED_DTYPES, Operation
@@ -36,6 +37,12 @@ def find_refusal(
             f"group {state.name!r} has no backend for {device}; move the tensor to another device"
         )
     return _find_backend_refusal(backend, tensor.dtype, op) if op is not None else ""
+
+
+def check_alone(name: str, refusal: str) -> None:
+    """Raise InvalidValue if a process without peers would refuse the call ``name``."""
+    if refusal:
+        raise InvalidValue(name, why=refusal)
 
 
 def find_chunk_refusal(chunk: int | str | None, window: int) -> str:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from holdfast.core.errors import InvalidValue
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.recorder import parse_duration, phase
 from holdfast.training.collectives.call_text import first_line
 from holdfast.training.evaluate.agreement import EvaluationAgreement
@@ -40,6 +41,7 @@ from holdfast.training.sinks.background_writer import guarded
 _log = logging.getLogger("holdfast.evaluate")
 
 
+@suggest_keywords
 @dataclass(eq=False)
 class Evaluation:
     """Evaluates a model on all ranks; whatever fails, training continues in lockstep.

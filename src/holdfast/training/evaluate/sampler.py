@@ -8,8 +8,10 @@ import torch.distributed as dist
 from torch.utils.data import Sampler
 
 from holdfast.core.errors import InvalidValue
+from holdfast.core.keyword_hints import suggest_keywords
 
 
+@suggest_keywords
 class DistributedEvalSampler(Sampler[int]):
     """Gives rank r the samples r, r + n, r + 2n, … in order; some ranks get one more than others.
 

@@ -8,12 +8,14 @@ import torch.distributed as dist
 import xxhash
 
 from holdfast.core.errors import InvalidValue, MissingFile
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.core.rank_sets import describe_ranks
 from holdfast.training.heterogeneous import config
 from holdfast.training.heterogeneous.config import HeterogeneousConfig
 from holdfast.training.heterogeneous.exchange import exchange_values, ranks_of
 
 
+@suggest_keywords
 def read_heterogeneous(
     path: str | Path, group: dist.ProcessGroup | None = None, *, timeout: float | str | None = None
 ) -> HeterogeneousConfig:

@@ -16,11 +16,13 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.core.errors import InvalidValue
-from holdfast.training.collectives.groups.group_info import state_of
+from holdfast.core.keyword_hints import suggest_keywords
+from holdfast.training.collectives.groups.group_info import runs_alone, state_of
 from holdfast.training.collectives.hierarchy import Hierarchy
 from holdfast.training.heterogeneous.gpu_kinds import RankSpeeds
 
 
+@suggest_keywords
 def reduce_by_groups(
     model: DistributedDataParallel,
     groups: RankSpeeds | Sequence[Sequence[int]] | None = None,
@@ -38,6 +40,8 @@ def reduce_by_groups(
         InvalidValue: the model is not DDP's, or the groups do not contain each of its ranks once.
         CollectiveTimeout: ranks did not join the creation of the groups.
     """
+    if runs_alone(None):
+        return Hierarchy()
     if not isinstance(model, DistributedDataParallel):
         raise InvalidValue(
             "reduce_by_groups",

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from holdfast.core.errors import InvalidValue
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.training.collectives.groups.group_info import state_of
 from holdfast.training.collectives.reduce import all_reduce
 from holdfast.training.heterogeneous.exchange import is_single_process
@@ -50,6 +51,7 @@ def loss_weight(
 ) -> tuple[float, ...]: ...
 
 
+@suggest_keywords
 def loss_weight(
     tokens: TokenCount | Sequence[TokenCount],
     *,

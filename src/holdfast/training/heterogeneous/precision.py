@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from holdfast.core.errors import InvalidValue
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.core.rank_sets import describe_ranks
 from holdfast.training.heterogeneous.exchange import exchange_values, ranks_of
 from holdfast.training.heterogeneous.speed_probe import device_name, device_of
@@ -57,6 +58,7 @@ class AgreedPrecision(msgspec.Struct, frozen=True):
         return torch.amp.GradScaler(device, enabled=self.scaler)
 
 
+@suggest_keywords
 def agree_precision(
     want: PrecisionName = "bf16",
     *,

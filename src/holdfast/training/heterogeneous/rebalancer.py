@@ -22,6 +22,7 @@ import torch.distributed as dist
 import xxhash
 
 from holdfast.core.errors import InvalidValue, RanksOutOfSync
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.core.rank_sets import describe_ranks
 from holdfast.training.heterogeneous.batch_shares import BatchShares
 from holdfast.training.heterogeneous.exchange import exchange_values, ranks_of
@@ -65,6 +66,7 @@ class ShareChange(msgspec.Struct, frozen=True):
         )
 
 
+@suggest_keywords
 class Rebalancer:
     """Monitors how busy this rank is, and redistributes the batch when that pays; one per rank.
 

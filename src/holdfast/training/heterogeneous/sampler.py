@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Sampler
 
 from holdfast.core.errors import CheckpointMismatch, InvalidValue
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.training.heterogeneous.batch_allocation import BatchAllocation
 from holdfast.training.heterogeneous.batch_shares import BatchShares, Sizes, shares_of
 from holdfast.training.heterogeneous.exchange import is_single_process
@@ -25,6 +26,7 @@ from holdfast.training.loop.sample_order import SampleOrder
 SharesSource = BatchShares | BatchAllocation | Sequence[Sequence[int]]
 
 
+@suggest_keywords
 class HeterogeneousSampler(Sampler[list[int]]):
     """Yields the indices of this rank's micro-batches: as many steps on each rank.
 

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from holdfast.core.errors import InvalidValue
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.recorder import phase
 from holdfast.training.evaluate.local import is_out_of_memory
 from holdfast.training.heterogeneous.exchange import exchange_values, is_single_process, ranks_of
@@ -31,6 +32,7 @@ class _ProbeResult(msgspec.Struct, frozen=True):
 
 
 @renamed_keywords(most="max_samples")
+@suggest_keywords
 def probe_speed(  # noqa: PLR0913 - keyword arguments of a script
     step: ProbeStep,
     max_samples: int,

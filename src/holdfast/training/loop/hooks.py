@@ -14,6 +14,7 @@ import torch.distributed as dist
 from holdfast import recorder
 from holdfast.core import adjustments, settings
 from holdfast.core.errors import CheckpointFailed, InvalidValue, LossNotFinite, LossSpike
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.training.checkpoint import emergency
 from holdfast.training.checkpoint.checkpoint import Checkpoint
 from holdfast.training.loop import failure_notes, micro_batches, oom_detection
@@ -25,6 +26,7 @@ _log = logging.getLogger("holdfast.loop")
 DEFAULT_SPIKE = 10.0
 
 
+@suggest_keywords
 class Hooks:
     """The hooks of a custom training loop; :func:`holdfast.loop` is built on them::
 
@@ -71,7 +73,7 @@ class Hooks:
         )
         self._handles_preemption = checkpoint is not None
         if self._handles_preemption:
-            emergency.start_listening()
+            emergency.start_listening(interrupt=True)
         recorder.raised_listeners[__name__] = self._on_exception
 
     @property

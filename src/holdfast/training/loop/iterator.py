@@ -10,6 +10,7 @@ from typing import Any, Literal
 from torch.utils.data import DataLoader
 
 from holdfast.core.errors import InvalidValue
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.training.checkpoint.checkpoint import Checkpoint
 from holdfast.training.loop import data_position as positions
 from holdfast.training.loop import learning_rate
@@ -189,6 +190,7 @@ class TrainingLoop(Hooks):
             vars(loader)["prefetch_factor"] = None
 
 
+@suggest_keywords
 def loop(  # noqa: PLR0913 - keyword arguments of a script
     loader: Iterable[Any],
     checkpoint: Checkpoint | None = None,

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.core.text import format_duration, pluralize
 from holdfast.training.process_rank import is_rank_zero
 from holdfast.training.sinks import Sink
@@ -26,6 +27,7 @@ _log = logging.getLogger("holdfast.sinks")
 _Metrics = Mapping[str, float]
 
 
+@suggest_keywords
 def guarded(
     sinks: Iterable[Sink],
     *,

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.core.keyword_hints import suggest_keywords
 
+
+@suggest_keywords
 class JsonLines:
     """Append a line per write. JSON has no NaN: ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``.
 

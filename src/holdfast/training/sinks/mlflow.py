@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.core.errors import MissingExtra
+from holdfast.core.keyword_hints import suggest_keywords
 
 #: MLflow's maximum number of metrics per call.
 _MAX_BATCH = 1000
 _INVALID_NAME_CHARACTERS = re.compile(r"[^\w\-. /:]")
 
 
+@suggest_keywords
 class MLflow:
     """Log to a run of ``experiment`` at ``tracking_uri``, or to the existing run ``run_id``.
 

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.core.errors import MissingExtra
+from holdfast.core.keyword_hints import suggest_keywords
 
 
+@suggest_keywords
 class TensorBoard:
     """Write scalars to ``folder``; ``options`` go to ``torch.utils.tensorboard.SummaryWriter``.
 

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.core.errors import MissingExtra
+from holdfast.core.keyword_hints import suggest_keywords
 
 #: The step column: W&B's own step may only grow, but background evaluations arrive late.
 STEP_COLUMN = "step"
 
 
+@suggest_keywords
 class WandB:
     """Log to a run created by ``wandb.init(**options)`` at the first write, or to ``run``.
 

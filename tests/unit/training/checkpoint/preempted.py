@@ -24,7 +24,7 @@ ranks = int(os.environ.get("WORLD_SIZE", "1"))
 rank = int(os.environ.get("RANK", "0"))
 if ranks > 1:
     dist.init_process_group("gloo")
-emergency.start_listening()
+emergency.start_listening(interrupt=True)
 if mode == "forks":
     child = os.fork()
     if child == 0:

@@ -22,6 +22,7 @@ from holdfast.core.errors import (
     CheckpointMismatch,
     CheckpointUnreadable,
     InvalidValue,
+    UnknownName,
 )
 from holdfast.recorder.torch_extension import torch_release
 from holdfast.training.checkpoint import folder_owner
@@ -327,7 +328,7 @@ def test_invalid_values_and_options(tmp_path):
     checkpoint = Job(tmp_path).checkpoint
     with pytest.raises(InvalidValue, match="is not plain data"):
         checkpoint.save(1, values={"what": object()})
-    with pytest.raises(InvalidValue, match="unknown option"):
+    with pytest.raises(UnknownName, match="'kep_last'; did you mean keep_last"):
         Job(tmp_path, kep_last=3)
 
 

@@ -87,6 +87,7 @@ def start(tmp_path):
     ("signalled", "word", "status"),
     [
         ([1], signal.SIGTERM, 143),
+        ([1], signal.SIGINT, 130),
         pytest.param([0, 1, 2], signal.SIGUSR1, 138, marks=pytest.mark.matrix),
     ],
 )
@@ -107,6 +108,19 @@ def test_all_ranks_save_at_one_step_and_exit_with_the_signals_status(
     for rank in range(3):  # no rank started the saved step
         assert f"{rank} step {int(saved[0][0]) - 1}\n" in ranks.text(rank)
         assert f"{rank} step {saved[0][0]}\n" not in ranks.text(rank)
+
+
+@pytest.mark.slow
+def test_a_second_interrupt_ends_the_rank_at_once(start):
+    ranks = start(2, frozen=1, mode="asleep").until("step 20")  # rank 0 is in a collective
+    ranks.processes[0].send_signal(signal.SIGINT)
+    ranks.until("SIGINT at rank 0: all ranks save at step 21 and exit")
+    ranks.processes[0].send_signal(signal.SIGINT)
+
+    begun = time.monotonic()
+    assert ranks.processes[0].wait(LIMIT_S) == -signal.SIGINT
+    assert time.monotonic() - begun < 3
+    assert "saves" not in ranks.text(0)
 
 
 @pytest.mark.slow

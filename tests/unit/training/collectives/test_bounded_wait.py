@@ -163,6 +163,30 @@ def test_all_ranks_get_the_same_decision(tmp_path: Path) -> None:
     assert run(3, decide, tmp_path) == [[True, False, True, 2.5, 0.5, True]] * 3
 
 
+def decide_with_reasons(rank: int) -> list[Any]:
+    reason = f"no memory at step {rank}"
+    return [
+        comm.agree(rank >= 1, reason=reason),
+        comm.agree(value=False, reason=reason),
+        comm.agree(rank == 1, "all", reason=reason),
+        comm.agree(value=True, reduce="all", reason=reason),
+    ]
+
+
+def test_decision_names_the_ranks_that_caused_it_and_why(tmp_path: Path) -> None:
+    results = run(3, decide_with_reasons, tmp_path)
+    assert results[0] == results[1] == results[2]
+    out_of_memory, none, not_all, all_agree = results[0]
+    assert out_of_memory
+    assert str(out_of_memory) == "rank 1: no memory at step 1; rank 2: no memory at step 2"
+    assert not none
+    assert none.reasons == {}
+    assert not not_all
+    assert list(not_all.reasons) == [0, 2]
+    assert all_agree
+    assert all_agree.reasons == {}
+
+
 def use_barriers(rank: int) -> Any:
     for _ in range(3):
         comm.barrier("step", timeout=20)

@@ -136,6 +136,7 @@ def test_invalid_timeout_is_a_one_line_error(given):
     with pytest.raises(InvalidValue) as caught:
         choose_limit(STATE, LARGE, timeout=given)
     assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("invalid value for timeout: ")
 
 
 # The user's file
@@ -151,6 +152,18 @@ def test_file_overrides_key_by_key(monkeypatch, tmp_path):
         assert choose_limit(STATE, SMALL) == 20 * MINUTE
     with holdfast.phase("Prüfung"):
         assert choose_limit(STATE, SMALL) == 30 * MINUTE  # the default
+
+
+def test_file_wins_over_the_default_budget_of_a_phase_but_not_over_one_that_is_set(
+    monkeypatch, tmp_path
+):
+    write_policy(monkeypatch, tmp_path, 'evaluation = "6s"\ntraining = "7s"\n')
+    with holdfast.phase("evaluation"):
+        assert choose_limit(STATE, SMALL) == 6
+    with holdfast.phase("export"):
+        assert choose_limit(STATE, LARGE) == 7
+    with holdfast.phase("evaluation", budget="40s"):
+        assert choose_limit(STATE, SMALL) == 40
 
 
 @pytest.mark.parametrize(

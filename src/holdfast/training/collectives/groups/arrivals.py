@@ -6,9 +6,10 @@ A rank that has waited for a while announces in the job's store that it is in th
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from holdfast.core.errors import CollectiveTimeout
 from holdfast.core.rank_sets import describe_ranks
 from holdfast.core.text import format_duration
 from holdfast.training.collectives.groups.group_info import GroupState
+
+#: Share of its timeout, and least seconds, by which a call may exceed it.
+GRACE_SHARE, MIN_GRACE_S = 0.1, 0.25
 
 _OWN_PACKAGE = str(Path(__file__).resolve().parents[3])
 
@@ -42,6 +46,12 @@ class BoundedCall:
     check_at: float
     #: Bytes that a rank sends, or receives if that is more; 0 if they do not measure the link.
     nbytes: int = 0
+    #: Completion from then on is agreed with the other ranks: one of them may have timed out.
+    agree_from: float = -math.inf
+    #: The part of the call that completes next, equal on all ranks.
+    stage: int = 0
+    #: Time beyond the deadline, because another rank has completed the call.
+    extension_s: float = 0.0
     is_announced: bool = False
     #: The reduced tensor is a copy that no caller has, so the backend may work on it directly.
     owns_tensor: bool = False
@@ -52,6 +62,16 @@ class BoundedCall:
     def waited_s(self) -> float:
         """Return the seconds since the call began."""
         return self.limit_s - (self.deadline - time.monotonic())
+
+    @property
+    def left_s(self) -> float:
+        """Return the seconds until the call times out."""
+        return self.deadline + self.extension_s - time.monotonic()
+
+    @property
+    def grace_s(self) -> float:
+        """Return :func:`grace_of` the timeout."""
+        return grace_of(self.limit_s)
 
     @property
     def site(self) -> str:
@@ -65,6 +85,11 @@ class BoundedCall:
     def key(self, name: object) -> str:
         """Return a key of this call in the group's store."""
         return f"{self.number}/{name}"
+
+
+def grace_of(limit_s: float) -> float:
+    """Return how long ranks may take to agree on the outcome of a call after its timeout."""
+    return max(GRACE_SHARE * limit_s, MIN_GRACE_S)
 
 
 def announce_arrival(call: BoundedCall) -> None:
@@ -98,6 +123,15 @@ def arrival_timeout(subject: object, missing: tuple[int, ...], limit_s: float) -
     """Return the error that names the ranks that ``subject`` waited for in vain."""
     why = f"{describe_ranks(missing)} did not arrive within {format_duration(limit_s)}"
     return CollectiveTimeout(subject, why=why, missing=missing)
+
+
+def explain_timeout(missing: Sequence[int], limit_s: float) -> str:
+    """Return why a call timed out, in words that are equal on all ranks."""
+    limit = format_duration(limit_s)
+    why = f"all ranks entered it, and it did not finish within {limit}"
+    if missing:
+        why = f"{describe_ranks(missing)} did not arrive within {limit}"
+    return f"{why}, the timeout of rank {dist.get_rank()}"
 
 
 def find_call_site() -> str:

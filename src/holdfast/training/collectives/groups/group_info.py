@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -35,6 +36,8 @@ class GroupState:
     epoch: int
     calls: int = 0
     broken: str = ""
+    #: When this rank entered its latest call, by the monotonic clock.
+    entered_at: float = -math.inf
     #: Objects of other modules of this package for the group, by their class.
     cache: dict[type, Any] = field(default_factory=dict)
     #: Signatures of sums, by the shape, dtype, device and layout of tensors the group can sum.
@@ -116,6 +119,13 @@ def state_of(group: dist.ProcessGroup | None, *, broken_too: bool = False) -> Gr
     if state.broken and not broken_too:
         raise GroupBroken(repr(state.name), why=state.broken)
     return state
+
+
+def runs_alone(group: dist.ProcessGroup | None) -> bool:
+    """Return whether this process is the whole job: it has no process group and needs none."""
+    if group is not None or _default.WORLD is not None:
+        return False
+    return int(settings.read_text("WORLD_SIZE") or 1) == 1
 
 
 def _create_state(group: dist.ProcessGroup | None) -> GroupState:

@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -30,12 +31,14 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.distributed_c10d import PrefixStore
 
 from holdfast.core.errors import CollectiveFailed, InternalError, InvalidValue
+from holdfast.core.keyword_hints import suggest_keywords
 from holdfast.training.collectives.call_text import first_line
 from holdfast.training.collectives.groups.group_creation import backend_of, create_group
 from holdfast.training.collectives.groups.group_info import (
     GroupState,
     broken_groups,
     forget_group,
+    runs_alone,
     state_of,
 )
 from holdfast.training.collectives.groups.rendezvous import agree_on_name
@@ -51,6 +54,7 @@ _rebuilds: Counter[tuple[int, str, tuple[int, ...]]] = Counter()
 _log = logging.getLogger("holdfast.comm")
 
 
+@suggest_keywords
 def rebuild(
     group: dist.ProcessGroup | None = None,
     *,
@@ -63,7 +67,8 @@ def rebuild(
     gone for good. Members still blocked in the broken group are waited for up to ``timeout``
     seconds. Other groups are unaffected.
 
-    torch cannot replace its default group: None creates a group of all its ranks beside it.
+    torch cannot replace its default group: None creates a group of all its ranks beside it. In a
+    single process without groups, the result is None, too.
 
     Raises:
         InvalidValue: this rank is not a member, or not in ``ranks``, or those are not members.
@@ -71,6 +76,8 @@ def rebuild(
             repeated.
         CollectiveFailed: the backend could not connect the members.
     """
+    if runs_alone(group):
+        return cast("dist.ProcessGroup", dist.group.WORLD)
     state = state_of(group, broken_too=True)
     members = _select_members(state, ranks, timeout)
     key = (state.epoch, state.name, members)

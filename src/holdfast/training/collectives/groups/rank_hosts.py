@@ -34,15 +34,25 @@ def host_layout(state: GroupState, limit_s: float = _LIMIT_S) -> HostLayout:
     return layout
 
 
+def announce_host(state: GroupState) -> None:
+    """Publish this rank's host."""
+    _hosts(state).set(str(dist.get_rank()), host_identity())
+
+
+def hosts_are_known(state: GroupState) -> bool:
+    """Return whether all ranks have published their host, so that :func:`host_layout` is prompt."""
+    return bool(_hosts(state).check([str(rank) for rank in state.ranks]))
+
+
 def known_host_layout(state: GroupState) -> HostLayout | None:
     """Return the layout if it was exchanged before, without the other ranks; else None."""
     return _layouts.get(state.group)
 
 
 def _exchange_hosts(state: GroupState, limit_s: float) -> HostLayout:
-    store = PrefixStore("host", state.store)
+    store = _hosts(state)
     keys = [str(rank) for rank in state.ranks]
-    store.set(str(dist.get_rank()), host_identity())
+    announce_host(state)
     try:
         store.wait(keys, timedelta(seconds=limit_s))
     except RuntimeError as error:
@@ -53,6 +63,10 @@ def _exchange_hosts(state: GroupState, limit_s: float) -> HostLayout:
     for rank, host in zip(state.ranks, store.multi_get(keys), strict=True):
         hosts.setdefault(bytes(host), []).append(rank)
     return tuple(tuple(ranks) for ranks in hosts.values())
+
+
+def _hosts(state: GroupState) -> PrefixStore:
+    return PrefixStore("host", state.store)
 
 
 def host_identity() -> str:

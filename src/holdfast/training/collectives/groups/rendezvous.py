@@ -19,6 +19,7 @@ from holdfast.training.store_wait import wait_until
 
 #: Longest pause between two polls of the store, in seconds.
 _MAX_PAUSE_S = 0.1
+_AGREED, _ABANDONED = "agreed", "abandoned"
 
 
 def agree_on_name(store: Store, ranks: Sequence[int], limit_s: float, subject: str) -> str:
@@ -49,11 +50,19 @@ def agree_on_name(store: Store, ranks: Sequence[int], limit_s: float, subject: s
         # A rank that saw the agreement may already be at the next rendezvous, with a new token.
         for known in names:
             missing = ranks_without_key(store, ranks, f"{known}/{{}}".format)
-            if not missing:
+            if not missing and _decide(store, known, _AGREED):
                 agreed.append(known)
                 return True
         return False
 
     if not wait_until(is_agreed, limit_s, max_pause_s=_MAX_PAUSE_S):
+        agreed = [name for name in names if _decide(store, name, _ABANDONED)]
+    if not agreed:
         raise arrival_timeout(subject, missing, limit_s)
     return agreed[0]
+
+
+def _decide(store: Store, name: str, proposed: str) -> bool:
+    """Return whether the ranks agreed on this name; the first proposal decides, for all ranks."""
+    outcome = bytes(store.compare_set(f"{name}/outcome", "", proposed)).decode()
+    return outcome == _AGREED

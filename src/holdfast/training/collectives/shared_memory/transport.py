@@ -17,10 +17,11 @@ import torch
 import torch.distributed as dist
 
 from holdfast.core.errors import InternalError, InvalidValue
-from holdfast.training.collectives.bounded_wait import begin_call
+from holdfast.core.keyword_hints import suggest_keywords
+from holdfast.training.collectives.bounded_wait import begin_call, wait_for_all_ranks
 from holdfast.training.collectives.call_text import dtype_name
 from holdfast.training.collectives.groups.arrivals import BoundedCall
-from holdfast.training.collectives.groups.group_info import state_of
+from holdfast.training.collectives.groups.group_info import runs_alone, state_of
 from holdfast.training.collectives.reduction import Operation, can_fold, fold
 from holdfast.training.collectives.shared_memory.areas import (
     SharedMemory,
@@ -132,6 +133,7 @@ def _participate(call: BoundedCall) -> Iterator[SharedMemory]:
         raise
 
 
+@suggest_keywords
 def shared_tensor(
     shape: Sequence[int],
     dtype: torch.dtype = torch.float32,
@@ -150,12 +152,15 @@ def shared_tensor(
     Raises:
         CollectiveMismatch, CollectiveTimeout, GroupBroken: as :func:`holdfast.comm.all_reduce`.
     """
-    state = state_of(group)
     size = torch.Size(shape)
+    if runs_alone(group):
+        return torch.zeros(size, dtype=dtype)
+    state = state_of(group)
     signature = f"shared_tensor of {size.numel():,} {dtype_name(dtype)} {list(size)}"
     call = begin_call(state, signature, timeout)
     memory = shared_memory_of(call)
     if memory is None or not size.numel() or dtype.is_complex or dtype is torch.bool:
+        wait_for_all_ranks(call)
         return torch.zeros(size, dtype=dtype)
     tensor = memory.allocate_tensor(size.numel() * dtype.itemsize, call)
     return torch.zeros(size, dtype=dtype) if tensor is None else tensor.view(dtype).view(size)
