@@ -9,6 +9,7 @@ Importing this package is cheap and imports no torch. The names below are loaded
     holdfast.Checkpoint(folder, ...)      asynchronous, checksummed checkpoints for any world size
     holdfast.loop(loader, checkpoint)     iterate a loader with automatic resume and checkpoints
     holdfast.Hooks(checkpoint)            the same for a custom training loop
+    holdfast.loader_settings()            cache, prefetching, workers as user or preset chose
     holdfast.comm                         collectives with timeouts that name the missing ranks
     holdfast.sinks                        metric logging whose failures do not affect training
     holdfast.probe_speed(step, most)      speed, maximum batch per rank; .allot(batch) divides one
@@ -41,6 +42,7 @@ _LAZY = {
     "comm": "holdfast.training.collectives",
     "evaluate": "holdfast.training.evaluate",
     "Hooks": "holdfast.training.loop.hooks",
+    "loader_settings": "holdfast.training.loop.loader_settings",
     "loop": "holdfast.training.loop.iterator",
     "loss_weight": "holdfast.training.heterogeneous.loss_weights",
     "in_place": "holdfast.training.in_process_restart",
@@ -68,6 +70,7 @@ __all__ = [
     "comm",
     "evaluate",
     "in_place",
+    "loader_settings",
     "loop",
     "loss_weight",
     "phase",

@@ -52,6 +52,7 @@ class Hooks:
     ) -> None:
         self.checkpoint = checkpoint
         self.adjustments = adjustments.read_adjustments(settings.read_path("HOLDFAST_ADJUSTMENTS"))
+        self._least_micro_batches = settings.read_count("HOLDFAST_MICRO_BATCHES")
         self.step = 0
         #: The latest known mean loss over all ranks, and its step.
         self.loss: float | None = None
@@ -76,9 +77,14 @@ class Hooks:
 
     @property
     def micro_batches(self) -> int:
-        """Return how many micro-batches :meth:`split_batch` makes in this step."""
+        """Return how many micro-batches :meth:`split_batch` makes in this step.
+
+        As many as HOLDFAST_MICRO_BATCHES says, or more if the recovery policy decided so.
+        """
         count, fewer_from = self.adjustments.micro_batches, self.adjustments.fewer_from
-        return count if fewer_from is None or self.step < fewer_from else max(1, count // 2)
+        if fewer_from is not None and self.step >= fewer_from:
+            count //= 2
+        return max(count, self._least_micro_batches)
 
     @property
     def activation_checkpointing(self) -> bool:

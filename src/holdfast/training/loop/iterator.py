@@ -90,10 +90,10 @@ class TrainingLoop(Hooks):
                 "the checkpoint of step %d has no data position: data starts from the beginning",
                 self.step,
             )
-        if self.step and not self._batch_split and self.adjustments.micro_batches > 1:
+        if self.step and not self._batch_split and self.micro_batches > 1:
             _log.info(
                 "use loop.split_batch(batch) to split batches into %d micro-batches",
-                self.adjustments.micro_batches,
+                self.micro_batches,
             )
         return self.step
 
