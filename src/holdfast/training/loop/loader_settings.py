@@ -67,9 +67,8 @@ def loader_settings(
     A value that is None is taken from the environment, which ``--preset`` of ``holdfast run``
     completes (HOLDFAST_LOADER_CACHE, HOLDFAST_LOADER_PREFETCH, HOLDFAST_LOADER_WORKERS,
     HOLDFAST_MICRO_BATCHES), else from the defaults: no cache, prefetching or workers, and one
-    micro-batch. ``holdfast.loop`` uses the micro-batches in ``split_batch`` without a further
-    argument. Data in device memory needs no workers: with ``cache``, there are none unless the
-    script passes a number.
+    micro-batch. Pass ``micro_batches`` on to ``holdfast.loop``. Data in device memory needs no
+    workers: with ``cache``, there are none unless the script passes a number.
 
     Raises:
         InvalidValue: a value, or a variable, is invalid.
