@@ -150,6 +150,9 @@ def _command(name: str, line: str) -> str:
     parent = click.Context(root, info_name="holdfast", **{**root.context_settings, **width})
     command = import_module(COMMANDS[name][0]).command
     sections = [f"## {name}\n\n{line}\n", *_help_texts(command, name, parent)]
+    if name == "bench":  # decides by its first word, because it has arguments of its own
+        scaling = import_module("holdfast.cli.bench_scaling").command
+        sections += [f"### {name} scaling\n", *_help_texts(scaling, f"{name} scaling", parent)]
     return "\n".join(sections)
 
 
