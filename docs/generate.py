@@ -151,7 +151,7 @@ def _command(name: str, line: str) -> str:
     command = import_module(COMMANDS[name][0]).command
     sections = [f"## {name}\n\n{line}\n", *_help_texts(command, name, parent)]
     if name == "bench":  # decides by its first word, because it has arguments of its own
-        scaling = import_module("holdfast.cli.bench_scaling").command
+        scaling = import_module("holdfast.cli.bench_scaling").scaling
         sections += [f"### {name} scaling\n", *_help_texts(scaling, f"{name} scaling", parent)]
     return "\n".join(sections)
 

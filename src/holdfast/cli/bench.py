@@ -89,7 +89,7 @@ class _BenchCommand(click.Command):
     ) -> click.Context:
         if args[:1] != ["scaling"]:
             return super().make_context(info_name, args, parent, **extra)
-        from holdfast.cli.bench_scaling import command as scaling
+        from holdfast.cli.bench_scaling import scaling
 
         return scaling.make_context(f"{info_name} scaling", args[1:], parent, **extra)
 

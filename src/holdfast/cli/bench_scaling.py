@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.core.errors import InvalidValue, MissingFile
 
 if TYPE_CHECKING:
-    from holdfast.preflight.bench.scaling import Rung
+    from holdfast.preflight.bench.scaling import Rung, ScalingRequest, ScalingResult
 
 _MOST = 1024
 _HEADER = "processes   steps/s   throughput   efficiency   memory      GPU memory"
@@ -28,7 +29,7 @@ def _parse_ladder(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(word) for word in words}))
 
 
-@click.command(context_settings={"ignore_unknown_options": False})
+@click.command()
 @click.argument("script", metavar="SCRIPT")
 @click.argument("arguments", metavar="[-- ARGUMENT...]", nargs=-1)
 @click.option(
@@ -76,18 +77,7 @@ def _parse_ladder(text: str) -> tuple[int, ...]:
     help="Folder of the runs with their logs (default: holdfast-runs/scaling-TIME).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
-def command(  # noqa: PLR0913 - click passes each option by name
-    *,
-    script: str,
-    arguments: tuple[str, ...],
-    ladder: str,
-    warmup: int,
-    duration: str,
-    within: str,
-    batch: str,
-    run_dir: Path | None,
-    as_json: bool,
-) -> int:
+def scaling(**options: Any) -> int:
     """Run SCRIPT with 1, 2, 4 and 8 processes: throughput, efficiency, memory, first failure.
 
     The script is unchanged: steps are counted by the recorder of `holdfast run`. Efficiency is the
@@ -96,26 +86,9 @@ def command(  # noqa: PLR0913 - click passes each option by name
     """
     from holdfast.cli.progress import RungProgress
     from holdfast.core import settings
-    from holdfast.core.text import pluralize
-    from holdfast.preflight.bench.scaling import ScalingRequest, run_ladder
-    from holdfast.report.json import envelope, write_json
-    from holdfast.report.terminal import render_verdict
+    from holdfast.preflight.bench.scaling import run_ladder
 
-    if not Path(script).exists():
-        raise MissingFile(script)
-    base = run_dir or Path(settings.read_path("HOLDFAST_RUN_DIR") or "holdfast-runs").joinpath(
-        time.strftime("scaling-%Y%m%d-%H%M%S")
-    )
-    request = ScalingRequest(
-        script=script,
-        arguments=arguments,
-        processes=_parse_ladder(ladder),
-        warmup=warmup,
-        seconds=_parse_time("--for", duration),
-        within_s=_parse_time("--within", within),
-        global_batch=batch == "global",
-        folder=base.absolute(),
-    )
+    request, as_json = _build_request(options), options["as_json"]
     if not as_json:
         click.echo(_HEADER)
     with RungProgress(sys.stderr) as progress:
@@ -126,27 +99,66 @@ def command(  # noqa: PLR0913 - click passes each option by name
             on_progress=progress.tell,
         )
     if as_json:
-        verdict = result.verdict
-        findings = (verdict.root, *verdict.consequences) if verdict.root is not None else ()
-        document = envelope(
-            "bench scaling",
-            findings,
-            verdict,
-            ladder=result.rungs,
-            first_failure=result.first_failure,
-            threads=result.threads,
-            batch=batch,
-        )
-        write_json(sys.stdout, document)
-        return result.exit_status
-    unit = "batches of one process" if batch == "process" else "global batches"
-    click.echo(f"\nthroughput in {unit} per second; OMP_NUM_THREADS={result.threads}; runs: {base}")
+        _write_json(result, options["batch"])
+    else:
+        _print_summary(result, request)
+    return result.exit_status
+
+
+def _build_request(options: Mapping[str, Any]) -> ScalingRequest:
+    """Build the request from the options. Raises InvalidValue and MissingFile."""
+    from holdfast.core import settings
+    from holdfast.preflight.bench.scaling import ScalingRequest
+
+    if not Path(options["script"]).exists():
+        raise MissingFile(options["script"])
+    folder = options["run_dir"]
+    if folder is None:
+        parent = settings.read_path("HOLDFAST_RUN_DIR") or Path("holdfast-runs")
+        folder = parent / time.strftime("scaling-%Y%m%d-%H%M%S")
+    return ScalingRequest(
+        script=options["script"],
+        arguments=options["arguments"],
+        processes=_parse_ladder(options["ladder"]),
+        warmup=options["warmup"],
+        seconds=_parse_time("--for", options["duration"]),
+        within_s=_parse_time("--within", options["within"]),
+        global_batch=options["batch"] == "global",
+        folder=folder.absolute(),
+    )
+
+
+def _write_json(result: ScalingResult, batch: str) -> None:
+    from holdfast.report.json import envelope, write_json
+
+    verdict = result.verdict
+    findings = (verdict.root, *verdict.consequences) if verdict.root is not None else ()
+    document = envelope(
+        "bench scaling",
+        findings,
+        verdict,
+        ladder=result.rungs,
+        first_failure=result.first_failure,
+        threads=result.threads,
+        batch=batch,
+    )
+    write_json(sys.stdout, document)
+
+
+def _print_summary(result: ScalingResult, request: ScalingRequest) -> None:
+    from holdfast.core.text import pluralize
+    from holdfast.report.terminal import render_verdict
+
+    unit = "global batches" if request.global_batch else "batches of one process"
+    click.echo(
+        f"\nthroughput in {unit} per second; OMP_NUM_THREADS={result.threads}; "
+        f"runs: {request.folder}"
+    )
     failed = result.first_failure
     if failed is not None:
         click.echo(f"first failure: {pluralize(failed.processes, 'process')}: {failed.failure}\n")
     if result.verdict.root is not None or result.verdict.unseen:
         render_verdict(result.verdict, file=sys.stdout)
-    return result.exit_status
 
 
 def _parse_time(option: str, text: str) -> float:
